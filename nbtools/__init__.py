@@ -1,0 +1,64 @@
+"""nbtools: author training configs in a notebook, launch them with torchrun in the background, watch them live.
+
+The public names load on first use (PEP 562), so that `import nbtools` costs milliseconds and neither
+torch nor ipywidgets.
+"""
+
+import sys
+from importlib import import_module
+from types import ModuleType
+from typing import TYPE_CHECKING, Any
+
+__version__ = "0.1.0"
+
+_MODULES = {
+    "nbtools.config": ["Launch"],
+    "nbtools.launch": ["launch", "preflight"],
+    "nbtools.metrics": ["History"],
+    "nbtools.notebook.form": ["ConfigForm"],
+    "nbtools.notebook.panel": ["LivePlot"],
+    "nbtools.recipes": ["RECIPES"],
+    "nbtools.run": ["Checkpoint", "Run", "RunState", "runs"],
+    "nbtools.script": ["read_script", "write_script"],
+}
+_HOME = {name: module for module, names in _MODULES.items() for name in names}
+
+__all__ = sorted([*_HOME, "__version__"])
+
+if TYPE_CHECKING:
+    from nbtools.config import Launch as Launch
+    from nbtools.launch import launch as launch
+    from nbtools.launch import preflight as preflight
+    from nbtools.metrics import History as History
+    from nbtools.notebook.form import ConfigForm as ConfigForm
+    from nbtools.notebook.panel import LivePlot as LivePlot
+    from nbtools.recipes import RECIPES as RECIPES
+    from nbtools.run import Checkpoint as Checkpoint
+    from nbtools.run import Run as Run
+    from nbtools.run import RunState as RunState
+    from nbtools.run import runs as runs
+    from nbtools.script import read_script as read_script
+    from nbtools.script import write_script as write_script
+
+
+class _Package(ModuleType):
+    """Keeps `nbtools.launch` the function: importing the module of that name would bind the module to it."""
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        if not (name in _HOME and isinstance(value, ModuleType)):
+            super().__setattr__(name, value)
+
+
+sys.modules[__name__].__class__ = _Package
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOME:
+        raise AttributeError(f"module 'nbtools' has no attribute {name!r}")
+    value = getattr(import_module(_HOME[name]), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return __all__

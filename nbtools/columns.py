@@ -1,0 +1,208 @@
+"""Metric rows as columns: lines parsed in bulk, and tables that grow, sorted by step."""
+
+import json
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+import numpy as np
+import numpy.typing as npt
+import orjson
+
+RESERVED: Final = frozenset({"step", "time", "samples", "attempt", "dropped"})
+"""Keys of a row that are coordinates or bookkeeping; every other key with a number is a metric."""
+MAX_STEP: Final = 2**53
+"""The greatest step that a float holds exactly, so that it can be drawn."""
+
+EPOCH_SHIFT: Final = 40
+GENERATION_SHIFT: Final = 12
+"""A row's priority: generation of the file << 52 | attempt << 40 | number of the line. The first two are its epoch."""
+
+_NON_FINITE: Final = {"NaN": math.nan, "Infinity": math.inf, "-Infinity": -math.inf}
+_NUMBERS: Final = frozenset({float, int})
+_MAX_ATTEMPT: Final = 2**GENERATION_SHIFT - 1
+_MAX_NAME_CHARACTERS: Final = 256
+
+Column = npt.NDArray[Any]
+Batch = tuple[tuple[str, ...], list[Column], int]
+"""Names of the metrics, the columns as `Table` has them, and how many rows the writer says it dropped."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Series:
+    """One metric, sorted by step, every step once. The arrays are read-only and never change."""
+
+    steps: npt.NDArray[np.int64]
+    values: npt.NDArray[np.float64]
+    times: npt.NDArray[np.float64]
+    """Unix seconds; NaN where a row had none."""
+    samples: npt.NDArray[np.float64]
+    """Training samples seen; NaN where a row had none."""
+
+    def __len__(self) -> int:
+        return len(self.steps)
+
+
+class Table:
+    """Rows that carry the same metrics, sorted by step, every step once: the newest row of it.
+
+    Columns are steps, priorities, times, samples, then one per name. They grow in place behind what readers
+    have seen; whatever would change a row that they have seen makes new arrays (`num_rewrites` counts that).
+    """
+
+    def __init__(self, names: tuple[str, ...]) -> None:
+        self.names = names
+        self.num_rows = 0
+        self.num_rewrites = 0
+        self._columns: list[Column] = [np.empty(0, np.int64 if i < 2 else np.float64) for i in range(4 + len(names))]
+
+    def add(self, rows: list[Column]) -> None:
+        """Add at least one row, given as columns."""
+        if (np.diff(rows[0]) <= 0).any():
+            rows = _newest_per_step(rows)
+        n, first = self.num_rows, rows[0][0]
+        if n and first <= self._columns[0][n - 1]:
+            start = int(np.searchsorted(self._columns[0][:n], first))
+            rows = _newest_per_step(
+                [np.concatenate((old[start:n], new)) for old, new in zip(self._columns, rows, strict=True)]
+            )
+            self._replace([np.concatenate((old[:start], new)) for old, new in zip(self._columns, rows, strict=True)])
+            return
+        total = n + len(rows[0])
+        for i, new in enumerate(rows):
+            if total > len(self._columns[i]):
+                grown = np.empty(max(total, n + n // 2, 64), new.dtype)
+                grown[:n] = self._columns[i][:n]
+                self._columns[i] = grown
+            self._columns[i][n:total] = new
+        self.num_rows = total
+
+    def keep(self, mask: npt.NDArray[np.bool_]) -> None:
+        """Drop the rows for which `mask` is False."""
+        if not mask.all():
+            self._replace([column[: self.num_rows][mask] for column in self._columns])
+
+    def rows(self, start: int = 0) -> list[Column]:
+        """The columns from row `start` on, as read-only views."""
+        views = [column[start : self.num_rows] for column in self._columns]
+        for view in views:
+            view.setflags(write=False)
+        return views
+
+    def _replace(self, columns: list[Column]) -> None:
+        self._columns = columns
+        self.num_rows = len(columns[0])
+        self.num_rewrites += 1
+
+
+def _newest_per_step(rows: list[Column]) -> list[Column]:
+    order = np.lexsort((rows[1], rows[0]))
+    steps = rows[0][order]
+    order = order[np.append(steps[1:] != steps[:-1], True)]
+    return [column[order] for column in rows]
+
+
+# Lines are parsed in bulk, as one JSON array, where that provably reads the same as line by line: every line
+# is {...}, there are as many objects as lines, and all values are numbers (an object that ran over the end of
+# a line would hold a list or a string). Otherwise each line is parsed for itself.
+
+
+class _Irregular(Exception):
+    """The lines hold something else than rows of numbers."""
+
+
+def parse_rows(piece: bytes, first: int, epoch: int) -> tuple[list[Batch], int, int]:
+    """Turn lines (without the last newline) into columns.
+
+    Args:
+        piece: The lines.
+        first: Number of the first line, for the rows' priorities.
+        epoch: The rows' epoch but for their attempt.
+
+    Returns:
+        One batch for each set of keys, the number of lines, and how many of them are damaged.
+    """
+    num_lines = piece.count(b"\n") + 1
+    try:
+        if not (piece[:1] == b"{" and piece[-1:] == b"}" and piece.count(b"}\n{") == num_lines - 1):
+            raise _Irregular
+        rows = orjson.loads(b"[%b]" % piece.replace(b"\n", b","))
+        if len(rows) != num_lines or set(map(type, rows)) != {dict}:
+            raise _Irregular
+        return _to_batches(range(first, first + num_lines), rows, epoch), num_lines, 0
+    except (_Irregular, orjson.JSONDecodeError):
+        parsed = [(number, _parse(line)) for number, line in enumerate(piece.split(b"\n"), first) if line.strip()]
+        good = [(number, row) for number, row in parsed if row]
+        batches = _to_batches([number for number, _ in good], [row for _, row in good], epoch)
+        return batches, num_lines, sum(row is None for _, row in parsed)
+
+
+def _to_batches(order: Sequence[int], rows: list[dict[str, Any]], epoch: int) -> list[Batch]:
+    """Turn rows into columns, one batch for each set of keys."""
+    groups: dict[tuple[str, ...], tuple[Sequence[int], list[dict[str, Any]]]] = {}
+    if len(set(map(tuple, rows))) == 1:
+        groups[tuple(rows[0])] = order, rows
+    else:
+        for number, row in zip(order, rows, strict=True):
+            numbers, members = groups.setdefault(tuple(row), ([], []))
+            numbers.append(number)  # type: ignore[attr-defined]
+            members.append(row)
+    batches = (_to_columns(keys, *group, epoch) for keys, group in groups.items())
+    return [batch for batch in batches if batch is not None]
+
+
+def _to_columns(keys: tuple[str, ...], order: Sequence[int], rows: list[dict[str, Any]], epoch: int) -> Batch | None:
+    columns: dict[str, Column] = {}
+    for key, values in zip(keys, zip(*map(dict.values, rows), strict=True), strict=True):
+        types = set(map(type, values))
+        if str in types:
+            values = tuple(_NON_FINITE.get(value, value) if type(value) is str else value for value in values)
+            types = set(map(type, values))
+        if not types <= _NUMBERS or "},{" in key:
+            raise _Irregular
+        if key == "step":
+            if types != {int} or max(values) > MAX_STEP or min(values) < -MAX_STEP:
+                raise _Irregular
+            columns[key] = np.array(values, np.int64)
+        else:
+            columns[key] = np.array(values, np.float64)
+    if "step" not in columns:
+        return None
+    unknown = np.full(len(rows), np.nan)
+    attempts = np.nan_to_num(columns.get("attempt", unknown), nan=1).clip(1, _MAX_ATTEMPT).astype(np.int64)
+    epochs = epoch + attempts
+    priorities = (epochs << EPOCH_SHIFT) + np.array(order, np.int64)
+    num_dropped = (
+        int(np.nan_to_num(columns["dropped"]).clip(0, MAX_STEP).astype(np.int64).sum()) if "dropped" in columns else 0
+    )
+    names = tuple(key for key in keys if key not in RESERVED and len(key) <= _MAX_NAME_CHARACTERS)
+    coordinates = [columns["step"], priorities, columns.get("time", unknown), columns.get("samples", unknown)]
+    return names, [*coordinates, *(columns[name] for name in names)], num_dropped
+
+
+def _parse(line: bytes) -> dict[str, Any] | None:
+    """The numbers of a row; {} for an object that is none; None for a damaged line."""
+    try:
+        row = orjson.loads(line)
+    except orjson.JSONDecodeError:
+        if not (line.startswith(b"{") and line.rstrip().endswith(b"}")):
+            return None
+        try:  # Python's own json writes NaN, and numbers of any length
+            row = json.loads(line.decode(), parse_int=lambda digits: int(digits) if len(digits) < 19 else float(digits))
+        except (ValueError, RecursionError):
+            return None
+    if not isinstance(row, dict):
+        return None
+    step = row.get("step")
+    if type(step) is float and step.is_integer():
+        step = int(step)
+    if type(step) is not int or abs(step) > MAX_STEP:
+        return {}
+    numbers: dict[str, Any] = {}
+    for key, value in row.items():
+        number = _NON_FINITE.get(value) if type(value) is str else value
+        if type(number) in _NUMBERS and "},{" not in key:
+            numbers[key] = number
+    numbers["step"] = step
+    return numbers

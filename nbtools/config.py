@@ -1,0 +1,217 @@
+"""What a person decides: `Launch` (where and on how many processes) and `TrainConfig` (what is trained how).
+
+One declaration feeds the form, the command-line flags, the validation and the docs. Configs are frozen
+pydantic models of plain literals; recipes inherit from `TrainConfig` exactly once (see `recipes.py`).
+"""
+
+import difflib
+from collections.abc import Mapping
+from typing import Annotated, Any, Literal, Self
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
+from pydantic.fields import FieldInfo
+
+from nbtools.errors import ConfigError, shown
+
+
+def setting(default: Any = ..., *, help: str, unit: str = "", basic: bool = False, **bounds: Any) -> Any:
+    """Declare a config field: its default, help sentence, unit, bounds, and whether the form shows it first."""
+    return Field(default, description=help, json_schema_extra={"unit": unit, "basic": basic}, **bounds)
+
+
+class Settings(BaseModel):
+    """A frozen set of named values that refuses unknown names, wrong types, NaN and infinity."""
+
+    model_config = ConfigDict(
+        frozen=True, extra="forbid", allow_inf_nan=False, validate_default=True, protected_namespaces=()
+    )
+
+    def __init__(self, **values: Any) -> None:
+        try:
+            super().__init__(**values)
+        except ValidationError as error:
+            raise ConfigError("\n".join(_explained(item, type(self)) for item in error.errors())) from None
+
+    def replace(self, **changes: Any) -> Self:
+        """Return a copy with some values changed; everything is validated again."""
+        return type(self)(**{**self.model_dump(), **changes})
+
+    @classmethod
+    def explain(cls, name: str) -> FieldInfo:
+        """Return the declaration of the field `name`."""
+        return cls.model_fields[name]
+
+    @classmethod
+    def unit(cls, name: str) -> str:
+        """Unit of the field `name`, or an empty string."""
+        extra = cls.model_fields[name].json_schema_extra
+        return str(extra["unit"]) if isinstance(extra, dict) else ""
+
+    @classmethod
+    def is_basic(cls, name: str) -> bool:
+        """Whether the form shows the field `name` before the fold."""
+        extra = cls.model_fields[name].json_schema_extra
+        return bool(extra["basic"]) if isinstance(extra, dict) else False
+
+
+def errors_by_field(cls: type[Settings], values: Mapping[str, Any]) -> dict[str, str]:
+    """Validate `values` and return one message per wrong field; `""` holds what concerns several fields."""
+    return {name: _message(item, cls) for name, item in _problems(cls, values).items()}
+
+
+def complaints(cls: type[Settings], values: Mapping[str, Any]) -> dict[str, str]:
+    """Like `errors_by_field`, with messages that stand alone: they name the field, its value and the class."""
+    return {name: _explained(item, cls) for name, item in _problems(cls, values).items()}
+
+
+def _problems(cls: type[Settings], values: Mapping[str, Any]) -> dict[str, Any]:
+    try:
+        BaseModel.__init__(cls.__new__(cls), **values)
+    except ValidationError as error:
+        return {str(item["loc"][0]) if item["loc"] else "": item for item in reversed(error.errors())}
+    return {}
+
+
+def _explained(item: Any, cls: type[Settings]) -> str:
+    name = ".".join(str(part) for part in item["loc"])
+    message = _message(item, cls)
+    if not name:
+        return f"{message} ({cls.__name__})"
+    if item["type"] == "extra_forbidden":
+        return f"{shown(name)}: {message}"
+    given = "" if item["type"] == "missing" else f"={shown(item['input'])}"
+    return f"{name}{given}: {message} ({cls.__name__})"
+
+
+_BOUNDS = {
+    "greater_than": "> {gt}",
+    "greater_than_equal": ">= {ge}",
+    "less_than": "< {lt}",
+    "less_than_equal": "<= {le}",
+}
+
+
+def _message(item: Any, cls: type[Settings]) -> str:
+    """Say what is allowed, in the words of the field's declaration."""
+    kind, context = item["type"], item.get("ctx", {})
+    if kind == "extra_forbidden":
+        close = difflib.get_close_matches(str(item["loc"][0])[:100], cls.model_fields, n=1)
+        hint = f"did you mean {close[0]}?" if close else f"it has {', '.join(cls.model_fields)}"
+        return f"{cls.__name__} has no such field; {hint}"
+    if kind in _BOUNDS:
+        return "must be " + _BOUNDS[kind].format(**{key: _plain_number(value) for key, value in context.items()})
+    if kind == "value_error":
+        return str(context["error"])
+    if kind == "missing":
+        return "is required"
+    text = str(item["msg"])
+    return text[0].lower() + text[1:]
+
+
+def _plain_number(value: object) -> object:
+    """pydantic turns the bounds of float fields into floats: 0.0 where 0 was declared."""
+    return int(value) if isinstance(value, float) and value.is_integer() else value
+
+
+GPUIndex = Annotated[int, Field(ge=0, le=1023)]
+
+
+class Launch(Settings):
+    """Where a script runs and on how many processes; torchrun's own names."""
+
+    nproc_per_node: int = setting(
+        1, ge=1, le=1024, basic=True, unit="processes", help="Processes on this machine, one per GPU when it has any."
+    )
+    gpus: tuple[GPUIndex, ...] | None = setting(
+        None,
+        basic=True,
+        help="GPU indices to use; () for CPU only; None for the first nproc_per_node GPUs, or the CPU without GPUs.",
+    )
+    omp_num_threads: int | None = setting(
+        None,
+        ge=1,
+        le=4096,
+        unit="threads",
+        help="CPU threads per process; None for cores // nproc_per_node, at least 1.",
+    )
+    shutdown_timeout_s: int = setting(
+        60, ge=1, le=86_400, unit="s", help="How long a stop waits for the last checkpoint before it kills."
+    )
+
+    @model_validator(mode="after")
+    def _one_process_per_gpu(self) -> Self:
+        if self.gpus is not None:
+            if len(set(self.gpus)) != len(self.gpus):
+                raise ValueError(f"gpus={self.gpus}: each index may appear once")
+            if self.gpus and self.nproc_per_node > len(self.gpus):
+                raise ValueError(
+                    f"nproc_per_node={self.nproc_per_node} with gpus={self.gpus}: at most one process per GPU; "
+                    "lower nproc_per_node or name more GPUs"
+                )
+        return self
+
+
+class TrainConfig(Settings):
+    """What every recipe has: batch, schedule, precision, and how often to log, evaluate and save.
+
+    Intervals and `max_steps` count optimizer steps; `batch_size` is per process everywhere.
+    """
+
+    batch_size: int = setting(
+        32, ge=1, le=1_000_000, basic=True, unit="sequences per process", help="Sequences per process and forward pass."
+    )
+    gradient_accumulation_steps: int = setting(
+        1, ge=1, le=1_000_000, basic=True, unit="forward passes", help="Forward passes per optimizer step."
+    )
+    epochs: int = setting(
+        1, ge=1, le=1_000_000, basic=True, unit="epochs", help="Passes over the training data; max_steps ends earlier."
+    )
+    max_steps: int | None = setting(
+        None,
+        ge=1,
+        le=1_000_000_000,
+        basic=True,
+        unit="steps",
+        help="Stop after so many optimizer steps; None to train all epochs.",
+    )
+    learning_rate: float = setting(1e-3, gt=0, le=10, basic=True, help="Peak learning rate of AdamW, after warm-up.")
+    lr_schedule: Literal["linear", "cosine", "constant"] = setting(
+        "linear", help="Decay to zero after warm-up, or none at all."
+    )
+    warmup_ratio: float = setting(0.1, ge=0, le=1, unit="of all steps", help="Share of the steps spent warming up.")
+    weight_decay: float = setting(0.01, ge=0, help="AdamW's decoupled weight decay (not on biases and norms).")
+    gradient_clip: float = setting(1.0, ge=0, help="Largest gradient norm; 0 turns clipping off.")
+    precision: Literal["fp32", "bf16"] = setting(
+        "fp32", basic=True, help="bf16 means autocast; weights and optimizer stay fp32."
+    )
+    seed: int = setting(0, ge=0, lt=2**32, help="Seeds weights, data order and masking.")
+    deterministic: bool = setting(False, help="Use deterministic kernels only: reproducible on GPUs too, and slower.")
+    num_workers: int = setting(
+        0, ge=0, le=64, unit="processes per rank", help="Data loading processes; 0 loads in the rank itself."
+    )
+    log_every: int = setting(10, ge=1, le=1_000_000_000, unit="steps", help="Steps between metric rows.")
+    eval_every: int = setting(
+        100, ge=1, le=1_000_000_000, unit="steps", help="Steps between evaluations; one more at the end."
+    )
+    checkpoint_every: int = setting(
+        200,
+        ge=1,
+        le=1_000_000_000,
+        unit="steps",
+        help="Steps between checkpoints; one more at a stop and at the end.",
+    )
+    checkpoint_epochs: bool = setting(True, help="Save a checkpoint at each epoch's end, too.")
+    keep_last: int = setting(
+        3, ge=1, le=1_000_000, unit="checkpoints", help="How many of the newest checkpoints to keep."
+    )
+
+    @field_validator("*", mode="before")
+    @classmethod
+    def _strict_numbers(cls, value: object, info: Any) -> object:
+        # pydantic would take True for 1 and "32" for 32: a config file's typo should not train.
+        annotation = cls.model_fields[info.field_name].annotation
+        if isinstance(value, bool) and annotation is not bool:
+            raise ValueError(f"{value} is a truth value, not a number or text")
+        if isinstance(value, str) and annotation in (int, float, bool, int | None, float | None):
+            raise ValueError("is text; give a number or truth value without quotes")
+        return value

@@ -1,0 +1,259 @@
+"""What an issue report needs: versions, devices, backends, folders. Every line says what to do if it is wrong."""
+
+import contextlib
+import importlib.util
+import json
+import os
+import platform
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass
+from importlib import metadata
+from pathlib import Path
+from typing import Any, Literal
+
+import psutil
+
+from nbtools import __version__
+from nbtools.devices import Device, devices, driver_version, num_cores
+from nbtools.errors import ProjectError
+from nbtools.project import find_project
+from nbtools.rundir import acquire_lock, is_locked
+
+_PROBE_TIMEOUT_S = 180
+
+# Importing torch takes seconds and a driver may crash it: another process does it.
+_TORCH_PROBE = """
+import json, torch, torch.distributed as dist
+facts = {"version": torch.__version__, "build": torch.version.cuda, "error": "", "num_gpus": 0,
+         "gloo": dist.is_available() and dist.is_gloo_available(),
+         "nccl": dist.is_available() and dist.is_nccl_available()}
+try:
+    facts["num_gpus"] = torch.cuda.device_count() if torch.cuda.is_available() else 0
+    for number in range(facts["num_gpus"]):
+        torch.ones(1, device=f"cuda:{number}").sum().item()
+except Exception as error:
+    facts["error"] = (str(error).strip() or type(error).__name__).splitlines()[0]
+print(json.dumps(facts))
+"""
+
+
+@dataclass(frozen=True)
+class Finding:
+    """One fact about this machine, and the next step if it is not well."""
+
+    level: Literal["ok", "warn", "problem"]
+    subject: str
+    text: str
+    next_step: str = ""
+
+    def __str__(self) -> str:
+        line = f"{self.level:<8} {self.subject:<12} {self.text}"
+        return f"{line}\n{'':<22}-> {self.next_step}" if self.next_step else line
+
+    def to_json(self) -> dict[str, str]:
+        """The finding as plain values."""
+        return asdict(self)
+
+
+def ok(subject: str, text: str) -> Finding:
+    """All is well."""
+    return Finding("ok", subject, text)
+
+
+def warn(subject: str, text: str, next_step: str) -> Finding:
+    """Some things will not work."""
+    return Finding("warn", subject, text, next_step)
+
+
+def problem(subject: str, text: str, next_step: str) -> Finding:
+    """Nothing will work as it should."""
+    return Finding("problem", subject, text, next_step)
+
+
+def examine(*, all_reduce: bool = False) -> list[Finding]:
+    """Check this machine; with `all_reduce`, also run a collective on two processes (about ten seconds)."""
+    gpus = devices()
+    facts = _probe_torch()
+    findings = [*_versions(), *_widgets(), *_machine(gpus), *_torch(gpus, facts), *_folders()]
+    if all_reduce and isinstance(facts, dict):
+        if facts["gloo"]:
+            findings.append(_all_reduce("gloo"))
+        if facts["nccl"] and facts["num_gpus"] >= 2:
+            findings.append(_all_reduce("nccl"))
+    return findings
+
+
+def _version(distribution: str) -> str | None:
+    try:
+        return metadata.version(distribution)
+    except metadata.PackageNotFoundError:
+        return None
+
+
+def _versions() -> Iterator[Finding]:
+    yield ok("python", f"{platform.python_version()} ({sys.executable}) on {platform.platform()}")
+    if sys.platform != "linux":
+        yield warn("system", f"{sys.platform} is untested", "use Linux where a run has to survive anything")
+    yield ok("nbtools", f"{__version__} ({Path(__file__).parent})")
+    if other := _version("nbtools"):
+        yield problem("nbtools", f"another project of this name is installed ({other})", "pip uninstall nbtools")
+    names = ("transformers", "tokenizers", "numpy", "pydantic", "matplotlib", "jupyterlab", "ipykernel")
+    yield ok("packages", ", ".join(f"{name} {version}" for name in names if (version := _version(name))))
+
+
+def _widgets() -> Iterator[Finding]:
+    """Kernel and front end speak the same protocol: ipywidgets 8 with jupyterlab_widgets 3."""
+    kernel, front_end = _version("ipywidgets"), _version("jupyterlab_widgets")
+    text = f"kernel: ipywidgets {kernel}; front end: jupyterlab_widgets {front_end}"
+    extension = Path(sys.prefix, "share/jupyter/labextensions/@jupyter-widgets/jupyterlab-manager/package.json")
+    if kernel is None:
+        yield warn("widgets", "ipywidgets is not installed: no form, no panel", 'pip install -e ".[notebook]"')
+    elif front_end is None:
+        step = "install jupyterlab_widgets where JupyterLab runs (VS Code and Colab bring their own)"
+        yield warn("widgets", f"kernel: ipywidgets {kernel}; no front end in this environment", step)
+    elif int(kernel.split(".")[0]) - int(front_end.split(".")[0]) != 5:
+        yield problem("widgets", f"{text}: they do not fit", "pip install -U ipywidgets jupyterlab_widgets")
+    elif not extension.is_file():
+        step = "pip install --force-reinstall jupyterlab_widgets"
+        yield warn("widgets", f"{text}, but {extension} is missing", step)
+    else:
+        yield ok("widgets", text)
+
+
+def _machine(gpus: list[Device]) -> Iterator[Finding]:
+    memory = psutil.virtual_memory()
+    text = f"{num_cores()} cores, {memory.total / 2**30:.1f} GiB memory, {memory.available / 2**30:.1f} GiB free"
+    yield ok("cpu", text)
+    shared = Path("/dev/shm")
+    if shared.is_dir() and (size := shutil.disk_usage(shared).total) <= 64 * 2**20:
+        text = f"/dev/shm has only {size / 2**20:.0f} MiB: data loading processes may die"
+        yield warn("shared mem", text, "keep num_workers=0, or start the container with --shm-size=1g")
+    driver = driver_version()
+    if driver is None:
+        yield ok("gpus", "no NVIDIA driver: CPU processes")
+    elif not gpus:
+        text = f"driver {driver}, none visible (CUDA_VISIBLE_DEVICES={os.environ.get('CUDA_VISIBLE_DEVICES')!r})"
+        yield warn("gpus", text, "unset CUDA_VISIBLE_DEVICES to use them")
+    else:
+        yield ok("gpus", f"driver {driver}, {len(gpus)} visible")
+    for gpu in gpus:
+        held = f"held by {', '.join(map(str, gpu.holders))}" if gpu.holders else "free"
+        used = f"{gpu.memory_used_bytes / 2**30:.1f} of {gpu.memory_total_bytes / 2**30:.1f} GiB used"
+        yield ok(f"gpu {gpu.index}", f"{gpu.name}, {used}; {held}")
+
+
+def _run(*command: str) -> subprocess.CompletedProcess[str]:
+    """Run Python where no file of the caller's shadows a module."""
+    return subprocess.run(
+        [sys.executable, *command],
+        capture_output=True,
+        text=True,
+        errors="replace",
+        timeout=_PROBE_TIMEOUT_S,
+        cwd="/",
+        env={**os.environ, "OMP_NUM_THREADS": "1"},
+        check=False,
+    )
+
+
+def _probe_torch() -> dict[str, Any] | str | None:
+    """Ask torch in a process of its own; its last words if that fails, None where there is no torch."""
+    if importlib.util.find_spec("torch") is None:
+        return None
+    try:
+        probe = _run("-W", "ignore", "-c", _TORCH_PROBE)
+        facts = json.loads(probe.stdout.splitlines()[-1]) if probe.returncode == 0 else None
+    except (subprocess.TimeoutExpired, OSError, ValueError, IndexError) as error:
+        return str(error)
+    return facts if isinstance(facts, dict) else _last_line(probe.stderr) or f"exit code {probe.returncode}"
+
+
+def _torch(gpus: list[Device], facts: dict[str, Any] | str | None) -> Iterator[Finding]:
+    if facts is None:
+        yield warn("torch", "not installed: runs can be read, not started", 'pip install -e ".[train]"')
+        return
+    if isinstance(facts, str):
+        yield problem("torch", f"cannot be imported: {facts}", "reinstall torch, then run doctor again")
+        return
+    version, build = facts["version"], f"CUDA {facts['build']}" if facts["build"] else "CPU"
+    yield ok("torch", f"{version}, {build} build, {facts['num_gpus']} GPUs usable")
+    if facts["error"]:
+        yield problem("torch", f"a GPU cannot be used: {facts['error']}", "check nvidia-smi, driver and build")
+    elif gpus and not facts["num_gpus"]:
+        text = f"driver {driver_version()} has {len(gpus)} GPUs, torch {version} ({build} build) uses none"
+        step = "install a torch build for this driver (pytorch.org), or train on the CPU with --gpus none"
+        yield problem("torch", text, step)
+    if facts["gloo"]:
+        yield ok("gloo", "available (CPU collectives)")
+    else:
+        yield problem("gloo", "missing in this torch: no CPU training", "install a standard torch build")
+    if facts["nccl"]:
+        yield ok("nccl", "available (GPU collectives)")
+    elif gpus:
+        yield problem("nccl", "missing in this torch: one GPU at most", "install a CUDA build of torch")
+
+
+def _folders() -> Iterator[Finding]:
+    try:
+        project = find_project()
+    except ProjectError as error:
+        yield problem("project", str(error), "change to the project's folder, or set NBTOOLS_ROOT")
+        return
+    yield ok("project", str(project.root))
+    for folder in (project.scripts, project.runs):
+        existing = folder if folder.is_dir() else project.root
+        try:
+            with tempfile.NamedTemporaryFile(dir=existing, prefix=".nbtools-doctor-"):
+                pass
+        except OSError as error:
+            step = f"make it writable for {os.environ.get('USER', 'you')}, or set NBTOOLS_ROOT to another folder"
+            yield problem(f"{folder.name}/", f"{existing} is not writable: {error.strerror}", step)
+            continue
+        free = shutil.disk_usage(existing).free
+        text = f"{'writable' if existing == folder else 'will be made'}, {free / 2**30:.1f} GiB free"
+        if free < 2**30:
+            yield warn(f"{folder.name}/", text, "free some space: checkpoints need it")
+        else:
+            yield ok(f"{folder.name}/", text)
+        if folder == project.runs:
+            yield _locks(existing)
+
+
+def _locks(folder: Path) -> Finding:
+    with tempfile.TemporaryDirectory(dir=folder, prefix=".nbtools-doctor-") as name:
+        path = Path(name, "lock")
+        with contextlib.suppress(OSError):
+            if (descriptor := acquire_lock(path)) is not None:
+                works = is_locked(path)
+                os.close(descriptor)
+                if works and not is_locked(path):
+                    return ok("flock", "works in runs/")
+    return warn("flock", "file locks do not work in runs/: states come from process ids", "put runs/ on a local disk")
+
+
+def _all_reduce(backend: str) -> Finding:
+    command = ["-m", "torch.distributed.run", "--nnodes=1", "--nproc-per-node=2", "--rdzv-backend=c10d"]
+    command += ["--rdzv-endpoint=localhost:0", "-m", "nbtools.training.all_reduce", backend]
+    step = f"try NCCL_DEBUG=INFO or TORCH_DISTRIBUTED_DEBUG=DETAIL with: {' '.join(command)}"
+    try:
+        done = _run(*command)
+    except subprocess.TimeoutExpired:
+        return problem("all-reduce", f"{backend}: no answer within {_PROBE_TIMEOUT_S} s", step)
+    if done.returncode != 0:
+        return problem("all-reduce", f"{backend}: {_error_line(done.stderr)}", step)
+    return ok("all-reduce", _last_line(done.stdout))
+
+
+def _last_line(text: str) -> str:
+    lines = text.strip().splitlines()
+    return lines[-1][:300] if lines else ""
+
+
+def _error_line(text: str) -> str:
+    """The first line that names an error: torchrun's own summary follows it and says less."""
+    lines = [line for line in text.splitlines() if "Error" in line]
+    return lines[0].strip()[:300] if lines else _last_line(text)

@@ -1,0 +1,1 @@
+"""Runs of scripts that nbtools did not write: their logs, read into the same history."""

@@ -1,0 +1,257 @@
+"""Start a script with torchrun in the background, in a process tree that outlives the notebook.
+
+`launch` lays out the run directory, takes its lock and hands both to the supervisor. torch is never imported here.
+"""
+
+import contextlib
+import errno
+import hashlib
+import importlib.metadata
+import os
+import shutil
+import socket
+import subprocess
+import sys
+import threading
+import time
+import warnings
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from nbtools import __version__
+from nbtools.errors import LaunchError
+from nbtools.readiness import Preflight, preflight, run_name, torchrun_command
+from nbtools.run import Checkpoint, Run, newest_verified
+from nbtools.rundir import RUN_DIR_VARIABLE, RUN_ID_VARIABLE, RunDir, acquire_lock, write_json
+
+__all__ = ["Preflight", "child_environment", "launch", "preflight", "resume", "torchrun_command"]
+
+_NO_LOCKS = (errno.ENOLCK, errno.ENOTSUP, errno.ENOSYS, errno.EINVAL)
+
+# What a kernel or an outer launcher leaves in the environment and a training process must not see.
+_DROPPED_PREFIXES = ("JPY_", "TORCHELASTIC_", "PET_", "NBTOOLS_RUN_")
+_DROPPED = {
+    *("RANK", "LOCAL_RANK", "GROUP_RANK", "ROLE_RANK", "ROLE_NAME"),
+    *("WORLD_SIZE", "LOCAL_WORLD_SIZE", "GROUP_WORLD_SIZE", "ROLE_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT"),
+    *("CLICOLOR", "CLICOLOR_FORCE", "FORCE_COLOR", "GIT_PAGER"),  # ipykernel asks for colours; ours goes to a file
+}
+
+
+def launch(
+    script: str | Path,
+    *,
+    nproc_per_node: int | None = None,
+    gpus: Sequence[int] | None = None,
+    args: Sequence[str] = (),
+    omp_num_threads: int | None = None,
+    shutdown_timeout_s: int | None = None,
+) -> Run:
+    """Start a script with torchrun in the background and return at once.
+
+    A script that `write_script` wrote runs from the copy in its run directory, so that later edits cannot change the
+    run; any other runs from its own path. The working directory is the project's root if the script lies in a project,
+    else the script's folder, where `runs/` is then made.
+
+    Args:
+        script: path of the script.
+        nproc_per_node: processes on this machine; None for what the script says, else 1.
+        gpus: GPU indices as nvidia-smi counts; `()` for the CPU; None for what the script says, else the first
+            `nproc_per_node` GPUs, or the CPU of a machine without GPUs.
+        args: the script's own arguments.
+        omp_num_threads: CPU threads per process; None for cores // nproc_per_node.
+        shutdown_timeout_s: seconds that a stop may take before it kills; None for what the script says, else 60.
+
+    Raises:
+        LaunchError: it cannot start as asked. Nothing was started and nothing is left behind.
+    """
+    checked = preflight(
+        script,
+        nproc_per_node=nproc_per_node,
+        gpus=gpus,
+        args=args,
+        omp_num_threads=omp_num_threads,
+        shutdown_timeout_s=shutdown_timeout_s,
+    )
+    return _start(checked)
+
+
+def resume(run: Run | str | Path, checkpoint: Checkpoint | None = None, args: Sequence[str] = ()) -> Run:
+    """Continue a run in a new one, from the same script with the same arguments, and join their curves.
+
+    Args:
+        run: the run to continue; it has to have ended.
+        checkpoint: where to start from; by default the newest one whose every byte is as it was saved. Where the run
+            saved none, that is one of the run that it resumed.
+        args: more arguments for the script; they come last, so they win.
+
+    Raises:
+        CheckpointError: the given checkpoint is missing, incomplete or damaged.
+        LaunchError: nothing can be resumed, or it cannot start.
+    """
+    parent = run if isinstance(run, Run) else Run(run)
+    if not (state := parent.state).is_final:
+        raise LaunchError(f"{parent.id} is {state}: stop it first, then resume")
+    recipe = parent.info.get("recipe") or (parent.config or {}).get("recipe")
+    if recipe is None:
+        raise LaunchError(
+            f"{parent.id}: its script is not one of nbtools' recipes, so only the script itself knows how to resume; "
+            "launch it again with its own arguments"
+        )
+    notes: list[str] = []
+    if checkpoint is None:
+        checkpoint, notes = _newest_verified(parent)
+        if checkpoint is None:
+            why = "; ".join(notes) or "it saved none"
+            raise LaunchError(f"{parent.id}: no checkpoint to resume from ({why}); launch the script anew")
+    else:
+        checkpoint.verify()
+    known = parent.info.get("launch") or {}
+    names = ("nproc_per_node", "gpus", "omp_num_threads", "shutdown_timeout_s")
+    settings = {name: known.get(name) for name in names}
+    kept = _without_resume(parent.info.get("args") or [])
+    is_copied = parent.info.get("recipe") and parent.files.script.is_file()
+    checked = preflight(
+        parent.files.script if is_copied else str(parent.info.get("script")),
+        args=[*kept, "--resume-from", str(checkpoint.path.resolve()), *args],
+        **settings,
+    )
+    for note in notes:
+        warnings.warn(f"passed over {note}", stacklevel=2)
+    origin = {"run": parent.id, "checkpoint": checkpoint.name, "step": checkpoint.step}
+    checked = replace(checked, name=run_name(parent.name))  # its script may be the copy called script.py
+    return _start(checked, runs=parent.dir.parent, script=str(parent.info.get("script")), resumed_from=origin)
+
+
+def _newest_verified(run: Run) -> tuple[Checkpoint | None, list[str]]:
+    """The newest whole checkpoint of a run; if it came to none, of those that it resumed; and what was passed over."""
+    found, notes = newest_verified(run.files.checkpoints)
+    while found is None and run.origin is not None:
+        step, run = run.resumed_step, run.origin
+        found, reasons = newest_verified(run.files.checkpoints, up_to=step)
+        notes += reasons
+    return found, notes
+
+
+def _without_resume(args: Iterable[str]) -> list[str]:
+    """Drop an earlier `--resume-from PATH` (or `=PATH`, or with an underscore)."""
+    kept: list[str] = []
+    rest = iter(args)
+    for argument in rest:
+        flag = argument.replace("_", "-")
+        if flag == "--resume-from":
+            next(rest, None)
+        elif not flag.startswith("--resume-from="):
+            kept.append(argument)
+    return kept
+
+
+# --- starting -------------------------------------------------------------------------------------
+
+
+def _start(
+    checked: Preflight,
+    *,
+    runs: Path | None = None,
+    script: str | None = None,
+    resumed_from: Mapping[str, Any] | None = None,
+) -> Run:
+    for note in checked.warnings:
+        warnings.warn(note, stacklevel=3)
+    folder = runs or checked.project.runs
+    existed = folder.exists()
+    try:
+        run = RunDir(RunDir.create(folder, checked.name).path.resolve())
+    except OSError as error:
+        raise LaunchError(f"{folder}: cannot be written: {error.strerror}; free it, or set NBTOOLS_ROOT") from None
+    lock: int | None = None
+    try:
+        lock = _taken_lock(run)
+        _lay_out(run, checked, script, resumed_from, has_locks=lock is not None)
+        _start_supervisor(run, checked, lock)
+    except BaseException as error:
+        shutil.rmtree(run.path, ignore_errors=True)
+        if not existed:
+            with contextlib.suppress(OSError):
+                folder.rmdir()
+        if isinstance(error, OSError):
+            raise LaunchError(f"{run.path}: the run cannot be started: {error}") from None
+        raise
+    finally:
+        if lock is not None:
+            os.close(lock)  # the supervisor has it now
+    return Run(run.path)
+
+
+def _taken_lock(run: RunDir) -> int | None:
+    try:
+        return acquire_lock(run.lock)
+    except OSError as error:
+        if error.errno not in _NO_LOCKS:
+            raise
+    warnings.warn(
+        f"{run.path}: this file system has no locks (flock); whether the run is alive is judged by the supervisor's "
+        "process instead, so it cannot be seen from another machine",
+        stacklevel=4,
+    )
+    return None
+
+
+def _lay_out(
+    run: RunDir, checked: Preflight, script: str | None, resumed_from: Mapping[str, Any] | None, *, has_locks: bool
+) -> None:
+    source = checked.script.read_bytes()
+    run.script.write_bytes(source)
+    torch = importlib.metadata.version("torch")
+    write_json(
+        run.launch,
+        {
+            "name": checked.name,
+            "script": script or str(checked.script),
+            "script_sha256": hashlib.sha256(source).hexdigest(),
+            "recipe": checked.recipe,
+            "argv": checked.command(run.path),
+            "args": list(checked.args),
+            "cwd": str(checked.cwd),
+            "env": {**checked.environment, RUN_ID_VARIABLE: run.id, RUN_DIR_VARIABLE: str(run.path)},
+            "launch": checked.launch.model_dump(mode="json"),
+            "versions": {"python": sys.version.split()[0], "nbtools": __version__, "torch": torch},
+            "host": socket.gethostname(),
+            "time": time.time(),
+            "resumed_from": None if resumed_from is None else dict(resumed_from),
+            "by_hand": False,
+            "flock": has_locks,
+        },
+    )
+
+
+def _start_supervisor(run: RunDir, checked: Preflight, lock: int | None) -> None:
+    with run.supervisor_log.open("wb") as log:
+        supervisor = subprocess.Popen(
+            [
+                *(sys.executable, "-P", "-m", "nbtools.supervisor", str(run.path)),
+                *(["--no-lock"] if lock is None else ["--lock-fd", str(lock)]),
+            ],
+            cwd=checked.cwd,
+            env=child_environment(os.environ, run, checked.environment),
+            stdin=subprocess.DEVNULL,
+            stdout=log,
+            stderr=subprocess.STDOUT,
+            pass_fds=() if lock is None else (lock,),
+            start_new_session=True,  # a kernel that ends kills its own process group only
+        )
+    # Collects the supervisor's exit status, so that it does not stay a zombie for as long as the kernel lives.
+    threading.Thread(target=supervisor.wait, name=f"nbtools-reap-{run.id}", daemon=True).start()
+
+
+def child_environment(environment: Mapping[str, str], run: RunDir, ours: Mapping[str, str]) -> dict[str, str]:
+    """Return the caller's environment, without what a kernel or an outer torchrun leaks, for a process of `run`."""
+    kept = {
+        name: value
+        for name, value in environment.items()
+        if name not in _DROPPED
+        and not name.startswith(_DROPPED_PREFIXES)
+        and not (name == "MPLBACKEND" and value.startswith("module://"))
+    }
+    return {**kept, **ours, RUN_ID_VARIABLE: run.id, RUN_DIR_VARIABLE: str(run.path)}

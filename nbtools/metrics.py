@@ -1,0 +1,392 @@
+"""Metric rows: appended by the training (`MetricWriter`), read back into columns (`History`).
+
+A row is one line of strict JSON: `{"step": 20, "time": 1769871234.5, "train/loss": 2.31}`. Non-finite values
+are the strings "NaN", "Infinity" and "-Infinity", so that a diverged loss stays visible.
+"""
+
+import contextlib
+import math
+import operator
+import os
+import threading
+import time
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any, Final, Self, SupportsFloat, SupportsIndex
+
+import numpy as np
+import numpy.typing as npt
+import orjson
+
+from nbtools.columns import EPOCH_SHIFT, GENERATION_SHIFT, MAX_STEP, RESERVED, Batch, Column, Series, Table, parse_rows
+from nbtools.rundir import strict_number
+from nbtools.tail import Tail
+
+
+class MetricWriter:
+    """Appends metric rows to a file: one `os.write` of one whole line per row, from the calling thread.
+
+    The row is in the hands of the operating system when `write` returns, so a SIGKILL loses nothing. When the
+    disk is full, or writing fails otherwise, training goes on: the lost rows are counted and the next row
+    that gets through says `"dropped": n`. For one process and one thread.
+    """
+
+    def __init__(self, path: str | Path, attempt: int = 1) -> None:
+        """Open the file for appending.
+
+        Args:
+            path: The file; made if missing. Its folder must exist.
+            attempt: 1, or the number of the automatic restart; rows say it when it is greater than 1.
+        """
+        self._path = Path(path)
+        self._attempt = attempt
+        self._names: set[str] = set()
+        self._num_dropped = 0
+        self._last_step = 0
+        self._failed = False
+        self._descriptor, self._torn = self._open()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    @property
+    def num_dropped(self) -> int:
+        """Rows that were lost and have not been reported in a later row yet."""
+        return self._num_dropped
+
+    def write(
+        self, step: SupportsIndex, values: Mapping[str, SupportsFloat], samples: SupportsIndex | None = None
+    ) -> None:
+        """Append one row.
+
+        Args:
+            step: Optimizer steps done.
+            values: Metrics as `split/name`: anything that converts to one float, a bool as 0 or 1 included. A
+                tensor on a GPU is waited for here.
+            samples: Training samples seen so far.
+
+        Raises:
+            ValueError: a name is empty or reserved, or the writer is closed.
+            TypeError: a value is not a number.
+            RuntimeError: torch could not read a value.
+        """
+        row: dict[str, Any] = {
+            "step": step if step.__class__ is int else int(operator.index(step)),
+            "time": time.time(),
+        }
+        if samples is not None:
+            row["samples"] = samples if samples.__class__ is int else int(operator.index(samples))
+        if self._attempt > 1:
+            row["attempt"] = self._attempt
+        for name, value in values.items():
+            if name not in self._names:
+                self._check_name(name)
+            number = value if value.__class__ is float else _number(name, value)
+            row[name] = number if math.isfinite(number) else strict_number(number)
+        if self._num_dropped:
+            row["dropped"] = self._num_dropped
+        line = orjson.dumps(row, option=orjson.OPT_APPEND_NEWLINE)
+        if self._failed:
+            self._reopen()
+        if self._torn:
+            line = b"\n" + line
+        try:
+            num_written = os.write(self._descriptor, line)
+        except OSError:
+            num_written = 0
+        if num_written == len(line):
+            self._torn = False
+            self._num_dropped = 0
+        else:
+            self._last_step = row["step"]
+            self._recover(line, num_written)
+
+    def close(self) -> None:
+        """Close the file; rows dropped at the very end are reported in a row without values, if it gets through."""
+        if self._descriptor >= 0:
+            if self._num_dropped:
+                self.write(self._last_step, {})
+            os.close(self._descriptor)
+            self._descriptor = -1
+            self._failed = self._torn = False
+
+    def _open(self) -> tuple[int, bool]:
+        """Return a descriptor, and whether the file ends in a torn line (that the next row has to close)."""
+        descriptor = os.open(self._path, os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        try:
+            size = os.fstat(descriptor).st_size
+            return descriptor, size > 0 and os.pread(descriptor, 1, size - 1) != b"\n"
+        except BaseException:
+            os.close(descriptor)
+            raise
+
+    def _reopen(self) -> None:
+        """After a failure look at the file again: a handle may be stale, the last line torn."""
+        self._failed = False
+        try:
+            descriptor, self._torn = self._open()
+        except OSError:
+            self._torn = True  # not known: an empty line too many harms nobody
+        else:
+            os.close(self._descriptor)
+            self._descriptor = descriptor
+
+    def _recover(self, line: bytes, num_written: int) -> None:
+        """Finish a row that was written in part, or count it as dropped."""
+        if self._descriptor < 0:
+            raise ValueError(f"{self._path}: the MetricWriter is closed")
+        self._failed = True
+        if num_written:
+            with contextlib.suppress(OSError):
+                num_written += os.write(self._descriptor, line[num_written:])
+        if num_written >= len(line) - 1:  # whole, but perhaps for its newline
+            self._num_dropped = 0
+        else:
+            self._num_dropped += 1
+
+    def _check_name(self, name: str) -> None:
+        if not isinstance(name, str) or not name:
+            raise ValueError(f"metric name {name!r}: must be a non-empty str such as 'train/loss'")
+        if name in RESERVED:
+            raise ValueError(f"metric name {name!r}: reserved ({', '.join(sorted(RESERVED))}); use e.g. 'train/{name}'")
+        try:
+            name.encode()
+        except UnicodeEncodeError:
+            raise ValueError(f"metric name {name!r}: must be valid Unicode") from None
+        self._names.add(str(name))
+
+
+def _number(name: str, value: Any) -> float:
+    """Convert an int, a bool, or a scalar of NumPy or torch."""
+    if value.__class__ is int and -MAX_STEP <= value <= MAX_STEP:
+        return value  # written as an int
+    try:
+        scalar = value.item() if hasattr(value, "item") else value  # torch warns about float() of what needs grad
+        if hasattr(scalar, "__float__"):
+            return float(scalar)
+    except OverflowError:
+        return math.inf if value > 0 else -math.inf
+    except RuntimeError as error:  # torch: several elements, or a GPU that failed earlier
+        error.add_note(f"while reading metric {name!r}")
+        raise
+    except (TypeError, ValueError):
+        pass
+    raise TypeError(f"metric {name!r}: {type(value).__name__} is not one number; pass a float or a scalar tensor")
+
+
+# --- reading ------------------------------------------------------------------------------------
+
+_PIECE_BYTES: Final = 512 << 10
+_MAX_GENERATION: Final = 2**10 - 1
+_MAX_TABLES: Final = 200
+_MAX_NAMES: Final = 10_000
+
+
+class History:
+    """The metrics of a run as NumPy columns; grows as its file does, at a cost in proportion to the new bytes.
+
+    Where a step was written twice the last row wins. A later attempt (an automatic restart), a resumed run
+    and a file that started over replace what came before from their first step on, so a curve never doubles
+    back. Damaged lines are skipped and counted; keys that are not numbers are ignored.
+
+    Any number of threads may read while one extends it; with `follow` several may extend it, too.
+    """
+
+    def __init__(self) -> None:
+        self.num_rows = 0
+        """Rows read, those that were superseded included."""
+        self.num_skipped = 0
+        """Damaged lines."""
+        self.num_dropped = 0
+        """Rows that the writer says it could not write."""
+        self.version = 0
+        """Changes whenever anything was added."""
+        self._lock = threading.RLock()
+        self._partial = b""
+        self._num_lines = 0
+        self._base_generation = 0
+        self._generation = 0
+        self._first_steps: dict[int, int] = {}
+        self._cutoffs: tuple[Column, Column] | None = None
+        self._tables: dict[tuple[str, ...], Table] = {}
+        self._homes: dict[str, list[Table]] = {}
+        self._merged: dict[str, tuple[list[tuple[int, int]], Table]] = {}
+        self._series: dict[str, tuple[Table, int, int, Series]] = {}
+
+    def __repr__(self) -> str:
+        return (
+            f"<History: {self.num_rows:,} rows up to step {self.last_step}, {', '.join(self.keys()) or 'no metrics'}>"
+        )
+
+    def keys(self) -> list[str]:
+        """The names of the metrics, in the order of their first appearance."""
+        with self._lock:
+            return [name for name, homes in self._homes.items() if any(table.num_rows for table in homes)]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self.keys())
+
+    def __contains__(self, name: object) -> bool:
+        return name in self.keys()
+
+    def __getitem__(self, name: str) -> Series:
+        """The series of a metric; the same object as before if nothing was added to it."""
+        with self._lock:
+            homes = self._homes.get(name, [])
+            if not any(table.num_rows for table in homes):
+                raise KeyError(f"no metric {name!r}; there are: {', '.join(self.keys()) or 'none yet'}")
+            table = homes[0] if len(homes) == 1 else self._merge(name, homes)
+            cached = self._series.get(name)
+            if cached and cached[0] is table and cached[1:3] == (table.num_rows, table.num_rewrites):
+                return cached[3]
+            columns = table.rows()
+            series = Series(columns[0], columns[4 + table.names.index(name)], columns[2], columns[3])
+            self._series[name] = (table, table.num_rows, table.num_rewrites, series)
+            return series
+
+    def last(self, name: str) -> float | None:
+        """The value of a metric at its last step; None if there is none yet."""
+        with self._lock:
+            return float(self[name].values[-1]) if name in self else None
+
+    @property
+    def last_step(self) -> int | None:
+        """The greatest step of any row that counts; None before the first."""
+        with self._lock:
+            return max((int(table.rows()[0][-1]) for table in self._tables.values() if table.num_rows), default=None)
+
+    def follow(self, tail: Tail) -> bool:
+        """Read all that is new in a file and tell whether anything was added. May be called from any thread."""
+        version = self.version
+        while True:
+            with self._lock:
+                block = tail.read()
+                if not block:
+                    return self.version != version
+                self.extend(block, tail.generation)
+
+    def extend(self, block: bytes, generation: int | None = None) -> None:
+        """Add lines; an incomplete last one is kept back until its newline comes.
+
+        Args:
+            block: The lines.
+            generation: How often the file they come from has started over; by default as before.
+        """
+        with self._lock:
+            if generation is not None:
+                generation = min(self._base_generation + generation, _MAX_GENERATION)
+                if generation != self._generation:
+                    self._generation, self._partial = generation, b""
+            block = self._partial + block if self._partial else block
+            start, end = 0, block.rfind(b"\n") + 1
+            while start < end:
+                stop = block.rfind(b"\n", start, min(start + _PIECE_BYTES, end)) + 1 or block.index(b"\n", start) + 1
+                self._extend(block[start : stop - 1])
+                start = stop
+            self._partial = block[end:]
+
+    def joined(self, parent: "History", step: int) -> "History":
+        """A new history: the rows of `parent` up to `step`, then these (which win).
+
+        It is independent of both and can be extended further: `History().joined(parent, step)` is the start
+        of a resumed run's curve, and following the run's file from there costs only its new bytes.
+        """
+        result = History()
+        base = min(parent._generation, _MAX_GENERATION - 1) + 1
+        result._take(parent, 0, step)
+        result._take(self, base, MAX_STEP)
+        result._base_generation = base
+        result._generation = base + self._generation
+        result.version = self.version + parent.version + 1
+        return result
+
+    def _take(self, other: "History", base_generation: int, step: int) -> None:
+        """Copy the rows of another history up to `step`, as of a later generation."""
+        shift = base_generation << GENERATION_SHIFT
+        with other._lock:
+            staged = []
+            for names, table in other._tables.items():
+                rows = table.rows()
+                chosen = rows[0] <= step
+                if chosen.any():
+                    if not chosen.all():
+                        rows = [column[chosen] for column in rows]
+                    rows[1] = rows[1] + (shift << EPOCH_SHIFT)
+                    staged.append((names, rows, 0))
+            self.num_skipped += other.num_skipped
+            self.num_dropped += other.num_dropped
+            self._num_lines = max(self._num_lines, other._num_lines)
+        self._commit(staged)
+
+    def _extend(self, piece: bytes) -> None:
+        batches, num_lines, num_skipped = parse_rows(piece, self._num_lines, self._generation << GENERATION_SHIFT)
+        self.version += 1
+        self._num_lines += num_lines
+        self.num_skipped += num_skipped
+        self._commit(batches)
+
+    def _commit(self, batches: list[Batch]) -> None:
+        changed = False
+        for _, rows, num_dropped in batches:
+            self.num_rows += len(rows[0])
+            self.num_dropped += num_dropped
+            epochs, index = np.unique(rows[1] >> EPOCH_SHIFT, return_inverse=True)
+            firsts = np.full(len(epochs), MAX_STEP)
+            np.minimum.at(firsts, index, rows[0])
+            for epoch, first in zip(epochs.tolist(), firsts.tolist(), strict=True):
+                if first < self._first_steps.get(epoch, MAX_STEP + 1):
+                    self._first_steps[epoch] = first
+                    changed = len(self._first_steps) > 1
+        if changed:
+            known = np.array(sorted(self._first_steps))
+            firsts = np.array([self._first_steps[epoch] for epoch in known.tolist()])
+            later = np.append(np.minimum.accumulate(firsts[::-1])[::-1][1:], MAX_STEP)
+            self._cutoffs = known, later
+            for table in self._tables.values():
+                table.keep(self._is_current(table.rows()))
+        for names, rows, _ in batches:
+            if self._cutoffs is not None:
+                current = self._is_current(rows)
+                rows = [column[current] for column in rows]
+            self._add(names, rows)
+
+    def _is_current(self, rows: list[Column]) -> npt.NDArray[np.bool_]:
+        """Which rows no later attempt has replaced. At its first step a row stays unless it was written again."""
+        assert self._cutoffs is not None
+        epochs, cutoffs = self._cutoffs
+        current: npt.NDArray[np.bool_] = rows[0] <= cutoffs[np.searchsorted(epochs, rows[1] >> EPOCH_SHIFT)]
+        return current
+
+    def _add(self, names: tuple[str, ...], rows: list[Column]) -> None:
+        table = self._tables.get(names)
+        if table is None:
+            if len(names) > 1 and (len(self._tables) >= _MAX_TABLES or len(names) > _MAX_TABLES):
+                for i, name in enumerate(names, 4):  # rows of ever new shapes: a table per metric bounds the memory
+                    self._add((name,), [*rows[:4], rows[i]])
+                return
+            if len(names) == 1 and len(self._homes) >= _MAX_NAMES and names[0] not in self._homes:
+                return
+            table = self._tables[names] = Table(names)
+            for name in names:
+                self._homes.setdefault(name, []).append(table)
+        if len(rows[0]):
+            table.add(rows)
+
+    def _merge(self, name: str, homes: list[Table]) -> Table:
+        """One table with the rows of a metric that appears in rows of several shapes; grows with them."""
+        seen, merged = self._merged.get(name, ([], Table((name,))))
+        if [rewrites for _, rewrites in seen] != [table.num_rewrites for table in homes[: len(seen)]]:
+            seen, merged = [], Table((name,))
+        starts = [num_rows for num_rows, _ in seen] + [0] * (len(homes) - len(seen))
+        pieces = []
+        for table, start in zip(homes, starts, strict=True):
+            if table.num_rows > start:
+                columns = table.rows(start)
+                pieces.append([*columns[:4], columns[4 + table.names.index(name)]])
+        if pieces:
+            merged.add([np.concatenate(columns) for columns in zip(*pieces, strict=True)])
+        self._merged[name] = [(table.num_rows, table.num_rewrites) for table in homes], merged
+        return merged

@@ -1,0 +1,1 @@
+"""The notebook wing: ipywidgets and matplotlib live only here."""

@@ -1,0 +1,124 @@
+"""The widgets of a panel, laid out; what they do is the panel's business."""
+
+from typing import Any
+
+import ipywidgets as widgets
+
+from nbtools.notebook.fields import answers_beside_cells
+from nbtools.notebook.plot import UNTITLED_HEIGHT, WIDTH
+from nbtools.notebook.view import X
+
+NEWEST = ""
+"""Choice of the newest checkpoint; not None, which is how a drop-down says that nothing is chosen."""
+WIDGET_VIEW = "application/vnd.jupyter.widget-view+json"
+
+
+class Controls:
+    """Core widgets only, each with a description and a tooltip, styled by the notebook's theme."""
+
+    def __init__(self, dark: bool, log: bool, smoothing: float, x: X) -> None:
+        self.header, self.progress, self.failure, self.ranks = _text(), _text(), _text(), _text()
+        self.tail, self.losses, self.trouble, self.note = _text(), _text(), _text(), _text()
+        # Explicit width and height keep the page from jumping; hidden until there is something to show.
+        layout = widgets.Layout(max_width="100%", height="auto", visibility="hidden")
+        self.image = widgets.Image(format="png", width=WIDTH, height=UNTITLED_HEIGHT, layout=layout)
+        self.log = widgets.ToggleButton(
+            value=log, description="Log scale", tooltip="Logarithmic loss and gradient norm", layout=_width(90)
+        )
+        self.smoothing = widgets.FloatSlider(
+            value=smoothing,
+            max=0.99,
+            step=0.01,
+            description="Smoothing",
+            tooltip="Weight of the past in the bold lines; the thin lines are the values as they are",
+            continuous_update=False,
+            style={"description_width": "76px"},
+            layout=_width(260),
+        )
+        self.x = widgets.Dropdown(
+            options=["step", "samples", "time"],
+            value=x,
+            description="x axis",
+            tooltip="What the x axis counts",
+            style={"description_width": "45px"},
+            layout=_width(145),
+        )
+        self.span = widgets.FloatRangeSlider(
+            value=(0, 100),
+            step=0.5,
+            description="Range %",
+            tooltip="Part of the x axis to show",
+            continuous_update=False,
+            readout_format=".0f",
+            style={"description_width": "60px"},
+            layout=_width(275),
+        )
+        self.dark = widgets.ToggleButton(
+            value=dark, description="Dark", tooltip="Dark picture, for a dark notebook", layout=_width(64)
+        )
+        self.stop = widgets.Button(
+            description="Stop",
+            icon="stop",
+            button_style="warning",
+            tooltip="Save a checkpoint, then end every process of this run",
+            layout=_width(110),
+        )
+        self.checkpoint = widgets.Dropdown(
+            options=[("no checkpoint yet", NEWEST)],
+            description="Checkpoint",
+            tooltip="Where Resume starts from",
+            disabled=True,
+            style={"description_width": "80px"},
+            layout=_width(330),
+        )
+        self.resume = widgets.Button(
+            description="Resume",
+            icon="play",
+            disabled=True,
+            tooltip="Continue from this checkpoint in a new run, which this panel then shows",
+            layout=_width(110),
+        )
+        self.options = (self.log, self.smoothing, self.x, self.span, self.dark)
+        row, actions = _row(*self.options), _row(self.stop, self.checkpoint, self.resume)
+        self.upper = _column(self.header, self.progress, self.ranks, self.failure)
+        self.lower = _column(row, actions, self.note, self.losses, self.trouble, self.tail)
+        self.whole = _column(self.upper, self.image, self.lower)
+
+    def answer_beside_cells(self) -> bool:
+        """Let every control answer while a cell runs; False where this ipykernel cannot."""
+        return all([answers_beside_cells(w) for w in (*self.options, self.stop, self.checkpoint, self.resume)])  # noqa: C419 - every one
+
+    def close(self) -> None:
+        """Remove every widget from the page."""
+        for box in (*self.lower.children, *self.upper.children, *self.whole.children, self.whole):
+            for child in getattr(box, "children", ()):
+                child.close()
+            box.close()
+
+
+def view_bundle(widget: widgets.Widget, text: str) -> dict[str, Any]:
+    """The output that shows a widget, and `text` where there are no widgets."""
+    view = {"version_major": 2, "version_minor": 0, "model_id": widget.model_id}
+    return {WIDGET_VIEW: view, "text/plain": text}
+
+
+def put(widget: widgets.HTML, value: str) -> None:
+    """Assign a text that is new; an equal one costs nothing."""
+    if widget.value != value:
+        widget.value = value
+
+
+def _text() -> widgets.HTML:
+    return widgets.HTML(layout=widgets.Layout(width="100%", margin="0"))
+
+
+def _width(pixels: int) -> widgets.Layout:
+    return widgets.Layout(width=f"{pixels}px")
+
+
+def _row(*children: widgets.Widget) -> widgets.Box:
+    return widgets.HBox(children, layout=widgets.Layout(flex_flow="row wrap", align_items="center", width="100%"))
+
+
+def _column(*children: widgets.Widget) -> widgets.Box:
+    return widgets.VBox(children, layout=widgets.Layout(width="100%", max_width=f"{WIDTH}px"))

@@ -1,0 +1,184 @@
+"""The arithmetic of a plot: decimation, smoothing, ticks. Plain numpy, nothing is drawn here."""
+
+import math
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from matplotlib.ticker import MaxNLocator
+from numpy.typing import NDArray
+
+Floats = NDArray[np.float64]
+
+
+@dataclass(frozen=True)
+class Curve:
+    """A series reduced to what a plot of so many pixel columns can show, and its extremes in each column."""
+
+    x: Floats
+    low: Floats
+    high: Floats
+    mean: Floats
+    is_exact: bool
+    """Every point is kept, so `low`, `high` and `mean` are the values themselves."""
+
+    def path(self) -> tuple[Floats, Floats]:
+        """Points of the line to draw: each column goes from its lowest to its highest value."""
+        if self.is_exact:
+            return self.x, self.mean
+        return np.repeat(self.x, 2), np.stack((self.low, self.high), axis=1).ravel()
+
+
+def decimate(x: NDArray[Any], y: Floats, left: float, right: float, num_columns: int) -> Curve:
+    """Reduce the points between `left` and `right` to the minimum, maximum and mean of each pixel column.
+
+    No extreme is ever lost, however many points share a column: this is a minimum and a maximum over
+    all of them, not a sample. A column without a finite value becomes NaN, which draws as a gap.
+
+    Args:
+        x: positions in ascending order.
+        y: values, NaN and infinities included.
+        left: where the first column begins.
+        right: where the last column ends.
+        num_columns: width of the plot in pixels.
+    """
+    edges: NDArray[Any] = np.linspace(left, right, num_columns + 1)
+    centres = (edges[:-1] + edges[1:]) / 2
+    if np.issubdtype(x.dtype, np.integer):
+        edges = np.ceil(edges).astype(x.dtype)  # same columns, and no float copy of a million steps
+    start, stop = int(np.searchsorted(x, edges[0], "left")), int(np.searchsorted(x, edges[-1], "right"))
+    if stop - start <= 2 * num_columns:
+        inside = slice(max(start - 1, 0), stop + 1)  # a neighbour on each side: lines reach the edge
+        values = np.where(np.isfinite(y[inside]), y[inside], np.nan)
+        return Curve(x[inside].astype(float), values, values, values, True)
+    x, y = x[start:stop], y[start:stop]
+    first = np.searchsorted(x, edges[:-1], "left")
+    counts = np.diff(first, append=len(x))
+    used = counts > 0
+    first, counts = first[used], counts[used]
+    if np.isfinite(y).all():
+        low, high, total = np.minimum.reduceat(y, first), np.maximum.reduceat(y, first), np.add.reduceat(y, first)
+    else:
+        finite = np.isfinite(y)
+        low = np.minimum.reduceat(np.where(finite, y, np.inf), first)
+        high = np.maximum.reduceat(np.where(finite, y, -np.inf), first)
+        total = np.add.reduceat(np.where(finite, y, 0.0), first)
+        counts = np.add.reduceat(finite.astype(np.int64), first)
+        low[counts == 0] = high[counts == 0] = total[counts == 0] = np.nan
+    return Curve(centres[used], low, high, total / np.maximum(counts, 1), False)
+
+
+def smooth(values: Floats, weight: float) -> Floats:
+    """Exponential moving average, debiased as Adam's moments are: the first values are not drawn towards zero.
+
+    Args:
+        values: NaN stays NaN and does not enter the average.
+        weight: share of the past in the average, 0 (no smoothing) to below 1.
+    """
+    smoothed = np.full(len(values), np.nan)
+    average, bias = 0.0, 1.0
+    for index, value in enumerate(values.tolist()):
+        if math.isfinite(value):
+            average = weight * average + (1 - weight) * value
+            bias *= weight
+            smoothed[index] = average / (1 - bias)
+    return smoothed
+
+
+def is_lone(x: Floats, y: Floats) -> bool:
+    """Whether the finite values lie at one single position, where a line draws nothing."""
+    at = x[np.isfinite(y)]
+    return bool(len(at)) and float(at.min()) == float(at.max())
+
+
+@dataclass(frozen=True)
+class Break:
+    """Where a series holds values that are not finite."""
+
+    index: int
+    is_end: bool
+    """The series is not finite from `index` to its end: it diverged, and did not come back."""
+    count: int
+
+
+def find_break(values: Floats) -> Break | None:
+    """Return the start of the non-finite tail, else the first non-finite value, else None."""
+    finite = np.isfinite(values)
+    if finite.all():
+        return None
+    count = len(values) - int(np.count_nonzero(finite))
+    if finite[-1]:
+        return Break(int(np.argmin(finite)), False, count)
+    return Break(len(values) - int(np.argmax(finite[::-1])) if finite.any() else 0, True, count)
+
+
+# --- ticks --------------------------------------------------------------------------------------
+
+_SECONDS = (1, 2, 5, 10, 15, 30, 60, 120, 300, 600, 900, 1800, 3600, 7200, 10800, 21600, 43200, 86400)
+
+
+def ticks(low: float, high: float, num_max: int, *, whole: bool = False) -> list[tuple[float, str]]:
+    """Positions and labels of about `num_max` round numbers from `low` to `high`."""
+    locator = MaxNLocator(num_max, steps=[1, 2, 5, 10] if whole else [1, 2, 2.5, 5, 10], integer=whole)
+    values = [float(v) for v in locator.tick_values(low, high) if low - 1e-12 <= v <= high + 1e-12]
+    spacing = values[1] - values[0] if len(values) > 1 else 0.0
+    size = max(map(abs, values), default=0.0)
+    return [(value, number(value, spacing, size)) for value in values]
+
+
+def log_ticks(low: float, high: float, num_max: int) -> list[tuple[float, str]]:
+    """Ticks for an axis that shows log10: `low` and `high` are exponents, and so are the positions."""
+    decades = range(math.ceil(low), math.floor(high) + 1)
+    if len(decades) >= 3:
+        return [(float(e), number(10.0**e)) for e in decades[:: math.ceil(len(decades) / num_max)]]
+    for factors in ((1, 3), (1, 2, 5)):
+        values = [f * 10.0**e for e in range(math.floor(low), math.ceil(high)) for f in factors]
+        found = [(math.log10(v), number(v)) for v in values if low <= math.log10(v) <= high]
+        if len(found) >= 3:
+            return found
+    return [(math.log10(v), label) for v, label in ticks(10**low, 10**high, num_max) if v > 0]
+
+
+def time_ticks(low: float, high: float, num_max: int) -> list[tuple[float, str]]:
+    """Ticks for an axis in seconds, at whole seconds, minutes, hours or days."""
+    spacing = next((s for s in _SECONDS if (high - low) / s <= num_max), None)
+    if spacing is None:
+        spacing = 86400 * math.ceil((high - low) / 86400 / num_max)
+    return [(float(s), duration(s)) for s in range(math.ceil(low / spacing) * spacing, math.floor(high) + 1, spacing)]
+
+
+def number(value: float, spacing: float = 0.0, size: float = 0.0) -> str:
+    """A number in few characters: 0.25, 2.5k, 3e-4.
+
+    Args:
+        value: what to write.
+        spacing: distance to the neighbouring ticks, which decides the decimals; 0 means four digits.
+        size: largest number on the axis, which decides the suffix; 0 means that of `value`.
+    """
+    size = size or abs(value)
+    if value == 0 or not math.isfinite(value):
+        return "0" if value == 0 else str(value)
+    if size < 1e-3 or size >= 1e15:
+        mantissa, exponent = f"{value:.{2 if spacing else 1}e}".split("e")
+        return f"{float(mantissa):g}e{int(exponent)}"
+    suffixes = ((1e12, 1e12, "T"), (1e9, 1e9, "G"), (1e6, 1e6, "M"), (1e4, 1e3, "k"), (0.0, 1.0, ""))
+    scale, suffix = next((scale, suffix) for least, scale, suffix in suffixes if size >= least)
+    if spacing:
+        decimals = max(0, 2 - math.floor(math.log10(spacing / scale)))
+        return f"{round(value / scale, decimals):.12g}{suffix}"
+    return f"{value / scale:.4g}{suffix}"
+
+
+def duration(seconds: float) -> str:
+    """A duration in at most two units: 45s, 2m30s, 1h05m, 3d4h."""
+    seconds = round(seconds)
+    if seconds < 60:
+        return f"{seconds}s" if seconds else "0"
+    if seconds < 3600:
+        minutes, rest = divmod(seconds, 60)
+        return f"{minutes}m{rest:02d}s" if rest else f"{minutes}m"
+    if seconds < 86400:
+        hours, rest = divmod(seconds // 60, 60)
+        return f"{hours}h{rest:02d}m" if rest else f"{hours}h"
+    days, rest = divmod(seconds // 3600, 24)
+    return f"{days}d{rest}h" if rest else f"{days}d"

@@ -1,0 +1,168 @@
+"""Execute notebooks without a browser: `python -m nbtools.notebook.execute NOTEBOOK... [--store | --output DIR]`.
+
+Each notebook runs from top to bottom in its own folder, cell by cell, with progress. What cells tagged `summary` show
+is printed at the end. With `--store` the outputs go back into the notebook, without widget state and without anything
+that would change from one execution to the next by itself (this is how the stored notebooks are refreshed).
+"""
+
+import argparse
+import os
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import nbformat
+from nbclient import NotebookClient
+from nbclient.exceptions import CellControlSignal, DeadKernelError
+
+from nbtools.tail import clean
+
+_format: Any = nbformat  # it has no types
+_WIDGET = "application/vnd.jupyter.widget-view+json"
+_SHOWN_LINES = 4
+_REMINDER_S = 15.0
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Execute the notebooks that `argv` names; return 0, or 1 as soon as a cell of one of them fails."""
+    parser = argparse.ArgumentParser(prog="python -m nbtools.notebook.execute", description="Execute notebooks.")
+    parser.add_argument("notebooks", nargs="+", type=Path, metavar="NOTEBOOK")
+    where = parser.add_mutually_exclusive_group()
+    where.add_argument("--store", action="store_true", help="write the outputs back into the notebooks")
+    where.add_argument("--output", type=Path, metavar="DIR", help="write the executed copies to DIR")
+    parser.add_argument("--cell-timeout", type=int, default=1800, metavar="S", help="seconds for a cell (1800)")
+    options = parser.parse_args(argv)
+    for path in options.notebooks:
+        if not path.is_file():
+            parser.error(f"{path}: no such notebook")
+    folder = options.output or (None if options.store else Path(tempfile.mkdtemp(prefix="nbtools-")))
+    for path in options.notebooks:
+        target = path if folder is None else folder / path.name
+        if not execute(path, target, timeout_s=options.cell_timeout):
+            return 1
+    return 0
+
+
+def execute(path: Path, target: Path, *, timeout_s: int = 1800) -> bool:
+    """Execute the notebook at `path` in its own folder and write it, with its outputs, to `target`.
+
+    Returns:
+        Whether every cell succeeded. If not, the copy up to the failing cell is written, but never over `path` itself.
+    """
+    notebook = _format.read(path, as_version=4)
+    os.environ.setdefault("JUPYTER_PREFER_ENV_PATH", "1")  # this environment's kernel, not one that the home has
+    client = NotebookClient(
+        notebook,
+        timeout=timeout_s,
+        kernel_name="python3",
+        resources={"metadata": {"path": str(path.resolve().parent)}},
+        extra_arguments=["--IPKernelApp.log_level=ERROR"],  # it would warn about TCP, as every local kernel does
+        store_widget_state=False,
+        record_timing=False,
+    )
+    cells = [(index, cell) for index, cell in enumerate(notebook.cells) if cell.cell_type == "code" and cell.source]
+    print(f"{path}: {len(cells)} cells")
+    failure = ""
+    started = time.monotonic()
+    with client.setup_kernel():
+        for number, (index, cell) in enumerate(cells, 1):
+            print(f"[{number}/{len(cells)}] {_title(notebook.cells, index)}", flush=True)
+            try:
+                with _reminders():
+                    client.execute_cell(cell, index)
+            except (CellControlSignal, DeadKernelError) as error:
+                failure = clean(str(error).encode(errors="replace"))
+                break
+            _print_briefly(cell)
+    if not failure or target.resolve() != path.resolve():
+        target.parent.mkdir(parents=True, exist_ok=True)
+        strip(notebook)
+        _format.write(notebook, target)
+    if failure:
+        print(f"\n{failure}\n\n{path}: failed", file=sys.stderr, flush=True)
+        return False
+    for _, cell in cells:
+        if "summary" in cell.metadata.get("tags", []):
+            print(f"\n{_text(cell)}")
+    took = time.monotonic() - started
+    print(f"\n{path}: done in {took:.0f} s, outputs in {target.resolve()}", flush=True)
+    return True
+
+
+def strip(notebook: Any) -> None:
+    """Remove what changes by itself from one execution to the next, and widgets that no kernel would know any more."""
+    notebook.metadata = _format.from_dict(
+        {
+            "kernelspec": {"display_name": "Python 3 (ipykernel)", "language": "python", "name": "python3"},
+            "language_info": {"name": "python"},
+        }
+    )
+    for cell in notebook.cells:
+        for key in ("execution", "scrolled", "collapsed", "jupyter"):
+            cell.metadata.pop(key, None)
+        if cell.cell_type != "code":
+            continue
+        for output in cell.outputs:
+            # Without its kernel a front end shows "model not found" in place of the text below it.
+            if "text/plain" in output.get("data", {}):
+                output.data.pop(_WIDGET, None)
+        cell.outputs = [output for output in cell.outputs if output.get("data") != {"text/plain": ""}]
+
+
+@contextmanager
+def _reminders() -> Iterator[None]:
+    """Say every few seconds that a long cell is still running."""
+    done = threading.Event()
+    started = time.monotonic()
+
+    def remind() -> None:
+        while not done.wait(_REMINDER_S):
+            print(f"      ... {time.monotonic() - started:.0f} s", flush=True)
+
+    thread = threading.Thread(target=remind, daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        done.set()
+        thread.join()
+
+
+def _title(cells: Sequence[Any], index: int) -> str:
+    """The heading above a cell if it directly follows one, else the cell's first line."""
+    if index and cells[index - 1].cell_type == "markdown":
+        for line in cells[index - 1].source.splitlines():
+            if line.startswith("#"):
+                return str(line).lstrip("# ")
+    return str(cells[index].source.splitlines()[0])[:100]
+
+
+def _text(cell: Any) -> str:
+    """What a cell printed and returned, as plain text."""
+    parts: list[str] = []
+    for output in cell.outputs:
+        if output.output_type == "stream":
+            parts.append(str(output.text))
+        elif "text/plain" in output.get("data", {}):
+            parts.append(output.data["text/plain"] + "\n")
+    return clean("".join(parts).encode(errors="replace")).rstrip()
+
+
+def _print_briefly(cell: Any) -> None:
+    lines = _text(cell).splitlines()
+    for line in lines[:_SHOWN_LINES]:
+        print(f"      {line[:110]}")
+    if len(lines) > _SHOWN_LINES:
+        print(f"      ... {len(lines) - _SHOWN_LINES} more lines")
+
+
+if __name__ == "__main__":
+    try:
+        sys.exit(main())
+    except KeyboardInterrupt:
+        sys.exit(130)

@@ -1,0 +1,315 @@
+"""The rows of the form: one config field each, as a label, an input, and its unit and help or what is wrong with it.
+
+Numbers are typed as text: a bounded number widget clamps silently, while text can stay on the screen with
+the reason why it is refused. Core widgets only, so that VS Code and Colab show the same form.
+"""
+
+import ast
+from collections.abc import Callable, Sequence
+from html import escape
+from types import NoneType, UnionType
+from typing import Any, Literal, Union, get_args, get_origin
+
+import ipywidgets as widgets
+from IPython.core.interactiveshell import InteractiveShell
+
+from nbtools.config import Launch, Settings
+
+LABEL_WIDTH = "204px"
+INPUT_WIDTH = "372px"
+
+# Colours follow the front end's theme where it has one (JupyterLab's --jp-*), and the page's text colour elsewhere.
+STYLE = """<style>
+.nbtools-form { max-width: 920px; padding: 4px 2px 10px; color: var(--jp-ui-font-color1, currentColor); }
+.nbtools-form h3 { margin: 0; font-size: 18px; font-weight: 600; line-height: 1.3; }
+.nbtools-form h3 + p { margin: 2px 0 8px; line-height: 1.4; color: var(--jp-ui-font-color2, inherit); }
+.nbtools-form h4 { margin: 12px 0 2px; padding-bottom: 3px; font-size: 11px; font-weight: 600; line-height: 1.4;
+  letter-spacing: .06em; text-transform: uppercase; color: var(--jp-ui-font-color2, inherit);
+  border-bottom: 1px solid var(--jp-border-color2, rgba(128,128,128,.35)); }
+.nbtools-form .nbtools-row .widget-label, .nbtools-form .nbtools-label { text-align: left;
+  font-family: var(--jp-code-font-family, monospace); font-size: 12px; }
+.nbtools-form .nbtools-note .widget-html-content { padding-left: 8px; font-size: 12px; line-height: 1.35;
+  white-space: normal; overflow-wrap: anywhere; color: var(--jp-ui-font-color2, inherit); }
+.nbtools-form .nbtools-note i { font-style: normal; color: var(--jp-ui-font-color1, inherit); padding-right: 6px; }
+.nbtools-form .nbtools-note b, .nbtools-form .nbtools-error { font-weight: 500;
+  color: var(--jp-error-color1, #d32f2f); }
+.nbtools-form .nbtools-note mark { background: none; font-weight: 500; padding-right: 6px;
+  color: var(--jp-warn-color0, #b26a00); }
+.nbtools-form .nbtools-wrong input, .nbtools-form .nbtools-wrong select {
+  border-color: var(--jp-error-color1, #d32f2f) !important; }
+.nbtools-form .nbtools-changed .widget-label, .nbtools-form .nbtools-changed .nbtools-label { font-weight: 700; }
+.nbtools-tiles { display: flex; flex-wrap: wrap; gap: 8px; margin: 14px 0 8px; }
+.nbtools-tiles > div { flex: 1 1 190px; display: flex; flex-direction: column; padding: 8px 12px; line-height: 1.35;
+  border: 1px solid var(--jp-border-color2, rgba(128,128,128,.35)); border-radius: 6px; }
+.nbtools-tiles b { font-size: 20px; font-weight: 600; font-variant-numeric: tabular-nums; }
+.nbtools-tiles span { font-size: 12px; }
+.nbtools-tiles small { font-size: 11px; color: var(--jp-ui-font-color2, inherit); }
+.nbtools-run { margin: 0 0 6px; padding: 6px 12px; border-radius: 6px;
+  background: var(--jp-layout-color2, rgba(128,128,128,.12)); }
+.nbtools-run code { display: block; padding: 2px 0; white-space: pre-wrap; overflow-wrap: anywhere; background: none;
+  font: 12px/1.45 var(--jp-code-font-family, monospace); color: var(--jp-ui-font-color1, inherit); }
+.nbtools-run code + code { font-size: 11px; color: var(--jp-ui-font-color2, inherit); }
+.nbtools-form .nbtools-more { align-self: flex-start; margin: 10px 0 0; }
+.nbtools-form .nbtools-tiles, .nbtools-form .nbtools-run { margin-left: 0; margin-right: 0; }
+.nbtools-question { border-left: 3px solid var(--jp-warn-color1, #f57c00); padding: 2px 0 2px 12px; margin: 6px 0; }
+.nbtools-question p { margin: 2px 0 4px; line-height: 1.45; }
+.nbtools-said, .nbtools-error { white-space: pre-wrap; overflow-wrap: anywhere; line-height: 1.45; padding: 2px; }
+</style>"""
+
+
+class Field:
+    """The row of one field of a `Settings` class: reads text into a value, shows the value or the mistake.
+
+    A value that was set and not edited since comes back as the same object, whatever the text box
+    makes of it (a newline in a path, the last digit of a float).
+    """
+
+    def __init__(self, settings: type[Settings], name: str) -> None:
+        info = settings.explain(name)
+        self.name = name
+        self._options, self._kinds = _allowed(info.annotation)
+        self._help = info.description or ""
+        self._unit = settings.unit(name)
+        self._given: tuple[Any, Any] | None = None
+        self._marks: tuple[str, str] = ("?", "?")
+        self._input = self._make_input()
+        self._note = note()
+        self.widget = row(self._labelled(), self._note)
+        self.mark()
+
+    def _make_input(self) -> widgets.DOMWidget:
+        shared = {
+            "description": self.name,
+            "tooltip": f"{self.name}: {self._help}",
+            "style": {"description_width": LABEL_WIDTH},
+            "layout": {"width": INPUT_WIDTH, "flex": "0 0 auto"},
+        }
+        if self._options is not None:
+            options = [("none" if option is None else str(option), option) for option in self._options]
+            return widgets.Dropdown(options=options, **shared)
+        if self._kinds == (bool,):
+            return widgets.Checkbox(indent=False, tooltip=shared["tooltip"], layout={"width": "auto"})
+        return widgets.Text(placeholder="none" if NoneType in self._kinds else "", **shared)
+
+    def _labelled(self) -> widgets.DOMWidget:
+        # A Checkbox puts its own description to the right of the box, out of the column of labels.
+        if not isinstance(self._input, widgets.Checkbox):
+            return self._input
+        label = widgets.HTML(escape(self.name), layout={"width": LABEL_WIDTH, "margin": "0 8px 0 0"})
+        label.add_class("nbtools-label")
+        return widgets.HBox([label, self._input], layout={"width": INPUT_WIDTH, "flex": "0 0 auto", "margin": "2px"})
+
+    @property
+    def value(self) -> Any:
+        """The value that the row shows.
+
+        Raises:
+            ValueError: the text cannot be read as what the field holds; the message says what can.
+        """
+        shown = self._input.value
+        if self._given is not None and self._given[1] == shown:
+            return self._given[0]
+        return read(shown, self._kinds) if isinstance(self._input, widgets.Text) else shown
+
+    @value.setter
+    def value(self, value: Any) -> None:
+        shown = _written(value) if isinstance(self._input, widgets.Text) else value
+        self._input.value = shown
+        self._given = (value, shown)
+
+    def on_change(self, callback: Callable[[], None]) -> None:
+        """Call `callback` after every edit."""
+        self._input.observe(lambda change: callback(), names="value")
+
+    def mark(self, mistake: str = "", was: str = "") -> None:
+        """Show what is wrong with the value, or else the unit and the help, and what the value was before."""
+        if self._marks == (mistake, was):
+            return
+        self._marks = (mistake, was)
+        mark(self.widget, self._note, mistake, was, self._help, self._unit)
+
+
+class GPUField:
+    """The row of `Launch.gpus`: CPU only, the first GPUs, or chosen ones of those that the machine has."""
+
+    def __init__(self, gpus: Sequence[tuple[int, str]]) -> None:
+        """Offer `gpus`: pairs of an index and what to show for it."""
+        self.name = "gpus"
+        self._gpus = dict(gpus)
+        self._mode = widgets.Dropdown(
+            description=self.name,
+            options=[("CPU only", "cpu"), ("first GPUs, or the CPU", "auto")],
+            tooltip=f"{self.name}: {Launch.explain(self.name).description}",
+            style={"description_width": LABEL_WIDTH},
+            layout={"width": INPUT_WIDTH, "flex": "0 0 auto"},
+        )
+        self._boxes: dict[int, widgets.Checkbox] = {}
+        self._choice = widgets.VBox(layout={"margin": f"0 0 0 calc({LABEL_WIDTH} + 12px)", "display": "none"})
+        self._note = note()
+        self._callbacks: list[Callable[[], None]] = []
+        self._line = row(self._mode, self._note)
+        self.widget = widgets.VBox([self._line, self._choice], layout={"overflow": "visible"})
+        for index, label in self._gpus.items():
+            self._add_box(index, label)
+        self._mode.observe(lambda change: self._changed(), names="value")
+        self.mark()
+
+    def _add_box(self, index: int, label: str) -> None:
+        box = widgets.Checkbox(description=label, indent=False, layout={"width": "auto"})
+        box.observe(lambda change: self._changed(), names="value")
+        self._boxes[index] = box
+        self._choice.children = tuple(self._boxes.values())
+        if len(self._boxes) == 1:
+            self._mode.options = [*self._mode.options, ("the GPUs ticked below", "chosen")]
+
+    def _changed(self) -> None:
+        self._choice.layout.display = "" if self._mode.value == "chosen" else "none"
+        for callback in self._callbacks:
+            callback()
+
+    @property
+    def value(self) -> tuple[int, ...] | None:
+        """GPU indices, of absent ones too; () for CPU only; None to take the first ones, or the CPU if there are none.
+
+        Raises:
+            ValueError: none is ticked.
+        """
+        if self._mode.value != "chosen":
+            return () if self._mode.value == "cpu" else None
+        chosen = tuple(index for index, box in self._boxes.items() if box.value)
+        if not chosen:
+            raise ValueError("tick at least one GPU, or choose CPU only")
+        return chosen
+
+    @value.setter
+    def value(self, value: tuple[int, ...] | None) -> None:
+        for index in value or ():
+            if index not in self._boxes:
+                self._add_box(index, f"GPU {index}: not on this machine")
+        for index, box in self._boxes.items():
+            box.value = index in (value or ())
+        self._mode.value = "chosen" if value else "auto" if value is None else "cpu"
+
+    def on_change(self, callback: Callable[[], None]) -> None:
+        """Call `callback` after every edit."""
+        self._callbacks.append(callback)
+
+    def mark(self, mistake: str = "", was: str = "") -> None:
+        """Show what is wrong with the choice, or else what the machine has and what was chosen before."""
+        have = f"{len(self._gpus)} on this machine" if self._gpus else "none on this machine: it runs on the CPU"
+        mark(self._line, self._note, mistake, was, have)
+
+
+def note() -> widgets.HTML:
+    """Make the text that stands beside an input."""
+    text = widgets.HTML(layout={"flex": "1 1 260px", "min_width": "0"})
+    text.add_class("nbtools-note")
+    return text
+
+
+def row(*children: widgets.DOMWidget) -> widgets.HBox:
+    """Put an input and its note side by side; a narrow page wraps the note below the input."""
+    line = widgets.HBox(
+        list(children), layout={"flex_flow": "row wrap", "align_items": "center", "overflow": "visible"}
+    )
+    line.add_class("nbtools-row")
+    return line
+
+
+def mark(line: widgets.HBox, text: widgets.HTML, mistake: str, was: str = "", help: str = "", unit: str = "") -> None:
+    """Show in the note of a row what is wrong with its value, or else what it was before, its unit and its help."""
+    set_class(line, "nbtools-wrong", bool(mistake))
+    set_class(line, "nbtools-changed", bool(was) and not mistake)
+    if mistake:
+        text.value = f"<b>{escape(mistake)}</b>"
+    else:
+        before = f"<mark>{escape(was)}</mark> " if was else ""
+        text.value = before + (f"<i>{escape(unit)}</i> " if unit else "") + escape(help)
+
+
+def set_class(widget: widgets.DOMWidget, name: str, on: bool) -> None:
+    """Add or remove a style class."""
+    if on:
+        widget.add_class(name)
+    else:
+        widget.remove_class(name)
+
+
+def answers_beside_cells(control: widgets.Widget) -> bool:
+    """Let a control's messages go where the front end sent them, a subshell, and not to the thread a cell blocks.
+
+    ipykernel 7.4 sends replies to the shell that used the comm last; this undoes it for one comm. It is private API:
+    without it the control answers once the cell is done.
+    """
+    comm = control.comm
+    if not hasattr(comm, "_reply_subshell_for"):
+        return not InteractiveShell.initialized()
+    comm._reply_subshell_for = lambda data, default: default
+    return True
+
+
+def read(text: str, kinds: tuple[type, ...]) -> Any:
+    """Read what a person typed into a value of one of `kinds`; bounds are the config's business.
+
+    Raises:
+        ValueError: no kind fits; the message says what would.
+    """
+    stripped = text.strip()
+    if not stripped and NoneType in kinds:
+        return None
+    if str in kinds:
+        return text
+    if stripped.lower() == "none" and NoneType in kinds:
+        return None
+    if int in kinds or float in kinds:
+        return _number(stripped, whole=float not in kinds, optional=NoneType in kinds)
+    try:
+        return ast.literal_eval(stripped)
+    except (ValueError, SyntaxError, MemoryError, RecursionError):
+        raise ValueError(f"{_short(text)} is not a Python literal, such as ('a', 'b')") from None
+
+
+def _number(text: str, *, whole: bool, optional: bool) -> int | float:
+    what = "a whole number such as 1_000" if whole else "a number such as 5e-4"
+    what += ", or nothing at all" if optional else ""
+    if not text:
+        raise ValueError(f"is empty; give {what}")
+    try:
+        number = float(text)
+        if not whole:
+            return number
+        # int() first: beyond 2**53 a float would round. 1e3 is a whole number too.
+        return int(text) if text.lstrip("+-").replace("_", "").isdigit() else _integral(number)
+    except (ValueError, OverflowError):
+        raise ValueError(f"{_short(text)} is not {what}") from None
+
+
+def _integral(number: float) -> int:
+    if not number.is_integer():
+        raise ValueError(number)
+    return int(number)
+
+
+def _written(value: Any) -> str:
+    if value is None:
+        return ""
+    return value if isinstance(value, str) else repr(value)
+
+
+def _allowed(annotation: Any) -> tuple[tuple[Any, ...] | None, tuple[type, ...]]:
+    """Return the options of an enumeration (None if it is open), and the types that a value may have."""
+    members = get_args(annotation) if get_origin(annotation) in (Union, UnionType) else (annotation,)
+    options: list[Any] = []
+    kinds: list[type] = []
+    for member in members:
+        if get_origin(member) is Literal:
+            options += get_args(member)
+        else:
+            kinds.append(member)
+    if options:
+        return (*options, *([None] if NoneType in kinds else [])), tuple(kinds)
+    return None, tuple(kinds)
+
+
+def _short(text: str, limit: int = 60) -> str:
+    return repr(text if len(text) <= limit else text[:limit] + "…")

@@ -1,0 +1,400 @@
+"""The form: a config as rows that say in place what is wrong, and the buttons that lead to a script and a run."""
+
+import contextlib
+import functools
+import threading
+import warnings
+from collections.abc import Callable
+from html import escape
+from pathlib import Path
+from typing import Any
+
+from nbtools.config import Launch, TrainConfig, errors_by_field
+from nbtools.devices import devices
+from nbtools.errors import ConfigError, FormatError, HandEditedError, LaunchError, NbtoolsError
+from nbtools.launch import launch as launch_script
+from nbtools.notebook.fields import mark
+from nbtools.notebook.layout import FormLayout
+from nbtools.notebook.overwrite import KnownScripts, OverwriteQuestion, differs, digest, in_words, shown, state_in_words
+from nbtools.notebook.summary import Summary
+from nbtools.project import check_name, find_project
+from nbtools.readiness import command_line
+from nbtools.recipes import recipe_named, recipe_of
+from nbtools.run import Run, runs
+from nbtools.script import read_script, write_script
+
+Values = dict[str, Any]
+
+
+class ConfigForm:
+    """A form for one recipe: fill it in, write it to `scripts/NAME.py`, launch that.
+
+    Every button is a method too, so that a cell can do what a click does.
+    """
+
+    def __init__(
+        self,
+        recipe: str = "mlm_pretraining",
+        *,
+        name: str | None = None,
+        preset: str | None = None,
+        config: TrainConfig | None = None,
+        launch: Launch | None = None,
+    ) -> None:
+        """Make a form for the recipe with key `recipe`.
+
+        Args:
+            recipe: key of the recipe.
+            name: name of the script; the recipe's key when None.
+            preset: values to start from; the recipe's first preset when neither this nor `config` is given.
+            config: values to start from instead.
+            launch: processes and devices to start from, when other than the preset's.
+
+        Raises:
+            ConfigError: there is no such recipe or preset, or `config` is of another recipe.
+            ProjectError: the working directory belongs to no project.
+        """
+        self._recipe = recipe_named(recipe)
+        self._project = find_project()
+        if config is not None and recipe_of(config) is not self._recipe:
+            wanted = self._recipe.config_class.__name__
+            raise ConfigError(f"config={type(config).__name__}: the form of {recipe} takes {wanted}")
+        if preset is None and config is None:
+            preset = next(iter(self._recipe.presets))
+        if preset is not None:
+            preset_config, preset_launch = self._recipe.preset(preset)
+            config, launch = config or preset_config, launch or preset_launch
+        assert config is not None
+        self._lock = threading.RLock()
+        self._is_filling = False
+        self._loaded_over: Values = {}
+        self._known = KnownScripts()
+        self._run: Run | None = None
+        self._panel: Any = None
+        self._view = FormLayout(self._recipe, name if name is not None else recipe, preset, devices())
+        self._fields = self._view.fields
+        self._summary = Summary(self._project.root, functools.partial(self._guarded(self._refresh), None))
+        self._question = OverwriteQuestion(self._guarded)
+        self.widget = self._view.arrange(self._summary.widget, self._question.widget)
+        self._observe()
+        self._fill(config, launch or Launch())
+        if (path := self._path()) is not None and differs(path, config, launch or Launch()) == []:
+            self._known.remember(path)
+
+    # --- what the form says -------------------------------------------------------------------------
+
+    @property
+    def config(self) -> TrainConfig:
+        """The config as filled in.
+
+        Raises:
+            ConfigError: a value is wrong; the message names each field.
+        """
+        return self._valid()[0]
+
+    @property
+    def launch_settings(self) -> Launch:
+        """Processes and devices as filled in.
+
+        Raises:
+            ConfigError: a value is wrong; the message names each field.
+        """
+        return self._valid()[1]
+
+    @property
+    def name(self) -> str:
+        """Name of the script.
+
+        Raises:
+            InvalidNameError: it cannot be used.
+        """
+        return check_name(self._view.name.value.strip())
+
+    @property
+    def run(self) -> Run | None:
+        """The run that this form launched last."""
+        return self._run
+
+    def write(self, overwrite: bool = False) -> Path:
+        """Write `scripts/NAME.py` and return its path; one that says the same in other words is left as it is.
+
+        Raises:
+            ConfigError: a value or the name is wrong.
+            HandEditedError: the file there has other values or text that this form did not write; `overwrite=True`
+                replaces it, `load()` takes its values over.
+        """
+        with self._lock:
+            config, settings = self._valid()
+            path = self._project.script(self.name)
+            if not overwrite and self._known.must_ask(path, config, settings):
+                raise HandEditedError(
+                    f"{path}: holds what this form did not write ({in_words(path, config, settings)}); "
+                    "form.write(overwrite=True) replaces it, form.load() takes its values over"
+                )
+            if overwrite or differs(path, config, settings) != []:
+                write_script(config, self.name, settings, project=self._project, overwrite=True)
+            self._known.remember(path)
+            self._loaded_over = {}
+            self._refresh()
+            return path
+
+    def launch(self) -> Run:
+        """Write the script if it says something else, launch it in the background, and return the run at once.
+
+        While a run of this very script is active, that run is returned instead of a second one.
+
+        Raises:
+            ConfigError: a value or the name is wrong.
+            HandEditedError: as `write`.
+            LaunchError: the script cannot be started as asked; nothing was started.
+        """
+        with self._lock:
+            path = self._project.script(self.name)
+            self.write()
+            self._run = self._active_run(path) or launch_script(path)
+            return self._run
+
+    def load(self, path: str | Path | None = None) -> None:
+        """Take over the values of a script, `scripts/NAME.py` when None, and mark what they change in the form.
+
+        Raises:
+            ScriptError: the script is missing or not plain; the message starts with file and line.
+            ConfigError: it belongs to another recipe.
+        """
+        with self._lock:
+            script = read_script(path if path is not None else self._project.script(self.name))
+            if script.recipe != self._recipe.key:
+                raise ConfigError(f'{script.path}: trains {script.recipe}; use nt.ConfigForm("{script.recipe}")')
+            before = self._read()[0]
+            after = {**script.config.model_dump(), **script.launch.model_dump()}
+            self._loaded_over = {name: before.get(name) for name in after if before.get(name) != after[name]}
+            if script.path.resolve().parent == self._project.scripts.resolve():
+                self._view.name.value = script.path.stem
+                self._known.remember(script.path)
+            self._fill(script.config, script.launch)
+            edited = ", edited by hand" if script.hand_edited else ""
+            changed = _plural(len(self._loaded_over), "field")
+            self._say(f"Loaded {script.path.name}{edited}: {changed} changed in the form.")
+
+    def __repr__(self) -> str:
+        return f"ConfigForm({self._recipe.key!r}, name={self._view.name.value!r}, preset={self._view.preset.value!r})"
+
+    def _repr_mimebundle_(self, **kwargs: Any) -> dict[str, Any]:
+        return {**self.widget._repr_mimebundle_(**kwargs), "text/plain": repr(self)}
+
+    # --- reading and showing ------------------------------------------------------------------------
+
+    def _read(self) -> tuple[Values, dict[str, str]]:
+        """Return the values that can be read, and what is wrong, by field; "" is for what concerns several."""
+        values: Values = {}
+        mistakes: dict[str, str] = {}
+        for name, field in self._fields.items():
+            try:
+                values[name] = field.value
+            except ValueError as error:
+                mistakes[name] = str(error)
+        for cls in (self._recipe.config_class, Launch):
+            given = {name: values[name] for name in cls.model_fields if name in values}
+            found = errors_by_field(cls, given)
+            several = found.pop("", "")
+            if several and not found and not mistakes:  # else it was judged with defaults in place of the wrong ones
+                named = [name for name in given if f"{name}=" in several]
+                found = {min(named, key=several.index, default=""): several}
+            mistakes = {**found, **mistakes}
+        return values, mistakes
+
+    def _valid(self) -> tuple[TrainConfig, Launch]:
+        with self._lock:
+            values, mistakes = self._read()
+        if mistakes:
+            raise ConfigError("\n".join(f"{name}: {why}" if name else why for name, why in mistakes.items()))
+        return self._built(values)
+
+    def _built(self, values: Values) -> tuple[TrainConfig, Launch]:
+        recipe = self._recipe.config_class
+        return (
+            recipe(**{name: values[name] for name in recipe.model_fields}),
+            Launch(**{name: values[name] for name in Launch.model_fields}),
+        )
+
+    def _fill(self, config: TrainConfig, launch: Launch) -> None:
+        self._is_filling = True
+        try:
+            for name, value in (*config, *launch):
+                self._fields[name].value = value
+        finally:
+            self._is_filling = False
+        self._refresh()
+
+    def _refresh(self) -> None:
+        """Bring everything that follows from the values up to date; also called when the data has been counted."""
+        with self._lock:
+            if self._is_filling:
+                return
+            # Read once: the front end may assign to a field while another thread is here.
+            values, mistakes = self._read()
+            valid = None if mistakes else self._built(values)
+            if valid is None:
+                self._summary.clear()
+            obstacles = self._summarize(*valid) if valid is not None else {}
+            self._mark(values, {**obstacles, **mistakes})
+            mistakes.update(self._mark_name(valid))
+            self._allow(mistakes, obstacles)
+
+    def _summarize(self, config: TrainConfig, settings: Launch) -> dict[str, str]:
+        """Show what the values come to; return what stands against launching here and now, by field.
+
+        The script may still be written: it may be meant for another machine.
+        """
+        obstacles = {}
+        path = self._path()
+        script = f"scripts/{path.name if path else 'NAME.py'}"
+        commands = [f"nbtools launch {script}"]
+        try:
+            commands.append(command_line("runs/ID/script.py", settings))
+        except LaunchError as error:
+            obstacles["gpus"] = str(error)
+        if unfit := self._summary.show(config, settings, commands):
+            obstacles["dataset" if "dataset" in self._fields else ""] = unfit
+        return obstacles
+
+    def _mark(self, values: Values, wrong: dict[str, str]) -> None:
+        base = self._preset_values()
+        changed = [name for name in base if name in values and values[name] != base[name]]
+        changed += [name for name in base if name not in values]
+        for name, field in self._fields.items():
+            if name in self._loaded_over and name in values:
+                was = f"was {shown(self._loaded_over[name])}"
+            else:
+                was = f"preset: {shown(base[name])}" if name in changed else ""
+            field.mark(wrong.get(name, ""), was)
+        if self._view.preset.value is None:
+            self._view.preset_note.value = "start from values that fit together"
+        else:
+            plus = f"<mark>+ {_plural(len(changed), 'change')}</mark> " if changed else ""
+            self._view.preset_note.value = plus + escape(self._recipe.presets[self._view.preset.value].description)
+        self._view.reset.layout.display = "" if changed else "none"
+
+    def _mark_name(self, values: tuple[TrainConfig, Launch] | None) -> dict[str, str]:
+        """Show how the script of this name stands to the form; return what is wrong with the name."""
+        try:
+            words, mistake = state_in_words(self._project.script(self.name), values), ""
+        except ConfigError as error:
+            words, mistake = "", str(error).partition(": ")[2]
+        mark(self._view.name_row, self._view.name_note, mistake, help=words)
+        return {"script": mistake} if mistake else {}
+
+    def _allow(self, mistakes: dict[str, str], obstacles: dict[str, str]) -> None:
+        """Enable the buttons, or say in words why they are not."""
+        self._view.write.disabled = bool(mistakes)
+        self._view.launch.disabled = bool(mistakes or obstacles)
+        path = self._path()
+        self._view.load.disabled = path is None or not path.is_file()
+        if not (wrong := mistakes or obstacles):
+            self._view.reason.value = ""
+            return
+        (name, why), *others = wrong.items()
+        what = f"{name}: {why}" if name and not why.startswith(name) else why
+        also = f" (and {len(others)} more)" if others else ""
+        self._view.reason.value = (
+            f"<b>{'Cannot write or launch' if mistakes else 'Cannot launch'}: {escape(what + also)}</b>"
+        )
+
+    def _preset_values(self) -> Values:
+        if self._view.preset.value is None:
+            return {}
+        config, settings = self._recipe.preset(self._view.preset.value)
+        return {**dict(config), **dict(settings)}
+
+    def _apply_preset(self) -> None:
+        if self._view.preset.value is None:
+            self._refresh()
+            return
+        self._loaded_over = {}
+        self._fill(*self._recipe.preset(self._view.preset.value))
+
+    def _say(self, text: str, *, wrong: bool = False) -> None:
+        kind = "nbtools-error" if wrong else "nbtools-said"
+        self._view.message.value = f'<div class="{kind}">{escape(text)}</div>' if text else ""
+
+    def _path(self) -> Path | None:
+        try:
+            return self._project.script(self.name)
+        except ConfigError:
+            return None
+
+    # --- buttons ------------------------------------------------------------------------------------
+
+    def _guarded(self, action: Callable[[], object]) -> Callable[[object], None]:
+        """Wrap a callback: whatever it raises becomes the form's message, never a traceback in some cell."""
+
+        def run(event: object) -> None:
+            with self._lock:
+                try:
+                    action()
+                except NbtoolsError as error:
+                    self._say(str(error), wrong=True)
+                except Exception as error:  # noqa: BLE001 - the boundary: a front end shows callback errors nowhere
+                    self._say(f"{type(error).__name__}: {error}", wrong=True)
+
+        return run
+
+    def _observe(self) -> None:
+        for field in self._fields.values():
+            field.on_change(functools.partial(self._guarded(self._edited), None))
+        self._view.name.observe(self._guarded(self._edited), names="value")
+        self._view.preset.observe(self._guarded(self._apply_preset), names="value")
+        self._view.reset.on_click(self._guarded(self._apply_preset))
+        self._view.write.on_click(self._guarded(self._write_clicked))
+        self._view.launch.on_click(self._guarded(self._launch_clicked))
+        self._view.load.on_click(self._guarded(self.load))
+
+    def _edited(self) -> None:
+        self._question.close()
+        self._refresh()
+
+    def _write_clicked(self) -> None:
+        self._ask_or(lambda overwrite: self._say(f"Wrote {self.write(overwrite)}"))
+
+    def _launch_clicked(self) -> None:
+        self._ask_or(self._launch_and_watch)
+
+    def _ask_or(self, act: Callable[[bool], object]) -> None:
+        """Do `act`, unless that loses somebody's work: then show what differs, and let the answer decide."""
+        path, values = self._project.script(self.name), self._valid()
+        if self._known.must_ask(path, *values):
+            self._say("")
+            self._refresh()
+            self._question.ask(path, in_words(path, *values), lambda: act(True), self.load)
+        else:
+            act(False)
+
+    def _launch_and_watch(self, overwrite: bool) -> None:
+        from nbtools.notebook.panel import LivePlot  # draws with matplotlib, which costs a second to import
+
+        self.write(overwrite)
+        with warnings.catch_warnings(record=True) as said:  # a callback has no cell to print them in
+            warnings.simplefilter("always")
+            run = self.launch()
+        notes = "".join(f"{warning.message}\n" for warning in said)
+        where = f'    nt.LivePlot("{run.id}")\n    nbtools watch {run.id}'
+        self._say(f"{notes}Launched {run.id}. Watch it below, or anywhere else:\n{where}")
+        if self._panel is None or self._panel.run.id != run.id:
+            if self._panel is not None:
+                self._panel.close()
+            self._panel = LivePlot(run)
+            self._view.panel.children = (self._panel.widget,)
+
+    def _active_run(self, path: Path) -> Run | None:
+        """Return the active run of this very script, so that Run All after a click does not train twice."""
+        wanted = digest(path)
+        for run in runs(self._project):
+            with contextlib.suppress(FormatError):  # of a newer nbtools, which this one cannot judge
+                same = run.info.get("script_sha256") == wanted and not run.info.get("args")
+                if same and not run.state.is_final:
+                    return run
+        return None
+
+
+def _plural(count: int, noun: str) -> str:
+    return f"{count} {noun}{'' if count == 1 else 's'}"

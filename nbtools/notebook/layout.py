@@ -1,0 +1,100 @@
+"""The form's widgets and where they stand; what they mean is the business of `form`."""
+
+from collections.abc import Sequence
+from html import escape
+
+import ipywidgets as widgets
+
+from nbtools.config import Launch, Settings, TrainConfig
+from nbtools.devices import Device
+from nbtools.notebook.fields import INPUT_WIDTH, LABEL_WIDTH, STYLE, Field, GPUField, answers_beside_cells, note, row
+from nbtools.notebook.overwrite import button
+from nbtools.recipes import Recipe
+
+
+class FormLayout:
+    """The rows, tiles and buttons of one recipe's form, basic fields first, the rest behind a toggle.
+
+    The toggle shows and hides a box: Accordion and Tab do not work everywhere (Colab).
+    """
+
+    def __init__(self, recipe: Recipe, name: str, preset: str | None, devices: Sequence[Device]) -> None:
+        shape = {"style": {"description_width": LABEL_WIDTH}, "layout": {"width": INPUT_WIDTH, "flex": "0 0 auto"}}
+        presets = [("none", None), *((key, key) for key in recipe.presets)]
+        self.preset = widgets.Dropdown(description="preset", options=presets, value=preset, **shape)
+        self.preset_note = note()
+        self.reset = button("Reset", "undo", "Undo the changes since the preset was chosen")
+        self.name = widgets.Text(value=name, description="script", placeholder="name of the script", **shape)
+        self.name_note = note()
+        self.name_row = row(self.name, self.name_note)
+        self.fields: dict[str, Field | GPUField] = {}
+        for cls in (recipe.config_class, Launch):
+            for field in cls.model_fields:
+                gpus = [(device.index, _described(device)) for device in devices]
+                self.fields[field] = GPUField(gpus) if field == "gpus" else Field(cls, field)
+        self.write = button("Write script", "pencil", "Write scripts/NAME.py")
+        self.launch = button("Launch", "play", "Write the script if need be, then start it", style="primary")
+        self.load = button("Load from script", "upload", "Take over the values of scripts/NAME.py")
+        self.reason = note()
+        self.message = widgets.HTML()
+        self.panel = widgets.VBox()
+        self._more = widgets.ToggleButton(tooltip="The settings that rarely change", layout={"width": "auto"})
+        self._more.add_class("nbtools-more")
+        self._folded = widgets.VBox(self._sections(recipe, basic=False))
+        self._more.observe(lambda change: self._fold(), names="value")
+        self._fold()
+        self._title = widgets.HTML(f"{STYLE}<h3>{escape(recipe.title)}</h3><p>{escape(recipe.summary)}</p>")
+        self._basic = self._sections(recipe, basic=True)
+
+    def arrange(self, summary: widgets.DOMWidget, question: widgets.DOMWidget) -> widgets.VBox:
+        """Put everything in its place."""
+        form = widgets.VBox(
+            [
+                self._title,
+                row(self.preset, self.preset_note, self.reset),
+                self.name_row,
+                *self._basic,
+                self._more,
+                self._folded,
+                summary,
+                row(self.write, self.launch, self.load, self.reason),
+                question,
+                self.message,
+                self.panel,
+            ]
+        )
+        form.add_class("nbtools-form")
+        _let_answer_beside_cells(form)
+        return form
+
+    def _sections(self, recipe: Recipe, *, basic: bool) -> list[widgets.DOMWidget]:
+        cls = recipe.config_class
+        own = [name for name in cls.model_fields if name not in TrainConfig.model_fields]
+        groups: list[tuple[str, type[Settings], Sequence[str]]] = [
+            ("Data and model", cls, own),
+            ("Training", cls, list(TrainConfig.model_fields)),
+            ("Where it runs", Launch, list(Launch.model_fields)),
+        ]
+        sections: list[widgets.DOMWidget] = []
+        for heading, settings, names in groups:
+            rows = [self.fields[name].widget for name in names if settings.is_basic(name) is basic]
+            if rows:
+                sections += [widgets.HTML(f"<h4>{escape(heading)}</h4>"), *rows]
+        return sections
+
+    def _fold(self) -> None:
+        self._folded.layout.display = "" if self._more.value else "none"
+        self._more.icon = "chevron-up" if self._more.value else "chevron-down"
+        self._more.description = "Fewer settings" if self._more.value else "More settings"
+
+
+def _let_answer_beside_cells(widget: widgets.Widget) -> None:
+    answers_beside_cells(widget)  # where it cannot, a click waits for the running cell
+    for child in getattr(widget, "children", ()):
+        _let_answer_beside_cells(child)
+
+
+def _described(device: Device) -> str:
+    free = (device.memory_total_bytes - device.memory_used_bytes) / 2**30
+    held = f", used by {', '.join(map(str, device.holders))}" if device.holders else ""
+    return f"GPU {device.index}: {device.name}, {free:.0f} of {device.memory_total_bytes / 2**30:.0f} GiB free{held}"

@@ -1,0 +1,130 @@
+"""The script on disk beside the form: what differs, whose text it is, and the question before it is replaced."""
+
+import hashlib
+from collections.abc import Callable
+from html import escape
+from pathlib import Path
+from typing import Any
+
+import ipywidgets as widgets
+
+from nbtools.config import Launch, TrainConfig
+from nbtools.errors import ScriptError
+from nbtools.script import differences, parse_script
+
+
+class KnownScripts:
+    """Remembers which text a form wrote, took over or agreed with from the start: any other is somebody's work."""
+
+    def __init__(self) -> None:
+        self._digests: dict[Path, str] = {}
+
+    def remember(self, path: Path) -> None:
+        """Take the present text of `path` as known."""
+        if path.is_file():
+            self._digests[path] = digest(path)
+
+    def must_ask(self, path: Path, config: TrainConfig, launch: Launch) -> bool:
+        """Whether writing these values would lose values or text at `path` that are not the form's.
+
+        A script that says the same in other words is left as it is, so nothing is lost.
+        """
+        if not path.exists() and not path.is_symlink():
+            return False
+        try:
+            script = parse_script(path)
+        except ScriptError:
+            return True
+        theirs = path.is_symlink() or script.hand_edited or self._digests.get(path) != digest(path)
+        return theirs and differs(path, config, launch) != []
+
+
+def digest(path: Path) -> str:
+    """SHA-256 of a file, as `launch.json` records it."""
+    return hashlib.sha256(path.read_bytes()).hexdigest()
+
+
+def differs(path: Path, config: TrainConfig, launch: Launch) -> list[tuple[str, Any, Any]] | None:
+    """Return (field, there, here) for each value that differs; None where the script is missing or not plain."""
+    try:
+        script = parse_script(path)
+    except ScriptError:
+        return None
+    if type(script.config) is not type(config):
+        return [("recipe", type(script.config).__name__, type(config).__name__)]
+    return [*differences(script.config, config), *differences(script.launch, launch)]
+
+
+def in_words(path: Path, config: TrainConfig, launch: Launch) -> str:
+    """Say what is at `path` that the form does not say, with the values of both."""
+    found = differs(path, config, launch)
+    if found is None:
+        return "it is not a script that nbtools could read back"
+    words = [f"it is a link to {path.readlink()}"] if path.is_symlink() else []
+    words += [f"{name} is {shown(there)} there, {shown(here)} here" for name, there, here in found[:6]]
+    if len(found) > 6:
+        words.append(f"{len(found) - 6} more")
+    return "; ".join(words) or "no value differs, only comments or layout"
+
+
+def state_in_words(path: Path, values: tuple[TrainConfig, Launch] | None) -> str:
+    """Say in one line how the script at `path` stands to the form; `values` is None while some are wrong."""
+    where = f"scripts/{path.name}"
+    if not path.exists():
+        return f"{where} is not written yet"
+    try:
+        edited = parse_script(path).hand_edited
+    except ScriptError as error:
+        return f"cannot be read back: {str(error).replace(str(path), where)}"
+    if values is None:
+        return f"{where} exists" + (", edited by hand" if edited else "")
+    found = differs(path, *values) or []
+    if not found:
+        return f"{where} has these values" + (" and was edited by hand" if edited else "")
+    names = ", ".join(name for name, _, _ in found[:4]) + (f" and {len(found) - 4} more" if len(found) > 4 else "")
+    return f"{where} {'was edited by hand and ' if edited else ''}has another {names}"
+
+
+class OverwriteQuestion:
+    """Asks before somebody's work is replaced: overwrite it, keep it, or take it over into the form."""
+
+    def __init__(self, guarded: Callable[[Callable[[], object]], Callable[[object], None]]) -> None:
+        """Run every answer under the form's error boundary `guarded`."""
+        self._text = widgets.HTML()
+        self._overwrite = button("Overwrite", "check", "Replace what is there", style="warning")
+        self._keep = button("Keep", "times", "Leave the script as it is")
+        self._load = button("Load into form", "upload", "Take over the script's values instead")
+        self.widget = widgets.VBox([self._text, widgets.HBox([self._overwrite, self._keep, self._load])])
+        self.widget.add_class("nbtools-question")
+        self._on_overwrite: Callable[[], object] = self.close
+        self._on_load: Callable[[], object] = self.close
+        self._overwrite.on_click(guarded(lambda: self._answer(self._on_overwrite)))
+        self._keep.on_click(guarded(self.close))
+        self._load.on_click(guarded(lambda: self._answer(self._on_load)))
+        self.close()
+
+    def _answer(self, action: Callable[[], object]) -> None:
+        self.close()
+        action()
+
+    def ask(self, path: Path, words: str, on_overwrite: Callable[[], object], on_load: Callable[[], object]) -> None:
+        """Show the question about `path`, whose difference from the form `words` tells."""
+        self._on_overwrite, self._on_load = on_overwrite, on_load
+        name = f"<code>scripts/{escape(path.name)}</code>"
+        self._text.value = f"<p><b>{name} holds what this form did not write.</b> {escape(words)}.</p>"
+        self.widget.layout.display = ""
+
+    def close(self) -> None:
+        """Hide the question, unanswered or answered."""
+        self.widget.layout.display = "none"
+
+
+def button(text: str, icon: str, tooltip: str, *, style: str = "") -> widgets.Button:
+    """Make a button as wide as its text."""
+    return widgets.Button(description=text, icon=icon, tooltip=tooltip, button_style=style, layout={"width": "auto"})
+
+
+def shown(value: object) -> str:
+    """Render a value for a sentence."""
+    text = repr(value)
+    return text if len(text) <= 60 else text[:60] + "…"

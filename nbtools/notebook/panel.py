@@ -1,0 +1,325 @@
+"""The live panel of a run. Everything it shows is read from the run directory, so that it can be opened anew anywhere.
+
+One daemon thread looks at the files about once a second and assigns traits of widgets; it never prints. The front
+end may call back on another thread (a subshell), beside a cell that blocks: what is shared is behind one lock.
+"""
+
+import threading
+import time
+import uuid
+import warnings
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import ipywidgets
+from IPython.core.interactiveshell import InteractiveShell
+from IPython.display import Image as StaticImage
+from IPython.display import publish_display_data
+
+from nbtools.errors import NbtoolsError
+from nbtools.launch import resume
+from nbtools.notebook import cards
+from nbtools.notebook.controls import NEWEST, Controls, put, view_bundle
+from nbtools.notebook.facts import Facts, facts_of, stamp_of
+from nbtools.notebook.plot import HEIGHT, UNTITLED_HEIGHT, WIDTH, RunFigure, png
+from nbtools.notebook.view import X, view_of
+from nbtools.run import Checkpoint, Run, RunState, newest_verified
+
+_SIZE: dict[str, Any] = {"image/png": {"width": WIDTH, "height": UNTITLED_HEIGHT}}
+_LOOKS_AT_LOST = 5
+"""A run that looks lost may only be late: on a network the record of its end can come after the lock is free."""
+
+
+class LivePlot:
+    """Curves, progress, ranks, log and controls of a run; live while it runs, a picture once it has ended.
+
+    Show it by making it the last expression of a cell. It reads the run directory only, so that
+    `nt.LivePlot("latest")` in a fresh kernel shows the same as before.
+
+    Args:
+        run: a run, its id, a unique prefix of it, `"latest"`, or the path of its directory.
+        refresh_s: seconds between two looks at the files.
+        dark: dark picture; nobody tells the kernel which theme the notebook has.
+        log: logarithmic vertical axes.
+        smoothing: weight of the past in the bold lines, 0 to 0.99.
+        x: horizontal axis: `step`, `samples` or `time`.
+
+    Raises:
+        RunNotFoundError: there is no such run.
+    """
+
+    def __init__(
+        self,
+        run: Run | str | Path = "latest",
+        refresh_s: float = 1.0,
+        *,
+        dark: bool = False,
+        log: bool = False,
+        smoothing: float = 0.6,
+        x: X = "step",
+    ) -> None:
+        self.run = run if isinstance(run, Run) else Run(run)
+        self.refresh_s = refresh_s
+        self._lock = threading.RLock()
+        self._wake = threading.Event()
+        self._thread: threading.Thread | None = None
+        self._is_closed = False
+        self._displays: list[tuple[str, str]] = []
+        self._forget()
+        self._is_acting = False
+        self._is_static = False
+        self._widgets = Controls(dark, log, smoothing, x)
+        for option in self._widgets.options:
+            option.observe(self._changed, "value")
+        self._widgets.stop.on_click(lambda _: self._act("Stopping…", self._stop_run))
+        self._widgets.resume.on_click(lambda _: self._act("Resuming…", self._resume_run))
+        if not self._widgets.answer_beside_cells():
+            self._widgets.note.value = cards.note(f"While a cell runs, stop with: nbtools stop {self.run.id}")
+        self._start()
+
+    def __repr__(self) -> str:
+        return f"LivePlot({self.run.id!r}, {self.run.state})"
+
+    # --- showing it ---
+
+    @property
+    def widget(self) -> ipywidgets.Widget:
+        """The whole panel as one widget, to be placed into another."""
+        return self._widgets.whole
+
+    def _ipython_display_(self) -> None:
+        """Three outputs: words, picture, controls.
+
+        Once the run has ended the first two become static, so that the picture is there for a reader without a
+        kernel: on GitHub, or after a restart.
+        """
+        _close_earlier(self)
+        with self._lock:
+            if self.run.state.is_final:
+                self.refresh()
+            ids = (uuid.uuid4().hex, uuid.uuid4().hex)
+            self._displays.append(ids)
+            for bundle, metadata, display_id in self._outputs(ids):
+                _publish(bundle, metadata, transient={"display_id": display_id})
+            _publish(view_bundle(self._widgets.lower, ""))
+
+    def _repr_mimebundle_(self, **_: Any) -> tuple[dict[str, Any], dict[str, Any]]:
+        bundle = view_bundle(self.widget, repr(self))
+        if not self.run.state.is_final:
+            return bundle, {}
+        self.refresh()
+        return {**bundle, "text/html": self._words(), "image/png": self._png}, _SIZE
+
+    def picture(self) -> StaticImage:
+        """The picture as it is now, for the last cell of a notebook: it stays when the kernel is gone."""
+        with self._lock:
+            data = png(self.run, dark=self._widgets.dark.value, **self._options())
+        alt = f"curves of {self.run.id}"
+        return StaticImage(data, format="png", width=WIDTH, height=HEIGHT, alt=alt)  # type: ignore[no-untyped-call]
+
+    def _words(self) -> str:
+        shown = self._widgets.upper.children
+        return f"<div style='max-width:{WIDTH}px'>{''.join(part.value for part in shown)}</div>"
+
+    def _outputs(self, ids: tuple[str, str]) -> list[tuple[dict[str, Any], dict[str, Any], str]]:
+        if self._drawn_state is None or not self._drawn_state.is_final:
+            upper, image = view_bundle(self._widgets.upper, repr(self)), view_bundle(self._widgets.image, "")
+            return [(upper, {}, ids[0]), (image, {}, ids[1])]
+        words = {"text/html": self._words(), "text/plain": repr(self)}
+        return [(words, {}, ids[0]), ({"image/png": self._png, "text/plain": ""}, _SIZE, ids[1])]
+
+    def _update_displays(self) -> None:
+        if not InteractiveShell.initialized():
+            return
+        for ids in self._displays:
+            for bundle, metadata, display_id in self._outputs(ids):
+                _publish(bundle, metadata, transient={"display_id": display_id}, update=True)
+
+    # --- keeping it up to date ---
+
+    def refresh(self) -> None:
+        """Look at the run directory now, and draw what changed."""
+        with self._lock:
+            if not self._is_closed:
+                self._look()
+
+    def close(self) -> None:
+        """End the thread and remove the widgets. The run goes on."""
+        with self._lock:
+            self._is_closed, thread = True, self._thread
+        self._wake.set()
+        if thread is not None and thread is not threading.current_thread():
+            thread.join(timeout=10)
+        self._widgets.close()
+
+    def _start(self) -> None:
+        with self._lock:
+            if self._thread is None and not self._is_closed:
+                self._thread = threading.Thread(target=self._keep_looking, name=f"panel {self.run.id}", daemon=True)
+                self._thread.start()
+
+    def _keep_looking(self) -> None:
+        looks_at_lost = 0
+        while True:
+            self._wake.clear()
+            with self._lock:
+                if self._is_closed:
+                    self._thread = None
+                    return
+                self._look_guarded()
+                looks_at_lost = looks_at_lost + 1 if self._drawn_state is RunState.LOST else 0
+                ended = self._drawn_state is not None and self._drawn_state.is_final
+                if ended and looks_at_lost in (0, _LOOKS_AT_LOST) and not self._wake.is_set():
+                    self._thread = None
+                    return
+            self._wake.wait(self.refresh_s)
+
+    def _changed(self, *_: object) -> None:
+        """An option was changed: the thread draws it, or this very call if the thread has ended."""
+        with self._lock:
+            if self._thread is None:
+                self._look_guarded()
+            else:
+                self._wake.set()
+
+    def _look_guarded(self) -> None:
+        if not self._is_closed and self._guarded(self._look, self._widgets.trouble):
+            put(self._widgets.trouble, "")
+
+    def _guarded(self, action: Callable[[], None], place: ipywidgets.HTML) -> bool:
+        # The end of a thread: an exception that leaves here is lost, or printed into somebody's cell. Shown, it can
+        # be acted on, and the next look may succeed (a stale file handle, a directory that is being moved).
+        try:
+            action()
+        except Exception as error:  # noqa: BLE001
+            if not self._is_closed:
+                kind = "" if isinstance(error, NbtoolsError) else f"{type(error).__name__}: "
+                put(place, cards.note(f"{kind}{error}", is_warning=True))
+            return False
+        return True
+
+    def _forget(self) -> None:
+        self._stamp: object = None
+        self._facts = Facts()
+        self._wanted: tuple[object, ...] = ()
+        self._png = b""
+        self._figure: RunFigure | None = None
+        self._drawn_state: RunState | None = None
+
+    def _look(self) -> None:
+        state, widgets = self.run.state, self._widgets
+        stamp = (state, *stamp_of(self.run))
+        if stamp != self._stamp:
+            self._facts, self._stamp = facts_of(self.run, state), stamp
+            self._offer_checkpoints()
+        self._say(state)
+        wanted = (widgets.dark.value, self._facts.version, state, *self._options().items())
+        if wanted == self._wanted:
+            return
+        if self._figure is None or wanted[0] != self._wanted[0]:
+            self._figure = RunFigure(dark=widgets.dark.value, titled=False)
+        self._figure.update(view_of(self.run, **self._options()))
+        self._png = widgets.image.value = self._figure.png()
+        widgets.image.layout.visibility = "visible"
+        self._wanted, self._drawn_state = wanted, state
+        if state.is_final or self._is_static:
+            self._is_static = state.is_final
+            self._update_displays()
+
+    def _say(self, state: RunState) -> None:
+        """Words, at each look: ages and the remaining time change although no file does."""
+        facts, widgets, info, now = self._facts, self._widgets, self.run.info, time.time()
+        remaining = facts.remaining_s(now) if state is RunState.RUNNING else None
+        started, ended = self.run.started_at, self.run.ended_at or facts.last_row
+        end = ended if state.is_final else now
+        elapsed = end - started if end and started else None
+        rate = 1 / facts.seconds_per_step if facts.seconds_per_step else None
+        parent = info.get("resumed_from")
+        origin = f"resumed from {parent.get('run')} at step {parent.get('step')}" if isinstance(parent, dict) else ""
+        put(widgets.header, cards.header(self.run.id, state, Path(str(info.get("script") or "")).name, origin))
+        put(widgets.progress, cards.progress(facts.step, facts.total_steps, elapsed, remaining, rate, state))
+        put(widgets.failure, cards.failure(facts.failure, str(self.run.files.log)) if facts.failure else "")
+        put(widgets.ranks, cards.ranks(facts.ranks, now, facts.seconds_per_step, state is RunState.RUNNING))
+        put(widgets.tail, cards.log(facts.log))
+        put(widgets.losses, cards.note("\n".join(facts.warnings), is_warning=True))
+        if not self._is_acting:
+            widgets.stop.disabled, widgets.stop.button_style = state.is_final, "" if state.is_final else "warning"
+            widgets.resume.disabled = not (state.is_final and facts.checkpoints)
+
+    # --- controls ---
+
+    def _options(self) -> dict[str, Any]:
+        first, last = self._widgets.span.value
+        return {
+            "x": self._widgets.x.value,
+            "log": self._widgets.log.value,
+            "smoothing": self._widgets.smoothing.value,
+            "span": (first / 100, last / 100),
+        }
+
+    def _offer_checkpoints(self) -> None:
+        found, choice = self._facts.checkpoints, self._widgets.checkpoint
+        offered: list[tuple[str, Checkpoint | str]] = []
+        for checkpoint in reversed(found):
+            loss = checkpoint.metrics.get("eval/loss")
+            label = f"step {checkpoint.step:,}" + ("" if loss is None else f" · eval loss {loss:.4g}")
+            offered.append((label, checkpoint))
+        offered.insert(0, ("newest that is whole" if found else "no checkpoint yet", NEWEST))
+        if [label for label, _ in offered] != [label for label, _ in choice.options]:
+            chosen = choice.value
+            choice.options = offered
+            choice.value = chosen if chosen in found else NEWEST
+        choice.disabled = not found
+
+    def _act(self, doing: str, action: Callable[[], str]) -> None:
+        """Answer a button at once, and do the work in a thread: it may take as long as a checkpoint."""
+        widgets = self._widgets
+        with self._lock:
+            if self._is_acting:
+                return
+            self._is_acting = widgets.stop.disabled = widgets.resume.disabled = True
+            put(widgets.note, cards.note(doing))
+
+        def work() -> None:
+            self._guarded(lambda: put(widgets.note, cards.note(action())), widgets.note)
+            with self._lock:
+                self._is_acting = False
+                self._changed()
+
+        threading.Thread(target=work, name=doing, daemon=True).start()
+
+    def _stop_run(self) -> str:
+        return self.run.stop()
+
+    def _resume_run(self) -> str:
+        notes: list[str] = []
+        checkpoint = self._widgets.checkpoint.value
+        if checkpoint == NEWEST:
+            checkpoint, notes = newest_verified(self.run.files.checkpoints)
+        with warnings.catch_warnings(record=True) as said:  # a thread must not print them
+            warnings.simplefilter("always")
+            child = resume(self.run, checkpoint)
+        with self._lock:
+            self.run = child
+            self._forget()
+            self._start()
+        reasons = [f"passed over {reason}" for reason in notes] + [str(warning.message) for warning in said]
+        return "\n".join([f"Resumed from {checkpoint.name if checkpoint else 'the start'} as {child.id}", *reasons])
+
+
+_publish: Any = publish_display_data  # IPython's own has no types
+_by_cell: dict[str, tuple[str, LivePlot]] = {}
+
+
+def _close_earlier(panel: LivePlot) -> None:
+    """A cell that is run again replaces its output: close the panel that stood there, or its thread would draw on."""
+    kernel: Any = getattr(InteractiveShell.instance(), "kernel", None)
+    parent = kernel.get_parent() if hasattr(kernel, "get_parent") else {}
+    cell, execution = parent.get("metadata", {}).get("cellId"), parent.get("header", {}).get("msg_id", "")
+    if not cell:
+        return
+    before, earlier = _by_cell.get(cell, ("", panel))
+    if before != execution and earlier is not panel and len(earlier._displays) == 1:
+        earlier.close()
+    _by_cell[cell] = (execution, panel)

@@ -1,0 +1,396 @@
+"""Draws a run: a kept matplotlib figure whose lines are moved, encoded as a small PNG.
+
+Axes, ticks and legends are plain lines and texts laid out in CSS pixels. matplotlib's own axes read the
+global rcParams whenever they draw, so a user's style or `usetex` would leak in, and cost more time. Neither
+pyplot, nor a layout engine, nor mathtext is ever involved: a metric called `$\\frac` is drawn as written.
+"""
+
+import io
+import unicodedata
+from collections.abc import Iterable, Sequence
+from functools import lru_cache
+from itertools import zip_longest
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal, TypeVar
+
+import numpy as np
+from matplotlib.artist import Artist
+from matplotlib.backends.backend_agg import FigureCanvasAgg
+from matplotlib.collections import LineCollection
+from matplotlib.figure import Figure
+from matplotlib.font_manager import FontProperties, findfont, get_font
+from matplotlib.lines import Line2D
+from matplotlib.patches import Rectangle
+from matplotlib.text import Text
+from matplotlib.transforms import Affine2D, Bbox
+from PIL import Image  # matplotlib's own PNG writer
+
+from nbtools.notebook.curves import Floats, is_lone, log_ticks, ticks
+from nbtools.notebook.view import DARK, LIGHT, TITLES, Axis, Trace, View, grouped, traces_of, view_of
+
+if TYPE_CHECKING:
+    from nbtools.run import Run
+
+_A = TypeVar("_A", bound=Artist)
+
+WIDTH, HEIGHT = 900, 540
+"""Size of the picture in CSS pixels."""
+
+
+MAX_BYTES = 100_000
+"""Size of a PNG above which it is drawn with fewer pixels."""
+_NUM_PANELS = 4
+_NUM_SERIES = 5
+_MARGIN = {"left": 56, "right": 16, "top": 34, "bottom": 24}
+_HEADER, _FOOTER = 30, 16
+UNTITLED_HEIGHT = HEIGHT - _HEADER + 4
+"""Height of a picture without the line that names the run."""
+
+
+def save_plot(run: "Run", path: str | Path, *, dark: bool = False, **options: Any) -> Path:
+    """Write the picture of a run as a PNG file.
+
+    Args:
+        run: the run to draw.
+        path: where to write; must end in `.png`.
+        dark: dark theme.
+        options: `x`, `log`, `smoothing`, `span` as for `view_of`.
+
+    Raises:
+        ValueError: the path does not end in `.png`.
+    """
+    path = Path(path)
+    if path.suffix.lower() != ".png":
+        raise ValueError(f"{path}: the picture is a PNG, so the name must end in .png")
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_bytes(png(run, dark=dark, **options))
+    return path
+
+
+def png(run: "Run", *, dark: bool = False, **options: Any) -> bytes:
+    """Return the picture of a run as the bytes of a PNG, two device pixels per CSS pixel."""
+    figure = RunFigure(dark=dark)
+    figure.update(view_of(run, **options))
+    return figure.png()
+
+
+class RunFigure:
+    """A figure that is built once and moved at each update.
+
+    Args:
+        width: in CSS pixels.
+        height: in CSS pixels.
+        scale: device pixels per CSS pixel; 2 is sharp on high-density screens.
+        dark: dark theme.
+        titled: whether a line at the top names the run; a panel says so in words of its own.
+    """
+
+    def __init__(
+        self,
+        width: int = WIDTH,
+        height: int | None = None,
+        scale: float = 2,
+        dark: bool = False,
+        titled: bool = True,
+    ) -> None:
+        self.width, self.height, self.scale = width, height or (HEIGHT if titled else UNTITLED_HEIGHT), scale
+        self._header = _HEADER if titled else 4
+        self.theme = DARK if dark else LIGHT
+        # At 72 dpi a point is a pixel: sizes of fonts and lines are then in CSS pixels.
+        self.figure = Figure((width / 72, self.height / 72), dpi=72 * scale, facecolor=self.theme.background)
+        self.figure.set_layout_engine("none")
+        self.canvas = FigureCanvasAgg(self.figure)
+        self.panels: list[Panel] = []
+
+    def update(self, view: View) -> None:
+        """Move every line, tick and label to where the view wants it."""
+        groups = grouped(view.history)[:_NUM_PANELS]
+        if len(self.panels) != max(1, len(groups)):
+            self._lay_out(max(1, len(groups)))
+        is_titled = self._header == _HEADER
+        self._title.set_text(plain(view.title, 70) if is_titled else "")
+        self._subtitle.set_text(plain(view.subtitle, 60) if is_titled else "")
+        if not groups:
+            self.panels[0].show_nothing("Waiting for the first metrics")
+            return
+        with np.errstate(over="ignore", invalid="ignore"):  # sums of values near the largest float
+            axis = Axis(view, [name for _, names in groups for name in names])
+            for panel, (group, names) in zip(self.panels, groups, strict=True):
+                panel.update(group, names, view, axis)
+
+    def png(self) -> bytes:
+        """Draw and encode; a picture of sheer noise gets fewer pixels, so that it stays quick to send."""
+        self.canvas.draw()  # type: ignore[no-untyped-call]
+        pixels = np.asarray(self.canvas.buffer_rgba())  # type: ignore[no-untyped-call]
+        image = Image.fromarray(np.ascontiguousarray(pixels[..., :3]))
+        encoded = self._encoded(image, 3)  # of a palette: no slower than level 1, and smaller
+        if len(encoded) > MAX_BYTES:
+            size = round(image.width * 0.75), round(image.height * 0.75)
+            encoded = self._encoded(image.resize(size, Image.Resampling.BOX), 6)
+        return encoded
+
+    def _encoded(self, image: Image.Image, compress_level: int) -> bytes:
+        """A PNG with a palette, which the few colours of a plot fit: a third of the bytes of one without."""
+        image = image.quantize(128, method=Image.Quantize.FASTOCTREE, dither=Image.Dither.NONE)
+        palette, background = image.getpalette() or [], int(np.asarray(image)[0, 0])
+        palette[3 * background : 3 * background + 3] = _rgb(self.theme.background)  # the palette holds averages
+        image.putpalette(palette)
+        buffer = io.BytesIO()
+        image.save(buffer, "PNG", compress_level=compress_level)
+        return buffer.getvalue()
+
+    def add(self, artist: _A) -> _A:
+        """Put an artist into the figure."""
+        self.figure.add_artist(artist)
+        return artist
+
+    def _lay_out(self, num_panels: int) -> None:
+        self.figure.clear()
+        add, css = self.add, Affine2D().scale(self.scale)
+        y = self.height - 17
+        self._title = add(_text(16, y, 12, self.theme.text, css, va="center", weight="bold"))
+        self._subtitle = add(_text(self.width - 16, y, 11, self.theme.muted, css, "right", "center"))
+        self.panels = []
+        columns = 1 if num_panels == 1 else 2
+        num_rows = -(-num_panels // columns)
+        height = (self.height - self._header - _FOOTER) / num_rows
+        for row in range(num_rows):
+            in_row = min(columns, num_panels - row * columns)
+            for column in range(in_row):
+                width = self.width / in_row
+                bottom = _FOOTER + (num_rows - 1 - row) * height
+                self.panels.append(Panel(self, column * width, bottom, width, height, row == num_rows - 1))
+
+
+class Panel:
+    """One pair of axes with its lines, in CSS pixels of its figure."""
+
+    def __init__(
+        self, owner: RunFigure, left: float, bottom: float, width: float, height: float, is_last_row: bool
+    ) -> None:
+        self._theme, self._scale, self._renderer = owner.theme, owner.scale, owner.canvas.get_renderer()  # type: ignore[no-untyped-call]
+        self._add = owner.add
+        self.left, self.bottom = left + _MARGIN["left"], bottom + _MARGIN["bottom"]
+        self.right, self.top = left + width - _MARGIN["right"], bottom + height - _MARGIN["top"]
+        self.width, self.height = self.right - self.left, self.top - self.bottom
+        self._limits = (0.0, 1.0, 0.0, 1.0)
+        css, theme, muted = Affine2D().scale(owner.scale), owner.theme, owner.theme.muted
+        self._css, self._place = css, Affine2D()
+        self._clip = Bbox(np.array([[self.left, self.bottom - 2], [self.right + 2, self.top + 2]]) * owner.scale)
+        add, title_y = owner.add, self.top + 17
+        self._grid = add(LineCollection([], colors=theme.grid, linewidths=1, transform=css, zorder=0))
+        self._floor = add(_line(css, zorder=1, color=theme.axis, linewidth=1))
+        self._floor.set_data([self.left, self.right], [self.bottom, self.bottom])
+        self.title = add(_text(left + 16, title_y, 12.5, theme.text, css, va="center", weight="bold"))
+        self._x_ticks = [add(_text(0, self.bottom - 6, 10.5, muted, css, "center", "top")) for _ in range(16)]
+        self._y_ticks = [add(_text(self.left - 7, 0, 10.5, muted, css, "right", "center")) for _ in range(12)]
+        self._x_label = add(_text((self.left + self.right) / 2, self.bottom - 34, 10.5, muted, css, "center"))
+        self._has_x_label = is_last_row
+        self._message = add(
+            _text((self.left + self.right) / 2, (self.bottom + self.top) / 2, 12, muted, css, "center", "center")
+        )
+        self.raw = [self._curve(2, linewidth=1, alpha=0.38) for _ in range(_NUM_SERIES)]
+        self.lines = [self._curve(3) for _ in range(_NUM_SERIES)]
+        self._legend = [
+            (add(_line(css)), add(_text(0, title_y, 11, theme.text, css, va="center"))) for _ in range(_NUM_SERIES + 1)
+        ]
+        self._veil = add(Rectangle((self.left, self.bottom + 1), 0, self.height, transform=css, zorder=5))
+        self._veil.set(facecolor=theme.background, alpha=0.6, linewidth=0)
+        self._resume = add(_line(css, zorder=6, color=muted, linewidth=1, linestyle=(0, (2, 2))))
+        self._resume_label = add(_text(0, self.top - 2, 10, muted, css, va="top", zorder=7))
+        edge = {"markeredgecolor": theme.background, "markeredgewidth": 0.8, "linestyle": "none"}
+        self.checkpoint_marks = add(_line(css, zorder=7, marker="^", markersize=7, color=theme.text, **edge))
+        ring = {"markerfacecolor": "none", "markeredgewidth": 1.3, "linestyle": "none", "color": theme.evaluation}
+        self.checkpoint_rings = add(_line(self._place, zorder=4, marker="o", markersize=9, **ring))
+        self._break_line = add(_line(css, zorder=6, color=theme.alarm, linewidth=1.2, linestyle=(0, (1, 2))))
+        self.break_mark = add(_line(css, zorder=8, marker="X", markersize=8, color=theme.alarm, **edge))
+        self.badge = add(_text(self.right - 6, self.top - 6, 10.5, "#ffffff", css, "right", "top", "bold", 9))
+        self.badge.set_bbox({"boxstyle": "round,pad=0.35", "facecolor": theme.alarm, "linewidth": 0})
+
+    def _curve(self, zorder: float, **style: Any) -> Line2D:
+        line = self._add(_line(self._place, zorder=zorder, **style))
+        line.set_clip_box(self._clip)
+        return line
+
+    def show_nothing(self, message: str) -> None:
+        """An empty frame with a sentence in it."""
+        self._message.set_text(message)
+
+    def update(self, group: str, names: Sequence[str], view: View, axis: Axis) -> None:
+        """Move the lines of this panel to the values of these metrics."""
+        self._message.set_text("")
+        self.title.set_text(plain(TITLES.get(group, group), 34))
+        log = view.log and group not in ("learning_rate", "throughput")
+        traces = traces_of(group, names[:_NUM_SERIES], view, axis, round(self.width), self._theme)
+        marks = [(axis.of_step(step), loss) for step, loss in view.checkpoints] if group == "loss" else []
+        marks = [(x, loss) for x, loss in marks if axis.left <= x <= axis.right]
+        rings = np.array([(x, loss) for x, loss in marks if loss is not None], dtype=float).reshape(-1, 2)
+        self._scale_axes(group, [*(t.thin[1] for t in traces), rings[:, 1]], log, axis)
+        scaled = _log10 if log else np.asarray
+        for line, raw, drawn in zip_longest(self.lines, self.raw, traces):
+            line.set_data((drawn.bold[0], scaled(drawn.bold[1])) if drawn else ([], []))
+            raw.set_data((drawn.thin[0], scaled(drawn.thin[1])) if drawn and drawn.is_smoothed else ([], []))
+            if drawn:
+                x, y = (np.asarray(values, dtype=float) for values in line.get_data())
+                is_dot = is_lone(x, y)
+                dot = {"marker": "o", "markersize": 5} if is_dot else {}
+                line.set(**{"marker": "none", **drawn.style, **dot})
+                line.set_clip_on(not (is_dot and axis.left <= x[np.isfinite(y)][0] <= axis.right))
+                raw.set_color(drawn.style["color"])
+        self.checkpoint_marks.set_data([self._x_of(x) for x, _ in marks], [self.bottom + 4] * len(marks))
+        self.checkpoint_rings.set_data(rings[:, 0], scaled(rings[:, 1]))
+        self._show_resume(view, axis, group == "loss")
+        self._show_breaks([t for t in traces if t.found])
+        entries = [(t.label, t.style) for t in traces]
+        if marks:
+            entries.append(("checkpoint", {"color": self._theme.text, "linestyle": "none", "marker": "^"}))
+        self._show_legend(entries)
+
+    # --- parts ---
+
+    def _scale_axes(self, group: str, values: Sequence[Floats], log: bool, axis: Axis) -> None:
+        shown = np.concatenate(values)
+        if log:
+            shown = _log10(shown)
+        largest = 300.0 if log else 1e300  # so that limits and margins are finite
+        shown = np.clip(shown[np.isfinite(shown)], -largest, largest)
+        low, high = (float(shown.min()), float(shown.max())) if len(shown) else (0.0, 1.0)
+        if not log and group in ("learning_rate", "throughput", "grad_norm") and low >= 0:
+            low = 0.0
+        margin = 0.06 * (high - low)
+        if margin <= 1e-9 * max(abs(low), abs(high)):
+            margin = 0.5 if log else max(0.1 * abs(high), 1e-12)
+        low, high = (low if low == 0 and high > 0 and not log else low - margin), high + margin
+        self._limits = (axis.left, axis.right, low, high)
+        self._place.clear().translate(-axis.left, -low)
+        self._place.scale(self.width / (axis.right - axis.left), self.height / (high - low))
+        self._place.translate(self.left, self.bottom).scale(self._scale)
+        x_ticks = axis.ticks(max(4, int(self.width / 75)))
+        y_ticks = (log_ticks if log else ticks)(low, high, max(4, int(self.height / 30)))
+        for text, tick in _pair(self._x_ticks, x_ticks):
+            text.set(text=tick[1] if tick else "", x=self._x_of(tick[0]) if tick else 0)
+        for text, tick in _pair(self._y_ticks, y_ticks):
+            text.set(text=tick[1] if tick else "", y=self._y_of(tick[0]) if tick else 0)
+        self._grid.set_segments([[(self.left, self._y_of(v)), (self.right, self._y_of(v))] for v, _ in y_ticks])
+        self._x_label.set_text(axis.kind if self._has_x_label else "")
+
+    def _show_resume(self, view: View, axis: Axis, is_labelled: bool) -> None:
+        """Dim what the parent run did, up to a thin line at the step from which this run went on."""
+        at = axis.left if view.resumed_at is None else axis.of_step(view.resumed_at)
+        edge = self._x_of(min(max(at, axis.left), axis.right))
+        is_inside = axis.left < at < axis.right
+        self._veil.set_width(edge - self.left)
+        self._resume.set_data([edge, edge] if is_inside else [], [self.bottom, self.top] if is_inside else [])
+        label = f"resumed at {view.resumed_at:,}" if is_inside and is_labelled else ""
+        self._resume_label.set(text=label, x=edge + 5)
+
+    def _show_breaks(self, broken: Sequence[Trace]) -> None:
+        """A sentence that stays in sight, and a mark where the values stopped being numbers."""
+        self.badge.set_text("")
+        self.break_mark.set_data([], [])
+        self._break_line.set_data([], [])
+        if not broken:
+            return
+        worst = min(broken, key=lambda t: (not (t.found and t.found.is_end), t.break_step))
+        x, step, found = worst.break_x, worst.break_step, worst.found
+        if found and found.is_end:
+            self.badge.set_text(f"diverged at step {step:,}")
+        elif found:
+            self.badge.set_text(f"{found.count:,} not finite, first at step {step:,}")
+        if self._limits[0] <= x <= self._limits[1]:
+            self.break_mark.set_data([self._x_of(x)], [self.top - 32])
+            self._break_line.set_data([self._x_of(x)] * 2, [self.bottom, self.top - 32])
+
+    def _show_legend(self, entries: Sequence[tuple[str, dict[str, Any]]]) -> None:
+        """In the title's line, flush right; what finds no room is left out from the end."""
+        texts = [text for _, text in self._legend]
+        for sample, text in self._legend:
+            sample.set_data([], [])
+            text.set_text("")
+        room = self.right - self.title.get_window_extent(self._renderer).x1 / self._scale - 16
+        placed: list[tuple[float, float]] = []
+        for text, (label, style) in zip(texts, entries, strict=False):
+            text.set_text(plain(label, 36))
+            swatch = 0.0 if len(entries) == 1 else 13.0 if style["linestyle"] == "none" else 22.0
+            width = text.get_window_extent(self._renderer).width / self._scale
+            room -= swatch + width + (13 if placed else 0)
+            if room < 0:
+                text.set_text("")
+                break
+            placed.append((swatch, width))
+        right = self.right
+        for (sample, text), (swatch, width), (_, style) in reversed(
+            list(zip(self._legend, placed, entries, strict=False))
+        ):
+            text.set_x(right - width)
+            left = right - width - swatch
+            y = text.get_position()[1]
+            sample.set(**{"linewidth": 1.8, "marker": "none", "markersize": 5, **style})
+            sample.set_data([] if not swatch else [left, left + 16] if swatch > 16 else [left + 4], [])
+            sample.set_ydata([y] * len(sample.get_xdata()))
+            right = left - 13
+
+    def _x_of(self, x: float) -> float:
+        left, right, _, _ = self._limits
+        return self.left + (x - left) / (right - left) * self.width
+
+    def _y_of(self, y: float) -> float:
+        _, _, low, high = self._limits
+        return self.bottom + (y - low) / (high - low) * self.height
+
+
+@lru_cache(maxsize=1)
+def _drawable() -> frozenset[int]:
+    return frozenset(get_font(findfont(FontProperties(family="DejaVu Sans"))).get_charmap())
+
+
+def plain(text: str, max_length: int) -> str:
+    """One line of text that the font can draw: anything else becomes a box, and a long text ends in an ellipsis."""
+    visible = (
+        c if ord(c) in _drawable() and unicodedata.category(c) not in ("Cc", "Cf", "Zl", "Zp") else "□"
+        for c in text[: max_length + 1]
+    )
+    line = "".join(visible)
+    return line if len(line) <= max_length else line[: max_length - 1] + "…"
+
+
+# --- artists ------------------------------------------------------------------------------------
+
+
+def _text(
+    x: float,
+    y: float,
+    size: float,
+    colour: str,
+    transform: Affine2D,
+    ha: Literal["left", "center", "right"] = "left",
+    va: Literal["baseline", "center", "top"] = "baseline",
+    weight: str = "normal",
+    zorder: float = 4,
+) -> Text:
+    font = FontProperties(family="DejaVu Sans", size=size, weight=weight)
+    text = Text(x, y, "", color=colour, fontproperties=font, horizontalalignment=ha, verticalalignment=va)
+    text.set(parse_math=False, usetex=False, transform=transform, zorder=zorder, path_effects=[])
+    return text
+
+
+def _line(transform: Affine2D, **style: Any) -> Line2D:
+    line = Line2D(
+        [], [], **{"linestyle": "-", "marker": "none", "markeredgewidth": 0, "solid_joinstyle": "round", **style}
+    )
+    line.set(transform=transform, path_effects=[], antialiased=True)
+    return line
+
+
+def _pair(artists: Sequence[Any], values: Sequence[Any]) -> Iterable[tuple[Any, Any]]:
+    """Each artist with its value, or with None where the values are fewer."""
+    return zip_longest(artists, values[: len(artists)])
+
+
+def _log10(values: Floats) -> Floats:
+    """log10, with a gap where there is none."""
+    return np.log10(np.where(values > 0, values, np.nan))
+
+
+def _rgb(colour: str) -> list[int]:
+    return list(bytes.fromhex(colour[1:]))

@@ -1,0 +1,115 @@
+"""What the form's values come to: batch, steps, data, parameters and the commands, in one line of tiles."""
+
+import threading
+from collections.abc import Callable, Sequence
+from html import escape
+from pathlib import Path
+
+import ipywidgets as widgets
+
+from nbtools.config import Launch, TrainConfig
+from nbtools.errors import DataError
+from nbtools.recipes import Schedule, num_parameters, schedule
+
+_PATIENCE_S = 0.05
+
+
+class Summary:
+    """Tiles below the form. Counting the data may take seconds, so a thread of its own does it.
+
+    `data_error` says why the last counted config cannot be trained on its data; empty if it can or nobody knows yet.
+    """
+
+    def __init__(self, root: Path, on_counted: Callable[[], None]) -> None:
+        """Count from project root `root`, and call `on_counted` from the thread when a slow count is there."""
+        self.widget = widgets.HTML()
+        self._root = root
+        self._on_counted = on_counted
+        self._lock = threading.Lock()
+        self._arrived = threading.Event()
+        self._thread: threading.Thread | None = None
+        self._wanted: tuple[TrainConfig, int] | None = None
+        self._counted: tuple[tuple[TrainConfig, int], Schedule | DataError | None] | None = None
+
+    def count(self, config: TrainConfig, world_size: int) -> Schedule | DataError | str | None:
+        """Return the schedule, why there is none, None where only the training will know, or "counting"."""
+        wanted = (config, world_size)
+        with self._lock:
+            if self._counted is None or self._counted[0] != wanted:
+                self._wanted = wanted
+                self._arrived.clear()
+                if self._thread is None:
+                    self._thread = threading.Thread(target=self._work, name="nbtools-count", daemon=True)
+                    self._thread.start()
+        # What is cached arrives at once and never flickers.
+        self._arrived.wait(_PATIENCE_S)
+        with self._lock:
+            known = self._counted is not None and self._counted[0] == wanted
+            return self._counted[1] if known and self._counted else "counting"
+
+    def _work(self) -> None:
+        while True:
+            with self._lock:
+                wanted = self._wanted
+                if wanted is None:
+                    self._thread = None
+                    return
+            outcome: Schedule | DataError | None
+            try:
+                outcome = schedule(*wanted, root=self._root)
+            except DataError as error:
+                outcome = error
+            except OSError as error:
+                outcome = DataError(str(error))
+            with self._lock:
+                self._counted = (wanted, outcome)
+                if self._wanted == wanted:
+                    self._wanted = None
+                    self._arrived.set()
+            self._on_counted()
+
+    def show(self, config: TrainConfig, launch: Launch, commands: Sequence[str]) -> str:
+        """Show what the values come to; return why the data cannot be trained on, or an empty string."""
+        outcome = self.count(config, launch.nproc_per_node)
+        parameters = num_parameters(config)
+        accumulation = config.gradient_accumulation_steps
+        batch = config.batch_size * accumulation * launch.nproc_per_node
+        product = f"{config.batch_size}{f' × {accumulation} accumulated' if accumulation > 1 else ''}"
+        processes = f"{launch.nproc_per_node} process{'' if launch.nproc_per_node == 1 else 'es'}"
+        tiles = [
+            _tile(f"{batch:,}", "effective batch", f"{product} × {processes}"),
+            *_data_tiles(config, outcome),
+            _tile(f"{parameters:,}", "parameters", f"trained in {config.precision}")
+            if parameters is not None
+            else _tile("?", "parameters", "known once the model is loaded"),
+        ]
+        lines = "".join(f"<code>{escape(command)}</code>" for command in commands)
+        self.widget.value = f'<div class="nbtools-tiles">{"".join(tiles)}</div><div class="nbtools-run">{lines}</div>'
+        return str(outcome) if isinstance(outcome, DataError) else ""
+
+    def clear(self) -> None:
+        """Show that wrong values come to nothing."""
+        tiles = [_tile("–", name) for name in ("effective batch", "optimizer steps", "training samples", "parameters")]
+        self.widget.value = f'<div class="nbtools-tiles">{"".join(tiles)}</div>'
+
+
+def _data_tiles(config: TrainConfig, outcome: Schedule | DataError | str | None) -> list[str]:
+    if isinstance(outcome, Schedule):
+        epochs = outcome.total_steps / outcome.steps_per_epoch
+        ends = f"{epochs:,.1f} epochs" if outcome.total_steps % outcome.steps_per_epoch else f"{epochs:,.0f} epochs"
+        return [
+            _tile(f"{outcome.total_steps:,}", "optimizer steps", f"{outcome.steps_per_epoch:,} per epoch, {ends}"),
+            _tile(f"{outcome.num_train_samples:,}", "training samples", f"{outcome.num_eval_samples:,} held out"),
+        ]
+    if isinstance(outcome, DataError):
+        value, why = "–", "see above"
+    elif outcome is None:
+        value, why = "?", "known once the training has read the data"
+    else:
+        value, why = "…", "counting"
+    steps = f"at most {config.max_steps:,}" if config.max_steps is not None and outcome is None else value
+    return [_tile(steps, "optimizer steps", why), _tile(value, "training samples", why)]
+
+
+def _tile(value: str, name: str, detail: str = "") -> str:
+    return f"<div><b>{escape(value)}</b><span>{escape(name)}</span><small>{escape(detail)}&nbsp;</small></div>"

@@ -1,0 +1,287 @@
+"""What a picture of a run shows: which metrics go together, on which axis, read from the run directory."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from nbtools.notebook.curves import Break, Floats, decimate, find_break, number, smooth, ticks, time_ticks
+
+if TYPE_CHECKING:
+    from nbtools.columns import Series
+    from nbtools.metrics import History
+    from nbtools.run import Run
+
+X = Literal["step", "samples", "time"]
+
+# Names that different programs give to the same quantity, and the order in which they are shown.
+_GROUPS = {
+    "loss": "loss",
+    "unigram_loss": "loss",
+    "learning_rate": "learning_rate",
+    "lr": "learning_rate",
+    "tokens_per_s": "throughput",
+    "samples_per_s": "throughput",
+    "tokens_per_second": "throughput",
+    "samples_per_second": "throughput",
+    "grad_norm": "grad_norm",
+}
+TITLES = {"loss": "Loss", "learning_rate": "Learning rate", "throughput": "Throughput", "grad_norm": "Gradient norm"}
+_SPLITS = ("train", "eval", "val", "valid", "validation", "test")
+
+
+@dataclass(frozen=True)
+class View:
+    """What to draw, and how."""
+
+    history: "History"
+    title: str = ""
+    subtitle: str = ""
+    checkpoints: Sequence[tuple[int, float | None]] = ()
+    """Step of each checkpoint and the evaluation loss in its manifest."""
+    resumed_at: int | None = None
+    x: X = "step"
+    log: bool = False
+    smoothing: float = 0.6
+    span: tuple[float, float] = (0.0, 1.0)
+    """Part of the x axis to show, as fractions of its length."""
+
+
+def view_of(
+    run: "Run", *, x: X = "step", log: bool = False, smoothing: float = 0.6, span: tuple[float, float] = (0.0, 1.0)
+) -> View:
+    """Read from the run directory what a picture of the run shows.
+
+    Args:
+        run: the run; its parent's rows and checkpoints are included.
+        x: what the horizontal axis counts; `time` leaves out the pause before a resume.
+        log: logarithmic vertical axes, except for the learning rate and the throughput.
+        smoothing: weight of the past in the bold line, 0 to below 1.
+        span: part of the horizontal axis to show.
+    """
+    resumed_from = run.info.get("resumed_from")
+    resumed_at = resumed_from.get("step") if isinstance(resumed_from, dict) else None
+    checkpoints = list(run.checkpoints)
+    parent = run.parent
+    if resumed_at is not None and parent is not None:
+        checkpoints += [checkpoint for checkpoint in parent.checkpoints if checkpoint.step <= resumed_at]
+    total = f" of {run.total_steps:,}" if run.total_steps else ""
+    return View(
+        run.history,
+        run.id,
+        f"{run.state.value.lower()} · step {run.step or 0:,}{total}",
+        [(checkpoint.step, checkpoint.metrics.get("eval/loss")) for checkpoint in checkpoints],
+        resumed_at,
+        x,
+        log,
+        smoothing,
+        span,
+    )
+
+
+class Axis:
+    """The horizontal axis that all panels share, and where on it the points of each metric lie."""
+
+    def __init__(self, view: View, names: Sequence[str]) -> None:
+        self.kind: X = view.x
+        # Taken once: the history may grow in another thread while this picture is made.
+        self.series = every = {name: view.history[name] for name in names}
+        main = max(every, key=lambda name: len(every[name].steps))
+        if self.kind != "step":
+            known = [series.samples if self.kind == "samples" else series.times for series in every.values()]
+            self.kind = self.kind if all(np.isfinite(values).all() for values in known) else "step"
+        start = min(float(series.times[0]) for series in every.values()) if self.kind == "time" else 0.0
+        pause = _pause(every[main], view.resumed_at) if self.kind == "time" else 0.0
+        self.positions = {name: self._place(series, start, pause, view.resumed_at) for name, series in every.items()}
+        self._steps, self._main = every[main].steps, self.positions[main]
+        left = min(float(x[0]) for x in self.positions.values())
+        right = max(float(x[-1]) for x in self.positions.values())
+        if view.checkpoints:  # a stop saves between two rows
+            right = max(right, self.of_step(max(step for step, _ in view.checkpoints)))
+        left = 0.0 if 0 < left < 0.15 * right else left
+        if right <= left:
+            left, right = left - 1.0, left + 1.0
+        first, last = view.span
+        self.left = left + first * (right - left)
+        self.right = max(left + last * (right - left), self.left + 1e-6 * (right - left))
+
+    def _place(self, series: "Series", start: float, pause: float, resumed_at: int | None) -> NDArray[Any]:
+        if self.kind == "step":
+            return series.steps
+        if self.kind == "samples":
+            return np.maximum.accumulate(series.samples)
+        times = series.times - start
+        if pause and resumed_at is not None:
+            times = np.where(series.steps > resumed_at, times - pause, times)
+        return np.maximum.accumulate(times)  # a clock that was set back must not fold the curve
+
+    def of_step(self, step: int) -> float:
+        """Position of a step; after the last row it goes on at the average pace."""
+        if self.kind == "step":
+            return float(step)
+        steps, places, rate = self._steps, self._main, 0.0
+        if step > steps[-1] > steps[0]:
+            rate = float(places[-1] - places[0]) / float(steps[-1] - steps[0])
+        return float(np.interp(step, steps, places)) + rate * max(0.0, float(step - steps[-1]))
+
+    def ticks(self, num_max: int) -> list[tuple[float, str]]:
+        """Positions and labels of round numbers."""
+        if self.kind == "time":
+            return time_ticks(self.left, self.right, num_max)
+        return ticks(self.left, self.right, num_max, whole=True)
+
+
+def _pause(series: "Series", resumed_at: int | None) -> float:
+    """Seconds between the last row before a resume and the first one after it, beyond the usual distance."""
+    index = 0 if resumed_at is None else int(np.searchsorted(series.steps, resumed_at, "right"))
+    if not 0 < index < len(series.steps):
+        return 0.0
+    usual = float(np.median(np.diff(series.times[:index]))) if index > 1 else 0.0
+    return max(0.0, float(series.times[index] - series.times[index - 1]) - usual)
+
+
+# --- curves -------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Theme:
+    """Colours, chosen to sit on JupyterLab's own background."""
+
+    background: str
+    text: str
+    muted: str
+    grid: str
+    axis: str
+    line: str
+    evaluation: str
+    others: tuple[str, ...]
+    alarm: str
+
+
+# Hues of petroff10 (Petroff 2021, arXiv:2107.02270), which stay apart under colour blindness.
+LIGHT = Theme(
+    "#ffffff",
+    "#24292f",
+    "#6b7280",
+    "#e9ebee",
+    "#c3c8ce",
+    "#3f90da",
+    "#e76300",
+    ("#832db6", "#a96b59", "#92a4a2"),
+    "#bd1f01",
+)
+DARK = Theme(
+    "#111111",
+    "#e3e5e8",
+    "#9aa0a8",
+    "#2a2c30",
+    "#4a4d52",
+    "#5aa5ea",
+    "#ffa90e",
+    ("#b98be0", "#c98f7d", "#b9ac70"),
+    "#c8311a",
+)
+_DASHES: tuple[Any, ...] = ("-", (0, (6, 1.5)), (0, (4, 1.2, 1, 1.2)), (0, (1.5, 1.2)))
+
+
+@dataclass(frozen=True)
+class Trace:
+    """One metric as it is to be drawn: a thin line through all its extremes, and a bold one over it."""
+
+    label: str
+    thin: tuple[Floats, Floats]
+    bold: tuple[Floats, Floats]
+    style: dict[str, Any]
+    """Properties of the bold line."""
+    is_smoothed: bool = False
+    """The thin line says more than the bold one does."""
+    found: Break | None = None
+    break_x: float = 0.0
+    break_step: int = 0
+
+
+def traces_of(group: str, names: Sequence[str], view: View, axis: Axis, width: int, theme: Theme) -> list[Trace]:
+    """Reduce the metrics of a panel to what its `width` pixel columns can show."""
+    traces = []
+    for index, name in enumerate(names):
+        hue = sum(kind_of(earlier) == "train" for earlier in names[:index])
+        traces.append(_trace(name, group, view, axis, width, theme, hue))
+    return traces
+
+
+def _trace(name: str, group: str, view: View, axis: Axis, width: int, theme: Theme, hue: int) -> Trace:
+    series, x, kind = axis.series[name], axis.positions[name], kind_of(name)
+    last = float(series.values[-1])
+    label = f"{label_of(name, group)} {number(last).replace('nan', 'NaN')}".strip()
+    if kind == "baseline":
+        level = np.array([axis.left, axis.right]), np.array([last, last])
+        return Trace(label, level, level, {"color": theme.muted, "linestyle": (0, (5, 3)), "linewidth": 1.4})
+    curve = decimate(x, series.values, axis.left, axis.right, width)
+    thin = bold = curve.path()
+    style: dict[str, Any] = {"linestyle": "-", "linewidth": 1.4}
+    # A schedule has no noise: smoothing would only draw it late.
+    is_smoothed = kind == "train" and group != "learning_rate" and view.smoothing > 0
+    if kind == "eval":
+        style |= {"color": theme.evaluation, "marker": "o" if len(curve.x) <= 80 else "none", "markersize": 4.5}
+    else:
+        colours = (theme.line, *theme.others)
+        style |= {"color": colours[hue % len(colours)], "linestyle": _DASHES[hue % len(_DASHES)]}
+    if kind == "train":
+        style["linewidth"] = 1.9
+    if is_smoothed:
+        bold = curve.x, smooth(curve.mean, view.smoothing)
+    found = find_break(series.values)
+    if found is None:
+        return Trace(label, thin, bold, style, is_smoothed)
+    return Trace(label, thin, bold, style, is_smoothed, found, float(x[found.index]), int(series.steps[found.index]))
+
+
+# --- names --------------------------------------------------------------------------------------
+
+
+def grouped(history: "History") -> list[tuple[str, list[str]]]:
+    """The metrics that belong into one pair of axes each, the four usual ones first."""
+    groups: dict[str, list[str]] = {}
+    for name in history.keys():  # noqa: SIM118  (a History is no mapping)
+        group = _group(name)
+        if group != "epoch" and len(history[name]):
+            groups.setdefault(group, []).append(name)
+    order = {group: index for index, group in enumerate(TITLES)}
+    shown = sorted(groups.items(), key=lambda item: order.get(item[0], len(order)))
+    return [
+        (group, sorted(names, key=lambda n: ("train", "eval", "baseline").index(kind_of(n)))) for group, names in shown
+    ]
+
+
+def _split(name: str) -> tuple[str, str]:
+    """`eval/loss` and `eval_loss` are ("eval", "loss"); without a split the first part is empty."""
+    for separator in ("/", "_"):
+        split, found, rest = name.partition(separator)
+        if found and split.lower() in _SPLITS:
+            return split.lower(), rest
+    return "", name
+
+
+def _group(name: str) -> str:
+    rest = _split(name)[1].lower()
+    return _GROUPS.get(rest, rest)
+
+
+def kind_of(name: str) -> Literal["train", "eval", "baseline"]:
+    """Which of the three ways of drawing suits a metric."""
+    split, rest = _split(name)
+    if rest == "unigram_loss":
+        return "baseline"
+    return "eval" if split in _SPLITS[1:] else "train"
+
+
+def label_of(name: str, group: str) -> str:
+    """What the legend calls a metric beside its panel's title."""
+    split, rest = _split(name)
+    if rest == "unigram_loss":
+        return "unigram"
+    if group == "throughput":
+        return rest.replace("_per_second", "/s").replace("_per_s", "/s")
+    return split if group == "loss" or split in _SPLITS[1:] else ""

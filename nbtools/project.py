@@ -1,0 +1,127 @@
+"""The project on disk: its root, its `scripts/` and `runs/` folders, and the names allowed in them."""
+
+import contextlib
+import importlib.util
+import os
+import re
+from dataclasses import dataclass
+from pathlib import Path
+
+from nbtools.errors import InvalidNameError, ProjectError, shown
+
+NAME_PATTERN = re.compile(r"[A-Za-z][A-Za-z0-9_]{0,63}")
+
+_OFTEN_IMPORTED = {
+    *("torch", "torchvision", "torchaudio", "triton", "numpy", "scipy", "pandas", "pyarrow", "sklearn", "matplotlib"),
+    *("transformers", "tokenizers", "datasets", "evaluate", "accelerate", "peft", "trl", "safetensors", "diffusers"),
+    *("huggingface_hub", "sentencepiece", "bitsandbytes", "flash_attn", "xformers", "apex", "deepspeed", "lightning"),
+    *("einops", "wandb", "tensorboard", "mlflow"),
+}
+"""Modules that training code imports where they are installed: a script may move to such a machine."""
+
+
+@dataclass(frozen=True)
+class Project:
+    """A project root with its two working folders."""
+
+    root: Path
+
+    @property
+    def scripts(self) -> Path:
+        """Folder of the exported training scripts."""
+        return self.root / "scripts"
+
+    @property
+    def runs(self) -> Path:
+        """Folder of the run directories; created by the first launch."""
+        return self.root / "runs"
+
+    def script(self, name: str) -> Path:
+        """Path of the script called `name`, which is checked first."""
+        return self.scripts / f"{check_name(name)}.py"
+
+
+def find_project(start: str | Path | None = None) -> Project:
+    """Find the project that `start` (a script, a folder; default: the working directory) belongs to.
+
+    The root is `NBTOOLS_ROOT` if that is set, else the nearest ancestor that has `scripts/` and
+    either `pyproject.toml` or `runs/`. For the working directory, an ancestor whose `runs/` holds a run will do: a
+    script that belongs to no project leaves its runs beside itself.
+
+    Raises:
+        ProjectError: `NBTOOLS_ROOT` is no folder, or no ancestor looks like a project.
+    """
+    named = os.environ.get("NBTOOLS_ROOT")
+    if named:
+        root = expanded(named).resolve()
+        if not root.is_dir():
+            raise ProjectError(f"NBTOOLS_ROOT={named!r}: no such folder; point it at your project or unset it")
+        return Project(root)
+    try:
+        origin = expanded(start).resolve() if start is not None else Path.cwd()
+    except FileNotFoundError:
+        raise ProjectError("the working directory is no longer there; change to your project's folder") from None
+    folders = (origin, *origin.parents)
+    for folder in folders:
+        if (folder / "scripts").is_dir() and ((folder / "pyproject.toml").is_file() or (folder / "runs").is_dir()):
+            return Project(folder)
+    for folder in folders if start is None else ():
+        if any((folder / "runs").glob("*/launch.json")):
+            return Project(folder)
+    raise ProjectError(
+        f"no project found at or above {origin}: a project has scripts/ and pyproject.toml (or runs/); "
+        "create scripts/ and runs/ in a folder of yours, or set NBTOOLS_ROOT"
+    )
+
+
+def expanded(path: str | Path) -> Path:
+    """Expand a leading `~`; where there is no such home, `~name` is a name like any other."""
+    try:
+        return Path(path).expanduser()
+    except RuntimeError:
+        return Path(path)
+
+
+def located(path: str | Path) -> Path:
+    """Return an absolute path; a relative one starts from the working directory, else from the project's root.
+
+    A notebook's working directory is its own folder, and everybody writes `scripts/NAME.py`.
+    """
+    found = expanded(path)
+    if not os.path.lexists(found):
+        with contextlib.suppress(ProjectError):
+            in_project = find_project().root / found
+            found = in_project if os.path.lexists(in_project) else found
+    # The folder is resolved, since every project root is; the file keeps its own name, even if it is a link.
+    return Path(os.path.realpath(found.parent), found.name)
+
+
+def check_name(name: str) -> str:
+    """Return `name` if a script and its runs may be called so.
+
+    Raises:
+        InvalidNameError: the name is not a plain identifier, or `import NAME` would find another module.
+    """
+    if not NAME_PATTERN.fullmatch(name):
+        raise InvalidNameError(
+            f"name={shown(name)}: must start with a letter and hold only letters, digits and '_' (at most 64)"
+        )
+    if _is_importable(name):
+        raise InvalidNameError(
+            f"name={name!r}: scripts/{name}.py would shadow the module {name!r}; choose another, such as my_{name}"
+        )
+    return name
+
+
+def _is_importable(name: str) -> bool:
+    if name in _OFTEN_IMPORTED:
+        return True
+    try:
+        spec = importlib.util.find_spec(name)
+    except (ImportError, ValueError):  # e.g. '__main__' has no spec
+        return True
+    # A namespace package is just a folder of that name on sys.path; importing it by accident harms nobody.
+    if spec is None or spec.origin is None:
+        return False
+    # scripts/NAME.py itself, seen because the working directory or the script's folder is on sys.path.
+    return Path(spec.origin).parent.name != "scripts"

@@ -1,0 +1,389 @@
+"""A run, seen from outside: its state, curves, checkpoints and log, and the one thing that acts on it, `stop`.
+
+Everything is derived from the run directory at the moment it is asked for. A fresh kernel, the command line and a
+colleague over a network file system are the same kind of reader, and none of them keeps the run alive.
+"""
+
+import functools
+import html
+import math
+import os
+import re
+import threading
+import time
+from collections.abc import Iterable
+from dataclasses import asdict
+from datetime import datetime
+from pathlib import Path
+from typing import Any, Self
+
+from nbtools import processes
+from nbtools.checkpoints import Checkpoint, checkpoints_in, newest_verified
+from nbtools.errors import FormatError, RunFailed, RunNotFoundError
+from nbtools.failure import Failure
+from nbtools.foreign.readers import LogMetrics
+from nbtools.metrics import History
+from nbtools.project import Project, find_project, located
+from nbtools.rundir import ProcessIdentity, RunDir, find_run, is_locked, is_run, read_json, run_folders, strict_number
+from nbtools.state import RankBeat, RunState, read_beats
+from nbtools.tail import Tail, last_lines
+
+__all__ = ["Checkpoint", "Failure", "RankBeat", "Run", "RunState", "checkpoints_in", "newest_verified", "runs"]
+
+
+class Run:
+    """One run. Cheap to make, safe to use from several threads, and never the owner of any process.
+
+    Args:
+        ref: a run's id, a prefix that fits one id only, `"latest"`, or the path of a run directory.
+
+    Raises:
+        RunNotFoundError: no run fits, or several do.
+    """
+
+    def __init__(self, ref: str | Path) -> None:
+        self.files = RunDir(_located(ref))
+        self._written_once: dict[Path, dict[str, Any]] = {}
+        self._reading = threading.RLock()
+        self._own, self._own_tail = History(), Tail(self.files.metrics)
+        self._joined_tail = Tail(self.files.metrics)
+        self._joined: History | None = None
+        self._printed = LogMetrics(self.files.log)
+
+    @classmethod
+    def latest(cls) -> Self:
+        """The newest run of the project."""
+        return cls("latest")
+
+    @property
+    def id(self) -> str:
+        """The run's id: the name of its directory."""
+        return self.files.id
+
+    @property
+    def dir(self) -> Path:
+        """The run's directory."""
+        return self.files.path
+
+    @property
+    def name(self) -> str:
+        """What was run: the name of the script, without `.py`."""
+        return str(self.info.get("name") or re.sub(r"^[0-9-]{10}_[0-9]{6}_", "", self.id))
+
+    @property
+    def info(self) -> dict[str, Any]:
+        """How it was started (launch.json); empty while that is being written."""
+        return self._read_once(self.files.launch) or {}
+
+    @property
+    def config(self) -> dict[str, Any] | None:
+        """The config as run, what overrode it, and what follows from it (config.json); None before training starts."""
+        return self._read_once(self.files.config)
+
+    @property
+    def state(self) -> RunState:
+        """What the run is doing now."""
+        recorded = self._recorded_state(supervised_only=True)
+        if recorded is not None:
+            return recorded
+        if self._is_held():
+            return RunState.RUNNING if self.files.log.exists() else RunState.QUEUED
+        # It may have ended between the two looks: only now, with the lock free, is the absence of a record final.
+        return self._recorded_state() or RunState.LOST
+
+    def _recorded_state(self, *, supervised_only: bool = False) -> RunState | None:
+        why = (self._read_once(self.files.finished) or {}).get("why")
+        ended = self._read_once(self.files.exit)
+        if ended is not None:
+            # torchrun exits 1 on a stop as on a failure, so its return code is asked last.
+            if ended.get("stopped"):
+                return RunState.STOPPED
+            if ended.get("returncode") == 0:
+                return RunState.STOPPED if why == "stopped" else RunState.SUCCEEDED
+            return RunState.FAILED
+        if supervised_only or not isinstance(why, str):
+            return None
+        by_rank0 = {"completed": RunState.SUCCEEDED, "stopped": RunState.STOPPED, "failed": RunState.FAILED}
+        return by_rank0.get(why)
+
+    def _is_held(self) -> bool:
+        if self.info.get("flock", True):
+            return is_locked(self.files.lock)
+        identity = self.process  # this file system knows no locks; said at the launch
+        return identity is not None and identity.is_alive()
+
+    @property
+    def process(self) -> ProcessIdentity | None:
+        """Whom to signal: the supervisor, or the torchrun or Python that was started by hand."""
+        return ProcessIdentity.from_json(self._read_once(self.files.process) or {})
+
+    @property
+    def returncode(self) -> int | None:
+        """Exit code of torchrun; None while it runs, or where no supervisor was left to see it."""
+        code = (self._read_once(self.files.exit) or {}).get("returncode")
+        return code if isinstance(code, int) else None
+
+    @property
+    def failure(self) -> Failure | None:
+        """The first failure, if the run is FAILED or LOST."""
+        state = self.state
+        if state is RunState.LOST:
+            host = self.process.host if self.process else None
+            return Failure(
+                None, host, None, None, f"its processes are gone and none recorded an end (step {self.step})"
+            )
+        if state is not RunState.FAILED:
+            return None
+        for path in (self.files.exit, self.files.finished):
+            failure = Failure.from_json((self._read_once(path) or {}).get("failure"))
+            if failure is not None:
+                return failure
+        return Failure(None, None, self.returncode, None, f"exited with code {self.returncode}")
+
+    @property
+    def ranks(self) -> list[RankBeat]:
+        """The ranks' last signs of life, in order of rank."""
+        return read_beats(self.files)
+
+    @property
+    def step(self) -> int:
+        """The last optimizer step: as rank 0 recorded it at the end, else the last that any file tells of."""
+        recorded = (self._read_once(self.files.finished) or {}).get("step")
+        if isinstance(recorded, int):
+            return recorded
+        return max(self.own_history.last_step or 0, *(beat.step for beat in self.ranks), 0)
+
+    @property
+    def total_steps(self) -> int | None:
+        """Steps that the config asks for; None before training starts, or for a script that is not ours."""
+        total = _part(self.config or {}, "derived").get("total_steps")
+        return total if isinstance(total, int) else None
+
+    @property
+    def started_at(self) -> float | None:
+        """Unix time of the launch."""
+        return _number(self.info.get("time"))
+
+    @property
+    def ended_at(self) -> float | None:
+        """Unix time of the end, as recorded by the supervisor or by rank 0."""
+        for path in (self.files.exit, self.files.finished):
+            ended = _number((self._read_once(path) or {}).get("time"))
+            if ended is not None:
+                return ended
+        return None
+
+    @property
+    def parent(self) -> "Run | None":
+        """The run that this one resumed; None if there is none or it was deleted."""
+        name = _part(self.info, "resumed_from").get("run")
+        if not isinstance(name, str) or Path(name).name != name or name == self.id:
+            return None
+        path = self.dir.parent / name
+        return Run(path) if is_run(path) else None
+
+    @property
+    def resumed_step(self) -> int:
+        """The step of its parent at which it went on."""
+        step = _part(self.info, "resumed_from").get("step")
+        return step if isinstance(step, int) else 0
+
+    # --- curves, checkpoints, log ---
+
+    @property
+    def own_history(self) -> History:
+        """Metric rows of this run alone; reads only what was added since the last look."""
+        with self._reading:
+            # A script that is not ours has nothing but its log; one that was edited says only later that it is ours.
+            if self.info.get("recipe") is None and self.files.log.exists() and not self.files.metrics.exists():
+                return self._printed.history
+            self._own.follow(self._own_tail)
+            return self._own
+
+    @property
+    def history(self) -> History:
+        """Metric rows of this run, and before its first step those of the run that it resumed."""
+        if not self.info or self.origin is None:
+            return self.own_history
+        with self._reading:
+            if self._joined is None:
+                earlier = self.origin.history  # it had ended when it was resumed: nothing is added to it
+                self._joined = History().joined(earlier, self.resumed_step)
+            self._joined.follow(self._joined_tail)
+            return self._joined
+
+    @functools.cached_property
+    def origin(self) -> "Run | None":
+        """The parent, kept so that its history is read once; None if the chain of parents bites its tail."""
+        seen, ancestor = {self.id}, self.parent
+        while ancestor is not None:
+            if ancestor.id in seen:
+                return None
+            seen.add(ancestor.id)
+            ancestor = ancestor.parent
+        return self.parent
+
+    @property
+    def metrics(self) -> dict[str, float]:
+        """The last value of every metric."""
+        history = self.own_history
+        found = {name: history.last(name) for name in history.keys()}  # noqa: SIM118 - not a dict
+        return {name: value for name, value in found.items() if value is not None}
+
+    @property
+    def checkpoints(self) -> list[Checkpoint]:
+        """Checkpoints of this run, oldest first."""
+        return checkpoints_in(self.files.checkpoints)
+
+    def log(self, num_lines: int = 200) -> str:
+        """The last lines that rank 0 and torchrun printed, as plain text (not escaped for HTML)."""
+        return "\n".join(last_lines(self.files.log, num_lines))
+
+    # --- acting on it ---
+
+    def stop(self, timeout_s: float | None = None) -> str:
+        """Ask the run to save a checkpoint and end; kill what has not ended after `timeout_s`.
+
+        Args:
+            timeout_s: by default what the launch granted (`shutdown_timeout_s`) and a little more.
+
+        Returns:
+            One sentence on what happened.
+
+        Raises:
+            NbtoolsError: the run lives on another machine.
+        """
+        if timeout_s is None:
+            granted = _number(_part(self.info, "launch").get("shutdown_timeout_s"))
+            timeout_s = (60 if granted is None else granted) + processes.STOP_GRACE_S + 5
+        before = self.state
+        if before.is_final and before is not RunState.LOST:
+            return f"{self.id} had already ended: {before} at step {self.step}"
+        known = {checkpoint.step for checkpoint in self.checkpoints}
+        ending = processes.stop(self.files, lambda: self.state.is_final, timeout_s)
+        saved = self.checkpoints
+        if not saved:
+            kept = "no checkpoint was saved"
+        elif saved[-1].step in known:
+            kept = f"newest checkpoint {saved[-1].name}"
+        else:
+            kept = f"checkpoint {saved[-1].name} saved"
+        ended = f"{ending.num_processes} process{'' if ending.num_processes == 1 else 'es'} ended"
+        if not self.state.is_final:
+            return f"still {self.state} at step {self.step}, although killed; {kept}; {ended}"
+        how = f"killed after {timeout_s:.0f} s" if ending.was_killed else str(self.state).lower()
+        return f"{how} at step {self.step}; {kept}; {ended}"
+
+    def wait(self, timeout_s: float | None = None, check: bool = True) -> RunState:
+        """Wait for the end and return the state.
+
+        Raises:
+            RunFailed: it ended as FAILED or LOST, and `check` is true.
+            TimeoutError: it has not ended after `timeout_s`; it goes on.
+        """
+        deadline = math.inf if timeout_s is None else time.monotonic() + timeout_s
+        while not (state := self.state).is_final:
+            if time.monotonic() >= deadline:
+                raise TimeoutError(f"{self.id} is still {state} after {timeout_s:.0f} s; it goes on")
+            time.sleep(0.1)
+        if check and state in (RunState.FAILED, RunState.LOST):
+            failure = self.failure
+            raise RunFailed(f"{self.id} {state}: {failure.headline if failure else ''}\n(log: {self.files.log})")
+        return state
+
+    # --- telling about it ---
+
+    def summary(self) -> dict[str, Any]:
+        """What `nbtools show --json` prints: plain values, strict JSON."""
+        state = self.state
+        failure = self.failure
+        return {
+            "id": self.id,
+            "name": self.name,
+            "script": self.info.get("script"),
+            "state": str(state),
+            "returncode": self.returncode,
+            "step": self.step,
+            "total_steps": self.total_steps,
+            "metrics": {name: strict_number(value) for name, value in self.metrics.items()},
+            "checkpoints": [checkpoint.to_json() for checkpoint in self.checkpoints],
+            "ranks": [asdict(beat) for beat in self.ranks],
+            "failure": None if failure is None else failure.to_json(),
+            "started_at": self.started_at,
+            "ended_at": self.ended_at,
+            "parent": parent.id if (parent := self.parent) else None,
+        }
+
+    def __repr__(self) -> str:
+        return f"Run({self.id!r}, {self.state}, step {self._progress})"
+
+    @property
+    def _progress(self) -> str:
+        return f"{self.step}" if self.total_steps is None else f"{self.step}/{self.total_steps}"
+
+    def _repr_html_(self) -> str:
+        failure = self.failure
+        rows = [("state", str(self.state)), ("step", self._progress), ("directory", str(self.dir))]
+        rows += [(name, f"{value:.4g}") for name, value in sorted(self.metrics.items())]
+        rows += [] if failure is None else [("failure", failure.headline)]
+        return f"<b>{html.escape(self.id)}</b>{_table(rows)}"
+
+    def _read_once(self, path: Path) -> dict[str, Any] | None:
+        """Read a file that is written once: what was read is kept."""
+        if path not in self._written_once and (content := read_json(path)) is not None:
+            self._written_once[path] = content
+        return self._written_once.get(path)
+
+
+class RunList(list[Run]):
+    """Runs, newest first; a table in a notebook."""
+
+    def _repr_html_(self) -> str:
+        rows = [("run", "state", "step", "started")]
+        for run in self:
+            try:
+                rows.append((run.id, str(run.state), run._progress, clock(run.started_at)))
+            except (FormatError, OSError) as error:  # one that cannot be read hides none of the others
+                rows.append((run.id, str(error), "", ""))
+        return _table(rows)
+
+
+def runs(project: Project | str | Path | None = None) -> RunList:
+    """All runs of a project, newest first, those started by hand in a terminal too.
+
+    Args:
+        project: a project or a path in it; by default the one that the working directory belongs to.
+    """
+    found = project if isinstance(project, Project) else find_project(project)
+    return RunList(Run(path) for path in run_folders(found.runs))
+
+
+def _located(ref: str | Path) -> Path:
+    if isinstance(ref, Path) or os.sep in ref:
+        path = located(ref).resolve()
+        if not is_run(path):
+            raise RunNotFoundError(f"{path}: is not a run directory (it has neither launch.json nor lock)")
+        return path
+    return find_run(find_project().runs, ref)
+
+
+def _part(content: dict[str, Any], name: str) -> dict[str, Any]:
+    found = content.get(name)
+    return found if isinstance(found, dict) else {}
+
+
+def _number(value: object) -> float | None:
+    return float(value) if isinstance(value, int | float) and not isinstance(value, bool) else None
+
+
+def _table(rows: Iterable[Iterable[str]]) -> str:
+    cells = ("".join(f"<td style='text-align:left'>{html.escape(cell)}</td>" for cell in row) for row in rows)
+    return f"<table>{''.join(f'<tr>{row}</tr>' for row in cells)}</table>"
+
+
+def clock(unix: float | None) -> str:
+    """Local date and time, to the second; empty for a time that is not known or that no calendar has."""
+    try:
+        return "" if unix is None else f"{datetime.fromtimestamp(unix):%Y-%m-%d %H:%M:%S}"
+    except (ValueError, OverflowError, OSError):
+        return ""

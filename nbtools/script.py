@@ -1,0 +1,373 @@
+"""The script is the config, both ways: rendered from validated literals, read back by `ast`, never executed.
+
+A *plain* script is a docstring, imports from nbtools, `launch = Launch(...)`, `config = SomeConfig(...)` of literals
+and `main(config)` under the usual guard, with any comments. Only plain scripts can be read back; every other one can
+still be launched as it is.
+"""
+
+import ast
+import os
+import warnings
+from dataclasses import dataclass
+from importlib.util import decode_source
+from pathlib import Path
+from typing import Any, NoReturn, TypeVar
+
+from nbtools.config import Launch, Settings, TrainConfig, complaints
+from nbtools.errors import HandEditedError, NotPlainError, ProjectError, ScriptError, shown
+from nbtools.project import NAME_PATTERN, Project, check_name, find_project, located
+from nbtools.recipes import RECIPES, Recipe, recipe_of
+
+PLAIN = (
+    "a plain script has only a docstring, imports from nbtools, launch = Launch(...), config = SomeConfig(...) with "
+    'literal values, and main(config) under if __name__ == "__main__"'
+)
+LARGEST_SCRIPT_BYTES = 2**20
+
+_S = TypeVar("_S", bound=Settings)
+
+
+@dataclass(frozen=True)
+class Script:
+    """What a plain script says."""
+
+    path: Path
+    recipe: str
+    config: TrainConfig
+    launch: Launch
+    docstring: str
+    hand_edited: bool
+    """Whether rendering these values again would give other bytes: a changed comment counts, a changed value does not,
+    since nothing of the person's would be lost by writing the same values."""
+
+
+_seen: dict[Path, bytes] = {}
+"""Scripts as this process last wrote or read them: replacing just that loses nothing that nobody here knows."""
+
+
+def render(config: TrainConfig, name: str, launch: Launch | None = None) -> str:
+    """Return the text of the script `name`: the same for the same values, every field spelled out.
+
+    Raises:
+        InvalidNameError: `name` is not a plain identifier.
+    """
+    if not NAME_PATTERN.fullmatch(name):
+        check_name(name)  # raises with the reason
+    launch = launch or Launch()
+    recipe = recipe_of(config)
+    return f"""{_docstring(recipe, config, name, launch)}
+
+from nbtools import Launch
+from nbtools.recipes import {recipe.config_class.__name__}
+from {recipe.module} import main
+
+launch = {_call(launch)}
+
+config = {_call(config)}
+
+if __name__ == "__main__":
+    main(config)
+"""
+
+
+def read_script(path: str | Path) -> Script:
+    """Read a plain script back into its config and launch settings, without running it.
+
+    Raises:
+        ScriptError: there is no such file, it does not parse, it is not plain, or a value is not allowed; the message
+            starts with file and line.
+    """
+    path = located(path)
+    data = _read_bytes(path)
+    script = parse_script(path, data)
+    _seen[path] = data
+    return script
+
+
+def parse_script(path: Path, data: bytes | None = None) -> Script:
+    """Like `read_script`, but without the caller's promise to know what is there: `write_script` will still refuse.
+
+    Args:
+        path: the script.
+        data: its bytes, where they have been read.
+    """
+    if data is None:
+        data = _read_bytes(path)
+    source = _Source(path, _parse(path, data))
+    config, launch = source.config(), source.launch()
+    name = source.docstring.partition(":")[0]  # a copy keeps the name that it was written under
+    hand_edited = not NAME_PATTERN.fullmatch(name) or render(config, name, launch).encode() != data
+    return Script(path, recipe_of(config).key, config, launch, source.docstring, hand_edited)
+
+
+def write_script(
+    config: TrainConfig,
+    name: str,
+    launch: Launch | None = None,
+    *,
+    project: Project | str | Path | None = None,
+    overwrite: bool = False,
+) -> Path:
+    """Write `scripts/NAME.py` and return its path; a file with the same content is left alone.
+
+    Args:
+        config: the values to write.
+        name: file name without `.py`.
+        launch: number of processes and GPUs; the defaults when None.
+        project: whose `scripts/` to write to; the project of the working directory when None.
+        overwrite: replace whatever is there. Without it only a generated script is replaced, and only as this very
+            process last wrote or read it: other comments or values are somebody's, or another experiment's.
+
+    Raises:
+        InvalidNameError: the name could leave the folder or shadow a module.
+        HandEditedError: something else is there, and `overwrite` is not set; the message says what differs.
+        ProjectError: `scripts/` cannot be written.
+    """
+    project = project if isinstance(project, Project) else find_project(project)
+    path = project.script(name)
+    data = render(config, name, launch).encode()
+    _check_folder(project)
+    is_same = False
+    if path.is_symlink() or path.exists():
+        if path.is_dir():
+            raise ScriptError(f"{path}: is a folder; choose another name")
+        is_same = not path.is_symlink() and path.read_bytes() == data
+        if not is_same and not overwrite:
+            _check_known(path, config, launch or Launch())
+    if not is_same:
+        _replace(path, data)
+    _seen[located(path)] = data
+    return path
+
+
+def differences(a: Script | Settings, b: Script | Settings) -> list[tuple[str, Any, Any]]:
+    """Return (field, value in a, value in b) for every field that differs; "(none)" stands for a field that one lacks.
+
+    Scripts are compared by recipe, config and launch settings, configs and launch settings by their fields.
+    """
+    before, after = _values(a), _values(b)
+    names = [*before, *(name for name in after if name not in before)]
+    pairs = [(name, before.get(name, "(none)"), after.get(name, "(none)")) for name in names]
+    return [(name, old, new) for name, old, new in pairs if old != new]
+
+
+def _values(content: Script | Settings) -> dict[str, Any]:
+    if isinstance(content, Script):
+        return {"recipe": content.recipe, **content.launch.model_dump(), **content.config.model_dump()}
+    return content.model_dump()
+
+
+# --- rendering ------------------------------------------------------------------------------------
+
+
+def _docstring(recipe: Recipe, config: TrainConfig, name: str, launch: Launch) -> str:
+    """Only a checked name, our own words and numbers: no value can end the docstring."""
+    gpus = "" if launch.gpus is None else f"CUDA_VISIBLE_DEVICES={','.join(map(str, launch.gpus))} "
+    processes = "1 process" if launch.nproc_per_node == 1 else f"{launch.nproc_per_node} processes"
+    return f'''"""{name}: {recipe.title[0].lower()}{recipe.title[1:]}, {processes} x {config.batch_size} sequences.
+
+In the background as the notebook does it; here and now; on one process, where flags override the values below:
+
+    nbtools launch scripts/{name}.py
+    {gpus}torchrun --standalone --nproc-per-node={launch.nproc_per_node} scripts/{name}.py
+    {gpus}python scripts/{name}.py --batch-size 8
+"""'''
+
+
+def _call(settings: Settings) -> str:
+    lines = [f"{type(settings).__name__}("]
+    for name, value in settings:
+        unit = type(settings).unit(name)
+        lines.append(f"    {name}={_literal(value)},{f'  # {unit}' if unit else ''}")
+    return "\n".join([*lines, ")"])
+
+
+def _literal(value: object) -> str:
+    """`repr`, with double quotes where that needs no escaping, as ruff formats it."""
+    text = repr(value)
+    if isinstance(value, str) and text[0] == "'" and '"' not in value:
+        text = f'"{text[1:-1]}"'
+    assert ast.literal_eval(text) == value, text
+    return text
+
+
+# --- reading --------------------------------------------------------------------------------------
+
+
+def _read_bytes(path: Path) -> bytes:
+    try:
+        if not path.is_file():
+            raise ScriptError(f"{path}: {'not a file' if path.exists() else 'no such file'}; give the path of a script")
+        with path.open("rb") as file:
+            data = file.read(LARGEST_SCRIPT_BYTES + 1)
+    except OSError as error:
+        raise ScriptError(f"{path}: cannot be read: {error.strerror}") from error
+    if len(data) > LARGEST_SCRIPT_BYTES:
+        raise NotPlainError(f"{path}:1: larger than {LARGEST_SCRIPT_BYTES} bytes; {PLAIN}")
+    return data
+
+
+def _parse(path: Path, data: bytes) -> ast.Module:
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # a "\d" in somebody's string is not our business
+            return ast.parse(decode_source(data), filename=str(path))
+    except SyntaxError as error:
+        raise ScriptError(f"{path}:{error.lineno or 1}: not Python: {error.msg}") from None
+    except UnicodeDecodeError as error:
+        line = error.object[: error.start].count(b"\n") + 1
+        raise ScriptError(f"{path}:{line}: not Python: byte {error.start} is not {error.encoding}") from None
+    except ValueError as error:  # NUL bytes, up to Python 3.11
+        raise ScriptError(f"{path}:1: not Python: {error}") from None
+    except (RecursionError, MemoryError):
+        raise NotPlainError(f"{path}:1: nested too deeply to be read; {PLAIN}") from None
+
+
+class _Source:
+    """The statements of a plain script, sorted by what they are."""
+
+    def __init__(self, path: Path, module: ast.Module) -> None:
+        self.path = path
+        self.docstring = ast.get_docstring(module, clean=False) or ""
+        self._imported: dict[str, str] = {}
+        self._assigned: dict[str, ast.expr] = {}
+        self._starts = False
+        for number, statement in enumerate(module.body):
+            self._take(statement, is_first=number == 0)
+
+    def config(self) -> TrainConfig:
+        """Build the config that the script assigns."""
+        if "config" not in self._assigned:
+            self._refuse(None, "no config = SomeConfig(...) in this script")
+        call = self._called("config")
+        classes = {f"nbtools.recipes.{recipe.config_class.__name__}": recipe for recipe in RECIPES.values()}
+        origin = self._origin(call)
+        if origin not in classes:
+            known = ", ".join(name.rpartition(".")[2] for name in classes)
+            self._refuse(call, f"config is built by {ast.unparse(call.func)[:80]!r}; nbtools.recipes has {known}")
+        recipe = classes[origin]
+        if not self._starts:
+            self._refuse(None, 'nothing starts the training: if __name__ == "__main__": main(config) is missing')
+        if self._imported.get("main") != f"{recipe.module}.main":
+            self._refuse(None, f"main has to come from its recipe: from {recipe.module} import main")
+        return self._built(recipe.config_class, call)
+
+    def launch(self) -> Launch:
+        """Build the launch settings; the defaults where the script has none."""
+        if "launch" not in self._assigned:
+            return Launch()
+        call = self._called("launch")
+        if self._origin(call) not in ("nbtools.Launch", "nbtools.config.Launch"):
+            self._refuse(call, f"launch is built by {ast.unparse(call.func)[:80]!r} instead of Launch")
+        return self._built(Launch, call)
+
+    def _take(self, statement: ast.stmt, *, is_first: bool) -> None:
+        match statement:
+            case ast.Expr(value=ast.Constant(value=str())) if is_first:
+                pass
+            case ast.ImportFrom(module=str(module), names=names, level=0) if module.split(".")[0] == "nbtools":
+                self._imported.update({alias.asname or alias.name: f"{module}.{alias.name}" for alias in names})
+            case (
+                ast.Assign(targets=[ast.Name(id=("config" | "launch") as name)], value=value)
+                | ast.AnnAssign(target=ast.Name(id=("config" | "launch") as name), value=ast.expr() as value)
+            ):
+                if name in self._assigned:
+                    self._refuse(statement, f"{name} is assigned twice")
+                self._assigned[name] = value
+            case ast.If(
+                test=ast.Compare(
+                    left=ast.Name(id="__name__"), ops=[ast.Eq()], comparators=[ast.Constant(value="__main__")]
+                ),
+                body=[ast.Expr(value=ast.Call(func=ast.Name(id="main"), args=[ast.Name(id="config")], keywords=[]))],
+                orelse=[],
+            ) if not self._starts:
+                self._starts = True
+            case _:
+                first = ast.unparse(statement).partition("\n")[0]
+                self._refuse(statement, f"{first[:80]!r} is more than a plain script has")
+
+    def _called(self, name: str) -> ast.Call:
+        value = self._assigned[name]
+        if not isinstance(value, ast.Call) or not isinstance(value.func, ast.Name):
+            self._refuse(value, f"{name} is computed ({ast.unparse(value)[:80]!r})")
+        return value
+
+    def _origin(self, call: ast.Call) -> str:
+        assert isinstance(call.func, ast.Name)
+        return self._imported.get(call.func.id, call.func.id)
+
+    def _built(self, cls: type[_S], call: ast.Call) -> _S:
+        if call.args:
+            self._refuse(call.args[0], f"{ast.unparse(call.args[0])[:80]!r} has no name; write field=value")
+        values: dict[str, Any] = {}
+        lines: dict[str, ast.AST] = {}
+        for keyword in call.keywords:
+            if keyword.arg is None:
+                self._refuse(keyword.value, f"'**{ast.unparse(keyword.value)[:80]}' is not a literal value")
+            if keyword.arg in values:
+                self._refuse(keyword, f"{keyword.arg} is given twice")
+            try:
+                values[keyword.arg] = ast.literal_eval(keyword.value)
+            except (ValueError, TypeError, RecursionError, MemoryError):
+                text = ast.unparse(keyword.value)[:80]
+                self._refuse(keyword.value, f"{keyword.arg} is computed ({text!r})")
+            lines[keyword.arg] = keyword
+        problems = [
+            f"{self.path}:{getattr(lines.get(name), 'lineno', call.lineno)}: {message}"
+            for name, message in complaints(cls, values).items()
+        ]
+        if problems:
+            raise ScriptError("\n".join(problems))
+        return cls(**values)
+
+    def _refuse(self, node: ast.AST | None, what: str) -> NoReturn:
+        line = getattr(node, "lineno", 1)
+        raise NotPlainError(f"{self.path}:{line}: {what}; {PLAIN}. It can still be launched as it is")
+
+
+# --- writing --------------------------------------------------------------------------------------
+
+
+def _check_folder(project: Project) -> None:
+    folder = project.scripts
+    try:
+        folder.mkdir(exist_ok=True)
+    except OSError as error:
+        raise ProjectError(f"{folder}: cannot be made: {error.strerror}; check {project.root}") from error
+    if not folder.resolve().is_relative_to(project.root.resolve()):
+        raise ProjectError(f"{folder}: leads to {folder.resolve()}, outside the project; make it a real folder")
+
+
+def _check_known(path: Path, config: TrainConfig, launch: Launch) -> None:
+    step = "overwrite=True (--force) replaces it"
+    if path.is_symlink():
+        raise HandEditedError(f"{path}: is a link to {path.readlink()}; {step}, not its target")
+    try:
+        data = _read_bytes(path)
+        script = parse_script(path, data)
+    except ScriptError as error:
+        raise HandEditedError(f"{error}\n{path} was not written by nbtools; {step}") from None
+    if script.hand_edited or _seen.get(located(path)) != data:
+        new = Script(path, recipe_of(config).key, config, launch, "", False)
+        changes = [
+            f"{name} is {shown(old, 40)} there, {shown(value, 40)} here"
+            for name, old, value in differences(script, new)
+        ]
+        what = "; ".join(changes) or "no value differs, only comments or layout"
+        how = "was edited by hand" if script.hand_edited else "is there already, with other values"
+        raise HandEditedError(f"{path}: {how} ({what}); {step}, read_script() tells its values")
+
+
+def _replace(path: Path, data: bytes) -> None:
+    """Write a temporary file beside `path` and rename it: nobody ever sees half a script."""
+    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    try:
+        descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666)
+        with os.fdopen(descriptor, "wb") as file:
+            file.write(data)
+        temporary.replace(path)
+    except OSError as error:
+        step = f"check the rights of {path.parent} and the free space"
+        raise ProjectError(f"{path}: cannot be written: {error.strerror}; {step}") from error
+    finally:
+        temporary.unlink(missing_ok=True)

@@ -1,0 +1,235 @@
+"""Reading files that somebody else is writing: the new complete lines, and the last lines as clean text."""
+
+import errno
+import os
+import re
+import stat
+from pathlib import Path
+from typing import Final
+
+_GONE: Final = (errno.ENOENT, errno.ENOTDIR, errno.ELOOP, errno.ESTALE)
+_NUM_FINGERPRINT_BYTES: Final = 64
+
+
+class Tail:
+    """The complete lines that were appended to a file since the last look.
+
+    Nothing is kept open between two looks, so the file may be missing, appear later, be renamed or deleted.
+    What was read before is recognised by inode, by size and by the bytes before the offset (file systems
+    reuse inodes, and a file may be truncated and refilled between two looks). When it is no longer there,
+    reading starts over and `generation` goes up by one; lines that a rename (logrotate) left unread in the
+    old file are fetched from its new name first.
+
+    Not thread-safe: one object belongs to one thread, or is used under a lock (`History.follow` does so).
+    """
+
+    def __init__(
+        self,
+        path: str | Path,
+        *,
+        carriage_returns: bool = False,
+        block_bytes: int = 4 << 20,
+        max_line_bytes: int = 1 << 20,
+    ) -> None:
+        r"""Remember the path; nothing is opened.
+
+        Args:
+            path: The file, which need not exist yet.
+            carriage_returns: Take `\r` for the end of a line too, as progress bars use it.
+            block_bytes: The most that is read from the file at once.
+            max_line_bytes: What is kept of a line that is still incomplete; the excess is dropped.
+        """
+        self.path = Path(path)
+        self.generation = 0
+        self._ends = (b"\n", b"\r") if carriage_returns else (b"\n",)
+        self._block_bytes = block_bytes
+        self._max_line_bytes = max_line_bytes
+        self._identity: tuple[int, int] | None = None
+        self._mtime_ns = 0
+        self._offset = 0
+        self._before = b""
+        self.partial = b""
+        """The incomplete last line, held back until its newline comes."""
+
+    def __repr__(self) -> str:
+        return f"Tail({str(self.path)!r}, offset={self._offset}, generation={self.generation})"
+
+    def read(self) -> bytes:
+        """Return new complete lines, about one block at most; b"" when there is none now.
+
+        Raises:
+            OSError: the file is there but cannot be read (permissions, input/output errors).
+        """
+        try:
+            descriptor = os.open(self.path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+        except OSError as error:
+            if error.errno in _GONE:
+                return b""
+            raise
+        try:
+            return self._read(descriptor)
+        except OSError as error:
+            if error.errno in _GONE:
+                return b""
+            raise
+        finally:
+            os.close(descriptor)
+
+    def _read(self, descriptor: int) -> bytes:
+        status = os.fstat(descriptor)
+        if not stat.S_ISREG(status.st_mode):
+            return b""
+        identity = (status.st_dev, status.st_ino)
+        if identity != self._identity:
+            if self._identity is not None and (left := self._read_renamed()):
+                return left
+            self._start_over()
+            self._identity = identity
+        elif status.st_size == self._offset and status.st_mtime_ns == self._mtime_ns:
+            return b""
+        elif status.st_size < self._offset or not self._is_known(descriptor):
+            self._start_over()
+        block = self._new_lines(descriptor)
+        self._mtime_ns = status.st_mtime_ns
+        return block
+
+    def _start_over(self) -> None:
+        if self._offset:
+            self.generation += 1
+        self._offset, self._before, self.partial = 0, b"", b""
+
+    def _is_known(self, descriptor: int) -> bool:
+        """Whether the bytes before the offset are those that were read there."""
+        return os.pread(descriptor, len(self._before), self._offset - len(self._before)) == self._before
+
+    def _read_renamed(self) -> bytes:
+        """Read on in the file that had this path before, if it lies beside it under another name."""
+        with os.scandir(self.path.parent) as entries:
+            names = [entry.path for entry in entries if self._identity and entry.inode() == self._identity[1]]
+        for name in names:
+            descriptor = os.open(name, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+            try:
+                status = os.fstat(descriptor)
+                same = (status.st_dev, status.st_ino) == self._identity and status.st_size >= self._offset
+                if same and stat.S_ISREG(status.st_mode) and self._is_known(descriptor):
+                    return self._new_lines(descriptor)
+            finally:
+                os.close(descriptor)
+        return b""
+
+    def _new_lines(self, descriptor: int) -> bytes:
+        while data := os.pread(descriptor, self._block_bytes, self._offset):
+            self._offset += len(data)
+            self._before = (self._before + data[-_NUM_FINGERPRINT_BYTES:])[-_NUM_FINGERPRINT_BYTES:]
+            end = max(data.rfind(mark) for mark in self._ends) + 1
+            if not end:
+                self.partial = (self.partial + data)[: self._max_line_bytes]
+                continue
+            start = 0
+            if len(self.partial) >= self._max_line_bytes:  # the rest of a line that is too long
+                start = min(at for mark in self._ends if (at := data.find(mark)) >= 0)
+            block = self.partial + data[start:end]
+            self.partial = data[end:][: self._max_line_bytes]
+            return block
+        return b""
+
+
+# --- the end of a log, for people ----------------------------------------------------------------
+
+MAX_LINE_CHARACTERS: Final = 2000
+
+_ANSI: Final = re.compile(
+    r"""
+      \x1b\[ [0-?]*+ [\ -/]*+ [@-~]                           # CSI: colours, cursor
+    | \x9b   [0-?]*+ [\ -/]*+ [@-~]                           # the same in its 8-bit form
+    | \x1b[\]PX^_] [^\x07\x1b\n]{0,4096}+ (?:\x07|\x1b\\)?    # OSC and the other strings: titles, links
+    | \x1b [\ -/]*+ [0-~]                                     # two-character sequences
+    """,
+    re.VERBOSE,
+)
+_INVISIBLE: Final = {
+    code: f"\\x{code:02x}" if code < 256 else f"\\u{code:04x}"
+    for code in (
+        *(code for code in range(0x20) if code != 0x09),
+        *range(0x7F, 0xA0),
+        0x061C,  # the marks that reorder text, or make it vanish
+        *range(0x200B, 0x2010),
+        *range(0x2028, 0x202F),
+        *range(0x2060, 0x2070),
+        0xFEFF,
+        *range(0xFFF9, 0xFFFC),
+    )
+}
+
+
+def clean(data: bytes, max_characters: int = MAX_LINE_CHARACTERS) -> str:
+    r"""Return raw log bytes as the plain text that a terminal would end up showing.
+
+    ANSI sequences are stripped; of a line that `\r` rewrote the last state stays; backspaces erase; bad
+    UTF-8 becomes U+FFFD; other control characters, and those that reorder text, are shown as escapes; a line
+    longer than `max_characters` is cut and says how long it was. It is text: HTML is the caller's job.
+    """
+    return "\n".join(_clean_line(line, max_characters) for line in data.split(b"\n"))
+
+
+def last_lines(path: str | Path, num_lines: int, max_bytes: int = 1 << 20) -> list[str]:
+    """Return the last lines of a file, cleaned, an unfinished one included; [] where there is no file.
+
+    Reads from the end and no more than needed, at most `max_bytes`: the size of the file does not matter.
+    """
+    if num_lines <= 0:
+        return []
+    try:
+        descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+    except OSError as error:
+        if error.errno in _GONE:
+            return []
+        raise
+    try:
+        status = os.fstat(descriptor)
+        if not stat.S_ISREG(status.st_mode):
+            return []
+        num_bytes = min(64 << 10, max_bytes)
+        while True:
+            start = max(status.st_size - num_bytes, 0)
+            data = os.pread(descriptor, num_bytes, start)
+            if start == 0 or num_bytes >= max_bytes or data.count(b"\n") > num_lines:
+                break
+            num_bytes = min(num_bytes * 4, max_bytes)
+    finally:
+        os.close(descriptor)
+    lines = data.split(b"\n")
+    if not lines[-1]:
+        lines.pop()
+    cut = start > 0 and len(lines) <= num_lines
+    if cut and len(lines) > 1:
+        lines, cut = lines[1:], False
+    cleaned = [_clean_line(line) for line in lines[-num_lines:]]
+    if cut and lines and b"\r" not in lines[0].rstrip(b"\r"):  # one line fills all that was read
+        text = lines[0].lstrip(bytes(range(0x80, 0xC0))).decode(errors="replace")
+        cleaned[0] = f"(more than {len(text):,} characters) … {_clean_text(text[-MAX_LINE_CHARACTERS:])}"
+    return cleaned
+
+
+def _clean_line(line: bytes, max_characters: int = MAX_LINE_CHARACTERS) -> str:
+    if b"\r" in line:
+        line = next((part for part in reversed(line.split(b"\r")) if part), b"")
+    text = _clean_text(line.decode(errors="replace"))
+    if len(text) > max_characters:
+        return f"{text[:max_characters]}… ({len(text):,} characters)"
+    return text
+
+
+def _clean_text(text: str) -> str:
+    if text.isascii() and text.isprintable():
+        return text.rstrip()
+    text = _ANSI.sub("", text)
+    if "\b" in text:
+        kept: list[str] = []
+        for character in text:
+            if character != "\b":
+                kept.append(character)
+            elif kept:
+                kept.pop()
+        text = "".join(kept)
+    return text.translate(_INVISIBLE).rstrip()

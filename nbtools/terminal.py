@@ -1,0 +1,138 @@
+"""What a terminal shows of runs: tables, a followed log, a line of progress; all made harmless first."""
+
+import os
+import sys
+import time
+from collections import deque
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+from nbtools.run import Run, clock
+from nbtools.tail import Tail, clean
+
+_QUIET_INTERVAL_S = 10.0
+"""Without a terminal every line of progress stays, so there are fewer."""
+
+
+def cleaned(text: str) -> str:
+    """Return text that cannot move the cursor, hide itself or change colours."""
+    return clean(text.encode(errors="backslashreplace"))
+
+
+def print_table(rows: Iterable[Sequence[str]]) -> None:
+    """Print rows in aligned columns."""
+    rows = [[cleaned(cell).replace("\n", " ") for cell in row] for row in rows]
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    for row in rows:
+        print("  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip())
+
+
+def print_runs(summaries: Iterable[dict[str, Any]]) -> None:
+    """Print one line per run, from what `Run.summary` returns."""
+    rows = [("RUN", "STATE", "STEP", "LOSS", "STARTED")]
+    for run in summaries:
+        loss = _number(run["metrics"].get("train/loss", run["metrics"].get("loss")))
+        rows.append((run["id"], run["state"], _steps(run["step"], run["total_steps"]), loss, clock(run["started_at"])))
+    print_table(rows)
+
+
+def print_run(summary: dict[str, Any]) -> None:
+    """Print all that is known about one run, from what `Run.summary` returns."""
+    code = "" if summary["returncode"] is None else f" (exit code {summary['returncode']})"
+    facts: list[tuple[str, Any]] = [
+        ("run", summary["id"]),
+        ("state", f"{summary['state']}{code}"),
+        ("script", summary["script"]),
+        ("started", clock(summary["started_at"])),
+        ("ended", clock(summary["ended_at"])),
+        ("resumed", summary["parent"]),
+        ("step", _steps(summary["step"], summary["total_steps"])),
+        *((name, _number(value)) for name, value in summary["metrics"].items()),
+        ("checkpoints", " ".join(checkpoint["name"] for checkpoint in summary["checkpoints"])),
+        *((f"rank {rank['rank']}", f"step {rank['step']}, {rank['phase']}") for rank in summary["ranks"]),
+    ]
+    print_table([(name, str(value)) for name, value in facts if value not in (None, "")])
+    failure = summary["failure"]
+    if failure is not None:
+        who = "" if failure["rank"] is None else f"rank {failure['rank']}: "
+        print(cleaned(f"\n{who}{failure['message']}\n{failure['traceback'] or ''}").rstrip())
+
+
+def follow(run: Run, num_lines: int) -> None:
+    """Print the last lines of rank 0's log, and then what is added, until the run has ended."""
+    tail = Tail(run.files.log)
+    before: deque[bytes] = deque(maxlen=num_lines)
+    while block := tail.read():
+        before.extend(block.removesuffix(b"\n").split(b"\n")[-num_lines:])
+    for line in before:
+        print(clean(line), flush=True)
+    while True:
+        has_ended = run.state.is_final  # asked first, so that what is read next is complete
+        while block := tail.read():
+            print(clean(block.removesuffix(b"\n")), flush=True)
+        if has_ended:
+            break
+        time.sleep(0.3)
+    if tail.partial:
+        print(clean(tail.partial), flush=True)
+
+
+def watch(run: Run, refresh_s: float = 1.0) -> None:
+    """Show the status line until the run has ended: in place on a terminal, as lines elsewhere."""
+    is_terminal = sys.stdout.isatty()
+    shown, shown_at = "", 0.0
+    while True:
+        has_ended = run.state.is_final
+        line = status_line(run)
+        if line != shown and (is_terminal or has_ended or time.monotonic() - shown_at >= _QUIET_INTERVAL_S):
+            if is_terminal:
+                print(f"\r\033[K{line[: os.get_terminal_size().columns - 1]}", end="", flush=True)
+            else:
+                print(line, flush=True)
+            shown, shown_at = line, time.monotonic()
+        if has_ended:
+            if is_terminal:
+                print()
+            return
+        time.sleep(refresh_s)
+
+
+def status_line(run: Run) -> str:
+    """Say in one line what the run is doing: state, share done, step, losses, time left."""
+    state, step, total = run.state, run.step, run.total_steps
+    parts = [f"{run.id} {state}"]
+    if total:
+        done = min(step / total, 1.0)
+        parts.append(f"{'█' * round(20 * done):░<20} {done:4.0%}")
+    parts.append(f"step {_steps(step, total)}")
+    parts += [f"{name} {_number(value)}" for name, value in run.metrics.items() if name.endswith("/loss")]
+    left = None if state.is_final else seconds_left(run, total)
+    if left is not None:
+        minutes, seconds = divmod(round(left), 60)
+        parts.append(f"ETA {minutes // 60}:{minutes % 60:02}:{seconds:02}")
+    return cleaned("  ".join(parts))
+
+
+def seconds_left(run: Run, total: int | None) -> float | None:
+    """Estimate the remaining seconds until step `total` from the pace of the run's own last 50 rows.
+
+    A resumed run's own rows: it is not credited with the steps of its parent. None before there is a pace.
+    """
+    history = run.own_history
+    names = list(history.keys())
+    if not total or not names:
+        return None
+    series = history["train/loss" if "train/loss" in names else names[0]]
+    steps, times = series.steps[-50:], series.times[-50:]
+    if len(steps) < 2 or steps[-1] <= steps[0]:
+        return None
+    seconds = float((times[-1] - times[0]) / (steps[-1] - steps[0]) * (total - steps[-1]))
+    return seconds if 0 <= seconds < 1e8 else None
+
+
+def _steps(step: int, total: int | None) -> str:
+    return f"{step}/{total}" if total else str(step)
+
+
+def _number(value: object) -> str:
+    return f"{value:.5g}" if isinstance(value, float) else "" if value is None else str(value)

@@ -1,0 +1,369 @@
+"""Checkpoints that are whole or absent: written beside, synced, hashed, renamed; read without trusting them.
+
+checkpoints/step-000200/
+  model/         what `save_pretrained` wrote: weights without pickle, config, tokenizer
+  state.pt       optimizer and place in the data; `torch.load(weights_only=True)` opens it
+  rank-<r>.pt    each rank's random number generators
+  manifest.json  written last: step, metrics, and the size and SHA-256 of every other file
+"""
+
+import contextlib
+import hashlib
+import math
+import os
+import random
+import shutil
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import Executor, Future, ThreadPoolExecutor
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any, BinaryIO
+
+import numpy as np
+import torch
+from safetensors import SafetensorError
+from safetensors.torch import load_file
+
+from nbtools import rundir
+from nbtools.checkpoints import Checkpoint, checkpoints_in
+from nbtools.errors import CheckpointError
+
+State = dict[str, Any]
+"""Plain values and tensors: what `torch.load(weights_only=True)` opens."""
+
+
+@dataclass
+class Progress:
+    """Where a training is."""
+
+    step: int = 0
+    """Optimizer steps done."""
+    epoch: int = 0
+    position: int = 0
+    """Samples of this epoch done, by all ranks together."""
+    samples: int = 0
+    """Samples done since the very start."""
+
+    def advance(self, effective_batch: int, num_samples: int) -> bool:
+        """Count one optimizer step; returns whether it was the last of its epoch."""
+        self.step += 1
+        self.samples += effective_batch
+        self.position += effective_batch
+        return self.settle(effective_batch, num_samples)
+
+    def settle(self, effective_batch: int, num_samples: int) -> bool:
+        """Go on to the next epoch if too little is left of this one for a step."""
+        ends = self.position + effective_batch > num_samples
+        if ends:
+            self.epoch, self.position = self.epoch + 1, 0
+        return ends
+
+    def steps_left(self, effective_batch: int, num_samples: int, epochs: int) -> int:
+        """Optimizer steps until the end of `epochs` epochs."""
+        if self.epoch >= epochs:
+            return 0
+        later = (epochs - self.epoch - 1) * (num_samples // effective_batch)
+        return (num_samples - self.position) // effective_batch + later
+
+
+# --- writing --------------------------------------------------------------------------------------
+
+
+def save(
+    folder: Path,
+    progress: Progress,
+    *,
+    write_model: Callable[[Path], None],
+    state: Mapping[str, Any],
+    rank_states: Sequence[State],
+    metrics: Mapping[str, float],
+    attempt: int,
+    keep_last: int,
+) -> Path:
+    """Write `folder`/step-… from one process and remove the older ones that need not be kept.
+
+    Every byte is on disk before the name is visible. Hashing and syncing run in threads beside the writing.
+
+    Args:
+        folder: the run's `checkpoints/`.
+        progress: stored with it; `step` names it.
+        write_model: writes the model's files into the folder that it is given.
+        state: whatever else the recipe needs to go on; plain values and tensors.
+        rank_states: `random_state()` and the like of every rank, by rank.
+        metrics: what was measured at this very step.
+        attempt: number of the automatic restart.
+        keep_last: how many of the newest checkpoints to keep.
+
+    Raises:
+        OSError: it could not be written (disk full); nothing is left of it, and older checkpoints are untouched.
+    """
+    final = rundir.RunDir(folder.parent).checkpoint(progress.step)
+    temporary = folder / f".{final.name}.tmp"
+    _remove(temporary)
+    try:
+        (temporary / "model").mkdir(parents=True)
+        with ThreadPoolExecutor(4) as threads:
+            model_files = threads.submit(_save_model, write_model, temporary / "model", threads)
+            states = {"state.pt": {**state, "progress": asdict(progress)}}
+            states |= {f"rank-{rank}.pt": rank_state for rank, rank_state in enumerate(rank_states)}
+            hashed = {name: _save(content, temporary / name, threads) for name, content in states.items()}
+            for path, digest in model_files.result().items():
+                hashed[path.relative_to(temporary).as_posix()] = digest
+            files = {name: digest.result() for name, digest in hashed.items()}
+        manifest = {
+            **asdict(progress),
+            "time": time.time(),
+            "attempt": attempt,
+            "world_size": len(rank_states),
+            "metrics": {name: json_number(value) for name, value in metrics.items()},
+            "files": dict(sorted(files.items())),
+        }
+        rundir.write_json(temporary / "manifest.json", manifest)
+        for path in (temporary / "manifest.json", temporary / "model", temporary):
+            _sync(path)
+        _put_in_place(temporary, final)
+    except BaseException:
+        _remove(temporary)
+        raise
+    prune(folder, progress.step, keep_last)
+    return final
+
+
+def prune(folder: Path, step: int, keep_last: int) -> None:
+    """Keep the `keep_last` newest checkpoints up to `step`, which was just written and is known to be whole.
+
+    Later ones, left by an attempt that went further and was found damaged, are not counted: they could push out
+    the only one that verifies.
+    """
+    older = [checkpoint for checkpoint in checkpoints_in(folder) if checkpoint.step <= step]
+    for checkpoint in older[:-keep_last]:
+        hidden = folder / f".{checkpoint.path.name}.pruned.tmp"
+        with contextlib.suppress(OSError):  # not worth a training
+            checkpoint.path.rename(hidden)  # at once: a half-removed checkpoint is never listed
+            threading.Thread(target=_remove, args=(hidden,), name="prune").start()  # gigabytes take their time
+
+
+def sweep(folder: Path) -> None:
+    """Remove what an interrupted save or removal left behind."""
+    for path in folder.glob(".step-*.tmp"):
+        _remove(path)
+
+
+def json_number(value: float) -> float | str:
+    """Return a number as strict JSON can say it; a diverged loss should stay visible."""
+    return value if math.isfinite(value) else {"nan": "NaN", "inf": "Infinity", "-inf": "-Infinity"}[str(value)]
+
+
+def _sync(path: Path) -> None:
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def _put_in_place(temporary: Path, final: Path) -> None:
+    if final.exists():  # a damaged or abandoned one of an earlier attempt at this step
+        replaced = final.with_name(f".{final.name}.replaced.tmp")
+        _remove(replaced)
+        final.rename(replaced)
+        temporary.rename(final)
+        _remove(replaced)
+    else:
+        temporary.rename(final)
+    _sync(final.parent)
+
+
+def _remove(path: Path) -> None:
+    shutil.rmtree(path, ignore_errors=True)
+
+
+@contextlib.contextmanager
+def _disk_errors() -> Iterator[None]:
+    """Turn what safetensors raises when a write fails into the OSError that it was."""
+    try:
+        yield
+    except SafetensorError as error:
+        raise OSError(str(error)) from error
+
+
+def _save(state: State, path: Path, threads: Executor) -> "Future[dict[str, Any]]":
+    """Write as `torch.save` does and force it to disk, while a thread hashes what is already there.
+
+    A write that fails is an OSError here: torch raises one of several RuntimeErrors after it.
+    """
+    is_written = threading.Event()
+    try:
+        with path.open("wb") as file:
+            hashed = threads.submit(_hash, path, is_written)
+            target = _Target(file)
+            try:
+                torch.save(state, target)  # type: ignore[arg-type]
+            except RuntimeError:
+                if target.error is not None:
+                    raise target.error from None
+                raise
+    finally:
+        is_written.set()
+    _sync(path)  # while the hash catches up
+    return hashed
+
+
+def _hash(path: Path, is_written: threading.Event) -> dict[str, Any]:
+    """Return size and SHA-256 of a file, be it still growing; other threads go on meanwhile."""
+    digest, buffer = hashlib.sha256(), memoryview(bytearray(1 << 20))
+    with path.open("rb", buffering=0) as file:
+        while True:
+            was_written = is_written.is_set()  # asked before reading: nothing can come after
+            if count := file.readinto(buffer):
+                digest.update(buffer[:count])
+            elif was_written:
+                break
+            else:
+                time.sleep(0.001)
+        return {"bytes": file.tell(), "sha256": digest.hexdigest()}
+
+
+def _save_model(
+    write_model: Callable[[Path], None], folder: Path, threads: Executor
+) -> dict[Path, Future[dict[str, Any]]]:
+    with _disk_errors():
+        write_model(folder)
+    is_written = threading.Event()
+    is_written.set()
+    paths = [path for path in sorted(folder.rglob("*")) if path.is_file()]
+    hashed = {path: threads.submit(_hash, path, is_written) for path in paths}
+    for path in paths:
+        _sync(path)
+    return hashed
+
+
+class _Target:
+    """A file that remembers why it could not be written."""
+
+    def __init__(self, file: BinaryIO) -> None:
+        self.error: OSError | None = None
+        self._file = file
+
+    def write(self, data: bytes) -> int:
+        try:
+            return self._file.write(data)
+        except OSError as error:
+            self.error = error
+            raise
+
+    def flush(self) -> None:
+        self._file.flush()
+
+
+# --- reading --------------------------------------------------------------------------------------
+
+
+def open_verified(path: Path) -> Checkpoint:
+    """Return the checkpoint in the folder `path` after every file of it was found to be as it was written.
+
+    Raises:
+        CheckpointError: there is none, or it is incomplete or damaged.
+    """
+    path = path.expanduser().resolve()
+    if not path.is_dir():
+        raise CheckpointError(f"{path}: no such folder; give one such as runs/ID/checkpoints/step-000200")
+    checkpoint = Checkpoint.read(path)
+    checkpoint.verify()
+    return checkpoint
+
+
+def load_state(checkpoint: Path, name: str = "state.pt") -> State:
+    """Read a file of plain values and tensors; a pickle that would run code is refused.
+
+    Raises:
+        CheckpointError: the file cannot be read, or holds something else.
+    """
+    try:
+        state = torch.load(checkpoint / name, map_location="cpu", weights_only=True)
+    except Exception as error:
+        raise CheckpointError(f"{checkpoint / name}: cannot be read: {str(error).splitlines()[0][:200]}") from error
+    if not isinstance(state, dict):
+        raise CheckpointError(f"{checkpoint / name}: holds no state")
+    return state
+
+
+def load_weights(model: torch.nn.Module, folder: Path) -> None:
+    """Load what `save_pretrained` wrote to `folder` into `model`, which must be of the same shape.
+
+    Raises:
+        CheckpointError: weights are missing, left over or of another shape: another model, recipe or vocabulary.
+    """
+    weights: dict[str, torch.Tensor] = {}
+    try:
+        for path in sorted(folder.glob("*.safetensors")):
+            weights.update(load_file(path))
+    except (OSError, SafetensorError) as error:
+        raise CheckpointError(f"{folder}: the weights cannot be read: {error}") from error
+    own = model.state_dict()
+    shared = {name: tensor.data_ptr() for name, tensor in own.items()}
+    present = {shared[name] for name in weights if name in shared}
+    problems = [f"{name} is missing" for name in own if name not in weights and shared[name] not in present]
+    problems += [f"{name} is not part of this model" for name in weights if name not in own]
+    problems += [
+        f"{name} is {tuple(tensor.shape)}, not {tuple(own[name].shape)}"
+        for name, tensor in weights.items()
+        if name in own and tensor.shape != own[name].shape
+    ]
+    if problems:
+        raise CheckpointError(
+            f"{folder}: its weights are of another model ({len(problems)} differences; {problems[0]}); "
+            "resume with the config and dataset that it was trained with"
+        )
+    model.load_state_dict(weights, strict=False)
+
+
+def load_optimizer(optimizer: torch.optim.Optimizer, state: Mapping[str, Any]) -> None:
+    """Load the moments; learning rate, weight decay and the like stay those of the current config."""
+    groups = optimizer.state_dict()["param_groups"]
+    num_expected = sum(len(group["params"]) for group in groups)
+    if len(state) > num_expected:
+        raise CheckpointError(f"the optimizer state is of {len(state)} weights, the model has {num_expected}")
+    optimizer.load_state_dict({"state": dict(state), "param_groups": groups})
+
+
+# --- random numbers -------------------------------------------------------------------------------
+
+
+def seed(number: int) -> None:
+    """Seed every global random number generator of this process."""
+    torch.manual_seed(number)
+    random.seed(number)
+    np.random.seed(number % 2**32)
+
+
+def random_state() -> State:
+    """Return the state of every global random number generator of this process."""
+    version, numbers, gauss = random.getstate()
+    legacy = np.random.get_state(legacy=False)
+    state: State = {
+        "torch": torch.get_rng_state(),
+        "python": [version, list(numbers), gauss],
+        "numpy": [
+            torch.from_numpy(legacy["state"]["key"].astype(np.int64)),
+            int(legacy["state"]["pos"]),
+            int(legacy["has_gauss"]),
+            float(legacy["gauss"]),
+        ],
+    }
+    if torch.cuda.is_available():
+        state["cuda"] = torch.cuda.get_rng_state()
+    return state
+
+
+def set_random_state(state: Mapping[str, Any]) -> None:
+    """Restore what `random_state` returned."""
+    torch.set_rng_state(state["torch"])
+    version, numbers, gauss = state["python"]
+    random.setstate((version, tuple(numbers), gauss))
+    key, position, has_gauss, cached = state["numpy"]
+    np.random.set_state(("MT19937", key.numpy().astype(np.uint32), position, has_gauss, cached))
+    if "cuda" in state and torch.cuda.is_available():
+        torch.cuda.set_rng_state(state["cuda"])

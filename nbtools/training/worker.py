@@ -1,0 +1,399 @@
+"""What a recipe's loop needs from the process it runs in: ranks, phases, stopping, sums, metric rows, checkpoints.
+
+The same code runs under torchrun, on GPUs (NCCL) and CPUs (gloo), and under plain `python` as one process. The loop
+itself belongs to the recipe; nothing here calls back into it.
+"""
+
+import contextlib
+import math
+import os
+import sys
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, TypeVar
+
+import torch
+import torch.distributed as dist
+from torch.distributed.elastic.multiprocessing.errors import record
+from torch.nn.parallel import DistributedDataParallel
+
+from nbtools.config import TrainConfig
+from nbtools.errors import NbtoolsError
+from nbtools.metrics import MetricWriter
+from nbtools.project import Project, find_project
+from nbtools.recipes import recipe_of
+from nbtools.rundir import RunDir, write_json
+from nbtools.training import checkpoint
+from nbtools.training.checkpoint import Progress, State
+from nbtools.training.flags import Flags
+from nbtools.training.process import (
+    Heartbeat,
+    StopRequest,
+    choose_device,
+    claim_run,
+    die_with_agent,
+    failure_of,
+    is_under_torchrun,
+    script_path,
+)
+
+T = TypeVar("T")
+C = TypeVar("C", bound=TrainConfig)
+
+ATTEMPT_VARIABLE = "NBTOOLS_ATTEMPT"
+"""Environment variable with the number of the automatic restart; 1 for the first start."""
+
+_PROGRESS_EVERY_S = 5.0
+_VOTE_EVERY_S = 0.5
+
+
+def run(train: Callable[["Worker", C], None], flags: Flags[C]) -> None:
+    """Run `train(worker, config)` as one rank of a group, or alone, and leave a record of how it ended.
+
+    Raises:
+        SystemExit: code 1 and a message for a mistake of the user's, under plain `python`; a traceback helps nobody.
+    """
+    with StopRequest() as stop:
+
+        @record  # writes the traceback where torchrun asks for it
+        def recorded() -> None:
+            die_with_agent()
+            worker = Worker(flags, stop)
+            try:
+                train(worker, flags.config)
+            except BaseException as error:
+                worker.finish("failed", error)
+                raise
+            worker.finish("stopped" if worker.stopped else "completed")
+
+        try:
+            recorded()
+        except NbtoolsError as error:
+            if is_under_torchrun():
+                raise
+            raise SystemExit(f"{type(error).__name__}: {error}") from None
+
+
+@dataclass(frozen=True)
+class Resumed:
+    """A checkpoint to go on from."""
+
+    state: State
+    """What all ranks share."""
+    rank_state: State
+    """What this rank alone knew; empty if there was no such rank."""
+    weights: Path
+    """Folder of the model."""
+
+    def restore_random_state(self) -> None:
+        """Go on with this rank's random numbers; a rank that is new keeps its own."""
+        if "random" in self.rank_state:
+            checkpoint.set_random_state(self.rank_state["random"])
+
+
+class Worker:
+    """This process among its peers, and its part of the run directory."""
+
+    def __init__(self, flags: Flags[Any], stop: StopRequest) -> None:
+        self.flags = flags
+        self.config: TrainConfig = flags.config
+        self.rank = int(os.environ.get("RANK", "0"))
+        self.local_rank = int(os.environ.get("LOCAL_RANK", "0"))
+        self.world_size = int(os.environ.get("WORLD_SIZE", "1"))
+        self.is_main = self.rank == 0
+        self.device = choose_device(self.local_rank)
+        self.attempt = int(os.environ.get(ATTEMPT_VARIABLE, "1"))
+        self.progress = Progress()
+        self.metrics: dict[str, float] = {}
+        """Last value of every metric."""
+        self.stopped = False
+        self._measured: tuple[int, Mapping[str, float]] = (-1, {})
+        self._away_s = 0.0
+        self._stop = stop
+        self._vote: tuple[dist.Work, torch.Tensor] | None = None
+        self._voted = time.monotonic()
+        self._vote_every, self._steps_to_vote = 1, 0
+        self._control: dist.ProcessGroup | None = None
+        if self.world_size > 1:
+            on_gpu = self.device.type == "cuda"
+            dist.init_process_group("nccl" if on_gpu else "gloo", device_id=self.device if on_gpu else None)
+            # Messages of a few bytes between CPUs, which must not wait for what the GPUs are doing.
+            self._control = dist.new_group(backend="gloo")
+        self.files = RunDir(self.from_main(lambda: claim_run(flags)))
+        self.heartbeat = Heartbeat(self.files, self.rank, stop)
+        self._writer = MetricWriter(self.files.metrics, self.attempt) if self.is_main else None
+        self._said = 0.0
+        self.start_clock()
+        seed_everything(self.config.seed, self.rank, deterministic=self.config.deterministic)
+        if self.is_main:
+            checkpoint.sweep(self.files.checkpoints)
+        for note in flags.notes:
+            self.say(f"note: {note}")
+
+    # --- among peers ------------------------------------------------------------------------------
+
+    def from_main(self, compute: Callable[[], T]) -> T:
+        """Compute something on rank 0 and give it to all ranks, which wait for it.
+
+        An `NbtoolsError` on rank 0 is raised on every rank, so that all of them tell the same cause.
+        """
+        outcome: list[Any] = [None, None]
+        if self.is_main:
+            try:
+                outcome[0] = compute()
+            except NbtoolsError as error:
+                outcome[1] = error
+        if self._control is not None:
+            dist.broadcast_object_list(outcome, src=0, group=self._control)
+        if outcome[1] is not None:
+            raise outcome[1]
+        value: T = outcome[0]
+        return value
+
+    def in_turn(self, compute: Callable[[], T]) -> T:
+        """Compute something on every rank, on rank 0 first: the others then find its downloads."""
+        computed: list[T] = []
+        self.from_main(lambda: computed.append(compute()))
+        return computed[0] if computed else compute()
+
+    def gather(self, value: T) -> list[T]:
+        """Return every rank's value on rank 0, an empty list on the others."""
+        if self._control is None:
+            return [value]
+        values: list[Any] = [None] * self.world_size if self.is_main else []
+        dist.gather_object(value, values if self.is_main else None, dst=0, group=self._control)
+        return values
+
+    def sum(self, values: Sequence[float] | torch.Tensor) -> list[float]:
+        """Add up each of the values over all ranks, in double precision."""
+        total = torch.as_tensor(values, dtype=torch.float64).cpu()
+        if self._control is not None:
+            self.phase("collective")
+            dist.all_reduce(total, group=self._control)
+        return [float(value) for value in total]
+
+    def stop_agreed(self) -> bool:
+        """Whether all ranks stop after this step; call it once per step, on every rank.
+
+        About twice a second a call starts a vote, which the next call counts: it has arrived by then, so nobody waits,
+        and everybody stops after the same step. The ranks agree in the vote itself on how many steps half a second is.
+        """
+        if self._control is None:
+            self.stopped = self._stop.requested
+            return self.stopped
+        self._count_vote()
+        self._steps_to_vote -= 1
+        if not self.stopped and self._steps_to_vote <= 0:
+            now = time.monotonic()
+            step_s = max(now - self._voted, 1e-6) / self._vote_every
+            self._voted = now
+            vote = torch.tensor([int(self._stop.requested), max(1, min(1000, round(_VOTE_EVERY_S / step_s)))])
+            work = dist.all_reduce(vote, op=dist.ReduceOp.MAX, group=self._control, async_op=True)
+            self._vote = None if work is None else (work, vote)
+        return self.stopped
+
+    def _count_vote(self) -> None:
+        if self._vote is not None:
+            work, vote = self._vote
+            work.wait()
+            self._vote, self.stopped = None, bool(vote[0])
+            self._vote_every = self._steps_to_vote = int(vote[1])
+
+    def wrap(self, module: torch.nn.Module) -> torch.nn.Module:
+        """Move a module to this rank's device and let DDP average its gradients."""
+        module = module.to(self.device)
+        if self.world_size == 1:
+            return module
+        on_gpu = self.device.type == "cuda"
+        return DistributedDataParallel(
+            module,
+            device_ids=[self.device.index] if on_gpu else None,
+            gradient_as_bucket_view=True,
+        )
+
+    # --- what the run directory shows -------------------------------------------------------------
+
+    @property
+    def project(self) -> Project:
+        """The project that the script belongs to."""
+        return find_project(script_path().parent)
+
+    def phase(self, name: str) -> None:
+        """Say what this rank is doing now; costs nothing, a thread writes it down once a second."""
+        self.heartbeat.phase = name, self.progress.step, time.time()
+
+    @contextlib.contextmanager
+    def aside(self, name: str) -> Iterator[None]:
+        """A phase that is not training: its time does not count against the throughput."""
+        started = time.monotonic()
+        self.phase(name)
+        yield
+        self._away_s += time.monotonic() - started
+
+    def start_clock(self) -> None:
+        """Begin to measure the throughput."""
+        self._clock = time.monotonic() - self._away_s, self.progress.samples
+
+    def samples_per_s(self) -> float:
+        """Samples of all ranks per second since the last call, evaluation and checkpoints not counted."""
+        (since, samples), now = self._clock, time.monotonic() - self._away_s
+        self.start_clock()
+        return (self.progress.samples - samples) / max(now - since, 1e-9)
+
+    def say(self, text: str) -> None:
+        """Print on rank 0 only."""
+        if self.is_main:
+            print(text, flush=True)
+
+    def describe(self, derived: Mapping[str, Any], *, dataset: str) -> None:
+        """Write config.json and print the banner: what is going to run, on what."""
+        if not self.is_main:
+            return
+        config, world = self.config, self.world_size
+        backend = dist.get_backend() if world > 1 else "none"
+        on_gpu = self.device.type == "cuda"
+        environment = {
+            "device": str(self.device),
+            "device_name": torch.cuda.get_device_name(self.device) if on_gpu else "CPU",
+            "backend": backend,
+            "precision": config.precision,
+            "threads": torch.get_num_threads(),
+            "torch": torch.__version__,
+            "python": sys.version.split()[0],
+        }
+        content = {
+            "recipe": recipe_of(config).key,
+            "config": config.model_dump(mode="json"),
+            "overridden": list(self.flags.overridden),
+            "derived": dict(derived),
+            "environment": environment,
+        }
+        write_json(self.files.config, content)
+        launch = getattr(sys.modules["__main__"], "launch", None)
+        asked = getattr(launch, "nproc_per_node", world)
+        lines = {
+            "processes": (f"{world}, backend {backend}" if world > 1 else "1")
+            + ("" if asked == world else f" (the script's launch says {asked}; what started it wins)"),
+            "devices": f"{environment['device_name']}, {environment['threads']} threads per process",
+            "precision": config.precision,
+            "batch": f"{config.batch_size} per process x {config.gradient_accumulation_steps} accumulated x {world} "
+            f"process{'es' if world > 1 else ''} = {derived['effective_batch']} samples per step",
+            "steps": f"{derived['total_steps']:,} ({derived['steps_per_epoch']:,} per epoch)",
+            "parameters": f"{derived['num_parameters']:,}",
+            "vocabulary": f"{derived['vocab_size']:,}",
+            "dataset": f"{dataset}: {derived['num_train_samples']:,} training and "
+            f"{derived['num_eval_samples']:,} evaluation samples",
+            "run": str(self.files.path),
+            "resumed from": str(self.flags.resume_from or ""),
+            "changed by flags": ", ".join(self.flags.overridden),
+        }
+        rule = "=" * 60
+        rows = [f"{name:<17}{text}" for name, text in lines.items() if text]
+        self.say("\n".join([rule, f"{content['recipe']}: {self.files.id}", rule, *rows, rule]))
+
+    def log(self, values: Mapping[str, float], total_steps: int) -> None:
+        """Append a metric row for the current step (rank 0), and now and then print it."""
+        if not values:
+            return
+        broken = [name for name, value in values.items() if not math.isfinite(value)]
+        if broken and all(math.isfinite(value) for value in self.metrics.values()):
+            self.say(f"warning: {', '.join(broken)} is not finite at step {self.progress.step}; training goes on")
+        self.metrics.update(values)
+        self._measured = self.progress.step, values
+        if self._writer is None:
+            return
+        self._writer.write(self.progress.step, values, samples=self.progress.samples)
+        now = time.monotonic()
+        if now - self._said >= _PROGRESS_EVERY_S or any("eval/" in name for name in values):
+            numbers = "  ".join(f"{name} {value:.4g}" for name, value in values.items())
+            self.say(f"step {self.progress.step}/{total_steps}  {numbers}")
+            self._said = now
+
+    # --- checkpoints and the end ------------------------------------------------------------------
+
+    def save(self, write_model: Callable[[Path], None], state: State, rank_state: State) -> None:
+        """Save a checkpoint of the current step; every rank calls it, rank 0 writes.
+
+        A full disk costs the checkpoint, not the training: older ones stay and a warning is printed.
+
+        Args:
+            write_model: writes the model's files into a folder.
+            state: what all ranks share: optimizer and the like.
+            rank_state: what this rank alone knows; its random number generators are added.
+        """
+        with self.aside("checkpoint"):
+            rank_states = self.gather({**rank_state, "random": checkpoint.random_state()})
+            if not self.is_main:
+                return
+            try:
+                checkpoint.save(
+                    self.files.checkpoints,
+                    self.progress,
+                    write_model=write_model,
+                    state=state,
+                    rank_states=rank_states,
+                    metrics=self._measured[1] if self._measured[0] == self.progress.step else {},
+                    attempt=self.attempt,
+                    keep_last=self.config.keep_last,
+                )
+            except OSError as error:
+                self.say(f"warning: no checkpoint at step {self.progress.step}: {error}; older ones are kept")
+
+    def resumed(self) -> Resumed | None:
+        """Open the checkpoint to go on from, after rank 0 verified every byte; None without `--resume-from`.
+
+        Raises:
+            CheckpointError: it is missing, incomplete or damaged.
+        """
+        folder = self.flags.resume_from
+        if folder is None:
+            return None
+        opened = self.from_main(lambda: checkpoint.open_verified(folder))
+        state = checkpoint.load_state(opened.path)
+        self.progress = Progress(**state["progress"])
+        self.metrics = dict(opened.metrics)
+        known = opened.manifest.get("world_size", 0)
+        rank_state = checkpoint.load_state(opened.path, f"rank-{self.rank}.pt") if self.rank < known else {}
+        effective_batch = self.world_size * self.config.batch_size * self.config.gradient_accumulation_steps
+        if state.get("effective_batch", effective_batch) != effective_batch:
+            self.say(f"note: {effective_batch} samples per step from here on, {state['effective_batch']} until now")
+        elif known != self.world_size:
+            self.say(f"note: {known} processes until now, {self.world_size} from here on; the same samples per step")
+        return Resumed(state, rank_state, opened.path / "model")
+
+    def finish(self, why: str, error: BaseException | None = None) -> None:
+        """Record the end; a failed rank leaves its peers alone, torchrun ends them."""
+        if error is None:
+            self._count_vote()
+            if self._control is not None:
+                self.phase("collective")
+                dist.barrier(group=self._control)  # nobody leaves while a peer still saves
+        self.phase("done" if error is None else self.heartbeat.phase[0])
+        self.heartbeat.close()
+        if self._writer is not None:
+            self._writer.close()
+            failure = None if error is None else failure_of(error, self.rank).to_json()
+            record = {
+                "why": why,
+                "step": self.progress.step,
+                "metrics": {name: checkpoint.json_number(value) for name, value in self.metrics.items()},
+                "failure": failure,
+                "time": time.time(),
+            }
+            with contextlib.suppress(OSError):  # the training itself is done
+                write_json(self.files.finished, record)
+            if error is None:
+                self.say(f"{why} at step {self.progress.step}")
+        if error is None and self.world_size > 1:
+            dist.destroy_process_group()
+
+
+def seed_everything(seed: int, rank: int, *, deterministic: bool) -> None:
+    """Seed this rank's generators: dropout differs between ranks, weights do not (DDP sends rank 0's)."""
+    checkpoint.seed(seed + 1_000_003 * rank)
+    if deterministic:
+        os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
+        torch.use_deterministic_algorithms(True)
+        torch.backends.cudnn.benchmark = False

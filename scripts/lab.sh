@@ -1,0 +1,119 @@
+#!/usr/bin/env bash
+# Sets up the project and opens JupyterLab on the first notebook.
+set -euo pipefail
+
+usage() {
+  cat <<'TEXT'
+usage: bash scripts/lab.sh [--headless | --setup-only] [JUPYTER ARGUMENTS]
+
+  (none)         set up, then open JupyterLab on notebooks/01_launch_ddp.ipynb
+  --headless     set up, then execute a copy of that notebook without a browser and print what came of it;
+                 so too without a terminal, unless there are Jupyter arguments
+  --setup-only   set up, register a kernel called "nbtools" for your other Jupyters, and stop
+
+Everything else goes to JupyterLab, for example --port 9000 or --no-browser.
+NBTOOLS_PYTHON names the Python to build .venv with.
+TEXT
+}
+
+# shellcheck source=scripts/setup.sh
+. "$(dirname -- "${BASH_SOURCE[0]}")/setup.sh"
+
+NOTEBOOK="notebooks/01_launch_ddp.ipynb"
+
+# The value of --port among the Jupyter arguments; empty when there is none.
+port_given() {
+  local previous="" argument
+  for argument in "$@"; do
+    case "$argument" in
+      --port=* | --ServerApp.port=*) printf '%s' "${argument#*=}" ;;
+      *) case "$previous" in --port | --ServerApp.port) printf '%s' "$argument" ;; esac ;;
+    esac
+    previous="$argument"
+  done
+}
+
+register_for_user() {
+  if "$PYTHON" -m ipykernel install --user --name nbtools --display-name "nbtools ($PROJECT_ROOT)" >/dev/null 2>&1; then
+    say "Registered the kernel \"nbtools ($PROJECT_ROOT)\" for your user."
+  else
+    say "The kernel could not be registered for your user (is the home folder writable?); VS Code finds the environment without it."
+  fi
+  say "Python of the project: $PYTHON"
+  say "  VS Code:     open a notebook, Select Kernel > Jupyter Kernel... > nbtools, or Python Environments > $PYTHON"
+  say "  JupyterHub:  open a notebook, Kernel > Change Kernel... > nbtools (reload the page if it is not listed yet)"
+  say "  Terminal:    bash scripts/lab.sh"
+}
+
+say_tunnel() {
+  local port="$1" server ssh_port option=""
+  # SSH_CONNECTION: client address, client port, server address, server port.
+  read -r _ _ server ssh_port <<<"$SSH_CONNECTION"
+  if [ "${ssh_port:-22}" != 22 ]; then
+    option="-p $ssh_port "
+  fi
+  say "This is an SSH session. On your own computer, type"
+  say ""
+  say "    ssh -N -L $port:localhost:$port $option$(id -un)@${server:-HOST}"
+  say ""
+  say "and open there the http://localhost:$port/... address with the token that appears below."
+}
+
+open_lab() {
+  local port arguments=()
+  port="$(port_given "$@")"
+  if [ -z "$port" ]; then
+    port="$(ask "$PYTHON" free-port)"
+    arguments+=(--port "$port")
+  fi
+  if [ "$(id -u)" = 0 ]; then
+    say "Running as root: starting Jupyter with --allow-root."
+    arguments+=(--allow-root)
+  fi
+  if [ -n "${SSH_CONNECTION:-}" ]; then
+    say_tunnel "$port"
+    arguments+=(--no-browser)
+  elif [ "$(uname -s)" = Linux ] && [ -z "${DISPLAY:-}${WAYLAND_DISPLAY:-}${WSL_DISTRO_NAME:-}" ]; then
+    arguments+=(--no-browser) # or a text browser would take over the terminal
+  fi
+  # The whole project is served (the notebook as an argument would serve its folder), and every printed address
+  # leads to the notebook.
+  case " $* " in
+    *".ipynb "* | *default_url*) ;;
+    *) arguments+=("--LabApp.default_url=/lab/tree/$NOTEBOOK") ;;
+  esac
+  exec "$PYTHON" -m jupyterlab ${arguments[@]+"${arguments[@]}"} "$@"
+}
+
+main() {
+  local mode="" jupyter_arguments=()
+  while [ $# -gt 0 ]; do
+    case "$1" in
+      -h | --help)
+        usage
+        exit 0
+        ;;
+      --headless | --setup-only)
+        [ -z "$mode" ] || [ "$mode" = "$1" ] || die 2 "$mode and $1 exclude each other."
+        mode="$1"
+        ;;
+      *) jupyter_arguments+=("$1") ;;
+    esac
+    shift
+  done
+  if [ -n "$mode" ] && [ "${#jupyter_arguments[@]}" -gt 0 ]; then
+    die 2 "$mode starts no JupyterLab, so these say nothing: ${jupyter_arguments[*]}"
+  fi
+  if [ -z "$mode" ] && [ ! -t 1 ] && [ "${#jupyter_arguments[@]}" -eq 0 ]; then
+    mode=--headless
+  fi
+
+  set_up notebook,train
+  case "$mode" in
+    --setup-only) register_for_user ;;
+    --headless) exec "$PYTHON" -m nbtools.notebook.execute "$NOTEBOOK" ;;
+    *) open_lab ${jupyter_arguments[@]+"${jupyter_arguments[@]}"} ;;
+  esac
+}
+
+main "$@"

@@ -1,0 +1,53 @@
+"""mlm_pretraining: masked language modelling, 2 processes x 16 sequences.
+
+In the background as the notebook does it; here and now; on one process, where flags override the values below:
+
+    nbtools launch scripts/mlm_pretraining.py
+    CUDA_VISIBLE_DEVICES= torchrun --standalone --nproc-per-node=2 scripts/mlm_pretraining.py
+    CUDA_VISIBLE_DEVICES= python scripts/mlm_pretraining.py --batch-size 8
+"""
+
+from nbtools import Launch
+from nbtools.recipes import MLMPretrainingConfig
+from nbtools.training.mlm_pretraining import main
+
+launch = Launch(
+    nproc_per_node=2,  # processes
+    gpus=(),
+    omp_num_threads=None,  # threads
+    shutdown_timeout_s=60,  # s
+)
+
+config = MLMPretrainingConfig(
+    batch_size=16,  # sequences per process
+    gradient_accumulation_steps=1,  # forward passes
+    epochs=20,  # epochs
+    max_steps=600,  # steps
+    learning_rate=0.003,
+    lr_schedule="linear",
+    warmup_ratio=0.1,  # of all steps
+    weight_decay=0.01,
+    gradient_clip=1.0,
+    precision="fp32",
+    seed=0,
+    deterministic=False,
+    num_workers=0,  # processes per rank
+    log_every=10,  # steps
+    eval_every=100,  # steps
+    checkpoint_every=200,  # steps
+    checkpoint_epochs=False,
+    keep_last=3,  # checkpoints
+    dataset=None,
+    model_name=None,
+    num_layers=2,  # layers
+    num_heads=4,  # heads
+    hidden_size=128,  # dimensions
+    dropout=0.0,
+    sequence_length=64,  # tokens
+    vocab_size=2000,  # words
+    min_words=5,  # words
+    mask_probability=0.15,
+)
+
+if __name__ == "__main__":
+    main(config)

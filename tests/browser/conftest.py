@@ -1,0 +1,255 @@
+"""A real JupyterLab on a copy of the project, and a page in headless Chromium that acts as a person would."""
+
+import json
+import os
+import secrets
+import shutil
+import socket
+import subprocess
+import sys
+import time
+import urllib.request
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import nbformat
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+# Read at import: the tests themselves run without any NBTOOLS_ variable.
+SCREENSHOTS = os.environ.get("NBTOOLS_SCREENSHOTS")
+DEADLINE_S = 60
+# Opening a notebook connects a kernel some time after its cells appear; what is run before is lost without a word.
+READY = """async () => {
+  const widget = window.jupyterapp?.shell.currentWidget;
+  if (!widget?.sessionContext) return false;
+  await widget.sessionContext.ready;
+  const kernel = widget.sessionContext.session?.kernel;
+  return kernel?.connectionStatus === 'connected' && kernel.status === 'idle';
+}"""
+QUIET = [
+    *("--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--disable-background-networking"),
+    *("--disable-component-update", "--disable-sync", "--force-color-profile=srgb"),
+]
+SETTINGS = {
+    "@jupyterlab/apputils-extension/notification.jupyterlab-settings": {"fetchNews": "false", "checkForUpdates": False},
+    "@jupyterlab/docmanager-extension/plugin.jupyterlab-settings": {"autosave": False},
+}
+
+
+@dataclass
+class Lab:
+    """A Jupyter server on a project of its own."""
+
+    project: Path
+    url: str
+    token: str
+
+    def ask(self, path: str, method: str = "GET") -> Any:
+        """Call the server's REST API."""
+        request = urllib.request.Request(f"{self.url}{path}", method=method)
+        request.add_header("Authorization", f"token {self.token}")
+        with urllib.request.urlopen(request, timeout=30) as answer:
+            text = answer.read()
+        return json.loads(text) if text else None
+
+    def write_notebook(self, name: str, *sources: str) -> str:
+        """Write a notebook of code cells into `notebooks/`; return its path for `Notebook.open`."""
+        notebook = nbformat.v4.new_notebook()
+        notebook.cells = [nbformat.v4.new_code_cell(source) for source in sources]
+        notebook.metadata.kernelspec = {"display_name": "Python 3", "language": "python", "name": "python3"}
+        nbformat.write(notebook, self.project / "notebooks" / name)
+        return f"notebooks/{name}"
+
+
+@dataclass
+class Notebook:
+    """An open notebook in a page."""
+
+    page: Any
+    lab: Lab
+    mistakes: list[str] = field(default_factory=list)
+    """What went wrong in JavaScript: uncaught errors, and errors on the console that name our widgets or none."""
+
+    def open(self, path: str) -> None:
+        """Open a notebook and wait until its kernel is there."""
+        self.page.on("pageerror", lambda error: self.mistakes.append(str(error)))
+        self.page.on("console", self._on_console)
+        self.page.goto(f"{self.lab.url}/doc/tree/{path}?token={self.lab.token}&reset")
+        self.page.locator(".jp-Notebook .jp-Cell").first.wait_for(timeout=DEADLINE_S * 1000)
+        self.wait_ready()
+
+    def _on_console(self, message: Any) -> None:
+        if message.type == "error" and "favicon" not in message.text:
+            self.mistakes.append(message.text)
+
+    def wait_ready(self) -> None:
+        """Wait until the kernel is connected and idle."""
+        self.page.wait_for_function(READY, timeout=DEADLINE_S * 1000)
+
+    def command(self, name: str, **arguments: Any) -> None:
+        """Execute a command of JupyterLab; returns when the command is done."""
+        self.page.evaluate("([name, args]) => window.jupyterapp.commands.execute(name, args)", [name, arguments])
+
+    def run_cell(self, index: int) -> None:
+        """Run one cell, chosen by its index, and wait for it."""
+        self.page.evaluate("index => { window.jupyterapp.shell.currentWidget.content.activeCellIndex = index }", index)
+        self.command("notebook:run-cell")
+
+    def append(self, source: str) -> int:
+        """Add a code cell at the end, run it, and return its index."""
+        index = self.page.evaluate(
+            """source => {
+              const notebook = window.jupyterapp.shell.currentWidget.content;
+              const cells = notebook.model.sharedModel;
+              cells.insertCell(cells.cells.length, {cell_type: 'code', source});
+              return cells.cells.length - 1;
+            }""",
+            source,
+        )
+        self.run_cell(index)
+        return int(index)
+
+    def restart_kernel(self) -> None:
+        """Restart the kernel, as the menu does after the question."""
+        self.page.evaluate("async () => window.jupyterapp.shell.currentWidget.sessionContext.session.kernel.restart()")
+        self.wait_ready()
+
+    def output(self, index: int) -> Any:
+        """Locator of the outputs of a cell, scrolled into view (JupyterLab draws only what is in view)."""
+        self.page.evaluate("index => window.jupyterapp.shell.currentWidget.content.scrollToItem(index)", index)
+        return self.page.locator(f".jp-Notebook .jp-Cell[data-windowed-list-index='{index}'] .jp-Cell-outputArea")
+
+    def shoot(self, name: str, target: Any) -> None:
+        """Save pictures of `target` in both themes, if a folder for them was named."""
+        if SCREENSHOTS is None:
+            return
+        target.scroll_into_view_if_needed()
+        for theme, suffix in (("JupyterLab Dark", "dark"), ("JupyterLab Light", "light")):
+            self.command("apputils:change-theme", theme=theme)
+            # Nobody tells the kernel which theme the page has, so the panel has a button for its picture.
+            for button in target.locator("button:visible", has_text="Dark").all():
+                if ("mod-active" in (button.get_attribute("class") or "")) != (suffix == "dark"):
+                    button.click()
+                    self.page.wait_for_timeout(2000)
+            self.page.wait_for_timeout(500)
+            self.page.mouse.move(0, 0)
+            target.scroll_into_view_if_needed()
+            target.screenshot(path=Path(SCREENSHOTS) / f"{name}-{suffix}.png", animations="disabled")
+
+
+def eventually(condition: Callable[[], Any], what: str, deadline_s: float = DEADLINE_S) -> Any:
+    """Poll until `condition` gives something true; return that."""
+    end = time.monotonic() + deadline_s
+    while time.monotonic() < end:
+        if found := condition():
+            return found
+        time.sleep(0.2)
+    raise AssertionError(f"not within {deadline_s:.0f} s: {what}")
+
+
+@pytest.fixture(name="eventually")
+def _eventually() -> Callable[..., Any]:
+    return eventually
+
+
+@pytest.fixture(scope="session")
+def chromium() -> str:
+    """Path of a Chromium or Chrome."""
+    for name in ("chromium", "chromium-browser", "google-chrome"):
+        if found := shutil.which(name):
+            return found
+    pytest.skip("no Chromium: install it with `apt-get install chromium` (or google-chrome)")
+
+
+@pytest.fixture(scope="session")
+def lab(chromium: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Lab]:
+    """A JupyterLab server on a copy of the project; what it launched is stopped at the end."""
+    home = tmp_path_factory.mktemp("lab")
+    project = home / "project"
+    for folder in ("notebooks", "scripts"):
+        shutil.copytree(ROOT / folder, project / folder, ignore=shutil.ignore_patterns(".ipynb_checkpoints"))
+    shutil.copy(ROOT / "pyproject.toml", project)
+    for name, content in SETTINGS.items():
+        path = home / "settings" / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(json.dumps(content))
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    token = secrets.token_hex(16)
+    environment = {
+        **{name: value for name, value in os.environ.items() if not name.startswith(("NBTOOLS_", "JUPYTER"))},
+        "NBTOOLS_ROOT": str(project),
+        "JUPYTERLAB_SETTINGS_DIR": str(home / "settings"),
+        "JUPYTERLAB_WORKSPACES_DIR": str(home / "workspaces"),
+        "JUPYTER_CONFIG_DIR": str(home / "config"),
+        "JUPYTER_DATA_DIR": str(home / "data"),
+        "JUPYTER_RUNTIME_DIR": str(home / "runtime"),
+        "IPYTHONDIR": str(home / "ipython"),
+    }
+    command = [sys.executable, "-m", "jupyterlab", "--no-browser", "--allow-root", "--expose-app-in-browser"]
+    command += [f"--port={port}", "--ServerApp.port_retries=0", f"--IdentityProvider.token={token}"]
+    log = (home / "server.log").open("wb")
+    server = subprocess.Popen(
+        command, cwd=project, env=environment, stdout=log, stderr=subprocess.STDOUT, start_new_session=True
+    )
+    started = Lab(project, f"http://127.0.0.1:{port}", token)
+    try:
+
+        def answers() -> bool:
+            assert server.poll() is None, (home / "server.log").read_text()[-3000:]
+            with suppress(OSError):
+                return "started" in started.ask("/api/status")
+            return False
+
+        eventually(answers, "the server answers")
+        yield started
+    finally:
+        _stop_runs(project)
+        server.terminate()
+        try:
+            server.wait(timeout=30)
+        except subprocess.TimeoutExpired:
+            server.kill()
+            server.wait()
+        log.close()
+
+
+def _stop_runs(project: Path) -> None:
+    from nbtools.project import Project
+    from nbtools.run import runs
+
+    for run in runs(Project(project)):
+        if not run.state.is_final:
+            run.stop(timeout_s=15)
+
+
+@pytest.fixture(scope="session")
+def browser(chromium: str) -> Iterator[Any]:
+    """Headless Chromium."""
+    from playwright.sync_api import sync_playwright
+
+    with sync_playwright() as playwright:
+        started = playwright.chromium.launch(executable_path=chromium, headless=True, args=QUIET)
+        yield started
+        started.close()
+
+
+@pytest.fixture
+def notebook(lab: Lab, browser: Any) -> Iterator[Notebook]:
+    """A fresh page; its kernel and its runs end with the test."""
+    context = browser.new_context(viewport={"width": 1100, "height": 2000}, device_scale_factor=1.5)
+    page = context.new_page()
+    page.set_default_timeout(DEADLINE_S * 1000)
+    try:
+        yield Notebook(page, lab)
+    finally:
+        context.close()
+        for session in lab.ask("/api/sessions"):
+            with suppress(OSError):
+                lab.ask(f"/api/sessions/{session['id']}", "DELETE")
+        _stop_runs(lab.project)

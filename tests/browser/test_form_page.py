@@ -1,0 +1,101 @@
+"""The form as a person meets it: typing, mistakes, hostile text, and the question before a script is replaced."""
+
+from typing import Any
+
+import pytest
+
+pytestmark = [pytest.mark.browser, pytest.mark.slow]
+
+FORM = 'import nbtools as nt\nform = nt.ConfigForm(name="experiment")\nform'
+
+
+@pytest.fixture
+def form(notebook: Any) -> Any:
+    """Locator of an open form for a script that does not exist yet."""
+    (notebook.lab.project / "scripts" / "experiment.py").unlink(missing_ok=True)
+    notebook.open(notebook.lab.write_notebook("form.ipynb", FORM))
+    notebook.run_cell(0)
+    return notebook.output(0).locator(".nbtools-form")
+
+
+def test_wrong_value_is_marked_in_place_and_disables_the_buttons(notebook: Any, form: Any) -> None:
+    write, launch = form.get_by_role("button", name="Write script"), form.get_by_role("button", name="Launch")
+    rate = form.get_by_label("learning_rate")
+    assert write.is_enabled()
+    notebook.shoot("form", form)
+
+    rate.fill("-1")
+    row = form.locator(".nbtools-row", has=notebook.page.get_by_label("learning_rate"))
+    row.get_by_text("must be > 0").wait_for()
+    form.get_by_text("Cannot write or launch: learning_rate: must be > 0").wait_for()
+    assert write.is_disabled()
+    assert launch.is_disabled()
+    notebook.shoot("form-mistake", form)
+
+    rate.fill("3e-4")
+    form.get_by_text("Cannot write or launch").wait_for(state="detached")
+    assert write.is_enabled()
+    assert notebook.mistakes == []
+
+
+def test_hostile_text_is_shown_literally(notebook: Any, form: Any) -> None:
+    hostile = '<img src=x onerror="window.hurt = true">'
+    form.get_by_label("script").fill(hostile)
+    form.get_by_text("must start with a letter").first.wait_for()
+    form.get_by_label("dataset").fill(f"/nowhere/{hostile}")
+    form.get_by_text("Cannot write or launch: script").wait_for()
+    form.get_by_label("script").fill("plain_name")
+    form.get_by_text("no such file or folder").first.wait_for()
+    form.get_by_label("max_steps").fill(hostile)
+    form.get_by_text(f"'{hostile}' is not a whole number").first.wait_for()
+
+    assert form.locator("img").count() == 0
+    assert notebook.page.evaluate("() => window.hurt") is None
+    assert notebook.mistakes == []
+
+
+def test_overwriting_a_script_edited_by_hand_asks_first(notebook: Any, form: Any) -> None:
+    name = form.get_by_label("script").input_value()
+    script = notebook.lab.project / "scripts" / f"{name}.py"
+    write = form.get_by_role("button", name="Write script")
+    form.get_by_label("learning_rate").fill("0.005")
+    write.click()
+    form.get_by_text(f"Wrote {script}").wait_for()
+    edited = script.read_text().replace("learning_rate=0.005,", "learning_rate=0.02,  # steeper")
+    script.write_text(edited)
+
+    write.click()
+    form.get_by_text("learning_rate is 0.02 there, 0.005 here").wait_for()
+    notebook.shoot("form-question", form)
+    form.get_by_role("button", name="Keep").click()
+    form.get_by_role("button", name="Overwrite").wait_for(state="hidden")
+    assert script.read_text() == edited
+
+    write.click()
+    form.get_by_role("button", name="Load into form").click()
+    form.get_by_text("was 0.005").wait_for()
+    assert form.get_by_label("learning_rate").input_value() == "0.02"
+    notebook.shoot("form-loaded", form)
+
+    form.get_by_label("learning_rate").fill("0.01")
+    write.click()
+    form.get_by_role("button", name="Overwrite").click()
+    form.get_by_text(f"Wrote {script}").wait_for()
+    assert "learning_rate=0.01,\n" in script.read_text()
+    assert notebook.mistakes == []
+
+
+def test_preset_fills_the_fields_and_counts_later_changes(notebook: Any, form: Any) -> None:
+    form.get_by_label("preset").select_option("2gpu_standard")
+    form.get_by_text("2 GPUs, total batch 64").wait_for()
+    assert form.get_by_label("precision").input_value() == "bf16"
+    form.get_by_label("batch_size").fill("8")
+    form.get_by_label("epochs").fill("2")
+    form.get_by_text("+ 2 changes").wait_for()
+    form.get_by_role("button", name="More settings").click()
+    form.get_by_label("weight_decay").wait_for()
+    notebook.shoot("form-preset", form)
+    form.get_by_role("button", name="Reset").click()
+    form.get_by_text("+ 2 changes").wait_for(state="detached")
+    assert form.get_by_label("batch_size").input_value() == "32"
+    assert notebook.mistakes == []

@@ -1,0 +1,143 @@
+"""Notebook 01 as a person meets it: run all, press the buttons, restart the kernel, come back."""
+
+import time
+from pathlib import Path
+from typing import Any
+
+import nbformat
+import pytest
+
+from nbtools.metrics import MetricWriter
+from nbtools.project import Project
+from nbtools.run import Run, RunState, runs
+from nbtools.rundir import RunDir, write_json
+
+pytestmark = [pytest.mark.browser, pytest.mark.slow, pytest.mark.timeout(900)]
+
+ROOT = Path(__file__).resolve().parents[2]
+CELLS = {
+    cell.id: index
+    for index, cell in enumerate(nbformat.read(ROOT / "notebooks" / "01_launch_ddp.ipynb", as_version=4).cells)
+}
+TRAINING_S = 400
+
+
+def image_of(panel: Any) -> str:
+    """The picture of a panel, as the page has it."""
+    return str(
+        panel.locator("img").first.evaluate(
+            """async image => {
+              const bytes = await (await fetch(image.src)).arrayBuffer();
+              const hash = await crypto.subtle.digest('SHA-256', bytes);
+              return [...new Uint8Array(hash)].map(byte => byte.toString(16)).join('');
+            }"""
+        )
+    )
+
+
+def changes(panel: Any, eventually: Any) -> bool:
+    before = image_of(panel)
+    return bool(eventually(lambda: image_of(panel) != before, "the picture changes"))
+
+
+def test_from_run_all_to_a_run_that_outlives_its_kernel(notebook: Any, eventually: Any) -> None:
+    page, project = notebook.page, Project(notebook.lab.project)
+    notebook.open("notebooks/01_launch_ddp.ipynb")
+    notebook.output(CELLS["attach"]).locator("[data-mime-type='image/png'] img").wait_for()
+    notebook.output(CELLS["form"]).get_by_text("ConfigForm(").wait_for()
+    assert page.get_by_text("Error displaying widget").count() == 0
+    notebook.shoot("stored", page.locator(".jp-NotebookPanel"))
+
+    # Run all: the panel is live while the cell that waits for the run blocks the kernel.
+    page.evaluate("() => { window.jupyterapp.commands.execute('notebook:run-all-cells') }")
+    form = notebook.output(CELLS["form"]).locator(".nbtools-form")
+    form.get_by_role("button", name="Launch").wait_for()
+    notebook.shoot("form", form)
+    notebook.shoot("notebook", page.locator(".jp-NotebookPanel"))
+    panel = notebook.output(CELLS["watch"])
+    panel.get_by_text("RUNNING").first.wait_for()
+    panel.locator("img").first.wait_for()
+    run = Run(runs(project)[0].dir)
+    eventually(lambda: run.step >= 150, "150 steps", TRAINING_S)
+    assert changes(panel, eventually)
+    assert not run.state.is_final, "the training was over before the page was looked at"
+    notebook.shoot("running", panel)
+
+    eventually(lambda: run.state.is_final, "the training ends", TRAINING_S)
+    assert run.state is RunState.SUCCEEDED
+    notebook.output(CELLS["picture"]).get_by_text("curves.png").wait_for()
+    notebook.wait_ready()
+    notebook.output(CELLS["result"]).get_by_text("nats better").wait_for()
+    assert page.locator("[data-mime-type='application/vnd.jupyter.stderr']").count() == 0
+    notebook.shoot("finished", notebook.output(CELLS["attach"]))
+
+    # The buttons: a run that would last for hours, started twice and still one.
+    form = notebook.output(CELLS["form"]).locator(".nbtools-form")
+    form.get_by_label("script").fill("long_run")
+    form.get_by_label("max_steps").fill("1_000_000")
+    form.get_by_label("epochs").fill("100_000")
+    form.get_by_role("button", name="More settings").click()
+    form.get_by_label("warmup_ratio").fill("0.0001")
+    form.get_by_role("button", name="Fewer settings").click()
+    form.get_by_role("button", name="Write script").click()
+    form.get_by_text("Wrote ").wait_for()
+    assert (project.scripts / "long_run.py").is_file()
+    form.get_by_role("button", name="Launch").click()
+    form.get_by_role("button", name="Launch").click()
+    form.get_by_text("Launched ").wait_for()
+    long_run = Run(runs(project)[0].dir)
+    form.locator("img").wait_for()
+    eventually(lambda: long_run.step >= 60, "60 steps", TRAINING_S)
+    assert changes(form, eventually)
+    assert [found.name for found in runs(project)] == ["long_run", "mlm_pretraining"]
+    notebook.shoot("launched", form)
+
+    # A new kernel knows nothing, and one cell brings everything back.
+    notebook.restart_kernel()
+    assert long_run.state is RunState.RUNNING
+    notebook.run_cell(CELLS["attach"])
+    panel = notebook.output(CELLS["attach"])
+    panel.get_by_text(long_run.id).first.wait_for()
+    panel.get_by_text("RUNNING").first.wait_for()
+    assert changes(panel, eventually)
+    notebook.shoot("reattached", panel)
+
+    panel.get_by_role("button", name="Stop").click()
+    eventually(lambda: long_run.state is RunState.STOPPED, "the run stops")
+    panel.get_by_text("STOPPED").first.wait_for()
+    assert long_run.checkpoints[-1].step == long_run.step
+    panel.locator("[data-mime-type='image/png'] img").wait_for()
+    notebook.shoot("stopped", panel)
+
+    notebook.restart_kernel()
+    notebook.run_cell(CELLS["attach"])
+    panel.get_by_text("STOPPED").first.wait_for()
+    assert notebook.mistakes == []
+
+
+def test_hostile_names_and_log_lines_are_shown_literally(notebook: Any) -> None:
+    hostile = "<img src=x onerror=window.hurt=1><script>window.hurt=2<\\u002fscript>$\\frac{1}{0}$"
+    run = RunDir.create(notebook.lab.project / "runs", "<img src=x onerror=window.hurt=3>")
+    write_json(
+        run.launch, {"name": hostile, "script": f"/{hostile}.py", "recipe": None, "args": [], "time": time.time()}
+    )
+    failure = {"rank": 0, "host": hostile, "exitcode": 1, "signal": None, "message": hostile, "traceback": hostile}
+    write_json(run.finished, {"why": "failed", "step": 2, "metrics": {}, "failure": failure, "time": time.time()})
+    write_json(
+        run.heartbeat(0), {"rank": 0, "pid": 1, "host": hostile, "step": 2, "phase": hostile, "time": time.time()}
+    )
+    run.log.write_text(f"before\n{hostile}\n\x1b[31m{hostile}\x1b[0m\nlast line\n")
+    with MetricWriter(run.metrics) as writer:
+        for step in (1, 2):
+            writer.write(step, {"train/loss": 1.0, hostile: float(step)})
+
+    shown = f"import nbtools as nt\nrun = nt.Run({run.id!r})\nnt.LivePlot(run)"
+    notebook.open(notebook.lab.write_notebook("hostile.ipynb", shown, "run", "nt.runs()", "nt.LivePlot(run).widget"))
+    for index in range(4):
+        notebook.run_cell(index)
+        notebook.output(index).get_by_text("window.hurt").first.wait_for()
+    notebook.output(0).get_by_text("last line").first.wait_for()
+    notebook.page.wait_for_timeout(500)
+    assert notebook.page.evaluate("() => window.hurt") is None
+    assert notebook.page.locator(".jp-Notebook img[src='x']").count() == 0
+    assert notebook.mistakes == []

@@ -1,0 +1,114 @@
+"""What every test runs under: no settings of a surrounding run, and no silent skips where CI forbids them."""
+
+import functools
+import os
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Generator, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from nbtools.processes import members, sweep
+from nbtools.project import Project
+from nbtools.run import Run
+from nbtools.rundir import RunDir, acquire_lock, write_json
+
+NO_SKIP = bool(os.environ.get("NBTOOLS_NO_SKIP"))
+
+
+@pytest.fixture(autouse=True)
+def _no_surrounding_run(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Take away what torchrun, the launcher or a shell would set, so that a test sees only what it sets itself."""
+    for name in list(os.environ):
+        if (name.startswith("NBTOOLS_") and name != "NBTOOLS_NO_SKIP") or name.startswith("TORCHELASTIC_"):
+            monkeypatch.delenv(name)
+    for name in ("RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT"):
+        monkeypatch.delenv(name, raising=False)
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Skip the tests marked `gpu` where torch sees no CUDA device; torch is imported only if there are any."""
+    gpu_items = [item for item in items if item.get_closest_marker("gpu")]
+    if not gpu_items:
+        return
+    import torch
+
+    if not torch.cuda.is_available():
+        for item in gpu_items:
+            item.add_marker(pytest.mark.skip(reason="no CUDA device"))
+
+
+def _forbid_skip(report: Any) -> None:
+    """Turn a skip into a failure; an expected failure (xfail) is reported as skipped too and stays what it is."""
+    if report.outcome == "skipped" and not hasattr(report, "wasxfail"):
+        reason = report.longrepr[2] if isinstance(report.longrepr, tuple) else report.longrepr
+        report.outcome = "failed"
+        report.longrepr = f"{report.nodeid}: only tests marked gpu may be skipped here (NBTOOLS_NO_SKIP): {reason}"
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    report = yield
+    if NO_SKIP and item.get_closest_marker("gpu") is None:
+        _forbid_skip(report)
+    return report
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_make_collect_report() -> Generator[None, pytest.CollectReport, pytest.CollectReport]:
+    report = yield
+    if NO_SKIP:
+        _forbid_skip(report)
+    return report
+
+
+# --- runs on torch-free programs ------------------------------------------------------------------
+
+PROGRAMS = Path(__file__).parent / "programs"
+
+
+@pytest.fixture
+def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Project]:
+    """Make a project of the test's own; afterwards no process of any run in it is alive."""
+    for name in ("scripts", "runs"):
+        (tmp_path / name).mkdir()
+    monkeypatch.setenv("NBTOOLS_ROOT", str(tmp_path))
+    yield Project(tmp_path)
+    for folder in tmp_path.glob("runs/*"):
+        sweep(functools.partial(members, RunDir(folder)), grace_s=0)
+
+
+@pytest.fixture
+def supervised(project: Project) -> Iterator[Callable[..., Run]]:
+    """Start any command under the real supervisor, as the launcher does, from a launch.json made by hand."""
+    started: list[subprocess.Popen[bytes]] = []
+
+    def start(*argv: str | Path, name: str = "fake", shutdown_timeout_s: float = 5, **more: Any) -> Run:
+        run = RunDir(RunDir.create(project.runs, name).path.resolve())
+        lock = acquire_lock(run.lock)
+        assert lock is not None
+        content = {"name": name, "argv": [str(part) for part in argv], "cwd": str(project.root), "time": time.time()}
+        write_json(run.launch, {**content, "launch": {"shutdown_timeout_s": shutdown_timeout_s}, **more})
+        with run.supervisor_log.open("wb") as log:
+            supervisor = subprocess.Popen(
+                [sys.executable, "-P", "-m", "nbtools.supervisor", str(run.path), "--lock-fd", str(lock)],
+                env={**os.environ, "NBTOOLS_RUN_ID": run.id, "NBTOOLS_RUN_DIR": str(run.path)},
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=subprocess.STDOUT,
+                pass_fds=(lock,),
+                start_new_session=True,
+            )
+        os.close(lock)
+        started.append(supervisor)
+        threading.Thread(target=supervisor.wait, daemon=True).start()
+        return Run(run.path)
+
+    yield start
+    for supervisor in started:
+        supervisor.kill()
+        supervisor.wait()

@@ -1,0 +1,292 @@
+"""Checkpoints: whole or absent, every byte checked, nothing executed, the run goes on without a disk."""
+
+import contextlib
+import json
+import math
+import random
+import resource
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from transformers import ModernBertConfig, ModernBertForMaskedLM
+
+from nbtools.checkpoints import checkpoints_in, newest_verified
+from nbtools.errors import CheckpointError
+from nbtools.training import checkpoint
+from nbtools.training.checkpoint import Progress
+
+
+@pytest.fixture(scope="module")
+def model() -> ModernBertForMaskedLM:
+    return tiny_model()
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    path = tmp_path / "run" / "checkpoints"
+    path.mkdir(parents=True)
+    return path
+
+
+def tiny_model(**changes: int) -> ModernBertForMaskedLM:
+    settings = {
+        "vocab_size": 50,
+        "hidden_size": 8,
+        "intermediate_size": 8,
+        "num_hidden_layers": 1,
+        "num_attention_heads": 2,
+        "pad_token_id": 0,
+        "cls_token_id": 1,
+        "bos_token_id": 1,
+        "sep_token_id": 2,
+        "eos_token_id": 2,
+    }
+    return ModernBertForMaskedLM(ModernBertConfig(**{**settings, **changes}))
+
+
+def save(folder: Path, model: ModernBertForMaskedLM, step: int, **changes: Any) -> Path:
+    arguments: dict[str, Any] = {
+        "write_model": model.save_pretrained,
+        "state": {"optimizer": {0: {"exp_avg": torch.arange(4.0)}}, "effective_batch": 8},
+        "rank_states": [{"random": checkpoint.random_state()}, {"random": checkpoint.random_state()}],
+        "metrics": {"eval/loss": 2.5},
+        "attempt": 1,
+        "keep_last": 3,
+    }
+    return checkpoint.save(folder, Progress(step=step, epoch=1, position=8, samples=80), **{**arguments, **changes})
+
+
+# --- writing --------------------------------------------------------------------------------------
+
+
+def test_a_checkpoint_has_the_promised_files_and_verifies(folder: Path, model: ModernBertForMaskedLM) -> None:
+    path = save(folder, model, 200)
+    assert path == folder / "step-000200"
+    names = {file.relative_to(path).as_posix() for file in path.rglob("*") if file.is_file()}
+    assert names >= {"manifest.json", "state.pt", "rank-0.pt", "rank-1.pt", "model/model.safetensors"}
+    (listed,) = checkpoints_in(folder)
+    listed.verify()
+    assert names == {*listed.manifest["files"], "manifest.json"}
+    assert listed.metrics == {"eval/loss": 2.5}
+    for key, value in {"epoch": 1, "samples": 80, "attempt": 1, "world_size": 2, "format": 1}.items():
+        assert listed.manifest[key] == value
+    assert [entry.name for entry in folder.iterdir()] == ["step-000200"]
+
+
+def test_what_was_saved_is_what_is_loaded(folder: Path, model: ModernBertForMaskedLM) -> None:
+    path = save(folder, model, 200)
+    state = checkpoint.load_state(path)
+    assert Progress(**state["progress"]) == Progress(step=200, epoch=1, position=8, samples=80)
+    assert torch.equal(state["optimizer"][0]["exp_avg"], torch.arange(4.0))
+    other = tiny_model()
+    checkpoint.load_weights(other, path / "model")
+    for name, weight in model.state_dict().items():
+        assert torch.equal(weight, other.state_dict()[name]), name
+    published = ModernBertForMaskedLM.from_pretrained(path / "model")
+    assert torch.equal(published.decoder.weight, model.decoder.weight)
+
+
+def test_a_diverged_metric_stays_visible_in_strict_json(folder: Path, model: ModernBertForMaskedLM) -> None:
+    path = save(folder, model, 1, metrics={"train/loss": math.nan, "train/grad_norm": math.inf, "a/b": -math.inf})
+
+    def refuse(constant: str) -> None:
+        raise AssertionError(constant)
+
+    content = json.loads((path / "manifest.json").read_text(), parse_constant=refuse)
+    assert content["metrics"] == {"train/loss": "NaN", "train/grad_norm": "Infinity", "a/b": "-Infinity"}
+    assert math.isnan(checkpoints_in(folder)[0].metrics["train/loss"])
+
+
+def test_only_the_newest_are_kept(folder: Path, model: ModernBertForMaskedLM) -> None:
+    for step in (2, 4, 10, 100):
+        save(folder, model, step, keep_last=2)
+    for thread in threading.enumerate():
+        if thread.name == "prune":  # removes beside the training
+            thread.join()
+    assert sorted(entry.name for entry in folder.iterdir()) == ["step-000010", "step-000100"]
+
+
+def test_damaged_later_checkpoints_never_push_out_the_one_that_verifies(
+    folder: Path, model: ModernBertForMaskedLM
+) -> None:
+    for step in (10, 20, 30):
+        save(folder, model, step)
+    for step in (20, 30):
+        (folder / f"step-{step:06d}" / "state.pt").write_bytes(b"")
+    save(folder, model, 15, keep_last=1)  # an attempt that went on from step 10
+    newest, _ = newest_verified(folder)
+    assert newest is not None
+    assert newest.step == 15
+
+
+def test_saving_a_step_again_replaces_it(folder: Path, model: ModernBertForMaskedLM) -> None:
+    save(folder, model, 5)
+    (folder / "step-000005" / "state.pt").write_bytes(b"damaged")
+    save(folder, model, 5, metrics={"eval/loss": 1.0})
+    (listed,) = checkpoints_in(folder)
+    listed.verify()
+    assert listed.metrics == {"eval/loss": 1.0}
+    assert [entry.name for entry in folder.iterdir()] == ["step-000005"]
+
+
+@contextlib.contextmanager
+def full_disk(num_bytes: int) -> Iterator[None]:
+    """No file may grow beyond so many bytes, as on a full disk; held no longer than needed, for pytest writes too."""
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (num_bytes, before[1]))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+
+
+@pytest.mark.parametrize("limit", [500, 2_000, 100_000])  # hits config.json, the weights, state.pt
+def test_a_full_disk_leaves_the_older_checkpoint_and_nothing_else(
+    folder: Path, model: ModernBertForMaskedLM, limit: int
+) -> None:
+    save(folder, model, 5, keep_last=1)
+    with pytest.raises(OSError), full_disk(limit):
+        save(folder, model, 6, keep_last=1, state={"big": torch.zeros(100_000)})
+    (listed,) = checkpoints_in(folder)
+    assert listed.step == 5
+    listed.verify()
+    assert [entry.name for entry in folder.iterdir()] == ["step-000005"]
+
+
+def test_an_error_that_is_not_the_disk_s_is_not_taken_for_one(folder: Path) -> None:
+    def broken(folder: Path) -> None:
+        raise RuntimeError("a bug")
+
+    with pytest.raises(RuntimeError, match="a bug"):
+        save(folder, tiny_model(), 5, write_model=broken)
+    assert list(folder.iterdir()) == []
+
+
+def test_leftovers_of_a_killed_save_are_swept(folder: Path, model: ModernBertForMaskedLM) -> None:
+    save(folder, model, 5)
+    (folder / ".step-000006.tmp" / "model").mkdir(parents=True)
+    (folder / ".step-000006.tmp" / "state.pt").write_bytes(b"half")
+    assert [listed.step for listed in checkpoints_in(folder)] == [5]
+    checkpoint.sweep(folder)
+    assert [entry.name for entry in folder.iterdir()] == ["step-000005"]
+
+
+# --- reading --------------------------------------------------------------------------------------
+
+FILES = ["model/model.safetensors", "model/config.json", "state.pt", "rank-1.pt", "manifest.json"]
+DAMAGE: dict[str, Callable[[Path], object]] = {
+    "deleted": lambda path: path.unlink(),
+    "emptied": lambda path: path.write_bytes(b""),
+    "truncated": lambda path: path.write_bytes(path.read_bytes()[:-7]),
+    "flipped": lambda path: path.write_bytes(flipped(path.read_bytes())),
+}
+
+
+def flipped(content: bytes) -> bytes:
+    middle = len(content) // 2
+    return content[:middle] + bytes([content[middle] ^ 1]) + content[middle + 1 :]
+
+
+# A flipped bit in the manifest may fall into a number that nobody can check: it holds the hashes and has none itself.
+@pytest.mark.parametrize(
+    ("name", "damage"),
+    [(name, damage) for name in FILES for damage in DAMAGE if (name, damage) != ("manifest.json", "flipped")],
+)
+def test_a_damaged_file_is_noticed_and_named(
+    folder: Path, model: ModernBertForMaskedLM, name: str, damage: str
+) -> None:
+    path = save(folder, model, 5)
+    checkpoint.open_verified(path)
+    DAMAGE[damage](path / name)
+    with pytest.raises(CheckpointError, match=name.replace(".", r"\.")):
+        checkpoint.open_verified(path)
+
+
+def test_a_missing_checkpoint_is_a_clear_error(folder: Path) -> None:
+    with pytest.raises(CheckpointError, match="no such folder"):
+        checkpoint.open_verified(folder / "step-000200")
+
+
+class Malicious:
+    """A pickle that would touch a file."""
+
+    def __init__(self, victim: Path) -> None:
+        self.victim = victim
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return Path.touch, (self.victim,)
+
+
+def test_a_malicious_pickle_is_refused_and_never_runs(
+    folder: Path, model: ModernBertForMaskedLM, tmp_path: Path
+) -> None:
+    victim = tmp_path / "victim"
+    path = save(folder, model, 5, state={"optimizer": Malicious(victim)})
+    checkpoint.open_verified(path)  # every hash is right: only the way of loading protects
+    with pytest.raises(CheckpointError, match=r"state\.pt"):
+        checkpoint.load_state(path)
+    assert not victim.exists()
+
+
+def test_weights_of_another_model_are_refused(folder: Path, model: ModernBertForMaskedLM) -> None:
+    path = save(folder, model, 5)
+    with pytest.raises(CheckpointError, match="of another model"):
+        checkpoint.load_weights(tiny_model(vocab_size=60), path / "model")
+    with pytest.raises(CheckpointError, match="is missing"):
+        checkpoint.load_weights(tiny_model(num_hidden_layers=2), path / "model")
+
+
+def test_a_resumed_optimizer_has_its_moments_and_the_config_s_settings(model: ModernBertForMaskedLM) -> None:
+    def optimizer(weight_decay: float) -> torch.optim.AdamW:
+        return torch.optim.AdamW(tiny.parameters(), lr=1e-3, weight_decay=weight_decay)
+
+    tiny = torch.nn.Linear(3, 2)
+    first = optimizer(0.1)
+    tiny(torch.ones(3)).sum().backward()
+    first.step()
+    second = optimizer(0.5)
+    checkpoint.load_optimizer(second, first.state_dict()["state"])
+    assert second.param_groups[0]["weight_decay"] == 0.5
+    assert torch.equal(second.state[tiny.weight]["exp_avg"], first.state[tiny.weight]["exp_avg"])
+    assert second.state[tiny.weight]["step"] == 1
+    with pytest.raises(CheckpointError, match="optimizer state"):
+        checkpoint.load_optimizer(torch.optim.AdamW([torch.zeros(2)]), first.state_dict()["state"])
+
+
+def test_random_numbers_go_on_where_they_stopped(folder: Path, model: ModernBertForMaskedLM) -> None:
+    checkpoint.seed(7)
+    np.random.standard_normal()  # leaves a cached second number behind
+    path = save(folder, model, 5)
+
+    def draw() -> list[float]:
+        return [random.random(), float(np.random.standard_normal()), float(np.random.rand()), float(torch.rand(()))]
+
+    expected = draw()
+    checkpoint.seed(8)
+    checkpoint.set_random_state(checkpoint.load_state(path, "rank-1.pt")["random"])
+    assert draw() == expected
+
+
+# --- progress -------------------------------------------------------------------------------------
+
+
+def test_progress_counts_to_the_end_of_the_last_epoch() -> None:
+    progress = Progress()
+    assert progress.steps_left(8, 50, epochs=3) == 18
+    ends = [progress.advance(8, 50) for _ in range(18)]
+    assert [step for step, ended in enumerate(ends, start=1) if ended] == [6, 12, 18]
+    assert progress == Progress(step=18, epoch=3, position=0, samples=144)
+    assert progress.steps_left(8, 50, epochs=3) == 0
+
+
+def test_progress_goes_on_with_another_batch() -> None:
+    progress = Progress(step=2, epoch=0, position=16, samples=16)
+    assert progress.steps_left(4, 50, epochs=1) == 8
+    assert progress.steps_left(40, 50, epochs=2) == 1
+    assert progress.settle(40, 50)
+    assert (progress.epoch, progress.position) == (1, 0)

@@ -1,0 +1,358 @@
+"""The command line, end to end: a project in a temporary folder, real processes, exit codes."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from nbtools.project import Project
+from nbtools.run import Run, runs
+from nbtools.script import read_script
+
+NBTOOLS = [sys.executable, "-m", "nbtools"]
+
+PRINTS_LOSSES = """\
+import os, sys, time
+for step in range(1, 6):
+    if os.environ["RANK"] == "0":
+        print(f"step {step} loss {5 / step}", flush=True)
+print("arguments", sys.argv[1:], flush=True)
+"""
+FAILS = "raise ValueError('boom')\n"
+SLEEPS = "import time\nprint('\\x1b[31mready\\x1b[0m \\x1b]0;evil\\x07', flush=True)\ntime.sleep(600)\n"
+
+
+@pytest.fixture
+def root(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """A project, left without a process of its runs whatever happens."""
+    (tmp_path / "scripts").mkdir()
+    (tmp_path / "runs").mkdir()
+    monkeypatch.setenv("NBTOOLS_ROOT", str(tmp_path))
+    monkeypatch.setenv("COLUMNS", "200")
+    monkeypatch.chdir(tmp_path)
+    yield tmp_path
+    for run in runs(Project(tmp_path)):
+        if not run.state.is_final:
+            run.stop(timeout_s=5)
+
+
+def nbtools(*args: str, code: int | None = 0, timeout_s: float = 120) -> subprocess.CompletedProcess[str]:
+    done = subprocess.run(
+        [*NBTOOLS, *args], capture_output=True, text=True, encoding="utf-8", timeout=timeout_s, check=False
+    )
+    assert "Traceback" not in done.stderr, done.stderr
+    if code is not None:
+        assert done.returncode == code, (done.stdout, done.stderr)
+    return done
+
+
+def foreign(root: Path, text: str, name: str = "train") -> str:
+    path = root / "scripts" / f"{name}_1.py"
+    path.write_text(text)
+    return str(path.relative_to(root))
+
+
+def wait_for(condition: Any, timeout_s: float = 60) -> None:
+    deadline = time.monotonic() + timeout_s
+    while not condition():
+        assert time.monotonic() < deadline, "timed out"
+        time.sleep(0.05)
+
+
+# --- recipes and scripts ---
+
+
+def test_recipes_and_presets_are_listed(root: Path) -> None:
+    assert "mlm_pretraining" in nbtools("recipes").stdout
+    assert "batch_size" in nbtools("recipes", "mlm_pretraining").stdout
+    listed = nbtools("presets").stdout
+    assert "cpu_demo" in listed
+    assert nbtools("presets", "mlm_pretraining").stdout == listed
+
+
+def test_new_writes_a_script_and_prints_its_path(root: Path) -> None:
+    arguments = ["--preset", "cpu_demo", "--set", "max_steps=20", "--set", "dataset=it's a.txt", "--gpus", "none"]
+    done = nbtools("new", "mlm_pretraining", "tiny", *arguments, "--set", "deterministic=true")
+    assert done.stdout == "scripts/tiny.py\n"
+    script = read_script(root / "scripts" / "tiny.py")
+    assert (script.config.max_steps, script.config.deterministic) == (20, True)
+    assert script.config.model_dump()["dataset"] == "it's a.txt"
+    assert (script.launch.nproc_per_node, script.launch.gpus) == (2, ())
+    assert not script.hand_edited
+
+
+def test_new_takes_processes_and_gpus_over_the_preset(root: Path) -> None:
+    nbtools("new", "mlm_pretraining", "tiny", "--preset", "cpu_demo", "--nproc-per-node", "1", "--gpus", "3")
+    launch = read_script(root / "scripts" / "tiny.py").launch
+    assert (launch.nproc_per_node, launch.gpus) == (1, (3,))
+
+
+def test_new_asks_for_force_before_it_replaces_a_hand_edited_script(root: Path) -> None:
+    nbtools("new", "mlm_pretraining", "tiny")
+    path = root / "scripts" / "tiny.py"
+    path.write_text(path.read_text() + "# mine\n")
+    assert "--force" in nbtools("new", "mlm_pretraining", "tiny", code=2).stderr
+    assert path.read_text().endswith("# mine\n")
+    nbtools("new", "mlm_pretraining", "tiny", "--force")
+    assert not read_script(path).hand_edited
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["new", "mlm", "tiny"], "recipe='mlm': there is no such recipe; nbtools has mlm_pretraining"),
+        (["new", "mlm_pretraining", "tiny", "--preset", "x"], "preset='x': mlm_pretraining has cpu_demo"),
+        (["new", "mlm_pretraining", "tiny", "--set", "batch_size"], "has no '='"),
+        (["new", "mlm_pretraining", "tiny", "--set", "batch_size=0"], "batch_size=0: must be >= 1"),
+        (["new", "mlm_pretraining", "tiny", "--set", "batch_size=many"], "batch_size='many': is text"),
+        (["new", "mlm_pretraining", "tiny", "--set", "batchsize=1"], "did you mean batch_size?"),
+        (["new", "mlm_pretraining", "tiny", "--gpus", "a"], "give indices such as 0,1, or none"),
+        (["new", "mlm_pretraining", "datasets"], "would shadow the module 'datasets'"),
+        (["new", "mlm_pretraining"], "the following arguments are required: NAME"),
+        ([], "the following arguments are required: COMMAND"),
+        (["fly"], "invalid choice: 'fly'"),
+        (["launch", "none.py"], "none.py"),
+        (["launch", "scripts/a.py", "--max-steps", "5"], "a script's own arguments go after --"),
+        (["show", "latest"], "no run in"),
+        (["show", "nothing"], "nothing"),
+        (["wait", "x", "--timeout", "soon"], "give a number of seconds"),
+        (["log", "x", "-n", "0"], "give a number of at least 1"),
+    ],
+    ids=lambda value: " ".join(value)[:40] if isinstance(value, list) else "",
+)
+def test_a_wrong_call_says_why_on_stderr_and_exits_2(root: Path, arguments: list[str], message: str) -> None:
+    done = nbtools(*arguments, code=2)
+    assert message in done.stderr
+    assert all(line.startswith("nbtools: ") for line in done.stderr.splitlines())
+    assert done.stdout == ""
+    assert list((root / "scripts").iterdir()) == list((root / "runs").iterdir()) == []
+
+
+HOSTILE = ["../../x", "$(touch p)", "`touch p`", "a'b", 'a"b', "a\nb", "-x", "x" * 10_000, "a\u202eb", "\x1b[2J", ";id"]
+
+
+@pytest.mark.parametrize("value", HOSTILE, ids=lambda value: ascii(value)[:20])
+def test_a_hostile_name_writes_nothing_and_shows_nothing_harmful(root: Path, value: str) -> None:
+    for command in (["new", "mlm_pretraining", "--", value], ["show", "--", value], ["stop", "--", value]):
+        done = nbtools(*command, code=2)
+        assert len(done.stderr) < 1000
+        assert "\x1b" not in done.stderr
+        assert "\u202e" not in done.stderr
+    assert sorted(path.name for path in root.iterdir()) == ["runs", "scripts"]
+    assert list((root / "scripts").iterdir()) == list((root / "runs").iterdir()) == []
+
+
+@pytest.mark.parametrize("value", HOSTILE, ids=lambda value: ascii(value)[:20])
+def test_a_hostile_value_is_carried_literally(root: Path, value: str) -> None:
+    nbtools("new", "mlm_pretraining", "tiny", "--set", f"dataset={value}", "--set", f"model_name={value}")
+    config = read_script(root / "scripts" / "tiny.py").config.model_dump()
+    assert (config["dataset"], config["model_name"]) == (value, value)
+    assert sorted(path.name for path in root.iterdir()) == ["runs", "scripts"]
+    assert [path.name for path in (root / "scripts").iterdir()] == ["tiny.py"]
+
+
+@pytest.mark.parametrize("value", HOSTILE, ids=lambda value: ascii(value)[:20])
+def test_a_hostile_number_is_refused_in_a_short_message(root: Path, value: str) -> None:
+    done = nbtools("new", "mlm_pretraining", "tiny", "--set", f"batch_size={value}", code=2)
+    assert len(done.stderr) < 400
+    assert "\x1b" not in done.stderr
+    assert list((root / "scripts").iterdir()) == []
+
+
+# --- runs ---
+
+
+def test_a_run_from_launch_to_plot(root: Path) -> None:
+    script = foreign(root, PRINTS_LOSSES)
+    hostile = "$(touch p); 'x' \n"
+    run_id = nbtools(
+        "launch", script, "--nproc-per-node", "2", "--gpus", "none", "--", "--flag", hostile
+    ).stdout.strip()
+    assert (root / "runs" / run_id).is_dir()
+    assert nbtools("wait", run_id).stdout == f"{run_id} SUCCEEDED\n"
+    shown = json.loads(nbtools("show", run_id[:-1], "--json").stdout)
+    keys = {"id", "state", "returncode", "step", "total_steps", "metrics", "checkpoints", "ranks", "failure"}
+    assert keys <= set(shown)
+    assert (shown["id"], shown["state"], shown["returncode"], shown["failure"]) == (run_id, "SUCCEEDED", 0, None)
+    assert [run["id"] for run in json.loads(nbtools("runs", "--json").stdout)] == [run_id]
+    assert "SUCCEEDED" in nbtools("runs").stdout
+    assert "SUCCEEDED (exit code 0)" in nbtools("show", "latest").stdout
+    log = nbtools("log", "latest", "-n", "2").stdout
+    assert log.splitlines()[-1] == f"arguments {['--flag', hostile]}"
+    assert len(log.splitlines()) == 2
+    assert "step 5 loss 1.0" in nbtools("log", "latest", "-f").stdout
+    assert "SUCCEEDED" in nbtools("watch", "latest").stdout.splitlines()[-1]
+    assert nbtools("plot", "latest", "-o", "curves.png").stdout == "curves.png\n"
+    plain = (root / "curves.png").read_bytes()
+    nbtools("plot", "latest", "-o", "curves.png", "--dark", "--log", "--x", "time")
+    assert (root / "curves.png").read_bytes() != plain
+    assert (root / "curves.png").read_bytes().startswith(b"\x89PNG")
+    assert "is not one of nbtools' recipes" in nbtools("resume", "latest", code=2).stderr
+    assert "ended" in nbtools("stop", "latest").stdout.replace("already", "ended")
+    assert "cannot be written" in nbtools("plot", "latest", "-o", f"{script}/x.png", code=2).stderr
+    assert (
+        "has no checkpoint 'step-7'; it has none"
+        in nbtools("resume", "latest", "--checkpoint", "step-7", code=2).stderr
+    )
+    assert sorted(path.name for path in root.iterdir()) == ["curves.png", "runs", "scripts"]
+
+
+def test_a_failed_run_exits_1_and_shows_its_traceback(root: Path) -> None:
+    nbtools("launch", foreign(root, FAILS), "--gpus", "none")
+    done = nbtools("wait", "latest", code=1)
+    assert done.stderr.startswith("nbtools: ")
+    assert nbtools("watch", "latest", code=1).stdout.strip().endswith("step 0")
+    shown = nbtools("show", "latest")  # showing a failure is no failure
+    assert "FAILED" in shown.stdout
+    assert json.loads(nbtools("show", "latest", "--json").stdout)["failure"]["rank"] == 0
+
+
+def test_stopping_following_and_waiting_with_a_limit(root: Path) -> None:
+    run_id = nbtools("launch", foreign(root, SLEEPS), "--gpus", "none").stdout.strip()
+    run = Run(run_id)
+    wait_for(lambda: "ready" in run.log())
+    assert "still RUNNING after 0.1 s" in nbtools("wait", run_id, "--timeout", "0.1", code=124).stderr
+    with subprocess.Popen([*NBTOOLS, "watch", run_id], stdout=subprocess.PIPE, stderr=subprocess.PIPE) as watching:
+        assert watching.stdout is not None
+        assert watching.stdout.readline().startswith(run_id.encode())
+        watching.send_signal(signal.SIGINT)
+        _, errors = watching.communicate(timeout=30)
+        assert watching.returncode == 130
+        assert b"goes on" in errors
+        assert b"Traceback" not in errors
+    assert run.state == "RUNNING"
+    with subprocess.Popen([*NBTOOLS, "log", "-f", run_id], stdout=subprocess.PIPE) as following:
+        assert nbtools("stop", run_id).stdout
+        output, _ = following.communicate(timeout=30)
+        assert following.returncode == 0
+    assert b"ready" in output
+    assert b"\x1b" not in output
+    assert nbtools("wait", run_id, code=130).stdout == f"{run_id} STOPPED\n"
+
+
+def test_a_reader_that_has_seen_enough_is_no_error(root: Path) -> None:
+    (root / "runs" / "2026-01-01_000000_x").mkdir()
+    with subprocess.Popen([*NBTOOLS, "presets"], stdout=subprocess.PIPE, stderr=subprocess.PIPE) as printing:
+        assert printing.stdout is not None
+        printing.stdout.close()
+        assert printing.stderr is not None
+        assert printing.stderr.read() == b""
+        assert printing.wait(timeout=30) == 0
+
+
+def test_an_ascii_terminal_shows_what_it_can(root: Path) -> None:
+    environment = {**os.environ, "PYTHONIOENCODING": "ascii", "PYTHONUTF8": "0"}
+    text = f"dataset={chr(0x6771)}"
+    nbtools("new", "mlm_pretraining", "tiny", "--set", text)
+    done = subprocess.run([*NBTOOLS, "recipes"], env=environment, capture_output=True, check=False)
+    assert done.returncode == 0
+
+
+# --- doctor and start-up ---
+
+
+def test_doctor_reports_this_machine(root: Path) -> None:
+    done = nbtools("doctor")
+    subjects = {line.split()[1] for line in done.stdout.splitlines() if not line.startswith(" ")}
+    assert {"python", "nbtools", "widgets", "cpu", "gpus", "torch", "gloo", "project", "runs/", "flock"} <= subjects
+    assert not list(root.glob("**/.nbtools*"))
+
+
+def test_doctor_exits_1_when_there_is_a_problem(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("NBTOOLS_ROOT", str(root / "none"))
+    findings = json.loads(nbtools("doctor", "--json", code=1).stdout)
+    assert [finding["subject"] for finding in findings if finding["level"] == "problem"] == ["project"]
+    assert all(finding["next_step"] for finding in findings if finding["level"] != "ok")
+
+
+@pytest.mark.slow
+def test_doctor_runs_a_collective_on_two_processes(root: Path) -> None:
+    assert "gloo: 2 ranks agree" in nbtools("doctor", "--all-reduce").stdout
+
+
+def test_the_command_line_starts_without_torch_or_matplotlib(root: Path) -> None:
+    code = (
+        "import sys; from nbtools.__main__ import main; main(['recipes']); main(['runs']);"
+        "print([m for m in ('torch', 'transformers', 'matplotlib', 'ipywidgets') if m in sys.modules])"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.splitlines()[-1] == "[]"
+
+
+def test_help_names_every_command_and_exits_0(root: Path) -> None:
+    text = nbtools("--help").stdout
+    about_scripts = ["recipes", "presets", "new", "launch"]
+    for command in [*about_scripts, "runs", "show", "log", "watch", "plot", "stop", "resume", "wait", "doctor"]:
+        assert f"\n    {command} " in text
+        nbtools(command, "--help")
+
+
+def test_closed_streams_are_no_error(root: Path) -> None:
+    path = foreign(root, SLEEPS)
+    command = f"exec {sys.executable} -m nbtools launch {path} <&- >&- 2>&-"
+    assert subprocess.run(["bash", "-c", command], check=False).returncode == 0
+    run = Run("latest")
+    wait_for(lambda: "ready" in run.log())
+    assert str(run.state) == "RUNNING"
+    nbtools("stop", "latest")
+
+
+def test_one_run_of_a_newer_nbtools_hides_no_other(root: Path) -> None:
+    for name, content in {"2026-01-01_000000_old": "{}", "2026-01-01_000001_new": '{"format": 2}'}.items():
+        (root / "runs" / name).mkdir()
+        (root / "runs" / name / "launch.json").write_text(content)
+    done = nbtools("runs", "--json")
+    assert [run["id"] for run in json.loads(done.stdout)] == ["2026-01-01_000000_old"]
+    assert "2026-01-01_000001_new is left out: " in done.stderr
+    (root / "runs" / "2026-01-01_000001_new" / "launch.json").unlink()
+
+
+def test_a_script_of_another_project_is_launched_and_its_run_told_by_path(root: Path, tmp_path_factory: Any) -> None:
+    script = tmp_path_factory.mktemp("elsewhere") / "train_1.py"
+    script.write_text("print('loss=1.5')\n")
+    environment = {name: value for name, value in os.environ.items() if name != "NBTOOLS_ROOT"}
+    launched = subprocess.run(
+        [*NBTOOLS, "launch", str(script)], capture_output=True, text=True, check=True, env=environment
+    )
+    folder = script.parent / "runs" / launched.stdout.strip()
+    assert str(folder) in launched.stderr
+    nbtools("wait", str(folder))
+    shown = subprocess.run(
+        [*NBTOOLS, "show", "latest"], capture_output=True, text=True, check=True, env=environment, cwd=script.parent
+    )
+    assert "SUCCEEDED" in shown.stdout
+
+
+@pytest.mark.parametrize("path", ["x.jpg", "scripts", "absent/\0.png", "~no-such-user/x"])
+def test_an_impossible_picture_or_run_is_a_wrong_call(root: Path, path: str) -> None:
+    (root / "runs" / "2026-01-01_000000_old").mkdir()
+    (root / "runs" / "2026-01-01_000000_old" / "lock").touch()
+    if "\0" not in path:
+        nbtools("plot", "latest", "-o", path, code=2)
+    nbtools("show", path.replace("\0", "x" * 5000) + "/", code=2)
+    nbtools("launch", path.replace("\0", "x" * 5000), code=2)
+
+
+def test_a_full_disk_behind_stdout_is_said_once(root: Path) -> None:
+    with Path("/dev/full").open("w") as full:
+        done = subprocess.run([*NBTOOLS, "recipes"], stdout=full, stderr=subprocess.PIPE, text=True, check=False)
+    assert (done.returncode, done.stderr.count("\n")) == (2, 1)
+
+
+def test_new_never_loses_a_value_that_was_edited_by_hand(root: Path) -> None:
+    nbtools("new", "mlm_pretraining", "tiny")
+    path = root / "scripts" / "tiny.py"
+    path.write_text(path.read_text().replace("seed=0,", "seed=8,"))
+    refused = nbtools("new", "mlm_pretraining", "tiny", code=2)
+    assert "seed is 8 there, 0 here" in refused.stderr and "--force" in refused.stderr
+    assert "seed=8," in path.read_text()
+    nbtools("new", "mlm_pretraining", "tiny", "--set", "seed=8")
+    nbtools("new", "mlm_pretraining", "tiny", "--force")
+    assert "seed=0," in path.read_text()

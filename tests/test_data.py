@@ -1,0 +1,271 @@
+"""Data: tokenizer and token files, an order that no number of processes changes, masking by sample index."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from transformers import AutoTokenizer, PreTrainedTokenizerFast
+
+from nbtools import corpus
+from nbtools.errors import ConfigError, DataError
+from nbtools.training.data import (
+    IGNORED,
+    MaskedTraining,
+    Masking,
+    SampleOrder,
+    TokenizedText,
+    evaluation_batches,
+    load,
+    open_tokenized,
+    tokenize,
+    unigram_log_probabilities,
+    word_tokenizer,
+)
+
+WORDS = ["zero", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine"]
+
+
+@pytest.fixture
+def dataset(tmp_path: Path) -> Path:
+    """A folder of 40 documents."""
+    folder = tmp_path / "texts"
+    folder.mkdir()
+    for number in range(40):
+        words = [WORDS[(number * step + step * step) % 10] for step in range(60)]
+        (folder / f"{number:02}.txt").write_text(" ".join(words) + ".")
+    return folder
+
+
+@pytest.fixture
+def text(dataset: Path, tmp_path: Path) -> TokenizedText:
+    return open_tokenized(tokenized(dataset, tmp_path), 16)
+
+
+def tokenized(dataset: Path, tmp_path: Path, vocab_size: int = 50, model_name: str | None = None) -> Path:
+    return tokenize(tmp_path / "cache", dataset=str(dataset), min_words=1, vocab_size=vocab_size, model_name=model_name)
+
+
+# --- tokenizer ------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "sample",
+    [
+        "Hello, World! it's a_b 3.14",
+        "tabs\tand\nlines\u00a0and\u3000spaces",
+        "\u039f\u0394\u039f\u03a3 \u03bf\u03b4\u03cc\u03c2",  # a final sigma
+        "\u4f60\u597d world \u304b\u306a",
+        "na\u00efve caf\u00e9 e\u0301 \u2014 \u201cquoted\u201d \u20ac5",
+        "[MASK] [PAD] x[SEP]y",
+        "",
+    ],
+)
+def test_the_tokenizer_cuts_as_the_corpus_counts(sample: str) -> None:
+    tokenizer = word_tokenizer([sample, "filler words"], 1000)
+    pieces = tokenizer.backend_tokenizer.pre_tokenizer.pre_tokenize_str(
+        tokenizer.backend_tokenizer.normalizer.normalize_str(sample)
+    )
+    assert [piece for piece, _ in pieces] == corpus.words(sample)
+
+
+def test_the_saved_tokenizer_gives_the_ids_that_were_trained_on(dataset: Path, tmp_path: Path) -> None:
+    folder = tokenized(dataset, tmp_path)
+    tokenizer = AutoTokenizer.from_pretrained(folder / "tokenizer")
+    train, _ = corpus.split(corpus.read_documents(str(dataset), 1))
+    ids = [token for document in train for token in tokenizer(document)["input_ids"]]
+    assert ids == np.load(folder / "train.npy").tolist()
+    assert tokenizer.decode(tokenizer("one two")["input_ids"], skip_special_tokens=True) == "one two"
+
+
+def test_vocabulary_has_the_special_tokens_first_and_then_the_most_frequent_words() -> None:
+    tokenizer = word_tokenizer(["b b b a a c", "d"], 7)
+    ids = tokenizer.get_vocab()
+    assert sorted(ids, key=ids.__getitem__) == ["[PAD]", "[CLS]", "[SEP]", "[UNK]", "[MASK]", "b", "a"]
+    assert tokenizer("a zebra")["input_ids"] == [6, 3, 2]
+
+
+def test_rows_are_as_many_as_the_form_counted(dataset: Path, text: TokenizedText) -> None:
+    train, evaluation = corpus.split(corpus.read_documents(str(dataset), 1))
+    assert len(text.train_NT) == corpus.num_sequences(train, 16)
+    assert len(text.eval_NT) == corpus.num_sequences(evaluation, 16)
+
+
+def test_a_text_is_tokenized_once_and_found_again(dataset: Path, tmp_path: Path) -> None:
+    first = tokenized(dataset, tmp_path)
+    before = (first / "train.npy").stat().st_mtime_ns
+    assert tokenized(dataset, tmp_path) == first
+    assert (first / "train.npy").stat().st_mtime_ns == before
+    assert tokenized(dataset, tmp_path, vocab_size=9) != first
+    (dataset / "00.txt").write_text("something else entirely")
+    assert tokenized(dataset, tmp_path) not in (first, None)
+    assert not list((tmp_path / "cache").glob(".tmp-*"))
+
+
+def test_an_unwritable_cache_is_a_data_error(dataset: Path, tmp_path: Path) -> None:
+    (tmp_path / "cache").write_text("a file where the folder should be")
+    with pytest.raises(DataError, match="cannot be written"):
+        tokenized(dataset, tmp_path)
+
+
+def test_a_missing_model_name_is_a_clear_error(dataset: Path, tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"model_name='.*nowhere': its tokenizer cannot be loaded"):
+        tokenized(dataset, tmp_path, model_name=str(tmp_path / "nowhere"))
+
+
+def test_a_tokenizer_without_a_mask_token_is_refused(dataset: Path, tmp_path: Path) -> None:
+    backend = word_tokenizer(["a b"], 10).backend_tokenizer
+    PreTrainedTokenizerFast(tokenizer_object=backend, sep_token="[SEP]").save_pretrained(tmp_path / "gpt")
+    with pytest.raises(ConfigError, match="no mask token"):
+        tokenized(dataset, tmp_path, model_name=str(tmp_path / "gpt"))
+
+
+# --- order ----------------------------------------------------------------------------------------
+
+
+def steps(num_steps: int, world_size: int, accumulation: int, batch_size: int, **start: int) -> list[list[int]]:
+    """Samples of each optimizer step, over all ranks and passes."""
+    result: list[list[int]] = [[] for _ in range(num_steps)]
+    for rank in range(world_size):
+        order = iter(
+            SampleOrder(
+                50,
+                batch_size,
+                gradient_accumulation_steps=accumulation,
+                rank=rank,
+                world_size=world_size,
+                seed=3,
+                **start,
+            )
+        )
+        for step in range(num_steps):
+            for _ in range(accumulation):
+                result[step] += next(order)[1].tolist()
+    return [sorted(samples) for samples in result]
+
+
+@pytest.mark.parametrize(("world_size", "accumulation", "batch_size"), [(2, 1, 4), (1, 4, 2), (2, 2, 2), (4, 2, 1)])
+def test_a_step_has_the_same_samples_however_they_are_divided(
+    world_size: int, accumulation: int, batch_size: int
+) -> None:
+    assert steps(15, world_size, accumulation, batch_size) == steps(15, 1, 1, 8)
+
+
+def test_an_epoch_shows_every_sample_at_most_once_and_the_next_one_shuffles_anew() -> None:
+    both = steps(12, 2, 1, 4)
+    first, second = ([sample for step in part for sample in step] for part in (both[:6], both[6:]))
+    assert len(set(first)) == len(first) == 48
+    assert len(set(second)) == 48
+    assert both[0] != both[6]
+
+
+def test_an_order_resumed_in_the_middle_of_an_epoch_goes_on_where_it_stopped() -> None:
+    assert steps(10, 2, 1, 4, epoch=0, position=16) == steps(12, 2, 1, 4)[2:]
+
+
+def test_another_world_size_goes_on_with_the_same_samples() -> None:
+    rest = [sample for step in steps(4, 1, 1, 8, epoch=1, position=16) for sample in step]
+    assert sorted(sample for step in steps(8, 2, 1, 2, epoch=1, position=16) for sample in step) == sorted(rest)
+
+
+def test_fewer_samples_than_one_step_needs_is_an_error() -> None:
+    with pytest.raises(DataError, match="3 training samples"):
+        SampleOrder(3, 1, world_size=4)
+
+
+def test_reading_ahead_in_processes_changes_nothing_and_no_global_random_number_is_used(text: TokenizedText) -> None:
+    dataset = MaskedTraining(text.train_NT, Masking.of(text, 0.2, seed=1))
+    torch.manual_seed(5)
+    before = torch.get_rng_state()
+    alone = load(dataset, SampleOrder(len(text.train_NT), 4))
+    ahead = load(dataset, SampleOrder(len(text.train_NT), 4), num_workers=1)
+    for _ in range(40):
+        for here, there in zip(next(alone), next(ahead), strict=True):
+            assert torch.equal(here, there)
+    assert torch.equal(before, torch.get_rng_state())
+    del ahead
+
+
+# --- masking --------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def masking(text: TokenizedText) -> Masking:
+    return Masking.of(text, 0.25, seed=0)
+
+
+def test_every_sequence_predicts_the_same_number_of_ordinary_words(text: TokenizedText, masking: Masking) -> None:
+    samples = np.arange(len(text.train_NT))
+    _, positions_BK, labels_BK = masking.for_training(text.train_NT, samples, epoch=0)
+    assert positions_BK.shape == (len(text.train_NT), 4)
+    assert (positions_BK.diff(dim=1) > 0).all()
+    assert not set(labels_BK.unique().tolist()) & set(text.tokenizer.all_special_ids)
+    assert torch.equal(torch.from_numpy(text.train_NT.astype(np.int64)).gather(1, positions_BK), labels_BK)
+
+
+def test_masking_depends_on_the_sample_and_the_epoch_but_not_on_the_batch(
+    text: TokenizedText, masking: Masking
+) -> None:
+    together = masking.for_training(text.train_NT[:8], np.arange(8), epoch=2)
+    alone = masking.for_training(text.train_NT[5:6], np.array([5]), epoch=2)
+    for whole, part in zip(together, alone, strict=True):
+        assert torch.equal(whole[5:6], part)
+    assert not torch.equal(together[1], masking.for_training(text.train_NT[:8], np.arange(8), epoch=3)[1])
+    other_seed = Masking.of(text, 0.25, seed=1)
+    assert not torch.equal(together[1], other_seed.for_training(text.train_NT[:8], np.arange(8), epoch=2)[1])
+
+
+def test_eighty_ten_ten_and_all_positions_alike(text: TokenizedText, masking: Masking) -> None:
+    num_masked = num_kept = num_changed = 0
+    hits_T = torch.zeros(16)
+    samples = np.arange(len(text.train_NT))
+    for epoch in range(60):
+        inputs_BT, positions_BK, labels_BK = masking.for_training(text.train_NT, samples, epoch)
+        shown_BK = inputs_BT.gather(1, positions_BK)
+        num_masked += int((shown_BK == masking.mask_id).sum())
+        num_kept += int((shown_BK == labels_BK).sum())
+        num_changed += int(((shown_BK != labels_BK) & (shown_BK != masking.mask_id)).sum())
+        hits_T += torch.bincount(positions_BK.flatten(), minlength=16)
+        untouched = torch.ones_like(inputs_BT, dtype=torch.bool).scatter(1, positions_BK, False)
+        assert torch.equal(inputs_BT[untouched], torch.from_numpy(text.train_NT.astype(np.int64))[untouched])
+    total = num_masked + num_kept + num_changed
+    words = len(masking.maskable_ids)
+    assert num_masked / total == pytest.approx(0.8, abs=0.01)
+    assert num_kept / total == pytest.approx(0.1 + 0.1 / words, abs=0.01)  # a random word may be the right one
+    assert hits_T.min() / hits_T.max() > 0.85
+
+
+def test_evaluation_shows_none_of_the_words_and_never_changes(text: TokenizedText, masking: Masking) -> None:
+    samples = np.arange(len(text.eval_NT))
+    first = masking.for_evaluation(text.eval_NT, samples)
+    again = masking.for_evaluation(text.eval_NT, samples)
+    inputs_BT, positions_BK, _ = first
+    assert (inputs_BT.gather(1, positions_BK) == masking.mask_id).all()
+    assert all(torch.equal(here, there) for here, there in zip(first, again, strict=True))
+
+
+def test_a_sequence_with_too_few_ordinary_words_predicts_those_and_keeps_the_rest() -> None:
+    masking = Masking(4, mask_id=4, maskable_ids=np.arange(5, 10), vocab_size=10, seed=0)
+    tokens_BT = np.array([[5, 2, 2, 2, 6, 2, 2, 2]], dtype=np.int32)
+    inputs_BT, positions_BK, labels_BK = masking.for_evaluation(tokens_BT, np.array([0]))
+    assert sorted(labels_BK[0].tolist()) == [IGNORED, IGNORED, 5, 6]
+    assert inputs_BT.tolist() == [[4, 2, 2, 2, 4, 2, 2, 2]]
+    assert positions_BK.shape == (1, 4)
+
+
+def test_every_evaluation_sample_belongs_to_one_rank(text: TokenizedText, masking: Masking) -> None:
+    whole = [row for batch in evaluation_batches(text.eval_NT, masking, 3) for row in batch[0].tolist()]
+    shares = [
+        row
+        for rank in range(2)
+        for batch in evaluation_batches(text.eval_NT, masking, 3, rank=rank, world_size=2)
+        for row in batch[0].tolist()
+    ]
+    assert sorted(shares) == sorted(whole)
+    assert len(whole) == len(text.eval_NT)
+
+
+def test_unigram_probabilities_are_smoothed_counts_of_ordinary_words() -> None:
+    tokens = np.array([[5, 5, 6, 2, 3]], dtype=np.int32)
+    p_V = unigram_log_probabilities(tokens, np.array([5, 6, 7]), 8).exp()
+    assert p_V.tolist() == pytest.approx([0, 0, 0, 0, 0, 3 / 6, 2 / 6, 1 / 6])

@@ -1,0 +1,125 @@
+"""What the machine has: cores for real, GPUs for real where there are any, else through a stand-in for NVML."""
+
+import os
+import subprocess
+import sys
+from types import SimpleNamespace
+from typing import Any
+
+import psutil
+import pytest
+
+from nbtools import devices as module
+from nbtools.devices import Holder, devices, driver_version, gpu_use, num_cores
+
+
+class NVML:
+    """As much of the `pynvml` module as is used, for a machine with two GPUs."""
+
+    class NVMLError(Exception):
+        pass
+
+    UUIDS = ("GPU-aaaa", "GPU-bbbb")
+
+    def nvmlDeviceGetCount(self) -> int:
+        return 2
+
+    def nvmlDeviceGetHandleByIndex(self, index: int) -> int:
+        if index not in (0, 1):
+            raise self.NVMLError
+        return index
+
+    def nvmlDeviceGetHandleByUUID(self, uuid: str) -> int:
+        if uuid not in self.UUIDS:
+            raise self.NVMLError
+        return self.UUIDS.index(uuid)
+
+    def nvmlDeviceGetIndex(self, handle: int) -> int:
+        return handle
+
+    def nvmlDeviceGetUUID(self, handle: int) -> str:
+        return self.UUIDS[handle]
+
+    def nvmlDeviceGetName(self, handle: int) -> bytes:
+        return b"Stand-in 9000"
+
+    def nvmlDeviceGetMemoryInfo(self, handle: int) -> Any:
+        return SimpleNamespace(total=80 * 2**30, used=handle * 2**30)
+
+    def nvmlDeviceGetComputeRunningProcesses(self, handle: int) -> list[Any]:
+        return [SimpleNamespace(pid=os.getpid(), usedGpuMemory=None)] if handle else []
+
+    def nvmlDeviceGetUtilizationRates(self, handle: int) -> Any:
+        return SimpleNamespace(gpu=50)
+
+    def nvmlDeviceGetPowerUsage(self, handle: int) -> int:
+        raise self.NVMLError
+
+    def nvmlSystemGetDriverVersion(self) -> str:
+        return "580.1"
+
+
+@pytest.fixture
+def two_gpus(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    monkeypatch.setattr(module, "_nvml", NVML)
+    module._handles.cache_clear()
+
+
+def test_gpus_are_listed_with_memory_and_holders(two_gpus: None) -> None:
+    first, second = devices()
+    assert (first.index, first.name, first.memory_total_bytes) == (0, "Stand-in 9000", 80 * 2**30)
+    assert (first.holders, second.memory_used_bytes) == ((), 2**30)
+    me = psutil.Process()
+    assert second.holders == (Holder(os.getpid(), me.name(), me.username(), None),)
+    assert driver_version() == "580.1"
+
+
+@pytest.mark.parametrize(
+    ("visible", "indices"),
+    [("1", [1]), ("1,0", [1, 0]), ("GPU-bbbb", [1]), ("", []), ("-1", []), ("0,7,1", [0]), ("MIG-unknown", [])],
+)
+def test_cuda_visible_devices_filters_and_orders_as_it_does_for_cuda(
+    two_gpus: None, monkeypatch: pytest.MonkeyPatch, visible: str, indices: list[int]
+) -> None:
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
+    assert [device.index for device in devices()] == indices
+
+
+def test_a_device_named_by_uuid_is_selected_by_it(two_gpus: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "GPU-bbbb")
+    assert devices()[0].selector == "GPU-bbbb"
+
+
+def test_use_has_what_the_device_tells_and_no_more(two_gpus: None) -> None:
+    assert gpu_use() == [
+        {"index": 0.0, "use_percent": 50.0, "memory_bytes": 0.0},
+        {"index": 1.0, "use_percent": 50.0, "memory_bytes": float(2**30)},
+    ]
+
+
+def test_without_a_driver_there_are_no_gpus_and_no_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "_nvml", lambda: None)
+    assert (devices(), driver_version(), gpu_use()) == ([], None, [])
+
+
+def test_asking_for_gpus_for_real_never_raises_and_imports_no_torch() -> None:
+    program = "import sys; from nbtools.devices import *; devices(); driver_version(); print('torch' in sys.modules)"
+    assert subprocess.check_output([sys.executable, "-c", program], text=True).strip() == "False"
+
+
+@pytest.mark.gpu
+def test_nvml_and_torch_see_the_same_gpus() -> None:
+    import torch
+
+    assert len(devices()) == torch.cuda.device_count()
+    assert devices()[0].name == torch.cuda.get_device_name(0)
+
+
+def test_cores_are_those_of_the_affinity_mask() -> None:
+    program = (
+        "import os; os.sched_setaffinity(0, {min(os.sched_getaffinity(0))}); "
+        "from nbtools.devices import num_cores; print(num_cores())"
+    )
+    assert subprocess.check_output([sys.executable, "-c", program], text=True).strip() == "1"
+    assert 1 <= num_cores() <= (os.cpu_count() or 1)

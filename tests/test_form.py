@@ -1,0 +1,506 @@
+"""The form without a browser: what typing, choosing and clicking do to the config, the script and the run."""
+
+import html
+import re
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import ipywidgets
+import pytest
+
+import nbtools as nt
+from nbtools.config import Launch
+from nbtools.errors import ConfigError, HandEditedError, ScriptError
+from nbtools.notebook.fields import Field, GPUField, read
+from nbtools.project import Project
+from nbtools.recipes import RECIPES, MLMPretrainingConfig
+
+ROOT = Path(__file__).resolve().parents[1]
+HOSTILE = [
+    "../../x",
+    "$(touch pwned)",
+    "it's \"quoted\" and '''more'''",
+    "two\nlines",
+    "nul\0byte",
+    "-x",
+    "x" * 10_000,
+    "right\u202eto left",
+    "<img src=x onerror=alert(1)>",
+    " spaces around ",
+]
+
+
+@pytest.fixture
+def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Project:
+    """An empty project that the working directory belongs to."""
+    (tmp_path / "scripts").mkdir()
+    (tmp_path / "runs").mkdir()
+    monkeypatch.chdir(tmp_path)
+    return Project(tmp_path)
+
+
+@pytest.fixture
+def form(project: Project) -> nt.ConfigForm:
+    """A form as notebook 01 makes it."""
+    return nt.ConfigForm("mlm_pretraining", name="demo", preset="cpu_demo")
+
+
+def widgets_of(form: nt.ConfigForm) -> Iterator[Any]:
+    waiting: list[Any] = [form.widget]
+    while waiting:
+        widget = waiting.pop(0)
+        yield widget
+        waiting += getattr(widget, "children", ())
+
+
+def control(form: nt.ConfigForm, description: str) -> Any:
+    """The input or button with this text on it."""
+    return next(widget for widget in widgets_of(form) if getattr(widget, "description", None) == description)
+
+
+def is_visible(form: nt.ConfigForm, wanted: Any, widget: Any = None) -> bool:
+    widget = widget or form.widget
+    if widget.layout.display == "none":
+        return False
+    return widget is wanted or any(is_visible(form, wanted, child) for child in getattr(widget, "children", ()))
+
+
+def text(form: nt.ConfigForm) -> str:
+    """Everything that the form says, without markup."""
+    said = [w.value for w in widgets_of(form) if isinstance(w, ipywidgets.HTML) and is_visible(form, w)]
+    return html.unescape(re.sub(r"<style>.*?</style>|<[^>]*>", " ", "\n".join(said), flags=re.DOTALL))
+
+
+def eventually(condition: Callable[[], Any], deadline_s: float = 30) -> None:
+    end = time.monotonic() + deadline_s
+    while not condition():
+        assert time.monotonic() < end, "not in time"
+        time.sleep(0.05)
+
+
+# --- values ---------------------------------------------------------------------------------------
+
+
+def test_new_form_is_valid_and_shows_the_first_preset(project: Project) -> None:
+    form = nt.ConfigForm()
+    config, launch = RECIPES["mlm_pretraining"].preset("cpu_demo")
+    assert (form.config, form.launch_settings, form.name) == (config, launch, "mlm_pretraining")
+    assert not control(form, "Write script").disabled
+    assert not control(form, "Launch").disabled
+
+
+def test_every_field_has_a_row_with_its_unit_and_help(form: nt.ConfigForm) -> None:
+    control(form, "More settings").value = True
+    shown = text(form)
+    for cls in (MLMPretrainingConfig, Launch):
+        for name in cls.model_fields:
+            if name != "gpus":
+                assert cls.unit(name) in shown
+                assert (cls.explain(name).description or "(undescribed)") in shown, name
+
+
+def test_rare_settings_are_folded_until_asked_for(form: nt.ConfigForm) -> None:
+    assert is_visible(form, control(form, "learning_rate"))
+    assert not is_visible(form, control(form, "weight_decay"))
+    control(form, "More settings").value = True
+    assert is_visible(form, control(form, "weight_decay"))
+
+
+@pytest.mark.parametrize(
+    ("field", "typed", "value"),
+    [
+        ("batch_size", "1_000", 1000),
+        ("batch_size", " 8 ", 8),
+        ("batch_size", "1e3", 1000),
+        ("learning_rate", "5e-4", 5e-4),
+        ("learning_rate", "1", 1.0),
+        ("max_steps", "none", None),
+        ("max_steps", "", None),
+        ("max_steps", "250", 250),
+        ("dataset", "", None),
+        ("dataset", "data/my text.txt", "data/my text.txt"),
+        ("seed", str(2**32 - 1), 2**32 - 1),
+    ],
+)
+def test_values_are_read_as_people_write_them(form: nt.ConfigForm, field: str, typed: str, value: object) -> None:
+    control(form, field).value = typed
+    assert getattr(form.config, field) == value
+
+
+@pytest.mark.parametrize(
+    ("field", "typed", "message"),
+    [
+        ("batch_size", "abc", "'abc' is not a whole number such as 1_000"),
+        ("batch_size", "2.5", "'2.5' is not a whole number"),
+        ("batch_size", "", "is empty; give a whole number"),
+        ("batch_size", "0", "must be >= 1"),
+        ("learning_rate", "-0.1", "must be > 0"),
+        ("learning_rate", "nan", "finite"),
+        ("learning_rate", "5e-4; import os", "is not a number such as 5e-4"),
+        ("max_steps", "none at all", "is not a whole number such as 1_000, or nothing at all"),
+        ("max_steps", "9" * 5000, "is not a whole number"),
+        ("hidden_size", "65", "rotary positions need hidden_size to be a multiple"),
+        ("nproc_per_node", "0", "must be >= 1"),
+    ],
+)
+def test_wrong_value_is_explained_in_its_row_and_disables_the_buttons(
+    form: nt.ConfigForm, field: str, typed: str, message: str
+) -> None:
+    control(form, field).value = typed
+    row = next(w for w in widgets_of(form) if control(form, field) in getattr(w, "children", ()))
+    assert "nbtools-wrong" in row._dom_classes
+    assert message in html.unescape(row.children[1].value)
+    assert control(form, "Write script").disabled
+    assert control(form, "Launch").disabled
+    assert re.search(rf"Cannot write or launch: {field}.*{re.escape(message)}", text(form))
+    with pytest.raises(ConfigError, match=field):
+        form.write()
+
+
+def test_correcting_a_value_enables_the_buttons_again(form: nt.ConfigForm) -> None:
+    control(form, "epochs").value = "many"
+    control(form, "epochs").value = "3"
+    assert not control(form, "Write script").disabled
+    assert "Cannot" not in text(form)
+
+
+@pytest.mark.parametrize("value", HOSTILE)
+def test_config_comes_back_from_the_form_as_it_went_in(project: Project, value: str) -> None:
+    config = MLMPretrainingConfig(dataset=value, model_name=value, learning_rate=0.1 + 0.2, max_steps=7)
+    launch = Launch(nproc_per_node=3, omp_num_threads=2)
+    form = nt.ConfigForm(config=config, launch=launch)
+    assert form.config == config
+    assert form.launch_settings == launch
+
+
+@pytest.mark.parametrize("name", ["../../x", "a/b", "", "1st", "$(touch pwned)", "a\nb", "datasets", "json", "x" * 65])
+def test_name_that_is_not_allowed_is_explained_and_writes_nothing(form: nt.ConfigForm, name: str) -> None:
+    control(form, "script").value = name
+    assert control(form, "Write script").disabled
+    assert "Cannot write or launch: script" in text(form)
+    with pytest.raises(ConfigError):
+        form.write()
+    assert list(Path("scripts").iterdir()) == []
+
+
+@pytest.mark.parametrize("value", HOSTILE)
+def test_hostile_text_never_becomes_markup(form: nt.ConfigForm, value: str) -> None:
+    for field in ("script", "dataset", "max_steps", "learning_rate"):
+        control(form, field).value = value
+    markup = "".join(widget.value for widget in widgets_of(form) if isinstance(widget, ipywidgets.HTML))
+    assert "<img" not in markup
+
+
+def test_preset_fills_the_form_and_counts_what_is_changed_afterwards(form: nt.ConfigForm) -> None:
+    control(form, "preset").value = "4gpu_standard"
+    config, launch = RECIPES["mlm_pretraining"].preset("4gpu_standard")
+    assert (form.config, form.launch_settings) == (config, launch)
+    control(form, "batch_size").value = "1"
+    control(form, "nproc_per_node").value = "2"
+    assert "+ 2 changes" in text(form)
+    assert f"preset: {config.batch_size}" in text(form)
+    control(form, "Reset").click()
+    assert (form.config, form.launch_settings) == (config, launch)
+    assert "change" not in text(form).partition("script")[0]
+
+
+def test_form_of_an_unknown_recipe_or_preset_says_which_there_are(project: Project) -> None:
+    with pytest.raises(ConfigError, match="mlm_pretraining"):
+        nt.ConfigForm("nonsense")
+    with pytest.raises(ConfigError, match="cpu_demo"):
+        nt.ConfigForm("mlm_pretraining", preset="nonsense")
+
+
+# --- reading text ---------------------------------------------------------------------------------
+
+
+def test_large_whole_number_is_not_rounded() -> None:
+    assert read("9007199254740993", (int,)) == 9007199254740993
+
+
+def test_other_types_are_read_as_literals_and_never_executed(tmp_path: Path) -> None:
+    assert read("('a', 'b')", (tuple,)) == ("a", "b")
+    with pytest.raises(ValueError, match="literal"):
+        read(f"open({str(tmp_path / 'x')!r}, 'w')", (tuple,))
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_enumerations_and_truth_values_have_controls_that_cannot_be_wrong() -> None:
+    precision, deterministic = Field(MLMPretrainingConfig, "precision"), Field(MLMPretrainingConfig, "deterministic")
+    precision.value, deterministic.value = "bf16", True
+    assert (precision.value, deterministic.value) == ("bf16", True)
+    assert isinstance(precision._input, ipywidgets.Dropdown)
+    assert isinstance(deterministic._input, ipywidgets.Checkbox)
+
+
+# --- devices --------------------------------------------------------------------------------------
+
+
+def test_gpus_are_ticked_by_name() -> None:
+    field = GPUField([(0, "GPU 0: A"), (2, "GPU 2: B")])
+    mode, choice = field._mode, field._choice
+    assert [label for label, _ in mode.options] == ["CPU only", "first GPUs, or the CPU", "the GPUs ticked below"]
+    mode.value = "cpu"
+    assert field.value == ()
+    mode.value = "auto"
+    assert field.value is None
+    mode.value = "chosen"
+    with pytest.raises(ValueError, match="tick at least one GPU"):
+        _ = field.value
+    choice.children[1].value = True
+    assert field.value == (2,)
+
+
+def test_machine_without_gpus_offers_none_but_keeps_what_a_script_names() -> None:
+    field = GPUField([])
+    assert [value for _, value in field._mode.options] == ["cpu", "auto"]
+    field.value = (0, 3)
+    assert field.value == (0, 3)
+    assert "GPU 3: not on this machine" in [box.description for box in field._choice.children]
+
+
+def test_absent_gpu_forbids_the_launch_but_not_the_script(project: Project) -> None:
+    form = nt.ConfigForm(name="demo", preset="cpu_demo", launch=Launch(nproc_per_node=1, gpus=(97,)))
+    assert control(form, "Launch").disabled
+    assert not control(form, "Write script").disabled
+    assert "there is no GPU 97" in text(form) or "CPU build" in text(form)
+    assert "gpus=(97,)" in form.write().read_text()
+
+
+# --- what the values come to ----------------------------------------------------------------------
+
+
+def test_summary_multiplies_the_batch_and_names_the_commands(form: nt.ConfigForm) -> None:
+    control(form, "batch_size").value = "8"
+    control(form, "gradient_accumulation_steps").value = "3"
+    shown = text(form)
+    assert re.search(r"48\s+effective batch", shown)
+    assert "8 × 3 accumulated × 2 processes" in shown
+    assert "nbtools launch scripts/demo.py" in shown
+    assert "torch.distributed.run --nnodes=1 --nproc-per-node=2" in shown
+    assert "CUDA_VISIBLE_DEVICES=''" in shown
+
+
+def test_summary_counts_the_data_like_the_schedule(form: nt.ConfigForm) -> None:
+    from nbtools.recipes import num_parameters, schedule
+
+    plan = schedule(form.config, 2)
+    assert plan is not None
+    eventually(lambda: f"{plan.num_train_samples:,}" in text(form))
+    shown = text(form)
+    assert re.search(rf"{plan.total_steps:,}\s+optimizer steps\s+{plan.steps_per_epoch:,} per epoch", shown)
+    assert f"{num_parameters(form.config):,}" in shown
+
+
+def test_summary_says_what_only_the_training_will_know(form: nt.ConfigForm) -> None:
+    control(form, "model_name").value = "some/model"
+    eventually(lambda: "known once the training has read the data" in text(form))
+    assert "known once the model is loaded" in text(form)
+
+
+def test_slow_count_does_not_hold_up_the_typing(form: nt.ConfigForm, project: Project) -> None:
+    words = " ".join(f"word{number}" for number in range(1000)) + "\n\n"
+    (project.root / "text.txt").write_text(words * 4000)
+    control(form, "dataset").value = "text.txt"
+    assert re.search(r"…\s+training samples\s+counting", text(form))
+    control(form, "batch_size").value = "4"
+    assert re.search(r"8\s+effective batch", text(form))
+    eventually(lambda: "counting" not in text(form), 120)
+    assert "per epoch" in text(form)
+
+
+def test_missing_dataset_is_marked_and_forbids_the_launch_only(form: nt.ConfigForm) -> None:
+    control(form, "dataset").value = "no/such/folder"
+    eventually(lambda: control(form, "Launch").disabled)
+    assert "no such file or folder" in text(form)
+    assert not control(form, "Write script").disabled
+
+
+# --- the script -----------------------------------------------------------------------------------
+
+
+def test_form_of_notebook_01_writes_the_script_that_is_checked_in(project: Project) -> None:
+    path = nt.ConfigForm("mlm_pretraining", preset="cpu_demo").write()
+    assert path == project.scripts / "mlm_pretraining.py"
+    assert path.read_bytes() == (ROOT / "scripts" / "mlm_pretraining.py").read_bytes()
+
+
+def test_write_button_writes_and_says_where(form: nt.ConfigForm, project: Project) -> None:
+    assert "scripts/demo.py is not written yet" in text(form)
+    control(form, "Write script").click()
+    assert nt.read_script(project.script("demo")).config == form.config
+    assert f"Wrote {project.script('demo')}" in text(form)
+    assert "scripts/demo.py has these values" in text(form)
+    control(form, "batch_size").value = "5"
+    assert "scripts/demo.py has another batch_size" in text(form)
+
+
+def edited_by_hand(project: Project, form: nt.ConfigForm) -> Path:
+    path = form.write()
+    path.write_text(path.read_text().replace("warmup_ratio=0.1,", "warmup_ratio=0.3,  # mine:"))
+    return path
+
+
+def test_script_edited_by_hand_is_not_overwritten_without_being_asked(form: nt.ConfigForm, project: Project) -> None:
+    path = edited_by_hand(project, form)
+    before = path.read_bytes()
+    with pytest.raises(HandEditedError, match=r"warmup_ratio is 0\.3 there, 0\.1 here"):
+        form.write()
+    control(form, "Write script").click()
+    assert "warmup_ratio is 0.3 there, 0.1 here" in text(form)
+    control(form, "Keep").click()
+    assert path.read_bytes() == before
+    assert not is_visible(form, control(form, "Overwrite"))
+
+
+def test_a_value_changed_by_hand_counts_even_if_the_layout_is_ours(form: nt.ConfigForm) -> None:
+    path = form.write()
+    path.write_text(path.read_text().replace("seed=0,", "seed=1,"))
+    assert not nt.read_script(path).hand_edited
+    with pytest.raises(HandEditedError, match="seed is 1 there, 0 here"):
+        form.write()
+
+
+def test_another_experiment_of_the_same_name_is_not_overwritten(form: nt.ConfigForm, project: Project) -> None:
+    nt.write_script(MLMPretrainingConfig(seed=9), "other", project=project)
+    control(form, "script").value = "other"
+    with pytest.raises(HandEditedError, match="seed is 9 there"):
+        form.write()
+
+
+def test_a_script_with_other_values_than_the_form_started_with_is_asked_about(project: Project) -> None:
+    """Its layout is ours, but somebody may have changed the value by hand in an earlier session."""
+    config, launch = RECIPES["mlm_pretraining"].preset("cpu_demo")
+    path = nt.write_script(config.replace(seed=9), "demo", launch, project=project)
+    before = path.read_bytes()
+    form = nt.ConfigForm(name="demo", preset="cpu_demo")
+    for act in (form.write, form.launch):
+        with pytest.raises(
+            HandEditedError, match=r"\(seed is 9 there, 0 here\); form\.write\(overwrite=True\) replaces"
+        ):
+            act()
+    control(form, "Write script").click()
+    assert is_visible(form, control(form, "Overwrite"))
+    assert "seed is 9 there, 0 here" in text(form)
+    assert path.read_bytes() == before
+    control(form, "Overwrite").click()
+    assert nt.read_script(path).config == form.config
+
+
+def test_a_script_with_the_values_that_the_form_started_with_follows_the_form(project: Project) -> None:
+    """Run All on a fresh clone, where the script of notebook 01 is checked in; then a value is changed in the form."""
+    path = project.script("mlm_pretraining")
+    path.write_bytes((ROOT / "scripts" / "mlm_pretraining.py").read_bytes())
+    form = nt.ConfigForm("mlm_pretraining", preset="cpu_demo")
+    before = path.stat()
+    assert form.write() == path
+    assert path.stat() == before
+    form = nt.ConfigForm("mlm_pretraining", preset="cpu_demo")
+    control(form, "seed").value = "5"
+    control(form, "Write script").click()
+    assert nt.read_script(path).config.seed == 5
+
+
+def test_looking_at_a_script_does_not_license_write_script_to_replace_it(form: nt.ConfigForm, project: Project) -> None:
+    path = nt.write_script(form.config, "other", project=project)
+    path.write_text(path.read_text().replace("seed=0,", "seed=1,"))
+    control(form, "script").value = "other"
+    assert "scripts/other.py has another seed" in text(form)
+    with pytest.raises(HandEditedError, match="seed is 1 there, 0 here"):
+        nt.write_script(form.config, "other", project=project)
+
+
+def test_a_link_is_not_replaced_without_being_asked(form: nt.ConfigForm, project: Project) -> None:
+    path = form.write()
+    target = path.rename(project.root / "mine.py")
+    path.symlink_to(target)
+    control(form, "seed").value = "1"
+    with pytest.raises(HandEditedError, match=rf"link to {re.escape(str(target))}; seed is 0 there, 1 here"):
+        form.write()
+    form.write(overwrite=True)
+    assert not path.is_symlink()
+    assert "seed=0," in target.read_text()
+
+
+def test_overwrite_replaces_the_script(form: nt.ConfigForm, project: Project) -> None:
+    path = edited_by_hand(project, form)
+    control(form, "Write script").click()
+    control(form, "Overwrite").click()
+    script = nt.read_script(path)
+    assert not script.hand_edited
+    assert script.config == form.config
+
+
+def test_loading_takes_the_values_over_and_marks_what_changed(form: nt.ConfigForm, project: Project) -> None:
+    edited_by_hand(project, form)
+    control(form, "Write script").click()
+    control(form, "Load into form").click()
+    assert form.config.warmup_ratio == 0.3
+    control(form, "More settings").value = True
+    assert "was 0.1" in text(form)
+    assert "edited by hand: 1 field changed" in text(form)
+    assert form.write().read_text().count("mine") == 1  # the same values: the comment stays
+
+
+def test_an_edit_closes_the_question(form: nt.ConfigForm, project: Project) -> None:
+    edited_by_hand(project, form)
+    control(form, "Write script").click()
+    assert is_visible(form, control(form, "Overwrite"))
+    control(form, "batch_size").value = "4"
+    assert not is_visible(form, control(form, "Overwrite"))
+
+
+def test_computed_value_is_reported_with_file_and_line(form: nt.ConfigForm, project: Project) -> None:
+    path = form.write()
+    path.write_text(path.read_text().replace("batch_size=16,", "batch_size=4 * 4,"))
+    line = next(n for n, text in enumerate(path.read_text().splitlines(), 1) if "4 * 4" in text)
+    with pytest.raises(ScriptError, match=rf"demo\.py:{line}"):
+        form.load()
+    control(form, "Load from script").click()
+    assert f"demo.py:{line}" in text(form)
+    assert form.config.batch_size == 16
+    with pytest.raises(HandEditedError):
+        form.write()
+
+
+def test_what_a_click_raises_is_shown_and_goes_nowhere_else(
+    form: nt.ConfigForm, project: Project, capsys: pytest.CaptureFixture[str]
+) -> None:
+    project.scripts.rmdir()
+    project.scripts.write_text("not a folder")
+    control(form, "Write script").click()
+    assert str(project.scripts) in text(form)
+    assert capsys.readouterr().err == ""
+
+
+# --- launching ------------------------------------------------------------------------------------
+
+
+@pytest.mark.slow
+def test_launch_is_one_run_however_often_it_is_asked_for(form: nt.ConfigForm, project: Project) -> None:
+    try:
+        found: list[nt.Run] = []
+        clicks = [threading.Thread(target=lambda: found.append(form.launch())) for _ in range(4)]
+        for click in clicks:
+            click.start()
+        for click in clicks:
+            click.join()
+        assert len({run.id for run in found}) == 1
+        first = found[0]
+        # Run All after a click, also after a restart: another form, the same script.
+        assert nt.ConfigForm("mlm_pretraining", name="demo", preset="cpu_demo").launch().id == first.id
+
+        control(form, "seed").value = "1"
+        second = form.launch()
+        assert second.id != first.id
+        assert nt.read_script(second.files.script).config.seed == 1
+        second.stop(timeout_s=20)
+        assert form.launch().id not in (first.id, second.id)
+        assert len(nt.runs()) == 3
+    finally:
+        for run in nt.runs():
+            if not run.state.is_final:
+                run.stop(timeout_s=20)

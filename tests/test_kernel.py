@@ -1,0 +1,199 @@
+"""A run and the notebook it was started from: a real Jupyter server, a real kernel, and everything that ends them."""
+
+import json
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import time
+import urllib.request
+import uuid
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+from jupyter_client.blocking.client import BlockingKernelClient
+from jupyter_client.connect import find_connection_file
+
+from nbtools.project import Project
+from nbtools.run import Run, RunState
+
+pytestmark = pytest.mark.slow
+
+PROGRAMS = Path(__file__).parent / "programs"
+TOKEN = uuid.uuid4().hex
+
+
+def eventually(condition: Callable[[], object], within_s: float = 60) -> None:
+    deadline = time.monotonic() + within_s
+    while not condition():
+        assert time.monotonic() < deadline, "it did not happen in time"
+        time.sleep(0.05)
+
+
+class Server:
+    """`jupyter server` as a person starts it, spoken to over its REST interface."""
+
+    def __init__(self, folder: Path) -> None:
+        with socket.socket() as probe:
+            probe.bind(("127.0.0.1", 0))
+            self.port = probe.getsockname()[1]
+        self.runtime = folder / "jupyter-runtime"
+        environment = {
+            **os.environ,
+            "JUPYTER_RUNTIME_DIR": str(self.runtime),
+            "JUPYTER_CONFIG_DIR": str(folder / "jupyter-config"),
+            "JUPYTER_DATA_DIR": str(folder / "jupyter-data"),
+            "IPYTHONDIR": str(folder / "ipython"),
+        }
+        with (folder / "jupyter.log").open("wb") as log:
+            self.process = subprocess.Popen(
+                [
+                    *(sys.executable, "-m", "jupyter_server", "--no-browser", "--allow-root"),
+                    *("--ip=127.0.0.1", f"--port={self.port}", f"--IdentityProvider.token={TOKEN}"),
+                    f"--ServerApp.root_dir={folder}",
+                ],
+                env=environment,
+                cwd=folder,
+                stdout=log,
+                stderr=subprocess.STDOUT,
+                start_new_session=True,
+            )
+        eventually(self._answers)
+
+    def _answers(self) -> bool:
+        try:
+            self.ask("GET", "status")
+        except OSError:
+            return False
+        return True
+
+    def ask(self, method: str, path: str, content: object = None) -> Any:
+        request = urllib.request.Request(
+            f"http://127.0.0.1:{self.port}/api/{path}",
+            method=method,
+            data=None if content is None else json.dumps(content).encode(),
+            headers={"Authorization": f"token {TOKEN}", "Content-Type": "application/json"},
+        )
+        with urllib.request.urlopen(request, timeout=60) as response:
+            answer = response.read()
+        return json.loads(answer) if answer else None
+
+    def start_kernel(self) -> str:
+        return str(self.ask("POST", "kernels", {"name": "python3"})["id"])
+
+    def execute(self, kernel: str, code: str) -> str:
+        """Run a cell and return what it printed."""
+        client = BlockingKernelClient()
+        client.load_connection_file(find_connection_file(f"kernel-{kernel}.json", path=[str(self.runtime)]))
+        client.start_channels()
+        printed: list[str] = []
+        try:
+            client.wait_for_ready(timeout=60)
+            client.execute_interactive(
+                code,
+                timeout=60,
+                output_hook=lambda message: printed.append(
+                    message["content"].get("text", "") or "\n".join(message["content"].get("traceback", []))
+                ),
+            )
+        finally:
+            client.stop_channels()
+        return "".join(printed).strip()
+
+    def kernel_process(self, kernel: str) -> psutil.Process:
+        return next(
+            process
+            for process in psutil.Process(self.process.pid).children(recursive=True)
+            if any(kernel in part for part in process.cmdline())
+        )
+
+    def end(self) -> None:
+        for process in psutil.Process(self.process.pid).children(recursive=True):
+            process.kill()
+        self.process.kill()
+        self.process.wait()
+
+
+@pytest.fixture
+def server(project: Project) -> Iterator[Server]:
+    """A server in a project with a torch-free script."""
+    shutil.copy(PROGRAMS / "fake_trainer.py", project.scripts / "toy.py")
+    started = Server(project.root)
+    yield started
+    if started.process.poll() is None:
+        started.end()
+
+
+def launch_from(server: Server, kernel: str, steps: int) -> Run:
+    script = Path(server.runtime).parent / "scripts" / "toy.py"
+    run_id = server.execute(
+        kernel,
+        "import nbtools as nt\n"
+        f"run = nt.launch({str(script)!r}, nproc_per_node=2, gpus=(), args=['--steps', '{steps}'])\n"
+        "print(run.id)",
+    )
+    run = Run(run_id)
+    eventually(lambda: [beat.step >= 2 for beat in run.ranks] == [True, True])
+    return run
+
+
+def goes_on(run: Run) -> bool:
+    seen = run.step
+    eventually(lambda: run.step > seen + 2)
+    return run.state is RunState.RUNNING
+
+
+def test_a_run_outlives_everything_that_happens_to_its_kernel_and_a_fresh_one_sees_it_whole(server: Server) -> None:
+    kernel = server.start_kernel()
+    run = launch_from(server, kernel, steps=100_000)
+
+    server.ask("POST", f"kernels/{kernel}/interrupt")
+    assert goes_on(run)
+    server.ask("POST", f"kernels/{kernel}/restart")
+    assert goes_on(run)
+    server.kernel_process(kernel).kill()
+    assert goes_on(run)
+
+    fresh = server.start_kernel()
+    attached = (
+        "import nbtools as nt; run = nt.Run.latest(); print(run.id, run.state, len(run.history['train/loss'].steps))"
+    )
+    name, state, num_rows = server.execute(fresh, attached).split()
+    assert (name, state) == (run.id, "RUNNING")
+    assert int(num_rows) >= 2
+    assert server.execute(fresh, "print(run.stop())").startswith("stopped at step")
+    assert run.state is RunState.STOPPED
+
+
+def test_a_fresh_kernel_knows_the_true_end_of_a_run_that_failed_meanwhile(server: Server) -> None:
+    kernel = server.start_kernel()
+    run = launch_from(server, kernel, steps=100_000)
+    server.ask("DELETE", f"kernels/{kernel}")
+    assert goes_on(run)
+    assert run.process is not None
+    agent = next(child for child in psutil.Process(run.process.pid).children())
+    agent.kill()
+    fresh = server.start_kernel()
+    said = server.execute(
+        fresh,
+        "import nbtools as nt\nrun = nt.Run.latest()\nprint(run.wait(timeout_s=60, check=False), run.returncode)",
+    )
+    assert said == "FAILED -9"
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL])
+def test_a_run_outlives_the_server(server: Server, number: signal.Signals) -> None:
+    run = launch_from(server, server.start_kernel(), steps=100_000)
+    kernels = psutil.Process(server.process.pid).children()
+    server.process.send_signal(number)
+    server.process.wait(timeout=60)
+    for kernel in kernels:  # a killed server leaves them behind
+        if kernel.is_running():
+            kernel.kill()
+    assert goes_on(run)
+    assert run.stop().startswith("stopped at step")

@@ -1,0 +1,540 @@
+"""Launching: the command, the checks before it, and real torchrun on torch-free scripts."""
+
+import errno
+import hashlib
+import importlib
+import json
+import os
+import shutil
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+
+import nbtools
+from nbtools import readiness
+from nbtools.config import Launch
+from nbtools.devices import Device, Holder
+from nbtools.errors import LaunchError
+from nbtools.launch import child_environment, launch, preflight, resume, torchrun_command
+from nbtools.processes import members
+from nbtools.project import Project
+from nbtools.recipes import RECIPES
+from nbtools.run import Run, RunState
+from nbtools.rundir import RunDir, write_json
+from nbtools.script import write_script
+
+launching = importlib.import_module("nbtools.launch")  # the module; `nbtools.launch` is the function
+PROGRAMS = Path(__file__).parent / "programs"
+
+
+@pytest.fixture
+def script(project: Project) -> Path:
+    """A torch-free script in the project."""
+    return Path(shutil.copy(PROGRAMS / "fake_trainer.py", project.scripts / "toy.py"))
+
+
+def eventually(condition: Callable[[], object], within_s: float = 60) -> None:
+    deadline = time.monotonic() + within_s
+    while not condition():
+        assert time.monotonic() < deadline, "it did not happen in time"
+        time.sleep(0.05)
+
+
+# --- the command -------------------------------------------------------------------------------------
+
+
+def test_the_command_needs_no_shell_and_no_port() -> None:
+    command = torchrun_command(
+        "/p/a b.py",
+        Launch(nproc_per_node=3, shutdown_timeout_s=90),
+        run=Path("/p/runs/2026_x"),
+        args=["--name", "$(touch p) 'q'", "-x"],
+        python="/bin/python",
+    )
+    assert command == [
+        *("/bin/python", "-P", "-m", "torch.distributed.run"),
+        *("--nnodes=1", "--nproc-per-node=3", "--rdzv-backend=c10d", "--rdzv-endpoint=localhost:0"),
+        *("--rdzv-id=2026_x", "--max-restarts=0", "--shutdown-timeout=90"),
+        *("--log-dir=/p/runs/2026_x/ranks", "--redirects=1:3,2:3"),
+        *("/p/a b.py", "--name", "$(touch p) 'q'", "-x"),
+    ]
+
+
+def test_one_process_redirects_nothing_and_an_old_torchrun_gets_no_shutdown_timeout() -> None:
+    command = torchrun_command("/p/a.py", Launch(), run=Path("/r"), has_shutdown_timeout=False)
+    assert not [part for part in command if part.startswith(("--redirects", "--shutdown-timeout"))]
+
+
+def test_the_environment_loses_what_a_kernel_and_an_outer_torchrun_leak() -> None:
+    leaked = {
+        "RANK": "1",
+        "WORLD_SIZE": "4",
+        "MASTER_PORT": "1",
+        "TORCHELASTIC_RUN_ID": "x",
+        "JPY_PARENT_PID": "1",
+        "MPLBACKEND": "module://matplotlib_inline.backend_inline",
+        "FORCE_COLOR": "1",
+        "NBTOOLS_RUN_ID": "outer",
+    }
+    kept = {"PATH": "/bin", "HF_TOKEN": "secret", "PYTHONPATH": "/mine", "PYTHONDONTWRITEBYTECODE": "1"}
+    environment = child_environment({**leaked, **kept}, RunDir("/r/id"), {"OMP_NUM_THREADS": "1"})
+    assert environment == {**kept, "OMP_NUM_THREADS": "1", "NBTOOLS_RUN_ID": "id", "NBTOOLS_RUN_DIR": "/r/id"}
+    assert child_environment({"MPLBACKEND": "agg"}, RunDir("/r/id"), {})["MPLBACKEND"] == "agg"
+
+
+# --- what is refused ---------------------------------------------------------------------------------
+
+
+def refused(script: object, **options: Any) -> str:
+    with pytest.raises(LaunchError) as caught:
+        launch(script, **options)  # type: ignore[arg-type]
+    return str(caught.value)
+
+
+def test_scripts_that_cannot_run_are_refused_and_nothing_is_left(project: Project) -> None:
+    broken = project.scripts / "broken.py"
+    broken.write_text("x = 1\ny = (\n")
+    (project.scripts / "binary.py").write_bytes(b"\0\xff")
+    assert "no such file" in refused(project.scripts / "none.py")
+    assert "is a folder" in refused(project.scripts)
+    assert "NUL" in refused("a\0b.py")
+    assert f"{broken}:2: not Python" in refused(broken)
+    assert "not Python" in refused(project.scripts / "binary.py")
+    assert list(project.runs.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ({"nproc_per_node": 0}, "nproc_per_node=0: must be >= 1"),
+        ({"nproc_per_node": 3, "gpus": (0, 1)}, "at most one process per GPU"),
+        ({"gpus": (0, 0)}, "may appear once"),
+        ({"args": "--steps 3"}, "must be a list of strings"),
+        ({"args": ["--steps", 3]}, "3 is a int"),
+        ({"args": ["a\0b"]}, "NUL"),
+        ({"args": ["\ud800"]}, "cannot be encoded"),
+        ({"shutdown_timeout_s": 0}, "shutdown_timeout_s=0"),
+    ],
+)
+def test_wrong_options_are_refused_and_nothing_is_left(
+    script: Path, project: Project, options: dict[str, Any], said: str
+) -> None:
+    assert said in refused(script, **options)
+    assert list(project.runs.iterdir()) == []
+
+
+def test_a_dataset_that_is_not_there_is_refused_before_anything_starts(project: Project) -> None:
+    config, wanted = RECIPES["mlm_pretraining"].preset(next(iter(RECIPES["mlm_pretraining"].presets)))
+    path = write_script(config.replace(dataset="data/none.txt"), "absent", wanted.replace(gpus=()), project=project)
+    assert "data/none.txt" in refused(path)
+    assert list(project.runs.iterdir()) == []
+
+
+def test_a_wrong_value_in_a_script_of_ours_is_refused_by_file_and_line(project: Project) -> None:
+    config, wanted = RECIPES["mlm_pretraining"].preset(next(iter(RECIPES["mlm_pretraining"].presets)))
+    path = write_script(config, "wrong", wanted, project=project)
+    lines = path.read_text().splitlines()
+    number = next(number for number, line in enumerate(lines, 1) if "batch_size=" in line)
+    lines[number - 1] = "    batch_size=-1,"
+    path.write_text("\n".join(lines) + "\n")
+    said = refused(path)
+    assert said.startswith(f"{path}:{number}: batch_size=-1")
+
+
+def test_a_script_of_ours_that_computes_is_launched_as_it_is_with_a_word_on_what_is_not_read(project: Project) -> None:
+    path = project.scripts / "computed.py"
+    path.write_text("from nbtools.recipes import MLMPretrainingConfig\nfor size in (1, 2):\n    pass\n")
+    checked = preflight(path, gpus=())
+    assert checked.recipe is None
+    assert f"{path}:2" in checked.warnings[0]
+    assert "launch settings are not read" in checked.warnings[0]
+
+
+def test_an_unwritable_runs_folder_is_refused(script: Path, project: Project, monkeypatch: pytest.MonkeyPatch) -> None:
+    project.runs.rmdir()
+    project.runs.write_text("a file where the folder should be")
+    assert "cannot be written" in refused(script)
+
+
+def test_torch_that_is_not_installed_is_refused(script: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(readiness.importlib.util, "find_spec", lambda name: None)
+    assert "torch is not installed" in refused(script)
+
+
+# --- GPUs --------------------------------------------------------------------------------------------
+
+
+def gpu(index: int, *holders: Holder) -> Device:
+    return Device(index, f"GPU-{index}", "Stand-in 9000", 80 * 2**30, 0, holders, str(index))
+
+
+@pytest.fixture
+def four_gpus(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """A machine with four GPUs and a CUDA build of torch."""
+    (tmp_path / "torch" / "distributed").mkdir(parents=True)
+    (tmp_path / "torch" / "version.py").write_text("cuda: Optional[str] = '13.0'\nhip: Optional[str] = None\n")
+    (tmp_path / "torch" / "distributed" / "run.py").write_text("")
+    monkeypatch.setattr(readiness, "_torch_folder", lambda: tmp_path / "torch")
+    holder = Holder(7, "python", "alice", 2**30)
+    monkeypatch.setattr(readiness, "devices", lambda: [gpu(0), gpu(1), gpu(2), gpu(3, holder)])
+
+
+def test_by_default_the_first_gpus_are_taken_one_per_process(script: Path, four_gpus: None) -> None:
+    checked = preflight(script, nproc_per_node=2)
+    assert checked.launch.gpus == (0, 1)
+    assert checked.environment["CUDA_VISIBLE_DEVICES"] == "0,1"
+    assert checked.environment["CUDA_DEVICE_ORDER"] == "PCI_BUS_ID"
+    assert checked.warnings == ()
+
+
+def test_named_gpus_are_taken_and_their_holders_told(script: Path, four_gpus: None) -> None:
+    checked = preflight(script, gpus=(3, 1), nproc_per_node=2)
+    assert checked.environment["CUDA_VISIBLE_DEVICES"] == "3,1"
+    assert checked.warnings == ("GPU 3 (Stand-in 9000) is in use: python (pid 7, alice, 1.0 GiB)",)
+
+
+def test_the_cpu_is_used_where_it_is_asked_for(script: Path, four_gpus: None) -> None:
+    assert preflight(script, gpus=(), nproc_per_node=8).environment["CUDA_VISIBLE_DEVICES"] == ""
+
+
+def test_gpus_that_are_not_there_are_refused_with_those_that_are(script: Path, four_gpus: None) -> None:
+    assert "there is no GPU 7; usable GPUs: 0, 1, 2, 3" in refused(script, gpus=(7,))
+    assert "usable GPUs are 0, 1, 2, 3; lower nproc_per_node" in refused(script, nproc_per_node=5)
+
+
+def test_a_machine_without_gpus_refuses_named_ones_and_uses_the_cpu_otherwise(
+    script: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(readiness, "devices", list)
+    assert "usable GPUs: none" in refused(script, gpus=(0,))
+    assert "CUDA_VISIBLE_DEVICES" not in preflight(script, nproc_per_node=4).environment
+
+
+def test_gpus_that_torch_cannot_use_are_never_replaced_by_the_cpu_in_silence(
+    script: Path, four_gpus: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "torch" / "version.py").write_text("cuda: Optional[str] = None\nhip: Optional[str] = None\n")
+    monkeypatch.setattr(readiness, "driver_version", lambda: "580.1")
+    said = refused(script)
+    assert "CPU build" in said
+    assert "driver 580.1" in said
+    preflight(script, gpus=())
+
+
+@pytest.mark.parametrize(("nproc", "threads"), [(1, "8"), (3, "2"), (16, "1")])
+def test_cores_are_shared_out_among_the_processes(
+    script: Path, monkeypatch: pytest.MonkeyPatch, nproc: int, threads: str
+) -> None:
+    monkeypatch.setattr(readiness, "num_cores", lambda: 8)
+    assert preflight(script, nproc_per_node=nproc, gpus=()).environment["OMP_NUM_THREADS"] == threads
+    assert preflight(script, gpus=(), omp_num_threads=5).environment["OMP_NUM_THREADS"] == "5"
+
+
+# --- where and under which name ----------------------------------------------------------------------
+
+
+def test_a_foreign_script_outside_any_project_runs_in_its_own_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "lonely" / "träin $(x).py"
+    path.parent.mkdir()
+    path.write_text("pass\n")
+    checked = preflight(path, gpus=())
+    assert (checked.cwd, checked.project.runs) == (path.parent, path.parent / "runs")
+    assert checked.name == "tr_in_x"
+    assert not checked.project.runs.exists()
+
+
+def test_a_plain_script_of_ours_runs_from_its_copy_and_others_from_their_own_path(
+    project: Project, script: Path
+) -> None:
+    config, wanted = RECIPES["mlm_pretraining"].preset(next(iter(RECIPES["mlm_pretraining"].presets)))
+    ours = preflight(write_script(config, "ours", wanted.replace(gpus=()), project=project))
+    assert (ours.recipe, ours.name) == ("mlm_pretraining", "ours")
+    assert str(project.runs / "ID" / "script.py") in ours.command()
+    assert str(script) in preflight(script, gpus=()).command()
+
+
+def test_the_calls_values_win_over_the_scripts(project: Project) -> None:
+    config, _ = RECIPES["mlm_pretraining"].preset(next(iter(RECIPES["mlm_pretraining"].presets)))
+    path = write_script(config, "two", Launch(nproc_per_node=2, gpus=(), shutdown_timeout_s=30), project=project)
+    assert preflight(path).launch.nproc_per_node == 2
+    checked = preflight(path, nproc_per_node=1)
+    assert (checked.launch.nproc_per_node, checked.launch.shutdown_timeout_s) == (1, 30)
+
+
+def test_the_package_gives_the_function_whatever_was_imported_before() -> None:
+    importlib.import_module("nbtools.launch")
+    assert nbtools.launch is launch
+    assert nbtools.preflight is preflight
+
+
+def test_launching_imports_no_torch_and_leaves_no_secret_on_disk(script: Path, project: Project) -> None:
+    program = (
+        "import sys; from nbtools.launch import launch; "
+        f"run = launch({str(script)!r}, gpus=(), args=['--steps', '1']); "
+        "print(run.id, 'torch' in sys.modules); run.stop()"
+    )
+    environment = {**os.environ, "HF_TOKEN": "hf_secret"}
+    said = subprocess.check_output([sys.executable, "-c", program], text=True, env=environment).split()
+    assert said[1] == "False"
+    assert "hf_secret" not in (project.runs / said[0] / "launch.json").read_text()
+
+
+def test_a_launch_whose_supervisor_cannot_start_leaves_nothing_behind(
+    script: Path, project: Project, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sys, "executable", "/no/such/python")
+    assert "/no/such/python" in refused(script)
+    assert list(project.runs.iterdir()) == []
+
+
+def test_where_the_file_system_has_no_locks_that_is_said_and_the_run_works(
+    script: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def unsupported(path: Path) -> int:
+        raise OSError(errno.ENOLCK, "No locks available")
+
+    monkeypatch.setattr(launching, "acquire_lock", unsupported)
+    with pytest.warns(UserWarning, match="no locks"):
+        run = launch(script, gpus=())
+    eventually(lambda: run.state is RunState.RUNNING)
+    run.stop()
+    assert run.state is RunState.STOPPED
+
+
+def test_launches_at_once_become_runs_of_their_own(script: Path, project: Project) -> None:
+    with ThreadPoolExecutor(4) as pool:
+        started = list(pool.map(lambda _: launch(script, gpus=(), args=["--steps", "1"]), range(4)))
+    assert len({run.id for run in started}) == 4
+    for run in started:
+        run.stop()
+
+
+def test_only_ended_runs_of_a_recipe_can_be_resumed(supervised: Callable[..., Run]) -> None:
+    run = supervised(sys.executable, "-c", "import time; time.sleep(600)")
+    with pytest.raises(LaunchError, match="stop it first"):
+        resume(run)
+    run.stop()
+    with pytest.raises(LaunchError, match="not one of nbtools' recipes"):
+        resume(run)
+
+
+def checkpoint(run: RunDir, step: int) -> Path:
+    path = run.checkpoint(step)
+    path.mkdir()
+    (path / "state.pt").write_bytes(b"state")
+    claim = {"bytes": 5, "sha256": hashlib.sha256(b"state").hexdigest()}
+    write_json(path / "manifest.json", {"step": step, "time": 1.0, "files": {"state.pt": claim}})
+    return path
+
+
+def test_a_run_is_resumed_from_its_newest_whole_checkpoint_with_its_own_arguments(project: Project) -> None:
+    config, _ = RECIPES["mlm_pretraining"].preset(next(iter(RECIPES["mlm_pretraining"].presets)))
+    script = write_script(config, "again", Launch(gpus=()), project=project)
+    parent = RunDir.create(project.runs, "again")
+    parent.lock.touch()
+    parent.script.write_bytes(script.read_bytes())
+    script.unlink()
+    args = ["--max-steps", "50", "--resume_from=/old", "--seed", "1", "--resume-from", "/older"]
+    settings = Launch(nproc_per_node=2, gpus=(), shutdown_timeout_s=30).model_dump(mode="json")
+    write_json(parent.launch, {"recipe": "mlm_pretraining", "script": str(script), "args": args, "launch": settings})
+    write_json(parent.exit, {"returncode": 1, "stopped": True})
+    whole = checkpoint(parent, 10)
+    (checkpoint(parent, 20) / "state.pt").write_bytes(b"stat\0")
+    with pytest.warns(UserWarning, match="passed over step-000020"):
+        run = resume(Run(parent.path), args=["--max-steps", "60"])
+    try:
+        assert run.info["args"] == [
+            *("--max-steps", "50", "--seed", "1", "--resume-from", str(whole), "--max-steps", "60"),
+        ]
+        assert run.info["resumed_from"] == {"run": parent.id, "checkpoint": "step-000010", "step": 10}
+        assert run.info["script"] == str(script)
+        assert run.info["launch"]["nproc_per_node"] == 2
+        assert run.files.script.read_bytes() == parent.script.read_bytes()
+    finally:
+        run.stop(timeout_s=5)
+
+
+def test_a_run_without_a_whole_checkpoint_cannot_be_resumed_and_every_reason_is_told(project: Project) -> None:
+    parent = RunDir.create(project.runs, "again")
+    write_json(parent.launch, {"recipe": "mlm_pretraining"})
+    write_json(parent.exit, {"returncode": 1, "stopped": True})
+    (checkpoint(parent, 20) / "state.pt").unlink()
+    with pytest.raises(LaunchError, match=r"step-000020: .*state\.pt: is missing"):
+        resume(Run(parent.path))
+
+
+# --- real torchrun -----------------------------------------------------------------------------------
+
+
+def in_step(script: Path, step: int = 3, **options: Any) -> Run:
+    run = launch(script, nproc_per_node=2, gpus=(), **options)
+    eventually(lambda: [beat.step >= step for beat in run.ranks] == [True, True])
+    return run
+
+
+def rank_of(run: Run, rank: int) -> psutil.Process:
+    return next(process for process in members(run.files) if process.environ().get("RANK") == str(rank))
+
+
+def agent_of(run: Run) -> psutil.Process:
+    return next(process for process in members(run.files) if "torch.distributed.run" in process.cmdline())
+
+
+@pytest.mark.slow
+def test_a_run_under_torchrun_is_recorded_whole(script: Path) -> None:
+    run = launch(script, nproc_per_node=2, gpus=(), args=["--steps", "5"])
+    assert run.state in (RunState.QUEUED, RunState.RUNNING)
+    assert run.wait(timeout_s=120) is RunState.SUCCEEDED
+    assert run.returncode == 0
+    assert run.history["train/loss"].steps.tolist() == [1, 2, 3, 4, 5]
+    assert "rank 0 step 5" in run.log()
+    assert "rank 1" not in run.log()
+    assert any("rank 1 step 5" in path.read_text() for path in run.files.rank_logs(1))
+    assert run.files.script.read_bytes() == script.read_bytes()
+    written = json.loads(run.files.launch.read_text())
+    assert written["format"] == 1
+    assert written["launch"]["nproc_per_node"] == 2
+    assert run.files.supervisor_log.read_text() == ""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("victim", [0, 1])
+def test_torchrun_a_killed_rank_is_named_and_no_other_is_left(script: Path, victim: int) -> None:
+    run = in_step(script)
+    rank_of(run, victim).kill()
+    assert run.wait(timeout_s=60, check=False) is RunState.FAILED
+    assert run.failure is not None
+    assert (run.failure.rank, run.failure.host, run.failure.signal) == (victim, socket.gethostname(), "SIGKILL")
+    assert "at step" in run.failure.headline
+    eventually(lambda: not members(run.files))
+
+
+@pytest.mark.slow
+def test_torchrun_a_recorded_exception_is_the_failure_with_its_traceback(script: Path) -> None:
+    run = launch(script, nproc_per_node=2, gpus=(), args=["--fail-at", "3", "--failing-rank", "1"])
+    assert run.wait(timeout_s=120, check=False) is RunState.FAILED
+    assert run.failure is not None
+    assert (run.failure.rank, run.failure.message) == (1, "ValueError: boom at step 3")
+    assert "fake_trainer" in (run.failure.traceback or "") or "toy.py" in (run.failure.traceback or "")
+
+
+@pytest.mark.slow
+def test_torchrun_an_exit_code_is_the_true_one_and_not_torchruns(project: Project) -> None:
+    path = Path(shutil.copy(PROGRAMS / "fails.py", project.scripts / "leaves.py"))
+    run = launch(path, gpus=(), args=["exit"])
+    run.wait(timeout_s=120, check=False)
+    assert run.failure is not None
+    assert (run.returncode, run.failure.exitcode) == (1, 7)
+
+
+@pytest.mark.slow
+def test_torchrun_killed_itself_leaves_no_rank_and_a_failed_run(script: Path) -> None:
+    run = in_step(script)
+    agent_of(run).kill()
+    assert run.wait(timeout_s=60, check=False) is RunState.FAILED
+    assert not members(run.files)
+    assert run.failure is not None
+    assert run.failure.headline == "the torchrun agent was killed by SIGKILL"
+
+
+@pytest.mark.slow
+def test_torchrun_trains_on_without_its_supervisor_and_can_be_stopped(script: Path) -> None:
+    run = in_step(script)
+    assert run.process is not None
+    os.kill(run.process.pid, 9)
+    seen = run.step
+    eventually(lambda: run.step > seen + 5)
+    assert run.state is RunState.RUNNING
+    assert run.stop().startswith("stopped at step")
+    assert run.state is RunState.STOPPED
+    assert [checkpoint.step for checkpoint in run.checkpoints] == [run.step]
+    assert not members(run.files)
+
+
+@pytest.mark.slow
+def test_torchrun_stopped_by_itself_or_by_its_supervisor_saves_and_is_stopped(script: Path) -> None:
+    for whom in (agent_of, None):
+        run = in_step(script)
+        assert run.process is not None
+        (whom(run) if whom else psutil.Process(run.process.pid)).terminate()
+        assert run.wait(timeout_s=60) is RunState.STOPPED
+        assert [checkpoint.step for checkpoint in run.checkpoints] == [run.step]
+
+
+@pytest.mark.slow
+def test_torchrun_starts_although_its_usual_port_and_others_are_taken(script: Path) -> None:
+    taken = []
+    try:
+        for port in (29500, 29501, 29400, 29401):
+            listener = socket.socket()
+            taken.append(listener)
+            try:
+                listener.bind(("", port))
+                listener.listen()
+            except OSError:
+                continue  # somebody else has it: just as taken
+        run = launch(script, nproc_per_node=2, gpus=(), args=["--steps", "2"])
+        assert run.wait(timeout_s=120) is RunState.SUCCEEDED
+    finally:
+        for listener in taken:
+            listener.close()
+
+
+def test_a_resumed_run_that_saved_nothing_goes_on_from_where_its_parent_was(project: Project) -> None:
+    config, _ = RECIPES["mlm_pretraining"].preset("cpu_demo")
+    script = write_script(config, "again", Launch(gpus=()), project=project)
+    family = [RunDir.create(project.runs, "again") for _ in range(2)]
+    for run, parent in zip(family, [None, family[0]], strict=True):
+        run.lock.touch()
+        run.script.write_bytes(script.read_bytes())
+        origin = None if parent is None else {"run": parent.id, "checkpoint": "step-000010", "step": 10}
+        write_json(
+            run.launch, {"name": "mine", "recipe": "mlm_pretraining", "script": str(script), "resumed_from": origin}
+        )
+        write_json(run.exit, {"returncode": 1, "stopped": True})
+    wanted = checkpoint(family[0], 10)
+    checkpoint(family[0], 20)  # not what was resumed
+    again = resume(Run(family[1].path))
+    try:
+        assert again.info["args"] == ["--resume-from", str(wanted)]
+        assert again.info["resumed_from"] == {"run": family[1].id, "checkpoint": "step-000010", "step": 10}
+        assert again.name == "mine"
+    finally:
+        again.stop(timeout_s=5)
+
+
+def test_a_script_is_found_from_the_project_and_through_links(
+    project: Project, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("NBTOOLS_ROOT")
+    elsewhere = project.root / "notebooks"
+    elsewhere.mkdir()
+    (project.scripts / "train_1.py").write_text("pass\n")
+    link = project.root.parent / f"{project.root.name}-link"
+    link.symlink_to(project.root)
+    monkeypatch.chdir(elsewhere)
+    for given in ("scripts/train_1.py", "../scripts/train_1.py", link / "scripts" / "train_1.py"):
+        checked = preflight(given)
+        assert (checked.script, checked.cwd) == (project.scripts / "train_1.py", project.root)
+    outside = project.root.parent / f"{project.root.name}-outside.py"
+    outside.write_text("pass\n")
+    (project.scripts / "linked.py").symlink_to(outside)
+    assert preflight(project.scripts / "linked.py").project == project
+
+
+def test_a_copy_of_a_script_gives_runs_of_its_own_name(project: Project) -> None:
+    config, _ = RECIPES["mlm_pretraining"].preset("cpu_demo")
+    script = write_script(config, "first", Launch(gpus=()), project=project)
+    copy = script.with_name("second.py")
+    copy.write_bytes(script.read_bytes())
+    assert preflight(copy).name == "second"

@@ -1,0 +1,591 @@
+"""MLM pretraining: the same gradients however the batch is divided, bit-exact resume, and real learning."""
+
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from transformers import (
+    AutoModelForMaskedLM,
+    AutoTokenizer,
+    BertConfig,
+    BertForMaskedLM,
+    DistilBertConfig,
+    DistilBertForMaskedLM,
+    PreTrainedModel,
+    RobertaConfig,
+    RobertaForMaskedLM,
+)
+
+from nbtools import recipes
+from nbtools.checkpoints import Checkpoint, checkpoints_in
+from nbtools.metrics import History
+from nbtools.project import Project
+from nbtools.recipes import MLMPretrainingConfig
+from nbtools.run import Run, RunState
+from nbtools.rundir import RunDir, read_json
+from nbtools.training import checkpoint, data, mlm_pretraining
+from nbtools.training.data import Masking
+from nbtools.training.flags import Flags
+from nbtools.training.mlm_pretraining import MaskedLM, build_model, train
+from nbtools.training.worker import run
+
+TINY: dict[str, Any] = {
+    "dataset": "texts",
+    "batch_size": 8,
+    "max_steps": 6,
+    "epochs": 5,
+    "learning_rate": 1e-2,
+    "num_layers": 1,
+    "num_heads": 2,
+    "hidden_size": 16,
+    "sequence_length": 16,
+    "vocab_size": 60,
+    "min_words": 1,
+    "log_every": 1,
+    "eval_every": 3,
+    "checkpoint_every": 3,
+    "keep_last": 10,
+}
+
+
+def tiny(**changes: Any) -> MLMPretrainingConfig:
+    return MLMPretrainingConfig(**{**TINY, **changes})
+
+
+@pytest.fixture
+def texts(project: Project, monkeypatch: pytest.MonkeyPatch) -> Project:
+    """A project with 30 small documents, on the CPU."""
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
+    monkeypatch.setenv("OMP_NUM_THREADS", "1")
+    words = [f"w{number}" for number in range(40)]
+    (project.root / "texts").mkdir()
+    for number in range(30):
+        text = " ".join(words[(number + step * step) % 40] for step in range(40))
+        (project.root / "texts" / f"{number:02}.txt").write_text(text)
+    return project
+
+
+@pytest.fixture
+def trained(texts: Project, monkeypatch: pytest.MonkeyPatch) -> Callable[..., RunDir]:
+    """Train in this process, in a run directory as the launcher makes it."""
+    torch.set_num_threads(1)
+
+    def start(config: MLMPretrainingConfig, resume_from: Path | None = None) -> RunDir:
+        files = RunDir.create(texts.runs, "mlm")
+        monkeypatch.setenv("NBTOOLS_RUN_DIR", str(files.path))
+        run(train, Flags(config, resume_from=resume_from))
+        return files
+
+    return start
+
+
+def rows(files: RunDir) -> list[dict[str, Any]]:
+    """Metric rows without what differs between two equal runs."""
+    parsed = [json.loads(line) for line in files.metrics.read_text().splitlines()]
+    return [{key: value for key, value in row.items() if key not in ("time", "train/tokens_per_s")} for row in parsed]
+
+
+def assert_same_bytes(first: Path, second: Path) -> None:
+    """Two checkpoints hold the same weights, optimizer and random numbers, to the bit."""
+    claims = [Checkpoint.read(path).manifest for path in (first, second)]
+    assert claims[0]["samples"] == claims[1]["samples"]
+    assert claims[0]["files"].keys() == claims[1]["files"].keys()
+    for name, claim in claims[0]["files"].items():
+        if name.endswith(".pt"):  # equal content may be pickled in two ways
+            assert_equal(*(checkpoint.load_state(path, name) for path in (first, second)), name)
+        else:
+            assert claim == claims[1]["files"][name], name
+
+
+def assert_equal(first: Any, second: Any, where: str) -> None:
+    """Nested values and tensors are equal to the bit."""
+    if isinstance(first, dict):
+        assert first.keys() == second.keys(), where
+        for key, value in first.items():
+            assert_equal(value, second[key], f"{where}/{key}")
+    elif isinstance(first, torch.Tensor):
+        assert first.dtype == second.dtype, where
+        assert torch.equal(first, second), where
+    elif isinstance(first, list) and any(isinstance(item, torch.Tensor) for item in first):
+        for number, (one, other) in enumerate(zip(first, second, strict=True)):
+            assert_equal(one, other, f"{where}/{number}")
+    else:
+        assert first == second, where
+
+
+# --- in one process -------------------------------------------------------------------------------
+
+
+def test_a_run_leaves_rows_checkpoints_and_a_record_of_its_end(
+    trained: Callable[..., RunDir], capfd: pytest.CaptureFixture[str]
+) -> None:
+    files = trained(tiny(batch_size=4, epochs=1, max_steps=None))
+    derived = (read_json(files.config) or {})["derived"]
+    seen = rows(files)
+    assert [row["step"] for row in seen] == list(range(1, derived["total_steps"] + 1))
+    assert seen[-1]["samples"] == 4 * derived["total_steps"]
+    assert {"train/loss", "train/learning_rate", "train/grad_norm", "train/epoch"} <= seen[0].keys()
+    assert {"eval/loss", "eval/accuracy", "eval/unigram_loss"} <= seen[2].keys()
+    assert {"eval/loss", "eval/accuracy", "eval/unigram_loss"} <= seen[-1].keys()
+    steps = [listed.step for listed in checkpoints_in(files.checkpoints)]
+    assert steps[-1] == derived["total_steps"]
+    finished = read_json(files.finished) or {}
+    assert finished["why"] == "completed"
+    assert finished["step"] == derived["total_steps"]
+    assert finished["metrics"]["eval/loss"] == seen[-1]["eval/loss"]
+    assert (read_json(files.heartbeat(0)) or {})["phase"] == "done"
+    banner = capfd.readouterr().out
+    for fact in ("processes", "precision", "4 per process x 1 accumulated x 1 process = 4", "vocabulary", files.id):
+        assert fact in banner
+
+
+@pytest.mark.parametrize("changes", [{}, {"max_steps": None, "epochs": 2, "gradient_accumulation_steps": 2}])
+def test_the_steps_are_those_that_the_form_showed(
+    trained: Callable[..., RunDir], texts: Project, changes: dict[str, Any]
+) -> None:
+    config = tiny(**changes)
+    expected = recipes.schedule(config, 1, root=texts.root)
+    assert expected is not None
+    files = trained(config)
+    derived = (read_json(files.config) or {})["derived"]
+    assert {name: derived[name] for name in vars(expected)} == vars(expected)
+    assert derived["num_parameters"] == recipes.num_parameters(config, derived["vocab_size"])
+    assert rows(files)[-1]["step"] == expected.total_steps
+
+
+def test_the_checkpoint_is_a_model_that_anybody_can_load_and_measure(
+    trained: Callable[..., RunDir], texts: Project
+) -> None:
+    files = trained(tiny())
+    last = checkpoints_in(files.checkpoints)[-1]
+    model = AutoModelForMaskedLM.from_pretrained(last.path / "model").eval()
+    tokenizer = AutoTokenizer.from_pretrained(last.path / "model")
+    assert len(tokenizer("w1 w2")["input_ids"]) == 3
+    (cached,) = (texts.runs / ".cache").iterdir()
+    text = data.open_tokenized(cached, 16)
+    masking = Masking.of(text, 0.15, seed=0)
+    loss, right, count = 0.0, 0, 0
+    for inputs_BT, positions_BK, labels_BK in data.evaluation_batches(text.eval_NT, masking, 1000):
+        with torch.no_grad():
+            logits_BTV = model(input_ids=inputs_BT).logits
+        for row in range(len(labels_BK)):
+            logits_KV = logits_BTV[row, positions_BK[row]]
+            loss += float(torch.nn.functional.cross_entropy(logits_KV, labels_BK[row], reduction="sum"))
+            right += int((logits_KV.argmax(1) == labels_BK[row]).sum())
+            count += labels_BK.shape[1]
+    assert last.metrics["eval/loss"] == pytest.approx(loss / count, rel=1e-4)
+    assert last.metrics["eval/accuracy"] == pytest.approx(right / count)
+
+
+SHAPE = {"vocab_size": 40, "hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 16}
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda: BertForMaskedLM(BertConfig(**SHAPE)),
+        lambda: RobertaForMaskedLM(RobertaConfig(**SHAPE)),
+        lambda: DistilBertForMaskedLM(DistilBertConfig(vocab_size=40, n_layers=1, n_heads=2, dim=16, hidden_dim=16)),
+    ],
+    ids=["bert", "roberta", "unknown_head"],
+)
+def test_the_head_at_chosen_positions_is_the_whole_head_there(make: Callable[[], PreTrainedModel]) -> None:
+    model = make().eval()
+    inputs_BT = torch.randint(3, 40, (2, 8))
+    positions_BK = torch.tensor([[0, 3], [2, 7]])
+    whole_BTV = model(input_ids=inputs_BT).logits
+    chosen_BKV = MaskedLM(model).logits(inputs_BT, positions_BK)
+    for row in range(2):
+        assert torch.allclose(chosen_BKV[row], whole_BTV[row, positions_BK[row]], atol=1e-6)
+
+
+def test_the_loss_of_one_step_is_transformers_own(texts: Project) -> None:
+    config = tiny()
+    folder = data.tokenize(texts.runs / ".cache", dataset="texts", min_words=1, vocab_size=60, root=texts.root)
+    text = data.open_tokenized(folder, 16)
+    model = build_model(config, text)
+    masking = Masking.of(text, 0.3, seed=0)
+    inputs_BT, positions_BK, labels_BK = masking.for_training(text.train_NT[:4], torch.arange(4).numpy(), 0)
+    labels_BT = torch.full_like(inputs_BT, -100).scatter(1, positions_BK, labels_BK)
+    expected = model(input_ids=inputs_BT, labels=labels_BT).loss
+    loss_sum = MaskedLM(model)(inputs_BT, positions_BK, labels_BK)
+    assert torch.allclose(loss_sum / labels_BK.numel(), expected, atol=1e-6)
+
+
+@pytest.mark.parametrize("checkpoint_step", [3, 4])  # 9 steps of 2 x 4 samples per epoch: both in its middle
+def test_a_resumed_run_ends_with_the_same_bits(trained: Callable[..., RunDir], checkpoint_step: int) -> None:
+    config = tiny(
+        batch_size=4, gradient_accumulation_steps=2, dropout=0.2, max_steps=12, log_every=5, checkpoint_every=1
+    )
+    straight = trained(config)
+    resumed = trained(config, straight.checkpoint(checkpoint_step))
+    assert_same_bytes(straight.checkpoint(12), resumed.checkpoint(12))
+    later = [row for row in rows(straight) if row["step"] > checkpoint_step]
+    assert rows(resumed) == later
+    assert {row["step"] for row in later} >= {5, 6, 10, 12}
+
+
+def test_every_kind_of_random_number_matters_to_that_test(trained: Callable[..., RunDir]) -> None:
+    config = tiny(dropout=0.2, checkpoint_every=6)
+    first, second = trained(config), trained(config.replace(seed=1))
+    files = [Checkpoint.read(files.checkpoint(6)).manifest["files"] for files in (first, second)]
+    assert files[0]["model/model.safetensors"] != files[1]["model/model.safetensors"]
+    assert files[0]["rank-0.pt"] != files[1]["rank-0.pt"]
+
+
+def test_a_damaged_checkpoint_is_not_resumed(trained: Callable[..., RunDir]) -> None:
+    path = trained(tiny()).checkpoint(3)
+    weights = path / "model" / "model.safetensors"
+    content = bytearray(weights.read_bytes())
+    content[-9] ^= 1
+    weights.write_bytes(content)
+    with pytest.raises(SystemExit, match=r"CheckpointError: .*model\.safetensors"):
+        trained(tiny(), path)
+
+
+def test_a_checkpoint_of_another_text_or_size_is_not_resumed(trained: Callable[..., RunDir], texts: Project) -> None:
+    path = trained(tiny()).checkpoint(3)
+    with pytest.raises(SystemExit, match="of another model"):
+        trained(tiny(hidden_size=32), path)
+    for file in (texts.root / "texts").iterdir():
+        file.write_text(file.read_text().replace("w1", "v1"))
+    with pytest.raises(SystemExit, match="vocabulary is of another text"):
+        trained(tiny(), path)
+
+
+def test_a_changed_batch_is_told_and_goes_on_with_the_data(
+    trained: Callable[..., RunDir], capfd: pytest.CaptureFixture[str]
+) -> None:
+    path = trained(tiny(batch_size=8)).checkpoint(3)
+    files = trained(tiny(batch_size=4, max_steps=5), path)
+    assert "note: 4 samples per step from here on, 8 until now" in capfd.readouterr().out
+    assert [row["samples"] for row in rows(files)] == [28, 32]
+
+
+def test_accumulated_passes_give_the_gradients_of_one_large_batch(
+    trained: Callable[..., RunDir], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    gradients: list[dict[str, torch.Tensor]] = []
+    real = mlm_pretraining.update
+
+    def spy(model: torch.nn.Module, *arguments: Any) -> torch.Tensor:
+        gradients.append({name: weight.grad.clone() for name, weight in model.named_parameters()})
+        return real(model, *arguments)
+
+    monkeypatch.setattr(mlm_pretraining, "update", spy)
+    losses = []
+    for batch_size, accumulation in ((8, 1), (2, 4)):
+        files = trained(tiny(batch_size=batch_size, gradient_accumulation_steps=accumulation, max_steps=1))
+        losses.append(rows(files)[0]["train/loss"])
+    assert losses[0] == pytest.approx(losses[1], rel=1e-6)
+    for name, gradient in gradients[0].items():
+        assert torch.allclose(gradient, gradients[1][name], atol=1e-6, rtol=1e-4), name
+
+
+def test_a_loss_that_is_not_finite_is_recorded_said_once_and_does_not_end_the_run(
+    trained: Callable[..., RunDir], monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    real = mlm_pretraining.update
+
+    def poison(model: torch.nn.Module, *arguments: Any) -> torch.Tensor:
+        norm = real(model, *arguments)
+        with torch.no_grad():
+            next(model.parameters()).fill_(torch.nan)
+        return norm
+
+    monkeypatch.setattr(mlm_pretraining, "update", poison)
+    files = trained(tiny())
+    assert [row["train/loss"] for row in rows(files)[1:]] == ["NaN"] * 5
+    assert capfd.readouterr().out.count("is not finite at step 2; training goes on") == 1
+    assert (read_json(files.finished) or {})["metrics"]["train/loss"] == "NaN"
+
+
+def test_bf16_learns_like_fp32(trained: Callable[..., RunDir]) -> None:
+    losses = [rows(trained(tiny(precision=precision)))[-1]["train/loss"] for precision in ("fp32", "bf16")]
+    assert losses[0] != losses[1]
+    assert losses[0] == pytest.approx(losses[1], rel=0.02)
+
+
+def test_training_goes_on_from_pretrained_weights(trained: Callable[..., RunDir]) -> None:
+    first = trained(tiny(max_steps=30, eval_every=30))
+    start = first.checkpoint(30) / "model"
+    more = trained(tiny(model_name=str(start), max_steps=1, learning_rate=1e-9))
+    assert rows(more)[-1]["eval/loss"] == pytest.approx(rows(first)[-1]["eval/loss"], rel=1e-3)
+    with pytest.raises(SystemExit, match=r"sequence_length=64: .* takes at most 16"):
+        trained(tiny(model_name=str(start), sequence_length=64))
+
+
+def test_a_model_that_is_not_there_is_a_clear_error(trained: Callable[..., RunDir], tmp_path: Path) -> None:
+    with pytest.raises(SystemExit, match=r"ConfigError: model_name='.*nowhere'"):
+        trained(tiny(model_name=str(tmp_path / "nowhere")))
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ({"dataset": "missing"}, "DataError: dataset .*missing"),
+        ({"batch_size": 1000}, "too few for one step"),
+        ({"sequence_length": 2048}, "too few|no full sample"),
+    ],
+)
+def test_bad_data_ends_before_the_first_step(
+    trained: Callable[..., RunDir], texts: Project, changes: dict[str, Any], said: str
+) -> None:
+    with pytest.raises(SystemExit, match=said):
+        trained(tiny(**changes))
+    (folder,) = (folder for folder in texts.runs.iterdir() if not folder.name.startswith("."))
+    finished = read_json(RunDir(folder).finished) or {}
+    assert finished["why"] == "failed"
+    assert re.search(said, finished["failure"]["message"])
+    assert finished["failure"]["rank"] == 0
+    assert "Traceback" in finished["failure"]["traceback"]
+
+
+# --- real processes -------------------------------------------------------------------------------
+
+SCRIPT = """\
+from nbtools import Launch
+from nbtools.recipes import MLMPretrainingConfig
+from nbtools.training.mlm_pretraining import main
+
+launch = Launch(nproc_per_node=2)
+
+config = MLMPretrainingConfig(**{values!r})
+{more}
+if __name__ == "__main__":
+    main(config)
+"""
+
+SAVE_GRADIENTS = """
+import os
+
+import torch
+from nbtools.training import mlm_pretraining
+
+real = mlm_pretraining.update
+
+def update(model, *arguments):
+    gradients = {name.removeprefix("module."): weight.grad for name, weight in model.named_parameters()}
+    torch.save(gradients, f"gradients-{os.environ.get('RANK', '0')}.pt")
+    return real(model, *arguments)
+
+mlm_pretraining.update = update
+"""
+
+SLOW_STEPS = """
+import time
+from nbtools.training import mlm_pretraining
+
+real = mlm_pretraining.update
+
+def update(*arguments):
+    time.sleep(0.3)
+    return real(*arguments)
+
+mlm_pretraining.update = update
+"""
+
+
+@pytest.fixture
+def start(texts: Project) -> Iterator[Callable[..., subprocess.Popen[str]]]:
+    """Start a script by hand, under torchrun or plain python, and leave nothing behind."""
+    started: list[subprocess.Popen[str]] = []
+
+    def begin(
+        config: MLMPretrainingConfig, *args: str | Path, nproc: int | None = 2, more: str = ""
+    ) -> subprocess.Popen[str]:
+        script = texts.scripts / "mlm_tiny.py"
+        script.write_text(SCRIPT.format(values=config.model_dump(), more=more))
+        command = [sys.executable]
+        if nproc is not None:
+            command += ["-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={nproc}"]
+        process = subprocess.Popen(
+            [*command, str(script), *map(str, args)],
+            cwd=texts.root,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            start_new_session=True,
+        )
+        started.append(process)
+        return process
+
+    yield begin
+    for process in started:
+        if process.poll() is None:
+            process.kill()  # its ranks follow: they asked the kernel for it
+        process.communicate()
+
+
+def newest_run(project: Project) -> Run:
+    return Run(max(folder for folder in project.runs.iterdir() if not folder.name.startswith(".")))
+
+
+def test_plain_python_writes_the_whole_run_directory(
+    start: Callable[..., subprocess.Popen[str]], texts: Project
+) -> None:
+    process = start(tiny(), "--lr", "3e-3", "--local_rank=0", nproc=None)
+    out, err = process.communicate(timeout=120)
+    assert process.returncode == 0, err
+    assert err == ""
+    run = newest_run(texts)
+    assert run.state is RunState.SUCCEEDED
+    assert run.info["by_hand"] is True
+    assert run.info["name"] == run.name == "mlm_tiny"
+    assert run.info["recipe"] == "mlm_pretraining"
+    assert run.info["args"] == ["--lr", "3e-3", "--local_rank=0"]
+    assert run.files.script.read_bytes() == (texts.scripts / "mlm_tiny.py").read_bytes()
+    identity = read_json(run.files.process) or {}
+    assert (identity["role"], identity["pid"]) == ("worker", process.pid)
+    assert run.files.log.read_text() == out
+    assert "--local-rank is ignored" in out
+    assert "1 (the script's launch says 2; what started it wins)" in out
+    assert (run.config or {})["overridden"] == ["learning_rate"]
+    assert run.step == run.total_steps == 6
+
+
+def test_a_wrong_flag_ends_with_code_2_and_makes_no_run(
+    start: Callable[..., subprocess.Popen[str]], texts: Project
+) -> None:
+    process = start(tiny(), "--learning-rate", "-1", nproc=None)
+    _, err = process.communicate(timeout=120)
+    assert process.returncode == 2
+    assert "must be > 0" in err
+    assert list(texts.runs.iterdir()) == []
+
+
+def test_ctrl_c_saves_a_checkpoint_and_ends_cleanly(
+    start: Callable[..., subprocess.Popen[str]], texts: Project
+) -> None:
+    process = start(tiny(max_steps=500, epochs=500, checkpoint_every=500), nproc=None, more=SLOW_STEPS)
+    run = wait_for_step(texts, 2)
+    process.send_signal(signal.SIGINT)
+    _, err = process.communicate(timeout=60)
+    assert (process.returncode, err) == (0, "")
+    assert run.state is RunState.STOPPED
+    assert [listed.step for listed in checkpoints_in(run.files.checkpoints)][-1] == run.step
+
+
+def wait_for_step(project: Project, step: int, num_runs: int = 1, timeout_s: float = 120) -> Run:
+    """Wait until the newest of so many runs has done so many steps."""
+    deadline = time.monotonic() + timeout_s
+    while time.monotonic() < deadline:
+        if sum(not folder.name.startswith(".") for folder in project.runs.iterdir()) >= num_runs:
+            run = newest_run(project)
+            if (run.own_history.last_step or 0) >= step:
+                return run
+        time.sleep(0.05)
+    raise AssertionError(f"step {step} was not reached in {timeout_s} s")
+
+
+@pytest.mark.slow
+def test_two_ranks_give_the_gradients_of_one_with_the_joined_batch(
+    start: Callable[..., subprocess.Popen[str]], texts: Project
+) -> None:
+    gradients, losses = [], []
+    for batch_size, accumulation, nproc in ((8, 1, None), (4, 1, 2), (2, 2, 2)):
+        config = tiny(batch_size=batch_size, gradient_accumulation_steps=accumulation, max_steps=1)
+        process = start(config, nproc=nproc, more=SAVE_GRADIENTS)
+        _, err = process.communicate(timeout=180)
+        assert process.returncode == 0, err
+        saved = [torch.load(path) for path in sorted(texts.root.glob("gradients-*.pt"))]
+        for path in texts.root.glob("gradients-*.pt"):
+            path.unlink()
+        for name, gradient in saved[0].items():
+            assert all(torch.equal(gradient, other[name]) for other in saved[1:]), name
+        assert len(saved) == (nproc or 1)
+        gradients.append(saved[0])
+        losses.append(newest_run(texts).metrics["train/loss"])
+    assert losses[1:] == pytest.approx([losses[0]] * 2, rel=1e-5)
+    for other in gradients[1:]:
+        for name, gradient in gradients[0].items():
+            assert gradient.abs().max() > 0
+            assert torch.allclose(gradient, other[name], atol=1e-6, rtol=1e-4), name
+
+
+@pytest.mark.slow
+def test_a_stop_on_two_ranks_loses_no_step_and_the_resumed_run_ends_with_the_same_bits(
+    start: Callable[..., subprocess.Popen[str]], texts: Project
+) -> None:
+    config = tiny(batch_size=2, gradient_accumulation_steps=2, dropout=0.2, max_steps=12, checkpoint_every=100)
+    process = start(config)
+    assert process.wait(timeout=180) == 0
+    straight = newest_run(texts)
+    identity = read_json(straight.files.process) or {}
+    assert (identity["role"], identity["pid"]) == ("torchrun", process.pid)
+    assert straight.state is RunState.SUCCEEDED
+    assert [beat.phase for beat in straight.ranks] == ["done", "done"]
+
+    process = start(config, more=SLOW_STEPS)
+    stopped = wait_for_step(texts, 3, num_runs=2)
+    process.terminate()  # torchrun passes it on to both ranks
+    for beat in stopped.ranks:
+        os.kill(beat.pid, signal.SIGTERM)  # a second one changes nothing
+    process.communicate(timeout=60)
+    assert stopped.state is RunState.STOPPED
+    (saved,) = checkpoints_in(stopped.files.checkpoints)
+    saved.verify()
+    assert saved.step == stopped.step == rows(stopped.files)[-1]["step"] < 12
+
+    process = start(config, "--resume-from", saved.path)
+    _, err = process.communicate(timeout=180)
+    assert process.returncode == 0, err
+    resumed = newest_run(texts)
+    assert resumed.info["resumed_from"] == {"run": stopped.id, "checkpoint": saved.name, "step": saved.step}
+    assert_same_bytes(straight.files.checkpoint(12), resumed.files.checkpoint(12))
+    assert rows(stopped.files) + rows(resumed.files) == rows(straight.files)
+
+    # One process with the joined batch goes on with the same samples, so with almost the same loss.
+    alone = config.replace(batch_size=4, dropout=0.0)
+    process = start(alone, "--resume-from", saved.path, nproc=None)
+    out, err = process.communicate(timeout=180)
+    assert process.returncode == 0, err
+    assert "2 processes until now, 1 from here on" in out
+    assert [row["samples"] for row in rows(newest_run(texts).files)] == [row["samples"] for row in rows(resumed.files)]
+
+
+def demo(project: Project, start: Callable[..., subprocess.Popen[str]], *args: str) -> History:
+    """The preset cpu_demo on two ranks, with Python's own English."""
+    config, _ = recipes.RECIPES["mlm_pretraining"].preset("cpu_demo")
+    assert isinstance(config, MLMPretrainingConfig)
+    assert config.max_steps is not None
+    assert config.max_steps <= 600
+    process = start(config, *args)
+    _, err = process.communicate(timeout=600)
+    assert process.returncode == 0, err
+    return newest_run(project).own_history
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(700)
+def test_the_cpu_demo_learns_from_context(start: Callable[..., subprocess.Popen[str]], texts: Project) -> None:
+    history = demo(texts, start)
+    loss, unigram = history.last("eval/loss"), history.last("eval/unigram_loss")
+    accuracy = history.last("eval/accuracy")
+    assert loss is not None
+    assert unigram is not None
+    assert accuracy is not None
+    assert loss <= unigram - 0.8
+    assert accuracy >= 0.20
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(700)
+def test_without_learning_that_target_is_not_reached(
+    start: Callable[..., subprocess.Popen[str]], texts: Project
+) -> None:
+    history = demo(texts, start, "--learning-rate", "1e-6", "--max-steps", "100")
+    loss, unigram = history.last("eval/loss"), history.last("eval/unigram_loss")
+    assert loss is not None
+    assert unigram is not None
+    assert loss > unigram
+    assert (history.last("eval/accuracy") or 0) < 0.2

@@ -1,0 +1,128 @@
+"""The stored notebooks, and the command that executes them."""
+
+import json
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import nbformat
+import pytest
+
+ROOT = Path(__file__).resolve().parents[1]
+NOTEBOOKS = sorted((ROOT / "notebooks").glob("*.ipynb"))
+WIDGET_VIEW = "application/vnd.jupyter.widget-view+json"
+
+
+def notebook(path: Path, *cells: str | tuple[str, str]) -> Path:
+    """Write a notebook of code cells; a pair is a source and its tag."""
+    written = nbformat.v4.new_notebook(
+        metadata={"kernelspec": {"display_name": "Python 3", "language": "python", "name": "python3"}}
+    )
+    for cell in cells:
+        source, tag = cell if isinstance(cell, tuple) else (cell, None)
+        written.cells.append(nbformat.v4.new_code_cell(source, metadata={"tags": [tag]} if tag else {}))
+    nbformat.write(written, path)
+    return path
+
+
+def execute(*arguments: str | Path, cwd: Path | None = None) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "nbtools.notebook.execute", *map(str, arguments)]
+    return subprocess.run(command, capture_output=True, text=True, timeout=200, cwd=cwd)
+
+
+def test_execution_shows_progress_and_ends_with_the_summary_and_touches_nothing(tmp_path: Path) -> None:
+    path = notebook(
+        tmp_path / "a.ipynb", "x = 40 + 2\nprint('first')", ("print(f'sum {x}')", "summary"), "print('last')"
+    )
+    before = path.read_bytes()
+    done = execute(path)
+    assert done.returncode == 0, done.stderr
+    assert "[1/3] x = 40 + 2" in done.stdout
+    assert re.search(r"last\n\nsum 42\n", done.stdout)
+    assert path.read_bytes() == before
+
+
+def test_failing_cell_is_shown_and_the_exit_code_says_so(tmp_path: Path) -> None:
+    path = notebook(tmp_path / "a.ipynb", "print('fine')", "raise ValueError('boom 17')", "print('never')")
+    before = path.read_bytes()
+    done = execute(path, "--store")
+    assert done.returncode == 1
+    assert "ValueError: boom 17" in done.stderr
+    assert "\x1b" not in done.stderr
+    assert "never" not in done.stdout
+    assert path.read_bytes() == before
+
+
+def test_dying_kernel_is_a_failure(tmp_path: Path) -> None:
+    done = execute(notebook(tmp_path / "a.ipynb", "import os\nos._exit(3)"))
+    assert done.returncode == 1
+    assert "died" in done.stderr.lower()
+
+
+def test_missing_notebook_is_a_wrong_call(tmp_path: Path) -> None:
+    done = execute(tmp_path / "no.ipynb")
+    assert done.returncode == 2
+    assert "no such notebook" in done.stderr
+
+
+def test_cells_run_in_the_folder_of_the_notebook_on_this_python(tmp_path: Path) -> None:
+    path = notebook(tmp_path / "a.ipynb", ("import os, sys\nprint(os.getcwd(), sys.executable)", "summary"))
+    done = execute(path, "--output", tmp_path / "out", cwd=ROOT)
+    assert f"{tmp_path} {sys.executable}" in done.stdout
+    assert (tmp_path / "out" / "a.ipynb").is_file()
+
+
+def test_stored_notebook_keeps_outputs_and_counts_and_nothing_of_the_widgets(tmp_path: Path) -> None:
+    path = notebook(tmp_path / "a.ipynb", "import ipywidgets\nipywidgets.IntSlider(7)", "print('kept')")
+    assert execute(path, "--store").returncode == 0
+    first = path.read_bytes()
+    stored = json.loads(first)
+    assert "widgets" not in stored["metadata"]
+    assert WIDGET_VIEW not in first.decode()
+    assert [cell["execution_count"] for cell in stored["cells"]] == [1, 2]
+    assert "IntSlider(value=7)" in stored["cells"][0]["outputs"][0]["data"]["text/plain"]
+    assert execute(path, "--store").returncode == 0
+    assert path.read_bytes() == first
+
+
+@pytest.mark.parametrize(
+    ("change", "fails"),
+    [(None, False), (("stored\\n", "altered\\n"), True), (("== 2", "== 3"), True)],
+    ids=["unchanged", "other output", "broken assert"],
+)
+def test_nbval_notices_what_it_should(tmp_path: Path, change: tuple[str, str] | None, fails: bool) -> None:
+    path = notebook(tmp_path / "a.ipynb", ("print('stored')", "nbval-check-output"), "assert 1 + 1 == 2")
+    assert execute(path, "--store").returncode == 0
+    if change:
+        source = path.read_text()
+        assert change[0] in source
+        path.write_text(source.replace(*change))
+    command = [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", "--nbval-lax", "--nbval-current-env"]
+    environment = {**os.environ, "PYTEST_ADDOPTS": ""}
+    done = subprocess.run([*command, path], cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=200)
+    assert (done.returncode != 0) is fails, done.stdout
+
+
+@pytest.mark.parametrize("path", NOTEBOOKS, ids=[path.stem for path in NOTEBOOKS])
+def test_stored_notebook_is_executed_and_fit_for_readers(path: Path) -> None:
+    stored = nbformat.read(path, as_version=4)
+    code = [cell for cell in stored.cells if cell.cell_type == "code"]
+    assert [cell.execution_count for cell in code] == list(range(1, len(code) + 1))
+    checked = [cell for cell in code if "nbval-check-output" in cell.metadata.get("tags", [])]
+    assert checked, "nbval would compare nothing"
+    assert all(cell.outputs for cell in checked), "a cell without outputs passes nbval whatever it prints"
+    assert any("assert" in cell.source for cell in code)
+    outputs = [output for cell in code for output in cell.outputs]
+    assert any("image/png" in output.get("data", {}) for output in outputs), "no picture for readers without a kernel"
+    assert all(output.output_type != "error" and output.get("name") != "stderr" for output in outputs)
+    text = path.read_text()
+    assert WIDGET_VIEW not in text
+    assert set(stored.metadata) == {"kernelspec", "language_info"}
+    assert stored.metadata.kernelspec.name == "python3"
+    assert not re.search(r"(?<![\w/.])/(home|root|tmp|work|Users)/", text), "a path of the machine it was executed on"
+
+
+def test_there_are_notebooks() -> None:
+    assert [path.stem for path in NOTEBOOKS][:1] == ["01_launch_ddp"]

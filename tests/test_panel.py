@@ -1,0 +1,586 @@
+"""The panel, with real widgets and real run directories; a browser looks at it in tests/browser."""
+
+import json
+import os
+import threading
+import time
+import warnings
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import nbformat
+import pytest
+from ipywidgets import HTML
+from nbclient import NotebookClient
+
+from nbtools.notebook import cards
+from nbtools.notebook.facts import facts_of, log_of, pace, stamp_of
+from nbtools.notebook.panel import LivePlot
+from nbtools.run import Failure, RankBeat, Run, RunState
+from nbtools.rundir import RunDir, acquire_lock, write_json
+
+HOSTILE = ["<img src=x onerror=alert(1)>", "</script><script>alert(1)</script>", r"$\frac{1}{2}$", "' onclick='x"]
+
+
+class Folder:
+    """A run directory written by hand, as the processes of a run would."""
+
+    def __init__(self, runs: Path, run_id: str, **launch: Any) -> None:
+        self.files = RunDir(runs / run_id)
+        self.files.ranks.mkdir(parents=True)
+        self.files.checkpoints.mkdir()
+        self.started = time.time() - 60
+        info = {"name": "tiny", "script": "/p/scripts/tiny.py", "recipe": "mlm_pretraining", "time": self.started}
+        write_json(self.files.launch, {**info, "args": [], "launch": {"nproc_per_node": 2}, **launch})
+        write_json(self.files.config, {"config": {}, "derived": {"total_steps": 100}})
+        self._lock: int | None = None
+
+    def start(self) -> None:
+        self._lock = acquire_lock(self.files.lock)
+        self.files.log.touch()
+
+    def end(self, returncode: int = 0, failure: Any = None, stopped: bool = False) -> None:
+        write_json(
+            self.files.exit, {"returncode": returncode, "stopped": stopped, "failure": failure, "time": time.time()}
+        )
+        self.release()
+
+    def release(self) -> None:
+        if self._lock is not None:
+            os.close(self._lock)
+            self._lock = None
+
+    def rows(
+        self, first: int, last: int, name: str = "train/loss", value: float | str = 2.0, every_s: float = 0.5
+    ) -> None:
+        with self.files.metrics.open("a") as file:
+            for step in range(first, last + 1):
+                row = {"step": step, "time": self.started + every_s * step, name: value}
+                file.write(json.dumps(row) + "\n")
+
+    def beat(self, rank: int, step: int, phase: str = "forward", age_s: float = 0.0) -> None:
+        content = {"rank": rank, "pid": 1, "host": "h", "step": step, "phase": phase, "time": time.time() - age_s}
+        write_json(self.files.heartbeat(rank), content)
+
+    def checkpoint(self, step: int, loss: float | None) -> None:
+        folder = self.files.checkpoint(step)
+        folder.mkdir()
+        metrics, files = {} if loss is None else {"eval/loss": loss}, {"state.pt": {"bytes": 1, "sha256": "0"}}
+        write_json(folder / "manifest.json", {"step": step, "time": time.time(), "metrics": metrics, "files": files})
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Iterator[Folder]:
+    made = Folder(tmp_path, "2026-01-31_142233_tiny")
+    made.start()
+    yield made
+    made.release()
+
+
+@pytest.fixture
+def show() -> Iterator[Callable[..., LivePlot]]:
+    """Open panels that are closed at the end, whatever happens."""
+    opened: list[LivePlot] = []
+
+    def open_panel(folder: Folder, **options: Any) -> LivePlot:
+        opened.append(LivePlot(folder.files.path, **{"refresh_s": 0.05, **options}))
+        return opened[-1]
+
+    yield open_panel
+    for panel in opened:
+        panel.close()
+
+
+def until(condition: Callable[[], bool], timeout_s: float = 20.0) -> None:
+    deadline = time.monotonic() + timeout_s
+    while not condition():
+        assert time.monotonic() < deadline, "did not happen in time"
+        time.sleep(0.01)
+
+
+def threads(panel: LivePlot) -> list[threading.Thread]:
+    return [thread for thread in threading.enumerate() if thread.name == f"panel {panel.run.id}"]
+
+
+def words(panel: LivePlot) -> str:
+    """All the HTML that the panel shows."""
+    found, boxes = [], [panel.widget]
+    while boxes:
+        box = boxes.pop()
+        boxes.extend(getattr(box, "children", ()))
+        if isinstance(box, HTML):
+            found.append(box.value)
+    return "\n".join(found)
+
+
+def image(panel: LivePlot) -> bytes:
+    return bytes(panel._widgets.image.value)
+
+
+# --- life ---
+
+
+def test_a_row_that_is_written_appears_without_a_call(folder: Folder, show: Callable[..., LivePlot]) -> None:
+    panel = show(folder)
+    until(lambda: image(panel)[:4] == b"\x89PNG")
+    before = image(panel)
+    folder.rows(1, 20)
+    until(lambda: image(panel) != before and "step 20 of 100" in words(panel))
+
+
+def test_the_thread_ends_on_close_and_the_run_goes_on(folder: Folder, show: Callable[..., LivePlot]) -> None:
+    panel = show(folder)
+    assert len(threads(panel)) == 1
+    assert threads(panel)[0].daemon
+    panel.close()
+    assert threads(panel) == []
+    assert panel.run.state is RunState.RUNNING
+    panel.close()
+    panel.refresh()
+
+
+def test_the_thread_ends_with_the_run_after_a_last_draw(folder: Folder, show: Callable[..., LivePlot]) -> None:
+    panel = show(folder)
+    folder.rows(1, 10)
+    until(lambda: "step 10 " in words(panel))
+    folder.rows(11, 50)
+    folder.end()
+    until(lambda: threads(panel) == [])
+    assert "Succeeded" in words(panel)
+    assert "step 50 of 100" in words(panel)
+
+
+def test_nothing_is_drawn_or_sent_while_nothing_changes(folder: Folder, show: Callable[..., LivePlot]) -> None:
+    folder.rows(1, 50)
+    panel = show(folder, refresh_s=60.0)
+    panel.refresh()
+    changes: list[object] = []
+    panel._widgets.image.observe(changes.append, "value")
+    for _ in range(20):
+        panel.refresh()
+    assert changes == []
+    folder.beat(0, 51)
+    panel.refresh()
+    assert "rank 0 · step 51" in words(panel)
+    assert changes == [], "a heartbeat changes words, not the picture"
+    folder.rows(51, 51)
+    panel.refresh()
+    assert len(changes) == 1
+
+
+def test_a_look_at_an_idle_run_costs_little(folder: Folder, show: Callable[..., LivePlot]) -> None:
+    folder.rows(1, 5000)
+    panel = show(folder, refresh_s=60.0)
+    panel.refresh()
+    began = time.thread_time()
+    for _ in range(20):
+        panel.refresh()
+    assert (time.thread_time() - began) / 20 < 0.01
+
+
+def test_options_redraw_a_live_run_and_a_finished_one(folder: Folder, show: Callable[..., LivePlot]) -> None:
+    folder.rows(1, 20, value=2.0)
+    folder.rows(21, 40, value=9.0)
+    panel = show(folder)
+    panel.refresh()
+    for is_final in (False, True):
+        if is_final:
+            folder.end()
+            until(lambda: threads(panel) == [])
+        options = {"log": True, "x": "time", "smoothing": 0.1, "span": (10, 90), "dark": True}
+        for option, value in options.items():
+            control = getattr(panel._widgets, option)
+            default, before = control.value, image(panel)
+            control.value = value
+            until(lambda before=before: image(panel) != before)  # type: ignore[misc]
+            control.value = default
+            until(lambda before=before: image(panel) == before)  # type: ignore[misc]
+
+
+def test_two_panels_on_one_run_do_not_disturb_each_other(folder: Folder, show: Callable[..., LivePlot]) -> None:
+    first, second = show(folder), show(folder, dark=True)
+    folder.rows(1, 30)
+    until(lambda: all("step 30 " in words(panel) for panel in (first, second)))
+    first.close()
+    folder.rows(31, 40)
+    until(lambda: "step 40 " in words(second))
+    folder.end()
+    until(lambda: threads(second) == [])
+
+
+def test_a_panel_opened_before_the_first_line_waits(folder: Folder, show: Callable[..., LivePlot]) -> None:
+    folder.files.config.unlink()
+    folder.files.log.unlink()
+    panel = show(folder)
+    until(lambda: "Queued" in words(panel) and image(panel)[:4] == b"\x89PNG")
+    assert "(no output yet)" in words(panel)
+    folder.files.log.write_text("hello from rank 0\n")
+    until(lambda: "Running" in words(panel) and "hello from rank 0" in words(panel))
+
+
+def test_a_finished_run_gives_a_static_picture(folder: Folder, show: Callable[..., LivePlot]) -> None:
+    folder.rows(1, 100)
+    folder.end()
+    panel = show(folder)
+    bundle, metadata = panel._repr_mimebundle_()
+    assert bundle["image/png"][:4] == b"\x89PNG"
+    assert "SUCCEEDED" in bundle["text/plain"]
+    assert "step 100 of 100" in bundle["text/html"]
+    assert "application/vnd.jupyter.widget-view+json" in bundle
+    assert metadata["image/png"]["width"] == 900
+    assert panel.picture().data[:4] == b"\x89PNG"
+    until(lambda: threads(panel) == [])
+
+
+def test_a_running_run_gives_the_widget_alone(folder: Folder, show: Callable[..., LivePlot]) -> None:
+    bundle, _ = show(folder)._repr_mimebundle_()
+    assert set(bundle) == {"text/plain", "application/vnd.jupyter.widget-view+json"}
+
+
+def test_what_goes_wrong_while_looking_is_shown_and_passes(folder: Folder, show: Callable[..., LivePlot]) -> None:
+    folder.rows(1, 10)
+    panel = show(folder)
+    until(lambda: "step 10 " in words(panel))
+    hidden = folder.files.checkpoints.with_name("hidden")
+    folder.files.checkpoints.rename(hidden)
+    folder.files.checkpoints.write_text("not a folder")
+    newer = folder.files.path / "config.tmp"
+    newer.write_text(json.dumps({"format": 99}))
+    newer.replace(folder.files.heartbeat(7))
+    until(lambda: "update nbtools" in words(panel))
+    folder.files.heartbeat(7).unlink()
+    folder.files.checkpoints.unlink()
+    hidden.rename(folder.files.checkpoints)
+    until(lambda: "update nbtools" not in words(panel))
+    assert len(threads(panel)) == 1
+
+
+def test_the_thread_never_prints(
+    folder: Folder, show: Callable[..., LivePlot], capfd: pytest.CaptureFixture[str]
+) -> None:
+    folder.rows(1, 10, name="日本/\u202eloss", value="NaN")
+    panel = show(folder)
+    folder.files.heartbeat(0).write_text(json.dumps({"format": 99}))
+    until(lambda: "update nbtools" in words(panel))
+    folder.files.heartbeat(0).unlink()
+    folder.end(1)
+    until(lambda: threads(panel) == [])
+    assert capfd.readouterr() == ("", "")
+
+
+# --- words ---
+
+
+@pytest.mark.parametrize("text", HOSTILE)
+def test_hostile_text_is_shown_literally(tmp_path: Path, show: Callable[..., LivePlot], text: str) -> None:
+    name = "2026-01-31_142233_" + text.replace("/", "_")
+    folder = Folder(tmp_path, name, script=f"/p/{text.replace('/', '_')}.py", resumed_from={"run": text, "step": 3})
+    folder.start()
+    folder.files.log.write_text(f"a line with {text}\n")
+    folder.rows(1, 3, name=text)
+    folder.beat(0, 3, phase=text)
+    folder.end(1, {"rank": 1, "host": text, "message": f"ValueError: {text}", "traceback": f"Traceback\n  {text}\n"})
+    panel = show(folder)
+    panel.refresh()
+    shown = words(panel)
+    until(lambda: threads(panel) == [])
+    for tag in ("<img", "<script", "</script"):
+        assert tag not in shown
+    assert shown.count(cards.literal(text)) >= 5
+    assert "onclick='" not in shown
+
+
+def test_characters_that_would_hide_or_reorder_text_become_visible() -> None:
+    assert cards.literal("a\u202eb\x00\n") == "a\\u202eb\\x00\n"
+    assert cards.literal("日本 é") == "日本 é"
+
+
+def test_a_failure_names_the_rank_the_message_and_the_end_of_the_traceback(
+    folder: Folder, show: Callable[..., LivePlot]
+) -> None:
+    trace = "Traceback (most recent call last):\n" + "".join(f"  line {i}\n" for i in range(40)) + "ValueError: boom"
+    folder.end(1, {"rank": 1, "host": "node7", "exitcode": 1, "message": "ValueError: boom", "traceback": trace})
+    panel = show(folder)
+    until(lambda: threads(panel) == [])
+    shown = words(panel)
+    for part in ("Failed", "rank 1", "ValueError: boom", "line 39", "more lines above", str(folder.files.log)):
+        assert part in shown
+    assert "line 1\n" not in shown
+
+
+def test_a_lost_run_says_so(folder: Folder, show: Callable[..., LivePlot]) -> None:
+    folder.rows(1, 5)
+    folder.release()
+    panel = show(folder)
+    until(lambda: threads(panel) == [])
+    assert "Lost" in words(panel)
+
+
+@pytest.mark.parametrize("state", list(RunState))
+def test_every_state_has_a_sign_and_a_word(state: RunState) -> None:
+    signs = {cards._STATES[other][0] for other in RunState}
+    assert len(signs) == len(RunState)
+    assert state.value.capitalize() in cards.header("id", state, "x.py")
+
+
+def test_the_remaining_time_follows_the_recent_rate(folder: Folder) -> None:
+    folder.rows(1, 60, every_s=0.5)
+    facts = facts_of(Run(folder.files.path), RunState.RUNNING)
+    assert facts.seconds_per_step == pytest.approx(0.5)
+    assert facts.last_row is not None
+    assert facts.remaining_s(facts.last_row) == pytest.approx(20.0)
+    assert facts.remaining_s(facts.last_row + 1000) == pytest.approx(19.5), "waits for the step under way, no longer"
+
+
+def test_right_after_a_resume_the_rate_is_this_runs_own(tmp_path: Path) -> None:
+    parent = Folder(tmp_path, "2026-01-31_142233_parent")
+    parent.started -= 100_000
+    parent.rows(1, 50, every_s=30.0)
+    child = Folder(tmp_path, "2026-01-31_152233_child", resumed_from={"run": parent.files.id, "step": 50})
+    child.rows(51, 52, every_s=0.25)
+    run = Run(child.files.path)
+    assert len(run.history["train/loss"]) == 52
+    assert facts_of(run, RunState.RUNNING).seconds_per_step == pytest.approx(0.25)
+
+
+def test_a_pause_in_the_rows_hardly_moves_the_rate(folder: Folder) -> None:
+    folder.rows(1, 20, every_s=0.5)
+    folder.started += 3600
+    folder.rows(21, 40, every_s=0.5)
+    seconds, _ = pace(Run(folder.files.path).history)
+    assert seconds is not None
+    assert seconds < 1.0
+
+
+def beats(*entries: tuple[int, str, float]) -> list[RankBeat]:
+    return [RankBeat(rank, 1, "h", step, phase, 1000 - age) for rank, (step, phase, age) in enumerate(entries)]
+
+
+def late(*entries: tuple[int, str, float], is_running: bool = True) -> list[bool]:
+    shown = cards.ranks(beats(*entries), 1000.0, 0.5, is_running)
+    return ["silent" in chip for chip in shown.split("<span")[1:]]
+
+
+def test_the_laggard_is_named_and_not_those_who_wait_for_it() -> None:
+    assert late((10, "collective", 30.0), (10, "forward", 31.0)) == [False, True]
+    assert late((10, "collective", 30.0), (9, "collective", 31.0)) == [False, True]
+    assert late((10, "forward", 0.2), (10, "forward", 5.5)) == [False, False]
+    assert late((10, "checkpoint", 60.0), (10, "evaluation", 60.0)) == [False, False]
+    assert late((10, "forward", 600.0), is_running=False) == [False]
+
+
+def test_many_ranks_are_summed_up_but_the_laggard_stays() -> None:
+    entries = [(7, "collective", 20.0)] * 63 + [(7, "backward", 60.0)]
+    shown = cards.ranks(beats(*entries), 1000.0, 0.5, True)
+    assert "rank 63" in shown
+    assert "and 48 more ranks, all at step 7" in shown
+
+
+def test_only_the_end_of_a_flood_of_output_is_read_and_shown(folder: Folder, show: Callable[..., LivePlot]) -> None:
+    line = b"x" * 99 + b"\n"
+    with folder.files.log.open("wb") as file:
+        file.write(b"y" * 10_000_000 + b"\n")
+        for _ in range(50):
+            file.write(line * 10_000)
+        file.write(b"\x1b[31mlast\x1b[0m line \xff\n")
+    panel = show(folder, refresh_s=60.0)
+    panel.refresh()
+    assert "last line" in words(panel)
+    assert len(words(panel)) < 20_000
+    with folder.files.log.open("ab") as file:
+        file.write(b"z" * 10_000_000)
+    began = time.thread_time()
+    panel.refresh()
+    assert time.thread_time() - began < 0.5
+
+
+def test_damaged_and_dropped_rows_are_told(folder: Folder, show: Callable[..., LivePlot]) -> None:
+    folder.rows(1, 3)
+    with folder.files.metrics.open("a") as file:
+        file.write('{"step": 4, "train/lo\n{"step": 5, "time": 1.0, "train/loss": 2.0, "dropped": 7}\n')
+    panel = show(folder)
+    until(lambda: "1 damaged lines" in words(panel) and "7 metric rows could not be written" in words(panel))
+
+
+STOP_LOG = """\
+Traceback (most recent call last):
+  File "train.py", line 3, in <module>
+ValueError: a rank's own, caught and printed
+step 299
+W1121 04:02:03.1 123 torch/distributed/elastic/agent/server/api.py:765] Received 15 death signal, shutting down workers
+W1121 04:02:03.2 123 torch/distributed/elastic/multiprocessing/api.py:1028] Sending process 124 closing signal SIGTERM
+saved step-000305
+Traceback (most recent call last):
+  File "/venv/torch/distributed/run.py", line 1032, in <module>
+    main()
+    ^^^^^^
+  File "/venv/torch/distributed/elastic/multiprocessing/api.py", line 86, in _terminate_process_handler
+    raise SignalException(f"Process {os.getpid()} got signal: {sigval}", sigval=sigval)
+torch.distributed.elastic.multiprocessing.api.SignalException: Process 123 got signal: 15
+
+During handling of the above exception, another exception occurred:
+
+Traceback (most recent call last):
+  File "/venv/torch/distributed/run.py", line 1028, in main
+torch.distributed.elastic.multiprocessing.api.SignalException: Process 123 got signal: 15
+"""
+
+
+def test_after_a_stop_the_log_ends_in_what_the_ranks_said(folder: Folder) -> None:
+    folder.files.log.write_text(STOP_LOG)
+    run = Run(folder.files.path)
+    assert log_of(run, RunState.STOPPED) == [*STOP_LOG.splitlines()[:4], "saved step-000305"]
+    for state in set(RunState) - {RunState.STOPPED}:
+        assert log_of(run, state) == STOP_LOG.splitlines()[-12:]
+    folder.files.log.write_text("".join(f"step {i}\n" for i in range(30)) + STOP_LOG)
+    assert len(log_of(run, RunState.STOPPED)) == 12
+
+
+def test_a_stopped_run_shows_no_traceback(folder: Folder, show: Callable[..., LivePlot]) -> None:
+    folder.files.log.write_text(STOP_LOG.partition("ValueError")[2])
+    folder.rows(1, 30)
+    folder.end(1, stopped=True)
+    panel = show(folder)
+    until(lambda: threads(panel) == [])
+    shown = words(panel)
+    assert "Stopped" in shown
+    assert "saved step-000305" in shown
+    assert "SignalException" not in shown
+
+
+# --- acting ---
+
+
+def test_checkpoints_are_offered_newest_first_with_their_loss(folder: Folder, show: Callable[..., LivePlot]) -> None:
+    folder.checkpoint(200, 3.25)
+    panel = show(folder)
+    until(lambda: len(panel._widgets.checkpoint.options) == 2)
+    panel._widgets.checkpoint.index = 1
+    folder.checkpoint(400, 3.0)
+    until(lambda: len(panel._widgets.checkpoint.options) == 3)
+    labels = [label for label, _ in panel._widgets.checkpoint.options]
+    assert labels == ["newest that is whole", "step 400 · eval loss 3", "step 200 · eval loss 3.25"]
+    assert panel._widgets.checkpoint.value.step == 200, "a choice survives a new checkpoint"
+    assert panel._widgets.resume.disabled, "a running run is not resumed"
+    folder.end()
+    until(lambda: not panel._widgets.resume.disabled)
+    assert panel._widgets.stop.disabled
+
+
+def test_a_checkpoint_without_an_evaluation_is_offered_by_its_step(
+    folder: Folder, show: Callable[..., LivePlot]
+) -> None:
+    folder.rows(1, 30)
+    folder.checkpoint(35, None)
+    panel = show(folder)
+    until(lambda: len(panel._widgets.checkpoint.options) == 2)
+    assert [label for label, _ in panel._widgets.checkpoint.options] == ["newest that is whole", "step 35"]
+    assert "step 35" not in panel._widgets.trouble.value
+
+
+def test_stop_answers_at_once_and_then_in_a_sentence(folder: Folder, show: Callable[..., LivePlot]) -> None:
+    panel = show(folder)
+    until(lambda: "Running" in words(panel))
+    panel._widgets.stop.click()
+    assert panel._widgets.stop.disabled
+    panel._widgets.stop.click()
+    until(lambda: "Stopping…" not in panel._widgets.note.value, 60)
+    assert panel._widgets.note.value
+
+
+def test_a_resume_that_cannot_be_is_explained(folder: Folder, show: Callable[..., LivePlot]) -> None:
+    folder.checkpoint(200, 3.25)
+    folder.end()
+    panel = show(folder)
+    until(lambda: not panel._widgets.resume.disabled)
+    with warnings.catch_warnings():
+        panel._widgets.resume.click()
+        until(lambda: "Resuming…" not in panel._widgets.note.value, 60)
+    assert "script" in panel._widgets.note.value
+    assert panel.run.id == folder.files.id
+    assert not panel._widgets.resume.disabled
+
+
+def test_after_a_resume_the_panel_shows_the_new_run(
+    folder: Folder, tmp_path: Path, show: Callable[..., LivePlot], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder.rows(1, 200)
+    folder.checkpoint(200, 3.25)
+    folder.end()
+    panel = show(folder)
+    until(lambda: not panel._widgets.resume.disabled and threads(panel) == [])
+    child = Folder(tmp_path, "2026-01-31_152233_tiny", resumed_from={"run": folder.files.id, "step": 200})
+    asked: list[Any] = []
+
+    def resume(run: Run, checkpoint: Any) -> Run:
+        asked.append((run.id, checkpoint.step))
+        child.start()
+        warnings.warn("a warning of the launch", stacklevel=1)
+        return Run(child.files.path)
+
+    monkeypatch.setattr("nbtools.notebook.panel.resume", resume)  # the real one starts torchrun
+    try:
+        panel._widgets.checkpoint.index = 1
+        panel._widgets.resume.click()
+        until(lambda: f"as {child.files.id}" in words(panel))
+        assert asked == [(folder.files.id, 200)]
+        assert "a warning of the launch" in words(panel)
+        child.rows(201, 230)
+        until(lambda: "step 230 of 100" in words(panel))
+        assert f"resumed from {folder.files.id} at step 200" in words(panel)
+        until(lambda: not panel._widgets.stop.disabled)
+        child.end()
+        until(lambda: threads(panel) == [] and "Succeeded" in words(panel))
+    finally:
+        child.release()
+
+
+def test_a_stored_notebook_keeps_the_picture_of_a_run_that_ended_after_the_cell(folder: Folder) -> None:
+    folder.rows(1, 20)
+    sources = [
+        "from nbtools.notebook.panel import LivePlot",
+        f"panel = LivePlot({str(folder.files.path)!r}, refresh_s=0.1)\npanel",
+        "import time\nwhile panel._thread is not None: time.sleep(0.05)",
+        "panel.picture()",
+    ]
+    notebook = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell(source) for source in sources])
+    client = NotebookClient(notebook, timeout=60, kernel_name="python3", store_widget_state=False)
+    client.on_cell_executed = lambda cell, cell_index, **_: folder.end() if cell_index == 1 else None
+    client.execute()
+    above, picture, controls = notebook.cells[1].outputs
+    assert "Succeeded" in above.data["text/html"]
+    assert "SUCCEEDED" in above.data["text/plain"]
+    assert set(picture.data) == {"image/png", "text/plain"}
+    assert picture.metadata["image/png"]["width"] == 900
+    assert "application/vnd.jupyter.widget-view+json" in controls.data
+    assert "image/png" in notebook.cells[3].outputs[0].data
+
+
+def test_every_control_has_a_name_and_a_tooltip(folder: Folder, show: Callable[..., LivePlot]) -> None:
+    controls = show(folder)._widgets
+    for control in (*controls.options, controls.stop, controls.checkpoint, controls.resume):
+        assert control.description
+        assert control.tooltip
+
+
+def test_a_stamp_changes_with_each_file_and_not_otherwise(folder: Folder) -> None:
+    run = Run(folder.files.path)
+    seen = [stamp_of(run)]
+    for change in (
+        lambda: folder.rows(1, 1),
+        lambda: folder.beat(0, 1),
+        lambda: folder.checkpoint(200, 1.0),
+        lambda: folder.files.log.write_text("x"),
+        lambda: folder.end(),
+    ):
+        assert stamp_of(run) == seen[-1]
+        change()
+        assert stamp_of(run) not in seen
+        seen.append(stamp_of(run))
+
+
+def test_a_failure_without_a_traceback_is_one_line() -> None:
+    shown = cards.failure(Failure(1, "h", None, "SIGKILL", "killed by SIGKILL", None), "/r/rank0.log")
+    assert "SIGKILL" in shown
+    assert "<pre" not in shown

@@ -1,0 +1,401 @@
+"""The picture: what is drawn for which rows, tested on reduced curves, artists and pixels."""
+
+import io
+import json
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import matplotlib
+import numpy as np
+import pytest
+from matplotlib.text import Text
+from PIL import Image
+
+from nbtools.metrics import History
+from nbtools.notebook.curves import decimate, find_break, log_ticks, number, smooth, ticks, time_ticks
+from nbtools.notebook.plot import HEIGHT, WIDTH, Panel, RunFigure, save_plot
+from nbtools.notebook.view import DARK, LIGHT, View, grouped
+from nbtools.run import Run
+
+BACKGROUND = (255, 255, 255)
+
+
+def history(rows: Iterable[dict[str, Any]]) -> History:
+    made = History()
+    made.extend(b"".join(json.dumps(row).encode() + b"\n" for row in rows))
+    return made
+
+
+def losses(values: Sequence[float | str], name: str = "train/loss") -> History:
+    return history({"step": i + 1, "time": 1e9 + i, name: value} for i, value in enumerate(values))
+
+
+def drawn(view: View, **options: Any) -> RunFigure:
+    figure = RunFigure(**options)
+    figure.update(view)
+    return figure
+
+
+def pixels(figure: RunFigure) -> np.ndarray:
+    return np.asarray(Image.open(io.BytesIO(figure.png())).convert("RGB")).astype(int)
+
+
+def inside(figure: RunFigure, panel: Panel) -> np.ndarray:
+    """Pixels of a panel's plot area, top row first."""
+    scale, height = figure.scale, figure.height
+    rows = slice(int((height - panel.top) * scale), int((height - panel.bottom) * scale))
+    return pixels(figure)[rows, int(panel.left * scale) : int(panel.right * scale)]
+
+
+def texts(figure: RunFigure) -> list[str]:
+    return [text.get_text() for text in figure.figure.findobj(Text) if text.get_text()]
+
+
+# --- reduction ---
+
+
+def test_a_single_spike_in_a_million_points_survives_decimation() -> None:
+    values = np.zeros(1_000_000)
+    values[700_003] = 1000.0
+    values[200_001] = -5.0
+    curve = decimate(np.arange(1_000_000), values, 0, 999_999, 378)
+    assert (np.nanmax(curve.high), np.nanmin(curve.low)) == (1000.0, -5.0)
+    assert len(curve.x) <= 378
+    assert abs(curve.x[np.argmax(curve.high)] - 700_003) <= 1_000_000 / 378
+    assert 1000.0 in curve.path()[1]
+
+
+def test_few_points_are_kept_exactly() -> None:
+    x, y = np.array([1, 5, 9]), np.array([3.0, np.nan, 1.0])
+    curve = decimate(x, y, 0, 10, 100)
+    assert curve.is_exact
+    np.testing.assert_array_equal(curve.path()[0], x)
+    np.testing.assert_array_equal(curve.path()[1], y)
+
+
+@pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf])
+def test_non_finite_values_become_gaps_and_never_extremes(bad: float) -> None:
+    values = np.ones(100_000)
+    values[50_000:] = bad
+    values[10] = bad
+    curve = decimate(np.arange(100_000), values, 0, 99_999, 100)
+    assert np.nanmax(curve.high) == np.nanmin(curve.low) == 1.0
+    assert np.isnan(curve.high[-1])
+    assert not np.isnan(curve.high[0])
+
+
+def test_a_range_keeps_the_neighbours_that_lead_out_of_it() -> None:
+    curve = decimate(np.array([0, 10, 20, 30]), np.arange(4.0), 12, 18, 100)
+    np.testing.assert_array_equal(curve.x, [10, 20])
+
+
+def test_every_column_covers_its_own_points_only() -> None:
+    generator = np.random.default_rng(0)
+    x = np.sort(generator.integers(0, 10_000, 5000))
+    y = generator.normal(size=5000)
+    curve = decimate(x, y, 0, 10_000, 50)
+    edges = np.linspace(0, 10_000, 51)
+    for column in range(50):
+        members = y[(x >= edges[column]) & (x < edges[column + 1])]
+        assert curve.low[column] == members.min()
+        assert curve.high[column] == members.max()
+        assert curve.mean[column] == pytest.approx(members.mean())
+
+
+def test_smoothing_is_debiased_and_leaves_gaps() -> None:
+    np.testing.assert_allclose(smooth(np.full(5, 3.0), 0.9), 3.0)
+    smoothed = smooth(np.array([1.0, np.nan, 2.0]), 0.5)
+    assert np.isnan(smoothed[1])
+    assert smoothed[2] == pytest.approx((0.25 * 1 + 0.5 * 2) / 0.75)
+
+
+def test_a_break_tells_divergence_from_a_passing_overflow() -> None:
+    assert find_break(np.array([1.0, 2.0])) is None
+    tail = find_break(np.array([1.0, np.nan, 2.0, np.nan, np.inf]))
+    assert tail is not None
+    assert (tail.index, tail.is_end, tail.count) == (3, True, 3)
+    passing = find_break(np.array([1.0, np.inf, 2.0]))
+    assert passing is not None
+    assert (passing.index, passing.is_end) == (1, False)
+
+
+# --- ticks ---
+
+
+@pytest.mark.parametrize(
+    ("low", "high", "labels"),
+    [
+        (0, 600, ["0", "200", "400", "600"]),
+        (0, 3e-4, ["0", "1e-4", "2e-4", "3e-4"]),
+        (0, 25_000, ["0", "5k", "10k", "15k", "20k", "25k"]),
+        (1_000_000, 1_000_200, ["1M", "1.00005M", "1.0001M", "1.00015M", "1.0002M"]),
+        (2.4, 2.6, ["2.4", "2.45", "2.5", "2.55", "2.6"]),
+    ],
+)
+def test_tick_labels_are_short_and_distinct(low: float, high: float, labels: list[str]) -> None:
+    assert [label for _, label in ticks(low, high, 5)] == labels
+
+
+def test_log_ticks_lie_within_the_axis() -> None:
+    assert [label for _, label in log_ticks(-4.1, 0.2, 6)] == ["1e-4", "0.001", "0.01", "0.1", "1"]
+    assert len(log_ticks(0.4, 0.9, 6)) >= 3
+
+
+def test_time_ticks_are_round_times() -> None:
+    assert [label for _, label in time_ticks(0, 200, 6)] == ["0", "1m", "2m", "3m"]
+    assert [label for _, label in time_ticks(0, 5 * 3600, 6)] == ["0", "1h", "2h", "3h", "4h", "5h"]
+
+
+@pytest.mark.parametrize(
+    ("value", "text"), [(0, "0"), (3e-5, "3e-5"), (2.3456, "2.346"), (21_500, "21.5k"), (-1, "-1")]
+)
+def test_numbers_take_few_characters(value: float, text: str) -> None:
+    assert number(value) == text
+
+
+# --- the figure ---
+
+
+def test_a_spike_in_a_million_points_is_drawn() -> None:
+    steps = 1_000_000
+    made = History()
+    made.extend(b"".join(b'{"step":%d,"time":1,"loss":%d}\n' % (i, 9 if i == 654_321 else 1) for i in range(steps)))
+    figure = drawn(View(made, smoothing=0.9))
+    area = inside(figure, figure.panels[0])
+    upper = area[: area.shape[0] // 2]
+    # The grid is the only other thing up there; it is grey, and the curve is not.
+    coloured = (upper.max(axis=2) - upper.min(axis=2)) > 25
+    columns = np.flatnonzero(coloured.any(axis=0))
+    assert len(columns)
+    assert abs(columns.mean() / area.shape[1] - 0.654) < 0.02
+
+
+def test_a_diverged_loss_gets_a_gap_a_mark_and_a_badge() -> None:
+    figure = drawn(View(losses([3.0 - 0.01 * i for i in range(50)] + ["NaN"] * 50)))
+    panel = figure.panels[0]
+    assert panel.badge.get_text() == "diverged at step 51"
+    assert len(panel.break_mark.get_xdata()) == 1
+    assert np.isnan(np.asarray(panel.lines[0].get_ydata())[50:]).all()
+    right_half = inside(figure, panel)[60:-12, -300:-20]
+    assert ((right_half.max(axis=2) - right_half.min(axis=2)) < 25).all(), (
+        "nothing coloured is drawn where the loss is NaN"
+    )
+
+
+def test_a_passing_infinity_is_counted_but_is_no_divergence() -> None:
+    figure = drawn(View(losses([1.0, "Infinity", 2.0, 3.0], "train/grad_norm")))
+    assert figure.panels[0].badge.get_text() == "1 not finite, first at step 2"
+
+
+def test_a_badge_goes_when_the_view_no_longer_breaks() -> None:
+    figure = drawn(View(losses([1.0, "NaN"])))
+    figure.update(View(losses([1.0, 2.0])))
+    assert figure.panels[0].badge.get_text() == ""
+    assert len(figure.panels[0].break_mark.get_xdata()) == 0
+
+
+HOSTILE = [r"$\frac", r"$\frac{1}{2}$", "<img src=x onerror=alert(1)>", "</script>", "a_{b}^c", "%s {0}", "\\"]
+
+
+@pytest.mark.parametrize("name", HOSTILE)
+def test_names_are_drawn_literally(name: str) -> None:
+    figure = drawn(View(losses([1.0, 2.0], name), title=name))
+    figure.png()
+    assert texts(figure).count(name) >= 2
+    assert not any(text.get_parse_math() or text.get_usetex() for text in figure.figure.findobj(Text))
+
+
+def test_characters_without_a_glyph_become_boxes() -> None:
+    figure = drawn(View(losses([1.0], "a\u202eb\n日本"), title="\x00" + "x" * 500))
+    figure.png()
+    assert "a□b□□□" in texts(figure)
+    assert all("\x00" not in text and len(text) <= 70 for text in texts(figure))
+
+
+def test_a_users_matplotlib_settings_do_not_leak_in() -> None:
+    expected = drawn(View(losses([3.0, 2.0, 1.5]))).png()
+    with matplotlib.rc_context({"text.usetex": True, "axes.grid": True, "lines.linewidth": 9, "font.size": 40}):
+        assert drawn(View(losses([3.0, 2.0, 1.5]))).png() == expected
+
+
+def test_an_update_moves_the_same_artists() -> None:
+    figure = drawn(View(losses([3.0, 2.0])))
+    before = figure.figure.get_children()
+    figure.update(View(losses([3.0, 2.0, 1.0])))
+    assert figure.figure.get_children() == before
+    assert np.asarray(figure.panels[0].lines[0].get_xdata()).tolist() == [1, 2, 3]
+
+
+def test_the_log_scale_draws_exponents_and_leaves_out_what_has_none() -> None:
+    view = View(losses([100.0, 0.0, 1.0]), log=True, smoothing=0.0)
+    values = np.asarray(drawn(view).panels[0].lines[0].get_ydata())
+    np.testing.assert_array_equal(values, [2.0, np.nan, 0.0])
+
+
+def test_smoothing_keeps_the_raw_values_beneath() -> None:
+    values = [1.0, 5.0, 1.0, 5.0]
+    figure = drawn(View(losses(values), smoothing=0.9))
+    panel = figure.panels[0]
+    assert np.asarray(panel.raw[0].get_ydata()).tolist() == values
+    assert np.ptp(np.asarray(panel.lines[0].get_ydata())[2:]) < 2
+    assert panel.raw[0].get_zorder() < panel.lines[0].get_zorder()
+    figure.update(View(losses(values), smoothing=0.0))
+    assert np.asarray(panel.lines[0].get_ydata()).tolist() == values
+
+
+ROWS = [
+    {
+        "step": i,
+        "time": 1e9 + 2 * i + (1000 if i > 60 else 0),
+        "samples": 32 * i,
+        "train/loss": 5 / i,
+        "train/learning_rate": 1e-3,
+        "train/grad_norm": 1.0,
+        "train/tokens_per_s": 2e4,
+        "train/epoch": i / 50,
+        **({"eval/loss": 6 / i, "eval/accuracy": 0.5, "eval/unigram_loss": 4.0} if i % 20 == 0 else {}),
+    }
+    for i in range(1, 101)
+]
+
+
+def test_the_four_usual_panels_come_first_and_in_order() -> None:
+    groups = grouped(history(ROWS))
+    assert [group for group, _ in groups] == ["loss", "learning_rate", "throughput", "grad_norm", "accuracy"]
+    assert groups[0][1] == ["train/loss", "eval/loss", "eval/unigram_loss"]
+    figure = drawn(View(history(ROWS)))
+    titles = [panel.title.get_text() for panel in figure.panels]
+    assert titles == ["Loss", "Learning rate", "Throughput", "Gradient norm"]
+    assert {"train 0.05", "eval 0.06", "unigram 4"} <= set(texts(figure))
+
+
+def test_panels_adapt_to_a_foreign_run() -> None:
+    rows = [{"step": i, "time": i, "loss": 1.0, "reward": i, "kl": 0.1} for i in range(10)]
+    assert [panel.title.get_text() for panel in drawn(View(history(rows))).panels] == ["Loss", "reward", "kl"]
+    assert len(drawn(View(losses([1.0]))).panels) == 1
+
+
+def test_the_x_axis_counts_steps_samples_or_time() -> None:
+    view = View(history(ROWS), smoothing=0.0)
+
+    def end(**options: Any) -> float:
+        return float(np.asarray(drawn(replace(view, **options)).panels[0].lines[0].get_xdata())[-1])
+
+    assert end(x="step") == 100
+    assert end(x="samples") == 3200
+    assert end(x="time") == 1198
+    assert end(x="time", resumed_at=60) == 198, "the pause before the resume is left out"
+    assert end(x="samples") == 3200
+    assert "step" in texts(drawn(replace(View(losses([1.0, 2.0])), x="samples"))), "falls back where nothing is counted"
+
+
+def test_a_range_shows_that_part_of_the_axis() -> None:
+    figure = drawn(View(history(ROWS), span=(0.5, 1.0), smoothing=0.0))
+    shown = np.asarray(figure.panels[0].lines[0].get_xdata())
+    assert 49 <= shown[0] <= 50
+    assert shown[-1] == 100
+
+
+def test_checkpoints_are_marked_with_their_evaluation() -> None:
+    figure = drawn(View(history(ROWS), checkpoints=[(50, 0.2), (100, None)]))
+    panel = figure.panels[0]
+    assert len(panel.checkpoint_marks.get_xdata()) == 2
+    assert np.asarray(panel.checkpoint_rings.get_ydata()).tolist() == [0.2]
+    assert len(figure.panels[1].checkpoint_marks.get_xdata()) == 0
+    assert "checkpoint" in texts(figure)
+
+
+def test_what_the_parent_did_is_dimmed_up_to_the_resume() -> None:
+    plain, resumed = (drawn(View(history(ROWS), resumed_at=at)) for at in (None, 60))
+    assert "resumed at 60" in texts(resumed)
+    before, after = (inside(figure, figure.panels[1])[:, 100:300] for figure in (plain, resumed))
+    assert after.min() > before.min() + 40, "the curve left of the resume is fainter"
+
+
+def test_before_the_first_row_the_picture_says_so() -> None:
+    figure = drawn(View(History(), title="run"))
+    assert "Waiting for the first metrics" in texts(figure)
+    figure.png()
+    figure.update(View(history(ROWS), title="run"))
+    assert "Waiting for the first metrics" not in texts(figure)
+
+
+@pytest.mark.parametrize("dark", [False, True])
+def test_the_background_is_jupyterlabs_own(dark: bool) -> None:
+    image = pixels(drawn(View(history(ROWS)), dark=dark))
+    theme = DARK if dark else LIGHT
+    assert "#{:02x}{:02x}{:02x}".format(*image[2, 2]) == theme.background
+    assert image.shape == (2 * HEIGHT, 2 * WIDTH, 3)
+
+
+def test_train_and_eval_differ_by_more_than_hue() -> None:
+    panel = drawn(View(history(ROWS))).panels[0]
+    looks = [(line.get_linestyle(), line.get_marker()) for line in panel.lines[:3]]
+    assert len(set(looks)) == 3
+
+
+def test_a_picture_of_noise_stays_small() -> None:
+    names = ("train/loss", "train/learning_rate", "train/tokens_per_s", "train/grad_norm", "eval/loss")
+    for num_rows in (1000, 20_000):
+        noise = np.random.default_rng(0).random((num_rows, 5)).tolist()
+        rows = ({"step": i, "time": i, **dict(zip(names, noise[i], strict=True))} for i in range(num_rows))
+        assert len(drawn(View(history(rows))).png()) <= 110_000
+    assert len(drawn(View(history(ROWS))).png()) <= 60_000
+
+
+def test_one_value_and_constant_values_are_drawn() -> None:
+    for values in ([2.0], [2.0, 2.0], [0.0, 0.0], ["NaN"], [1e308, -1e308]):
+        drawn(View(losses(values))).png()
+        drawn(View(losses(values), log=True, x="time")).png()
+
+
+@pytest.mark.parametrize("values", [[2.0], [2.0, "NaN"], ["NaN", 2.0]])
+@pytest.mark.parametrize("options", [{}, {"log": True}, {"smoothing": 0.0}])
+def test_a_single_finite_value_is_a_dot(values: list[Any], options: dict[str, Any]) -> None:
+    figure = drawn(View(losses(values), **options))
+    panel = figure.panels[0]
+    assert panel.lines[0].get_marker() == "o"
+    whole = np.ptp(pixels(figure), axis=2) > 60
+    assert whole[: int((figure.height - panel.bottom) * 2)].sum() >= 60, "some 10 pixels wide, also at the edge"
+    figure.update(View(losses([2.0, 1.0])))
+    assert panel.lines[0].get_marker() == "none"
+    assert panel.lines[0].get_clip_on()
+
+
+def test_a_dot_outside_the_range_is_not_drawn_beside_the_axes() -> None:
+    panel = drawn(View(losses(["NaN"] * 50 + [2.0] + ["NaN"] * 49), span=(0.52, 1.0))).panels[0]
+    assert panel.lines[0].get_clip_on()
+
+
+@pytest.mark.parametrize(("x", "end"), [("step", 105.0), ("samples", 3360.0), ("time", 208.0)])
+def test_the_axis_reaches_the_checkpoint_of_a_stop(x: Any, end: float) -> None:
+    rows = [{"step": i, "time": 2 * i, "samples": 32 * i, "loss": 1 / i} for i in range(1, 101)]
+    view = View(history(rows), checkpoints=[(105, None), (50, 0.2)], x=x)
+    panel = drawn(view).panels[0]
+    marks = np.asarray(panel.checkpoint_marks.get_xdata())
+    assert panel._limits[1] == pytest.approx(end)
+    assert sorted(marks)[-1] == pytest.approx(panel.right)
+    assert drawn(replace(view, checkpoints=[(50, None)])).panels[0]._limits[1] < end
+
+
+def test_a_checkpoint_without_an_evaluation_shows_its_triangle_alone() -> None:
+    panel = drawn(View(losses([3.0, 2.0]), checkpoints=[(2, None)])).panels[0]
+    assert len(panel.checkpoint_marks.get_xdata()) == 1
+    assert len(panel.checkpoint_rings.get_xdata()) == 0
+
+
+# --- a run ---
+
+
+def test_a_run_is_saved_as_a_png(tmp_path: Path) -> None:
+    folder = tmp_path / "runs" / "2026-01-31_142233_tiny"
+    folder.mkdir(parents=True)
+    (folder / "launch.json").write_text('{"format": 1, "name": "tiny"}')
+    (folder / "metrics.jsonl").write_text("".join(json.dumps(row) + "\n" for row in ROWS))
+    target = save_plot(Run(folder), tmp_path / "new" / "x.png", dark=True, x="time", log=True, smoothing=0.0)
+    with Image.open(target) as image:
+        assert image.size == (2 * WIDTH, 2 * HEIGHT)
+    with pytest.raises(ValueError, match=r"must end in \.png"):
+        save_plot(Run(folder), tmp_path / "x.svg")

@@ -1,0 +1,156 @@
+"""Where the project is, and which names it allows."""
+
+from pathlib import Path
+
+import pytest
+
+from nbtools.errors import InvalidNameError, ProjectError
+from nbtools.project import Project, check_name, expanded, find_project, located
+
+HOSTILE_NAMES = [
+    "",
+    ".",
+    "..",
+    "../../x",
+    "a/b",
+    "a\\b",
+    "$(touch p)",
+    "`touch p`",
+    "a;b",
+    "a b",
+    "a'b",
+    'a"b',
+    "a\nb",
+    "a\n",
+    "a\0b",
+    "-x",
+    "--force",
+    "_x",
+    "1x",
+    "x" * 65,
+    "x" * 10_000,
+    "a\u202eb",
+    "a\u200fb",
+    "é",
+    "a.py",
+    "~",
+    "~root",
+    "%s",
+    "a\ud800b",
+]
+
+
+@pytest.fixture
+def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    root = tmp_path / "project"
+    (root / "scripts").mkdir(parents=True)
+    (root / "pyproject.toml").touch()
+    (root / "notebooks").mkdir()
+    monkeypatch.chdir(root / "notebooks")
+    return root
+
+
+@pytest.mark.parametrize("name", HOSTILE_NAMES, ids=lambda name: repr(name)[:20])
+def test_a_hostile_name_is_refused_in_one_short_line(name: str) -> None:
+    with pytest.raises(InvalidNameError) as caught:
+        check_name(name)
+    assert len(str(caught.value)) < 300
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize("name", ["datasets", "torch", "json", "random", "nbtools", "test", "antigravity", "sys"])
+def test_a_name_that_would_shadow_a_module_is_refused(name: str) -> None:
+    with pytest.raises(InvalidNameError, match=f"shadow the module '{name}'"):
+        check_name(name)
+
+
+def test_a_well_known_module_is_refused_even_where_it_is_not_installed() -> None:
+    with pytest.raises(InvalidNameError, match="shadow the module 'deepspeed'"):
+        check_name("deepspeed")
+
+
+@pytest.mark.parametrize("name", ["x", "mlm_tiny", "MLM2", "x" * 64, "mlm_pretraining"])
+def test_a_plain_name_is_allowed(name: str) -> None:
+    assert check_name(name) == name
+
+
+def test_a_script_does_not_shadow_itself_when_its_folder_is_on_the_path(
+    project: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (project / "scripts" / "my_training.py").touch()
+    monkeypatch.syspath_prepend(project / "scripts")
+    assert check_name("my_training") == "my_training"
+
+
+def test_the_project_is_found_from_a_folder_below(project: Path) -> None:
+    assert find_project() == Project(project)
+
+
+def test_the_project_is_found_from_a_script_elsewhere(project: Path, tmp_path: Path) -> None:
+    other = tmp_path / "other"
+    (other / "scripts").mkdir(parents=True)
+    (other / "runs").mkdir()
+    assert find_project(other / "scripts" / "x.py").root == other
+
+
+def test_the_environment_variable_wins(project: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("NBTOOLS_ROOT", str(tmp_path))
+    assert find_project().root == tmp_path
+
+
+def test_an_environment_variable_that_names_no_folder_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("NBTOOLS_ROOT", "/no/such/folder")
+    with pytest.raises(ProjectError, match="NBTOOLS_ROOT='/no/such/folder': no such folder"):
+        find_project()
+
+
+def test_no_project_says_what_one_looks_like(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(
+        ProjectError, match=r"no project found .*scripts/ and pyproject.toml \(or runs/\).*NBTOOLS_ROOT"
+    ):
+        find_project()
+
+
+def test_scripts_alone_make_no_project(tmp_path: Path) -> None:
+    (tmp_path / "scripts").mkdir()
+    with pytest.raises(ProjectError):
+        find_project(tmp_path)
+
+
+def test_outside_a_project_the_runs_that_a_script_left_beside_itself_are_found(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "runs" / "2026-01-01_000000_x").mkdir(parents=True)
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(ProjectError):  # other tools have a runs/, too
+        find_project()
+    (tmp_path / "runs" / "2026-01-01_000000_x" / "launch.json").touch()
+    assert find_project().root == tmp_path.resolve()
+    with pytest.raises(ProjectError):
+        find_project(tmp_path)
+
+
+def test_a_working_directory_that_is_gone_is_said_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "gone").mkdir()
+    monkeypatch.chdir(tmp_path / "gone")
+    (tmp_path / "gone").rmdir()
+    with pytest.raises(ProjectError, match="no longer there"):
+        find_project()
+
+
+def test_a_relative_path_starts_from_the_working_directory_else_from_the_project(
+    project: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (project / "scripts" / "x.py").touch()
+    monkeypatch.chdir(project / "notebooks")
+    assert located("scripts/x.py") == project.resolve() / "scripts" / "x.py"
+    assert located("../scripts/x.py") == project.resolve() / "scripts" / "x.py"
+    (project / "notebooks" / "scripts").mkdir()
+    (project / "notebooks" / "scripts" / "x.py").touch()
+    assert located("scripts/x.py") == project.resolve() / "notebooks" / "scripts" / "x.py"
+    assert located("absent.py") == project.resolve() / "notebooks" / "absent.py"
+
+
+def test_the_home_of_nobody_is_a_name_like_any_other() -> None:
+    assert expanded("~no-such-user/x") == Path("~no-such-user/x")

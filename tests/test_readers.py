@@ -1,0 +1,363 @@
+"""Metrics out of the logs of scripts that only print."""
+
+import json
+import math
+import time
+import warnings
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from nbtools.foreign.readers import LogMetrics, parse_line
+from nbtools.metrics import History
+
+fuzz = settings(max_examples=2000, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
+
+
+def read_log(path: Path, *parts: bytes) -> History:
+    log = LogMetrics(path)
+    for part in parts:
+        with path.open("ab") as file:
+            file.write(part)
+        history = log.history
+    return history
+
+
+def points(history: History, name: str) -> list[tuple[int, float]]:
+    series = history[name]
+    return list(zip(series.steps.tolist(), series.values.tolist(), strict=True))
+
+
+# --- what one line says -------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("line", "row"),
+    [
+        ('{"step": 20, "loss": 2.3}', {"step": 20, "train/loss": 2.3}),
+        (
+            '{"iter": 7, "train": {"loss": 2.0}, "val": {"acc": 0.5}}',
+            {"step": 7, "train/loss": 2.0, "eval/accuracy": 0.5},
+        ),
+        ('INFO {"step": 3, "reward": NaN}', {"step": 3, "train/reward": math.nan}),
+        ("{'loss': 2.3, 'epoch': 0.1}", {"step": 11, "train/loss": 2.3, "train/epoch": 0.1}),
+        (
+            "{'loss': '2.3', 'grad_norm': 'nan', 'learning_rate': '5e-05'}",
+            {"step": 11, "train/loss": 2.3, "train/grad_norm": math.nan, "train/learning_rate": 5e-05},
+        ),
+        ("{'loss': nan, 'grad_norm': -inf}", {"step": 11, "train/loss": math.nan, "train/grad_norm": -math.inf}),
+        ("{'loss': tensor(2.3, device='cuda:0'), 'epoch': 1}", {"step": 11, "train/loss": 2.3, "train/epoch": 1.0}),
+        ("{'eval_loss': 1.2, 'eval_runtime': 3.1}", {"step": 11, "eval/loss": 1.2, "eval/runtime": 3.1}),
+        ("{'train_runtime': 9.5, 'train_loss': 2.0}", {"step": 11, "train/runtime": 9.5, "train/mean_loss": 2.0}),
+        ("loss=2.3", {"step": 11, "train/loss": 2.3}),
+        ("step 20 loss 2.31", {"step": 20, "train/loss": 2.31}),
+        ("step: 20, train loss: 2.31, lr: 1e-4", {"step": 20, "train/loss": 2.31, "train/learning_rate": 1e-4}),
+        ("Epoch 3 | val_loss 1.2", {"step": 11, "train/epoch": 3.0, "eval/loss": 1.2}),
+        ("[Epoch 1/10] Step 50/100 loss 0.5", {"step": 50, "train/epoch": 1.0, "train/loss": 0.5}),
+        ("Epoch [1/10], Step [50/100], Loss: 0.5", {"step": 50, "train/epoch": 1.0, "train/loss": 0.5}),
+        (
+            "Epoch 1:  45%|████▌     | 45/100 [00:10<00:12,  4.50it/s, loss=0.5, lr=1e-3]",
+            {"step": 45, "train/epoch": 1.0, "train/loss": 0.5, "train/learning_rate": 1e-3},
+        ),
+        (
+            "iter 20: loss 2.3000, time 12.31ms, mfu 3.20%",
+            {"step": 20, "train/loss": 2.3, "train/time_ms": 12.31, "train/mfu": 3.2},
+        ),
+        ("step 250: train loss 4.2870, val loss 4.2823", {"step": 250, "train/loss": 4.287, "eval/loss": 4.2823}),
+        ("validation loss: 1.5", {"step": 11, "eval/loss": 1.5}),
+        ("Validation: loss 1.2 acc 0.5", {"step": 11, "eval/loss": 1.2, "eval/accuracy": 0.5}),
+        (
+            "Test set: Average loss: 0.0264, Accuracy: 9912/10000 (99%)",
+            {"step": 11, "test/loss": 0.0264, "test/accuracy": 0.9912},
+        ),
+        (
+            "Epoch: [0][  10/5005]\tTime  0.5 ( 0.6)\tLoss 6.9e+00 (6.8e+00)\tAcc@1   0.25 (  0.10)",
+            {"step": 10, "train/epoch": 0.0, "train/time": 0.5, "train/loss": 6.9, "train/accuracy": 0.25},
+        ),
+        (
+            "2026-01-31 12:00:00,123 INFO train.py:20] step 1,200 loss nan grad norm: 1.2 tok/s 12,345",
+            {"step": 1200, "train/loss": math.nan, "train/grad_norm": 1.2, "train/tokens_per_s": 12345.0},
+        ),
+        ("[rank0]: step=30 loss=-inf", {"step": 30, "train/loss": -math.inf}),
+        ("step:100/1000 trainLoss:3.2 best_val_loss:3.3", {"step": 100, "train/loss": 3.2, "eval/best_loss": 3.3}),
+        ("d_loss: 0.7 g_loss: 1.4", {"step": 11, "train/d_loss": 0.7, "train/g_loss": 1.4}),
+        ("the loss is 2.5 after 3 minutes on 2 machines", {"step": 11, "train/loss": 2.5}),
+    ],
+)
+def test_a_line_of_metrics_is_read(line: str, row: dict[str, float]) -> None:
+    found = parse_line(line, 10)
+    if any(math.isnan(value) for value in row.values()):
+        assert repr(found) == repr(row)
+    else:
+        assert found == pytest.approx(row)
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "",
+        "batch_size = 12",
+        "learning_rate = 0.0006",
+        "number of parameters: 123.59M",
+        "num decayed parameter tensors: 50, with 124,354,560 parameters",
+        "tokens per iteration will be: 491,520",
+        "loss_scale=65536",
+        "label smoothing 0.1, loss weight 0.5",
+        "    loss = 0.5 * (a + b)",
+        '  File "/home/me/loss.py", line 20, in loss',
+        "ValueError: loss must be finite",
+        '{"batch_size": 3, "lr": 0.1, "loss": "mse", "epochs": 3}',
+        "Namespace(batch_size=3, lr=0.1, loss='mse')",
+        "{'num_samples': 1000}",
+        "W1120 02:00:00.123000 1234 torch/distributed/run.py:851] ",
+        "W1120 02:00:00.123000 1234 torch/distributed/run.py:851] *****************************************",
+        "W1120 02:00:00.123000 1234 torch/distributed/run.py:851] Setting OMP_NUM_THREADS environment variable for "
+        "each process to be 1 in default, to avoid your system being overloaded, please further tune the variable for "
+        "optimal performance in your application as needed. ",
+        "[W1120 02:00:00.5 socket.cpp:200] [c10d] The hostname of the client socket cannot be retrieved. err=-3",
+        "[Gloo] Rank 0 is connected to 1 peer ranks. Expected number of connected peer ranks is : 1",
+        "W1120 02:00:01.1 12 torch/distributed/elastic/multiprocessing/api.py:1010] Sending process 13 "
+        "closing signal SIGTERM",
+        "E1120 02:00:01.2 12 torch/distributed/elastic/multiprocessing/api.py:984] failed (exitcode: 1) local_rank: 0 "
+        "(pid: 13) of binary: /usr/bin/python",
+        "  time      : 2026-11-20_02:00:01",
+        "  rank      : 1 (local_rank: 1)",
+        "  exitcode  : -9 (pid: 14)",
+        "  error_file: <N/A>",
+        "  traceback : Signal 9 (SIGKILL) received by PID 14",
+        "host:12:34 [0] NCCL INFO comm 0x55 rank 0 nranks 2 cudaDev 0 nvmlDev 0 busId 1000 - Init COMPLETE",
+        "`loss_type=None` was set in the config but it is unrecognised. Using the default loss: `ForCausalLMLoss`.",
+        "***** Running training *****",
+        "  Total optimization steps = 375",
+        " 10%|█         | 10/100 [00:05<00:45,  2.00it/s]",
+    ],
+)
+def test_a_line_that_only_holds_numbers_is_not_read(line: str) -> None:
+    assert parse_line(line, 10) is None
+
+
+def test_a_line_is_parsed_and_never_executed(tmp_path: Path) -> None:
+    target = tmp_path / "executed"
+    for line in (
+        f"{{'loss': __import__('pathlib').Path({str(target)!r}).touch() or 1.0}}",
+        f"{{'loss': 2.0, 'x': open({str(target)!r}, 'w')}}",
+        "{'loss': 9**9**9**9}",
+    ):
+        parse_line(line, None)
+    assert not target.exists()
+
+
+def test_reading_never_prints_a_warning() -> None:
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        for line in (r"{'loss': 1, 'x': '\d'}", "{'loss': 1or 2}", "{'loss': 0x1for x in y}", "{'loss': 1 is 1}"):
+            parse_line(line, None)
+
+
+@pytest.mark.parametrize(
+    "grow",
+    [
+        lambda n: "loss " + "1" * n,
+        lambda n: "loss " + "1," * n,
+        lambda n: "loss " + "1,234" + ",234" * n,
+        lambda n: "loss=" + "=" * n,
+        lambda n: "loss " * n,
+        lambda n: "loss 1 " * n,
+        lambda n: "loss {" + "[" * n,
+        lambda n: "{'loss': " + "[" * n,
+        lambda n: "{'loss': " + "{" * n + "}" * n,
+        lambda n: "{'loss': " + "-" * n + "1}",
+        lambda n: "loss " + "a-" * n,
+        lambda n: "loss " + "1:00" * n,
+        lambda n: "loss 1/" + "1" * n,
+        lambda n: "loss " + " " * n + "*",
+        lambda n: "loss 1" + " " * n,
+        lambda n: "loss " + "tensor(" * n,
+        lambda n: "{'loss': '" + "1" * n + "'}",
+        lambda n: "{" + "'a': nan, " * n + "}",
+    ],
+)
+def test_the_worst_line_costs_in_proportion_to_its_length(grow: Callable[[int], str]) -> None:
+    def cost(num: int) -> float:
+        line, best = grow(num), math.inf
+        for _ in range(5):
+            before = time.thread_time()
+            parse_line(line, None)
+            best = min(best, time.thread_time() - before)
+        return best
+
+    assert cost(1200) < 30 * max(cost(150), 2e-4)  # 8 if linear, 64 if quadratic
+
+
+def test_a_line_longer_than_any_row_is_passed_over() -> None:
+    assert parse_line("loss=1.0 " + "x" * 20_000, None) is None
+
+
+# --- steps --------------------------------------------------------------------------------------
+
+
+def test_rows_without_a_step_are_counted(tmp_path: Path) -> None:
+    history = read_log(tmp_path / "log", b"loss=3.0\nloss=2.0\nhello\nloss=1.0\n")
+    assert points(history, "train/loss") == [(1, 3.0), (2, 2.0), (3, 1.0)]
+
+
+def test_an_evaluation_without_a_step_belongs_to_the_step_before(tmp_path: Path) -> None:
+    log = b"step 100 loss 2.0\nval loss 2.1\nstep 200 loss 1.0\nval loss 1.1\n"
+    history = read_log(tmp_path / "log", log)
+    assert points(history, "train/loss") == [(100, 2.0), (200, 1.0)]
+    assert points(history, "eval/loss") == [(100, 2.1), (200, 1.1)]
+
+
+@pytest.mark.parametrize("first_epoch", [0, 1])
+def test_steps_that_are_counted_anew_in_every_epoch_go_on(tmp_path: Path, first_epoch: int) -> None:
+    log = "".join(
+        f"Epoch {first_epoch + epoch}: Step [{step}/100] Loss: {epoch}.5\n" for epoch in range(3) for step in (50, 100)
+    )
+    history = read_log(tmp_path / "log", log.encode())
+    assert history["train/loss"].steps.tolist() == [50, 100, 150, 200, 250, 300]
+
+
+def test_steps_counted_over_all_epochs_are_kept(tmp_path: Path) -> None:
+    log = "".join(f"Epoch {1 + step // 200}: Step [{step}/1000] Loss: 1.5\n" for step in range(100, 1001, 100))
+    history = read_log(tmp_path / "log", log.encode())
+    assert history["train/loss"].steps.tolist() == list(range(100, 1001, 100))
+
+
+def test_one_row_per_epoch_at_the_same_step_of_each_is_kept_apart(tmp_path: Path) -> None:
+    log = "".join(f"[Epoch {epoch}/3] Step 100/100 loss {epoch}\n" for epoch in (1, 2, 3))
+    history = read_log(tmp_path / "log", log.encode())
+    assert points(history, "train/loss") == [(100, 1.0), (200, 2.0), (300, 3.0)]
+
+
+def test_a_restarted_script_rewinds(tmp_path: Path) -> None:
+    history = read_log(tmp_path / "log", b"step 10 loss 3\nstep 20 loss 2\nstep 10 loss 2.5\n")
+    assert points(history, "train/loss") == [(10, 2.5), (20, 2.0)]
+
+
+# --- whole logs ---------------------------------------------------------------------------------
+
+
+def test_a_progress_bar_is_read_while_it_moves(tmp_path: Path) -> None:
+    bar = "\rEpoch 1:  {0}%|##  | {0}/100 [00:10<00:12, 4.50it/s, loss={1}]"
+    log = LogMetrics(tmp_path / "log")
+    (tmp_path / "log").write_text(bar.format(10, 0.9) + bar.format(20, 0.8) + bar.format(30, 0.7))
+    assert points(log.history, "train/loss") == [(10, 0.9), (20, 0.8)]
+    with (tmp_path / "log").open("a") as file:
+        file.write("\n")
+    assert points(log.history, "train/loss") == [(10, 0.9), (20, 0.8), (30, 0.7)]
+
+
+def test_colours_and_bad_bytes_around_a_row_do_not_hide_it(tmp_path: Path) -> None:
+    history = read_log(tmp_path / "log", b"\x1b[32mstep 5\x1b[0m \xff\xfe loss: \x1b[1m2.5\x1b[0m\n")
+    assert points(history, "train/loss") == [(5, 2.5)]
+
+
+def test_a_diverged_loss_stays_visible(tmp_path: Path) -> None:
+    history = read_log(
+        tmp_path / "log", b"step 1 loss 2.0\nstep 2 loss nan\nstep 3 loss inf\n{'loss': nan, 'step': 4}\n"
+    )
+    values = history["train/loss"].values
+    assert values[0] == 2.0
+    assert math.isnan(values[1])
+    assert values[2] == math.inf
+    assert math.isnan(values[3])
+
+
+def test_metrics_in_a_flood_of_other_output_are_found(tmp_path: Path) -> None:
+    noise = b"nothing to see in line 12345, and nothing in this one\n" * 3000
+    history = read_log(tmp_path / "log", b"".join(noise + b"step %d loss %d.5\n" % (i, i) for i in range(5)))
+    assert points(history, "train/loss") == [(i, i + 0.5) for i in range(5)]
+
+
+def test_a_log_that_starts_over_replaces_the_curve(tmp_path: Path) -> None:
+    path = tmp_path / "log"
+    log = LogMetrics(path)
+    path.write_text("loss=3.0\nloss=2.0\nloss=1.0\n")
+    assert len(log.history["train/loss"]) == 3
+    path.write_text("loss=9.0\n")
+    assert points(log.history, "train/loss") == [(1, 9.0)]
+
+
+def test_a_missing_log_has_no_metrics(tmp_path: Path) -> None:
+    history = LogMetrics(tmp_path / "none").history
+    assert (history.keys(), history.last_step) == ([], None)
+
+
+def test_a_line_in_two_pieces_is_read_once(tmp_path: Path) -> None:
+    history = read_log(tmp_path / "log", b"step 1 lo", b"ss 2.", b"5\nstep 2", b" loss 2.0\n")
+    assert points(history, "train/loss") == [(1, 2.5), (2, 2.0)]
+
+
+# --- fuzz ---------------------------------------------------------------------------------------
+
+PIECES = (
+    """loss step epoch Epoch val train acc lr = : [ ] ( ) / , | { } ' " nan inf - 1 % é 2.5 1e-4 1,234 1e999 tensor("""
+)
+words = st.sampled_from([*PIECES.split(), "9" * 50, "it/s", " ", "\r", "\x1b[0m", "\\u0041"])
+printed = st.one_of(
+    st.lists(words, max_size=14).map(" ".join),
+    st.lists(words, max_size=14).map("".join),
+    st.text(max_size=60),
+    st.dictionaries(
+        st.sampled_from(
+            ["loss", "step", "epoch", "eval_loss", "train_runtime", "time", "samples", "dropped", "\ud800loss"]
+        ),
+        st.one_of(
+            st.floats(),
+            st.integers(),
+            st.text(max_size=3),
+            st.none(),
+            st.dictionaries(st.text(max_size=3), st.floats()),
+        ),
+    ).map(repr),
+)
+
+
+@given(printed, st.one_of(st.none(), st.integers(0, 1000)))
+@settings(fuzz, max_examples=6000)
+def test_no_line_breaks_the_reader(line: str, previous: int | None) -> None:
+    row = parse_line(line, previous)
+    if row is not None:
+        assert isinstance(row["step"], int)
+        assert 0 <= row["step"] <= 2**53 + 1001
+        assert all(isinstance(value, float) for name, value in row.items() if name != "step")
+        assert all("/" in name for name in row.keys() - {"step", "time", "samples"})
+        assert any("/" in name for name in row)
+
+
+@given(st.floats(), st.floats(), st.integers(0, 2**53))
+@settings(fuzz, max_examples=1000)
+def test_printed_numbers_come_back_exactly(loss: float, lr: float, step: int) -> None:
+    forms = [
+        f"step {step} loss {loss!r} lr {lr!r}",
+        f"step={step}, loss={loss!r}, lr={lr!r}",
+        repr({"step": step, "loss": loss, "lr": lr}),
+    ]
+    if math.isfinite(loss) and math.isfinite(lr):
+        forms.append(json.dumps({"step": step, "loss": loss, "lr": lr}))
+    for line in forms:
+        row = parse_line(line, None)
+        assert row is not None, line
+        assert repr((row["step"], row["train/loss"], row["train/learning_rate"])) == repr((step, loss, lr)), line
+
+
+@given(
+    st.lists(st.one_of(st.binary(max_size=40), printed.map(lambda line: line.encode("utf-8", "replace"))), max_size=8),
+    st.data(),
+)
+@settings(fuzz, max_examples=600)
+def test_a_log_reads_the_same_however_its_bytes_arrive(
+    tmp_path_factory: pytest.TempPathFactory, found: list[bytes], data: st.DataObject
+) -> None:
+    folder = tmp_path_factory.mktemp("r")
+    whole = b"\n".join(found) + b"\n"
+    cut = data.draw(st.integers(0, len(whole)))
+    once = read_log(folder / "once", whole)
+    twice = read_log(folder / "twice", whole[:cut], whole[cut:])
+    assert once.keys() == twice.keys()
+    assert once.num_skipped == 0
+    for name in once:
+        assert repr(points(once, name)) == repr(points(twice, name))

@@ -1,0 +1,179 @@
+"""Recipes: presets, sizes and schedules that agree with the real model and the real text."""
+
+import os
+from pathlib import Path
+
+import pytest
+
+from nbtools import corpus
+from nbtools.config import TrainConfig
+from nbtools.errors import ConfigError, DataError
+from nbtools.recipes import (
+    LARGEST_COUNTED_BYTES,
+    RECIPES,
+    SPECIAL_TOKENS,
+    MLMPretrainingConfig,
+    Schedule,
+    modernbert_settings,
+    num_parameters,
+    recipe_named,
+    recipe_of,
+    schedule,
+)
+
+MLM = RECIPES["mlm_pretraining"]
+GPU_PRESETS = {  # processes, total batch, layers, heads, width, epochs, learning rate
+    "h200_8gpu_fast": (8, 512, 4, 4, 8, 3, 5e-5),
+    "h200_8gpu_standard": (8, 256, 6, 8, 16, 5, 3e-5),
+    "h200_8gpu_quality": (8, 128, 8, 12, 24, 10, 2e-5),
+    "4gpu_standard": (4, 128, 4, 4, 8, 5, 3e-5),
+    "2gpu_standard": (2, 64, 4, 4, 8, 5, 3e-5),
+    "1gpu_standard": (1, 16, 4, 4, 8, 5, 3e-5),
+}
+
+
+def test_one_key_names_recipe_and_module() -> None:
+    for key, recipe in RECIPES.items():
+        assert recipe.key == key
+        assert recipe.module == f"nbtools.training.{key}"
+        assert recipe_named(key) is recipe
+        assert recipe_of(recipe.config_class()) is recipe
+
+
+def test_an_unknown_recipe_or_preset_lists_what_there_is() -> None:
+    with pytest.raises(ConfigError, match=r"recipe='mlm': .*mlm_pretraining"):
+        recipe_named("mlm")
+    with pytest.raises(ConfigError, match=r"preset='fast': mlm_pretraining has cpu_demo, h200_8gpu_fast, "):
+        MLM.preset("fast")
+
+
+def test_a_config_of_no_recipe_is_refused() -> None:
+    with pytest.raises(ConfigError, match="TrainConfig: no recipe has this config class; use one of MLMPretraining"):
+        recipe_of(TrainConfig())
+
+
+def test_the_first_preset_runs_on_two_cpu_processes_and_takes_no_gpu() -> None:
+    config, launch = MLM.preset(next(iter(MLM.presets)))
+    assert (launch.nproc_per_node, launch.gpus, config.batch_size, config.precision) == (2, (), 16, "fp32")
+
+
+@pytest.mark.parametrize("name", GPU_PRESETS)
+def test_a_gpu_preset_divides_its_total_batch_by_its_processes(name: str) -> None:
+    config, launch = MLM.preset(name)
+    assert isinstance(config, MLMPretrainingConfig)
+    assert GPU_PRESETS[name] == (
+        launch.nproc_per_node,
+        config.batch_size * launch.nproc_per_node,
+        config.num_layers,
+        config.num_heads,
+        config.hidden_size,
+        config.epochs,
+        config.learning_rate,
+    )
+    assert (config.precision, config.warmup_ratio, config.sequence_length) == ("bf16", 0.1, 128)
+
+
+def test_every_preset_is_listed_here_and_can_be_built() -> None:
+    assert set(MLM.presets) == {"cpu_demo", *GPU_PRESETS}
+    for name in MLM.presets:
+        MLM.preset(name)
+
+
+@pytest.mark.parametrize("name", MLM.presets)
+def test_every_preset_trains_on_the_built_in_text(name: str) -> None:
+    config, launch = MLM.preset(name)
+    found = schedule(config, launch.nproc_per_node)
+    assert found is not None
+    assert found.total_steps >= 1
+
+
+@pytest.mark.parametrize(
+    "config",
+    [
+        *(MLM.preset(name)[0] for name in MLM.presets),
+        MLMPretrainingConfig(num_layers=1, num_heads=1, hidden_size=2, vocab_size=16),
+        MLMPretrainingConfig(num_layers=3, num_heads=7, hidden_size=42, vocab_size=999, dropout=0.1),
+    ],
+    ids=lambda config: f"{config.num_layers}L{config.num_heads}H{config.hidden_size}D{config.vocab_size}",
+)
+@pytest.mark.parametrize("vocab_size", [None, 57])
+def test_the_parameter_count_is_that_of_the_real_model(config: MLMPretrainingConfig, vocab_size: int | None) -> None:
+    from transformers import ModernBertConfig, ModernBertForMaskedLM
+
+    settings = ModernBertConfig(**modernbert_settings(config, vocab_size))
+    model = ModernBertForMaskedLM(settings)
+    assert num_parameters(config, vocab_size) == sum(weights.numel() for weights in model.parameters())
+    assert settings.layer_types == ["full_attention"] * config.num_layers
+    assert {value["rope_theta"] for value in settings.rope_parameters.values()} == {10_000.0}
+    assert model.decoder.weight is model.get_input_embeddings().weight
+
+
+def test_the_special_tokens_have_the_ids_that_the_model_is_told() -> None:
+    settings = modernbert_settings(MLMPretrainingConfig())
+    assert SPECIAL_TOKENS == ("[PAD]", "[CLS]", "[SEP]", "[UNK]", "[MASK]")
+    assert [settings[f"{name}_token_id"] for name in ("pad", "cls", "sep")] == [0, 1, 2]
+
+
+def test_a_pretrained_model_has_a_size_and_a_schedule_that_only_the_training_knows() -> None:
+    config = MLMPretrainingConfig(model_name="somewhere/model")
+    assert num_parameters(config) is None
+    assert schedule(config, 2) is None
+
+
+# --- schedule ---
+
+
+def test_an_epoch_counts_only_full_steps() -> None:
+    config = MLMPretrainingConfig(batch_size=4, gradient_accumulation_steps=2, epochs=3)
+    assert Schedule.of(config, 3, 100, 10) == Schedule(100, 10, 24, 4, 12)
+
+
+def test_max_steps_ends_earlier_and_never_later() -> None:
+    config = MLMPretrainingConfig(batch_size=10, epochs=2)
+    assert Schedule.of(config.replace(max_steps=5), 1, 100, 10).total_steps == 5
+    assert Schedule.of(config.replace(max_steps=50), 1, 100, 10).total_steps == 20
+
+
+def test_too_few_samples_for_one_step_say_by_how_much_and_what_to_do() -> None:
+    with pytest.raises(
+        DataError, match=r"^7 training samples .* 4 per process x 1 accumulated x 2 processes = 8; lower"
+    ):
+        Schedule.of(MLMPretrainingConfig(batch_size=4), 2, 7, 10)
+
+
+def test_no_sample_to_evaluate_on_is_an_error() -> None:
+    with pytest.raises(DataError, match="no full sample is left to evaluate on"):
+        Schedule.of(MLMPretrainingConfig(batch_size=4), 1, 7, 0)
+
+
+def test_the_schedule_counts_what_the_corpus_holds() -> None:
+    config = MLMPretrainingConfig(sequence_length=32, min_words=7)
+    train, evaluation = corpus.split(corpus.read_documents(None, 7))
+    found = schedule(config, 2)
+    assert found is not None
+    assert found.num_train_samples == sum(len(corpus.words(text)) + 1 for text in train) // 32
+    assert found.num_eval_samples == sum(len(corpus.words(text)) + 1 for text in evaluation) // 32
+
+
+def test_the_schedule_notices_that_a_file_has_changed(tmp_path: Path) -> None:
+    file = tmp_path / "text.txt"
+    config = MLMPretrainingConfig(dataset="text.txt", batch_size=1, sequence_length=8)
+    counts = []
+    for num_lines in (200, 400):
+        file.write_text("one two three four five six seven\n\n" * num_lines)
+        found = schedule(config, 1, root=tmp_path)
+        assert found is not None
+        counts.append(found.num_train_samples)
+    assert counts[1] > 1.8 * counts[0]
+
+
+def test_a_missing_dataset_is_an_error_before_anything_starts(tmp_path: Path) -> None:
+    with pytest.raises(DataError, match="no such file or folder"):
+        schedule(MLMPretrainingConfig(dataset="none.txt"), 1, root=tmp_path)
+
+
+def test_a_dataset_too_large_to_count_at_once_is_left_to_the_training(tmp_path: Path) -> None:
+    file = tmp_path / "large.txt"
+    file.touch()
+    os.truncate(file, LARGEST_COUNTED_BYTES + 1)
+    assert schedule(MLMPretrainingConfig(dataset=str(file)), 1) is None

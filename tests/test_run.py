@@ -1,0 +1,594 @@
+"""Runs seen from outside: state from files and lock, curves, checkpoints, stopping; directories made by hand."""
+
+import json
+import os
+import pickle
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from hashlib import sha256
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+
+from nbtools.errors import CheckpointError, FormatError, NbtoolsError, RunFailed, RunNotFoundError
+from nbtools.processes import members
+from nbtools.project import Project
+from nbtools.run import Run, RunState, checkpoints_in, clock, newest_verified, runs
+from nbtools.rundir import ProcessIdentity, RunDir, acquire_lock, write_json
+
+PROGRAMS = Path(__file__).parent / "programs"
+FAILED = {
+    "rank": 1,
+    "host": "h",
+    "exitcode": -9,
+    "signal": "SIGKILL",
+    "message": "killed by SIGKILL",
+    "traceback": None,
+}
+
+
+@pytest.fixture
+def files(project: Project) -> RunDir:
+    """A run directory as a launcher leaves it, its lock held by nobody."""
+    run = RunDir.create(project.runs, "toy")
+    run.lock.touch()
+    write_json(run.launch, {"name": "toy", "script": "/p/scripts/toy.py", "time": 1000.0, "recipe": "mlm_pretraining"})
+    return run
+
+
+@pytest.fixture
+def locked(files: RunDir) -> Iterator[RunDir]:
+    """The same with its lock held."""
+    lock = acquire_lock(files.lock)
+    assert lock is not None
+    yield files
+    os.close(lock)
+
+
+def exit_json(run: RunDir, returncode: int = 0, stopped: bool = False, failure: object = None) -> None:
+    ended = {"returncode": returncode, "signal": None, "stopped": stopped, "failure": failure, "time": 1010.0}
+    write_json(run.exit, {**ended, "duration_s": 10.0, "swept": 0})
+
+
+def finished_json(run: RunDir, why: str) -> None:
+    failure = FAILED if why == "failed" else None
+    write_json(run.finished, {"why": why, "step": 7, "metrics": {}, "failure": failure, "time": 1009.0})
+
+
+def rows(run: RunDir, *steps: int, loss: float = 1.0) -> None:
+    with run.metrics.open("a") as file:
+        for step in steps:
+            file.write(json.dumps({"step": step, "time": 1000.0 + step, "train/loss": loss}) + "\n")
+
+
+# --- state -------------------------------------------------------------------------------------------
+
+
+def test_a_held_lock_is_queued_until_the_log_exists_and_running_from_then_on(locked: RunDir) -> None:
+    run = Run(locked.path)
+    assert run.state is RunState.QUEUED
+    locked.log.touch()
+    assert run.state is RunState.RUNNING
+    assert not run.state.is_final
+
+
+@pytest.mark.parametrize(
+    ("returncode", "stopped", "why", "state"),
+    [
+        (0, False, None, RunState.SUCCEEDED),
+        (0, False, "completed", RunState.SUCCEEDED),
+        (0, False, "stopped", RunState.STOPPED),
+        (1, True, None, RunState.STOPPED),
+        (1, False, "completed", RunState.FAILED),
+        (-9, False, "stopped", RunState.FAILED),
+    ],
+)
+def test_the_supervisors_record_decides_even_while_the_lock_is_still_held(
+    locked: RunDir, returncode: int, stopped: bool, why: str | None, state: RunState
+) -> None:
+    if why:
+        finished_json(locked, why)
+    exit_json(locked, returncode, stopped)
+    assert Run(locked.path).state is state
+
+
+@pytest.mark.parametrize(
+    ("why", "state"),
+    [("completed", RunState.SUCCEEDED), ("stopped", RunState.STOPPED), ("failed", RunState.FAILED)],
+)
+def test_rank_0_decides_where_no_supervisor_did_once_the_lock_is_free(files: RunDir, why: str, state: RunState) -> None:
+    files.log.touch()
+    lock = acquire_lock(files.lock)
+    assert lock is not None
+    finished_json(files, why)
+    run = Run(files.path)
+    assert run.state is RunState.RUNNING
+    os.close(lock)
+    assert run.state is state
+    assert run.returncode is None
+
+
+def test_a_free_lock_and_no_record_is_lost(files: RunDir) -> None:
+    run = Run(files.path)
+    assert run.state is RunState.LOST
+    assert run.failure is not None
+    assert "none recorded an end" in run.failure.headline
+
+
+def test_a_run_that_ends_between_two_looks_is_never_shown_as_lost(project: Project) -> None:
+    """The record is written before the lock is freed, so a reader has to look for it again after the lock."""
+    for _ in range(20):
+        run = RunDir.create(project.runs, "brief")
+        lock = acquire_lock(run.lock)
+        assert lock is not None
+        write_json(run.launch, {"name": "brief"})
+        seen: set[RunState] = set()
+        ended = threading.Event()
+
+        def watch(path: Path = run.path, seen: set[RunState] = seen, ended: threading.Event = ended) -> None:
+            while not ended.is_set():
+                seen.add(Run(path).state)
+
+        watcher = threading.Thread(target=watch)
+        watcher.start()
+        time.sleep(0.005)
+        exit_json(run)
+        os.close(lock)
+        time.sleep(0.005)
+        ended.set()
+        watcher.join()
+        assert RunState.LOST not in seen
+
+
+def test_where_there_are_no_locks_the_supervisors_process_decides(files: RunDir) -> None:
+    write_json(files.launch, {"name": "toy", "flock": False})
+    files.log.touch()
+    write_json(files.process, {"role": "supervisor", **ProcessIdentity.of(os.getpid()).to_json()})
+    assert Run(files.path).state is RunState.RUNNING
+    write_json(files.process, {"role": "supervisor", **ProcessIdentity.of(os.getpid()).to_json(), "start_time": 1.0})
+    assert Run(files.path).state is RunState.LOST
+
+
+def test_a_record_of_a_newer_nbtools_is_refused_and_not_guessed_at(files: RunDir) -> None:
+    files.exit.write_text(json.dumps({"format": 99, "stopped": True}))
+    with pytest.raises(FormatError, match="update nbtools"):
+        _ = Run(files.path).state
+
+
+# --- what it tells -----------------------------------------------------------------------------------
+
+
+def test_a_summary_is_strict_json_and_names_everything(files: RunDir) -> None:
+    rows(files, 1, 2)
+    with files.metrics.open("a") as file:
+        file.write('{"step": 3, "time": 1003.0, "train/loss": "NaN"}\n')
+    write_json(files.config, {"derived": {"total_steps": 40}, "config": {}})
+    beat = {"rank": 0, "pid": 1, "host": "h", "step": 4, "phase": "forward", "time": 1004.0}
+    write_json(files.heartbeat(0), beat)
+    files.heartbeat(1).write_text("{torn")
+    exit_json(files, 1, failure=FAILED)
+    summary = Run(files.path).summary()
+    assert json.loads(json.dumps(summary, allow_nan=False)) == summary
+    beat.pop("format", None)
+    assert summary == {
+        "id": files.id,
+        "name": "toy",
+        "script": "/p/scripts/toy.py",
+        "state": "FAILED",
+        "returncode": 1,
+        "step": 4,
+        "total_steps": 40,
+        "metrics": {"train/loss": "NaN"},
+        "checkpoints": [],
+        "ranks": [beat],
+        "failure": FAILED,
+        "started_at": 1000.0,
+        "ended_at": 1010.0,
+        "parent": None,
+    }
+
+
+def test_the_table_and_the_repr_escape_what_others_wrote(project: Project) -> None:
+    run = RunDir.create(project.runs, "toy")
+    write_json(run.launch, {"name": "toy"})
+    exit_json(run, 1, failure={**FAILED, "message": "<img src=x onerror=alert(1)>"})
+    shown = Run(run.path)._repr_html_() + runs(project)._repr_html_()
+    assert "<img" not in shown
+    assert "&lt;img" in shown
+
+
+def test_runs_lists_every_run_newest_first(project: Project) -> None:
+    made = []
+    for name in ("a", "b", "c"):
+        run = RunDir.create(project.runs, name)
+        write_json(run.launch, {"name": name})
+        made.append(run.id)
+    (project.runs / "notes").mkdir()
+    assert [run.id for run in runs()] == made[::-1]
+    assert Run.latest().id == made[-1]
+    assert Run(made[0]).name == "a"
+
+
+def test_a_path_that_is_no_run_is_an_error(tmp_path: Path) -> None:
+    with pytest.raises(RunNotFoundError, match="not a run directory"):
+        Run(tmp_path)
+
+
+def test_a_script_that_only_prints_still_has_a_history(files: RunDir) -> None:
+    write_json(files.launch, {"name": "foreign", "recipe": None})
+    files.log.write_text("step 10 loss 2.5\nstep 20 loss 2.25\n")
+    run = Run(files.path)
+    assert run.history["train/loss"].steps.tolist() == [10, 20]
+    files.log.write_text(files.log.read_text() + "step 30 loss 2.0\n")
+    assert run.step == 30
+
+
+# --- resumed runs ------------------------------------------------------------------------------------
+
+
+def resumed(project: Project, parent: RunDir, step: int) -> RunDir:
+    run = RunDir.create(project.runs, "toy")
+    run.lock.touch()
+    origin = {"run": parent.id, "checkpoint": f"step-{step:06d}", "step": step}
+    write_json(run.launch, {"name": "toy", "recipe": "mlm_pretraining", "resumed_from": origin})
+    return run
+
+
+def test_the_curve_of_a_resumed_run_continues_its_parents_from_the_checkpoint_on(
+    project: Project, files: RunDir
+) -> None:
+    rows(files, 1, 2, 3, 4, 5, loss=5.0)
+    child = resumed(project, files, step=3)
+    rows(child, 4, loss=1.0)
+    grandchild = resumed(project, child, step=4)
+    run = Run(grandchild.path)
+    assert run.history["train/loss"].steps.tolist() == [1, 2, 3, 4]
+    assert run.history["train/loss"].values.tolist() == [5.0, 5.0, 5.0, 1.0]
+    rows(grandchild, 5, 6, loss=0.5)
+    assert run.history["train/loss"].values.tolist() == [5.0, 5.0, 5.0, 1.0, 0.5, 0.5]
+    assert run.own_history["train/loss"].steps.tolist() == [5, 6]
+    assert run.parent is not None
+    assert run.parent.id == child.id
+
+
+def test_parents_that_are_gone_or_go_in_circles_are_left_out(project: Project, files: RunDir) -> None:
+    child = resumed(project, files, step=3)
+    rows(child, 4)
+    write_json(files.launch, {"name": "toy", "resumed_from": {"run": child.id, "step": 4}})
+    assert Run(child.path).history["train/loss"].steps.tolist() == [4]
+    write_json(child.launch, {"name": "toy", "resumed_from": {"run": "../elsewhere", "step": 4}})
+    assert Run(child.path).parent is None
+
+
+# --- checkpoints -------------------------------------------------------------------------------------
+
+
+def checkpoint(folder: Path, step: int) -> Path:
+    path = folder / f"step-{step:06d}"
+    (path / "model").mkdir(parents=True)
+    claims = {}
+    for name in ("model/weights", "state.pt"):
+        data = f"{name} of {step}".encode() * 100
+        (path / name).write_bytes(data)
+        claims[name] = {"bytes": len(data), "sha256": sha256(data).hexdigest()}
+    write_json(path / "manifest.json", {"step": step, "time": 1.0, "metrics": {"eval/loss": "NaN"}, "files": claims})
+    return path
+
+
+def test_checkpoints_are_listed_by_step_and_only_whole_ones(tmp_path: Path) -> None:
+    for step in (999_999, 1_000_000, 20):
+        checkpoint(tmp_path, step)
+    (tmp_path / ".step-000030.tmp").mkdir()
+    (tmp_path / "step-000040").mkdir()
+    (tmp_path / "notes").mkdir()
+    assert [found.step for found in checkpoints_in(tmp_path)] == [20, 999_999, 1_000_000]
+    assert checkpoints_in(tmp_path / "none") == []
+
+
+def damage(path: Path, how: str) -> None:
+    data = path.read_bytes()
+    match how:
+        case "missing":
+            path.unlink()
+        case "empty":
+            path.write_bytes(b"")
+        case "truncated":
+            path.write_bytes(data[: len(data) // 2])
+        case "flipped":
+            path.write_bytes(data[:50] + bytes([data[50] ^ 1]) + data[51:])
+
+
+@pytest.mark.parametrize("how", ["missing", "empty", "truncated", "flipped"])
+@pytest.mark.parametrize("name", ["model/weights", "state.pt", "manifest.json"])
+def test_a_damaged_newest_checkpoint_is_passed_over_by_name_and_reason(tmp_path: Path, name: str, how: str) -> None:
+    checkpoint(tmp_path, 10)
+    newest = checkpoint(tmp_path, 20)
+    if (name, how) == ("manifest.json", "flipped"):
+        text = (newest / name).read_text()
+        (newest / name).write_text(text.replace('"step": 20', '"step": 21'))
+    else:
+        damage(newest / name, how)
+    found, reasons = newest_verified(tmp_path)
+    assert found is not None
+    assert found.step == 10
+    assert len(reasons) == 1
+    assert reasons[0].startswith("step-000020: ")
+
+
+def test_without_a_whole_checkpoint_every_one_has_its_reason(tmp_path: Path) -> None:
+    for step in (1, 2):
+        damage(checkpoint(tmp_path, step) / "state.pt", "missing")
+    found, reasons = newest_verified(tmp_path)
+    assert found is None
+    assert [reason[:11] for reason in reasons] == ["step-000002", "step-000001"]
+
+
+@pytest.mark.parametrize(
+    "manifest",
+    [{}, {"step": "x"}, {"step": 1, "time": 1, "files": {}}, {"step": 1, "time": 1, "files": []}, {"format": 9}],
+)
+def test_a_manifest_that_is_none_is_not_a_checkpoint(tmp_path: Path, manifest: dict[str, Any]) -> None:
+    path = tmp_path / "step-000001"
+    path.mkdir()
+    (path / "manifest.json").write_text(json.dumps(manifest))
+    assert checkpoints_in(tmp_path) == []
+    found, reasons = newest_verified(tmp_path)
+    assert (found, len(reasons)) == (None, 1)
+
+
+def test_a_manifest_cannot_name_files_outside_its_checkpoint(tmp_path: Path) -> None:
+    (tmp_path / "secret").write_bytes(b"x")
+    path = checkpoint(tmp_path, 1)
+    claim = {"bytes": 1, "sha256": sha256(b"x").hexdigest()}
+    write_json(path / "manifest.json", {"step": 1, "time": 1.0, "files": {"../secret": claim}})
+    with pytest.raises(CheckpointError, match="outside"):
+        checkpoints_in(tmp_path)[0].verify()
+
+
+class _Malice:
+    def __init__(self, target: Path) -> None:
+        self.target = target
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return (Path.touch, (self.target,))
+
+
+def test_looking_at_a_malicious_pickle_does_not_run_it(tmp_path: Path) -> None:
+    path = checkpoint(tmp_path, 1)
+    data = pickle.dumps(_Malice(tmp_path / "owned"))
+    (path / "state.pt").write_bytes(data)
+    claim = {"bytes": len(data), "sha256": sha256(data).hexdigest()}
+    write_json(path / "manifest.json", {"step": 1, "time": 1.0, "files": {"state.pt": claim}})
+    checkpoints_in(tmp_path)
+    newest_verified(tmp_path)
+    assert not (tmp_path / "owned").exists()
+    pickle.loads(data)
+    assert (tmp_path / "owned").exists()  # it would have
+
+
+# --- signalling --------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def stranger() -> Iterator[subprocess.Popen[bytes]]:
+    """A process that has nothing to do with any run."""
+    process = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"])
+    yield process
+    process.kill()
+    process.wait()
+
+
+@pytest.mark.parametrize("change", [{"start_time": 1.0}, {"boot_id": "another boot"}])
+def test_a_stranger_with_the_recorded_pid_is_never_shown_alive_nor_signalled(
+    files: RunDir, stranger: subprocess.Popen[bytes], change: dict[str, object]
+) -> None:
+    identity = ProcessIdentity.of(stranger.pid).to_json()
+    write_json(files.process, {"role": "supervisor", **identity, **change})
+    run = Run(files.path)
+    assert run.state is RunState.LOST
+    run.stop(timeout_s=0.2)
+    lock = acquire_lock(files.lock)
+    assert lock is not None
+    with pytest.raises(NbtoolsError, match="cannot be seen from here"):
+        Run(files.path).stop(timeout_s=0.2)
+    os.close(lock)
+    time.sleep(0.2)
+    assert stranger.poll() is None
+
+
+def test_a_run_on_another_host_is_not_signalled_from_here(locked: RunDir, stranger: subprocess.Popen[bytes]) -> None:
+    identity = ProcessIdentity.of(stranger.pid).to_json()
+    write_json(locked.process, {"role": "torchrun", **identity, "host": "node-17"})
+    locked.log.touch()
+    with pytest.raises(NbtoolsError, match="runs on node-17"):
+        Run(locked.path).stop(timeout_s=0.2)
+    assert stranger.poll() is None
+
+
+def test_times_do_not_depend_on_the_clock_of_the_day() -> None:
+    """Alive or not is judged by seconds since boot: a clock set by an hour changes nothing in /proc/PID/stat."""
+    identity = ProcessIdentity.of(os.getpid())
+    assert identity.start_time == ProcessIdentity.of(os.getpid()).start_time
+    assert identity.start_time < time.clock_gettime(time.CLOCK_BOOTTIME)
+
+
+def test_stopping_a_run_that_has_ended_says_so(files: RunDir) -> None:
+    exit_json(files)
+    finished_json(files, "completed")
+    assert Run(files.path).stop() == f"{files.id} had already ended: SUCCEEDED at step 7"
+
+
+def trainer(*args: str) -> list[str | Path]:
+    fake = PROGRAMS / "fake_agent.py"
+    return [sys.executable, fake, "--nproc-per-node=2", PROGRAMS / "fake_trainer.py", *args]
+
+
+def eventually(condition: Callable[[], object], within_s: float = 30) -> None:
+    deadline = time.monotonic() + within_s
+    while not condition():
+        assert time.monotonic() < deadline, "it did not happen in time"
+        time.sleep(0.02)
+
+
+def test_stop_saves_a_checkpoint_and_says_what_it_saw(supervised: Callable[..., Run]) -> None:
+    run = supervised(*trainer())
+    eventually(lambda: [beat.step >= 2 for beat in run.ranks] == [True, True])
+    assert run.stop() == f"stopped at step {run.step}; checkpoint step-{run.step:06d} saved; 3 processes ended"
+    assert run.state is RunState.STOPPED
+
+
+def test_stop_from_several_threads_at_once_is_one_stop(supervised: Callable[..., Run]) -> None:
+    run = supervised(*trainer())
+    eventually(lambda: [beat.step >= 2 for beat in run.ranks] == [True, True])
+    with ThreadPoolExecutor(4) as pool:
+        said = list(pool.map(lambda _: Run(run.dir).stop(), range(4)))
+    assert run.state is RunState.STOPPED
+    assert all("stopped at step" in sentence or "already ended" in sentence for sentence in said)
+    assert len(run.checkpoints) == 1
+
+
+def test_stop_right_after_the_launch_works(supervised: Callable[..., Run]) -> None:
+    run = supervised(*trainer())
+    run.stop()
+    assert run.state is RunState.STOPPED
+    assert not members(run.files)
+
+
+def test_stop_with_little_patience_kills_and_says_so(supervised: Callable[..., Run]) -> None:
+    run = supervised(sys.executable, PROGRAMS / "ignores_sigterm.py", shutdown_timeout_s=600)
+    eventually(lambda: "ready" in run.log())
+    assert run.stop(timeout_s=0.3) == "killed after 0 s at step 0; no checkpoint was saved; 1 process ended"
+    assert run.state is RunState.STOPPED
+
+
+def test_ranks_that_lost_supervisor_and_agent_are_swept_by_stop(supervised: Callable[..., Run]) -> None:
+    run = supervised(*trainer("--leave-no-word"))
+    eventually(lambda: [beat.step >= 2 for beat in run.ranks] == [True, True])
+    ranks = [process for process in members(run.files) if "RANK" in process.environ()]
+    for process in members(run.files):
+        if process not in ranks:
+            process.kill()
+    eventually(lambda: run.state is RunState.LOST)
+    assert "2 processes ended" in run.stop()
+    assert not any(process.is_running() and process.status() != psutil.STATUS_ZOMBIE for process in ranks)
+
+
+def test_a_run_started_by_hand_is_stopped_through_the_process_it_names(project: Project) -> None:
+    run = RunDir.create(project.runs, "byhand")
+    program = (
+        "import os, sys\n"
+        "from nbtools.rundir import ProcessIdentity, RunDir, acquire_lock, write_json\n"
+        "run = RunDir(sys.argv[1])\n"
+        "lock = acquire_lock(run.lock)\n"
+        "write_json(run.launch, {'name': 'byhand', 'by_hand': True, 'recipe': None})\n"
+        "run.log.touch()\n"
+        "os.environ['NBTOOLS_RUN_DIR'] = str(run.path)\n"
+        "write_json(run.process, {'role': 'worker', **ProcessIdentity.of(os.getpid()).to_json()})\n"
+        "import runpy; sys.argv[1:] = ['--step-s', '0.05']\n"
+        "runpy.run_path(SCRIPT, run_name='__main__')\n"
+    ).replace("SCRIPT", repr(str(PROGRAMS / "fake_trainer.py")))
+    process = subprocess.Popen([sys.executable, "-c", program, str(run.path)], stdout=subprocess.DEVNULL)
+    try:
+        eventually(lambda: run.heartbeat(0).exists())
+        seen = Run(run.path)
+        assert seen.state is RunState.RUNNING
+        assert seen.stop(timeout_s=20).startswith("stopped at step")
+        assert seen.state is RunState.STOPPED
+        assert not run.exit.exists()
+    finally:
+        process.send_signal(signal.SIGKILL)
+        process.wait()
+
+
+# --- waiting -----------------------------------------------------------------------------------------
+
+
+def test_waiting_for_a_failed_run_raises_with_its_failure(files: RunDir) -> None:
+    exit_json(files, 1, failure=FAILED)
+    with pytest.raises(RunFailed, match="rank 1 on h: killed by SIGKILL"):
+        Run(files.path).wait()
+    assert Run(files.path).wait(check=False) is RunState.FAILED
+
+
+def test_waiting_ends_in_time_and_leaves_the_run_alone(locked: RunDir) -> None:
+    with pytest.raises(TimeoutError, match="it goes on"):
+        Run(locked.path).wait(timeout_s=0.2)
+
+
+def test_a_run_whose_lock_was_deleted_is_still_stopped(supervised: Callable[..., Run]) -> None:
+    run = supervised(sys.executable, "-c", "import time; time.sleep(600)")
+    while not run.files.log.exists():
+        time.sleep(0.02)
+    run.files.lock.unlink()
+    assert run.state is RunState.LOST
+    run.stop(timeout_s=30)
+    assert members(run.files) == []
+    assert run.state is RunState.STOPPED
+
+
+def test_stops_from_two_terminals_are_one_request(supervised: Callable[..., Run]) -> None:
+    counts = (
+        "import signal, sys, time\n"
+        "signal.signal(signal.SIGTERM, lambda *_: print('asked', flush=True))\n"
+        "print('ready', flush=True)\n"
+        "for _ in range(40): time.sleep(0.1)\n"
+    )
+    run = supervised(sys.executable, "-c", counts)
+    while "ready" not in run.log():
+        time.sleep(0.02)
+    supervisor = run.process
+    assert supervisor is not None
+    os.kill(supervisor.pid, signal.SIGKILL)  # with it, the supervisor alone would count
+    stop = [sys.executable, "-m", "nbtools", "stop", str(run.dir)]
+    stopping = [subprocess.Popen(stop, stdout=subprocess.DEVNULL) for _ in range(3)]
+    assert [process.wait(timeout=60) for process in stopping] == [0, 0, 0]
+    assert run.log().count("asked") == 1
+
+
+def test_a_run_of_somebody_else_is_refused_at_once_and_named(
+    supervised: Callable[..., Run], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = supervised(sys.executable, "-c", "import time; time.sleep(600)")
+    with monkeypatch.context() as patched:  # root may signal everybody
+
+        def refused(process: psutil.Process, number: int) -> None:
+            raise psutil.AccessDenied(process.pid)
+
+        patched.setattr(psutil.Process, "send_signal", refused)
+        with pytest.raises(NbtoolsError, match="only they can stop it"):
+            run.stop()
+    assert "stopped" in run.stop(timeout_s=10)
+
+
+def test_a_run_that_cannot_be_read_hides_no_other_in_the_table(project: Project, files: RunDir) -> None:
+    files.exit.write_text('{"format": 2}')
+    other = RunDir.create(project.runs, "other")
+    other.lock.touch()
+    html = runs(project)._repr_html_()
+    assert "other" in html and "LOST" in html and "update nbtools" in html
+
+
+@pytest.mark.parametrize("value", [None, [], "x", 3])
+def test_parts_of_another_shape_count_as_missing(files: RunDir, value: object) -> None:
+    write_json(files.launch, {"name": "toy", "launch": value, "resumed_from": value, "time": 1e300})
+    write_json(files.config, {"derived": value})
+    run = Run(files.path)
+    assert (run.total_steps, run.parent, run.resumed_step) == (None, None, 0)
+    assert clock(run.started_at) == ""
+    assert run.stop() == "lost at step 0; no checkpoint was saved; 0 processes ended"
+
+
+def test_a_script_that_turns_out_to_be_ours_is_read_from_its_metrics(files: RunDir) -> None:
+    write_json(files.launch, {"name": "toy", "recipe": None})  # edited until it was no plain script
+    files.log.write_text("step 1 loss 9.0\n")
+    run = Run(files.path)
+    assert run.history["train/loss"].values.tolist() == [9.0]
+    rows(files, 10, 20)
+    assert run.history["train/loss"].steps.tolist() == [10, 20]

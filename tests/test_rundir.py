@@ -1,0 +1,217 @@
+"""The run directory: names, JSON files, the lock, identities of processes."""
+
+import json
+import os
+import subprocess
+import sys
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from pathlib import Path
+
+import psutil
+import pytest
+
+from nbtools.errors import FormatError, RunNotFoundError
+from nbtools.rundir import (
+    ProcessIdentity,
+    RunDir,
+    acquire_lock,
+    find_run,
+    is_locked,
+    is_run,
+    read_json,
+    run_folders,
+    write_json,
+)
+
+
+def test_runs_created_at_once_all_get_directories_of_their_own(tmp_path: Path) -> None:
+    with ThreadPoolExecutor(8) as pool:
+        made = list(pool.map(lambda _: RunDir.create(tmp_path / "runs", "same"), range(40)))
+    assert len({run.path for run in made}) == 40
+    assert all(run.ranks.is_dir() and run.checkpoints.is_dir() for run in made)
+    assert all(run.id.endswith("_same") or "_same_" in run.id for run in made)
+
+
+# --- JSON --------------------------------------------------------------------------------------------
+
+
+def test_json_carries_its_format_and_hostile_strings(tmp_path: Path) -> None:
+    content = {"text": "a\nb\0c‮</script>$\\frac", "bytes": os.fsdecode(b"\xff"), "number": 1.5}
+    write_json(tmp_path / "a.json", content)
+    assert read_json(tmp_path / "a.json") == {"format": 1, **content}
+
+
+def test_json_that_cannot_be_written_leaves_the_old_file_and_no_other(tmp_path: Path) -> None:
+    write_json(tmp_path / "a.json", {"step": 1})
+    with pytest.raises(ValueError):
+        write_json(tmp_path / "a.json", {"loss": float("nan")})
+    assert read_json(tmp_path / "a.json") == {"format": 1, "step": 1}
+    assert [path.name for path in tmp_path.iterdir()] == ["a.json"]
+
+
+@pytest.mark.parametrize("data", [b"", b'{"step": 1', b"[1]", b"\xff\xfe", b'{"format": "x"}', b"[" * 100_000])
+def test_what_is_no_json_object_reads_as_nothing(tmp_path: Path, data: bytes) -> None:
+    (tmp_path / "a.json").write_bytes(data)
+    assert read_json(tmp_path / "a.json") is None
+
+
+def test_a_missing_file_reads_as_nothing(tmp_path: Path) -> None:
+    assert read_json(tmp_path / "none.json") is None
+
+
+def test_a_newer_format_is_refused_with_the_way_out(tmp_path: Path) -> None:
+    (tmp_path / "a.json").write_text(json.dumps({"format": 2}))
+    with pytest.raises(FormatError, match="update nbtools"):
+        read_json(tmp_path / "a.json")
+
+
+# --- the lock ----------------------------------------------------------------------------------------
+
+
+def test_the_lock_has_one_holder_until_it_is_closed(tmp_path: Path) -> None:
+    path = tmp_path / "lock"
+    first = acquire_lock(path)
+    assert first is not None
+    assert acquire_lock(path) is None
+    assert is_locked(path)
+    os.close(first)
+    assert not is_locked(path)
+    second = acquire_lock(path)
+    assert second is not None
+    os.close(second)
+
+
+def test_fifty_contests_for_a_lock_have_one_winner_each(tmp_path: Path) -> None:
+    for trial in range(50):
+        path = tmp_path / f"lock{trial}"
+        with ThreadPoolExecutor(4) as pool:
+            taken = [descriptor for descriptor in pool.map(acquire_lock, [path] * 4) if descriptor is not None]
+        assert len(taken) == 1
+        os.close(taken[0])
+
+
+def test_readers_of_the_lock_neither_see_nor_hinder_each_other(tmp_path: Path) -> None:
+    path = tmp_path / "lock"
+    path.touch()
+    with ThreadPoolExecutor(8) as pool:
+        assert not any(pool.map(is_locked, [path] * 200))
+
+
+def test_a_missing_lock_is_held_by_nobody(tmp_path: Path) -> None:
+    assert not is_locked(tmp_path / "lock")
+    assert not (tmp_path / "lock").exists()
+
+
+def test_an_inherited_descriptor_holds_the_lock_after_its_taker_is_gone(tmp_path: Path) -> None:
+    path = tmp_path / "lock"
+    lock = acquire_lock(path)
+    assert lock is not None
+    child = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE, pass_fds=(lock,))
+    os.close(lock)
+    try:
+        assert is_locked(path)
+    finally:
+        child.communicate(b"\n")
+    assert not is_locked(path)
+
+
+# --- processes ---------------------------------------------------------------------------------------
+
+
+def test_a_process_is_alive_under_its_own_identity_only() -> None:
+    own = ProcessIdentity.of(os.getpid())
+    assert own.is_alive()
+    assert ProcessIdentity.from_json(own.to_json()) == own
+    assert not replace(own, start_time=own.start_time - 1).is_alive()
+    assert not replace(own, boot_id="another boot").is_alive()
+    assert not replace(own, host="another-host").is_alive()
+
+
+@pytest.mark.parametrize("pid", [0, -1, 2**40])
+def test_an_impossible_pid_is_not_alive(pid: int) -> None:
+    assert not replace(ProcessIdentity.of(os.getpid()), pid=pid).is_alive()
+
+
+def test_a_zombie_is_not_alive() -> None:
+    child = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE)
+    identity = ProcessIdentity.of(child.pid)
+    assert identity.is_alive()
+    assert child.stdin is not None
+    child.stdin.close()
+    os.waitid(os.P_PID, child.pid, os.WEXITED | os.WNOWAIT)  # ended, but not collected
+    assert psutil.pid_exists(child.pid)
+    assert not identity.is_alive()
+    child.wait()
+
+
+@pytest.mark.parametrize("content", [{}, {"pid": 1}, {"pid": "x", "start_time": 1, "boot_id": "", "host": ""}])
+def test_what_is_no_identity_reads_as_none(content: dict[str, object]) -> None:
+    assert ProcessIdentity.from_json(content) is None
+
+
+# --- finding -----------------------------------------------------------------------------------------
+
+
+def made(runs: Path, *names: str) -> None:
+    for number, name in enumerate(names):
+        (runs / name).mkdir(parents=True)
+        (runs / name / "launch.json").write_text("{}")
+        os.utime(runs / name / "launch.json", (number, number))
+
+
+def test_runs_are_listed_newest_first_and_those_of_one_second_in_the_order_of_their_launch(tmp_path: Path) -> None:
+    made(tmp_path, "2026-01-01_000000_b", "2026-01-01_000000_a", "2026-01-02_000000_a", "2025-01-01_000000_z")
+    listed = [path.name[:17] + path.name[-1] for path in run_folders(tmp_path)]
+    assert listed == ["2026-01-02_000000a", "2026-01-01_000000a", "2026-01-01_000000b", "2025-01-01_000000z"]
+    assert run_folders(tmp_path / "none") == []
+
+
+def test_a_directory_is_a_run_once_its_lock_was_taken(tmp_path: Path) -> None:
+    assert not is_run(tmp_path)
+    (tmp_path / "lock").touch()
+    assert is_run(tmp_path)
+
+
+def test_a_run_is_found_by_id_by_unique_prefix_and_as_the_latest(tmp_path: Path) -> None:
+    made(tmp_path, "2026-01-01_000000_a", "2026-01-01_000000_a_2", "2026-02-01_000000_c")
+    assert find_run(tmp_path, "2026-01-01_000000_a").name == "2026-01-01_000000_a"
+    assert find_run(tmp_path, "2026-02").name == "2026-02-01_000000_c"
+    assert find_run(tmp_path, "latest").name == "2026-02-01_000000_c"
+    with pytest.raises(RunNotFoundError, match="2 runs begin so"):
+        find_run(tmp_path, "2026-01")
+
+
+@pytest.mark.parametrize("ref", ["", "nothing", "..", "\0", "x" * 10_000, "latest"])
+def test_a_run_that_is_not_there_is_an_error_that_says_where_it_was_sought(tmp_path: Path, ref: str) -> None:
+    with pytest.raises(RunNotFoundError, match=str(tmp_path)):
+        find_run(tmp_path, ref)
+
+
+def test_the_lock_is_never_a_standard_stream_even_where_those_are_closed(tmp_path: Path) -> None:
+    program = (
+        "import os, sys; from nbtools.rundir import acquire_lock; from pathlib import Path\n"
+        "os.close(0); os.close(1); sys.exit(acquire_lock(Path(sys.argv[1])) > 2)"
+    )
+    done = subprocess.run([sys.executable, "-c", program, str(tmp_path / "lock")], check=False)
+    assert done.returncode == 1
+
+
+def test_json_that_only_python_reads_is_no_json(tmp_path: Path) -> None:
+    (tmp_path / "x.json").write_text('{"time": NaN}')
+    assert read_json(tmp_path / "x.json") is None
+
+
+def test_a_folder_that_may_not_be_read_hides_no_other_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("2026-01-01_000000_a", "2026-01-01_000001_b"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "lock").touch()
+    is_file = Path.is_file
+
+    def refused(path: Path) -> bool:  # root may read every folder, so permissions cannot be tried for real
+        if path.parent.name.endswith("_b"):
+            raise PermissionError(13, "Permission denied", str(path))
+        return is_file(path)
+
+    monkeypatch.setattr(Path, "is_file", refused)
+    assert [path.name for path in run_folders(tmp_path)] == ["2026-01-01_000000_a"]

@@ -1,0 +1,481 @@
+"""The script is the config, both ways."""
+
+import ast
+import math
+import os
+import subprocess
+import sys
+import textwrap
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from nbtools.config import Launch
+from nbtools.errors import ConfigError, HandEditedError, InvalidNameError, NotPlainError, ProjectError, ScriptError
+from nbtools.project import Project
+from nbtools.recipes import RECIPES, MLMPretrainingConfig
+from nbtools.script import PLAIN, differences, parse_script, read_script, render, write_script
+
+REPOSITORY = Path(__file__).parent.parent
+HOSTILE_TEXTS = [
+    '"""\nimport os\n"""',
+    "'''",
+    "\\",
+    '\\"',
+    "'\"",
+    "a\nb\r\nc\rd",
+    "\0",
+    "\ud800",
+    "\u202e\u2066\u200f\ufeff",
+    "$(touch p)`touch p`; touch p",
+    "-x",
+    "{config}",
+    "%s",
+    "#",
+    "x" * 10_000,
+    "é東\N{ROCKET}",
+    "\x1b[31m\x85\u2028",
+    "",
+]
+
+
+@pytest.fixture
+def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Project]:
+    root = tmp_path / "project"
+    (root / "scripts").mkdir(parents=True)
+    (root / "runs").mkdir()
+    monkeypatch.chdir(root)
+    yield Project(root)
+    assert sorted(path.name for path in root.iterdir()) == ["runs", "scripts"], "something was written outside scripts/"
+    assert not list((root / "scripts").glob(".*")), "a temporary file was left behind"
+
+
+def written(project: Project, text: str, name: str = "plain") -> Path:
+    path = project.scripts / f"{name}.py"
+    path.write_text(textwrap.dedent(text))
+    return path
+
+
+# --- round trips ---
+
+
+texts = st.one_of(st.text(st.characters(), max_size=80), st.sampled_from(HOSTILE_TEXTS))
+configs = st.builds(
+    MLMPretrainingConfig,
+    batch_size=st.integers(1, 1_000_000),
+    max_steps=st.none() | st.integers(1, 10**9),
+    learning_rate=st.floats(0, 10, exclude_min=True),
+    weight_decay=st.floats(0, allow_nan=False, allow_infinity=False),
+    warmup_ratio=st.floats(0, 1),
+    lr_schedule=st.sampled_from(["linear", "cosine", "constant"]),
+    deterministic=st.booleans(),
+    dataset=st.none() | texts,
+    model_name=st.none() | texts,
+)
+launches = st.builds(
+    Launch,
+    nproc_per_node=st.just(1),
+    gpus=st.none() | st.lists(st.integers(0, 1023), unique=True, max_size=5).map(tuple),
+    omp_num_threads=st.none() | st.integers(1, 64),
+)
+
+
+@given(config=configs, launch=launches)
+def test_config_to_script_to_config_is_the_identity(
+    tmp_path_factory: pytest.TempPathFactory, config: MLMPretrainingConfig, launch: Launch
+) -> None:
+    path = tmp_path_factory.mktemp("script") / "some_name.py"
+    path.write_bytes(render(config, "some_name", launch).encode())
+    script = read_script(path)
+    assert (script.config, script.launch, script.recipe) == (config, launch, "mlm_pretraining")
+    assert not script.hand_edited
+    assert repr(script.config) == repr(config)
+
+
+@pytest.mark.parametrize("text", HOSTILE_TEXTS, ids=lambda text: ascii(text)[:20])
+def test_a_hostile_value_is_one_literal_and_nothing_else(text: str) -> None:
+    source = render(MLMPretrainingConfig(dataset=text, model_name=text), "some_name")
+    harmless = render(MLMPretrainingConfig(dataset="x", model_name="x"), "some_name")
+    found = [node.value for node in ast.walk(ast.parse(source)) if isinstance(node, ast.keyword)]
+    assert sum(isinstance(node, ast.Constant) and node.value == text for node in found) >= 2
+    for node in ast.walk(tree := ast.parse(source)):
+        if isinstance(node, ast.keyword) and node.arg in ("dataset", "model_name"):
+            node.value = ast.Constant("x")
+    assert ast.dump(tree) == ast.dump(ast.parse(harmless))
+    assert source.count("\n") == harmless.count("\n")
+    assert all(character == "\n" or character.isprintable() for character in source)
+
+
+def test_every_field_is_spelled_out_once() -> None:
+    call = next(
+        node.value
+        for node in ast.parse(render(MLMPretrainingConfig(), "some_name")).body
+        if isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == "config"
+    )
+    assert isinstance(call, ast.Call)
+    assert [keyword.arg for keyword in call.keywords] == list(MLMPretrainingConfig.model_fields)
+
+
+def test_the_same_values_give_the_same_bytes() -> None:
+    values = {"dataset": "text.txt", "batch_size": 8}
+    assert render(MLMPretrainingConfig(**values), "some_name") == render(MLMPretrainingConfig(**values), "some_name")
+
+
+@pytest.mark.parametrize("preset", RECIPES["mlm_pretraining"].presets)
+def test_ruff_has_nothing_to_say_about_a_script(preset: str, tmp_path: Path) -> None:
+    config, launch = RECIPES["mlm_pretraining"].preset(preset)
+    values = {"dataset": "data/it's text.txt", "model_name": 'a "quoted" name'}
+    path = tmp_path / "some_name.py"
+    path.write_text(render(config.replace(**values), "some_name", launch))
+    settings = ["--config", str(REPOSITORY / "pyproject.toml"), "--no-cache"]
+    for command in (["format", "--diff", *settings], ["check", "--ignore", "I001", *settings]):
+        done = subprocess.run(
+            [sys.executable, "-m", "ruff", *command, path], capture_output=True, text=True, check=False
+        )
+        assert done.returncode == 0, done.stdout + done.stderr
+
+
+def test_the_docstring_shows_the_commands_that_run_the_script(project: Project) -> None:
+    path = write_script(MLMPretrainingConfig(batch_size=8), "my_run", Launch(nproc_per_node=2, gpus=(0, 3)))
+    docstring = read_script(path).docstring
+    assert docstring.startswith("my_run: masked language modelling, 2 processes x 8 sequences.")
+    assert "nbtools launch scripts/my_run.py\n" in docstring
+    assert "CUDA_VISIBLE_DEVICES=0,3 torchrun --standalone --nproc-per-node=2 scripts/my_run.py\n" in docstring
+
+
+def test_the_checked_in_script_is_what_its_preset_renders() -> None:
+    config, launch = RECIPES["mlm_pretraining"].preset("cpu_demo")
+    path = REPOSITORY / "scripts" / "mlm_pretraining.py"
+    assert path.read_text() == render(config, "mlm_pretraining", launch)
+
+
+# --- reading ---
+
+
+def test_a_comment_makes_a_script_hand_edited_and_its_values_still_read(project: Project) -> None:
+    path = write_script(MLMPretrainingConfig(), "my_run")
+    path.write_text(path.read_text().replace("dropout=0.0,", "dropout=0.0,  # none is best"))
+    assert read_script(path).hand_edited
+    assert read_script(path).config == MLMPretrainingConfig()
+
+
+def test_a_changed_value_reads_back_and_shows_as_a_difference(project: Project) -> None:
+    path = write_script(MLMPretrainingConfig(), "my_run")
+    before = read_script(path)
+    path.write_text(path.read_text().replace("batch_size=32", "batch_size=4").replace("gpus=None", "gpus=(1,)"))
+    after = read_script(path)
+    assert differences(before, after) == [("gpus", None, (1,)), ("batch_size", 32, 4)]
+    assert differences(before.config, after.config) == [("batch_size", 32, 4)]
+    assert differences(after, after) == []
+
+
+def test_a_copy_under_another_name_is_not_hand_edited(project: Project) -> None:
+    path = write_script(MLMPretrainingConfig(), "my_run")
+    copy = project.scripts / "other.py"
+    copy.write_bytes(path.read_bytes())
+    assert not read_script(copy).hand_edited
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda data: b"\xef\xbb\xbf" + data,
+        lambda data: data.replace(b"\n", b"\r\n"),
+        lambda data: data.replace(b"    ", b"\t"),
+        lambda data: data.rstrip(b"\n"),
+        lambda data: data + b"# the end\n",
+        lambda data: data[data.index(b"from") :],
+        lambda data: data.replace(b"gpus=None", b"gpus=[0, 1]"),
+        lambda data: data.replace(b"config = MLM", b"config: MLMPretrainingConfig = MLM"),
+        lambda data: data.replace(b"import Launch", b"import Launch as L").replace(b"launch = Launch", b"launch = L"),
+        lambda data: data.replace(b"batch_size=32", b"batch_size=3_2"),
+        lambda data: data.replace(b"dataset=None", rb"dataset='\d'"),
+    ],
+    ids=["bom", "crlf", "tabs", "no newline", "comment", "no docstring", "list", "annotated", "alias", "_", "escape"],
+)
+def test_other_layouts_of_a_plain_script_are_read_and_count_as_hand_edited(project: Project, change: object) -> None:
+    path = write_script(MLMPretrainingConfig(), "my_run")
+    path.write_bytes(change(path.read_bytes()))  # type: ignore[operator]
+    script = read_script(path)
+    assert script.hand_edited
+    assert script.config.batch_size == 32
+
+
+def test_a_script_without_launch_settings_has_the_defaults(project: Project) -> None:
+    path = write_script(MLMPretrainingConfig(), "my_run")
+    text = path.read_text()
+    path.write_text(text[: text.index("launch = ")] + text[text.index("config = ") :])
+    assert read_script(path).launch == Launch()
+
+
+def edited(project: Project, old: str, new: str) -> tuple[Path, int]:
+    """Write a script with `old` replaced and return it with the line where `new` begins."""
+    path = write_script(MLMPretrainingConfig(), "my_run")
+    text = path.read_text()
+    assert text.count(old) == 1
+    path.write_text(text.replace(old, new))
+    return path, text[: text.index(old)].count("\n") + 1
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "what"),
+    [
+        ("batch_size=32", "batch_size=2 * 16", "batch_size is computed ('2 * 16')"),
+        ("batch_size=32", "batch_size=int('32')", "batch_size is computed (\"int('32')\")"),
+        ("dataset=None", "dataset=f'{__name__}'", "dataset is computed"),
+        ("batch_size=32", "batch_size=BATCH", "batch_size is computed ('BATCH')"),
+        ("batch_size=32", "**{'batch_size': 32}", "'**{'batch_size': 32}' is not a literal value"),
+        ("batch_size=32", "32", "'32' has no name; write field=value"),
+        ("config = MLM", "print('hello')\nconfig = MLM", "\"print('hello')\" is more than a plain script has"),
+        ("config = MLM", "import os\nconfig = MLM", "'import os' is more than a plain script has"),
+        ("config = MLM", "for _ in ():\n    pass\nconfig = MLM", "'for _ in ():' is more than a plain script has"),
+        ("main(config)", "main(config.replace(batch_size=1))", "is more than a plain script has"),
+        ("from nbtools import Launch", "from .nbtools import Launch", "is more than a plain script has"),
+    ],
+)
+def test_a_script_that_is_not_plain_says_where_and_what_is_allowed(
+    project: Project, old: str, new: str, what: str
+) -> None:
+    path, line = edited(project, old, new)
+    with pytest.raises(NotPlainError) as caught:
+        read_script(path)
+    message = str(caught.value)
+    assert message.startswith(f"{path}:{line}: ") or "main(config" in new
+    assert what in message
+    assert PLAIN in message
+    assert message.endswith("It can still be launched as it is")
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "what"),
+    [
+        ("batch_size=32", "batch_size=0", "batch_size=0: must be >= 1 (MLMPretrainingConfig)"),
+        (
+            "batch_size=32",
+            "batch_sizes=32",
+            "'batch_sizes': MLMPretrainingConfig has no such field; did you mean batch_s",
+        ),
+        ("gpus=None", "gpus=(0, 0)", "each index may appear once"),
+        ("epochs=1", "epochs={1: 2}", "epochs={1: 2}: "),
+    ],
+)
+def test_a_value_that_is_not_allowed_is_named_with_its_line(project: Project, old: str, new: str, what: str) -> None:
+    path, line = edited(project, old, new)
+    with pytest.raises(ScriptError) as caught:
+        read_script(path)
+    # What concerns several fields is reported where the call begins.
+    assert str(caught.value).startswith(f"{path}:{line - 2 if 'gpus' in old else line}: ")
+    assert what in str(caught.value)
+    assert not isinstance(caught.value, NotPlainError)
+
+
+def test_a_field_given_twice_is_an_error(project: Project) -> None:
+    path, line = edited(project, "epochs=1,", "epochs=1, batch_size=4,")
+    with pytest.raises(ScriptError, match=f":{line}: .*batch_size"):
+        read_script(path)
+
+
+@pytest.mark.parametrize("again", ["config = None\n", "config = MLMPretrainingConfig()\n", "launch = Launch()\n"])
+def test_an_assignment_repeated_is_an_error(project: Project, again: str) -> None:
+    path = write_script(MLMPretrainingConfig(), "my_run")
+    path.write_text(path.read_text() + again)
+    with pytest.raises(ScriptError, match=f"{again.split()[0]} is assigned twice"):
+        read_script(path)
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "what"),
+    [
+        (
+            "config = MLMPretrainingConfig(",
+            "config = SomeConfig(",
+            "config is built by 'SomeConfig'; nbtools.recipes has MLM",
+        ),
+        ("launch = Launch(", "launch = dict(", "launch is built by 'dict' instead of Launch"),
+        ("config = MLM", "settings = MLM", "is more than a plain script has"),
+        (
+            "from nbtools.training.mlm_pretraining import main",
+            "from nbtools.training.llm_gan import main",
+            "main has to",
+        ),
+        ('if __name__ == "__main__":\n    main(config)\n', "", "nothing starts the training"),
+    ],
+)
+def test_what_a_script_has_to_have_is_said_when_it_is_missing(project: Project, old: str, new: str, what: str) -> None:
+    path, _ = edited(project, old, new)
+    with pytest.raises(ScriptError, match=r"my_run\.py:\d+: ") as caught:
+        read_script(path)
+    assert what in str(caught.value)
+
+
+def test_an_empty_script_has_no_config(project: Project) -> None:
+    with pytest.raises(ScriptError, match=r"plain\.py:1: no config = SomeConfig"):
+        read_script(written(project, ""))
+
+
+@pytest.mark.parametrize(
+    ("data", "what"),
+    [
+        (b"config = (\n", r":\d: not Python: "),
+        (b"x = 1\ny = = 2\n", r":2: not Python: "),
+        (b"x = '\0'\n", r":\d: not Python: .*null bytes"),
+        (b"# \xff\n", r":\d: not Python: "),
+        (b"# -*- coding: no-such -*-\n", r": not Python: "),
+        (b"x = " + b"(" * 5000, r": (not Python|nested too deeply)"),
+        (b"x = " + b"-" * 100_000 + b"1", r": (not Python|nested too deeply|.*more than a plain script)"),
+        (b"#" * 2_000_000, r":1: larger than 1048576 bytes"),
+        (b"x = " + b"9" * 5000, r": (not Python|.*more than a plain script)"),
+    ],
+    ids=["open", "syntax", "nul", "utf8", "coding", "nested", "unary", "huge", "digits"],
+)
+def test_what_is_not_python_is_an_error_with_its_line(project: Project, data: bytes, what: str) -> None:
+    path = project.scripts / "broken.py"
+    path.write_bytes(data)
+    with pytest.raises(ScriptError, match=what):
+        read_script(path)
+
+
+def test_a_missing_script_and_a_folder_are_errors(project: Project) -> None:
+    with pytest.raises(ScriptError, match="no such file"):
+        read_script(project.scripts / "none.py")
+    with pytest.raises(ScriptError, match="not a file"):
+        read_script(project.scripts)
+
+
+def test_reading_never_runs_the_script(project: Project, tmp_path: Path) -> None:
+    proof = tmp_path / "proof"
+    path = write_script(MLMPretrainingConfig(), "my_run")
+    code = f"__import__('pathlib').Path({str(proof)!r}).touch()"
+    for text in (f"{code}\n{path.read_text()}", path.read_text().replace("dataset=None", f"dataset={code}")):
+        path.write_text(text)
+        with pytest.raises(NotPlainError):
+            read_script(path)
+    assert not proof.exists()
+
+
+# --- writing ---
+
+
+def test_writing_the_same_again_leaves_the_file_alone(project: Project) -> None:
+    path = write_script(MLMPretrainingConfig(), "my_run")
+    before = path.stat()
+    assert write_script(MLMPretrainingConfig(), "my_run") == path
+    assert (path.stat().st_ino, path.stat().st_mtime_ns) == (before.st_ino, before.st_mtime_ns)
+
+
+def test_writing_other_values_replaces_a_generated_file(project: Project) -> None:
+    write_script(MLMPretrainingConfig(), "my_run")
+    path = write_script(MLMPretrainingConfig(batch_size=4), "my_run")
+    assert read_script(path).config.batch_size == 4
+
+
+def test_writing_over_a_hand_edited_script_says_what_differs_and_needs_overwrite(project: Project) -> None:
+    path = write_script(MLMPretrainingConfig(), "my_run")
+    text = path.read_text().replace("batch_size=32,", "batch_size=4,  # mine is small")
+    path.write_text(text)
+    with pytest.raises(HandEditedError, match=r"was edited by hand \(batch_size is 4 there, 32 here\).*overwrite=True"):
+        write_script(MLMPretrainingConfig(), "my_run")
+    assert path.read_text() == text
+    write_script(MLMPretrainingConfig(), "my_run", overwrite=True)
+    assert not read_script(path).hand_edited
+
+
+def test_a_value_edited_by_hand_is_not_replaced_unseen_although_the_layout_is_ours(project: Project) -> None:
+    path = write_script(MLMPretrainingConfig(), "my_run")
+    path.write_text(path.read_text().replace("seed=0,", "seed=4,"))
+    assert not parse_script(path).hand_edited  # looked at by us, not by the caller
+    with pytest.raises(HandEditedError, match=r"with other values \(seed is 4 there, 5 here\)"):
+        write_script(MLMPretrainingConfig(seed=5), "my_run")
+    read_script("scripts/my_run.py")
+    write_script(MLMPretrainingConfig(seed=5), "my_run")
+    assert read_script(path).config.seed == 5
+
+
+def test_a_script_of_an_earlier_session_is_not_replaced_unseen(project: Project) -> None:
+    other = (
+        "from nbtools.script import *; from nbtools.recipes import *; write_script(MLMPretrainingConfig(), 'my_run')"
+    )
+    subprocess.run([sys.executable, "-c", other], check=True, cwd=project.root)
+    assert write_script(MLMPretrainingConfig(), "my_run").is_file()
+    subprocess.run([sys.executable, "-c", other.replace("my_run", "mine_2")], check=True, cwd=project.root)
+    with pytest.raises(HandEditedError, match=r"seed is 0 there, 1 here"):
+        write_script(MLMPretrainingConfig(seed=1), "mine_2")
+    assert write_script(MLMPretrainingConfig(seed=1), "mine_2", overwrite=True).is_file()
+
+
+def test_writing_over_an_edited_comment_says_that_no_value_differs(project: Project) -> None:
+    path = write_script(MLMPretrainingConfig(), "my_run")
+    path.write_text(path.read_text() + "# a remark\n")
+    with pytest.raises(HandEditedError, match="no value differs, only comments or layout"):
+        write_script(MLMPretrainingConfig(), "my_run")
+
+
+def test_writing_over_a_foreign_file_needs_overwrite(project: Project) -> None:
+    path = written(project, "print('mine')\n")
+    with pytest.raises(HandEditedError, match="was not written by nbtools"):
+        write_script(MLMPretrainingConfig(), "plain")
+    assert path.read_text() == "print('mine')\n"
+
+
+def test_a_link_in_scripts_never_leads_a_write_outside(project: Project, tmp_path: Path) -> None:
+    target = tmp_path / "precious.py"
+    target.write_text("precious\n")
+    (project.scripts / "my_run.py").symlink_to(target)
+    with pytest.raises(HandEditedError, match=f"is a link to {target}"):
+        write_script(MLMPretrainingConfig(), "my_run")
+    path = write_script(MLMPretrainingConfig(), "my_run", overwrite=True)
+    assert not path.is_symlink()
+    assert target.read_text() == "precious\n"
+
+
+def test_a_scripts_folder_that_leads_outside_is_refused(project: Project, tmp_path: Path) -> None:
+    (tmp_path / "outside").mkdir()
+    project.scripts.rmdir()
+    project.scripts.symlink_to(tmp_path / "outside")
+    with pytest.raises(ProjectError, match="outside the project"):
+        write_script(MLMPretrainingConfig(), "my_run", project=project)
+    assert list((tmp_path / "outside").iterdir()) == []
+
+
+def test_a_missing_scripts_folder_is_made(project: Project) -> None:
+    project.scripts.rmdir()
+    assert write_script(MLMPretrainingConfig(), "my_run", project=project).is_file()
+
+
+@pytest.mark.parametrize(
+    "name", ["../../x", "$(touch p)", "a'b", 'a"b', "a\nb", "a\0b", "-x", "x" * 10_000, "a\u202eb", "json"]
+)
+def test_a_hostile_name_writes_nothing(project: Project, name: str) -> None:
+    with pytest.raises(InvalidNameError):
+        write_script(MLMPretrainingConfig(), name)
+    assert list(project.scripts.iterdir()) == []
+
+
+def test_an_unwritable_scripts_folder_is_a_clear_error(project: Project) -> None:
+    if os.geteuid() == 0:  # root writes anywhere; a file in the folder's place cannot be written to by anybody
+        project.scripts.rmdir()
+        project.scripts.touch()
+    else:
+        project.scripts.chmod(0o500)
+    try:
+        with pytest.raises(ProjectError, match=r"scripts.*: cannot be (made|written): "):
+            write_script(MLMPretrainingConfig(), "my_run", project=project)
+    finally:
+        if project.scripts.is_file():
+            project.scripts.unlink()
+            project.scripts.mkdir()
+        project.scripts.chmod(0o700)
+
+
+def test_a_folder_of_that_name_is_an_error(project: Project) -> None:
+    (project.scripts / "my_run.py").mkdir()
+    with pytest.raises(ScriptError, match="is a folder; choose another name"):
+        write_script(MLMPretrainingConfig(), "my_run")
+
+
+def test_values_that_would_not_validate_cannot_be_rendered(project: Project) -> None:
+    with pytest.raises(ConfigError):
+        render(MLMPretrainingConfig(weight_decay=math.inf), "my_run")

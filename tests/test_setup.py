@@ -1,0 +1,564 @@
+"""The set-up that lab.sh and test.sh share, run for real in a small stand-in project with its own wheelhouse.
+
+The stand-in keeps the scripts as they are, but its packages are wheels of a few bytes and its build backend is a
+file of its own, so that pip installs in seconds and without a network.
+"""
+
+import json
+import os
+import pty
+import shutil
+import signal
+import subprocess
+import sys
+import time
+import tomllib
+import zipfile
+from dataclasses import dataclass, field
+from itertools import pairwise
+from pathlib import Path
+
+import pytest
+import yaml
+
+ROOT = Path(__file__).resolve().parents[1]
+TOOLS = ("bash", "cat", "dirname", "env", "id", "ls", "mktemp", "rm", "sed", "tr", "uname")
+BASE_PYTHON = getattr(sys, "_base_executable", sys.executable)
+
+PYPROJECT = """
+[build-system]
+requires = []
+build-backend = "backend"
+backend-path = ["."]
+
+[project]
+name = "nbtools-ddp"
+version = "0.1.0"
+dependencies = ["thing>=1"]
+
+[project.optional-dependencies]
+notebook = ["ipykernel", "jupyterlab"]
+train = []
+dev = ["checker"]
+
+[tool.ruff]
+line-length = 120
+"""
+
+# The least that PEP 660 asks of a backend for `pip install -e .`.
+BACKEND = """
+import os, zipfile
+
+def build_editable(wheel_directory, config_settings=None, metadata_directory=None):
+    name = "nbtools_ddp-0.1.0-py3-none-any.whl"
+    info = "nbtools_ddp-0.1.0.dist-info"
+    files = {
+        "nbtools_editable.pth": os.getcwd() + "\\n",
+        f"{info}/METADATA": "Metadata-Version: 2.1\\nName: nbtools-ddp\\nVersion: 0.1.0\\n"
+        "Requires-Dist: thing>=1\\n"
+        "Provides-Extra: notebook\\nRequires-Dist: ipykernel; extra == \\'notebook\\'\\n"
+        "Requires-Dist: jupyterlab; extra == \\'notebook\\'\\n"
+        "Provides-Extra: train\\nProvides-Extra: dev\\nRequires-Dist: checker; extra == \\'dev\\'\\n",
+        f"{info}/WHEEL": "Wheel-Version: 1.0\\nGenerator: test\\nRoot-Is-Purelib: true\\nTag: py3-none-any\\n",
+    }
+    with zipfile.ZipFile(os.path.join(wheel_directory, name), "w") as wheel:
+        for path, text in files.items():
+            wheel.writestr(path, text)
+        wheel.writestr(f"{info}/RECORD", "".join(f"{path},,\\n" for path in [*files, f"{info}/RECORD"]))
+    return name
+"""
+
+EXECUTE = """
+import os, sys
+print("EXECUTED", sys.argv[1:])
+raise SystemExit(int(os.environ.get("FAIL_WITH", "0")))
+"""
+
+# Stand-ins for `python -m ipykernel` and `python -m jupyterlab`: they append what they were asked to a file.
+RECORDER = """
+import json, os, sys
+with open(os.environ["CALLS"], "a") as calls:
+    calls.write(json.dumps([__spec__.parent, *sys.argv[1:]]) + "\\n")
+"""
+
+# A uv that writes down its arguments and lets the real venv and pip do the work.
+UV = """#!/usr/bin/env bash
+printf '%s\\n' "$@" --- >> "$UV_CALLS"
+case "$1" in
+  venv) exec python3 -m venv "${!#}" ;;
+  pip) exec "$4" -m pip install -q -c scripts/constraints.txt -e '.[notebook,train,dev]' ;;
+esac
+"""
+
+
+def build_wheel(folder: Path, name: str, version: str, files: dict[str, str]) -> None:
+    """Write a pure Python wheel by hand."""
+    info = f"{name}-{version}.dist-info"
+    files = {
+        **files,
+        f"{info}/METADATA": f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\n",
+        f"{info}/WHEEL": "Wheel-Version: 1.0\nGenerator: test\nRoot-Is-Purelib: true\nTag: py3-none-any\n",
+    }
+    with zipfile.ZipFile(folder / f"{name}-{version}-py3-none-any.whl", "w") as wheel:
+        for path, text in files.items():
+            wheel.writestr(path, text)
+        sizes = "".join(f"{path},,{len(text.encode())}\n" for path, text in files.items())
+        wheel.writestr(f"{info}/RECORD", f"{sizes}{info}/RECORD,,\n")
+
+
+@dataclass
+class StandIn:
+    """A project with the real scripts, and the environment its commands run in: no uv, no network, its own home."""
+
+    root: Path
+    outside: Path
+    variables: dict[str, str] = field(default_factory=dict)
+    first_output: str = ""
+
+    @property
+    def venv(self) -> Path:
+        return self.root / ".venv"
+
+    @property
+    def site_packages(self) -> Path:
+        (folder,) = self.venv.glob("lib/python*/site-packages")
+        return folder
+
+    def start(self, script: str, *arguments: str, **variables: str) -> subprocess.Popen[str]:
+        return subprocess.Popen(
+            ["bash", str(self.root / "scripts" / script), *arguments],
+            cwd=self.outside,
+            env={**self.variables, **variables},
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            start_new_session=True,
+        )
+
+    def run(self, script: str, *arguments: str, status: int = 0, **variables: str) -> str:
+        process = self.start(script, *arguments, **variables)
+        try:
+            output, _ = process.communicate(timeout=120)
+        finally:
+            process.kill()
+        assert process.returncode == status, output
+        return output
+
+    def calls(self) -> list[list[str]]:
+        """What ipykernel and jupyterlab were asked since the last look."""
+        path = Path(self.variables["CALLS"])
+        lines = path.read_text(encoding="utf-8").splitlines() if path.exists() else []
+        path.unlink(missing_ok=True)
+        return [json.loads(line) for line in lines]
+
+
+def clone(folder: Path) -> StandIn:
+    """Lay out the stand-in project below `folder`, as if it had been cloned a moment ago."""
+    root = folder / "a folder" / "nbtools"
+    (root / "scripts").mkdir(parents=True)
+    for name in ("setup.sh", "lab.sh", "test.sh"):
+        shutil.copy(ROOT / "scripts" / name, root / "scripts")
+    (root / "scripts" / "constraints.txt").write_text("# a comment\nthing==1.0\n", encoding="utf-8")
+    (root / "pyproject.toml").write_text(PYPROJECT, encoding="utf-8")
+    (root / "backend.py").write_text(BACKEND, encoding="utf-8")
+    (root / "notebooks").mkdir()
+    (root / "nbtools" / "notebook").mkdir(parents=True)
+    (root / "nbtools" / "__init__.py").touch()
+    (root / "nbtools" / "notebook" / "__init__.py").touch()
+    (root / "nbtools" / "notebook" / "execute.py").write_text(EXECUTE, encoding="utf-8")
+
+    wheelhouse = folder / "wheelhouse"
+    wheelhouse.mkdir()
+    build_wheel(wheelhouse, "thing", "1.0", {"thing.py": "version = 1\n"})
+    build_wheel(wheelhouse, "thing", "2.0", {"thing.py": "version = 2\n"})
+    build_wheel(wheelhouse, "checker", "1.0", {"checker.py": "# checks\n"})
+    for name in ("ipykernel", "jupyterlab"):
+        build_wheel(wheelhouse, name, "1.0", {f"{name}/__init__.py": "", f"{name}/__main__.py": RECORDER})
+
+    bin_folder = folder / "bin"
+    bin_folder.mkdir()
+    for tool in TOOLS:
+        path = shutil.which(tool)
+        assert path is not None, tool
+        (bin_folder / tool).symlink_to(path)
+    (bin_folder / "python3").symlink_to(BASE_PYTHON)
+    home = folder / "home"
+    home.mkdir()
+    (folder / "tmp").mkdir()  # what a killed pip leaves behind
+    outside = folder / "elsewhere"
+    outside.mkdir()
+    variables = {
+        "PATH": str(bin_folder),
+        "HOME": str(home),
+        "TMPDIR": str(folder / "tmp"),
+        "CALLS": str(folder / "calls"),
+        "PIP_NO_INDEX": "1",
+        "PIP_FIND_LINKS": str(wheelhouse),
+        "PIP_CONFIG_FILE": os.devnull,
+        "PIP_DISABLE_PIP_VERSION_CHECK": "1",
+    }
+    return StandIn(root, outside, variables)
+
+
+@pytest.fixture
+def stand_in(tmp_path: Path) -> StandIn:
+    """A fresh clone, in a folder with a space in its name."""
+    return clone(tmp_path)
+
+
+@pytest.fixture(scope="module")
+def shared(tmp_path_factory: pytest.TempPathFactory) -> StandIn:
+    """A clone that was set up once; the tests that share it leave it set up."""
+    project = clone(tmp_path_factory.mktemp("shared"))
+    project.first_output = project.run("lab.sh", "--setup-only")
+    return project
+
+
+@pytest.fixture
+def ready(shared: StandIn) -> StandIn:
+    shared.calls()
+    return shared
+
+
+def installed_files(project: StandIn) -> dict[Path, int]:
+    paths = (path for path in project.venv.rglob("*") if "__pycache__" not in path.parts)
+    return {path: path.lstat().st_mtime_ns for path in paths}
+
+
+def test_a_fresh_clone_is_set_up_from_a_wheelhouse_alone(shared: StandIn) -> None:
+    assert "to download" in shared.first_output  # the size is said before
+    assert (shared.site_packages / "thing-1.0.dist-info").is_dir()  # constraints.txt holds: there is a 2.0
+    assert (shared.site_packages / "checker-1.0.dist-info").is_dir()
+    assert (shared.venv / "bin" / "pip").is_file()
+
+
+def test_setup_only_registers_the_kernel_for_the_user_and_says_how_to_pick_it(ready: StandIn) -> None:
+    output = ready.run("lab.sh", "--setup-only")
+    (call,) = ready.calls()
+    assert call[:5] == ["ipykernel", "install", "--user", "--name", "nbtools"]
+    assert "VS Code" in output
+    assert "JupyterHub" in output
+    assert str(ready.venv / "bin" / "python") in output
+
+
+def test_a_second_start_installs_nothing(ready: StandIn) -> None:
+    before = installed_files(ready)
+    assert "Setting up" not in ready.run("lab.sh", "--headless", PIP_FIND_LINKS="/nonexistent")
+    assert installed_files(ready) == before
+
+
+def test_what_is_installed_follows_the_project_but_not_the_settings_of_its_linter(ready: StandIn) -> None:
+    pyproject, constraints = ready.root / "pyproject.toml", ready.root / "scripts" / "constraints.txt"
+    pyproject.write_text(PYPROJECT.replace("120", "100"), encoding="utf-8")
+    assert "Setting up" not in ready.run("lab.sh", "--headless")
+
+    for version in ("2.0", "1.0"):
+        constraints.write_text(f"thing=={version}\n", encoding="utf-8")
+        assert "Setting up" in ready.run("lab.sh", "--headless")
+        assert (ready.site_packages / f"thing-{version}.dist-info").is_dir()
+
+
+def test_an_interrupted_set_up_is_completed(ready: StandIn) -> None:
+    (ready.venv / "nbtools-set-up.json").unlink()
+    (ready.site_packages / "thing.py").write_text("vers", encoding="utf-8")  # cut short
+    (ready.site_packages / "checker-1.0.dist-info" / "RECORD").unlink()  # written last
+
+    output = ready.run("lab.sh", "--headless")
+    assert "thing-1.0 is incomplete" in output
+    assert "checker-1.0 is incomplete" in output
+    assert "ipykernel-1.0 is incomplete" not in output
+    assert (ready.site_packages / "thing.py").read_text(encoding="utf-8") == "version = 1\n"
+    assert (ready.site_packages / "checker-1.0.dist-info" / "RECORD").is_file()
+
+
+def test_an_nbtools_from_another_clone_does_not_pass_for_this_one(ready: StandIn) -> None:
+    editable = ready.site_packages / "nbtools_editable.pth"
+    editable.write_text(f"{ready.outside}\n", encoding="utf-8")
+    assert "Setting up" in ready.run("lab.sh", "--headless")
+    assert editable.read_text(encoding="utf-8") == f"{ready.root}\n"
+
+
+def test_over_ssh_the_tunnel_is_printed_with_the_port_that_jupyter_gets(ready: StandIn) -> None:
+    output = ready.run("lab.sh", "--collaborative=a b", SSH_CONNECTION="10.0.0.9 50000 10.0.0.1 2222")
+    (call,) = ready.calls()
+    port = call[call.index("--port") + 1]
+    assert f"ssh -N -L {port}:localhost:{port} -p 2222 " in output
+    assert "@10.0.0.1" in output
+    assert "--no-browser" in call
+    assert call[-1] == "--collaborative=a b"
+
+    output = ready.run("lab.sh", "--ServerApp.port=9123", SSH_CONNECTION="10.0.0.9 50000 10.0.0.1 22")
+    assert "ssh -N -L 9123:localhost:9123 " in output
+    assert "-p 22" not in output
+    assert "--port" not in ready.calls()[0]
+
+
+def test_jupyter_keeps_its_token_and_root_is_allowed_only_for_root(ready: StandIn) -> None:
+    output = ready.run("lab.sh", "--no-browser")
+    (call,) = ready.calls()
+    assert not any(word in argument.lower() for argument in call for word in ("token", "password", "xsrf", "ip="))
+    assert ("--allow-root" in call) == ("--allow-root" in output) == (os.getuid() == 0)
+
+
+def test_with_a_terminal_the_notebook_is_opened_and_without_one_it_is_executed(ready: StandIn) -> None:
+    assert "EXECUTED ['notebooks/01_launch_ddp.ipynb']" in ready.run("lab.sh")
+    assert "EXECUTED" in ready.run("lab.sh", "--headless", FAIL_WITH="3", status=3)
+    assert ready.calls() == []
+
+    reader, writer = pty.openpty()
+    command = ["bash", str(ready.root / "scripts" / "lab.sh")]
+    process = subprocess.Popen(
+        command, cwd=ready.outside, env=ready.variables, stdin=subprocess.DEVNULL, stdout=writer, stderr=writer
+    )
+    try:
+        assert process.wait(timeout=60) == 0
+    finally:
+        process.kill()
+        os.close(writer)
+        os.close(reader)
+    (call,) = ready.calls()
+    assert call[0] == "jupyterlab"
+    assert "--LabApp.default_url=/lab/tree/notebooks/01_launch_ddp.ipynb" in call
+
+
+def test_an_active_environment_that_has_everything_is_used_and_another_is_left_alone(ready: StandIn) -> None:
+    active = ready.outside / "my env"
+    shutil.copytree(ready.venv, active, symlinks=True)
+    (site_packages,) = active.glob("lib/python*/site-packages")
+    before = installed_files(ready)
+
+    output = ready.run("lab.sh", "--headless", VIRTUAL_ENV=str(active))
+    assert f"Using the active environment: {active}/bin/python" in output
+    assert "Using the active environment" in ready.run("lab.sh", "--headless", CONDA_PREFIX=str(active))
+
+    shutil.rmtree(site_packages / "checker-1.0.dist-info")  # of the extra `dev`, which lab.sh can do without
+    assert "Using the active environment" in ready.run("lab.sh", "--headless", VIRTUAL_ENV=str(active))
+
+    shutil.rmtree(site_packages / "thing-1.0.dist-info")
+    output = ready.run("lab.sh", "--headless", VIRTUAL_ENV=str(active))
+    assert "lacks: thing." in output
+    assert f"Using {ready.venv} instead" in output
+    assert not (site_packages / "thing-1.0.dist-info").exists()
+    assert installed_files(ready) == before
+
+
+@pytest.mark.slow
+def test_a_set_up_that_was_killed_is_taken_up_where_it_stopped(stand_in: StandIn) -> None:
+    process = stand_in.start("lab.sh", "--headless")
+    try:
+        deadline = time.monotonic() + 60
+        while not list(stand_in.venv.glob("lib/python*/site-packages/pip*")):
+            assert time.monotonic() < deadline
+            assert process.poll() is None
+            time.sleep(0.02)
+    finally:
+        os.killpg(process.pid, signal.SIGKILL)
+        process.communicate()
+
+    assert "EXECUTED" in stand_in.run("lab.sh", "--headless")
+    assert (stand_in.site_packages / "thing-1.0.dist-info").is_dir()
+
+
+@pytest.mark.slow
+def test_two_set_ups_at_once_install_once_and_a_moved_project_is_set_up_anew(stand_in: StandIn) -> None:
+    both = [stand_in.start("lab.sh", "--headless") for _ in range(2)]
+    try:
+        outputs = [process.communicate(timeout=120)[0] for process in both]
+    finally:
+        for process in both:
+            process.kill()
+    assert [process.returncode for process in both] == [0, 0], outputs
+    assert sum("Setting up" in output for output in outputs) == 1
+    assert sum("waiting for it" in output for output in outputs) == 1
+    assert all("EXECUTED" in output for output in outputs)
+
+    moved = StandIn(stand_in.root.rename(stand_in.root.parent / "moved"), stand_in.outside, stand_in.variables)
+    assert "was moved or copied" in moved.run("lab.sh", "--headless")
+    pip = (moved.venv / "bin" / "pip").read_text(encoding="utf-8")
+    assert str(moved.root) in pip
+
+
+def test_uv_gets_the_settings_of_pip(stand_in: StandIn, tmp_path: Path) -> None:
+    uv = tmp_path / "bin" / "uv"
+    uv.write_text(UV, encoding="utf-8")
+    uv.chmod(0o755)
+    calls = tmp_path / "uv-calls"
+    config = tmp_path / "pip.conf"
+    config.write_text(
+        "[global]\nextra-index-url =\n  https://first.example/simple\n  https://second.example/simple\n"
+        "find-links = /overridden/by/the/variable\n[install]\nindex-url = https://main.example/simple\n",
+        encoding="utf-8",
+    )
+    output = stand_in.run("lab.sh", "--headless", UV_CALLS=str(calls), PIP_CONFIG_FILE=str(config), UV_INDEX="mine")
+
+    assert "with uv and" in output
+    venv, install, rest = calls.read_text(encoding="utf-8").split("---\n")
+    assert rest == ""
+    assert venv.splitlines()[-1] == str(stand_in.venv)
+    arguments = install.splitlines()
+    pairs = list(pairwise(arguments))
+    assert ("--find-links", stand_in.variables["PIP_FIND_LINKS"]) in pairs
+    assert ("--default-index", "https://main.example/simple") in pairs
+    assert ("--index-strategy", "unsafe-best-match") in pairs
+    assert ("-c", "scripts/constraints.txt") in pairs
+    assert ("-e", ".[notebook,train,dev]") in pairs
+    assert "--no-index" in arguments
+    assert "--index" not in arguments  # UV_INDEX is set, and uv's own settings win
+    assert "/overridden/by/the/variable" not in arguments
+
+
+def test_without_a_suitable_python_the_error_names_what_to_install(stand_in: StandIn, tmp_path: Path) -> None:
+    python = tmp_path / "bin" / "python3"
+    python.unlink()
+    output = stand_in.run("lab.sh", status=2)
+    assert "no Python 3.11 or newer" in output
+    assert "apt install" in output
+    assert not stand_in.venv.exists()
+
+    python.write_text("#!/usr/bin/env bash\nexit 1\n", encoding="utf-8")  # too old: it fails each question
+    python.chmod(0o755)
+    assert "no Python 3.11 or newer" in stand_in.run("test.sh", status=2)
+    assert "NBTOOLS_PYTHON=/no/such: " in stand_in.run("lab.sh", status=2, NBTOOLS_PYTHON="/no/such")
+
+    # Debian's python3 without python3-venv.
+    python.write_text(
+        '#!/usr/bin/env bash\ncase "$2" in *_base_executable*) echo "$0" ;; *ensurepip*) exit 1 ;;\n'
+        f'*) exec "{BASE_PYTHON}" "$@" ;; esac\n',
+        encoding="utf-8",
+    )
+    assert "python3-venv" in stand_in.run("lab.sh", status=2)
+    assert not stand_in.venv.exists()
+
+
+def test_a_folder_called_venv_that_is_none_is_not_touched(stand_in: StandIn) -> None:
+    stand_in.venv.mkdir()
+    (stand_in.venv / "precious").touch()
+    assert "move it away" in stand_in.run("lab.sh", status=2)
+    assert [path.name for path in stand_in.venv.iterdir()] == ["precious"]
+
+
+def test_modes_that_contradict_each_other_are_refused_before_anything_is_set_up(stand_in: StandIn) -> None:
+    assert "exclude each other" in stand_in.run("lab.sh", "--headless", "--setup-only", status=2)
+    assert "--port 9" in stand_in.run("lab.sh", "--headless", "--port", "9", status=2)
+    assert "usage" in stand_in.run("lab.sh", "--help")
+    assert "usage" in stand_in.run("test.sh", "--help")
+    assert not stand_in.venv.exists()
+
+
+def test_a_home_that_is_not_there_is_replaced_for_jupyter_and_matplotlib(stand_in: StandIn, tmp_path: Path) -> None:
+    program = (
+        f'. "{stand_in.root}/scripts/setup.sh"; replace_unwritable_home; '
+        'printf "%s\\n" "$JUPYTER_RUNTIME_DIR" "$MPLCONFIGDIR"'
+    )
+    output = subprocess.run(
+        ["bash", "-euc", program],
+        env={**stand_in.variables, "HOME": "/nonexistent", "TMPDIR": str(tmp_path), "MPLCONFIGDIR": "/mine"},
+        capture_output=True,
+        text=True,
+        check=True,
+    ).stdout
+    _, runtime, matplotlib = output.splitlines()
+    assert Path(runtime).parent.parent == tmp_path
+    assert matplotlib == "/mine"
+
+
+def test_test_sh_runs_every_part_although_one_fails(ready: StandIn, tmp_path: Path) -> None:
+    modules = tmp_path / "modules"
+    modules.mkdir()
+    for name, status in (("ruff", 1), ("mypy", 0), ("pytest", 0)):
+        (modules / f"{name}.py").write_text(f"import sys; print('RAN', '{name}', sys.argv[1:]); sys.exit({status})")
+    output = ready.run("test.sh", "-k", "tail", status=1, PYTHONPATH=str(modules))
+
+    runs = [line for line in output.splitlines() if line.startswith("RAN")]
+    assert [line.split()[1] for line in runs] == ["ruff", "ruff", "mypy", "pytest", "pytest"]
+    assert "'-m', 'not slow and not browser', '-k', 'tail'" in runs[-1]
+    assert "FAILED (exit status 1)" in output
+    assert output.count("passed") == 3
+
+    (modules / "ruff.py").write_text("")
+    output = ready.run("test.sh", "--all", PYTHONPATH=str(modules))
+    assert "RAN pytest []" in output
+
+
+def test_environment_yml_defers_to_pyproject() -> None:
+    environment = yaml.safe_load((ROOT / "environment.yml").read_text(encoding="utf-8"))
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+
+    conda = [entry for entry in environment["dependencies"] if isinstance(entry, str)]
+    (pip,) = [entry["pip"] for entry in environment["dependencies"] if isinstance(entry, dict)]
+    assert environment["channels"] == ["conda-forge"]
+    python, installer = conda
+    assert python.split(",")[0] == f"python{project['requires-python']}"
+    assert installer == "pip"  # nothing that pyproject.toml lists is repeated here
+    assert pip == ["-c scripts/constraints.txt", f"-e .[{','.join(('notebook', 'train', 'dev'))}]"]
+    assert set(project["optional-dependencies"]) == {"notebook", "train", "dev"}
+    for line in pip:
+        assert (ROOT / line.split()[1].split("[")[0]).exists()
+
+
+def test_constraints_hold_for_the_cpu_and_the_cuda_build() -> None:
+    lines = [
+        line
+        for line in (ROOT / "scripts/constraints.txt").read_text(encoding="utf-8").splitlines()
+        if not line.startswith("#")
+    ]
+    assert all("==" in line for line in lines)
+    (torch,) = [line for line in lines if line.startswith("torch==")]
+    assert "+" not in torch  # a local version such as +cpu exists in no index but one
+    assert all("sys_platform == 'linux'" in line for line in lines if line.startswith(("nvidia-c", "triton")))
+
+
+def test_torch_is_a_floor_so_that_an_installed_build_is_kept() -> None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    (torch,) = [line for line in project["optional-dependencies"]["train"] if line.startswith("torch")]
+    assert torch.startswith("torch>=")
+    assert "," not in torch
+
+
+SKIPPING = """
+import pytest
+
+@pytest.mark.skip(reason="marked")
+def test_marked(): ...
+
+def test_at_run_time():
+    pytest.skip("at run time")
+
+@pytest.mark.gpu
+def test_gpu():
+    pytest.skip("no CUDA device")
+
+@pytest.mark.xfail(reason="known")
+def test_xfail():
+    assert False
+"""
+
+
+def test_no_skip_turns_every_skip_but_that_of_a_gpu_test_into_a_failure(tmp_path: Path) -> None:
+    shutil.copy(ROOT / "tests" / "conftest.py", tmp_path)
+    (tmp_path / "pytest.ini").write_text("[pytest]\nmarkers = gpu: needs one\n", encoding="utf-8")
+    (tmp_path / "test_skipping.py").write_text(SKIPPING, encoding="utf-8")
+    (tmp_path / "test_module.py").write_text("import pytest\npytest.importorskip('no_such_module')\n", encoding="utf-8")
+
+    def summary(**variables: str) -> str:
+        return subprocess.run(
+            [
+                sys.executable,
+                "-m",
+                "pytest",
+                "-p",
+                "no:cacheprovider",
+                "--continue-on-collection-errors",
+                str(tmp_path),
+            ],
+            cwd=tmp_path,
+            env={**os.environ, **variables},
+            capture_output=True,
+            text=True,
+            check=False,
+        ).stdout.splitlines()[-1]
+
+    assert "4 skipped, 1 xfailed" in summary(NBTOOLS_NO_SKIP="")
+    # A module that cannot be collected and a mark (seen at set-up) are errors; a skip at run time is a failure.
+    assert "1 failed, 1 skipped, 1 xfailed, 2 errors" in summary(NBTOOLS_NO_SKIP="1")

@@ -1,0 +1,353 @@
+"""The supervisor against real processes: torch-free programs, alone and as ranks under a stand-in for torchrun."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import psutil
+import pytest
+
+from nbtools.processes import members
+from nbtools.project import Project
+from nbtools.run import Run, RunState
+from nbtools.rundir import ProcessIdentity, RunDir, is_locked, read_json, write_json
+
+PROGRAMS = Path(__file__).parent / "programs"
+TRAINER = PROGRAMS / "fake_trainer.py"
+Start = Callable[..., Run]
+
+
+def agent(*script_and_args: str | Path, nproc: int = 2, shutdown_timeout_s: float = 5) -> list[str | Path]:
+    fake = PROGRAMS / "fake_agent.py"
+    return [
+        *(sys.executable, fake, f"--nproc-per-node={nproc}", f"--shutdown-timeout={shutdown_timeout_s}"),
+        *script_and_args,
+    ]
+
+
+def eventually(condition: Callable[[], object], within_s: float = 30) -> None:
+    deadline = time.monotonic() + within_s
+    while not condition():
+        assert time.monotonic() < deadline, "it did not happen in time"
+        time.sleep(0.02)
+
+
+def at_step(run: Run, step: int, num_ranks: int) -> None:
+    eventually(lambda: [beat.step >= step for beat in run.ranks] == [True] * num_ranks)
+
+
+def processes_of(run: Run) -> dict[str, psutil.Process]:
+    """The run's processes by role: supervisor, agent, and the ranks by number."""
+    found = {}
+    for process in members(run.files):
+        rank = process.environ().get("RANK")
+        command = " ".join(process.cmdline())
+        found[rank or ("supervisor" if "nbtools.supervisor" in command else "agent")] = process
+    return found
+
+
+# --- ends -------------------------------------------------------------------------------------------
+
+
+def test_a_run_that_ends_well_is_recorded_with_its_return_code(supervised: Start) -> None:
+    run = supervised(*agent(TRAINER, "--steps", "3"))
+    assert run.wait(timeout_s=60) is RunState.SUCCEEDED
+    ended = read_json(run.files.exit)
+    assert ended is not None
+    assert (ended["returncode"], ended["signal"], ended["stopped"], ended["failure"], ended["swept"]) == (
+        *(0, None, False, None),
+        0,
+    )
+    assert ended["duration_s"] > 0
+    eventually(lambda: not members(run.files))
+    assert not is_locked(run.files.lock)
+
+
+def test_output_of_rank_0_and_of_the_agent_is_in_the_log(supervised: Start) -> None:
+    run = supervised(*agent(TRAINER, "--steps", "2", nproc=1))
+    run.wait(timeout_s=60)
+    assert "rank 0 step 2" in run.log()
+
+
+def test_the_first_failing_rank_is_named_with_its_traceback(supervised: Start) -> None:
+    run = supervised(*agent(TRAINER, "--fail-at", "3", "--failing-rank", "1"))
+    assert run.wait(timeout_s=60, check=False) is RunState.FAILED
+    failure = run.failure
+    assert failure is not None
+    assert (failure.rank, failure.exitcode, failure.signal) == (1, 1, None)
+    assert failure.message == "ValueError: boom at step 3"
+    assert failure.traceback is not None
+    assert "fake_trainer.py" in failure.traceback
+
+
+@pytest.mark.parametrize("victim", [0, 1])
+def test_a_killed_rank_fails_the_run_by_name_and_takes_the_others_with_it(supervised: Start, victim: int) -> None:
+    run = supervised(*agent(TRAINER))
+    at_step(run, 3, num_ranks=2)
+    processes_of(run)[str(victim)].kill()
+    assert run.wait(timeout_s=30, check=False) is RunState.FAILED
+    failure = run.failure
+    assert failure is not None
+    assert (failure.rank, failure.exitcode, failure.signal) == (victim, -9, "SIGKILL")
+    assert failure.host
+    last = next(beat.step for beat in run.ranks if beat.rank == victim)
+    assert failure.message == f"killed by SIGKILL at step {last}"
+    eventually(lambda: not members(run.files))
+
+
+def test_an_exit_code_without_a_traceback_is_told_as_such(supervised: Start) -> None:
+    run = supervised(*agent(PROGRAMS / "fails.py", "exit", nproc=1))
+    run.wait(timeout_s=60, check=False)
+    assert run.failure is not None
+    assert run.failure.rank == 0
+    assert "code 7" in run.failure.message
+
+
+def test_a_program_without_torchrun_fails_with_the_last_thing_it_printed(supervised: Start) -> None:
+    run = supervised(sys.executable, PROGRAMS / "fails.py", "raise")
+    run.wait(timeout_s=60, check=False)
+    assert run.failure is not None
+    assert run.failure.message == "exited with code 1: ValueError: boom <b>&"
+    assert run.failure.traceback is not None
+    assert run.failure.traceback.startswith("Traceback")
+
+
+def test_a_command_that_cannot_be_started_is_a_failure_that_says_so(supervised: Start) -> None:
+    run = supervised("/no/such/program")
+    assert run.wait(timeout_s=30, check=False) is RunState.FAILED
+    assert run.failure is not None
+    assert "/no/such/program" in run.failure.message
+    assert run.returncode == 127
+
+
+def test_the_agents_death_by_signal_fails_the_run_and_no_rank_lives_on(supervised: Start) -> None:
+    run = supervised(*agent(TRAINER))
+    at_step(run, 2, num_ranks=2)
+    family = processes_of(run)
+    family["agent"].kill()
+    assert run.wait(timeout_s=30, check=False) is RunState.FAILED
+    assert not any(family[rank].is_running() and family[rank].status() != "zombie" for rank in "01")
+    ended = read_json(run.files.exit)
+    assert ended is not None
+    assert (ended["signal"], ended["swept"]) == (9, 2)
+    assert run.failure is not None
+    assert run.failure.signal == "SIGKILL"
+
+
+@pytest.mark.parametrize("wipe", [[], ["--wipe"]])
+def test_a_daemon_left_behind_is_swept_even_without_the_runs_mark(
+    supervised: Start, tmp_path: Path, wipe: list[str]
+) -> None:
+    run = supervised(sys.executable, PROGRAMS / "forks_daemon.py", tmp_path / "pid", *wipe)
+    assert run.wait(timeout_s=30) is RunState.SUCCEEDED
+    assert not psutil.pid_exists(int((tmp_path / "pid").read_text()))
+    ended = read_json(run.files.exit)
+    assert ended is not None
+    assert ended["swept"] == 1
+
+
+def test_processes_of_another_run_with_the_same_id_are_left_alone(supervised: Start, tmp_path: Path) -> None:
+    run = supervised(*agent(TRAINER, "--steps", "3"))
+    stranger = subprocess.Popen(
+        [sys.executable, "-c", "import time; time.sleep(600)"],
+        env={**os.environ, "NBTOOLS_RUN_ID": run.id, "NBTOOLS_RUN_DIR": str(tmp_path / "elsewhere" / run.id)},
+    )
+    try:
+        run.wait(timeout_s=60)
+        eventually(lambda: not members(run.files))
+        assert stranger.poll() is None
+    finally:
+        stranger.kill()
+        stranger.wait()
+
+
+# --- stops ------------------------------------------------------------------------------------------
+
+
+def test_a_sigterm_lets_the_ranks_save_and_ends_as_stopped(supervised: Start) -> None:
+    run = supervised(*agent(TRAINER))
+    at_step(run, 2, num_ranks=2)
+    assert run.process is not None
+    os.kill(run.process.pid, signal.SIGTERM)
+    assert run.wait(timeout_s=30) is RunState.STOPPED
+    assert [checkpoint.step for checkpoint in run.checkpoints] == [run.step]
+    assert run.failure is None
+    ended = read_json(run.files.exit)
+    assert ended is not None
+    assert (ended["returncode"], ended["stopped"]) == (1, True)
+
+
+def test_a_sigterm_to_the_agent_itself_is_a_stop_too(supervised: Start) -> None:
+    run = supervised(*agent(TRAINER))
+    at_step(run, 2, num_ranks=2)
+    processes_of(run)["agent"].terminate()
+    assert run.wait(timeout_s=30) is RunState.STOPPED
+
+
+def test_further_sigterms_do_not_reach_ranks_that_are_saving(supervised: Start, tmp_path: Path) -> None:
+    counter = tmp_path / "signals"
+    program = tmp_path / "counts.py"
+    program.write_text(
+        "import signal, sys, time\n"
+        "def count(*_):\n"
+        f"    with open({str(counter)!r}, 'a') as file: file.write('x')\n"
+        "signal.signal(signal.SIGTERM, count)\n"
+        "print('ready', flush=True)\n"
+        f"while not __import__('os').path.exists({str(tmp_path / 'end')!r}): time.sleep(0.02)\n"
+    )
+    run = supervised(sys.executable, program)
+    eventually(lambda: "ready" in run.log())
+    assert run.process is not None
+    for number in (signal.SIGTERM, signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+        os.kill(run.process.pid, number)
+        time.sleep(0.1)
+    (tmp_path / "end").touch()
+    assert run.wait(timeout_s=30) is RunState.STOPPED
+    assert counter.read_text() == "x"
+
+
+def test_what_ignores_sigterm_is_killed_after_the_shutdown_timeout(supervised: Start) -> None:
+    run = supervised(sys.executable, PROGRAMS / "ignores_sigterm.py", shutdown_timeout_s=0.2)
+    eventually(lambda: "ready" in run.log())
+    assert run.process is not None
+    os.kill(run.process.pid, signal.SIGTERM)
+    assert run.wait(timeout_s=60) is RunState.STOPPED
+    assert run.returncode == -9
+
+
+def test_a_stop_during_the_last_moments_of_a_completed_run_is_no_failure(supervised: Start, tmp_path: Path) -> None:
+    program = tmp_path / "completes.py"
+    program.write_text(
+        "import os, time\nfrom pathlib import Path\nfrom nbtools.rundir import RunDir, write_json\n"
+        "write_json(RunDir(os.environ['NBTOOLS_RUN_DIR']).finished, {'why': 'completed', 'step': 5, 'metrics': {}})\n"
+        "print('ready', flush=True)\ntime.sleep(600)\n"
+    )
+    run = supervised(sys.executable, program)
+    eventually(lambda: "ready" in run.log())
+    assert run.state is RunState.RUNNING  # its agent is still there
+    run.stop()
+    assert run.state is RunState.STOPPED
+
+
+# --- the supervisor's own death ---------------------------------------------------------------------
+
+
+def test_training_outlives_a_killed_supervisor_and_its_end_is_known(supervised: Start) -> None:
+    run = supervised(*agent(TRAINER, "--steps", "40"))
+    at_step(run, 2, num_ranks=2)
+    assert run.process is not None
+    os.kill(run.process.pid, signal.SIGKILL)
+    eventually(lambda: run.process is not None and not run.process.is_alive())
+    seen = run.step
+    assert run.state is RunState.RUNNING
+    eventually(lambda: run.step > seen)
+    assert run.wait(timeout_s=60) is RunState.SUCCEEDED
+    assert run.step == 40
+    assert not run.files.exit.exists()
+
+
+def test_a_run_without_its_supervisor_can_still_be_stopped(supervised: Start) -> None:
+    run = supervised(*agent(TRAINER))
+    at_step(run, 2, num_ranks=2)
+    assert run.process is not None
+    os.kill(run.process.pid, signal.SIGKILL)
+    said = run.stop()
+    assert run.state is RunState.STOPPED
+    assert said.startswith(f"stopped at step {run.step}; checkpoint step-{run.step:06d} saved")
+    assert not members(run.files)
+
+
+def test_a_run_without_supervisor_that_ignores_sigterm_is_killed_and_counts_as_stopped(supervised: Start) -> None:
+    run = supervised(*agent(PROGRAMS / "ignores_sigterm.py", shutdown_timeout_s=600))
+    eventually(lambda: len(members(run.files)) == 4 and run.log().count("ready") == 2)
+    assert run.process is not None
+    os.kill(run.process.pid, signal.SIGKILL)
+    said = run.stop(timeout_s=0.5)
+    assert said.startswith("killed")
+    assert run.state is RunState.STOPPED
+    assert not members(run.files)
+
+
+# --- one run, one supervisor ------------------------------------------------------------------------
+
+
+def test_of_many_supervisors_on_one_run_exactly_one_starts_it(project: Project) -> None:
+    def start(run: RunDir) -> subprocess.CompletedProcess[str]:
+        command = [sys.executable, "-P", "-m", "nbtools.supervisor", str(run.path)]
+        return subprocess.run(command, capture_output=True, text=True, timeout=120)
+
+    for _ in range(3):
+        run = RunDir.create(project.runs, "contested")
+        program = "import os, time; os.write(1, b'ran\\n'); time.sleep(1)"
+        write_json(run.launch, {"argv": [sys.executable, "-c", program], "cwd": str(project.root)})
+        with ThreadPoolExecutor(4) as pool:
+            ended = list(pool.map(start, [run] * 4))
+        assert sorted(process.returncode for process in ended) == [0, 2, 2, 2]
+        assert run.log.read_text() == "ran\n"
+        for process in ended:
+            assert process.returncode == 0 or "already" in process.stderr
+
+
+def test_a_run_directory_is_used_once(supervised: Start) -> None:
+    run = supervised(sys.executable, "-c", "pass")
+    run.wait(timeout_s=30)
+    eventually(lambda: not is_locked(run.files.lock))
+    command = [sys.executable, "-P", "-m", "nbtools.supervisor", str(run.dir)]
+    again = subprocess.run(command, capture_output=True, text=True, timeout=60)
+    assert again.returncode == 2
+    assert "used once" in again.stderr
+
+
+# --- what it is and costs ----------------------------------------------------------------------------
+
+
+def test_every_process_carries_the_runs_id_and_the_supervisor_has_its_own_session(supervised: Start) -> None:
+    run = supervised(*agent(TRAINER))
+    at_step(run, 1, num_ranks=2)
+    family = processes_of(run)
+    assert sorted(family) == ["0", "1", "agent", "supervisor"]
+    assert run.process == ProcessIdentity.of(family["supervisor"].pid)
+    assert os.getsid(family["supervisor"].pid) == family["supervisor"].pid
+
+
+def test_the_agent_starts_with_default_signals_and_nothing_to_read(supervised: Start) -> None:
+    program = (
+        "import signal, sys\n"
+        "print([signal.getsignal(s) is signal.SIG_DFL for s in (signal.SIGTERM, signal.SIGHUP, signal.SIGCHLD)])\n"
+        "print(signal.pthread_sigmask(signal.SIG_BLOCK, []), repr(sys.stdin.read()))\n"
+    )
+    run = supervised(sys.executable, "-c", program)
+    run.wait(timeout_s=30)
+    assert run.log().splitlines() == ["[True, True, True]", "set() ''"]
+
+
+def test_the_supervisor_is_small_and_idle(supervised: Start) -> None:
+    run = supervised(sys.executable, "-c", "import time; time.sleep(600)")
+    eventually(lambda: run.files.system.exists())
+    assert run.process is not None
+    supervisor = psutil.Process(run.process.pid)
+    before = sum(supervisor.cpu_times()[:2])
+    time.sleep(3)
+    assert supervisor.memory_info().rss < 25 * 2**20
+    assert sum(supervisor.cpu_times()[:2]) - before <= 0.02
+    row = json.loads(run.files.system.read_text().splitlines()[0])
+    assert set(row) == {"time", "cpu_percent", "num_processes", "rss_bytes", "gpus"}
+    assert row["num_processes"] == 1
+    assert row["rss_bytes"] > 0
+
+
+def test_a_launcher_that_blocks_signals_leaves_a_run_that_can_be_stopped(supervised: Start) -> None:
+    signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM, signal.SIGINT, signal.SIGCHLD})
+    try:
+        run = supervised(*agent(TRAINER, "--steps", "1000000"))
+    finally:
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGTERM, signal.SIGINT, signal.SIGCHLD})
+    at_step(run, 1, 2)
+    assert "killed" not in run.stop(timeout_s=30)
+    assert run.state is RunState.STOPPED

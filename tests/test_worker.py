@@ -1,0 +1,302 @@
+"""What loops call: learning rate, accumulation without traffic, signals as flags, heartbeats, the end of the agent."""
+
+import contextlib
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import torch.distributed as dist
+from torch.nn.parallel import DistributedDataParallel
+
+from nbtools import devices
+from nbtools.config import TrainConfig
+from nbtools.devices import Device
+from nbtools.errors import LaunchError
+from nbtools.project import Project
+from nbtools.rundir import RunDir, read_json
+from nbtools.training.process import Heartbeat, StopRequest, choose_device
+from nbtools.training.step import accumulating, adamw, autocast, learning_rate, update
+
+# --- pieces of a step -----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("schedule", ["linear", "cosine", "constant"])
+def test_the_learning_rate_warms_up_to_its_peak_and_never_wastes_a_step(schedule: str) -> None:
+    config = TrainConfig(learning_rate=1.0, warmup_ratio=0.1, lr_schedule=schedule)
+    rates = [learning_rate(config, step, 100) for step in range(1, 101)]
+    assert rates[:10] == pytest.approx([step / 10 for step in range(1, 11)])
+    assert min(rates) > 0
+    decay = rates[9:]
+    assert decay == sorted(decay, reverse=True)
+    assert decay[-1] == (1.0 if schedule == "constant" else pytest.approx(0, abs=0.02))
+
+
+@pytest.mark.parametrize("warmup_ratio", [0.0, 1.0])
+def test_schedules_with_no_or_nothing_but_warm_up(warmup_ratio: float) -> None:
+    config = TrainConfig(learning_rate=1.0, warmup_ratio=warmup_ratio)
+    rates = [learning_rate(config, step, 7) for step in range(1, 8)]
+    assert all(0 < rate <= 1 for rate in rates)
+    assert rates == sorted(rates, reverse=warmup_ratio == 0.0)
+
+
+def test_only_matrices_decay() -> None:
+    model = torch.nn.Sequential(torch.nn.Linear(2, 3), torch.nn.LayerNorm(3))
+    decaying, others = adamw(model, TrainConfig(weight_decay=0.3)).param_groups
+    assert [weight.shape for weight in decaying["params"]] == [(3, 2)]
+    assert (decaying["weight_decay"], others["weight_decay"]) == (0.3, 0.0)
+    assert len(others["params"]) == 3
+
+
+@pytest.mark.parametrize(("clip", "expected"), [(1.0, 1.0), (0.0, 5.0)])
+def test_update_clips_reports_the_norm_before_and_clears(clip: float, expected: float) -> None:
+    model = torch.nn.Linear(2, 1, bias=False)
+    model.weight.data.zero_()
+    model.weight.grad = torch.tensor([[3.0, 4.0]])
+    norm = update(model, torch.optim.SGD(model.parameters(), lr=1.0), clip)
+    assert float(norm) == pytest.approx(5)
+    assert float(model.weight.detach().norm()) == pytest.approx(expected, rel=1e-4)
+    assert model.weight.grad is None
+
+
+def test_bf16_computes_in_bf16_and_keeps_weights_in_fp32() -> None:
+    model = torch.nn.Linear(2, 2)
+    for precision, dtype in (("bf16", torch.bfloat16), ("fp32", torch.float32)):
+        with autocast(torch.device("cpu"), precision):
+            assert model(torch.ones(2)).dtype == dtype
+    assert model.weight.dtype == torch.float32
+
+
+@pytest.fixture
+def group(tmp_path: Path) -> Iterator[None]:
+    """A process group of this process alone."""
+    dist.init_process_group("gloo", init_method=f"file://{tmp_path}/store", rank=0, world_size=1)
+    yield
+    dist.destroy_process_group()
+
+
+@pytest.mark.usefixtures("group")
+def test_only_the_last_accumulated_pass_sends_gradients() -> None:
+    model = DistributedDataParallel(torch.nn.Linear(2, 2))
+    sent: list[int] = []
+
+    def count(state: object, bucket: dist.GradBucket) -> torch.futures.Future[torch.Tensor]:
+        sent.append(bucket.index())
+        future: torch.futures.Future[torch.Tensor] = torch.futures.Future()
+        future.set_result(bucket.buffer())
+        return future
+
+    model.register_comm_hook(None, count)
+    for micro_step in range(1, 5):
+        with accumulating(model, is_last=micro_step == 4):
+            model(torch.ones(3, 2)).sum().backward()
+        assert len(sent) == (1 if micro_step == 4 else 0)
+
+
+# --- devices --------------------------------------------------------------------------------------
+
+
+@pytest.mark.skipif("torch.cuda.is_available()", reason="torch can use the GPUs here")
+@pytest.mark.parametrize(("visible", "refuses"), [(None, True), ("0", True), ("", False), ("-1", False)])
+def test_gpus_that_torch_cannot_use_are_refused_unless_the_cpu_was_asked_for(
+    monkeypatch: pytest.MonkeyPatch, visible: str | None, refuses: bool
+) -> None:
+    gpu = Device(0, "GPU-1", "NVIDIA H200", 10**11, 0, (), "0")
+    monkeypatch.setattr(devices, "devices", lambda: [gpu])
+    monkeypatch.setattr(devices, "driver_version", lambda: "570.1")
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    if visible is not None:
+        monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
+    if refuses:
+        with pytest.raises(LaunchError, match=r"NVIDIA H200.*driver 570\.1.*torch"):
+            choose_device(0)
+    else:
+        assert choose_device(0) == torch.device("cpu")
+
+
+# --- signals and heartbeats -----------------------------------------------------------------------
+
+
+def test_signals_become_a_flag_and_nothing_else() -> None:
+    before = signal.getsignal(signal.SIGTERM)
+    with StopRequest() as stop:
+        assert not stop.requested
+        for number in (signal.SIGTERM, signal.SIGINT, signal.SIGTERM):
+            os.kill(os.getpid(), number)
+        deadline = time.monotonic() + 10
+        while not stop.requested and time.monotonic() < deadline:
+            time.sleep(0.01)
+        assert stop.requested
+    assert signal.getsignal(signal.SIGTERM) is before
+
+
+def beat(files: RunDir, rank: int = 0) -> dict[str, Any]:
+    return read_json(files.heartbeat(rank)) or {}
+
+
+def test_a_heartbeat_names_the_phase_and_since_when(project: Project) -> None:
+    files = RunDir.create(project.runs, "x")
+    heart = Heartbeat(files, 0, StopRequest())
+    assert beat(files)["phase"] == "start"
+    assert beat(files)["pid"] == os.getpid()
+    began = time.time()
+    heart.phase = "collective", 7, began
+    deadline = time.monotonic() + 10
+    while beat(files)["phase"] != "collective" and time.monotonic() < deadline:
+        time.sleep(0.05)
+    assert (beat(files)["phase"], beat(files)["step"], beat(files)["time"]) == ("collective", 7, began)
+    written = files.heartbeat(0).stat().st_mtime_ns
+    time.sleep(1.5)
+    assert files.heartbeat(0).stat().st_mtime_ns == written  # a phase that lasts is written once
+    heart.phase = "done", 8, time.time()
+    heart.close()
+    assert beat(files)["phase"] == "done"
+
+
+def test_a_full_disk_does_not_end_a_training_by_its_heartbeat(project: Project) -> None:
+    files = RunDir.create(project.runs, "x")
+    heart = Heartbeat(files, 0, StopRequest())
+    files.heartbeat(0).unlink()
+    files.ranks.rmdir()
+    heart.phase = "forward", 1, time.time()
+    heart.close()
+
+
+# --- real processes -------------------------------------------------------------------------------
+
+STUCK = """
+import sys, time
+from pathlib import Path
+from nbtools.rundir import RunDir
+from nbtools.training.process import Heartbeat, StopRequest
+with StopRequest() as stop:
+    Heartbeat(RunDir(Path(sys.argv[1])), int(sys.argv[2]), stop)
+    print("ready", flush=True)
+    while True:
+        time.sleep(1)
+"""
+
+
+@contextlib.contextmanager
+def program(*argv: str, **environment: str) -> Iterator[subprocess.Popen[str]]:
+    """A Python program that has said that it is ready; killed at the end."""
+    process = subprocess.Popen(
+        [sys.executable, "-c", *argv], env={**os.environ, **environment}, stdout=subprocess.PIPE, text=True
+    )
+    try:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "ready\n"
+        yield process
+    finally:
+        process.kill()
+        process.communicate()
+
+
+def test_a_rank_stuck_in_a_collective_leaves_when_it_is_stopped_because_a_peer_died(project: Project) -> None:
+    files = RunDir.create(project.runs, "x")
+    with program(STUCK, str(files.path), "0") as survivor:
+        with program(STUCK, str(files.path), "1") as victim:
+            survivor.send_signal(signal.SIGTERM)
+            time.sleep(2.5)
+            assert survivor.poll() is None  # an ordinary stop: all peers are alive
+            assert victim.poll() is None
+        assert survivor.wait(timeout=10) == 1
+
+
+AGENT = """
+import subprocess, sys, time
+rank = subprocess.Popen([sys.executable, "-c", sys.argv[1]], stdout=subprocess.PIPE)
+rank.stdout.readline()
+print(rank.pid, flush=True)
+time.sleep(60)
+"""
+RANK = """
+import time
+from nbtools.training.process import die_with_agent
+die_with_agent()
+print("ready", flush=True)
+time.sleep(60)
+"""
+
+
+@pytest.mark.parametrize("under_torchrun", [True, False])
+def test_a_rank_dies_with_its_agent_but_not_with_a_shell(under_torchrun: bool) -> None:
+    environment = {"TORCHELASTIC_RUN_ID": "x"} if under_torchrun else {}
+    agent = subprocess.Popen(
+        [sys.executable, "-c", AGENT, RANK], env={**os.environ, **environment}, stdout=subprocess.PIPE, text=True
+    )
+    assert agent.stdout is not None
+    rank = int(agent.stdout.readline())
+    try:
+        agent.kill()
+        agent.communicate()
+        deadline = time.monotonic() + (10 if under_torchrun else 1)
+        while is_running(rank) and time.monotonic() < deadline:
+            time.sleep(0.05)
+        assert is_running(rank) is not under_torchrun
+    finally:
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(rank, signal.SIGKILL)
+
+
+def is_running(pid: int) -> bool:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except (FileNotFoundError, ProcessLookupError):
+        return False
+
+
+VOTES = """
+import json, os, sys, time
+from nbtools.config import TrainConfig
+from nbtools.errors import DataError
+from nbtools.training.flags import Flags
+from nbtools.training.worker import Worker, run
+
+def train(worker, config):
+    assert worker.sum([worker.rank + 1.0, 0.5]) == [3.0, 1.0]
+    assert worker.from_main(lambda: worker.rank) == 0
+    assert worker.gather(worker.rank) == ([0, 1] if worker.is_main else [])
+    try:
+        worker.from_main(fail)
+    except DataError as error:
+        (worker.files.path / f"told-{worker.rank}").write_text(str(error))
+    for step in range(1, 5000):
+        worker.progress.step = step
+        time.sleep(0.001 * (1 + 9 * worker.rank))
+        if step == 30 and worker.rank == 1:
+            os.kill(os.getpid(), 15)
+        if worker.stop_agreed():
+            break
+    (worker.files.path / f"stopped-{worker.rank}").write_text(str(step))
+
+def fail():
+    raise DataError("no data")
+
+run(train, Flags(TrainConfig()))
+"""
+
+
+@pytest.mark.slow
+def test_ranks_share_values_errors_and_the_decision_to_stop(project: Project) -> None:
+    files = RunDir.create(project.runs, "votes")
+    script = project.scripts / "votes.py"
+    script.write_text(VOTES)
+    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2", str(script)]
+    environment = {**os.environ, "NBTOOLS_RUN_DIR": str(files.path), "OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": ""}
+    ended = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=120, check=False)
+    assert ended.returncode == 0, ended.stderr
+    assert {(files.path / f"told-{rank}").read_text() for rank in range(2)} == {"no data"}
+    steps = {(files.path / f"stopped-{rank}").read_text() for rank in range(2)}
+    assert len(steps) == 1
+    assert 30 < int(steps.pop()) < 1500  # a vote takes place about every half second
+    assert json.loads(files.finished.read_text())["why"] == "stopped"
+    assert not files.launch.exists()  # the launcher's files are the launcher's
+    assert not files.process.exists()
