@@ -137,6 +137,13 @@ class Launch(Settings):
     shutdown_timeout_s: int = setting(
         60, ge=1, le=86_400, unit="s", help="How long a stop waits for the last checkpoint before it kills."
     )
+    max_restarts: int = setting(
+        0,
+        ge=0,
+        le=1000,
+        unit="restarts",
+        help="How often a failed run starts again, from its newest checkpoint that is whole.",
+    )
 
     @model_validator(mode="after")
     def _one_process_per_gpu(self) -> Self:
@@ -203,6 +210,20 @@ class TrainConfig(Settings):
     checkpoint_epochs: bool = setting(True, help="Save a checkpoint at each epoch's end, too.")
     keep_last: int = setting(
         3, ge=1, le=1_000_000, unit="checkpoints", help="How many of the newest checkpoints to keep."
+    )
+    keep_best: int = setting(
+        1,
+        ge=0,
+        le=1_000_000,
+        unit="checkpoints",
+        help="How many to keep beside them for their low eval/loss, of those saved at an evaluation.",
+    )
+    collective_timeout_min: int = setting(
+        10,
+        ge=1,
+        le=1440,
+        unit="minutes",
+        help="How long ranks wait for one another in a collective before the run fails.",
     )
 
     @field_validator("*", mode="before")

@@ -47,6 +47,7 @@ def launch(
     args: Sequence[str] = (),
     omp_num_threads: int | None = None,
     shutdown_timeout_s: int | None = None,
+    max_restarts: int | None = None,
 ) -> Run:
     """Start a script with torchrun in the background and return at once.
 
@@ -62,6 +63,8 @@ def launch(
         args: the script's own arguments.
         omp_num_threads: CPU threads per process; None for cores // nproc_per_node.
         shutdown_timeout_s: seconds that a stop may take before it kills; None for what the script says, else 60.
+        max_restarts: how often a failed run starts again, in the same directory, from its newest checkpoint that is
+            whole (a script that is not ours: from its beginning); None for what the script says, else 0.
 
     Raises:
         LaunchError: it cannot start as asked. Nothing was started and nothing is left behind.
@@ -73,6 +76,7 @@ def launch(
         args=args,
         omp_num_threads=omp_num_threads,
         shutdown_timeout_s=shutdown_timeout_s,
+        max_restarts=max_restarts,
     )
     return _start(checked)
 
@@ -108,7 +112,7 @@ def resume(run: Run | str | Path, checkpoint: Checkpoint | None = None, args: Se
     else:
         checkpoint.verify()
     known = parent.info.get("launch") or {}
-    names = ("nproc_per_node", "gpus", "omp_num_threads", "shutdown_timeout_s")
+    names = ("nproc_per_node", "gpus", "omp_num_threads", "shutdown_timeout_s", "max_restarts")
     settings = {name: known.get(name) for name in names}
     kept = _without_resume(parent.info.get("args") or [])
     is_copied = parent.info.get("recipe") and parent.files.script.is_file()

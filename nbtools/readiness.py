@@ -92,6 +92,7 @@ def preflight(
     args: Sequence[str] = (),
     omp_num_threads: int | None = None,
     shutdown_timeout_s: int | None = None,
+    max_restarts: int | None = None,
 ) -> Preflight:
     """Check everything that can be known before a process is started. Arguments are those of `launch`.
 
@@ -105,6 +106,7 @@ def preflight(
         "gpus": None if gpus is None else tuple(gpus),
         "omp_num_threads": omp_num_threads,
         "shutdown_timeout_s": shutdown_timeout_s,
+        "max_restarts": max_restarts,
     }
     try:
         wanted = (plain.launch if plain else Launch()).replace(**{k: v for k, v in given.items() if v is not None})

@@ -62,6 +62,10 @@ class RunDir:
         """`why` (completed, stopped, failed), last `step`, final `metrics` (rank 0, once)."""
         self.exit = self.path / "exit.json"
         """`returncode`, `signal`, `stopped`, `failure` (supervisor, once)."""
+        self.attempts = self.path / "attempts.jsonl"
+        """One line per automatic restart: the `attempt` that failed, why, and where the next goes on (supervisor)."""
+        self.seen = self.path / "seen.json"
+        """When a panel last showed the run, so that the next one can tell what happened since (the panel)."""
         self.lock = self.path / "lock"
         """Held with flock as long as the supervisor or the torchrun agent lives."""
 
@@ -92,6 +96,10 @@ class RunDir:
     def heartbeat(self, rank: int) -> Path:
         """The one file that is replaced again and again: a rank's last sign of life."""
         return self.ranks / f"{rank}.heartbeat.json"
+
+    def stacks(self, rank: int) -> Path:
+        """Where a rank that announced a handler writes its Python stacks when it is asked for them (appended)."""
+        return self.ranks / f"{rank}.stacks.txt"
 
     def checkpoint(self, step: int) -> Path:
         """Folder of the checkpoint taken after `step` optimizer steps; visible only when it is whole."""

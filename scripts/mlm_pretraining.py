@@ -16,6 +16,7 @@ launch = Launch(
     gpus=(),
     omp_num_threads=None,  # threads
     shutdown_timeout_s=60,  # s
+    max_restarts=0,  # restarts
 )
 
 config = MLMPretrainingConfig(
@@ -37,6 +38,8 @@ config = MLMPretrainingConfig(
     checkpoint_every=200,  # steps
     checkpoint_epochs=False,
     keep_last=3,  # checkpoints
+    keep_best=1,  # checkpoints
+    collective_timeout_min=10,  # minutes
     dataset=None,
     model_name=None,
     num_layers=2,  # layers

@@ -7,7 +7,6 @@ itself belongs to the recipe; nothing here calls back into it.
 import contextlib
 import math
 import os
-import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -23,9 +22,8 @@ from nbtools.config import TrainConfig
 from nbtools.errors import NbtoolsError
 from nbtools.metrics import MetricWriter
 from nbtools.project import Project, find_project
-from nbtools.recipes import recipe_of
 from nbtools.rundir import RunDir, write_json
-from nbtools.training import checkpoint
+from nbtools.training import banner, checkpoint
 from nbtools.training.checkpoint import Progress, State
 from nbtools.training.flags import Flags
 from nbtools.training.process import (
@@ -249,49 +247,8 @@ class Worker:
 
     def describe(self, derived: Mapping[str, Any], *, dataset: str) -> None:
         """Write config.json and print the banner: what is going to run, on what."""
-        if not self.is_main:
-            return
-        config, world = self.config, self.world_size
-        backend = dist.get_backend() if world > 1 else "none"
-        on_gpu = self.device.type == "cuda"
-        environment = {
-            "device": str(self.device),
-            "device_name": torch.cuda.get_device_name(self.device) if on_gpu else "CPU",
-            "backend": backend,
-            "precision": config.precision,
-            "threads": torch.get_num_threads(),
-            "torch": torch.__version__,
-            "python": sys.version.split()[0],
-        }
-        content = {
-            "recipe": recipe_of(config).key,
-            "config": config.model_dump(mode="json"),
-            "overridden": list(self.flags.overridden),
-            "derived": dict(derived),
-            "environment": environment,
-        }
-        write_json(self.files.config, content)
-        launch = getattr(sys.modules["__main__"], "launch", None)
-        asked = getattr(launch, "nproc_per_node", world)
-        lines = {
-            "processes": (f"{world}, backend {backend}" if world > 1 else "1")
-            + ("" if asked == world else f" (the script's launch says {asked}; what started it wins)"),
-            "devices": f"{environment['device_name']}, {environment['threads']} threads per process",
-            "precision": config.precision,
-            "batch": f"{config.batch_size} per process x {config.gradient_accumulation_steps} accumulated x {world} "
-            f"process{'es' if world > 1 else ''} = {derived['effective_batch']} samples per step",
-            "steps": f"{derived['total_steps']:,} ({derived['steps_per_epoch']:,} per epoch)",
-            "parameters": f"{derived['num_parameters']:,}",
-            "vocabulary": f"{derived['vocab_size']:,}",
-            "dataset": f"{dataset}: {derived['num_train_samples']:,} training and "
-            f"{derived['num_eval_samples']:,} evaluation samples",
-            "run": str(self.files.path),
-            "resumed from": str(self.flags.resume_from or ""),
-            "changed by flags": ", ".join(self.flags.overridden),
-        }
-        rule = "=" * 60
-        rows = [f"{name:<17}{text}" for name, text in lines.items() if text]
-        self.say("\n".join([rule, f"{content['recipe']}: {self.files.id}", rule, *rows, rule]))
+        if self.is_main:
+            banner.describe(self, derived, dataset)
 
     def log(self, values: Mapping[str, float], total_steps: int) -> None:
         """Append a metric row for the current step (rank 0), and now and then print it."""
