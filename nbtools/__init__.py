@@ -14,11 +14,12 @@ __version__ = "0.1.0"
 _MODULES = {
     "nbtools.config": ["Launch"],
     "nbtools.launch": ["launch", "preflight"],
+    "nbtools.listing": ["runs"],
     "nbtools.metrics": ["History"],
     "nbtools.notebook.form": ["ConfigForm"],
     "nbtools.notebook.panel": ["LivePlot"],
     "nbtools.recipes": ["RECIPES"],
-    "nbtools.run": ["Checkpoint", "Run", "RunState", "runs"],
+    "nbtools.run": ["Checkpoint", "Run", "RunState"],
     "nbtools.script": ["read_script", "write_script"],
 }
 _HOME = {name: module for module, names in _MODULES.items() for name in names}
@@ -29,6 +30,7 @@ if TYPE_CHECKING:
     from nbtools.config import Launch as Launch
     from nbtools.launch import launch as launch
     from nbtools.launch import preflight as preflight
+    from nbtools.listing import runs as runs
     from nbtools.metrics import History as History
     from nbtools.notebook.form import ConfigForm as ConfigForm
     from nbtools.notebook.panel import LivePlot as LivePlot
@@ -36,7 +38,6 @@ if TYPE_CHECKING:
     from nbtools.run import Checkpoint as Checkpoint
     from nbtools.run import Run as Run
     from nbtools.run import RunState as RunState
-    from nbtools.run import runs as runs
     from nbtools.script import read_script as read_script
     from nbtools.script import write_script as write_script
 

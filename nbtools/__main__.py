@@ -113,6 +113,11 @@ def _parser() -> argparse.ArgumentParser:
         _launch, "Start a script in the background, print the run's id; its arguments go after --.", settings
     )
     launch.add_argument("script", metavar="SCRIPT")
+    launch.add_argument("--after", metavar="RUN", help="wait until that run has ended, however it ends")
+    launch.add_argument("--no-queue", action="store_true", help="share GPUs with runs that were launched before")
+    launch.add_argument(
+        "--max-restarts", "--max_restarts", type=int, metavar="N", help="start a failed run again, from its checkpoint"
+    )
 
     command(_runs, "List the runs, newest first.", as_json)
     command(_show, "Tell what a run is doing and how it ended.", run, as_json)
@@ -252,8 +257,13 @@ def _launch(arguments: argparse.Namespace) -> int:
         nproc_per_node=arguments.nproc_per_node,
         gpus=arguments.gpus,
         args=tuple(arguments.script_args),
+        max_restarts=arguments.max_restarts,
+        after=arguments.after,
+        queue=not arguments.no_queue,
     )
     print(run.id)
+    if waiting_for := run.waiting_for:
+        print(f"nbtools: queued {waiting_for}", file=sys.stderr)
     with contextlib.suppress(ProjectError):
         if find_project().runs.resolve() == run.dir.parent:
             return DONE
@@ -275,7 +285,7 @@ def _resume(arguments: argparse.Namespace) -> int:
 
 
 def _runs(arguments: argparse.Namespace) -> int:
-    from nbtools.run import runs
+    from nbtools.listing import runs
     from nbtools.terminal import print_runs
 
     listed, found = runs(), []

@@ -3,14 +3,18 @@
 Only manifests and bytes are read. Nothing is unpickled, so looking at a checkpoint can never run code.
 """
 
+import errno
+import functools
 import hashlib
 import re
+import stat
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Self
 
 from nbtools.errors import CheckpointError, FormatError
-from nbtools.rundir import read_json, strict_number
+from nbtools.rundir import finite, read_json, retried, strict_number, whole
 
 
 @dataclass(frozen=True)
@@ -45,7 +49,10 @@ class Checkpoint:
             raise CheckpointError(f"{manifest_path}: {reason}")
         try:
             metrics = {str(name): float(value) for name, value in manifest.get("metrics", {}).items()}
-            found = cls(int(manifest["step"]), path, float(manifest["time"]), metrics, manifest)
+            step, saved_at = whole(manifest["step"]), finite(manifest["time"])
+            if step is None or saved_at is None:
+                raise ValueError("step or time is none")
+            found = cls(step, path, saved_at, metrics, manifest)
             claims = manifest["files"].items()
         except (KeyError, TypeError, ValueError, OverflowError, AttributeError) as error:
             raise CheckpointError(f"{manifest_path}: is damaged ({type(error).__name__}: {error})") from None
@@ -70,18 +77,16 @@ class Checkpoint:
             )
         for name, claim in self.manifest["files"].items():
             path = self.path / name
-            if not path.resolve().is_relative_to(self.path.resolve()):
-                raise CheckpointError(f"{path}: lies outside its checkpoint")
             try:
-                with path.open("rb") as file:
-                    digest = hashlib.file_digest(file, "sha256").hexdigest()
-                    num_bytes = file.tell()
+                if not path.resolve().is_relative_to(self.path.resolve()):
+                    raise CheckpointError(f"{path}: lies outside its checkpoint")
+                num_bytes, digest = retried(functools.partial(_measured, path))
                 expected_bytes, expected_digest = claim["bytes"], claim["sha256"]
             except FileNotFoundError:
                 raise CheckpointError(f"{path}: is missing") from None
             except OSError as error:
                 raise CheckpointError(f"{path}: cannot be read ({error.strerror})") from None
-            except (KeyError, TypeError) as error:
+            except (KeyError, TypeError, ValueError, RuntimeError) as error:  # the last: a link that leads to itself
                 raise CheckpointError(f"{self.path / 'manifest.json'}: is damaged at {name!r} ({error})") from None
             if num_bytes != expected_bytes:
                 raise CheckpointError(f"{path}: has {num_bytes} bytes instead of {expected_bytes}")
@@ -89,10 +94,19 @@ class Checkpoint:
                 raise CheckpointError(f"{path}: its SHA-256 differs from the one recorded when it was saved")
 
 
+def _measured(path: Path) -> tuple[int, str]:
+    """Return the number of bytes in a regular file and their SHA-256; nothing else is waited for."""
+    if not stat.S_ISREG(path.stat().st_mode):
+        raise OSError(errno.EINVAL, "not a regular file")
+    with path.open("rb") as file:
+        digest = hashlib.file_digest(file, "sha256").hexdigest()
+        return file.tell(), digest
+
+
 def _checkpoint_folders(folder: Path) -> list[Path]:
     """Folders called `step-<number>`, in the order of their steps (as numbers: step-1000000 follows step-999999)."""
     try:
-        children = list(folder.iterdir())
+        children = retried(lambda: list(folder.iterdir()))
     except OSError:
         return []
     return sorted(
@@ -130,3 +144,16 @@ def newest_verified(folder: Path, up_to: int | None = None) -> tuple[Checkpoint 
         else:
             return checkpoint, reasons
     return None, reasons
+
+
+def resuming(args: Sequence[str], checkpoint: Path) -> list[str]:
+    """Return a script's arguments with `--resume-from` that checkpoint at their end, and no earlier one."""
+    kept: list[str] = []
+    rest = iter(args)
+    for argument in rest:
+        flag = argument.replace("_", "-")
+        if flag == "--resume-from":
+            next(rest, None)
+        elif not flag.startswith("--resume-from="):
+            kept.append(argument)
+    return [*kept, "--resume-from", str(checkpoint.resolve())]

@@ -69,9 +69,12 @@ class Failure:
         return f"rank {self.rank}{where}: {self.message}"
 
 
-def first_failure(run: RunDir, returncode: int, host: str) -> Failure:
-    """Tell why a run whose agent ended with `returncode` (negative: by that signal) failed."""
-    log = _end_of(run.log)
+def first_failure(run: RunDir, returncode: int, host: str, *, since: int = 0) -> Failure:
+    """Tell why a run whose agent ended with `returncode` (negative: by that signal) failed.
+
+    What stands in the log before byte `since` is of an earlier attempt.
+    """
+    log = _end_of(run.log, since)
     if returncode < 0:
         name = signal_name(-returncode)
         return Failure(None, host, returncode, name, f"the torchrun agent was killed by {name}")
@@ -85,12 +88,12 @@ def first_failure(run: RunDir, returncode: int, host: str) -> Failure:
     return Failure(None, host, returncode, None, message, traceback)
 
 
-def was_told_to_stop(run: RunDir) -> bool:
+def was_told_to_stop(run: RunDir, *, since: int = 0) -> bool:
     """Whether torchrun was ended by a signal that did not come from the supervisor: a preemption, a `kill`.
 
     Rank 0 calling it a stop is not enough: when one rank fails, torchrun asks the others to stop, too.
     """
-    if _ROOT_CAUSE in _end_of(run.log):
+    if _ROOT_CAUSE in _end_of(run.log, since):
         return False
     message, _ = _error_file(run.error)
     was_signalled = message is not None and message.startswith("SignalException")
@@ -169,11 +172,11 @@ def _error_file(path: Path, inside: Path | None = None) -> tuple[str | None, str
         return None, None
 
 
-def _end_of(path: Path) -> str:
+def _end_of(path: Path, since: int = 0) -> str:
     try:
         with path.open("rb") as file:
             file.seek(0, 2)
-            file.seek(max(0, file.tell() - _TAIL_BYTES))
+            file.seek(max(since, file.tell() - _TAIL_BYTES, 0))
             return file.read().decode(errors="replace")
     except OSError:
         return ""

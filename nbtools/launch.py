@@ -15,14 +15,17 @@ import sys
 import threading
 import time
 import warnings
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from nbtools import __version__
+from nbtools import __version__, tickets
+from nbtools.checkpoints import resuming
+from nbtools.command import torchrun_command
+from nbtools.devices import devices
 from nbtools.errors import LaunchError
-from nbtools.readiness import Preflight, preflight, run_name, torchrun_command
+from nbtools.readiness import Preflight, check, preflight, run_name
 from nbtools.run import Checkpoint, Run, newest_verified
 from nbtools.rundir import RUN_DIR_VARIABLE, RUN_ID_VARIABLE, RunDir, acquire_lock, write_json
 
@@ -31,7 +34,7 @@ __all__ = ["Preflight", "child_environment", "launch", "preflight", "resume", "t
 _NO_LOCKS = (errno.ENOLCK, errno.ENOTSUP, errno.ENOSYS, errno.EINVAL)
 
 # What a kernel or an outer launcher leaves in the environment and a training process must not see.
-_DROPPED_PREFIXES = ("JPY_", "TORCHELASTIC_", "PET_", "NBTOOLS_RUN_")
+_DROPPED_PREFIXES = ("JPY_", "TORCHELASTIC_", "PET_", "NBTOOLS_RUN_", "NBTOOLS_ATTEMPT")
 _DROPPED = {
     *("RANK", "LOCAL_RANK", "GROUP_RANK", "ROLE_RANK", "ROLE_NAME"),
     *("WORLD_SIZE", "LOCAL_WORLD_SIZE", "GROUP_WORLD_SIZE", "ROLE_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT"),
@@ -48,6 +51,8 @@ def launch(
     omp_num_threads: int | None = None,
     shutdown_timeout_s: int | None = None,
     max_restarts: int | None = None,
+    after: Run | str | Path | None = None,
+    queue: bool = True,
 ) -> Run:
     """Start a script with torchrun in the background and return at once.
 
@@ -65,11 +70,13 @@ def launch(
         shutdown_timeout_s: seconds that a stop may take before it kills; None for what the script says, else 60.
         max_restarts: how often a failed run starts again, in the same directory, from its newest checkpoint that is
             whole (a script that is not ours: from its beginning); None for what the script says, else 0.
+        after: a run that has to end first, however it ends.
+        queue: wait until no earlier run claims one of these GPUs. The order is that of the launches; False shares them.
 
     Raises:
         LaunchError: it cannot start as asked. Nothing was started and nothing is left behind.
     """
-    checked = preflight(
+    checked = check(
         script,
         nproc_per_node=nproc_per_node,
         gpus=gpus,
@@ -78,7 +85,7 @@ def launch(
         shutdown_timeout_s=shutdown_timeout_s,
         max_restarts=max_restarts,
     )
-    return _start(checked)
+    return _start(checked, after=_awaited(after), queue=queue)
 
 
 def resume(run: Run | str | Path, checkpoint: Checkpoint | None = None, args: Sequence[str] = ()) -> Run:
@@ -114,11 +121,10 @@ def resume(run: Run | str | Path, checkpoint: Checkpoint | None = None, args: Se
     known = parent.info.get("launch") or {}
     names = ("nproc_per_node", "gpus", "omp_num_threads", "shutdown_timeout_s", "max_restarts")
     settings = {name: known.get(name) for name in names}
-    kept = _without_resume(parent.info.get("args") or [])
     is_copied = parent.info.get("recipe") and parent.files.script.is_file()
-    checked = preflight(
+    checked = check(
         parent.files.script if is_copied else str(parent.info.get("script")),
-        args=[*kept, "--resume-from", str(checkpoint.path.resolve()), *args],
+        args=[*resuming(parent.info.get("args") or [], checkpoint.path), *args],
         **settings,
     )
     for note in notes:
@@ -138,19 +144,6 @@ def _newest_verified(run: Run) -> tuple[Checkpoint | None, list[str]]:
     return found, notes
 
 
-def _without_resume(args: Iterable[str]) -> list[str]:
-    """Drop an earlier `--resume-from PATH` (or `=PATH`, or with an underscore)."""
-    kept: list[str] = []
-    rest = iter(args)
-    for argument in rest:
-        flag = argument.replace("_", "-")
-        if flag == "--resume-from":
-            next(rest, None)
-        elif not flag.startswith("--resume-from="):
-            kept.append(argument)
-    return kept
-
-
 # --- starting -------------------------------------------------------------------------------------
 
 
@@ -160,6 +153,8 @@ def _start(
     runs: Path | None = None,
     script: str | None = None,
     resumed_from: Mapping[str, Any] | None = None,
+    after: Path | None = None,
+    queue: bool = True,
 ) -> Run:
     for note in checked.warnings:
         warnings.warn(note, stacklevel=3)
@@ -169,11 +164,16 @@ def _start(
         run = RunDir(RunDir.create(folder, checked.name).path.resolve())
     except OSError as error:
         raise LaunchError(f"{folder}: cannot be written: {error.strerror}; free it, or set NBTOOLS_ROOT") from None
-    lock: int | None = None
+    held: dict[str, int] = {}
     try:
-        lock = _taken_lock(run)
-        _lay_out(run, checked, script, resumed_from, has_locks=lock is not None)
-        _start_supervisor(run, checked, lock)
+        if (lock := _taken_lock(run)) is not None:
+            held["--lock-fd"] = lock
+        ticket = None
+        if queue and (taken := _taken_ticket(run, checked)):
+            ticket, held["--ticket-fd"] = taken
+        waits = {"ticket": _text(ticket), "after": _text(after)}
+        _lay_out(run, checked, script, resumed_from, waits, has_locks=lock is not None)
+        _start_supervisor(run, checked, held)
     except BaseException as error:
         shutil.rmtree(run.path, ignore_errors=True)
         if not existed:
@@ -183,9 +183,34 @@ def _start(
             raise LaunchError(f"{run.path}: the run cannot be started: {error}") from None
         raise
     finally:
-        if lock is not None:
-            os.close(lock)  # the supervisor has it now
+        for descriptor in held.values():
+            os.close(descriptor)  # the supervisor has them now
     return Run(run.path)
+
+
+def _text(path: Path | None) -> str | None:
+    return None if path is None else str(path)
+
+
+def _awaited(run: Run | str | Path | None) -> Path | None:
+    """The directory of the run to wait for; None if it has ended already."""
+    if run is None:
+        return None
+    found = run if isinstance(run, Run) else Run(run)
+    return None if found.state.is_final else found.dir.resolve()
+
+
+def _taken_ticket(run: RunDir, checked: Preflight) -> tuple[Path, int] | None:
+    """Queue up for the GPUs of this launch, if it has any."""
+    wanted = set(checked.launch.gpus or ())
+    chosen = [device for device in devices() if device.index in wanted]
+    if not chosen:
+        return None
+    try:
+        return tickets.take(run, [device.index for device in chosen], [device.uuid for device in chosen])
+    except OSError as error:
+        warnings.warn(f"no queue for the GPUs, so this run waits for none: {error}", stacklevel=4)
+        return None
 
 
 def _taken_lock(run: RunDir) -> int | None:
@@ -203,7 +228,13 @@ def _taken_lock(run: RunDir) -> int | None:
 
 
 def _lay_out(
-    run: RunDir, checked: Preflight, script: str | None, resumed_from: Mapping[str, Any] | None, *, has_locks: bool
+    run: RunDir,
+    checked: Preflight,
+    script: str | None,
+    resumed_from: Mapping[str, Any] | None,
+    waits: Mapping[str, str | None],
+    *,
+    has_locks: bool,
 ) -> None:
     source = checked.script.read_bytes()
     run.script.write_bytes(source)
@@ -226,23 +257,25 @@ def _lay_out(
             "resumed_from": None if resumed_from is None else dict(resumed_from),
             "by_hand": False,
             "flock": has_locks,
+            **waits,
         },
     )
 
 
-def _start_supervisor(run: RunDir, checked: Preflight, lock: int | None) -> None:
+def _start_supervisor(run: RunDir, checked: Preflight, held: Mapping[str, int]) -> None:
     with run.supervisor_log.open("wb") as log:
         supervisor = subprocess.Popen(
             [
                 *(sys.executable, "-P", "-m", "nbtools.supervisor", str(run.path)),
-                *(["--no-lock"] if lock is None else ["--lock-fd", str(lock)]),
+                *([] if "--lock-fd" in held else ["--no-lock"]),
+                *(word for option, descriptor in held.items() for word in (option, str(descriptor))),
             ],
             cwd=checked.cwd,
             env=child_environment(os.environ, run, checked.environment),
             stdin=subprocess.DEVNULL,
             stdout=log,
             stderr=subprocess.STDOUT,
-            pass_fds=() if lock is None else (lock,),
+            pass_fds=tuple(held.values()),
             start_new_session=True,  # a kernel that ends kills its own process group only
         )
     # Collects the supervisor's exit status, so that it does not stay a zombie for as long as the kernel lives.

@@ -8,7 +8,6 @@ import functools
 import html
 import math
 import os
-import re
 import threading
 import time
 from collections.abc import Iterable
@@ -17,18 +16,30 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any, Self
 
-from nbtools import processes
+from nbtools import processes, tickets
 from nbtools.checkpoints import Checkpoint, checkpoints_in, newest_verified
-from nbtools.errors import FormatError, RunFailed, RunNotFoundError
+from nbtools.errors import RunFailed, RunNotFoundError
 from nbtools.failure import Failure
 from nbtools.foreign.readers import LogMetrics
 from nbtools.metrics import History
-from nbtools.project import Project, find_project, located
-from nbtools.rundir import ProcessIdentity, RunDir, find_run, is_locked, is_run, read_json, run_folders, strict_number
-from nbtools.state import RankBeat, RunState, read_beats
+from nbtools.project import find_project, located
+from nbtools.rundir import (
+    ProcessIdentity,
+    RunDir,
+    find_run,
+    finite,
+    goes_on,
+    is_locked,
+    is_run,
+    name_of,
+    read_json,
+    strict_number,
+    whole,
+)
+from nbtools.state import RankBeat, Restart, RunState, read_beats, read_restarts
 from nbtools.tail import Tail, last_lines
 
-__all__ = ["Checkpoint", "Failure", "RankBeat", "Run", "RunState", "checkpoints_in", "newest_verified", "runs"]
+__all__ = ["Checkpoint", "Failure", "RankBeat", "Run", "RunState", "checkpoints_in", "newest_verified"]
 
 
 class Run:
@@ -43,7 +54,7 @@ class Run:
 
     def __init__(self, ref: str | Path) -> None:
         self.files = RunDir(_located(ref))
-        self._written_once: dict[Path, dict[str, Any]] = {}
+        self._written_once: dict[Path, tuple[tuple[int, int], dict[str, Any]]] = {}
         self._reading = threading.RLock()
         self._own, self._own_tail = History(), Tail(self.files.metrics)
         self._joined_tail = Tail(self.files.metrics)
@@ -68,7 +79,7 @@ class Run:
     @property
     def name(self) -> str:
         """What was run: the name of the script, without `.py`."""
-        return str(self.info.get("name") or re.sub(r"^[0-9-]{10}_[0-9]{6}_", "", self.id))
+        return str(self.info.get("name") or name_of(self.id))
 
     @property
     def info(self) -> dict[str, Any]:
@@ -121,7 +132,7 @@ class Run:
     def returncode(self) -> int | None:
         """Exit code of torchrun; None while it runs, or where no supervisor was left to see it."""
         code = (self._read_once(self.files.exit) or {}).get("returncode")
-        return code if isinstance(code, int) else None
+        return code if isinstance(code, int) and abs(code) < 2**31 else None
 
     @property
     def failure(self) -> Failure | None:
@@ -146,29 +157,44 @@ class Run:
         return read_beats(self.files)
 
     @property
+    def waiting_for(self) -> str:
+        """What a QUEUED run waits for: `behind ID on GPU 0,1`, or `after ID`; empty for every other."""
+        if self.state is not RunState.QUEUED:
+            return ""
+        ticket, after = self.info.get("ticket"), self.info.get("after")
+        before = tickets.ahead(Path(ticket)) if isinstance(ticket, str) else []
+        if before:
+            return f"behind {before[-1]}" + (f" and {len(before) - 1} more" if len(before) > 1 else "")
+        return f"after {name_of(Path(after).name)}" if isinstance(after, str) and goes_on(RunDir(after)) else ""
+
+    @property
+    def restarts(self) -> list[Restart]:
+        """The attempts that failed and were followed by another one, oldest first."""
+        return read_restarts(self.files)
+
+    @property
     def step(self) -> int:
         """The last optimizer step: as rank 0 recorded it at the end, else the last that any file tells of."""
-        recorded = (self._read_once(self.files.finished) or {}).get("step")
-        if isinstance(recorded, int):
+        recorded = whole((self._read_once(self.files.finished) or {}).get("step"))
+        if recorded is not None:
             return recorded
         return max(self.own_history.last_step or 0, *(beat.step for beat in self.ranks), 0)
 
     @property
     def total_steps(self) -> int | None:
         """Steps that the config asks for; None before training starts, or for a script that is not ours."""
-        total = _part(self.config or {}, "derived").get("total_steps")
-        return total if isinstance(total, int) else None
+        return whole(_part(self.config or {}, "derived").get("total_steps"))
 
     @property
     def started_at(self) -> float | None:
         """Unix time of the launch."""
-        return _number(self.info.get("time"))
+        return finite(self.info.get("time"))
 
     @property
     def ended_at(self) -> float | None:
         """Unix time of the end, as recorded by the supervisor or by rank 0."""
         for path in (self.files.exit, self.files.finished):
-            ended = _number((self._read_once(path) or {}).get("time"))
+            ended = finite((self._read_once(path) or {}).get("time"))
             if ended is not None:
                 return ended
         return None
@@ -185,8 +211,7 @@ class Run:
     @property
     def resumed_step(self) -> int:
         """The step of its parent at which it went on."""
-        step = _part(self.info, "resumed_from").get("step")
-        return step if isinstance(step, int) else 0
+        return whole(_part(self.info, "resumed_from").get("step")) or 0
 
     # --- curves, checkpoints, log ---
 
@@ -254,7 +279,7 @@ class Run:
             NbtoolsError: the run lives on another machine.
         """
         if timeout_s is None:
-            granted = _number(_part(self.info, "launch").get("shutdown_timeout_s"))
+            granted = finite(_part(self.info, "launch").get("shutdown_timeout_s"))
             timeout_s = (60 if granted is None else granted) + processes.STOP_GRACE_S + 5
         before = self.state
         if before.is_final and before is not RunState.LOST:
@@ -308,6 +333,8 @@ class Run:
             "metrics": {name: strict_number(value) for name, value in self.metrics.items()},
             "checkpoints": [checkpoint.to_json() for checkpoint in self.checkpoints],
             "ranks": [asdict(beat) for beat in self.ranks],
+            "waiting_for": self.waiting_for,
+            "restarts": len(self.restarts),
             "failure": None if failure is None else failure.to_json(),
             "started_at": self.started_at,
             "ended_at": self.ended_at,
@@ -315,47 +342,30 @@ class Run:
         }
 
     def __repr__(self) -> str:
-        return f"Run({self.id!r}, {self.state}, step {self._progress})"
+        return f"Run({self.id!r}, {self.state}, step {self.progress})"
 
     @property
-    def _progress(self) -> str:
+    def progress(self) -> str:
         return f"{self.step}" if self.total_steps is None else f"{self.step}/{self.total_steps}"
 
     def _repr_html_(self) -> str:
         failure = self.failure
-        rows = [("state", str(self.state)), ("step", self._progress), ("directory", str(self.dir))]
+        rows = [("state", str(self.state)), ("step", self.progress), ("directory", str(self.dir))]
         rows += [(name, f"{value:.4g}") for name, value in sorted(self.metrics.items())]
         rows += [] if failure is None else [("failure", failure.headline)]
-        return f"<b>{html.escape(self.id)}</b>{_table(rows)}"
+        return f"<b>{html.escape(self.id)}</b>{table(rows)}"
 
     def _read_once(self, path: Path) -> dict[str, Any] | None:
-        """Read a file that is written once: what was read is kept."""
-        if path not in self._written_once and (content := read_json(path)) is not None:
-            self._written_once[path] = content
-        return self._written_once.get(path)
-
-
-class RunList(list[Run]):
-    """Runs, newest first; a table in a notebook."""
-
-    def _repr_html_(self) -> str:
-        rows = [("run", "state", "step", "started")]
-        for run in self:
-            try:
-                rows.append((run.id, str(run.state), run._progress, clock(run.started_at)))
-            except (FormatError, OSError) as error:  # one that cannot be read hides none of the others
-                rows.append((run.id, str(error), "", ""))
-        return _table(rows)
-
-
-def runs(project: Project | str | Path | None = None) -> RunList:
-    """All runs of a project, newest first, those started by hand in a terminal too.
-
-    Args:
-        project: a project or a path in it; by default the one that the working directory belongs to.
-    """
-    found = project if isinstance(project, Project) else find_project(project)
-    return RunList(Run(path) for path in run_folders(found.runs))
+        """Read a file that is replaced at most when a failed run starts again: kept as long as it is the same file."""
+        try:
+            status = path.stat()
+        except OSError:
+            return None
+        stamp = status.st_ino, status.st_mtime_ns
+        known, content = self._written_once.get(path, (None, None))
+        if known != stamp and (content := read_json(path)) is not None:
+            self._written_once[path] = stamp, content
+        return content
 
 
 def _located(ref: str | Path) -> Path:
@@ -372,11 +382,7 @@ def _part(content: dict[str, Any], name: str) -> dict[str, Any]:
     return found if isinstance(found, dict) else {}
 
 
-def _number(value: object) -> float | None:
-    return float(value) if isinstance(value, int | float) and not isinstance(value, bool) else None
-
-
-def _table(rows: Iterable[Iterable[str]]) -> str:
+def table(rows: Iterable[Iterable[str]]) -> str:
     cells = ("".join(f"<td style='text-align:left'>{html.escape(cell)}</td>" for cell in row) for row in rows)
     return f"<table>{''.join(f'<tr>{row}</tr>' for row in cells)}</table>"
 

@@ -11,20 +11,34 @@ import fcntl
 import json
 import math
 import os
+import re
 import socket
-from collections.abc import Mapping
+import stat
+import sys
+import time
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any, NoReturn, Self
+from typing import Any, NoReturn, Self, TypeVar
 
 import psutil
 
 from nbtools.errors import FormatError, RunNotFoundError
 
 FORMAT = 1
+LARGEST_JSON_BYTES = 16 * 2**20
+"""A larger file is none of ours."""
+MAX_STEP = 2**53
+"""The greatest step that a float holds exactly, so that it can be drawn."""
+_PASSING = (errno.ESTALE, errno.EIO, errno.ETIMEDOUT)
+"""What a network file system may say once of a file that is well: another machine replaced it, the server is slow."""
+
+T = TypeVar("T")
 
 RUN_ID_VARIABLE = "NBTOOLS_RUN_ID"
 """Environment variable that every process of a launched run carries from its start."""
+ATTEMPT_VARIABLE = "NBTOOLS_ATTEMPT"
+"""Environment variable with the number of the attempt; greater than 1 after an automatic restart."""
 RUN_DIR_VARIABLE = "NBTOOLS_RUN_DIR"
 """Environment variable that holds the absolute path of a launched run's directory."""
 
@@ -113,7 +127,7 @@ class RunDir:
 def is_run(path: Path) -> bool:
     """Whether a launcher got as far as taking the lock: before that, nothing can be told about a directory."""
     try:
-        return (path / "lock").is_file() or (path / "launch.json").is_file()
+        return retried(lambda: (path / "lock").is_file() or (path / "launch.json").is_file())
     except OSError:  # somebody else's folder
         return False
 
@@ -121,7 +135,7 @@ def is_run(path: Path) -> bool:
 def run_folders(runs: Path) -> list[Path]:
     """Run directories in `runs`, newest first."""
     try:
-        paths = [path for path in runs.iterdir() if is_run(path)]
+        paths = [path for path in retried(lambda: list(runs.iterdir())) if is_run(path)]
     except OSError:
         return []
     return sorted(paths, key=lambda path: (path.name[:17], _written_at(path / "launch.json"), path.name), reverse=True)
@@ -149,6 +163,11 @@ def find_run(runs: Path, ref: str) -> Path:
     return fitting[0]
 
 
+def name_of(run_id: str) -> str:
+    """The name in a run's id, without date and time."""
+    return re.sub(r"^[0-9-]{10}_[0-9]{6}_", "", run_id)
+
+
 def _written_at(path: Path) -> int:
     try:
         return path.stat().st_mtime_ns  # launch.json is written once, so this orders the runs of one second
@@ -163,11 +182,27 @@ def write_json(path: Path, content: Mapping[str, Any]) -> None:
     """Write `content` with `"format": 1` under `path` by an atomic rename; strict JSON only."""
     data = json.dumps({"format": FORMAT, **content}, allow_nan=False, ensure_ascii=False, indent=1)
     temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
-    try:
+
+    def write() -> None:
         temporary.write_text(data + "\n", encoding="utf-8", errors="backslashreplace")
         temporary.replace(path)
+
+    try:
+        retried(write)
     finally:
         temporary.unlink(missing_ok=True)
+
+
+def retried(act: Callable[[], T]) -> T:
+    """Do something with a file; again, within a second, where a network file system has lost track of it meanwhile."""
+    for pause_s in (0.01, 0.1, 0.5):
+        try:
+            return act()
+        except OSError as error:
+            if error.errno not in _PASSING:
+                raise
+        time.sleep(pause_s)
+    return act()
 
 
 def strict_number(value: float) -> float | str:
@@ -177,6 +212,20 @@ def strict_number(value: float) -> float | str:
     return "NaN" if math.isnan(value) else "Infinity" if value > 0 else "-Infinity"
 
 
+def whole(value: object) -> int | None:
+    """A whole number that a file claims, if one can count with it: 0 to `MAX_STEP`."""
+    if not isinstance(value, int) or isinstance(value, bool):
+        return None
+    return value if 0 <= value <= MAX_STEP else None
+
+
+def finite(value: object) -> float | None:
+    """A number that a file claims, if one can calculate with it."""
+    if not isinstance(value, int | float) or isinstance(value, bool):
+        return None
+    return float(value) if abs(value) <= sys.float_info.max else None
+
+
 def read_json(path: Path) -> dict[str, Any] | None:
     """Return the object in `path`, or None where there is none (yet) that can be read.
 
@@ -184,7 +233,7 @@ def read_json(path: Path) -> dict[str, Any] | None:
         FormatError: a newer nbtools wrote the file.
     """
     try:
-        content = json.loads(path.read_bytes(), parse_constant=_refuse_constant)
+        content = json.loads(retried(lambda: read_small(path)), parse_constant=_refuse_constant)
     except (OSError, ValueError, RecursionError):
         return None
     if not isinstance(content, dict):
@@ -195,6 +244,25 @@ def read_json(path: Path) -> dict[str, Any] | None:
     if version > FORMAT:
         raise FormatError(f"{path}: format {version}, but this nbtools reads up to {FORMAT}; update nbtools")
     return content
+
+
+def read_small(path: Path) -> bytes:
+    """Return what is in a regular file of at most `LARGEST_JSON_BYTES`; others are not waited for, nor held in memory.
+
+    Raises:
+        OSError: there is none, or it is something else.
+    """
+    descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+    try:
+        if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+            raise OSError(errno.EINVAL, "not a regular file", str(path))
+        with os.fdopen(descriptor, "rb", closefd=False) as file:
+            data = file.read(LARGEST_JSON_BYTES + 1)
+    finally:
+        os.close(descriptor)
+    if len(data) > LARGEST_JSON_BYTES:
+        raise OSError(errno.EFBIG, os.strerror(errno.EFBIG), str(path))
+    return data
 
 
 def _refuse_constant(name: str) -> NoReturn:
@@ -228,7 +296,7 @@ def acquire_lock(path: Path) -> int | None:
 def is_locked(path: Path) -> bool:
     """Tell whether somebody holds the lock, without ever standing in a taker's way for more than an instant."""
     try:
-        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        descriptor = retried(lambda: os.open(path, os.O_RDONLY | os.O_CLOEXEC))
     except OSError:
         return False
     try:
@@ -242,6 +310,11 @@ def is_locked(path: Path) -> bool:
     finally:
         os.close(descriptor)
     return False
+
+
+def goes_on(run: RunDir) -> bool:
+    """Whether a run has yet to end; one that was deleted has ended."""
+    return not run.exit.exists() and is_locked(run.lock)
 
 
 # --- processes ----------------------------------------------------------------------------------

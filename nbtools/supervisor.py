@@ -1,4 +1,5 @@
-"""The small process that outlives the kernel: starts torchrun, passes a stop on, sweeps, and records how it ended.
+"""The small process that outlives the kernel: waits for its turn, starts torchrun (again, where that was asked for),
+passes a stop on, sweeps, and records how it ended.
 
 Run as `python -m nbtools.supervisor RUN_DIR --lock-fd N` in a session of its own. It reads its orders from launch.json.
 It imports little and sleeps nearly always: it lives as long as the training, beside it.
@@ -22,15 +23,19 @@ from typing import Any
 
 import psutil
 
+from nbtools import tickets
+from nbtools.checkpoints import newest_verified, resuming
 from nbtools.devices import gpu_use
 from nbtools.failure import Failure, first_failure, was_told_to_stop
 from nbtools.processes import STOP_GRACE_S, SWEEP_GRACE_S, living, members, sweep
 from nbtools.rundir import (
+    ATTEMPT_VARIABLE,
     RUN_DIR_VARIABLE,
     RUN_ID_VARIABLE,
     ProcessIdentity,
     RunDir,
     acquire_lock,
+    goes_on,
     read_json,
     write_json,
 )
@@ -38,6 +43,9 @@ from nbtools.rundir import (
 SAMPLE_EVERY_S = 5.0
 _SAMPLE_SHARE = 1 / 400  # of one core, at most: on a machine with thousands of processes a look costs more
 _RECORD_RETRIES_S = 60.0
+_LOOK_EVERY_S = 0.5
+"""How often a queued run looks whether it is its turn."""
+_RESTART_AFTER_S = 1.0
 
 
 class Signals:
@@ -68,53 +76,127 @@ class Signals:
 
 
 class Supervisor:
-    """Watches over one run from the start of its agent (torchrun) to the record of its end."""
+    """Watches over one run from its place in the queue to the record of its end.
 
-    def __init__(self, run: RunDir, lock: int | None) -> None:
+    Args:
+        run: the run.
+        held: descriptors of what the run holds: its lock, and its ticket for GPUs.
+    """
+
+    def __init__(self, run: RunDir, held: Sequence[int]) -> None:
         self.run = run
-        self.lock = lock
+        self.held = tuple(held)
         self.signals = Signals()
         self.host = socket.gethostname()
+        self.plan: dict[str, Any] = {}
         self.agent: subprocess.Popen[bytes] | None = None
         self.returncode: int | None = None
+        self.attempt = 1
         self.was_asked = False
         self.had_to_kill = False
+        self._log_start = 0
+        self._num_swept = 0
         self._started = time.monotonic()
         self._kill_at = float("inf")
         self._next_sample = self._started
 
     def supervise(self) -> None:
-        """Do it all: start, watch, sweep, record."""
+        """Do it all: wait for the turn, start, watch, sweep, start again where that was asked for, record."""
         write_json(self.run.process, {"role": "supervisor", **ProcessIdentity.of(os.getpid()).to_json()})
-        plan = read_json(self.run.launch) or {}
-        failure = self._start(plan)
+        self.plan = read_json(self.run.launch) or {}
+        self._wait_for_turn()
+        failure = None
+        if not self.was_asked:
+            failure = self._attempt(self.plan.get("argv"))
+            while failure is not None and self._may_restart():
+                failure = self._attempt(self._prepare_restart(failure)) if self._pause() else failure
+        self._record(failure)
+
+    def _wait_for_turn(self) -> None:
+        """Return when no earlier run claims one of our devices and the run to wait for has ended, or on a stop."""
+        ticket, after = self.plan.get("ticket"), self.plan.get("after")
+        while not self.was_asked:
+            is_our_turn = not (isinstance(ticket, str) and tickets.ahead(Path(ticket)))
+            if is_our_turn and not (isinstance(after, str) and goes_on(RunDir(after))):
+                return
+            self.was_asked = _asks_to_stop(self.signals.wait(_LOOK_EVERY_S))
+
+    def _attempt(self, argv: object) -> Failure | None:
+        """Run the agent once, to its end and that of all it left behind; say why if it failed."""
+        failure = self._start(argv)
         if failure is None:
-            self._watch(float(plan.get("launch", {}).get("shutdown_timeout_s", 60)))
-        self._record(failure, self._sweep())
+            self._watch(float(self.plan.get("launch", {}).get("shutdown_timeout_s", 60)))
+        self._num_swept += self._sweep()
+        if failure is not None or self.returncode == 0 or self._was_stopped():
+            return failure
+        return first_failure(self.run, self._code, self.host, since=self._log_start)
+
+    # --- starting again ---
+
+    def _may_restart(self) -> bool:
+        allowed = self.plan.get("launch", {}).get("max_restarts", 0)
+        has_run = self.agent is not None and not self.was_asked
+        return has_run and isinstance(allowed, int) and self.attempt <= allowed
+
+    def _pause(self) -> bool:
+        """Wait a little, so that a program that fails at once does not spin; False if a stop came meanwhile."""
+        until = time.monotonic() + _RESTART_AFTER_S
+        while not self.was_asked and (left := until - time.monotonic()) > 0:
+            self.was_asked = _asks_to_stop(self.signals.wait(left))
+        return not self.was_asked
+
+    def _prepare_restart(self, failure: Failure) -> list[str]:
+        """Record the failed attempt, clear what it left behind, and return the next one's command."""
+        argv = list(self.plan["argv"])
+        checkpoint, passed_over = newest_verified(self.run.checkpoints)
+        recipe = self.plan.get("recipe") or (read_json(self.run.config) or {}).get("recipe")
+        if recipe is None:
+            checkpoint = None  # only the script itself knows how to go on
+        elif checkpoint is not None:
+            argv = resuming(argv, checkpoint.path)
+        line = {
+            "format": 1,
+            "attempt": self.attempt,
+            "time": time.time(),
+            "returncode": self.returncode,
+            "failure": failure.to_json(),
+            "checkpoint": None if checkpoint is None else checkpoint.name,
+            "passed_over": passed_over,
+        }
+        with contextlib.suppress(OSError), self.run.attempts.open("a", encoding="utf-8") as file:
+            file.write(json.dumps(line) + "\n")
+        stale = [self.run.finished, self.run.error, *self.run.ranks.glob("*.heartbeat.json")]
+        for path in [*stale, *self.run.ranks.glob("*.asked")]:  # the next attempt's own are not to be mistaken for them
+            path.unlink(missing_ok=True)
+        self.attempt += 1
+        self.agent = self.returncode = None
+        self.had_to_kill = False
+        return argv
 
     # --- the agent ---
 
-    def _start(self, plan: dict[str, Any]) -> Failure | None:
+    def _start(self, argv: object) -> Failure | None:
         """Start the agent; say why if that is impossible."""
         marks = {RUN_ID_VARIABLE: self.run.id, RUN_DIR_VARIABLE: str(self.run.path)}
+        marks[ATTEMPT_VARIABLE] = str(self.attempt)
         # The agent copies the first failing rank's error file there, and writes its own there.
-        environment = {**os.environ, **plan.get("env", {}), **marks, "TORCHELASTIC_ERROR_FILE": str(self.run.error)}
-        argv = plan.get("argv")
+        marks["TORCHELASTIC_ERROR_FILE"] = str(self.run.error)
         if not isinstance(argv, list) or not argv:
             self.returncode = 127
             return Failure(None, self.host, 127, None, f"{self.run.launch}: holds no command to run")
         with self.run.log.open("ab") as log:
+            self._log_start = log.tell()
             try:
                 self.agent = subprocess.Popen(
                     argv,
-                    cwd=plan.get("cwd"),
-                    env=environment,
+                    cwd=self.plan.get("cwd"),
+                    env={**os.environ, **self.plan.get("env", {}), **marks},
                     stdin=subprocess.DEVNULL,
                     stdout=log,
                     stderr=subprocess.STDOUT,
-                    # With the descriptor the agent holds the lock, too: if this process is killed, the run still counts
-                    # as running.
-                    pass_fds=() if self.lock is None else (self.lock,),
+                    # With the descriptors the agent holds lock and ticket, too: if this process is killed, the run
+                    # still counts as running, and its GPUs as taken.
+                    pass_fds=self.held,
                     # A signal to our process group must not reach the agent beside the one that we pass on: torchrun
                     # breaks off its orderly shutdown on a second one.
                     process_group=0,
@@ -138,7 +220,7 @@ class Supervisor:
             if now >= self._next_sample:
                 self._sample()
             came = self.signals.wait(min(self._next_sample, self._kill_at) - time.monotonic())
-            if came & {signal.SIGTERM, signal.SIGINT} and not self.was_asked:
+            if _asks_to_stop(came) and not self.was_asked:
                 # Only the first one: ranks that are saving their last checkpoint are not to be disturbed.
                 self._reap()
                 if self.returncode is None:
@@ -176,20 +258,17 @@ class Supervisor:
         # After a stop that had to kill the agent, the ranks have had all the time they were given.
         return sweep(survivors, grace_s=0 if self.had_to_kill else SWEEP_GRACE_S)
 
-    def _record(self, failure: Failure | None, num_swept: int) -> None:
+    def _record(self, failure: Failure | None) -> None:
         """Write exit.json, patiently: a full disk is a likely reason for being here."""
-        code = 127 if self.returncode is None else self.returncode
-        stopped = failure is None and self._was_stopped(code)
-        if failure is None and code != 0 and not stopped:
-            failure = first_failure(self.run, code, self.host)
         content = {
-            "returncode": code,
-            "signal": -code if code < 0 else None,
-            "stopped": stopped,
+            "returncode": self.returncode,
+            "signal": -self._code if self._code < 0 else None,
+            "stopped": failure is None and self._was_stopped(),
             "failure": None if failure is None else failure.to_json(),
             "time": time.time(),
             "duration_s": round(time.monotonic() - self._started, 3),
-            "swept": num_swept,
+            "swept": self._num_swept,
+            "attempt": self.attempt,
         }
         deadline = time.monotonic() + _RECORD_RETRIES_S
         while True:
@@ -202,14 +281,20 @@ class Supervisor:
             else:
                 return
 
-    def _was_stopped(self, code: int) -> bool:
+    @property
+    def _code(self) -> int:
+        """The agent's exit code; 0 while there is none."""
+        return self.returncode or 0
+
+    def _was_stopped(self) -> bool:
         """Tell a stop from a failure; torchrun exits 1 on both."""
         why = (read_json(self.run.finished) or {}).get("why")
         if self.was_asked:
-            return why != "failed" and (code, why) != (0, "completed")
-        if code == -signal.SIGKILL:
+            return why != "failed" and (self.returncode, why) != (0, "completed")
+        if self._code == -signal.SIGKILL:
             return False  # ranks that lost their agent may still have called it a stop
-        return code in (-signal.SIGTERM, -signal.SIGINT) or (code != 0 and was_told_to_stop(self.run))
+        is_signal = self._code in (-signal.SIGTERM, -signal.SIGINT)
+        return is_signal or (self._code != 0 and was_told_to_stop(self.run, since=self._log_start))
 
     # --- the machine ---
 
@@ -235,6 +320,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("run_dir", type=Path)
     parser.add_argument("--lock-fd", type=int, help="descriptor of the held lock; without it the lock is taken here")
     parser.add_argument("--no-lock", action="store_true", help="the file system has no locks")
+    parser.add_argument("--ticket-fd", type=int, help="descriptor of the locked ticket for GPUs")
     arguments = parser.parse_args(argv)
     run = RunDir(arguments.run_dir.resolve())
     if not run.launch.is_file():
@@ -247,7 +333,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     if run.process.exists() or run.exit.exists():
         return _refuse(f"{run.id}: was already started; a run directory is used once")
     become_subreaper()
-    Supervisor(run, lock).supervise()
+    Supervisor(run, [held for held in (lock, arguments.ticket_fd) if held is not None]).supervise()
     return 0
 
 
@@ -257,6 +343,10 @@ def become_subreaper() -> bool:
         return False
     set_child_subreaper = 36
     return bool(ctypes.CDLL(None).prctl(set_child_subreaper, 1, 0, 0, 0) == 0)
+
+
+def _asks_to_stop(came: set[int]) -> bool:
+    return bool(came & {signal.SIGTERM, signal.SIGINT})
 
 
 def _refuse(reason: str) -> int:

@@ -6,12 +6,13 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Generator, Iterator
+from collections.abc import Callable, Generator, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from nbtools import tickets
 from nbtools.processes import members, sweep
 from nbtools.project import Project
 from nbtools.run import Run
@@ -77,6 +78,7 @@ def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Project
     for name in ("scripts", "runs"):
         (tmp_path / name).mkdir()
     monkeypatch.setenv("NBTOOLS_ROOT", str(tmp_path))
+    monkeypatch.setenv("NBTOOLS_QUEUE_DIR", str(tmp_path / "queue"))
     yield Project(tmp_path)
     for folder in tmp_path.glob("runs/*"):
         sweep(functools.partial(members, RunDir(folder)), grace_s=0)
@@ -87,23 +89,32 @@ def supervised(project: Project) -> Iterator[Callable[..., Run]]:
     """Start any command under the real supervisor, as the launcher does, from a launch.json made by hand."""
     started: list[subprocess.Popen[bytes]] = []
 
-    def start(*argv: str | Path, name: str = "fake", shutdown_timeout_s: float = 5, **more: Any) -> Run:
+    def start(
+        *argv: str | Path, name: str = "fake", shutdown_timeout_s: float = 5, gpus: Sequence[int] = (), **more: Any
+    ) -> Run:
         run = RunDir(RunDir.create(project.runs, name).path.resolve())
         lock = acquire_lock(run.lock)
         assert lock is not None
+        held = {"--lock-fd": lock}
+        if gpus:
+            ticket, held["--ticket-fd"] = tickets.take(run, gpus, [f"GPU-{index}" for index in gpus])
+            more["ticket"] = str(ticket)
         content = {"name": name, "argv": [str(part) for part in argv], "cwd": str(project.root), "time": time.time()}
-        write_json(run.launch, {**content, "launch": {"shutdown_timeout_s": shutdown_timeout_s}, **more})
+        settings = {"shutdown_timeout_s": shutdown_timeout_s, **more.pop("launch", {})}
+        write_json(run.launch, {**content, "launch": settings, **more})
+        options = [word for option, descriptor in held.items() for word in (option, str(descriptor))]
         with run.supervisor_log.open("wb") as log:
             supervisor = subprocess.Popen(
-                [sys.executable, "-P", "-m", "nbtools.supervisor", str(run.path), "--lock-fd", str(lock)],
+                [sys.executable, "-P", "-m", "nbtools.supervisor", str(run.path), *options],
                 env={**os.environ, "NBTOOLS_RUN_ID": run.id, "NBTOOLS_RUN_DIR": str(run.path)},
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=subprocess.STDOUT,
-                pass_fds=(lock,),
+                pass_fds=tuple(held.values()),
                 start_new_session=True,
             )
-        os.close(lock)
+        for descriptor in held.values():
+            os.close(descriptor)
         started.append(supervisor)
         threading.Thread(target=supervisor.wait, daemon=True).start()
         return Run(run.path)

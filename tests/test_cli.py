@@ -12,8 +12,9 @@ from typing import Any
 
 import pytest
 
+from nbtools.listing import runs
 from nbtools.project import Project
-from nbtools.run import Run, runs
+from nbtools.run import Run
 from nbtools.script import read_script
 
 NBTOOLS = [sys.executable, "-m", "nbtools"]

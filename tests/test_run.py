@@ -18,9 +18,10 @@ import psutil
 import pytest
 
 from nbtools.errors import CheckpointError, FormatError, NbtoolsError, RunFailed, RunNotFoundError
+from nbtools.listing import runs
 from nbtools.processes import members
 from nbtools.project import Project
-from nbtools.run import Run, RunState, checkpoints_in, clock, newest_verified, runs
+from nbtools.run import Run, RunState, checkpoints_in, clock, newest_verified
 from nbtools.rundir import ProcessIdentity, RunDir, acquire_lock, write_json
 
 PROGRAMS = Path(__file__).parent / "programs"
@@ -189,6 +190,8 @@ def test_a_summary_is_strict_json_and_names_everything(files: RunDir) -> None:
         "checkpoints": [],
         "ranks": [beat],
         "failure": FAILED,
+        "waiting_for": "",
+        "restarts": 0,
         "started_at": 1000.0,
         "ended_at": 1010.0,
         "parent": None,

@@ -13,6 +13,7 @@ from nbtools.config import Launch, TrainConfig, errors_by_field
 from nbtools.devices import devices
 from nbtools.errors import ConfigError, FormatError, HandEditedError, LaunchError, NbtoolsError
 from nbtools.launch import launch as launch_script
+from nbtools.listing import runs
 from nbtools.notebook.fields import mark
 from nbtools.notebook.layout import FormLayout
 from nbtools.notebook.overwrite import KnownScripts, OverwriteQuestion, differs, digest, in_words, shown, state_in_words
@@ -20,7 +21,7 @@ from nbtools.notebook.summary import Summary
 from nbtools.project import check_name, find_project
 from nbtools.readiness import command_line
 from nbtools.recipes import recipe_named, recipe_of
-from nbtools.run import Run, runs
+from nbtools.run import Run
 from nbtools.script import read_script, write_script
 
 Values = dict[str, Any]

@@ -22,7 +22,7 @@ from nbtools.config import TrainConfig
 from nbtools.errors import NbtoolsError
 from nbtools.metrics import MetricWriter
 from nbtools.project import Project, find_project
-from nbtools.rundir import RunDir, write_json
+from nbtools.rundir import ATTEMPT_VARIABLE, RunDir, write_json
 from nbtools.training import banner, checkpoint
 from nbtools.training.checkpoint import Progress, State
 from nbtools.training.flags import Flags
@@ -39,9 +39,6 @@ from nbtools.training.process import (
 
 T = TypeVar("T")
 C = TypeVar("C", bound=TrainConfig)
-
-ATTEMPT_VARIABLE = "NBTOOLS_ATTEMPT"
-"""Environment variable with the number of the automatic restart; 1 for the first start."""
 
 _PROGRESS_EVERY_S = 5.0
 _VOTE_EVERY_S = 0.5

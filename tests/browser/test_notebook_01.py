@@ -7,9 +7,10 @@ from typing import Any
 import nbformat
 import pytest
 
+from nbtools.listing import runs
 from nbtools.metrics import MetricWriter
 from nbtools.project import Project
-from nbtools.run import Run, RunState, runs
+from nbtools.run import Run, RunState
 from nbtools.rundir import RunDir, write_json
 
 pytestmark = [pytest.mark.browser, pytest.mark.slow, pytest.mark.timeout(900)]

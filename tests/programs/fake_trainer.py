@@ -25,6 +25,9 @@ def ask_to_stop(number: int, frame: FrameType | None) -> None:
     stopping = True
 
 
+ATTEMPT = int(os.environ.get("NBTOOLS_ATTEMPT", "1"))
+
+
 def save(run: RunDir, step: int) -> None:
     whole = run.checkpoint(step)
     if whole.exists():
@@ -34,7 +37,7 @@ def save(run: RunDir, step: int) -> None:
     state = json.dumps({"step": step}).encode()
     (building / "state.pt").write_bytes(state)
     files = {"state.pt": {"bytes": len(state), "sha256": hashlib.sha256(state).hexdigest()}}
-    content = {"step": step, "epoch": 0, "samples": step, "time": time.time(), "attempt": 1, "world_size": 1}
+    content = {"step": step, "epoch": 0, "samples": step, "time": time.time(), "attempt": ATTEMPT, "world_size": 1}
     write_json(building / "manifest.json", {**content, "metrics": {"eval/loss": 1 / step}, "files": files})
     building.rename(whole)
 
@@ -50,14 +53,16 @@ def record(error: BaseException) -> None:
 
 def train(options: argparse.Namespace, run: RunDir, rank: int) -> None:
     for step in range(options.first_step + 1, options.steps + 1):
-        if options.fail_at == step and rank == options.failing_rank:
+        if options.fail_at == step and rank == options.failing_rank and options.fail_attempt in (None, ATTEMPT):
             raise ValueError(f"boom at step {step}")
         time.sleep(options.step_s)
         beat = {"rank": rank, "pid": os.getpid(), "host": socket.gethostname(), "step": step, "phase": "forward"}
         write_json(run.heartbeat(rank), {**beat, "time": time.time()})
         if rank == 0:
             with run.metrics.open("a") as file:
-                file.write(json.dumps({"step": step, "time": time.time(), "train/loss": 1 / step}) + "\n")
+                file.write(
+                    json.dumps({"step": step, "time": time.time(), "attempt": ATTEMPT, "train/loss": 1 / step}) + "\n"
+                )
             if step % options.checkpoint_every == 0 or stopping:
                 save(run, step)
         print(f"rank {rank} step {step}", flush=True)
@@ -76,9 +81,13 @@ def main() -> int:
     parser.add_argument("--step-s", type=float, default=0.05)
     parser.add_argument("--checkpoint-every", type=int, default=1000)
     parser.add_argument("--fail-at", type=int)
+    parser.add_argument("--fail-attempt", type=int, help="fail in this attempt only, not in every one")
+    parser.add_argument("--resume-from", type=Path)
     parser.add_argument("--failing-rank", type=int, default=0)
     parser.add_argument("--leave-no-word", action="store_true", help="do not write finished.json")
     options = parser.parse_args()
+    if options.resume_from is not None:
+        options.first_step = json.loads((options.resume_from / "manifest.json").read_text())["step"]
     signal.signal(signal.SIGTERM, ask_to_stop)
     run = RunDir(os.environ["NBTOOLS_RUN_DIR"])
     try:

@@ -1,0 +1,31 @@
+"""The runs of a project, and how a notebook shows them."""
+
+from pathlib import Path
+
+from nbtools.errors import FormatError
+from nbtools.project import Project, find_project
+from nbtools.run import Run, clock, table
+from nbtools.rundir import run_folders
+
+
+class RunList(list[Run]):
+    """Runs, newest first; a table in a notebook."""
+
+    def _repr_html_(self) -> str:
+        rows = [("run", "state", "step", "started")]
+        for run in self:
+            try:
+                rows.append((run.id, str(run.state), run.progress, clock(run.started_at)))
+            except (FormatError, OSError) as error:  # one that cannot be read hides none of the others
+                rows.append((run.id, str(error), "", ""))
+        return table(rows)
+
+
+def runs(project: Project | str | Path | None = None) -> RunList:
+    """All runs of a project, newest first, those started by hand in a terminal too.
+
+    Args:
+        project: a project or a path in it; by default the one that the working directory belongs to.
+    """
+    found = project if isinstance(project, Project) else find_project(project)
+    return RunList(Run(path) for path in run_folders(found.runs))

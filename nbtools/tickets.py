@@ -1,0 +1,144 @@
+"""The queue for GPUs, without a server: numbered tickets in a folder of this machine, first come, first served.
+
+A ticket names the devices that a run wants, and stays locked (flock) from the launch until the training has gone: the
+launcher, the supervisor and the torchrun agent hand its descriptor on. A run may start once no living ticket with a
+lower number names a device of its own. A lock ends with its last holder, so a dead run stands in nobody's way.
+"""
+
+import contextlib
+import fcntl
+import json
+import os
+import stat
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from nbtools.rundir import RunDir, acquire_lock, is_locked, name_of, read_json
+
+FOLDER_VARIABLE = "NBTOOLS_QUEUE_DIR"
+"""Environment variable with another folder for the tickets; everybody who shares the GPUs has to name the same."""
+_FOLDER = Path("/tmp/nbtools-queue")  # of this machine and shared by its users, which TMPDIR and a home are not
+_PATIENCE_S = 10.0
+
+
+@dataclass(frozen=True)
+class Ticket:
+    """The claim of one run on some devices."""
+
+    number: int
+    run: Path
+    """The run's directory."""
+    gpus: tuple[int, ...]
+    """As nvidia-smi counts."""
+    devices: frozenset[str]
+    """UUIDs."""
+
+    def __str__(self) -> str:
+        return f"{name_of(self.run.name)} on GPU {','.join(map(str, self.gpus))}"
+
+
+def take(run: RunDir, gpus: Sequence[int], devices: Sequence[str]) -> tuple[Path, int]:
+    """Queue up for devices.
+
+    Returns:
+        The ticket's path, and the descriptor that keeps it alive: hand it on with `pass_fds`.
+
+    Raises:
+        OSError: the folder cannot be used, or belongs to somebody who could remove our ticket.
+    """
+    folder = _folder()
+    with _in_order(folder):
+        found = _paths(folder)
+        for path in found.values():
+            if not is_locked(path):
+                with contextlib.suppress(OSError):  # another user's: dead all the same
+                    path.unlink()
+        path = folder / f"{max(found, default=0) + 1:09d}.json"
+        # Locked before it is visible: somebody who looks whether it is alive would be in the way of the lock.
+        hidden = folder / f".{path.name}.{os.getpid()}"
+        with contextlib.suppress(FileNotFoundError):
+            hidden.unlink()
+        descriptor = acquire_lock(hidden)
+        assert descriptor is not None, "nobody else knows this name"
+        try:
+            content = {"format": 1, "run": str(run.path), "gpus": list(gpus), "devices": list(devices)}
+            os.write(descriptor, json.dumps(content).encode())
+            hidden.chmod(0o644)  # whatever the umask: everybody in the queue reads it
+            hidden.rename(path)
+        except BaseException:
+            os.close(descriptor)
+            raise
+    return path, descriptor
+
+
+def ahead(path: Path) -> list[Ticket]:
+    """Living tickets that come before the one at `path` and name a device of its own; first come, first listed."""
+    own = _read(path)
+    if own is None:
+        return []
+    found = []
+    for number, other in sorted(_paths(path.parent).items()):
+        if number < own.number and (ticket := _read(other)) and ticket.devices & own.devices and is_locked(other):
+            found.append(ticket)
+    return found
+
+
+def _folder() -> Path:
+    """The folder for tickets: anybody may add to it, only owners may remove, and it is nobody's link."""
+    folder = Path(os.environ.get(FOLDER_VARIABLE) or _FOLDER)
+    with contextlib.suppress(FileExistsError):
+        folder.mkdir(parents=True)
+        folder.chmod(0o1777)
+    status = folder.lstat()
+    is_ours = status.st_uid in (0, os.getuid()) or status.st_mode & stat.S_ISVTX
+    if not stat.S_ISDIR(status.st_mode) or not is_ours:
+        raise OSError(f"{folder}: is no folder that others cannot tamper with; remove it, or set {FOLDER_VARIABLE}")
+    return folder
+
+
+@contextlib.contextmanager
+def _in_order(folder: Path) -> Iterator[None]:
+    """One at a time: numbers are given in the order in which this is entered."""
+    path = folder / "order.lock"
+    with contextlib.suppress(FileExistsError):
+        os.close(os.open(path, os.O_CREAT | os.O_EXCL | os.O_CLOEXEC))
+        path.chmod(0o644)  # whatever the umask: a lock needs no more than to be read
+    descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
+    try:
+        deadline = time.monotonic() + _PATIENCE_S
+        while True:
+            try:
+                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                if time.monotonic() > deadline:
+                    raise OSError(f"{path}: somebody has held this lock for {_PATIENCE_S:.0f} s") from None
+                time.sleep(0.01)
+            else:
+                break
+        yield
+    finally:
+        os.close(descriptor)
+
+
+def _paths(folder: Path) -> dict[int, Path]:
+    try:
+        entries = [entry for entry in os.scandir(folder) if entry.is_file(follow_symlinks=False)]
+    except OSError:
+        return {}
+    return {int(entry.name[:-5]): Path(entry.path) for entry in entries if _is_ticket(entry.name)}
+
+
+def _is_ticket(name: str) -> bool:
+    return name.endswith(".json") and name[:-5].isascii() and name[:-5].isdigit() and len(name) < 20
+
+
+def _read(path: Path) -> Ticket | None:
+    """Read a ticket; None if it has gone, or is none."""
+    content = read_json(path) or {}
+    try:
+        gpus = tuple(int(index) for index in content["gpus"])
+        return Ticket(int(path.stem), Path(str(content["run"])), gpus, frozenset(map(str, content["devices"])))
+    except (KeyError, TypeError, ValueError, OverflowError):
+        return None

@@ -1,0 +1,127 @@
+"""Automatic restarts: a failed run starts again, bounded, in its own directory, from its newest whole checkpoint."""
+
+import json
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from nbtools.processes import members
+from nbtools.run import Run, RunState
+from nbtools.rundir import read_json
+
+PROGRAMS = Path(__file__).parent / "programs"
+TRAINER = PROGRAMS / "fake_trainer.py"
+AGENT = [sys.executable, PROGRAMS / "fake_agent.py", "--nproc-per-node=2", "--shutdown-timeout=5"]
+Start = Callable[..., Run]
+
+
+def eventually(condition: Callable[[], object], timeout_s: float = 60) -> None:
+    deadline = time.monotonic() + timeout_s
+    while not condition():
+        assert time.monotonic() < deadline, "did not happen in time"
+        time.sleep(0.02)
+
+
+def rows(run: Run) -> list[dict[str, float]]:
+    return [json.loads(line) for line in run.files.metrics.read_text().splitlines()]
+
+
+def test_a_killed_rank_costs_an_attempt_and_the_curve_goes_on_from_the_checkpoint(supervised: Start) -> None:
+    options = ["--steps", "12", "--step-s", "0.1", "--checkpoint-every", "4"]
+    run = supervised(*AGENT, TRAINER, *options, recipe="mlm_pretraining", launch={"max_restarts": 1})
+    eventually(lambda: [beat.step >= 6 for beat in run.ranks] == [True, True])
+    victim = next(process for process in members(run.files) if process.environ().get("RANK") == "1")
+    victim.kill()
+    assert run.wait(timeout_s=120) is RunState.SUCCEEDED
+    (restart,) = run.restarts
+    assert restart.failure is not None
+    assert (restart.attempt, restart.failure.rank, restart.failure.signal) == (1, 1, "SIGKILL")
+    assert restart.checkpoint is not None  # of step 4, 8, or the last step of rank 0, which saves when it is stopped
+    at = int(restart.checkpoint[5:])
+    assert next(row["step"] for row in rows(run) if row["attempt"] == 2) == at + 1
+    assert run.history["train/loss"].steps.tolist() == list(range(1, 13))
+    assert run.returncode == 0
+    ended = read_json(run.files.exit)
+    assert ended is not None
+    assert ended["attempt"] == 2
+
+
+def test_a_program_that_always_fails_is_started_so_often_and_no_more(supervised: Start) -> None:
+    run = supervised(*AGENT, TRAINER, "--fail-at", "2", "--steps", "5", launch={"max_restarts": 2})
+    assert run.wait(timeout_s=120, check=False) is RunState.FAILED
+    assert [restart.attempt for restart in run.restarts] == [1, 2]
+    assert [restart.checkpoint for restart in run.restarts] == [None, None]
+    assert {row["attempt"] for row in rows(run)} == {1, 2, 3}
+    assert run.failure is not None
+    assert "boom at step 2" in run.failure.message
+    assert not members(run.files)
+
+
+def test_without_the_setting_a_failed_run_stays_failed(supervised: Start) -> None:
+    run = supervised(*AGENT, TRAINER, "--fail-at", "2")
+    assert run.wait(timeout_s=60, check=False) is RunState.FAILED
+    assert run.restarts == []
+    assert not run.files.attempts.exists()
+
+
+def test_a_script_that_is_not_ours_starts_anew_with_the_very_same_command(supervised: Start) -> None:
+    options = ["--steps", "6", "--checkpoint-every", "2", "--fail-at", "5", "--fail-attempt", "1"]
+    run = supervised(*AGENT, TRAINER, *options, launch={"max_restarts": 1})
+    assert run.wait(timeout_s=120) is RunState.SUCCEEDED
+    assert [restart.checkpoint for restart in run.restarts] == [None]
+    assert [row["step"] for row in rows(run) if row["attempt"] == 2] == [1, 2, 3, 4, 5, 6]
+
+
+def test_a_damaged_newest_checkpoint_is_passed_over_and_recorded(supervised: Start) -> None:
+    options = ["--steps", "8", "--step-s", "0.1", "--checkpoint-every", "2", "--fail-at", "7", "--fail-attempt", "1"]
+    run = supervised(*AGENT, TRAINER, *options, recipe="mlm_pretraining", launch={"max_restarts": 1})
+    eventually(lambda: run.files.checkpoint(6).exists())
+    (run.files.checkpoint(6) / "state.pt").write_bytes(b"{}")
+    assert run.wait(timeout_s=120) is RunState.SUCCEEDED
+    assert [restart.checkpoint for restart in run.restarts] == ["step-000004"]
+    (line,) = run.files.attempts.read_text().splitlines()
+    assert "step-000006" in json.loads(line)["passed_over"][0]
+
+
+def test_while_it_starts_again_it_counts_as_running_and_shows_no_older_end(supervised: Start) -> None:
+    run = supervised(
+        *AGENT, TRAINER, "--fail-at", "2", "--fail-attempt", "1", "--steps", "30", launch={"max_restarts": 1}
+    )
+    seen = set()
+
+    def has_gone_on() -> bool:
+        seen.add(run.state)
+        return run.step >= 5 and bool(run.restarts)
+
+    eventually(has_gone_on)
+    assert seen <= {RunState.QUEUED, RunState.RUNNING}
+    assert not run.files.finished.exists()
+    run.stop()
+    assert run.state is RunState.STOPPED
+
+
+def test_a_stop_ends_a_run_that_is_about_to_start_again(supervised: Start) -> None:
+    run = supervised(*AGENT, TRAINER, "--fail-at", "1", "--steps", "5", launch={"max_restarts": 1000})
+    eventually(lambda: len(run.restarts) >= 1)
+    run.stop()
+    assert run.state in (RunState.STOPPED, RunState.FAILED)
+    eventually(lambda: not members(run.files))
+    assert len(run.restarts) < 20
+
+
+def test_a_command_that_cannot_be_started_is_not_tried_again(supervised: Start) -> None:
+    run = supervised("/no/such/program", launch={"max_restarts": 5})
+    assert run.wait(timeout_s=60, check=False) is RunState.FAILED
+    assert run.restarts == []
+
+
+@pytest.mark.parametrize("line", [b"", b"{}", b"[]", b"\xff", b'{"attempt": 1}', b"[" * 100_000])
+def test_damaged_lines_of_attempts_are_left_out(supervised: Start, line: bytes) -> None:
+    run = supervised(sys.executable, "-c", "pass")
+    run.wait(timeout_s=60)
+    good = b'{"attempt": 1, "time": 5.0, "failure": null, "checkpoint": null}'
+    run.files.attempts.write_bytes(line + b"\n" + good + b"\n" + line)
+    assert [restart.attempt for restart in run.restarts] == [1]

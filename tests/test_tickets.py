@@ -1,0 +1,250 @@
+"""The queue for GPUs: first come, first served, without a server, and a dead run stands in nobody's way."""
+
+import os
+import signal
+import stat
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from nbtools import tickets
+from nbtools.processes import members
+from nbtools.run import Run, RunState
+from nbtools.rundir import RunDir, read_json
+
+PROGRAMS = Path(__file__).parent / "programs"
+TRAINER = PROGRAMS / "fake_trainer.py"
+AGENT = [sys.executable, PROGRAMS / "fake_agent.py", "--nproc-per-node=1"]
+Start = Callable[..., Run]
+
+
+def eventually(condition: Callable[[], object], timeout_s: float = 60) -> None:
+    deadline = time.monotonic() + timeout_s
+    while not condition():
+        assert time.monotonic() < deadline, "did not happen in time"
+        time.sleep(0.02)
+
+
+def training(run: Run) -> bool:
+    return run.state is RunState.RUNNING
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("NBTOOLS_QUEUE_DIR", str(tmp_path / "queue"))
+    return tmp_path / "queue"
+
+
+@pytest.fixture
+def take(folder: Path) -> Iterator[Callable[..., tuple[Path, int]]]:
+    held: list[int] = []
+
+    def take(name: str, *gpus: int) -> tuple[Path, int]:
+        path, descriptor = tickets.take(RunDir(f"/runs/{name}"), gpus, [f"GPU-{index}" for index in gpus])
+        held.append(os.dup(descriptor))  # a copy: the test may close its own
+        os.close(descriptor)
+        return path, held[-1]
+
+    yield take
+    for descriptor in held:
+        try:
+            os.close(descriptor)
+        except OSError:
+            continue  # the test did
+
+
+def names(found: list[tickets.Ticket]) -> list[str]:
+    return [ticket.run.name for ticket in found]
+
+
+# --- tickets --------------------------------------------------------------------------------------
+
+
+def test_whoever_came_first_and_shares_a_device_is_ahead(take: Callable[..., tuple[Path, int]]) -> None:
+    first, _ = take("a", 0)
+    second, _ = take("b", 1)
+    third, _ = take("c", 0, 1)
+    fourth, _ = take("d", 2)
+    assert names(tickets.ahead(first)) == []
+    assert names(tickets.ahead(second)) == []
+    assert names(tickets.ahead(third)) == ["a", "b"]
+    assert names(tickets.ahead(fourth)) == []
+
+
+def test_a_later_run_does_not_overtake_one_that_waits_for_its_device(take: Callable[..., tuple[Path, int]]) -> None:
+    take("a", 0)
+    take("b", 0, 1)
+    late, _ = take("c", 1)
+    assert names(tickets.ahead(late)) == ["b"]
+
+
+def test_a_ticket_that_nobody_holds_is_dead_and_cleared_away_by_the_next(take: Callable[..., tuple[Path, int]]) -> None:
+    dead, descriptor = take("a", 0)
+    waiting, _ = take("b", 0)
+    os.close(descriptor)
+    assert tickets.ahead(waiting) == []
+    take("c", 0)
+    assert not dead.exists()
+    assert waiting.exists()
+
+
+def test_the_ticket_lives_as_long_as_any_copy_of_its_descriptor(take: Callable[..., tuple[Path, int]]) -> None:
+    _, descriptor = take("a", 0)
+    waiting, _ = take("b", 0)
+    child = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE, pass_fds=(descriptor,))
+    os.close(descriptor)
+    assert names(tickets.ahead(waiting)) == ["a"]
+    child.communicate(b"\n")
+    assert tickets.ahead(waiting) == []
+
+
+def test_numbers_go_on_beyond_nine_digits_and_strange_files_are_left_alone(
+    folder: Path, take: Callable[..., tuple[Path, int]]
+) -> None:
+    take("a", 0)
+    for name in ("999999999.json", "x.json", "1.txt", "-1.json", "٣.json"):
+        (folder / name).write_text("{}")
+    (folder / "5.json").symlink_to("/etc/passwd")
+    os.mkfifo(folder / "6.json")
+    path, _ = take("b", 0)
+    assert path.name == "1000000000.json"
+    assert names(tickets.ahead(path)) == ["a"]
+    assert Path("/etc/passwd").exists()
+
+
+def test_the_folder_is_for_everybody_to_add_and_for_owners_to_remove(folder: Path, take: Callable[..., object]) -> None:
+    previous = os.umask(0o077)
+    try:
+        take("a", 0)
+    finally:
+        os.umask(previous)
+    assert stat.S_IMODE(folder.stat().st_mode) == 0o1777
+    assert all(path.stat().st_mode & stat.S_IROTH for path in folder.iterdir())
+
+
+def test_a_folder_that_is_somebody_s_link_is_refused(folder: Path, tmp_path: Path, take: Callable[..., object]) -> None:
+    (tmp_path / "elsewhere").mkdir()
+    folder.symlink_to(tmp_path / "elsewhere")
+    with pytest.raises(OSError, match="tamper"):
+        take("a", 0)
+    assert list((tmp_path / "elsewhere").iterdir()) == []
+
+
+def test_forty_at_once_get_forty_numbers(folder: Path) -> None:
+    program = (
+        "import sys, time; from nbtools import tickets; from nbtools.rundir import RunDir;"
+        "path, fd = tickets.take(RunDir(f'/runs/{sys.argv[1]}'), [0], ['GPU-0']); print(path.name, flush=True); input()"
+    )
+    started = [
+        subprocess.Popen(
+            [sys.executable, "-c", program, str(index)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+        )
+        for index in range(40)
+    ]
+    assert all(process.stdout for process in started)
+    given = [process.stdout.readline().strip() for process in started if process.stdout]
+    assert len(set(given)) == 40
+    assert len(tickets.ahead(folder / max(given))) == 39
+    for process in started:
+        process.communicate("\n")
+
+
+# --- runs that wait -------------------------------------------------------------------------------
+
+
+def test_ten_runs_queue_in_order_and_a_dead_one_in_between_holds_nobody_up(supervised: Start) -> None:
+    runs = [supervised(*AGENT, TRAINER, "--steps", "3", name=f"n{index}", gpus=(0, 1)) for index in range(10)]
+    dead = runs[5]
+    assert runs[9].waiting_for == "behind n8 on GPU 0,1 and 8 more" or runs[0].state is not RunState.RUNNING
+    eventually(lambda: dead.files.process.exists())
+    if dead.state is RunState.QUEUED:
+        os.kill(dead.process.pid, signal.SIGKILL)  # type: ignore[union-attr]
+    others = [run for run in runs if run is not dead]
+    for run in others:
+        assert run.wait(timeout_s=120) is RunState.SUCCEEDED
+    began = [next(iter(run.history["train/loss"].times.tolist())) for run in others]
+    ended = [run.ended_at or 0.0 for run in others]
+    assert began == sorted(began)
+    assert all(start >= end for start, end in zip(began[1:], ended[:-1], strict=True)), "two had the GPUs at once"
+
+
+def test_a_run_on_another_gpu_does_not_wait(supervised: Start) -> None:
+    first = supervised(*AGENT, TRAINER, name="first", gpus=(0,))
+    other = supervised(*AGENT, TRAINER, "--steps", "2", name="other", gpus=(1,))
+    assert other.wait(timeout_s=60) is RunState.SUCCEEDED
+    eventually(lambda: training(first))
+    first.stop()
+
+
+def test_a_waiting_run_says_behind_whom_and_starts_when_they_have_gone(supervised: Start) -> None:
+    first = supervised(*AGENT, TRAINER, name="mlm_tiny", gpus=(0, 1))
+    second = supervised(*AGENT, TRAINER, "--steps", "2", name="second", gpus=(1,))
+    eventually(lambda: training(first))
+    time.sleep(1.2)  # two looks of a supervisor: it must not have started
+    assert second.state is RunState.QUEUED
+    assert second.waiting_for == "behind mlm_tiny on GPU 0,1"
+    assert second.summary()["waiting_for"] == second.waiting_for
+    assert first.waiting_for == ""
+    first.stop()
+    assert second.wait(timeout_s=60) is RunState.SUCCEEDED
+    assert second.waiting_for == ""
+
+
+def test_a_waiting_run_can_be_cancelled_and_the_next_moves_up(supervised: Start) -> None:
+    first = supervised(*AGENT, TRAINER, name="first", gpus=(0,))
+    second = supervised(*AGENT, TRAINER, name="second", gpus=(0,))
+    third = supervised(*AGENT, TRAINER, "--steps", "2", name="third", gpus=(0,))
+    eventually(lambda: training(first) and third.waiting_for)
+    second.stop()
+    assert second.state is RunState.STOPPED
+    assert not second.files.log.exists(), "it had never started"
+    ended = read_json(second.files.exit)
+    assert ended is not None
+    assert (ended["returncode"], ended["stopped"], ended["failure"]) == (None, True, None)
+    assert third.waiting_for == "behind first on GPU 0"
+    first.stop()
+    assert third.wait(timeout_s=60) is RunState.SUCCEEDED
+
+
+def test_the_gpus_stay_taken_until_the_training_of_a_killed_supervisor_has_gone(supervised: Start) -> None:
+    first = supervised(*AGENT, TRAINER, name="first", gpus=(0,))
+    second = supervised(*AGENT, TRAINER, "--steps", "2", name="second", gpus=(0,))
+    eventually(lambda: first.step >= 2)
+    os.kill(first.process.pid, signal.SIGKILL)  # type: ignore[union-attr]
+    time.sleep(1.5)  # several looks of the one that waits
+    assert second.state is RunState.QUEUED
+    assert first.state is RunState.RUNNING
+    first.stop()
+    assert second.wait(timeout_s=60) is RunState.SUCCEEDED
+    eventually(lambda: not members(first.files))
+
+
+def test_after_a_run_means_when_it_has_ended_however_it_ends(supervised: Start) -> None:
+    first = supervised(*AGENT, TRAINER, "--fail-at", "20", name="first")
+    second = supervised(*AGENT, TRAINER, "--steps", "2", name="second", after=str(first.dir))
+    eventually(lambda: first.step >= 2)
+    assert second.state is RunState.QUEUED
+    assert second.waiting_for == "after first"
+    assert first.wait(timeout_s=60, check=False) is RunState.FAILED
+    assert second.wait(timeout_s=60) is RunState.SUCCEEDED
+    began = next(iter(second.history["train/loss"].times.tolist()))
+    assert began > (first.ended_at or 0)
+
+
+def test_waiting_costs_next_to_nothing(supervised: Start) -> None:
+    first = supervised(*AGENT, TRAINER, name="first", gpus=(0,))
+    second = supervised(*AGENT, TRAINER, name="second", gpus=(0,))
+    eventually(lambda: training(first) and second.files.process.exists())
+    import psutil
+
+    assert second.process is not None
+    waiting = psutil.Process(second.process.pid)
+    before = sum(waiting.cpu_times()[:2])
+    time.sleep(3)
+    assert sum(waiting.cpu_times()[:2]) - before < 0.3
+    second.stop()
+    first.stop()
