@@ -13,16 +13,15 @@ import sys
 import warnings
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import TYPE_CHECKING
 
-from nbtools import __version__
-from nbtools.errors import CheckpointError, ConfigError, FormatError, NbtoolsError, ProjectError, RunFailed
+from nbtools.arguments import WRONG_CALL, complain, parser
+from nbtools.errors import ConfigError, FormatError, NbtoolsError, ProjectError, RunFailed
 
 if TYPE_CHECKING:
-    from nbtools.config import TrainConfig
     from nbtools.run import Run
 
-DONE, FAILED, WRONG_CALL, STILL_RUNNING, INTERRUPTED = 0, 1, 2, 124, 130
+DONE, FAILED, STILL_RUNNING, INTERRUPTED = 0, 1, 124, 130
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -37,137 +36,27 @@ def main(argv: Sequence[str] | None = None) -> int:
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(errors="backslashreplace")  # a log may hold what an ASCII terminal cannot show
     try:
-        arguments = _parser().parse_args(own)
+        arguments = parser(__doc__).parse_args(own)
         arguments.script_args = script_args
         with warnings.catch_warnings():
             warnings.showwarning = _show_warning
             warnings.simplefilter("always", UserWarning)
-            code: int = arguments.command(arguments)
+            code = VERBS[arguments.verb](arguments)
         sys.stdout.flush()
         return code
     except OSError as error:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # or Python complains once more while closing
-        return DONE if isinstance(error, BrokenPipeError) else _complain(str(error))  # `| head` has seen enough
+        return DONE if isinstance(error, BrokenPipeError) else complain(str(error))  # `| head` has seen enough
     except KeyboardInterrupt:
         return INTERRUPTED
     except RunFailed as error:
-        return _complain(str(error), FAILED)
+        return complain(str(error), FAILED)
     except NbtoolsError as error:
-        return _complain(str(error), WRONG_CALL)
-
-
-def _complain(message: str, code: int = WRONG_CALL) -> int:
-    from nbtools.tail import clean
-
-    for line in message.splitlines():
-        print(f"nbtools: {clean(line.encode(errors='backslashreplace'))}", file=sys.stderr)
-    return code
+        return complain(str(error), WRONG_CALL)
 
 
 def _show_warning(message: Warning | str, *_: object, **__: object) -> None:
-    _complain(f"warning: {message}")
-
-
-# --- arguments ------------------------------------------------------------------------------------
-
-
-class _Parser(argparse.ArgumentParser):
-    def error(self, message: str) -> NoReturn:
-        message = " ".join(message[:400].splitlines()) + ("…" if len(message) > 400 else "")
-        if message.startswith("unrecognized arguments"):
-            message += " (a script's own arguments go after --)"
-        raise SystemExit(_complain(f"{message}; see {self.prog} --help"))
-
-
-def _parser() -> argparse.ArgumentParser:
-    parser = _Parser(prog="nbtools", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--version", action="version", version=f"nbtools {__version__}")
-    commands = parser.add_subparsers(metavar="COMMAND", required=True)
-
-    run, as_json, settings, recipe = (_Parser(add_help=False) for _ in range(4))
-    run.add_argument("run", metavar="RUN", help="a run's id, a unique prefix of it, latest, or its folder")
-    as_json.add_argument("--json", action="store_true")
-    settings.add_argument(
-        "--nproc-per-node", "--nproc_per_node", type=int, metavar="N", help="processes on this machine"
-    )
-    settings.add_argument("--gpus", type=_gpus, metavar="0,1|none", help="GPU indices, or none for the CPU")
-    recipe.add_argument("recipe", nargs="?", metavar="RECIPE")
-
-    def command(function: Callable[[argparse.Namespace], int], help: str, *parents: _Parser) -> argparse.ArgumentParser:
-        name = function.__name__.removeprefix("_")
-        added = commands.add_parser(name, help=help, description=help, parents=parents)
-        added.set_defaults(command=function)
-        return added
-
-    command(_recipes, "List the recipes, or the fields of one.", recipe)
-    command(_presets, "List the presets.", recipe)
-
-    new = command(_new, "Write scripts/NAME.py and print its path.", settings)
-    new.add_argument("recipe", metavar="RECIPE")
-    new.add_argument("name", metavar="NAME")
-    new.add_argument("--preset", help="start from these values instead of the defaults")
-    new.add_argument("--set", dest="values", action="append", default=[], metavar="FIELD=VALUE", help="may be repeated")
-    new.add_argument("--force", action="store_true", help="replace a script that says something else")
-
-    launch = command(
-        _launch, "Start a script in the background, print the run's id; its arguments go after --.", settings
-    )
-    launch.add_argument("script", metavar="SCRIPT")
-    launch.add_argument("--after", metavar="RUN", help="wait until that run has ended, however it ends")
-    launch.add_argument("--no-queue", action="store_true", help="share GPUs with runs that were launched before")
-    launch.add_argument(
-        "--max-restarts", "--max_restarts", type=int, metavar="N", help="start a failed run again, from its checkpoint"
-    )
-
-    command(_runs, "List the runs, newest first.", as_json)
-    command(_show, "Tell what a run is doing and how it ended.", run, as_json)
-
-    log = command(_log, "Print the end of rank 0's log.", run)
-    log.add_argument("-n", dest="num_lines", type=_at_least_one, default=50, metavar="N", help="lines (default: 50)")
-    log.add_argument("-f", "--follow", action="store_true", help="go on until the run ends")
-
-    watch = command(_watch, "Show progress until the run ends; interrupting leaves the run alone.", run)
-    watch.add_argument("--refresh", dest="refresh_s", type=_seconds, default=1.0, metavar="SECONDS")
-
-    plot = command(_plot, "Draw a run's curves to a picture.", run)
-    plot.add_argument("-o", "--output", required=True, metavar="FILE.png")
-    plot.add_argument("--dark", action="store_true", help="light lines on a dark background")
-    plot.add_argument("--log", action="store_true", help="logarithmic vertical axes")
-    plot.add_argument("--x", choices=("step", "samples", "time"), default="step", help="horizontal axis")
-
-    command(_stop, "Stop a run: it saves a checkpoint and ends.", run)
-
-    resume = command(_resume, "Go on from a checkpoint in a new run, print its id; arguments go after --.", run)
-    resume.add_argument("--checkpoint", metavar="step-000200", help="default: the newest one that is whole")
-
-    wait = command(_wait, "Wait until a run ends; the exit code tells how.", run)
-    wait.add_argument("--timeout", dest="timeout_s", type=_seconds, metavar="SECONDS")
-
-    doctor = command(_doctor, "Check this machine and print what an issue report needs.", as_json)
-    doctor.add_argument("--all-reduce", action="store_true", help="also run a collective on two processes")
-    return parser
-
-
-def _gpus(text: str) -> tuple[int, ...]:
-    if text.strip().lower() in ("none", ""):
-        return ()
-    try:
-        return tuple(int(part) for part in text.split(","))
-    except ValueError:
-        raise argparse.ArgumentTypeError(f"{text[:80]!r}: give indices such as 0,1, or none") from None
-
-
-def _seconds(text: str) -> float:
-    with contextlib.suppress(ValueError):
-        if 0 <= (seconds := float(text)) < 1e9:
-            return seconds
-    raise argparse.ArgumentTypeError(f"{text[:80]!r}: give a number of seconds")
-
-
-def _at_least_one(text: str) -> int:
-    if text.isdecimal() and (number := int(text[:9])) >= 1:
-        return number
-    raise argparse.ArgumentTypeError(f"{text[:80]!r}: give a number of at least 1")
+    complain(f"warning: {message}")
 
 
 # --- recipes and scripts --------------------------------------------------------------------------
@@ -200,7 +89,7 @@ def _presets(arguments: argparse.Namespace) -> int:
 
 
 def _new(arguments: argparse.Namespace) -> int:
-    from nbtools.config import Launch
+    from nbtools.config import Launch, assigned
     from nbtools.recipes import recipe_named
     from nbtools.script import write_script
 
@@ -209,30 +98,11 @@ def _new(arguments: argparse.Namespace) -> int:
         config, launch = recipe.config_class(), Launch()
     else:
         config, launch = recipe.preset(arguments.preset)
-    changes = dict(_assignment(text, type(config)) for text in arguments.values)
-    config = config.replace(**changes)
+    config = config.replace(**assigned(type(config), arguments.values))
     overrides = {name: getattr(arguments, name) for name in ("nproc_per_node", "gpus")}
     launch = launch.replace(**{name: value for name, value in overrides.items() if value is not None})
     print(_shortest(write_script(config, arguments.name, launch, overwrite=arguments.force)))
     return DONE
-
-
-def _assignment(text: str, cls: "type[TrainConfig]") -> tuple[str, Any]:
-    """Read FIELD=VALUE: text fields take VALUE as it is, others as a Python literal; None where that is allowed."""
-    import ast
-
-    name, sign, value = text.partition("=")
-    name = name.replace("-", "_")
-    if not sign:
-        raise ConfigError(f"--set {text[:80]!r}: has no '='; write --set FIELD=VALUE")
-    if value in ("None", "none"):
-        return name, None
-    if name not in cls.model_fields or "str" in str(cls.model_fields[name].annotation):
-        return name, value
-    try:
-        return name, ast.literal_eval({"true": "True", "false": "False"}.get(value, value))
-    except (ValueError, SyntaxError, TypeError, RecursionError, MemoryError):
-        return name, value  # the validation says what is wrong with it
 
 
 def _shortest(path: Path) -> Path:
@@ -250,7 +120,6 @@ def _named(arguments: argparse.Namespace) -> "Run":
 
 def _launch(arguments: argparse.Namespace) -> int:
     from nbtools.launch import launch
-    from nbtools.project import find_project
 
     run = launch(
         arguments.script,
@@ -261,6 +130,12 @@ def _launch(arguments: argparse.Namespace) -> int:
         after=arguments.after,
         queue=not arguments.no_queue,
     )
+    return _tell(run)
+
+
+def _tell(run: "Run") -> int:
+    from nbtools.project import find_project
+
     print(run.id)
     if waiting_for := run.waiting_for:
         print(f"nbtools: queued {waiting_for}", file=sys.stderr)
@@ -272,16 +147,21 @@ def _launch(arguments: argparse.Namespace) -> int:
 
 
 def _resume(arguments: argparse.Namespace) -> int:
-    from nbtools.launch import resume
+    from nbtools.resuming import read_changes, resume
 
-    run = _named(arguments)
-    saved = {checkpoint.name: checkpoint for checkpoint in run.checkpoints}
-    if arguments.checkpoint is not None and arguments.checkpoint not in saved:
-        raise CheckpointError(
-            f"{run.id}: has no checkpoint {arguments.checkpoint[:80]!r}; it has {', '.join(saved) or 'none'}"
-        )
-    print(resume(run, saved.get(arguments.checkpoint), args=tuple(arguments.script_args)).id)
-    return DONE
+    parent = _named(arguments)
+    run = resume(
+        parent,
+        arguments.checkpoint,
+        changes=read_changes(parent, arguments.values) if arguments.values else None,
+        nproc_per_node=arguments.nproc_per_node,
+        gpus=arguments.gpus,
+        max_restarts=arguments.max_restarts,
+        args=tuple(arguments.script_args),
+    )
+    if (script := run.info.get("script")) != parent.info.get("script"):
+        print(f"nbtools: wrote {_shortest(Path(str(script)))}", file=sys.stderr)
+    return _tell(run)
 
 
 def _runs(arguments: argparse.Namespace) -> int:
@@ -293,7 +173,7 @@ def _runs(arguments: argparse.Namespace) -> int:
         try:
             found.append(run.summary())
         except (FormatError, OSError) as error:  # one that cannot be read hides none of the others
-            _complain(f"warning: {run.id} is left out: {error}")
+            complain(f"warning: {run.id} is left out: {error}")
     if arguments.json:
         _print_json(found)
     elif listed:
@@ -373,7 +253,7 @@ def _verdict(run: "Run") -> int:
     state = run.state
     if state in (RunState.FAILED, RunState.LOST):
         failure = run.failure
-        return _complain(str(failure.headline if failure else state), FAILED)
+        return complain(str(failure.headline if failure else state), FAILED)
     return INTERRUPTED if state is RunState.STOPPED else DONE
 
 
@@ -391,6 +271,23 @@ def _doctor(arguments: argparse.Namespace) -> int:
 
 def _print_json(content: object) -> None:
     print(json.dumps(content, indent=1, allow_nan=False))
+
+
+VERBS: dict[str, Callable[[argparse.Namespace], int]] = {
+    "recipes": _recipes,
+    "presets": _presets,
+    "new": _new,
+    "launch": _launch,
+    "runs": _runs,
+    "show": _show,
+    "log": _log,
+    "watch": _watch,
+    "plot": _plot,
+    "stop": _stop,
+    "resume": _resume,
+    "wait": _wait,
+    "doctor": _doctor,
+}
 
 
 if __name__ == "__main__":

@@ -472,13 +472,49 @@ def test_test_sh_runs_every_part_although_one_fails(ready: StandIn, tmp_path: Pa
 
     runs = [line for line in output.splitlines() if line.startswith("RAN")]
     assert [line.split()[1] for line in runs] == ["ruff", "ruff", "mypy", "pytest", "pytest"]
-    assert "'-m', 'not slow and not browser', '-k', 'tail'" in runs[-1]
+    assert "'-m', 'not slow and not browser and not soak', '-k', 'tail'" in runs[-1]
     assert "FAILED (exit status 1)" in output
     assert output.count("passed") == 3
 
     (modules / "ruff.py").write_text("")
     output = ready.run("test.sh", "--all", PYTHONPATH=str(modules))
-    assert "RAN pytest []" in output
+    assert "RAN pytest ['-m', 'not soak']" in output
+
+
+FLAKY = """
+import json, pathlib, sys
+tries = pathlib.Path("tries")
+tries.write_text(tries.read_text() + "x" if tries.exists() else "x")
+if "--last-failed" in sys.argv:
+    sys.exit({second})
+if "not soak" in sys.argv:
+    cache = pathlib.Path(".pytest_cache/v/cache")
+    cache.mkdir(parents=True, exist_ok=True)
+    (cache / "lastfailed").write_text(json.dumps({{"tests/test_x.py::test_y": True}}))
+    sys.exit({first})
+"""
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "status", "said"),
+    [
+        (1, 0, 0, "passed, on a second try: tests/test_x.py::test_y"),
+        (1, 1, 1, "FAILED (exit status 1)"),
+        (2, 0, 1, "FAILED (exit status 2)"),  # not a failed test: pytest itself could not work
+    ],
+)
+def test_failed_tests_run_once_more_and_what_then_passes_is_named(
+    ready: StandIn, tmp_path: Path, first: int, second: int, status: int, said: str
+) -> None:
+    modules = tmp_path / "modules"
+    modules.mkdir()
+    for name in ("ruff", "mypy"):
+        (modules / f"{name}.py").write_text("")
+    (modules / "pytest.py").write_text(FLAKY.format(first=first, second=second))
+    (ready.root / "tries").unlink(missing_ok=True)
+    output = ready.run("test.sh", "--all", status=status, PYTHONPATH=str(modules))
+    assert said in output
+    assert (ready.root / "tries").read_text() == ("xxx" if first == 1 else "xx")  # the notebooks are one of them
 
 
 def test_environment_yml_defers_to_pyproject() -> None:

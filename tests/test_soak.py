@@ -1,0 +1,217 @@
+"""Faults at random, for minutes: nothing is left behind, and training ends where it would have ended without them.
+
+    python -m pytest -m soak
+
+The seeds are fixed, so that the same victims are chosen each time; when exactly they are hit is up to the machine.
+"""
+
+import contextlib
+import functools
+import os
+import random
+import subprocess
+import sys
+import time
+import warnings
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import psutil
+import pytest
+
+import nbtools as nt
+from nbtools.checkpoints import Checkpoint
+from nbtools.processes import members
+from nbtools.project import Project
+from nbtools.recipes import MLMPretrainingConfig
+from nbtools.run import Run, RunState
+
+PROGRAMS = Path(__file__).parent / "programs"
+
+pytestmark = [pytest.mark.soak, pytest.mark.timeout(3600)]
+
+
+def eventually(condition: Callable[[], object], timeout_s: float = 120) -> None:
+    deadline = time.monotonic() + timeout_s
+    while not condition():
+        assert time.monotonic() < deadline, "did not happen in time"
+        time.sleep(0.05)
+
+
+# --- real training --------------------------------------------------------------------------------
+
+NUM_FAULTS = 20
+CONFIG = MLMPretrainingConfig(
+    dataset="texts",
+    batch_size=16,
+    max_steps=500,
+    epochs=10_000,
+    num_layers=2,
+    num_heads=4,
+    hidden_size=64,
+    sequence_length=64,
+    vocab_size=60,
+    min_words=1,
+    log_every=5,
+    eval_every=1000,
+    checkpoint_every=5,
+    checkpoint_epochs=False,
+    keep_last=5,
+)
+KERNEL = """
+import sys, time
+import nbtools as nt
+run = nt.launch(sys.argv[1]) if len(sys.argv) > 1 else nt.Run.latest()
+panel = nt.LivePlot(run, refresh_s=0.5)
+print(run.id, flush=True)
+while True:
+    time.sleep(1)
+"""
+
+
+@pytest.fixture
+def texts(project: Project, monkeypatch: pytest.MonkeyPatch) -> Project:
+    """A project with 60 small documents, on the CPU."""
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
+    monkeypatch.setenv("OMP_NUM_THREADS", "1")
+    words = [f"w{number}" for number in range(40)]
+    (project.root / "texts").mkdir()
+    for number in range(60):
+        text = " ".join(words[(number + step * step) % 40] for step in range(200))
+        (project.root / "texts" / f"{number:02}.txt").write_text(text)
+    return project
+
+
+@pytest.fixture
+def kernel(project: Project) -> Iterator[Callable[..., tuple[subprocess.Popen[str], str]]]:
+    """Start a process that does what a notebook's kernel does: launch or re-attach, and draw."""
+    started: list[subprocess.Popen[str]] = []
+
+    def begin(*script: str) -> tuple[subprocess.Popen[str], str]:
+        process = subprocess.Popen(
+            [sys.executable, "-c", KERNEL, *script], cwd=project.root, stdout=subprocess.PIPE, text=True
+        )
+        started.append(process)
+        assert process.stdout is not None
+        return process, process.stdout.readline().strip()
+
+    yield begin
+    for process in started:
+        process.kill()
+        process.communicate()
+
+
+def last_weights(run: Run) -> dict[str, str]:
+    """Hashes of weights and optimizer after the last step."""
+    checkpoint = Checkpoint.read(run.files.checkpoint(CONFIG.max_steps or 0))
+    checkpoint.verify()
+    files = checkpoint.manifest["files"]
+    return {name: files[name]["sha256"] for name in files if name.endswith((".safetensors", "state.pt"))}
+
+
+def choose(run: Run, kernel: psutil.Process, chance: random.Random) -> tuple[str, psutil.Process] | None:
+    """A living victim of a role that chance chose; None if that role is not filled right now."""
+    roles: dict[str, psutil.Process] = {"kernel": kernel}
+    for process in members(run.files):
+        with contextlib.suppress(psutil.Error):
+            command = " ".join(process.cmdline())
+            rank = process.environ().get("RANK")
+            name = f"rank {rank}" if rank else "supervisor" if "nbtools.supervisor" in command else "agent"
+            roles.setdefault(name, process)
+    role = chance.choice(["rank 0", "rank 1", "agent", "supervisor", "kernel"])
+    return (role, roles[role]) if role in roles else None
+
+
+def test_twenty_faults_do_not_change_the_weights(
+    texts: Project, kernel: Callable[..., tuple[subprocess.Popen[str], str]]
+) -> None:
+    script = nt.write_script(
+        CONFIG, "soak", nt.Launch(nproc_per_node=2, gpus=(), max_restarts=100, shutdown_timeout_s=20)
+    )
+    undisturbed = nt.launch(script, max_restarts=0)
+    assert undisturbed.wait(timeout_s=900) is RunState.SUCCEEDED
+    expected = last_weights(undisturbed)
+
+    chance = random.Random(0)
+    watcher, run_id = kernel(str(script))
+    run, all_runs, faults = Run(run_id), [run_id], []
+    while not (run.state is RunState.SUCCEEDED and run.step == CONFIG.max_steps):
+        if run.state.is_final:  # nobody was left to start it again, so a person does
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore")  # what was passed over
+                run = nt.resume(run)
+            all_runs.append(run.id)
+        saved = max((checkpoint.step for checkpoint in run.checkpoints), default=0)
+        eventually(lambda: run.state.is_final or any(c.step > saved for c in run.checkpoints), 300)  # noqa: B023
+        if len(faults) == NUM_FAULTS:
+            eventually(lambda: run.state.is_final, 900)  # noqa: B023
+            continue
+        time.sleep(chance.uniform(0, 1))
+        victim = choose(run, psutil.Process(watcher.pid), chance)
+        if victim is None or run.state.is_final:
+            continue
+        role, process = victim
+        with contextlib.suppress(psutil.NoSuchProcess):
+            process.kill()
+            faults.append(f"{role} at step {run.step}")
+        if role == "kernel":
+            watcher.wait()
+            watcher, run_id = kernel()
+            assert run_id == run.id  # re-attached, whatever it did meanwhile
+    print(f"\n{len(faults)} faults, {len(all_runs)} runs: {'; '.join(faults)}")
+    assert len(faults) == NUM_FAULTS, "training ended too early for all of them"
+    assert last_weights(run) == expected
+    assert run.history["train/loss"].steps.tolist() == undisturbed.history["train/loss"].steps.tolist()
+    assert run.history["train/loss"].values.tolist() == undisturbed.history["train/loss"].values.tolist()
+    for name in all_runs:
+        assert not members(Run(name).files), name
+
+
+# --- torch-free -----------------------------------------------------------------------------------
+
+NUM_KILLS = 200
+
+
+def disturb(supervised: Callable[..., Run], number: int) -> str:
+    """Start a run, kill some of its processes at a random moment, and have nothing left of it."""
+    chance = random.Random(number)
+    nproc = chance.choice([1, 2, 3])
+    agent = [sys.executable, PROGRAMS / "fake_agent.py", f"--nproc-per-node={nproc}", "--shutdown-timeout=2"]
+    program = [PROGRAMS / "fake_trainer.py", "--steps=60", "--checkpoint-every=5"]
+    if chance.random() < 0.25:
+        program = [PROGRAMS / "ignores_sigterm.py"]
+    restarts = {"max_restarts": chance.choice([0, 0, 1])}
+    run = supervised(*agent, *program, name=f"kill{number}", shutdown_timeout_s=2, launch=restarts)
+    time.sleep(chance.uniform(0, 2))
+    found = sorted(members(run.files), key=lambda process: process.pid)
+    victims = chance.sample(found, k=min(len(found), chance.choice([1, 1, 2])))
+    for victim in victims:
+        with contextlib.suppress(psutil.Error):
+            victim.send_signal(chance.choice([9, 9, 15]))
+    deadline = time.monotonic() + chance.uniform(0, 6)
+    while not run.state.is_final and time.monotonic() < deadline:
+        time.sleep(0.05)
+    run.stop()
+    eventually(lambda: not members(run.files))
+    assert run.state.is_final
+    return str(run.state)
+
+
+def test_nothing_is_left_of_two_hundred_runs_that_were_killed_at_random(supervised: Callable[..., Run]) -> None:
+    with ThreadPoolExecutor(4) as threads:
+        ended = list(threads.map(functools.partial(disturb, supervised), range(NUM_KILLS)))
+    counts = {state: ended.count(state) for state in sorted(set(ended))}
+    print(f"\n{len(ended)} runs: {counts}")
+    assert len(counts) > 1, "all ended alike: the faults did not hit"
+    left = [
+        process for process in psutil.process_iter() if "/kill" in (_environment(process).get("NBTOOLS_RUN_DIR", ""))
+    ]
+    assert [process for process in left if process.pid != os.getpid()] == []
+
+
+def _environment(process: psutil.Process) -> dict[str, str]:
+    try:
+        return process.environ()
+    except psutil.Error:
+        return {}
