@@ -19,6 +19,7 @@ _MODULES = {
     "nbtools.notebook.form": ["ConfigForm"],
     "nbtools.notebook.panel": ["LivePlot"],
     "nbtools.recipes": ["RECIPES"],
+    "nbtools.resuming": ["resume"],
     "nbtools.run": ["Checkpoint", "Run", "RunState"],
     "nbtools.script": ["read_script", "write_script"],
 }
@@ -35,6 +36,7 @@ if TYPE_CHECKING:
     from nbtools.notebook.form import ConfigForm as ConfigForm
     from nbtools.notebook.panel import LivePlot as LivePlot
     from nbtools.recipes import RECIPES as RECIPES
+    from nbtools.resuming import resume as resume
     from nbtools.run import Checkpoint as Checkpoint
     from nbtools.run import Run as Run
     from nbtools.run import RunState as RunState

@@ -28,7 +28,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Run one command and return its exit code."""
     words = list(sys.argv[1:] if argv is None else argv)
     own, script_args = words, []
-    if words[:1] in (["launch"], ["resume"]) and "--" in words:
+    if words[:1] in (["launch"], ["resume"], ["preflight"]) and "--" in words:
         end = words.index("--")
         own, script_args = words[:end], words[end + 1 :]
     if sys.stdout is None:  # closed by whoever called
@@ -164,6 +164,46 @@ def _resume(arguments: argparse.Namespace) -> int:
     return _tell(run)
 
 
+def _preflight(arguments: argparse.Namespace) -> int:
+    from nbtools.launch import preflight
+
+    names = ("nproc_per_node", "gpus", "max_restarts")
+    options = {name: getattr(arguments, name) for name in names}
+    checked = preflight(arguments.script, args=tuple(arguments.script_args), **options)
+    if arguments.json:
+        _print_json([finding.to_json() for finding in checked.findings])
+    else:
+        print(checked)
+    return DONE
+
+
+def _clean(arguments: argparse.Namespace) -> int:
+    from nbtools import clean, terminal
+    from nbtools.project import find_project
+    from nbtools.run import RunState
+
+    runs = find_project().runs
+    options = {name: getattr(arguments, name) for name in ("refs", "older_than_s", "checkpoints", "cache")}
+    options["states"] = [RunState(state) for state in arguments.states]
+    if all(option in (None, False, []) for option in options.values()):
+        terminal.print_stored(runs)
+        return DONE
+    plan = clean.plan(runs, **options)
+    terminal.print_plan(plan)
+    if not plan.items:
+        return DONE
+    if not arguments.yes:
+        if not (sys.stdin and sys.stdin.isatty()):
+            return complain("nothing was removed: --yes removes what is listed above")
+        print("Remove all of this for good? Type yes: ", end="", flush=True)
+        if sys.stdin.readline().strip() != "yes":
+            print("nothing was removed")
+            return INTERRUPTED
+    gone, kept = clean.remove(plan)
+    terminal.print_removed(gone, kept)
+    return FAILED if kept else DONE
+
+
 def _runs(arguments: argparse.Namespace) -> int:
     from nbtools.listing import runs
     from nbtools.terminal import print_runs
@@ -186,7 +226,7 @@ def _runs(arguments: argparse.Namespace) -> int:
 def _show(arguments: argparse.Namespace) -> int:
     from nbtools.terminal import print_run
 
-    summary = _named(arguments).summary()
+    summary = _named(arguments).summary(stacks=arguments.stacks)
     if arguments.json:
         _print_json(summary)
     else:
@@ -278,6 +318,7 @@ VERBS: dict[str, Callable[[argparse.Namespace], int]] = {
     "presets": _presets,
     "new": _new,
     "launch": _launch,
+    "preflight": _preflight,
     "runs": _runs,
     "show": _show,
     "log": _log,
@@ -286,6 +327,7 @@ VERBS: dict[str, Callable[[argparse.Namespace], int]] = {
     "stop": _stop,
     "resume": _resume,
     "wait": _wait,
+    "clean": _clean,
     "doctor": _doctor,
 }
 

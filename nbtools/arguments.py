@@ -3,13 +3,14 @@
 import argparse
 import contextlib
 import sys
-from typing import NoReturn
+from typing import Any, NoReturn
 
 from nbtools import __version__
 from nbtools.tail import clean
 
 WRONG_CALL = 2
 """Exit code of a call that cannot be understood or carried out."""
+_ENDED = ("STOPPED", "SUCCEEDED", "FAILED", "LOST")
 
 
 def complain(message: str, code: int = WRONG_CALL) -> int:
@@ -25,6 +26,12 @@ class _Parser(argparse.ArgumentParser):
         if message.startswith("unrecognized arguments"):
             message += " (a script's own arguments go after --)"
         raise SystemExit(complain(f"{message}; see {self.prog} --help"))
+
+    def _get_values(self, action: argparse.Action, arg_strings: list[str]) -> Any:
+        value = super()._get_values(action, arg_strings)
+        if action.nargs is None and isinstance(value, list):  # Python 3.11 drops a value that is "--"
+            self.error(f"argument {'/'.join(action.option_strings) or action.metavar}: '--' is no value")
+        return value
 
 
 def parser(description: str) -> argparse.ArgumentParser:
@@ -69,8 +76,13 @@ def parser(description: str) -> argparse.ArgumentParser:
     launch.add_argument("--after", metavar="RUN", help="wait until that run has ended, however it ends")
     launch.add_argument("--no-queue", action="store_true", help="share GPUs with runs that were launched before")
 
+    said = "Check what a launch would do, and print it; the script's own arguments go after --."
+    preflight = command("preflight", said, settings, restarts, as_json)
+    preflight.add_argument("script", metavar="SCRIPT")
+
     command("runs", "List the runs, newest first.", as_json)
-    command("show", "Tell what a run is doing and how it ended.", run, as_json)
+    show = command("show", "Tell what a run is doing and how it ended.", run, as_json)
+    show.add_argument("--stacks", action="store_true", help="also where every rank is in its code, without stopping it")
 
     log = command("log", "Print the end of rank 0's log.", run)
     log.add_argument("-n", dest="num_lines", type=_at_least_one, default=50, metavar="N", help="lines (default: 50)")
@@ -94,6 +106,14 @@ def parser(description: str) -> argparse.ArgumentParser:
     wait = command("wait", "Wait until a run ends; the exit code tells how.", run)
     wait.add_argument("--timeout", dest="timeout_s", type=_seconds, metavar="SECONDS")
 
+    clean = command("clean", "List what may go of the runs that have ended, ask, and remove it.")
+    clean.add_argument("refs", nargs="*", metavar="RUN", help="default: every run that fits; no option at all: a list")
+    clean.add_argument("--older-than", dest="older_than_s", type=_age, metavar="30d", help="ended so long ago")
+    clean.add_argument("--state", dest="states", action="append", default=[], type=str.upper, choices=_ENDED)
+    clean.add_argument("--checkpoints", action="store_true", help="only checkpoints; the newest and the best stay")
+    clean.add_argument("--cache", action="store_true", help="the cache of tokenized texts")
+    clean.add_argument("--yes", action="store_true", help="do not ask")
+
     doctor = command("doctor", "Check this machine and print what an issue report needs.", as_json)
     doctor.add_argument("--all-reduce", action="store_true", help="also run a collective on two processes")
     return parser
@@ -113,6 +133,13 @@ def _seconds(text: str) -> float:
         if 0 <= (seconds := float(text)) < 1e9:
             return seconds
     raise argparse.ArgumentTypeError(f"{text[:80]!r}: give a number of seconds")
+
+
+def _age(text: str) -> float:
+    units_s = {"s": 1, "m": 60, "h": 3600, "d": 86_400, "w": 604_800}
+    if text[-1:] in units_s and text[:-1].isascii() and text[:-1].isdigit() and len(text) < 10:
+        return float(text[:-1]) * units_s[text[-1]]
+    raise argparse.ArgumentTypeError(f"{text[:80]!r}: give a number and a unit, such as 30d, 12h or 2w")
 
 
 def _at_least_one(text: str) -> int:

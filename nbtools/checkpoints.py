@@ -6,15 +6,53 @@ Only manifests and bytes are read. Nothing is unpickled, so looking at a checkpo
 import errno
 import functools
 import hashlib
+import math
 import re
 import stat
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Self
 
-from nbtools.errors import CheckpointError, FormatError
+from nbtools.errors import CheckpointError, FormatError, shown
 from nbtools.rundir import finite, read_json, retried, strict_number, whole
+
+BEST_BY = "eval/loss"
+"""The metric by which checkpoints are compared, the lower the better, where a recipe names no other."""
+
+
+@dataclass
+class Progress:
+    """Where a training is."""
+
+    step: int = 0
+    """Optimizer steps done."""
+    epoch: int = 0
+    position: int = 0
+    """Samples of this epoch done, by all ranks together."""
+    samples: int = 0
+    """Samples done since the very start."""
+
+    def advance(self, effective_batch: int, num_samples: int) -> bool:
+        """Count one optimizer step; returns whether it was the last of its epoch."""
+        self.step += 1
+        self.samples += effective_batch
+        self.position += effective_batch
+        return self.settle(effective_batch, num_samples)
+
+    def settle(self, effective_batch: int, num_samples: int) -> bool:
+        """Go on to the next epoch if too little is left of this one for a step."""
+        ends = self.position + effective_batch > num_samples
+        if ends:
+            self.epoch, self.position = self.epoch + 1, 0
+        return ends
+
+    def steps_left(self, effective_batch: int, num_samples: int, epochs: int) -> int:
+        """Optimizer steps until the end of `epochs` epochs."""
+        if self.epoch >= epochs:
+            return 0
+        later = (epochs - self.epoch - 1) * (num_samples // effective_batch)
+        return (num_samples - self.position) // effective_batch + later
 
 
 @dataclass(frozen=True)
@@ -31,6 +69,13 @@ class Checkpoint:
     def name(self) -> str:
         """Name of its folder, such as `step-000200`."""
         return self.path.name
+
+    @property
+    def progress(self) -> Progress | None:
+        """Where the training was; None if the manifest does not say."""
+        counts = [whole(self.manifest.get(name)) for name in ("step", "epoch", "position", "samples")]
+        known = [count for count in counts if count is not None]
+        return Progress(*known) if len(known) == len(counts) else None
 
     @classmethod
     def read(cls, path: Path) -> Self:
@@ -103,7 +148,7 @@ def _measured(path: Path) -> tuple[int, str]:
         return file.tell(), digest
 
 
-def _checkpoint_folders(folder: Path) -> list[Path]:
+def checkpoint_folders(folder: Path) -> list[Path]:
     """Folders called `step-<number>`, in the order of their steps (as numbers: step-1000000 follows step-999999)."""
     try:
         children = retried(lambda: list(folder.iterdir()))
@@ -117,12 +162,24 @@ def _checkpoint_folders(folder: Path) -> list[Path]:
 def checkpoints_in(folder: Path) -> list[Checkpoint]:
     """Checkpoints in `folder`, oldest first; those without a readable manifest are not listed."""
     found = []
-    for path in _checkpoint_folders(folder):
+    for path in checkpoint_folders(folder):
         try:
             found.append(Checkpoint.read(path))
         except CheckpointError:
             continue
     return found
+
+
+def best_of(
+    checkpoints: Iterable[Checkpoint], count: int = 1, metric: str = BEST_BY, *, lower_is_better: bool = True
+) -> list[Checkpoint]:
+    """Return the `count` checkpoints with the best `metric`, best first; of equal ones the newer is better.
+
+    Those that were not saved at an evaluation have none, and a diverged one (NaN, infinity) is never best.
+    """
+    measured = [found for found in checkpoints if math.isfinite(found.metrics.get(metric, math.nan))]
+    sign = 1 if lower_is_better else -1
+    return sorted(measured, key=lambda found: (sign * found.metrics[metric], -found.step))[:count]
 
 
 def newest_verified(folder: Path, up_to: int | None = None) -> tuple[Checkpoint | None, list[str]]:
@@ -133,7 +190,7 @@ def newest_verified(folder: Path, up_to: int | None = None) -> tuple[Checkpoint 
         up_to: the greatest step that counts.
     """
     reasons = []
-    for path in reversed(_checkpoint_folders(folder)):
+    for path in reversed(checkpoint_folders(folder)):
         if up_to is not None and int(path.name[5:]) > up_to:
             continue
         try:
@@ -157,3 +214,21 @@ def resuming(args: Sequence[str], checkpoint: Path) -> list[str]:
         elif not flag.startswith("--resume-from="):
             kept.append(argument)
     return [*kept, "--resume-from", str(checkpoint.resolve())]
+
+
+def origin_in_words(resumed_from: object) -> str:
+    """Say where a run comes from, by what its launch.json says: `forked from ID at step 200: batch_size 16 -> 32`."""
+    if not isinstance(resumed_from, dict):
+        return ""
+    where = f"from {resumed_from.get('run')} at step {resumed_from.get('step')}"
+    changes = resumed_from.get("changes")
+    if not isinstance(changes, dict) or not changes:
+        return f"resumed {where}"
+    is_fork = changes.keys() - {"nproc_per_node", "effective_batch"}
+    return f"{'forked' if is_fork else 'resumed'} {where}: {changes_in_words(changes)}"
+
+
+def changes_in_words(changes: Mapping[str, object]) -> str:
+    """Say what changes, from pairs of the old and the new value."""
+    pairs = {name: pair for name, pair in changes.items() if isinstance(pair, Sequence) and len(pair) == 2}
+    return ", ".join(f"{name} {shown(pair[0], 40)} -> {shown(pair[1], 40)}" for name, pair in pairs.items())

@@ -43,6 +43,15 @@ class Series:
     def __len__(self) -> int:
         return len(self.steps)
 
+    @property
+    def seconds_per_step(self) -> float | None:
+        """The recent pace, by the last 50 rows; a pause among them (a restart) counts for little. None without rows."""
+        steps, times = self.steps[-50:], self.times[-50:]
+        taken = np.maximum(np.diff(times), 0.0)
+        if not len(taken) or not np.isfinite(taken).all():
+            return None
+        return float(np.minimum(taken, 20 * np.median(taken)).sum() / (steps[-1] - steps[0])) or None
+
 
 class Table:
     """Rows that carry the same metrics, sorted by step, every step once: the newest row of it.

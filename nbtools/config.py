@@ -4,8 +4,9 @@ One declaration feeds the form, the command-line flags, the validation and the d
 pydantic models of plain literals; recipes inherit from `TrainConfig` exactly once (see `recipes.py`).
 """
 
+import ast
 import difflib
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Annotated, Any, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
@@ -14,9 +15,22 @@ from pydantic.fields import FieldInfo
 from nbtools.errors import ConfigError, shown
 
 
-def setting(default: Any = ..., *, help: str, unit: str = "", basic: bool = False, **bounds: Any) -> Any:
-    """Declare a config field: its default, help sentence, unit, bounds, and whether the form shows it first."""
-    return Field(default, description=help, json_schema_extra={"unit": unit, "basic": basic}, **bounds)
+def setting(
+    default: Any = ..., *, help: str, unit: str = "", basic: bool = False, shapes: bool = False, **bounds: Any
+) -> Any:
+    """Declare a config field: its default, help sentence, unit, bounds, and two facts.
+
+    Args:
+        default: of the field.
+        help: a sentence.
+        unit: of a number.
+        basic: whether the form shows it first.
+        shapes: whether another value makes another model, so that a checkpoint's weights would be lost on it.
+        bounds: pydantic's own: `gt`, `ge`, `lt`, `le`.
+    """
+    return Field(
+        default, description=help, json_schema_extra={"unit": unit, "basic": basic, "shapes": shapes}, **bounds
+    )
 
 
 class Settings(BaseModel):
@@ -52,6 +66,38 @@ class Settings(BaseModel):
         """Whether the form shows the field `name` before the fold."""
         extra = cls.model_fields[name].json_schema_extra
         return bool(extra["basic"]) if isinstance(extra, dict) else False
+
+    @classmethod
+    def shapes_model(cls, name: str) -> bool:
+        """Whether another value of the field `name` makes a model that earlier weights do not fit."""
+        extra = cls.model_fields[name].json_schema_extra
+        return bool(extra["shapes"]) if isinstance(extra, dict) else False
+
+
+def assigned(cls: type[Settings], texts: Iterable[str]) -> dict[str, Any]:
+    """Read texts such as `learning_rate=1e-4` into values for `cls`, whose validation still has to see them.
+
+    Text fields take what follows the `=` as it is, others take it as a Python literal; `none` is None.
+
+    Raises:
+        ConfigError: a text has no `=`.
+    """
+    return dict(_assignment(cls, text) for text in texts)
+
+
+def _assignment(cls: type[Settings], text: str) -> tuple[str, Any]:
+    name, sign, value = text.partition("=")
+    name = name.replace("-", "_")
+    if not sign:
+        raise ConfigError(f"{shown(text)}: has no '='; write FIELD=VALUE, such as learning_rate=1e-4")
+    if value in ("None", "none"):
+        return name, None
+    if name not in cls.model_fields or "str" in str(cls.model_fields[name].annotation):
+        return name, value
+    try:
+        return name, ast.literal_eval({"true": "True", "false": "False"}.get(value, value))
+    except (ValueError, SyntaxError, TypeError, RecursionError, MemoryError):
+        return name, value  # the validation says what is wrong with it
 
 
 def errors_by_field(cls: type[Settings], values: Mapping[str, Any]) -> dict[str, str]:
@@ -225,6 +271,10 @@ class TrainConfig(Settings):
         unit="minutes",
         help="How long ranks wait for one another in a collective before the run fails.",
     )
+
+    def effective_batch(self, world_size: int) -> int:
+        """Samples per optimizer step: per process x accumulated x processes."""
+        return self.batch_size * self.gradient_accumulation_steps * world_size
 
     @field_validator("*", mode="before")
     @classmethod

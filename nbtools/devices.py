@@ -4,12 +4,16 @@ import contextlib
 import ctypes
 import functools
 import os
+import socket
+import sys
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import psutil
+
+from nbtools.rundir import RUN_ID_VARIABLE
 
 
 @dataclass(frozen=True)
@@ -21,10 +25,21 @@ class Holder:
     """Its program, or `?` for one that cannot be seen from here (another container's)."""
     owner: str
     memory_bytes: int | None
+    run: str | None = None
+    """Id of the run that it belongs to, as far as its environment can be read."""
+
+    @property
+    def is_caller(self) -> bool:
+        """Whether it is this very process."""
+        return self.pid == os.getpid()
 
     def __str__(self) -> str:
         size = "" if self.memory_bytes is None else f", {self.memory_bytes / 2**30:.1f} GiB"
-        return f"{self.name} (pid {self.pid}, {self.owner}{size})"
+        who = self.name if self.run is None else f"another run of nbtools: {self.run}"
+        if self.is_caller:
+            kernel = getattr(sys.modules.get("ipykernel.kernelapp"), "IPKernelApp", None)
+            who = "this notebook's kernel" if kernel and kernel.initialized() else "this very process"
+        return f"{who} (pid {self.pid}, {self.owner}{size})"
 
 
 @dataclass(frozen=True)
@@ -76,6 +91,18 @@ def driver_version() -> str | None:
         return None
 
 
+def cuda_version() -> tuple[int, int] | None:
+    """Newest CUDA version that the driver supports, as (major, minor); None where there is none or it does not tell."""
+    nvml = _nvml()
+    if nvml is None:
+        return None
+    try:
+        number = int(nvml.nvmlSystemGetCudaDriverVersion_v2())  # 12020 is 12.2
+    except nvml.NVMLError:
+        return None
+    return number // 1000, number % 1000 // 10
+
+
 def num_cores() -> int:
     """CPU cores that this process may use: by affinity, and by the quota of its container."""
     try:
@@ -87,6 +114,16 @@ def num_cores() -> int:
         return max(1, min(cores, int(quota) // int(period)))
     except (OSError, ValueError):  # no cgroup v2, or quota "max"
         return cores
+
+
+GLOO_INTERFACE = "GLOO_SOCKET_IFNAME"
+"""Environment variable by which gloo is told its network interface."""
+
+
+def loopback() -> str | None:
+    """Name of the network interface that only this machine can reach; None if it has none."""
+    names = {name for _, name in socket.if_nameindex()}
+    return next((name for name in ("lo", "lo0") if name in names), None)
 
 
 def gpu_use() -> list[dict[str, float]]:
@@ -161,14 +198,13 @@ def _holders(nvml: Any, handle: Any) -> tuple[Holder, ...]:
         return ()
     found = []
     for item in running:
-        name, owner = "?", "?"
-        try:
+        name, owner, run = "?", "?", None
+        with contextlib.suppress(psutil.Error, OSError):
             process = psutil.Process(item.pid)
             name, owner = process.name(), process.username()
-        except psutil.Error:
-            pass
+            run = process.environ().get(RUN_ID_VARIABLE)  # others' environments are theirs alone
         used = item.usedGpuMemory
-        found.append(Holder(int(item.pid), name, owner, None if used is None else int(used)))
+        found.append(Holder(int(item.pid), name, owner, None if used is None else int(used), run))
     return tuple(found)
 
 

@@ -10,10 +10,9 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass
 from importlib import metadata
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import psutil
 
@@ -21,6 +20,7 @@ from nbtools import __version__
 from nbtools.devices import Device, devices, driver_version, num_cores
 from nbtools.errors import ProjectError
 from nbtools.project import find_project
+from nbtools.report import Finding, ok, problem, warn
 from nbtools.rundir import acquire_lock, is_locked
 
 _PROBE_TIMEOUT_S = 180
@@ -39,39 +39,6 @@ except Exception as error:
     facts["error"] = (str(error).strip() or type(error).__name__).splitlines()[0]
 print(json.dumps(facts))
 """
-
-
-@dataclass(frozen=True)
-class Finding:
-    """One fact about this machine, and the next step if it is not well."""
-
-    level: Literal["ok", "warn", "problem"]
-    subject: str
-    text: str
-    next_step: str = ""
-
-    def __str__(self) -> str:
-        line = f"{self.level:<8} {self.subject:<12} {self.text}"
-        return f"{line}\n{'':<22}-> {self.next_step}" if self.next_step else line
-
-    def to_json(self) -> dict[str, str]:
-        """The finding as plain values."""
-        return asdict(self)
-
-
-def ok(subject: str, text: str) -> Finding:
-    """All is well."""
-    return Finding("ok", subject, text)
-
-
-def warn(subject: str, text: str, next_step: str) -> Finding:
-    """Some things will not work."""
-    return Finding("warn", subject, text, next_step)
-
-
-def problem(subject: str, text: str, next_step: str) -> Finding:
-    """Nothing will work as it should."""
-    return Finding("problem", subject, text, next_step)
 
 
 def examine(*, all_reduce: bool = False) -> list[Finding]:

@@ -2,20 +2,19 @@
 
 torchrun always exits 1. Which rank fell first, and of what, is told in two places: a rank whose `main` is wrapped
 in `@record` writes its traceback to an error file, and torchrun prints a summary of all failed ranks as the last thing
-in the log. Nothing but that summary tells of a signal or of `sys.exit`.
+in the log. Nothing but that summary tells of a signal or of `sys.exit`. To this are added the cause in words and the
+setting to change (`nbtools.causes`), the frame of the training code, and the last step and loss.
 """
 
-import json
 import re
 import signal
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any, Self
 
-from nbtools.rundir import RunDir, read_json
-
-_TAIL_BYTES = 512 * 1024  # torchrun's summary repeats whole tracebacks
+from nbtools import causes, traces
+from nbtools.rundir import RunDir, read_json, strict_number, whole
 
 _SUMMARY = re.compile(
     r"^\[\d+\]:\n"
@@ -28,11 +27,9 @@ _SUMMARY = re.compile(
     re.MULTILINE,
 )
 _ROOT_CAUSE = "Root Cause (first observed failure):"
-_TRACEBACK = "Traceback (most recent call last):"
-_EXCEPTION = re.compile(r"^[^\s\d].*$", re.MULTILINE)
-"""The first line after a traceback's header that is not indented: `ValueError: boom`."""
-_TORCHRUN = re.compile(r"^[EWI]\d{4} \d\d:\d\d:\d\d.*torch/distributed/elastic", re.MULTILINE)
 _CLOSED = re.compile(r"Sending process (\d+) closing signal")
+_NUM_MEMORY_ROWS = 24  # at least two minutes: what a shutdown may take after the first death
+_MAX_RANKS = 64
 
 
 @dataclass(frozen=True)
@@ -45,20 +42,35 @@ class Failure:
     signal: str | None
     """Name of the signal that killed it, such as `SIGKILL`."""
     message: str
-    """One line."""
+    """One line: where the cause is known in words, with the error itself in brackets."""
     traceback: str | None = None
+    where: str | None = None
+    """The deepest frame of the training code: `scripts/toy.py:33 in train: loss.backward()`."""
+    advice: str | None = None
+    """The setting to change."""
+    step: int | None = None
+    """The last step that the rank told of."""
+    loss: float | None = None
+    """The last training loss."""
+    others: list[dict[str, Any]] = field(default_factory=list)
+    """The other ranks that failed or were closed: `rank`, `exitcode`, `signal`, `message`."""
 
     @classmethod
     def from_json(cls, content: object) -> Self | None:
         """Read back what the supervisor or rank 0 wrote; None if it is nothing of the kind."""
         if not isinstance(content, Mapping) or not isinstance(content.get("message"), str):
             return None
-        known: dict[str, Any] = {name: content.get(name) for name in cls.__dataclass_fields__}
-        return cls(**known)
+        known: dict[str, Any] = dict.fromkeys(cls.__dataclass_fields__)
+        for name in known:
+            value, is_text = content.get(name), name not in ("rank", "exitcode", "step")
+            known[name] = (value if isinstance(value, str) else None) if is_text else _whole(value)
+        others = content.get("others")
+        others = [dict(other) for other in others if isinstance(other, Mapping)] if isinstance(others, list) else []
+        return cls(**{**known, "loss": _number(content.get("loss")), "others": others})
 
     def to_json(self) -> dict[str, Any]:
-        """The failure as plain values."""
-        return asdict(self)
+        """The failure as plain values, strict JSON."""
+        return {**asdict(self), "loss": None if self.loss is None else strict_number(self.loss)}
 
     @property
     def headline(self) -> str:
@@ -68,24 +80,45 @@ class Failure:
         where = f" on {self.host}" if self.host else ""
         return f"rank {self.rank}{where}: {self.message}"
 
+    @property
+    def progress(self) -> str:
+        """Last step and loss, as far as they are known: `last step 40, train/loss 2.31`."""
+        parts = [] if self.step is None else [f"last step {self.step:,}"]
+        return ", ".join(parts if self.loss is None else [*parts, f"train/loss {self.loss:.4g}"])
+
+    @property
+    def lines(self) -> list[str]:
+        """Headline, frame, progress and advice, as far as they are known: a line each."""
+        where = f"at {self.where}" if self.where else None
+        advice = f"what to do: {self.advice}" if self.advice else None
+        return [line for line in (self.headline, where, self.progress, advice) if line]
+
+    @property
+    def other_lines(self) -> list[str]:
+        """A line for each of the other ranks."""
+        return [f"rank {other.get('rank')}: {other.get('message')}" for other in self.others]
+
 
 def first_failure(run: RunDir, returncode: int, host: str, *, since: int = 0) -> Failure:
     """Tell why a run whose agent ended with `returncode` (negative: by that signal) failed.
 
     What stands in the log before byte `since` is of an earlier attempt.
     """
-    log = _end_of(run.log, since)
+    log = traces.end_of(run.log, since)
     if returncode < 0:
         name = signal_name(-returncode)
-        return Failure(None, host, returncode, name, f"the torchrun agent was killed by {name}")
+        lack = _lack_of_memory(run) if name == "SIGKILL" else None
+        message = f"the torchrun agent was killed by {name}" + (f": {lack}" if lack else "")
+        advice = causes.LESS_MEMORY if lack else None
+        return _with_progress(Failure(None, host, returncode, name, message, advice=advice), run)
     found = _from_summary(run, log, host)
     if found is not None:
         return found
-    message, traceback = _error_file(run.error)  # the agent's own: it never came to starting ranks, or lost them
-    if message is None:
-        said, traceback = _last_words(log, returncode)
-        message = f"exited with code {returncode}{said}"
-    return Failure(None, host, returncode, None, message, traceback)
+    recorded, traceback = traces.error_file(run.error)  # the agent's own: it never started ranks, or lost them
+    if recorded is None:
+        said, traceback = traces.last_words(log, returncode)
+        recorded = f"exited with code {returncode}{said}"
+    return explained(Failure(None, host, returncode, None, recorded, traceback), run)
 
 
 def was_told_to_stop(run: RunDir, *, since: int = 0) -> bool:
@@ -93,11 +126,18 @@ def was_told_to_stop(run: RunDir, *, since: int = 0) -> bool:
 
     Rank 0 calling it a stop is not enough: when one rank fails, torchrun asks the others to stop, too.
     """
-    if _ROOT_CAUSE in _end_of(run.log, since):
+    if _ROOT_CAUSE in traces.end_of(run.log, since):
         return False
-    message, _ = _error_file(run.error)
+    message, _ = traces.error_file(run.error)
     was_signalled = message is not None and message.startswith("SignalException")
     return was_signalled or (read_json(run.finished) or {}).get("why") == "stopped"
+
+
+def explained(failure: Failure, run: RunDir) -> Failure:
+    """Add what message and traceback tell: the cause in words, the setting to change, the frame; and the progress."""
+    message, advice = _in_words(failure, run)
+    where = traces.training_frame(failure.traceback or "", run)
+    return _with_progress(replace(failure, message=message, advice=advice, where=where), run)
 
 
 def signal_name(number: int) -> str:
@@ -108,75 +148,153 @@ def signal_name(number: int) -> str:
         return f"signal {number}"
 
 
+# --- who ----------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class _End:
+    """How one rank ended, by torchrun's summary."""
+
+    failure: Failure
+    pid: int
+    was_killed: bool
+    """Whether a signal ended it, and no exception before that."""
+    was_closed: bool
+    """Whether torchrun had to close it: it was alive when another rank had ended."""
+
+    @property
+    def order(self) -> tuple[bool, ...]:
+        """The first failure has the smallest.
+
+        torchrun compares whole seconds, so a rank that died of its peer's death may pass for the root cause. But one
+        that had to be closed was alive then, one that lost its peer is an echo, and a signal comes from outside.
+        """
+        is_foreign_signal = self.was_killed and self.failure.signal != "SIGTERM"
+        return self.was_closed, causes.is_echo(self.failure.message), not is_foreign_signal
+
+
 def _from_summary(run: RunDir, log: str, host: str) -> Failure | None:
     """Choose the first failing rank from torchrun's summary of all failed ranks."""
     summary, _, root = log.rpartition(_ROOT_CAUSE)
-    if not root:
-        return None
-    blocks = [*_SUMMARY.finditer(root), *_SUMMARY.finditer(summary)]
-    if not blocks:
-        return None
-    # torchrun compares whole seconds, so a rank that died of its peer's death may pass for the root cause. But the
-    # ranks that it had to close were alive when it noticed the first end, and of the others a signal comes from
-    # outside while an exception may be an echo.
     closed = {int(pid) for pid in _CLOSED.findall(log)}
-    first = min(blocks, key=lambda block: (int(block["pid"]) in closed, not _is_foreign_signal(int(block["exitcode"]))))
-    rank, exitcode = int(first["rank"]), int(first["exitcode"])
-    named = first["host"].strip()
+    blocks = [*_SUMMARY.finditer(root), *_SUMMARY.finditer(summary)] if root else []
+    ends = [_end(run, block, log, host, closed) for block in blocks[:_MAX_RANKS]]
+    if not ends:
+        return None
+    first = min(ends, key=lambda end: end.order)  # of equal ones torchrun's own choice, which comes first
+    others = {end.failure.rank: _other(end, run) for end in ends}
+    for beat in traces.beats(run):
+        if beat.pid in closed:
+            in_order = {"exitcode": 0, "signal": None, "message": "closed by torchrun, ended in order"}
+            others.setdefault(beat.rank, {"rank": beat.rank, **in_order})
+    del others[first.failure.rank]
+    found = _killed(first.failure, run, log) if first.was_killed else explained(first.failure, run)
+    return replace(found, others=sorted(others.values(), key=lambda other: int(other["rank"])))
+
+
+def _end(run: RunDir, block: re.Match[str], log: str, host: str, closed: set[int]) -> _End:
+    rank, exitcode, pid = int(block["rank"]), int(block["exitcode"]), int(block["pid"])
+    named = block["host"].strip()
     host = host if named == "localhost" else named  # the fully qualified name of a machine without one
-    message, traceback = _error_file(Path(first["error_file"]), inside=run.ranks)
-    killed_by = signal_name(-exitcode) if exitcode < 0 else None
-    if killed_by is not None:
-        message = f"killed by {killed_by}{_last_step(run, rank)}"
+    name = signal_name(-exitcode) if exitcode < 0 else None
+    message, traceback = traces.error_file(Path(block["error_file"]), inside=run.ranks)
+    was_killed = message is None and name is not None
+    if was_killed:
+        message = f"killed by {name}{_at_step(run, rank)}"
     elif message is None:
-        said, traceback = _last_words(_printed_by(run, rank, log), exitcode)
-        message = f"exited with code {exitcode}{_last_step(run, rank)}{said}"
-    return Failure(rank, host, exitcode, killed_by, message, traceback)
+        said, traceback = traces.last_words(traces.printed_by(run, rank, log), exitcode)
+        message = f"exited with code {exitcode}{_at_step(run, rank)}{said}"
+    return _End(Failure(rank, host, exitcode, name, message or "", traceback), pid, was_killed, pid in closed)
 
 
-def _is_foreign_signal(exitcode: int) -> bool:
-    return exitcode < 0 and exitcode != -signal.SIGTERM
+def _other(end: _End, run: RunDir) -> dict[str, Any]:
+    found = end.failure
+    was_closed = end.was_closed and end.was_killed
+    message = f"closed by torchrun ({found.signal})" if was_closed else _in_words(found, run)[0]
+    return {"rank": found.rank, "exitcode": found.exitcode, "signal": found.signal, "message": message[:300]}
 
 
-def _last_step(run: RunDir, rank: int) -> str:
-    step = (read_json(run.heartbeat(rank)) or {}).get("step")
-    return f" at step {step}" if isinstance(step, int) else ""
+# --- why ----------------------------------------------------------------------------------------
 
 
-def _printed_by(run: RunDir, rank: int, log: str) -> str:
-    """The output of a rank that left no error file; rank 0's stands in the log, before torchrun's own."""
-    text = log if rank == 0 else "\n".join(_end_of(path) for path in reversed(run.rank_logs(rank)))
-    return _TORCHRUN.split(text)[0]
+def _killed(failure: Failure, run: RunDir, log: str) -> Failure:
+    """Say what a signal means, from the state of the memory and from the rank's last output."""
+    name, traceback = failure.signal or "", None
+    words, advice = causes.SIGNALS.get(name, ("", None))
+    if name == "SIGKILL":
+        if lack := _lack_of_memory(run):
+            words, advice = lack, causes.LESS_MEMORY
+    elif name not in ("SIGTERM", "SIGINT"):
+        printed = traces.printed_by(run, failure.rank or 0, log)[-16_384:]
+        traceback = traces.crash_report(printed)
+        if cause := causes.cause_of(printed):
+            words, advice = _words(cause, printed, failure, run), cause.advice
+    message = f"{failure.message}: {words}" if words else failure.message
+    where = traces.training_frame(traceback or "", run)
+    return _with_progress(replace(failure, message=message, advice=advice, traceback=traceback, where=where), run)
 
 
-def _last_words(text: str, exitcode: int) -> tuple[str, str | None]:
-    """What a Python program printed last: its exception and the traceback (both end in code 1), else its last line."""
-    _, header, rest = text.rpartition(_TRACEBACK)
-    if exitcode == 1 and header and (exception := _EXCEPTION.search(rest)):
-        return f": {exception[0].strip()[:500]}", (header + rest).rstrip()
-    lines = [line for line in text.splitlines() if any(map(str.isalnum, line))]
-    return f": {lines[-1].strip()[:500]}" if lines else " without a word (sys.exit?)", None
+def _in_words(failure: Failure, run: RunDir) -> tuple[str, str | None]:
+    """The message with the cause, if that is known, and the setting to change."""
+    message, said = failure.message, traces.exceptions(failure.traceback or "")
+    cause = causes.cause_of(message, "\n".join(said))
+    if cause is None and traces.lost_loader_worker(failure.traceback or ""):
+        cause = causes.LOADER_WORKER_DIED
+    if cause is None:
+        return message, None
+    words = _words(cause, "\n".join((message, *said)), failure, run)
+    if "in DataLoader worker process" in message and said:
+        message = said[-1][:500]  # the error in the worker; the message only says that there was one
+    return f"{words} ({message})", cause.advice
 
 
-def _error_file(path: Path, inside: Path | None = None) -> tuple[str | None, str | None]:
-    """Read what `@record` wrote: `ValueError: boom` and the traceback; (None, None) without one."""
-    if inside is not None and not path.is_relative_to(inside):  # the log is text that anybody may have printed
-        return None, None
+def _words(cause: causes.Cause, said: str, failure: Failure, run: RunDir) -> str:
+    if cause is causes.LOADER_WORKER_DIED and (lack := _lack_of_memory(run)):
+        return f"{cause.words}: {lack}"
+    return _waited(said, failure, run) if cause is causes.TIMEOUT else cause.words
+
+
+def _waited(said: str, failure: Failure, run: RunDir) -> str:
+    """Name the rank that was waited for: the one that is furthest behind, for the longest time."""
+    beats = [beat for beat in traces.beats(run) if beat.rank != failure.rank]
+    late = min(beats, key=lambda beat: (beat.place, beat.time), default=None)
+    where = "" if late is None else f"rank {late.rank}, which was in {late.phase[:40]} at step {late.step}"
+    return f"waited {causes.waited(said)} for {where or 'another rank'}"
+
+
+def _lack_of_memory(run: RunDir) -> str | None:
+    """Compare the memory as the last rows of system.jsonl tell it with what it is now."""
+    readings = map(causes.HostMemory.from_row, traces.last_rows(run.system)[-_NUM_MEMORY_ROWS:])
+    return causes.lack_of_memory([reading for reading in readings if reading is not None], causes.host_memory())
+
+
+# --- how far ------------------------------------------------------------------------------------
+
+
+def _with_progress(failure: Failure, run: RunDir) -> Failure:
+    rows = traces.last_rows(run.metrics)
+    steps = {beat.rank: beat.step for beat in traces.beats(run)}
+    known = [*steps.values(), *(step for row in rows[-1:] if (step := whole(row.get("step"))) is not None)]
+    step = None if failure.rank is None else steps.get(failure.rank)
+    losses = (_number(row.get("train/loss", row.get("loss"))) for row in reversed(rows))
+    loss = next((loss for loss in losses if loss is not None), None)
+    return replace(failure, step=max(known, default=None) if step is None else step, loss=loss)
+
+
+def _at_step(run: RunDir, rank: int) -> str:
+    return next((f" at step {beat.step}" for beat in traces.beats(run) if beat.rank == rank), "")
+
+
+def _whole(value: object) -> int | None:
+    """A whole number, also a negative one, as exit codes may be."""
+    if isinstance(value, int) and value < 0:
+        return None if whole(-value) is None else value
+    return whole(value)
+
+
+def _number(value: object) -> float | None:
+    """Read a number as `strict_number` writes it."""
     try:
-        content = json.loads(path.read_bytes())["message"]
-        if isinstance(content, str):
-            return content.strip().split("\n")[0], None
-        message, extra = str(content["message"]), content.get("extraInfo", {})
-        return message.strip().split("\n")[0], extra.get("py_callstack")
-    except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError):
-        return None, None
-
-
-def _end_of(path: Path, since: int = 0) -> str:
-    try:
-        with path.open("rb") as file:
-            file.seek(0, 2)
-            file.seek(max(since, file.tell() - _TAIL_BYTES, 0))
-            return file.read().decode(errors="replace")
-    except OSError:
-        return ""
+        return float(value) if isinstance(value, int | float | str) and not isinstance(value, bool) else None
+    except (ValueError, OverflowError):
+        return None

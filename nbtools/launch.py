@@ -16,20 +16,18 @@ import threading
 import time
 import warnings
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from nbtools import __version__, tickets
-from nbtools.checkpoints import resuming
 from nbtools.command import torchrun_command
 from nbtools.devices import devices
 from nbtools.errors import LaunchError
-from nbtools.readiness import Preflight, check, preflight, run_name
-from nbtools.run import Checkpoint, Run, newest_verified
+from nbtools.readiness import Preflight, check, preflight
+from nbtools.run import Run
 from nbtools.rundir import RUN_DIR_VARIABLE, RUN_ID_VARIABLE, RunDir, acquire_lock, write_json
 
-__all__ = ["Preflight", "child_environment", "launch", "preflight", "resume", "torchrun_command"]
+__all__ = ["Preflight", "child_environment", "launch", "preflight", "start", "torchrun_command"]
 
 _NO_LOCKS = (errno.ENOLCK, errno.ENOTSUP, errno.ENOSYS, errno.EINVAL)
 
@@ -85,69 +83,13 @@ def launch(
         shutdown_timeout_s=shutdown_timeout_s,
         max_restarts=max_restarts,
     )
-    return _start(checked, after=_awaited(after), queue=queue)
-
-
-def resume(run: Run | str | Path, checkpoint: Checkpoint | None = None, args: Sequence[str] = ()) -> Run:
-    """Continue a run in a new one, from the same script with the same arguments, and join their curves.
-
-    Args:
-        run: the run to continue; it has to have ended.
-        checkpoint: where to start from; by default the newest one whose every byte is as it was saved. Where the run
-            saved none, that is one of the run that it resumed.
-        args: more arguments for the script; they come last, so they win.
-
-    Raises:
-        CheckpointError: the given checkpoint is missing, incomplete or damaged.
-        LaunchError: nothing can be resumed, or it cannot start.
-    """
-    parent = run if isinstance(run, Run) else Run(run)
-    if not (state := parent.state).is_final:
-        raise LaunchError(f"{parent.id} is {state}: stop it first, then resume")
-    recipe = parent.info.get("recipe") or (parent.config or {}).get("recipe")
-    if recipe is None:
-        raise LaunchError(
-            f"{parent.id}: its script is not one of nbtools' recipes, so only the script itself knows how to resume; "
-            "launch it again with its own arguments"
-        )
-    notes: list[str] = []
-    if checkpoint is None:
-        checkpoint, notes = _newest_verified(parent)
-        if checkpoint is None:
-            why = "; ".join(notes) or "it saved none"
-            raise LaunchError(f"{parent.id}: no checkpoint to resume from ({why}); launch the script anew")
-    else:
-        checkpoint.verify()
-    known = parent.info.get("launch") or {}
-    names = ("nproc_per_node", "gpus", "omp_num_threads", "shutdown_timeout_s", "max_restarts")
-    settings = {name: known.get(name) for name in names}
-    is_copied = parent.info.get("recipe") and parent.files.script.is_file()
-    checked = check(
-        parent.files.script if is_copied else str(parent.info.get("script")),
-        args=[*resuming(parent.info.get("args") or [], checkpoint.path), *args],
-        **settings,
-    )
-    for note in notes:
-        warnings.warn(f"passed over {note}", stacklevel=2)
-    origin = {"run": parent.id, "checkpoint": checkpoint.name, "step": checkpoint.step}
-    checked = replace(checked, name=run_name(parent.name))  # its script may be the copy called script.py
-    return _start(checked, runs=parent.dir.parent, script=str(parent.info.get("script")), resumed_from=origin)
-
-
-def _newest_verified(run: Run) -> tuple[Checkpoint | None, list[str]]:
-    """The newest whole checkpoint of a run; if it came to none, of those that it resumed; and what was passed over."""
-    found, notes = newest_verified(run.files.checkpoints)
-    while found is None and run.origin is not None:
-        step, run = run.resumed_step, run.origin
-        found, reasons = newest_verified(run.files.checkpoints, up_to=step)
-        notes += reasons
-    return found, notes
+    return start(checked, after=_awaited(after), queue=queue)
 
 
 # --- starting -------------------------------------------------------------------------------------
 
 
-def _start(
+def start(
     checked: Preflight,
     *,
     runs: Path | None = None,
@@ -156,6 +98,16 @@ def _start(
     after: Path | None = None,
     queue: bool = True,
 ) -> Run:
+    """Start what was checked.
+
+    Args:
+        checked: what to start.
+        runs: where the run directory is made; the project's `runs/` when None.
+        script: path to record where what runs is a copy.
+        resumed_from: the run, checkpoint and step to go on from, and what changes.
+        after: directory of a run that has to end first.
+        queue: as for `launch`.
+    """
     for note in checked.warnings:
         warnings.warn(note, stacklevel=3)
     folder = runs or checked.project.runs

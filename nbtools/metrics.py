@@ -202,6 +202,8 @@ class History:
         """Damaged lines."""
         self.num_dropped = 0
         """Rows that the writer says it could not write."""
+        self.num_unread_bytes = 0
+        """Printed text that came too fast to be searched for metrics."""
         self.version = 0
         """Changes whenever anything was added."""
         self._lock = threading.RLock()

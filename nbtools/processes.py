@@ -1,4 +1,4 @@
-"""The processes of a run: who belongs to it, and how they are ended.
+"""The processes of a run: who belongs to it, what they are, and how they are ended.
 
 A process belongs to a run if its environment said so when it started; neither its name nor a bare pid ever counts.
 Ranks live in sessions of their own (torchrun starts them so), hence no process group holds a run together.
@@ -9,7 +9,8 @@ import os
 import signal
 import socket
 import time
-from collections.abc import Callable, Iterable
+from collections import Counter
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -31,6 +32,8 @@ SWEEP_GRACE_S = 2.0
 STOP_GRACE_S = 10.0
 """What the supervisor grants torchrun on top of the shutdown timeout: torchrun itself kills late ranks first."""
 _POLL_S = 0.05
+_STATE_LETTERS = {"running": "R", "sleeping": "S", "disk-sleep": "D", "stopped": "T", "tracing-stop": "t"}
+RANK, LOADER_WORKER, AGENT, OTHER = "rank", "loader worker", "agent", "process"
 
 
 def members(run: RunDir) -> list[psutil.Process]:
@@ -83,18 +86,82 @@ def sweep(find: Callable[[], list[psutil.Process]], grace_s: float = SWEEP_GRACE
     return len(asked)
 
 
+def ranks_among(processes: Iterable[psutil.Process]) -> dict[int, psutil.Process]:
+    """The ranks among some processes, by number: of those with that RANK in their environment, the oldest."""
+    found: dict[int, tuple[float, int, psutil.Process]] = {}
+    for process in processes:
+        with contextlib.suppress(psutil.Error, OSError):
+            rank = process.environ().get("RANK", "")
+            if rank.isdecimal():  # children inherit it: loader workers, and orphans whose rank has gone
+                candidate = process.create_time(), process.pid, process
+                found[int(rank)] = min(found.get(int(rank), candidate), candidate, key=lambda found: found[:2])
+    return {rank: process for rank, (_, _, process) in found.items()}
+
+
+def kinds_of(processes: Collection[psutil.Process], ranks: Collection[psutil.Process]) -> dict[psutil.Process, str]:
+    """Tell processes apart: the given ranks, their loader workers, the agent that started them, and all others."""
+    parents = {process: _parent(process) for process in processes}
+    kinds = {process: RANK if process in ranks else OTHER for process in processes}
+    for process in processes:
+        above = _ancestors(process, parents)
+        if process in ranks:
+            kinds.update({ancestor: AGENT for ancestor in above if ancestor in parents and ancestor not in ranks})
+        elif not above.isdisjoint(ranks) and _is_loader_worker(process, parents[process]):
+            kinds[process] = LOADER_WORKER
+    return kinds
+
+
+def _ancestors(process: psutil.Process, parents: Mapping[psutil.Process, psutil.Process | None]) -> set[psutil.Process]:
+    found: set[psutil.Process] = set()
+    above = parents[process]
+    while above is not None and above not in found:
+        found.add(above)
+        above = parents.get(above)
+    return found
+
+
+def _is_loader_worker(process: psutil.Process, parent: psutil.Process | None) -> bool:
+    """Whether torch named it so, or it is a fork of its parent: what that executes in its stead is something else."""
+    with contextlib.suppress(psutil.Error):
+        return process.name() == "pt_data_worker" or (parent is not None and process.cmdline() == parent.cmdline())
+    return False
+
+
+def _parent(process: psutil.Process) -> psutil.Process | None:
+    with contextlib.suppress(psutil.Error):
+        return process.parent()
+    return None
+
+
 @dataclass(frozen=True)
 class Ending:
-    """What a stop did."""
+    """What a stop saw."""
 
-    num_processes: int
-    """Processes of the run that lived when it was asked to stop, and do no more (the supervisor is not counted)."""
+    ended: Mapping[str, int]
+    """How many processes of each kind lived when the run was asked to stop, and do no more."""
+    left: tuple[str, ...]
+    """What could not be ended: `pid 123 (state D)`."""
     was_killed: bool
     """Whether asking was not enough."""
 
+    def __str__(self) -> str:
+        others = "process" if set(self.ended) <= {OTHER} else "other process"
+        counts = [_count(self.ended.get(kind, 0), kind) for kind in (RANK, LOADER_WORKER) if self.ended.get(kind)]
+        if self.ended.get(OTHER) or not counts:
+            counts.append(_count(self.ended.get(OTHER, 0), others))
+        *most, last = counts
+        parts = [f"{', '.join(most)} and {last} ended" if most else f"{last} ended"]
+        if self.left:
+            parts.append(f"{_count(len(self.left), 'process')} could not be ended: {', '.join(self.left)}")
+        return "; ".join(parts)
+
+
+def _count(number: int, noun: str) -> str:
+    return f"{number} {noun}{'' if number == 1 else 'es' if noun.endswith('s') else 's'}"
+
 
 def stop(run: RunDir, is_over: Callable[[], bool], timeout_s: float) -> Ending:
-    """Ask a run to stop, wait, kill what has not ended after `timeout_s`, and sweep.
+    """Ask a run to stop, wait, kill what has not ended after `timeout_s`, sweep, and look once more.
 
     The supervisor is asked if it lives, else the outermost process of the run. Several threads may call this at once.
 
@@ -118,12 +185,14 @@ def stop(run: RunDir, is_over: Callable[[], bool], timeout_s: float) -> Ending:
     if not family:
         if not is_over():
             raise NbtoolsError(f"{run.id} is held by a process that cannot be seen from here (another container?)")
-        return Ending(0, was_killed=False)
+        return Ending({}, (), was_killed=False)
 
     def workers() -> list[psutil.Process]:
         return [process for process in living({*family, *members(run)}) if process != supervisor]
 
-    num_before = len(workers())
+    before = workers()
+    ranks = {leader} if leader is not None and record.get("role") == "worker" else {*ranks_among(before).values()}
+    kinds = kinds_of(before, ranks)
     asked = [] if leader is None else [leader]
 
     def is_over_once_asked() -> bool:
@@ -140,12 +209,22 @@ def stop(run: RunDir, is_over: Callable[[], bool], timeout_s: float) -> Ending:
     if was_killed:
         sweep(workers, grace_s=0)
         # The supervisor sees its agent gone, sweeps once more and records the end; without one that is done below.
-        if supervisor is not None and not _wait(is_over, STOP_GRACE_S):
+        if supervisor is not None and not _wait(lambda: is_over() and not living([supervisor]), STOP_GRACE_S):
             _signal(supervisor, signal.SIGKILL)
+            _wait(lambda: not living([supervisor]), SWEEP_GRACE_S)
     if supervisor is None or not living([supervisor]):
         sweep(workers)
         _record_stop(run)
-    return Ending(num_before - len(workers()), was_killed)
+    left = workers()
+    ended = Counter(kind for process, kind in kinds.items() if process not in left and kind != AGENT)
+    return Ending(ended, tuple(map(_described, left)), was_killed)
+
+
+def _described(process: psutil.Process) -> str:
+    with contextlib.suppress(psutil.Error):
+        status = process.status()
+        return f"pid {process.pid} (state {_STATE_LETTERS.get(status, status)})"
+    return f"pid {process.pid}"
 
 
 def _process_record(run: RunDir) -> dict[str, object]:

@@ -88,6 +88,8 @@ def located(path: str | Path) -> Path:
     A notebook's working directory is its own folder, and everybody writes `scripts/NAME.py`.
     """
     found = expanded(path)
+    if "\0" in str(found):
+        return found  # nothing is called so
     if not os.path.lexists(found):
         with contextlib.suppress(ProjectError):
             in_project = find_project().root / found

@@ -5,32 +5,41 @@ torch is looked at as files on disk and never imported.
 
 import importlib.metadata
 import importlib.util
+import json
 import os
 import re
-import shlex
+import shutil
 import subprocess
 import sys
 import warnings
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
-from nbtools import corpus
-from nbtools.config import Launch
-from nbtools.devices import Device, devices, driver_version, num_cores
-from nbtools.errors import ConfigError, DataError, LaunchError, NotPlainError, ProjectError, ScriptError
+from nbtools import corpus, report
+from nbtools.command import as_shell, torchrun_command
+from nbtools.config import Launch, TrainConfig
+from nbtools.devices import GLOO_INTERFACE, Device, cuda_version, devices, driver_version, loopback, num_cores
+from nbtools.errors import ConfigError, DataError, LaunchError, NotPlainError, ProjectError, ScriptError, shown
 from nbtools.project import Project, find_project, located
+from nbtools.recipes import checkpoint_bytes, schedule
+from nbtools.report import Finding
 from nbtools.script import Script, parse_script
 
+_COUNTED_BYTES = 4 * 2**20
+"""What a preflight counts within a second; the samples of a larger dataset are counted by form and training."""
 
-@dataclass(frozen=True)
+
+@dataclass(frozen=True, repr=False)
 class Preflight:
-    """A launch that was checked and can be started."""
+    """A launch that was checked and can be started. Shows itself: a line for everything that was found out."""
 
     script: Path
     name: str
     recipe: str | None
     """Key of the recipe if the script is a plain one of ours; None for every other script."""
+    config: TrainConfig | None
+    """Its values with the flags in `args` applied; None for every other script."""
     project: Project
     cwd: Path
     launch: Launch
@@ -38,7 +47,23 @@ class Preflight:
     args: tuple[str, ...]
     environment: dict[str, str]
     """What is set beside the caller's environment (the run's own variables come on top)."""
-    warnings: tuple[str, ...]
+    findings: tuple[Finding, ...]
+
+    @property
+    def warnings(self) -> tuple[str, ...]:
+        """What a launch says before it starts: the findings that are not well, as sentences."""
+        return tuple(finding.sentence for finding in self.findings if finding.level == "warn")
+
+    @property
+    def _title(self) -> str:
+        but = f", {report.plural(len(self.warnings), 'warning')}" if self.warnings else ""
+        return f"{self.script.name}: ready to launch{but}"
+
+    def __repr__(self) -> str:
+        return report.as_text(self._title, self.findings)
+
+    def _repr_html_(self) -> str:
+        return report.as_html(self._title, self.findings)
 
     def command(self, run: Path | None = None) -> list[str]:
         """The exact command, for a run directory; with `runs/ID` in its place while there is none."""
@@ -47,41 +72,6 @@ class Preflight:
         return torchrun_command(
             script, self.launch, run=run, args=self.args, has_shutdown_timeout=_has_shutdown_timeout()
         )
-
-
-def torchrun_command(
-    script: str | Path,
-    launch: Launch,
-    *,
-    run: Path,
-    args: Sequence[str] = (),
-    python: str = sys.executable,
-    has_shutdown_timeout: bool = True,
-) -> list[str]:
-    """Return the command that starts `script` on this machine: no shell, no free port to choose, no restarts.
-
-    Rank 0 writes to torchrun's own output; the other ranks' goes to files below `run/ranks`.
-
-    Args:
-        script: what every rank runs.
-        launch: number of processes, and how long a stop may take.
-        run: the run directory; its name is the rendezvous id.
-        args: the script's own arguments.
-        python: the interpreter.
-        has_shutdown_timeout: whether this torchrun knows `--shutdown-timeout` (torch 2.4 did not).
-    """
-    redirects = ",".join(f"{rank}:3" for rank in range(1, launch.nproc_per_node))
-    return [
-        *(python, "-P", "-m", "torch.distributed.run"),  # -P: a random.py in the working directory is not Python's
-        *("--nnodes=1", f"--nproc-per-node={launch.nproc_per_node}"),
-        *("--rdzv-backend=c10d", "--rdzv-endpoint=localhost:0", f"--rdzv-id={run.name}"),
-        "--max-restarts=0",
-        *([f"--shutdown-timeout={launch.shutdown_timeout_s}"] if has_shutdown_timeout else []),
-        f"--log-dir={run / 'ranks'}",
-        *([f"--redirects={redirects}"] if redirects else []),
-        str(script),
-        *args,
-    ]
 
 
 def preflight(
@@ -94,7 +84,37 @@ def preflight(
     shutdown_timeout_s: int | None = None,
     max_restarts: int | None = None,
 ) -> Preflight:
-    """Check everything that can be known before a process is started. Arguments are those of `launch`.
+    """Check everything that can be known before a process is started, and show it. Arguments are those of `launch`.
+
+    Raises:
+        LaunchError: what was given, what is allowed, and what to do.
+    """
+    checked = check(
+        script,
+        nproc_per_node=nproc_per_node,
+        gpus=gpus,
+        args=args,
+        omp_num_threads=omp_num_threads,
+        shutdown_timeout_s=shutdown_timeout_s,
+        max_restarts=max_restarts,
+    )
+    # What a launch can do without: counting samples takes longer than all checks.
+    about_data = [] if checked.config is None else _data_findings(checked.script, checked.config, checked)
+    command = report.ok("command", _shell_line(checked))
+    return replace(checked, findings=(*checked.findings, *about_data, command))
+
+
+def check(
+    script: str | Path,
+    *,
+    nproc_per_node: int | None = None,
+    gpus: Sequence[int] | None = None,
+    args: Sequence[str] = (),
+    omp_num_threads: int | None = None,
+    shutdown_timeout_s: int | None = None,
+    max_restarts: int | None = None,
+) -> Preflight:
+    """Do what `preflight` does, but leave the data uncounted: what every launch begins with.
 
     Raises:
         LaunchError: what was given, what is allowed, and what to do.
@@ -115,32 +135,34 @@ def preflight(
     arguments = _checked_args(args)
     project = _project_of(path)
     cwd = project.root if path.is_relative_to(project.root) else path.parent
-    if plain is not None:
-        _check_dataset(plain, project)
-        _check_flags(path, arguments, cwd)
-    resolved, environment, more_notes = on_this_machine(wanted)
-    _check_writable(project.runs)
+    config = None if plain is None else with_flags(plain, path, arguments, cwd)
+    if config is not None:
+        _dataset_files(path, config, project)
+    resolved, environment, about_machine = on_this_machine(wanted)
+    about_config = [] if config is None else list(report.of_training(config, resolved.nproc_per_node))
     return Preflight(
         script=path,
         name=run_name(path.stem),
         recipe=plain.recipe if plain else None,
+        config=config,
         project=project,
         cwd=cwd,
         launch=resolved,
         args=arguments,
         environment=environment,
-        warnings=(*notes, *more_notes),
+        findings=(*notes, *about_machine, _disk(project.runs, config), *about_config),
     )
 
 
-def on_this_machine(wanted: Launch) -> tuple[Launch, dict[str, str], list[str]]:
-    """Return the launch as it will be here, the environment it gets, and what the user should know.
+def on_this_machine(wanted: Launch) -> tuple[Launch, dict[str, str], list[Finding]]:
+    """Return the launch as it will be here, the environment it gets, and what was found out.
 
     Raises:
         LaunchError: this machine lacks the GPUs, or the installed torch cannot use them.
     """
-    _check_torch(wanted)
-    return _with_devices(wanted)
+    torch = _check_torch(wanted)
+    launch, environment, chosen = _with_devices(wanted)
+    return launch, environment, [*report.on_devices(launch, chosen), torch]
 
 
 def command_line(script: str, wanted: Launch) -> str:
@@ -150,10 +172,15 @@ def command_line(script: str, wanted: Launch) -> str:
         LaunchError: as `on_this_machine`.
     """
     launch, environment, _ = on_this_machine(wanted)
-    command = torchrun_command(
-        script, launch, run=Path("runs/ID"), python="python", has_shutdown_timeout=_has_shutdown_timeout()
-    )
-    return " ".join([*(f"{name}={shlex.quote(value)}" for name, value in environment.items()), shlex.join(command)])
+    return as_shell(script, launch, environment, has_shutdown_timeout=_has_shutdown_timeout())
+
+
+def _shell_line(checked: Preflight) -> str:
+    """The command as a shell would take it in the run's working directory."""
+    path = checked.script.relative_to(checked.cwd) if checked.script.is_relative_to(checked.cwd) else checked.script
+    script = "runs/ID/script.py" if checked.recipe else str(path)
+    knows = _has_shutdown_timeout()
+    return as_shell(script, checked.launch, checked.environment, checked.args, has_shutdown_timeout=knows)
 
 
 def run_name(text: str) -> str:
@@ -186,14 +213,15 @@ def _script_path(script: str | Path) -> Path:
     return path
 
 
-def _plain_script(path: Path) -> tuple[Script | None, list[str]]:
+def _plain_script(path: Path) -> tuple[Script | None, list[Finding]]:
     """Read a script of ours; anybody else's is none of our business."""
     if b"nbtools.recipes" not in path.read_bytes():
         return None, []
     try:
         return parse_script(path), []
     except NotPlainError as error:
-        return None, [f"{error}. Its launch settings are not read: give nproc_per_node and gpus with the call"]
+        step = "give nproc_per_node and gpus with the call"
+        return None, [report.warn("script", f"{error}. Its launch settings are not read", step)]
     except ScriptError as error:
         raise LaunchError(str(error)) from None
 
@@ -222,25 +250,45 @@ def _project_of(script: Path) -> Project:
         return Project(script.parent)
 
 
-def _check_dataset(plain: Script, project: Project) -> None:
-    dataset = getattr(plain.config, "dataset", None)
-    if isinstance(dataset, str):
-        try:
-            corpus.files_in(corpus.resolve(dataset, project.root))
-        except DataError as error:
-            raise LaunchError(f"{plain.path}: {error}") from None
-
-
-def _check_flags(script: Path, args: Sequence[str], cwd: Path) -> None:
+def with_flags(plain: Script, path: Path, args: Sequence[str], cwd: Path) -> TrainConfig:
     """Let the training's own parser read the flags: it lives in the training wing, hence in a process of its own."""
     if not args:
-        return
-    command = [sys.executable, "-P", "-m", "nbtools.training.flags", str(script), *args]
+        return plain.config
+    command = [sys.executable, "-P", "-m", "nbtools.training.flags", str(path), *args]
     parsed = subprocess.run(command, cwd=cwd, stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False)
     if parsed.returncode == 2:
         lines = (line.strip(" │") for line in parsed.stderr.splitlines())  # tyro draws a box around its message
         said = "; ".join(line for line in lines if line and not line.startswith(("╭", "─", "╰")))
-        raise LaunchError(f"{script.name}: {said.removeprefix(f'{script.name}: error: ')}")
+        raise LaunchError(f"{path.name}: {said.removeprefix(f'{path.name}: error: ')}")
+    try:
+        return type(plain.config)(**json.loads(parsed.stdout))
+    except (ValueError, TypeError):  # --help, or no parser on this machine
+        return plain.config
+
+
+def _dataset_files(path: Path, config: TrainConfig, project: Project) -> list[Path]:
+    dataset = getattr(config, "dataset", None)
+    if not isinstance(dataset, str):
+        return []
+    try:
+        files = corpus.files_in(corpus.resolve(dataset, project.root))
+    except DataError as error:
+        raise LaunchError(f"{path}: {error}") from None
+    for file in files:
+        if not os.access(file, os.R_OK):
+            raise LaunchError(f"{path}: dataset {shown(dataset)}: {file} cannot be read; change its permissions")
+    return files
+
+
+def _data_findings(path: Path, config: TrainConfig, checked: Preflight) -> list[Finding]:
+    files = _dataset_files(path, config, checked.project)
+    try:
+        num_bytes = sum(file.stat().st_size for file in files)
+        world_size, root = checked.launch.nproc_per_node, checked.project.root
+        counted = schedule(config, world_size, root=root, largest_bytes=_COUNTED_BYTES)
+    except (DataError, OSError) as error:
+        raise LaunchError(f"{path}: {error}") from None
+    return list(report.of_data(config, len(files), num_bytes, counted))
 
 
 def _torch_folder() -> Path:
@@ -254,40 +302,48 @@ def _has_shutdown_timeout() -> bool:
     return "--shutdown-timeout" in (_torch_folder() / "distributed" / "run.py").read_text(encoding="utf-8")
 
 
-def _check_torch(wanted: Launch) -> None:
+def _check_torch(wanted: Launch) -> Finding:
     """Refuse to train on the CPU by accident, where there are GPUs that this build of torch cannot use."""
     version = (_torch_folder() / "version.py").read_text(encoding="utf-8")
     # Builds for CUDA and ROCm alike say there which one they are for.
-    has_gpu_support = re.search(r"^(cuda|hip)\b[^=\n]*= *['\"]", version, re.MULTILINE) is not None
-    if wanted.gpus != () and not has_gpu_support and (found := devices()):
+    builds = dict(re.findall(r"^(cuda|hip)\b[^=\n]*= *['\"]([^'\"]*)", version, re.MULTILINE))
+    kind = "CPU" if not builds else f"CUDA {builds['cuda']}" if "cuda" in builds else f"ROCm {builds['hip']}"
+    torch = f"torch {importlib.metadata.version('torch')}"
+    if wanted.gpus == () or not (found := devices()):
+        return report.ok("torch", f"{torch} ({kind} build)")
+    if not builds:
         raise LaunchError(
-            f"torch {importlib.metadata.version('torch')} is a CPU build, but there is {found[0].name} (driver "
+            f"{torch} is a CPU build, but there is {found[0].name} (driver "
             f"{driver_version()}): install a CUDA build of torch, or ask for the CPU with gpus=()"
         )
+    if "cuda" not in builds or (newest := cuda_version()) is None:
+        return report.ok("torch", f"{torch} ({kind} build), driver {driver_version()}")
+    fits = f"driver {driver_version()} supports CUDA {newest[0]}.{newest[1]}"
+    # Within a major version every build runs on every driver (CUDA's minor version compatibility).
+    if int(builds["cuda"].split(".")[0]) > newest[0]:
+        raise LaunchError(
+            f"{torch} is built for {kind}, but {fits} at most: update the driver, install a build of torch for "
+            f"CUDA {newest[0]}, or ask for the CPU with gpus=()"
+        )
+    return report.ok("torch", f"{torch} ({kind} build), {fits}")
 
 
-def _with_devices(wanted: Launch) -> tuple[Launch, dict[str, str], list[str]]:
-    """Choose GPUs and threads; return the launch as it will be, its environment, and what to tell the user."""
+def _with_devices(wanted: Launch) -> tuple[Launch, dict[str, str], list[Device]]:
+    """Choose GPUs and threads; return the launch as it will be, its environment, and its GPUs."""
     threads = wanted.omp_num_threads or max(1, num_cores() // wanted.nproc_per_node)
     environment = {"PYTHONUNBUFFERED": "1", "OMP_NUM_THREADS": str(threads)}
+    if wanted.nproc_per_node > 1 and (name := loopback()) and not os.environ.get(GLOO_INTERFACE):
+        environment[GLOO_INTERFACE] = name  # or gloo listens where the host's name points to
     if wanted.gpus == ():
         return wanted.replace(omp_num_threads=threads), {**environment, "CUDA_VISIBLE_DEVICES": ""}, []
     present = {device.index: device for device in devices()}
     if wanted.gpus is None and not present:
         return wanted.replace(omp_num_threads=threads), environment, []
     chosen = _chosen(wanted, present)
-    notes = [
-        f"GPU {device.index} ({device.name}) is in use: {', '.join(map(str, device.holders))}"
-        for device in chosen
-        if device.holders
-    ]
-    if len(chosen) > wanted.nproc_per_node:
-        idle = ", ".join(str(device.index) for device in chosen[wanted.nproc_per_node :])
-        notes.append(f"nproc_per_node={wanted.nproc_per_node} leaves GPU {idle} idle")
     environment["CUDA_VISIBLE_DEVICES"] = ",".join(device.selector for device in chosen)
     environment["CUDA_DEVICE_ORDER"] = "PCI_BUS_ID"  # CUDA's own order is another than that of nvidia-smi
     gpus = tuple(device.index for device in chosen)
-    return wanted.replace(omp_num_threads=threads, gpus=gpus), environment, notes
+    return wanted.replace(omp_num_threads=threads, gpus=gpus), environment, chosen
 
 
 def _chosen(wanted: Launch, present: Mapping[int, Device]) -> list[Device]:
@@ -310,9 +366,18 @@ def _chosen(wanted: Launch, present: Mapping[int, Device]) -> list[Device]:
     return [present[index] for index in wanted.gpus]
 
 
-def _check_writable(runs: Path) -> None:
+def _disk(runs: Path, config: TrainConfig | None) -> Finding:
+    """Refuse a folder that cannot be written, or a disk that has no room for one checkpoint."""
     folder = runs
     while not folder.exists() and folder != folder.parent:
         folder = folder.parent
     if not folder.is_dir() or not os.access(folder, os.W_OK | os.X_OK):
         raise LaunchError(f"{runs}: cannot be written (see {folder}); change its permissions, or set NBTOOLS_ROOT")
+    free_bytes = shutil.disk_usage(folder).free
+    needed = None if config is None else checkpoint_bytes(config)
+    if needed is not None and free_bytes < needed:
+        raise LaunchError(
+            f"{runs}: {report.size(free_bytes)} free, but a checkpoint of this model takes about "
+            f"{report.size(needed)}: nbtools clean frees some, or set NBTOOLS_ROOT to a folder on another disk"
+        )
+    return report.on_disk(config, free_bytes)

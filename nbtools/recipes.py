@@ -11,7 +11,7 @@ from pydantic import model_validator
 
 from nbtools import corpus
 from nbtools.config import Launch, TrainConfig, setting
-from nbtools.errors import ConfigError, DataError
+from nbtools.errors import ConfigError, DataError, shown
 
 
 class MLMPretrainingConfig(TrainConfig):
@@ -24,17 +24,29 @@ class MLMPretrainingConfig(TrainConfig):
     )
     model_name: str | None = setting(
         None,
+        shapes=True,
         help="A local folder or hub id to start from (`from_pretrained`); None builds a ModernBERT as given below.",
     )
-    num_layers: int = setting(2, ge=1, le=128, basic=True, unit="layers", help="Transformer layers.")
-    num_heads: int = setting(4, ge=1, le=128, basic=True, unit="heads", help="Attention heads per layer.")
+    num_layers: int = setting(2, ge=1, le=128, basic=True, shapes=True, unit="layers", help="Transformer layers.")
+    num_heads: int = setting(4, ge=1, le=128, basic=True, shapes=True, unit="heads", help="Attention heads per layer.")
     hidden_size: int = setting(
-        64, ge=2, le=16_384, basic=True, unit="dimensions", help="Width of the model; a multiple of 2 x num_heads."
+        64,
+        ge=2,
+        le=16_384,
+        basic=True,
+        shapes=True,
+        unit="dimensions",
+        help="Width of the model; a multiple of 2 x num_heads.",
     )
     dropout: float = setting(0.0, ge=0, lt=1, help="Dropout in attention and feed-forward layers.")
     sequence_length: int = setting(64, ge=8, le=8192, basic=True, unit="tokens", help="Tokens per sequence.")
     vocab_size: int = setting(
-        2000, ge=16, le=1_000_000, unit="words", help="Size of the word-level vocabulary built on the corpus."
+        2000,
+        ge=16,
+        le=1_000_000,
+        shapes=True,
+        unit="words",
+        help="Size of the word-level vocabulary built on the corpus.",
     )
     min_words: int = setting(5, ge=1, le=1_000_000, unit="words", help="Documents with fewer words are left out.")
     mask_probability: float = setting(
@@ -84,7 +96,7 @@ class Recipe:
             ConfigError: the recipe has no such preset.
         """
         if name not in self.presets:
-            raise ConfigError(f"preset={name!r}: {self.key} has {', '.join(self.presets)}")
+            raise ConfigError(f"preset={shown(name)}: {self.key} has {', '.join(self.presets)}")
         preset = self.presets[name]
         return self.config_class(**preset.values), Launch(nproc_per_node=preset.nproc_per_node, gpus=preset.gpus)
 
@@ -211,10 +223,29 @@ def num_parameters(config: TrainConfig, vocab_size: int | None = None) -> int | 
     return embedding + layers + width + head + vocabulary
 
 
+def checkpoint_bytes(config: TrainConfig) -> int | None:
+    """Return about how large a checkpoint is; None where only the downloaded model knows.
+
+    Weights and AdamW's two moments are fp32 whatever the precision: 4 + 8 bytes for each. The rest (random state,
+    tokenizer) is some ten kilobytes per rank.
+    """
+    parameters = num_parameters(config)
+    return None if parameters is None else 12 * parameters
+
+
+def num_checkpoints_kept(config: TrainConfig) -> int:
+    """Return how many checkpoints are on disk at once at most: the newest, the best, and the one being written."""
+    kept = config.keep_last + config.keep_best + 1
+    if config.max_steps is None:
+        return kept
+    at_epochs = min(config.epochs, config.max_steps) if config.checkpoint_epochs else 0
+    return min(kept, -(-config.max_steps // config.checkpoint_every) + at_epochs)
+
+
 # --- number of steps ------------------------------------------------------------------------------
 
 LARGEST_COUNTED_BYTES = 64 * 2**20
-"""`schedule` does not count datasets larger than this: a form should answer at once. The training always counts."""
+"""`schedule` does not count datasets larger than this: a form should answer soon. The training always counts."""
 
 
 @dataclass(frozen=True)
@@ -237,7 +268,7 @@ class Schedule:
         Raises:
             DataError: there are too few samples for one optimizer step, or none to evaluate on.
         """
-        effective_batch = config.batch_size * config.gradient_accumulation_steps * world_size
+        effective_batch = config.effective_batch(world_size)
         if num_train_samples < effective_batch:
             raise DataError(
                 f"{num_train_samples} training samples are too few for one step of {config.batch_size} per process x "
@@ -253,17 +284,24 @@ class Schedule:
         return cls(num_train_samples, num_eval_samples, effective_batch, steps_per_epoch, total_steps)
 
 
-def schedule(config: TrainConfig, world_size: int, *, root: str | Path | None = None) -> Schedule | None:
+def schedule(
+    config: TrainConfig,
+    world_size: int,
+    *,
+    root: str | Path | None = None,
+    largest_bytes: int = LARGEST_COUNTED_BYTES,
+) -> Schedule | None:
     """Count the samples and steps that `config` means on `world_size` processes.
 
     Args:
         config: any recipe's config.
         world_size: number of processes.
         root: what a relative dataset path starts from; the project of the working directory when None.
+        largest_bytes: datasets larger than this are not counted (seven megabytes take about a second).
 
     Returns:
         None where only the training will know: the tokenizer comes with a pretrained model, or the dataset is larger
-        than `LARGEST_COUNTED_BYTES`.
+        than `largest_bytes`.
 
     Raises:
         DataError: the dataset is missing, malformed, or too small.
@@ -274,7 +312,7 @@ def schedule(config: TrainConfig, world_size: int, *, root: str | Path | None = 
     if config.dataset is not None:
         path = corpus.resolve(config.dataset, root)
         facts = [(str(file), file.stat()) for file in corpus.files_in(path)]
-        if sum(fact.st_size for _, fact in facts) > LARGEST_COUNTED_BYTES:
+        if sum(fact.st_size for _, fact in facts) > largest_bytes:
             return None
         fingerprint = tuple((name, fact.st_size, fact.st_mtime_ns) for name, fact in facts)
         dataset: str | None = str(path)

@@ -16,8 +16,8 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any, Self
 
-from nbtools import processes, tickets
-from nbtools.checkpoints import Checkpoint, checkpoints_in, newest_verified
+from nbtools import processes, stopping, tickets
+from nbtools.checkpoints import Checkpoint, best_of, checkpoints_in, newest_verified, origin_in_words
 from nbtools.errors import RunFailed, RunNotFoundError
 from nbtools.failure import Failure
 from nbtools.foreign.readers import LogMetrics
@@ -36,7 +36,8 @@ from nbtools.rundir import (
     strict_number,
     whole,
 )
-from nbtools.state import RankBeat, Restart, RunState, read_beats, read_restarts
+from nbtools.stacks import RankStacks, take_stacks
+from nbtools.state import Laggard, RankBeat, Restart, RunState, laggards, read_beats, read_restarts
 from nbtools.tail import Tail, last_lines
 
 __all__ = ["Checkpoint", "Failure", "RankBeat", "Run", "RunState", "checkpoints_in", "newest_verified"]
@@ -59,6 +60,7 @@ class Run:
         self._own, self._own_tail = History(), Tail(self.files.metrics)
         self._joined_tail = Tail(self.files.metrics)
         self._joined: History | None = None
+        self._last_step: int | None = None
         self._printed = LogMetrics(self.files.log)
 
     @classmethod
@@ -157,6 +159,14 @@ class Run:
         return read_beats(self.files)
 
     @property
+    def laggards(self) -> list[Laggard]:
+        """The ranks that are stuck, or that the others wait for; none unless it is RUNNING."""
+        every = [self.own_history[name] for name in self.own_history]
+        usual_step_s = max(every, key=len).seconds_per_step if every else None
+        is_running = self.state is RunState.RUNNING
+        return laggards(self.ranks, time.time(), usual_step_s) if is_running else []
+
+    @property
     def waiting_for(self) -> str:
         """What a QUEUED run waits for: `behind ID on GPU 0,1`, or `after ID`; empty for every other."""
         if self.state is not RunState.QUEUED:
@@ -178,7 +188,10 @@ class Run:
         recorded = whole((self._read_once(self.files.finished) or {}).get("step"))
         if recorded is not None:
             return recorded
-        return max(self.own_history.last_step or 0, *(beat.step for beat in self.ranks), 0)
+        has_ended = self._read_once(self.files.exit) is not None  # so no row will follow, and one reading is enough
+        if not has_ended or self._last_step is None:
+            self._last_step = max(self.own_history.last_step or 0, *(beat.step for beat in self.ranks), 0)
+        return self._last_step
 
     @property
     def total_steps(self) -> int | None:
@@ -273,7 +286,7 @@ class Run:
             timeout_s: by default what the launch granted (`shutdown_timeout_s`) and a little more.
 
         Returns:
-            One sentence on what happened.
+            One sentence on what was seen: the last step, the newest checkpoint, what ended and what is left.
 
         Raises:
             NbtoolsError: the run lives on another machine.
@@ -281,23 +294,11 @@ class Run:
         if timeout_s is None:
             granted = finite(_part(self.info, "launch").get("shutdown_timeout_s"))
             timeout_s = (60 if granted is None else granted) + processes.STOP_GRACE_S + 5
-        before = self.state
-        if before.is_final and before is not RunState.LOST:
-            return f"{self.id} had already ended: {before} at step {self.step}"
-        known = {checkpoint.step for checkpoint in self.checkpoints}
-        ending = processes.stop(self.files, lambda: self.state.is_final, timeout_s)
-        saved = self.checkpoints
-        if not saved:
-            kept = "no checkpoint was saved"
-        elif saved[-1].step in known:
-            kept = f"newest checkpoint {saved[-1].name}"
-        else:
-            kept = f"checkpoint {saved[-1].name} saved"
-        ended = f"{ending.num_processes} process{'' if ending.num_processes == 1 else 'es'} ended"
-        if not self.state.is_final:
-            return f"still {self.state} at step {self.step}, although killed; {kept}; {ended}"
-        how = f"killed after {timeout_s:.0f} s" if ending.was_killed else str(self.state).lower()
-        return f"{how} at step {self.step}; {kept}; {ended}"
+        return stopping.stop(self, timeout_s)
+
+    def stacks(self) -> list[RankStacks]:
+        """Every rank's Python stacks, taken without stopping it; ranks on other machines are only named."""
+        return take_stacks(self.files)
 
     def wait(self, timeout_s: float | None = None, check: bool = True) -> RunState:
         """Wait for the end and return the state.
@@ -312,14 +313,16 @@ class Run:
                 raise TimeoutError(f"{self.id} is still {state} after {timeout_s:.0f} s; it goes on")
             time.sleep(0.1)
         if check and state in (RunState.FAILED, RunState.LOST):
-            failure = self.failure
-            raise RunFailed(f"{self.id} {state}: {failure.headline if failure else ''}\n(log: {self.files.log})")
+            said = "\n  ".join(failure.lines if (failure := self.failure) else [])
+            raise RunFailed(f"{self.id} {state}: {said}\n(log: {self.files.log})")
         return state
 
     # --- telling about it ---
 
-    def summary(self) -> dict[str, Any]:
-        """What `nbtools show --json` prints: plain values, strict JSON."""
+    def summary(self, *, stacks: bool = False) -> dict[str, Any]:
+        """What `nbtools show --json` prints: plain values, strict JSON; with `stacks`, of every rank what it does."""
+        saved = self.checkpoints
+        best = best_of(saved)
         state = self.state
         failure = self.failure
         return {
@@ -331,14 +334,17 @@ class Run:
             "step": self.step,
             "total_steps": self.total_steps,
             "metrics": {name: strict_number(value) for name, value in self.metrics.items()},
-            "checkpoints": [checkpoint.to_json() for checkpoint in self.checkpoints],
-            "ranks": [asdict(beat) for beat in self.ranks],
+            "checkpoints": [{**checkpoint.to_json(), "best": checkpoint in best} for checkpoint in saved],
+            "ranks": [beat.to_json() for beat in self.ranks],
+            "laggards": [{"rank": one.beat.rank, "message": str(one)} for one in self.laggards],
+            **({"stacks": [asdict(found) for found in self.stacks()]} if stacks else {}),
             "waiting_for": self.waiting_for,
             "restarts": len(self.restarts),
             "failure": None if failure is None else failure.to_json(),
             "started_at": self.started_at,
             "ended_at": self.ended_at,
             "parent": parent.id if (parent := self.parent) else None,
+            "origin": origin_in_words(self.info.get("resumed_from")),
         }
 
     def __repr__(self) -> str:
@@ -353,7 +359,7 @@ class Run:
         rows = [("state", str(self.state)), ("step", self.progress), ("directory", str(self.dir))]
         rows += [(name, f"{value:.4g}") for name, value in sorted(self.metrics.items())]
         rows += [] if failure is None else [("failure", failure.headline)]
-        return f"<b>{html.escape(self.id)}</b>{table(rows)}"
+        return table([(self.id, ""), *rows])
 
     def _read_once(self, path: Path) -> dict[str, Any] | None:
         """Read a file that is replaced at most when a failed run starts again: kept as long as it is the same file."""
@@ -370,10 +376,10 @@ class Run:
 
 def _located(ref: str | Path) -> Path:
     if isinstance(ref, Path) or os.sep in ref:
-        path = located(ref).resolve()
+        path = located(ref)
         if not is_run(path):
             raise RunNotFoundError(f"{path}: is not a run directory (it has neither launch.json nor lock)")
-        return path
+        return path.resolve()
     return find_run(find_project().runs, ref)
 
 
@@ -384,7 +390,7 @@ def _part(content: dict[str, Any], name: str) -> dict[str, Any]:
 
 def table(rows: Iterable[Iterable[str]]) -> str:
     cells = ("".join(f"<td style='text-align:left'>{html.escape(cell)}</td>" for cell in row) for row in rows)
-    return f"<table>{''.join(f'<tr>{row}</tr>' for row in cells)}</table>"
+    return f"<table class='mathjax_ignore tex2jax_ignore'>{''.join(f'<tr>{row}</tr>' for row in cells)}</table>"
 
 
 def clock(unix: float | None) -> str:

@@ -120,8 +120,10 @@ class RunDir:
         return self.checkpoints / f"step-{step:06d}"
 
     def rank_logs(self, rank: int) -> list[Path]:
-        """Log files of a rank other than 0, oldest attempt first."""
-        return sorted(self.ranks.glob(f"*/attempt_*/{rank}/std*.log"))
+        """Log files of a rank other than 0 under the newest agent: torchrun makes a folder at each start."""
+        logs = sorted(self.ranks.glob(f"*/attempt_*/{rank}/std*.log"))
+        newest = max((log.parents[2] for log in logs), key=_written_at, default=None)
+        return [log for log in logs if log.parents[2] == newest]
 
 
 def is_run(path: Path) -> bool:
@@ -272,12 +274,16 @@ def _refuse_constant(name: str) -> NoReturn:
 # --- the lock -----------------------------------------------------------------------------------
 
 
-def acquire_lock(path: Path) -> int | None:
+def acquire_lock(path: Path, *, is_new: bool = False) -> int | None:
     """Take the run's lock and return its descriptor, or None if somebody holds it.
 
-    The lock lives as long as any copy of the descriptor does: hand it on with `pass_fds`.
+    The lock lives as long as any copy of the descriptor does: hand it on with `pass_fds`. A link is never followed.
+
+    Args:
+        path: the file, made if it is missing.
+        is_new: insist on making it: where others may write, too, whatever is there may be a trap.
     """
-    opened = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+    opened = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | (os.O_EXCL if is_new else os.O_NOFOLLOW), 0o644)
     try:  # where stdin is closed, `open` returns 0, which a child would replace by its own stdin
         descriptor = fcntl.fcntl(opened, fcntl.F_DUPFD_CLOEXEC, 3)
     finally:
@@ -344,7 +350,7 @@ class ProcessIdentity:
         """Read an identity back; None if a key is missing or of the wrong type."""
         try:
             return cls(int(content["pid"]), float(content["start_time"]), str(content["boot_id"]), str(content["host"]))
-        except (KeyError, TypeError, ValueError):
+        except (KeyError, TypeError, ValueError, OverflowError):
             return None
 
     def to_json(self) -> dict[str, Any]:

@@ -217,7 +217,7 @@ def _parse(path: Path, data: bytes) -> ast.Module:
     except UnicodeDecodeError as error:
         line = error.object[: error.start].count(b"\n") + 1
         raise ScriptError(f"{path}:{line}: not Python: byte {error.start} is not {error.encoding}") from None
-    except ValueError as error:  # NUL bytes, up to Python 3.11
+    except (ValueError, LookupError) as error:  # NUL bytes, up to Python 3.11; `# coding: hex`, which is no text
         raise ScriptError(f"{path}:1: not Python: {error}") from None
     except (RecursionError, MemoryError):
         raise NotPlainError(f"{path}:1: nested too deeply to be read; {PLAIN}") from None

@@ -5,9 +5,14 @@ import sys
 import time
 from collections import deque
 from collections.abc import Iterable, Sequence
+from pathlib import Path
 from typing import Any
 
+from nbtools.clean import CACHE, Item, Kept, Plan, leftovers
+from nbtools.failure import Failure
+from nbtools.report import plural, size
 from nbtools.run import Run, clock
+from nbtools.storage import num_bytes_in, survey
 from nbtools.tail import Tail, clean
 
 _QUIET_INTERVAL_S = 10.0
@@ -41,21 +46,66 @@ def print_run(summary: dict[str, Any]) -> None:
     code = "" if summary["returncode"] is None else f" (exit code {summary['returncode']})"
     facts: list[tuple[str, Any]] = [
         ("run", summary["id"]),
-        ("state", f"{summary['state']}{code}"),
+        ("state", f"{summary['state']} {summary['waiting_for']}".rstrip() + code),
+        ("restarts", summary["restarts"] or None),
         ("script", summary["script"]),
         ("started", clock(summary["started_at"])),
         ("ended", clock(summary["ended_at"])),
-        ("resumed", summary["parent"]),
+        ("origin", summary["origin"]),
         ("step", _steps(summary["step"], summary["total_steps"])),
         *((name, _number(value)) for name, value in summary["metrics"].items()),
-        ("checkpoints", " ".join(checkpoint["name"] for checkpoint in summary["checkpoints"])),
+        ("checkpoints", " ".join(f"{saved['name']}{' (best)' * saved['best']}" for saved in summary["checkpoints"])),
         *((f"rank {rank['rank']}", f"step {rank['step']}, {rank['phase']}") for rank in summary["ranks"]),
     ]
     print_table([(name, str(value)) for name, value in facts if value not in (None, "")])
-    failure = summary["failure"]
+    for laggard in summary["laggards"]:
+        print(cleaned(laggard["message"]))
+    for found in summary.get("stacks", ()):
+        print(f"\n--- rank {found['rank']} (pid {found['pid']})\n{cleaned(found['text'])}")
+    failure = Failure.from_json(summary["failure"])
     if failure is not None:
-        who = "" if failure["rank"] is None else f"rank {failure['rank']}: "
-        print(cleaned(f"\n{who}{failure['message']}\n{failure['traceback'] or ''}").rstrip())
+        headline, *lines = [*failure.lines, *failure.other_lines]
+        told = [headline, *(f"  {line}" for line in lines), "", failure.traceback or ""]
+        print(cleaned("\n" + "\n".join(told)).rstrip())
+
+
+def print_stored(runs: Path) -> None:
+    """Print what every run takes of the disk, and how to make room."""
+    stored = survey(runs)
+    rows = [("RUN", "STATE", "ENDED", "SIZE", "CHECKPOINTS")]
+    for run in stored:
+        ended = clock(run.since) if run.state is not None and run.state.is_final else ""
+        sizes = size(run.num_bytes), size(run.checkpoint_bytes)
+        rows.append((run.path.name, str(run.state or run.obstacle), ended, *sizes))
+    total, checkpoints = sum(run.num_bytes for run in stored), sum(run.checkpoint_bytes for run in stored)
+    rows.append(("total", plural(len(stored), "run"), "", size(total), size(checkpoints)))
+    print_table(rows)
+    rest = sum(item.num_bytes for item in leftovers(runs))
+    print(f"cache of tokenized texts: {size(num_bytes_in(runs / CACHE))}; left over: {size(rest)}")
+    print(
+        "nothing is removed; name what may go: RUN..., --older-than 30d, --state FAILED (runs that have ended),\n"
+        "--checkpoints (of runs: but the newest, the best, and where others went on), --cache. You are asked first."
+    )
+
+
+def print_plan(plan: Plan) -> None:
+    """Print what would go, and what was asked for and stays."""
+    rows = [(str(item.path.relative_to(plan.runs)), item.what, size(item.num_bytes)) for item in plan.items]
+    print_table(
+        [*rows, (f"total: {plural(len(rows), 'item')}", "", size(plan.num_bytes))] if rows else [["nothing fits"]]
+    )
+    _print_kept(plan.kept)
+
+
+def print_removed(gone: Sequence[Item], kept: Iterable[Kept]) -> None:
+    """Print what was removed, and what stays although it was in the plan."""
+    _print_kept(kept)
+    print(f"removed {plural(len(gone), 'item')}, {size(sum(item.num_bytes for item in gone))}")
+
+
+def _print_kept(kept: Iterable[Kept]) -> None:
+    for name, why in kept:
+        print(cleaned(f"{name} stays: {why}"))
 
 
 def follow(run: Run, num_lines: int) -> None:
@@ -100,7 +150,7 @@ def watch(run: Run, refresh_s: float = 1.0) -> None:
 def status_line(run: Run) -> str:
     """Say in one line what the run is doing: state, share done, step, losses, time left."""
     state, step, total = run.state, run.step, run.total_steps
-    parts = [f"{run.id} {state}"]
+    parts = [f"{run.id} {state} {run.waiting_for}".rstrip()]
     if total:
         done = min(step / total, 1.0)
         parts.append(f"{'█' * round(20 * done):░<20} {done:4.0%}")

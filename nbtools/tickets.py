@@ -60,7 +60,7 @@ def take(run: RunDir, gpus: Sequence[int], devices: Sequence[str]) -> tuple[Path
         hidden = folder / f".{path.name}.{os.getpid()}"
         with contextlib.suppress(FileNotFoundError):
             hidden.unlink()
-        descriptor = acquire_lock(hidden)
+        descriptor = acquire_lock(hidden, is_new=True)
         assert descriptor is not None, "nobody else knows this name"
         try:
             content = {"format": 1, "run": str(run.path), "gpus": list(gpus), "devices": list(devices)}

@@ -7,6 +7,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Generator, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -65,6 +66,40 @@ def pytest_make_collect_report() -> Generator[None, pytest.CollectReport, pytest
     if NO_SKIP:
         _forbid_skip(report)
     return report
+
+
+# --- what Python reports to an auditor ------------------------------------------------------------
+
+Event = tuple[str, tuple[Any, ...]]
+
+
+@functools.cache
+def _watchers() -> list[Callable[[Event], None]]:
+    """Install an audit hook that does nothing until somebody watches: it can never be removed again."""
+    watchers: list[Callable[[Event], None]] = []
+
+    def hook(event: str, arguments: tuple[Any, ...]) -> None:
+        for watch in watchers:
+            watch((event, arguments))
+
+    sys.addaudithook(hook)
+    return watchers
+
+
+@pytest.fixture(scope="session")
+def audited() -> Callable[[], AbstractContextManager[list[Event]]]:
+    """Note every event that Python reports to an auditor meanwhile: code that runs, files, processes, connections."""
+
+    @contextmanager
+    def watch() -> Iterator[list[Event]]:
+        happened: list[Event] = []
+        _watchers().append(happened.append)
+        try:
+            yield happened
+        finally:
+            _watchers().remove(happened.append)
+
+    return watch
 
 
 # --- runs on torch-free programs ------------------------------------------------------------------

@@ -187,6 +187,7 @@ def test_the_public_surface_is_this_list() -> None:
         "launch",
         "preflight",
         "read_script",
+        "resume",
         "runs",
         "write_script",
     ]

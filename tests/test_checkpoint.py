@@ -1,6 +1,7 @@
 """Checkpoints: whole or absent, every byte checked, nothing executed, the run goes on without a disk."""
 
 import contextlib
+import hashlib
 import json
 import math
 import random
@@ -13,10 +14,13 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 from transformers import ModernBertConfig, ModernBertForMaskedLM
 
 from nbtools.checkpoints import checkpoints_in, newest_verified
 from nbtools.errors import CheckpointError
+from nbtools.rundir import write_json
 from nbtools.training import checkpoint
 from nbtools.training.checkpoint import Progress
 
@@ -109,6 +113,75 @@ def test_only_the_newest_are_kept(folder: Path, model: ModernBertForMaskedLM) ->
         if thread.name == "prune":  # removes beside the training
             thread.join()
     assert sorted(entry.name for entry in folder.iterdir()) == ["step-000010", "step-000100"]
+
+
+def test_the_best_are_kept_beside_the_newest(folder: Path, model: ModernBertForMaskedLM) -> None:
+    for step, loss in ((2, 3.0), (4, 1.0), (6, math.nan), (8, 2.0), (10, 4.0)):
+        save(folder, model, step, metrics={"eval/loss": loss}, keep_last=1, keep_best=1)
+    assert [listed.step for listed in checkpoints_in(folder)] == [4, 10]
+
+
+def test_a_recipe_may_prefer_another_metric_and_the_greater_value(folder: Path, model: ModernBertForMaskedLM) -> None:
+    for step, accuracy in ((2, 0.5), (4, 0.9), (6, 0.7), (8, math.inf)):
+        metrics = {"eval/loss": float(step), "eval/accuracy": accuracy}
+        save(
+            folder,
+            model,
+            step,
+            metrics=metrics,
+            keep_last=1,
+            keep_best=1,
+            best_by="eval/accuracy",
+            lower_is_better=False,
+        )
+    assert [listed.step for listed in checkpoints_in(folder)] == [4, 8]
+
+
+LOSSES = st.none() | st.sampled_from([math.nan, math.inf, -math.inf]) | st.integers(0, 5).map(float)
+PRUNED = settings(max_examples=150, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
+
+
+@PRUNED
+@given(
+    saved=st.dictionaries(st.integers(1, 30), st.tuples(LOSSES, st.booleans()), min_size=1, max_size=8),
+    later=st.integers(0, 3),
+    keep_last=st.integers(1, 4),
+    keep_best=st.integers(0, 3),
+)
+def test_pruning_keeps_the_newest_and_the_best_and_never_loses_the_last_that_verifies(
+    tmp_path_factory: pytest.TempPathFactory,
+    saved: dict[int, tuple[float | None, bool]],
+    later: int,
+    keep_last: int,
+    keep_best: int,
+) -> None:
+    folder = tmp_path_factory.mktemp("pruned")
+    steps = sorted(saved)
+    written = steps[max(0, len(steps) - 1 - later)]  # what was saved just now; later ones are an older attempt's
+    for step, (loss, is_damaged) in saved.items():
+        content = b"damaged" if is_damaged and step != written else b"state"
+        made(folder, step, {} if loss is None else {"eval/loss": loss}, content)
+    newest_before, _ = newest_verified(folder)
+    checkpoint.prune(folder, written, keep_last, keep_best)
+    left = [listed.step for listed in checkpoints_in(folder)]
+    older = [step for step in steps if step <= written]
+    measured = [(loss, -step) for step in older if (loss := saved[step][0]) is not None and math.isfinite(loss)]
+    best = {-step for _, step in sorted(measured)[:keep_best]}
+    assert set(left) == {*older[-keep_last:], *best, *(step for step in steps if step > written)}
+    assert newest_verified(folder)[0] == newest_before
+    assert newest_before is not None
+    checkpoint.prune(folder, written, keep_last, keep_best)
+    assert [listed.step for listed in checkpoints_in(folder)] == left
+
+
+def made(folder: Path, step: int, metrics: dict[str, float], content: bytes) -> None:
+    """A checkpoint without torch; it verifies if its content is `state`."""
+    path = folder / f"step-{step:06d}"
+    path.mkdir()
+    (path / "state.pt").write_bytes(content)
+    files = {"state.pt": {"bytes": len(b"state"), "sha256": hashlib.sha256(b"state").hexdigest()}}
+    said = {name: checkpoint.json_number(value) for name, value in metrics.items()}
+    write_json(path / "manifest.json", {"step": step, "time": 1.0, "metrics": said, "files": files})
 
 
 def test_damaged_later_checkpoints_never_push_out_the_one_that_verifies(

@@ -15,6 +15,7 @@ from nbtools.training.data import (
     Masking,
     SampleOrder,
     TokenizedText,
+    epoch_order,
     evaluation_batches,
     load,
     open_tokenized,
@@ -163,9 +164,27 @@ def test_an_order_resumed_in_the_middle_of_an_epoch_goes_on_where_it_stopped() -
     assert steps(10, 2, 1, 4, epoch=0, position=16) == steps(12, 2, 1, 4)[2:]
 
 
-def test_another_world_size_goes_on_with_the_same_samples() -> None:
-    rest = [sample for step in steps(4, 1, 1, 8, epoch=1, position=16) for sample in step]
-    assert sorted(sample for step in steps(8, 2, 1, 2, epoch=1, position=16) for sample in step) == sorted(rest)
+@pytest.mark.parametrize("done", [0, 1, 3, 4, 6])  # four steps of twelve make an epoch
+@pytest.mark.parametrize("after", [(1, 2, 6), (2, 1, 6), (2, 3, 2), (3, 4, 1), (6, 1, 2)])
+@pytest.mark.parametrize("before", [(1, 1, 12), (2, 3, 2), (3, 1, 4)])
+def test_another_world_size_takes_up_the_same_samples_at_the_same_step(
+    before: tuple[int, int, int], after: tuple[int, int, int], done: int
+) -> None:
+    straight = steps(10, *before)
+    assert straight[done:] == steps(10 - done, *after, epoch=done // 4, position=done % 4 * 12)
+
+
+@pytest.mark.parametrize("before", [1, 2, 3])
+@pytest.mark.parametrize("after", [1, 2, 3])
+def test_another_number_of_samples_per_step_skips_and_repeats_none(before: int, after: int) -> None:
+    used = [sample for step in steps(2, before, 1, 4) for sample in step]
+    rest = steps((50 - len(used)) // (4 * after), after, 1, 4, epoch=0, position=len(used))
+    order = epoch_order(3, 0, 50).tolist()
+    assert sorted(used) == sorted(order[: len(used)])
+    for number, step in enumerate(rest):
+        start = len(used) + number * 4 * after
+        assert step == sorted(order[start : start + 4 * after])
+    assert 50 - len(used) - sum(map(len, rest)) < 4 * after, "only what is too little for a step is left out"
 
 
 def test_fewer_samples_than_one_step_needs_is_an_error() -> None:

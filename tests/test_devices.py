@@ -10,7 +10,7 @@ import psutil
 import pytest
 
 from nbtools import devices as module
-from nbtools.devices import Holder, devices, driver_version, gpu_use, num_cores
+from nbtools.devices import Holder, cuda_version, devices, driver_version, gpu_use, num_cores
 
 
 class NVML:
@@ -58,6 +58,9 @@ class NVML:
     def nvmlSystemGetDriverVersion(self) -> str:
         return "580.1"
 
+    def nvmlSystemGetCudaDriverVersion_v2(self) -> int:
+        return 12_080
+
 
 @pytest.fixture
 def two_gpus(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -73,6 +76,35 @@ def test_gpus_are_listed_with_memory_and_holders(two_gpus: None) -> None:
     me = psutil.Process()
     assert second.holders == (Holder(os.getpid(), me.name(), me.username(), None),)
     assert driver_version() == "580.1"
+
+
+def test_the_newest_cuda_version_is_the_drivers(two_gpus: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert cuda_version() == (12, 8)
+
+    def unknown(self: NVML) -> int:
+        raise NVML.NVMLError
+
+    monkeypatch.setattr(NVML, "nvmlSystemGetCudaDriverVersion_v2", unknown)
+    assert cuda_version() is None
+
+
+def test_a_holder_is_named_by_its_run_and_the_caller_as_itself(two_gpus: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    environment = {**os.environ, "NBTOOLS_RUN_ID": "2026-01-31_142233_tiny"}
+    with subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE, env=environment) as other:
+
+        def running(self: NVML, handle: int) -> list[Any]:
+            return [SimpleNamespace(pid=pid, usedGpuMemory=3 * 2**29) for pid in (other.pid, os.getpid())]
+
+        monkeypatch.setattr(NVML, "nvmlDeviceGetComputeRunningProcesses", running)
+        theirs, own = devices()[0].holders
+        other.communicate(b"\n")
+    owner = psutil.Process().username()
+    assert str(theirs) == f"another run of nbtools: 2026-01-31_142233_tiny (pid {other.pid}, {owner}, 1.5 GiB)"
+    assert (theirs.is_caller, own.is_caller) == (False, True)
+    assert str(own) == f"this very process (pid {os.getpid()}, {owner}, 1.5 GiB)"
+    kernel = SimpleNamespace(IPKernelApp=SimpleNamespace(initialized=lambda: True))
+    monkeypatch.setitem(sys.modules, "ipykernel.kernelapp", kernel)
+    assert str(own).startswith("this notebook's kernel (pid")
 
 
 @pytest.mark.parametrize(
@@ -100,7 +132,7 @@ def test_use_has_what_the_device_tells_and_no_more(two_gpus: None) -> None:
 
 def test_without_a_driver_there_are_no_gpus_and_no_error(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "_nvml", lambda: None)
-    assert (devices(), driver_version(), gpu_use()) == ([], None, [])
+    assert (devices(), driver_version(), cuda_version(), gpu_use()) == ([], None, None, [])
 
 
 def test_asking_for_gpus_for_real_never_raises_and_imports_no_torch() -> None:

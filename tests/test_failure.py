@@ -1,19 +1,42 @@
-"""Finding the first failure in what torchrun and the ranks leave behind."""
+"""The failure card: the first failure in what torchrun and the ranks leave behind, its cause, and how it is shown."""
 
 import json
+import math
+import os
+import re
+import signal
+import sys
+import time
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+import nbtools as nt
+from nbtools.errors import RunFailed
 from nbtools.failure import Failure, first_failure, was_told_to_stop
+from nbtools.notebook import cards
+from nbtools.processes import members
+from nbtools.project import Project
+from nbtools.run import Run, RunState
 from nbtools.rundir import RunDir, write_json
+from nbtools.terminal import print_run
+
+PROGRAMS = Path(__file__).parent / "programs"
+Start = Callable[..., Run]
 
 
 @pytest.fixture
 def run(tmp_path: Path) -> RunDir:
-    made = RunDir(tmp_path)
-    made.ranks.mkdir()
+    made = RunDir(tmp_path / "runs" / "r")
+    made.ranks.mkdir(parents=True)
     return made
+
+
+def beat(run: RunDir, rank: int, step: int, phase: str = "forward", pid: int = 1, **more: Any) -> None:
+    content = {"rank": rank, "pid": pid, "host": "h", "step": step, "phase": phase, "time": 5.0}
+    write_json(run.heartbeat(rank), {**content, **more})
 
 
 def block(index: int, rank: int, code: int, pid: int, error_file: str = "<N/A>", host: str = "node-3.cluster") -> str:
@@ -31,10 +54,10 @@ def summary(*others: str, root: str) -> str:
     return f"{line}Failures:\n{failures}{line}Root Cause (first observed failure):\n{root}{'=' * 60}\n"
 
 
-def error_file(run: RunDir, message: str) -> str:
-    path = run.ranks / "attempt_0" / "error.json"
+def error_file(run: RunDir, message: str, traceback: str = "Traceback…") -> str:
+    path = run.ranks / "attempt_0" / f"{len(list(run.ranks.glob('attempt_0/*')))}.error.json"
     path.parent.mkdir(exist_ok=True)
-    path.write_text(json.dumps({"message": {"message": message, "extraInfo": {"py_callstack": "Traceback…"}}}))
+    path.write_text(json.dumps({"message": {"message": message, "extraInfo": {"py_callstack": traceback}}}))
     return str(path)
 
 
@@ -42,10 +65,13 @@ def test_the_rank_that_torchrun_had_to_close_is_not_the_first_although_torchrun_
     echo = block(0, 1, 1, 101, error_file(run, "RuntimeError: Connection closed by peer"))
     closing = "W0101 api.py:1028] Sending process 101 closing signal SIGTERM\n"
     run.log.write_text(closing + summary(block(1, 0, -9, 100), root=echo))
-    write_json(run.heartbeat(0), {"rank": 0, "step": 12})
-    assert first_failure(run, 1, "here") == Failure(
-        0, "node-3.cluster", -9, "SIGKILL", "killed by SIGKILL at step 12", None
-    )
+    beat(run, 0, step=12)
+    found = first_failure(run, 1, "here")
+    assert (found.rank, found.host, found.exitcode, found.signal) == (0, "node-3.cluster", -9, "SIGKILL")
+    assert found.message.startswith("killed by SIGKILL at step 12: ")
+    assert (found.step, found.traceback) == (12, None)
+    lost = "another rank was lost (RuntimeError: Connection closed by peer)"
+    assert found.others == [{"rank": 1, "exitcode": 1, "signal": None, "message": lost}]
 
 
 def test_of_ranks_that_ended_together_the_one_killed_is_the_cause_and_the_exception_its_echo(run: RunDir) -> None:
@@ -68,7 +94,7 @@ def test_an_error_file_elsewhere_is_not_read(run: RunDir, tmp_path: Path) -> Non
 
 def test_a_machine_without_a_qualified_name_is_named_as_the_supervisor_knows_it(run: RunDir) -> None:
     run.log.write_text(summary(root=block(0, 0, -9, 100, host="localhost")))
-    assert first_failure(run, 1, "here").headline == "rank 0 on here: killed by SIGKILL"
+    assert first_failure(run, 1, "here").headline.startswith("rank 0 on here: killed by SIGKILL")
 
 
 def test_torchruns_own_exception_is_told_where_no_rank_failed(run: RunDir) -> None:
@@ -98,6 +124,18 @@ def test_what_is_no_failure_reads_as_none(content: object) -> None:
     assert Failure.from_json(content) is None
 
 
+def test_a_failure_is_read_back_as_it_was_written_also_by_an_older_nbtools() -> None:
+    others = [{"rank": 1, "exitcode": -15, "signal": "SIGTERM", "message": "closed"}]
+    known = Failure(0, "h", 1, None, "boom", "Traceback…", "a.py:1 in f", "Lower it.", 40, math.inf, others)
+    assert Failure.from_json(json.loads(json.dumps(known.to_json(), allow_nan=False))) == known
+    old = {"rank": 1, "host": "h", "exitcode": -9, "signal": "SIGKILL", "message": "killed", "traceback": None}
+    assert Failure.from_json(old) == Failure(1, "h", -9, "SIGKILL", "killed")
+    broken = {"message": "m", "rank": True, "step": "7", "loss": "x", "others": [3, {"rank": 1}], "traceback": 5}
+    assert Failure.from_json({**broken, "exitcode": 10**400}) == Failure(
+        None, None, None, None, "m", others=[{"rank": 1}]
+    )
+
+
 TRACEBACK = """\
 Traceback (most recent call last):
   File "train.py", line 9, in <module>
@@ -122,3 +160,444 @@ def test_an_exception_that_was_survived_is_not_the_reason_of_an_exit(run: RunDir
     failure = first_failure(run, 1, "here")
     assert failure.traceback is None
     assert "RuntimeError" not in failure.message
+
+
+# --- attempts ---------------------------------------------------------------------------------------
+
+
+def test_only_the_last_attempt_counts_in_the_log_and_among_the_ranks_logs(run: RunDir) -> None:
+    for name, error in (("zz_first", "ValueError: the first"), ("aa_second", "KeyError: 'the second'")):
+        log = run.ranks / name / "attempt_0" / "1" / "stderr.log"
+        log.parent.mkdir(parents=True)
+        log.write_text(TRACEBACK.replace("RuntimeError: two lines", error))
+        age_s = 5 if name == "zz_first" else 0
+        os.utime(run.ranks / name, (time.time() - age_s, time.time() - age_s))
+    run.log.write_text(summary(root=block(0, 0, -9, 100)))
+    since = run.log.stat().st_size
+    with run.log.open("a") as file:
+        file.write(summary(root=block(0, 1, 1, 201, "<N/A>")))
+    found = first_failure(run, 1, "here", since=since)
+    assert (found.rank, found.message) == (1, "exited with code 1: KeyError: 'the second'")
+    assert found.others == []
+    end = run.log.stat().st_size
+    assert first_failure(run, 3, "here", since=end).message == "exited with code 3 without a word (sys.exit?)"
+
+
+# --- the ranks ----------------------------------------------------------------------------------------
+
+
+def test_of_exceptions_of_the_same_moment_the_one_that_lost_its_peer_is_the_echo(run: RunDir) -> None:
+    echo = block(0, 0, 1, 100, error_file(run, "RuntimeError: Connection closed by peer [127.0.0.1]:48812"))
+    run.log.write_text(summary(block(1, 1, 1, 101, error_file(run, "ValueError: boom")), root=echo))
+    found = first_failure(run, 1, "here")
+    assert (found.rank, found.message) == (1, "ValueError: boom")
+    assert found.others[0]["message"].startswith("another rank was lost (")
+
+
+def test_an_exception_that_was_recorded_counts_more_than_a_crash_while_leaving(run: RunDir) -> None:
+    run.log.write_text(summary(root=block(0, 0, -6, 100, error_file(run, "ValueError: boom"))))
+    found = first_failure(run, 1, "here")
+    assert (found.message, found.signal) == ("ValueError: boom", "SIGABRT")
+
+
+def test_the_other_ranks_are_told_in_their_order_those_that_ended_in_order_too(run: RunDir) -> None:
+    closing = "".join(f"W0101 api.py:1028] Sending process {pid} closing signal SIGTERM\n" for pid in (100, 102, 103))
+    others = [block(0, 2, -15, 102), block(1, 3, -9, 103)]
+    run.log.write_text(closing + summary(*others, root=block(0, 1, 7, 101)))
+    beat(run, 0, step=4, phase="done", pid=100)
+    beat(run, 1, step=3, pid=101)
+    found = first_failure(run, 1, "here")
+    assert (found.rank, found.exitcode, found.step) == (1, 7, 3)
+    assert found.other_lines == [
+        "rank 0: closed by torchrun, ended in order",
+        "rank 2: closed by torchrun (SIGTERM)",
+        "rank 3: closed by torchrun (SIGKILL)",
+    ]
+
+
+# --- how far, and where -------------------------------------------------------------------------------
+
+
+def test_the_last_step_and_loss_come_from_the_heartbeat_and_the_metrics(run: RunDir) -> None:
+    run.log.write_text(summary(root=block(0, 1, 7, 101)))
+    assert first_failure(run, 1, "here").progress == ""
+    rows = [{"step": 1200, "train/loss": 2.3456}, {"step": 1240, "eval/loss": 9.0}]
+    run.metrics.write_text("".join(json.dumps(row) + "\n" for row in rows) + '{"step": 12')
+    assert first_failure(run, 1, "here").progress == "last step 1,240, train/loss 2.346"
+    beat(run, 1, step=1243)
+    assert first_failure(run, 1, "here").step == 1243
+    run.metrics.write_text('{"step": 1, "loss": "NaN"}\n')
+    assert first_failure(run, 1, "here").progress == "last step 1,243, train/loss nan"
+
+
+def test_the_frame_of_the_training_code_stands_before_the_traceback(run: RunDir) -> None:
+    project = run.path.parent.parent
+    raw = TRACEBACK.replace('"train.py", line 9', f'"{project}/scripts/toy.py", line 9')
+    run.log.write_text(summary(root=block(0, 0, 1, 100, error_file(run, "RuntimeError: two lines", raw))))
+    found = first_failure(run, 1, "here")
+    assert found.where == 'scripts/toy.py:9 in <module>: raise RuntimeError("two lines")'
+    assert found.traceback == raw
+
+
+# --- causes in words ----------------------------------------------------------------------------------
+
+TIMED_OUT = "RuntimeError: [/pytorch/gloo/unbound_buffer.cc:78] Timed out waiting 600000ms for recv operation"
+
+
+def test_a_timeout_names_the_rank_that_was_waited_for(run: RunDir) -> None:
+    run.log.write_text(summary(root=block(0, 0, 1, 100, error_file(run, TIMED_OUT))))
+    assert first_failure(run, 1, "h").message == f"waited 10 min for another rank ({TIMED_OUT})"
+    beat(run, 0, step=40, phase="backward")
+    beat(run, 1, step=40, phase="backward")
+    beat(run, 2, step=40, phase="forward")
+    beat(run, 3, step=41, phase="data")
+    found = first_failure(run, 1, "h")
+    assert found.message == f"waited 10 min for rank 2, which was in forward at step 40 ({TIMED_OUT})"
+    assert found.advice is not None
+    assert "collective_timeout_min" in found.advice
+
+
+def test_nccls_watchdog_is_a_timeout_although_it_ends_in_a_signal(run: RunDir) -> None:
+    watchdog = (
+        "[rank0]:[E1121 13:00:00.1 ProcessGroupNCCL.cpp:633] [Rank 0] Watchdog caught collective operation timeout: "
+        "WorkNCCL(SeqNum=5, OpType=ALLREDUCE, Timeout(ms)=600000) ran for 600028 milliseconds before timing out.\n"
+    )
+    run.log.write_text(watchdog + summary(root=block(0, 0, -6, 100)))
+    beat(run, 0, step=40, phase="collective")
+    beat(run, 1, step=39, phase="data")
+    message = "killed by SIGABRT at step 40: waited 10 min for rank 1, which was in data at step 39"
+    assert first_failure(run, 1, "h").message == message
+
+
+def memory_row(share: float | None) -> str:
+    total = 2**40
+    used = {} if share is None else {"memory_used_bytes": int(share * total), "memory_total_bytes": total}
+    return json.dumps({"time": time.time(), "gpus": [], **used}) + "\n"
+
+
+@pytest.mark.parametrize(
+    ("shares", "words"),
+    [
+        ([], "from outside (kill -9,"),
+        ([None], "from outside (kill -9,"),
+        ([0.5, 0.89], "from outside (kill -9,"),
+        ([0.5, 0.96, 0.4], "most likely the host ran out of memory: 983.0 of 1024.0 GiB in use"),
+        ([0.96] + 30 * [0.4], "from outside (kill -9,"),  # long ago
+    ],
+)
+def test_a_kill_is_the_hosts_lack_of_memory_only_where_memory_was_short(
+    run: RunDir, shares: list[float | None], words: str
+) -> None:
+    run.log.write_text(summary(root=block(0, 1, -9, 101)))
+    run.system.write_text("".join(map(memory_row, shares)))
+    assert first_failure(run, 1, "h").message.startswith(f"killed by SIGKILL: {words}")
+    assert ("most likely" in first_failure(run, -9, "h").message) == ("most likely" in words)  # the agent itself
+
+
+def test_a_killed_loader_worker_is_a_matter_of_memory_too(run: RunDir) -> None:
+    error = "RuntimeError: DataLoader worker (pid 8210) is killed by signal: Killed. "
+    run.log.write_text(summary(root=block(0, 0, 1, 100, error_file(run, error))))
+    assert first_failure(run, 1, "h").message.startswith("a DataLoader worker died (RuntimeError")
+    run.system.write_text(memory_row(0.96))
+    assert "died: most likely the host ran out of memory: 983.0 of" in first_failure(run, 1, "h").message
+
+
+BROKEN_CONNECTION = """\
+Traceback (most recent call last):
+  File "/p/scripts/toy.py", line 16, in <module>
+    for batch in loader:
+  File "/e/site-packages/torch/utils/data/dataloader.py", line 1291, in _try_get_data
+    data = self._data_queue.get(timeout=timeout)
+  File "/usr/lib/python3.11/multiprocessing/connection.py", line 395, in _recv
+    chunk = read(handle, remaining)
+ConnectionResetError: [Errno 104] Connection reset by peer
+"""
+
+
+def test_a_loader_workers_death_is_told_also_where_torch_noticed_only_its_connection(run: RunDir) -> None:
+    error = BROKEN_CONNECTION.splitlines()[-1]
+    run.log.write_text(summary(root=block(0, 0, 1, 100, error_file(run, error, BROKEN_CONNECTION))))
+    found = first_failure(run, 1, "h")
+    assert found.message == f"a DataLoader worker died ({error})"
+    assert found.where == "/p/scripts/toy.py:16 in <module>: for batch in loader:"
+
+
+# --- real faults --------------------------------------------------------------------------------------
+
+
+def agent(*script_and_args: str | Path, nproc: int = 2) -> list[str | Path]:
+    return [sys.executable, PROGRAMS / "fake_agent.py", f"--nproc-per-node={nproc}", *script_and_args]
+
+
+def failed(run: Run, timeout_s: float = 120) -> Failure:
+    assert run.wait(timeout_s=timeout_s, check=False) is RunState.FAILED
+    assert run.failure is not None
+    return run.failure
+
+
+def eventually(condition: Callable[[], object], within_s: float = 60) -> None:
+    deadline = time.monotonic() + within_s
+    while not condition():
+        assert time.monotonic() < deadline, "it did not happen in time"
+        time.sleep(0.02)
+
+
+LIMITED = """\
+import resource
+
+def load():
+    return bytearray(4 << 30)
+
+resource.setrlimit(resource.RLIMIT_AS, (2 << 30, 2 << 30))
+load()
+"""
+
+
+def test_a_limit_of_the_process_is_told_as_such_with_the_line_that_asked_for_too_much(
+    supervised: Start, project: Project
+) -> None:
+    script = project.scripts / "limited.py"
+    script.write_text(LIMITED)
+    run = supervised(*agent(script, nproc=1))
+    found = failed(run)
+    assert (found.rank, found.exitcode) == (0, 1)
+    assert found.message == "the process could get no more memory (exited with code 1: MemoryError)"
+    assert found.where == "scripts/limited.py:4 in load: return bytearray(4 << 30)"
+    assert found.advice is not None
+    assert "ulimit -v" in found.advice
+    with pytest.raises(RunFailed) as error:
+        run.wait()
+    for part in (found.headline, f"at {found.where}", found.advice, str(run.files.log)):
+        assert part in str(error.value)
+
+
+@pytest.mark.parametrize("victim", [0, 1])
+def test_a_rank_killed_as_the_kernel_does_it_without_memory_is_told_as_that(supervised: Start, victim: int) -> None:
+    run = supervised(*agent(PROGRAMS / "fake_trainer.py"))
+    eventually(lambda: [rank.step >= 3 for rank in run.ranks] == [True, True])
+    with run.files.system.open("a") as file:
+        file.write(memory_row(0.95))
+    next(process for process in members(run.files) if process.environ().get("RANK") == str(victim)).kill()
+    found = failed(run)
+    assert (found.rank, found.signal) == (victim, "SIGKILL")
+    assert found.message.startswith(f"killed by SIGKILL at step {found.step}: most likely the host ran out of memory: ")
+    assert found.advice is not None
+    assert "batch_size" in found.advice
+    assert found.loss == run.metrics["train/loss"]
+
+
+DIES = """\
+import os, resource, signal, sys
+resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+
+def train():
+    os.kill(os.getpid(), signal.Signals[sys.argv[1]])
+
+train()
+"""
+
+
+@pytest.mark.parametrize(
+    ("name", "words", "is_told"),
+    [
+        ("SIGSEGV", "a segmentation fault in native code", True),
+        ("SIGABRT", "aborted by native code", True),
+        ("SIGBUS", "most likely shared memory", True),
+        ("SIGTERM", "asked to end from outside", False),
+        ("SIGUSR1", "", False),
+    ],
+)
+def test_signals_are_told_apart_in_words_with_the_line_where_python_knows_it(
+    supervised: Start, project: Project, monkeypatch: pytest.MonkeyPatch, name: str, words: str, is_told: bool
+) -> None:
+    monkeypatch.setenv("PYTHONFAULTHANDLER", "1")
+    script = project.scripts / "dies.py"
+    script.write_text(DIES)
+    found = failed(supervised(*agent(script, name, nproc=1)))
+    assert (found.rank, found.signal, found.exitcode) == (0, name, -signal.Signals[name])
+    assert found.message.startswith(f"killed by {name}: {words}" if words else f"killed by {name}")
+    assert (found.where == "scripts/dies.py:5 in train") == is_told
+    assert (found.traceback is not None) == is_told
+
+
+PEERS = """\
+import datetime, os, sys, time
+import torch
+import torch.distributed as dist
+from nbtools.rundir import RunDir, write_json
+
+def tell(step, phase):
+    content = {"rank": rank, "pid": os.getpid(), "host": "h", "step": step, "phase": phase, "time": time.time()}
+    write_json(RunDir(os.environ["NBTOOLS_RUN_DIR"]).heartbeat(rank), content)
+
+def train(fault):
+    for step in range(6):
+        tell(step, "forward")
+        if rank == 1 and step == 3:
+            if fault == "hangs":
+                time.sleep(600)
+            elif fault == "host":
+                torch.empty(10**15)
+            else:
+                raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB.")
+        tell(step, "collective")
+        dist.all_reduce(torch.ones(4), group=group)
+
+dist.init_process_group("gloo")
+dist.barrier()
+group = dist.new_group(timeout=datetime.timedelta(seconds=15))
+rank = dist.get_rank()
+train(sys.argv[1])
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("fault", "rank", "words", "where"),
+    [
+        (
+            "hangs",
+            0,
+            "waited 15 s for rank 1, which was in forward at step 3 (",
+            "dist.all_reduce(torch.ones(4), group",
+        ),
+        ("host", 1, "the process could get no more memory (", "torch.empty(10**15)"),
+        ("gpu", 1, "the GPU ran out of memory (", "raise torch.OutOfMemoryError"),
+    ],
+)
+def test_torchrun_what_happened_to_one_of_two_real_ranks_is_told_in_words(
+    project: Project, fault: str, rank: int, words: str, where: str
+) -> None:
+    script = project.scripts / "peers.py"
+    script.write_text(PEERS)
+    run = nt.launch(script, nproc_per_node=2, gpus=(), args=[fault])
+    found = failed(run, timeout_s=240)
+    assert (found.rank, found.exitcode, found.step) == (rank, 1, 3)
+    assert found.message.startswith(words)
+    assert re.match(rf"scripts/peers.py:\d+ in train: {re.escape(where)}", found.where or "")
+    assert (found.traceback or "").startswith("Traceback")
+    assert found.advice is not None
+    assert [other["rank"] for other in found.others] == [1 - rank]
+    eventually(lambda: not members(run.files))
+
+
+LOADS = """\
+import os, sys
+import torch
+from torch.utils.data import DataLoader, Dataset
+
+class Samples(Dataset):
+    def __len__(self):
+        return 10_000
+
+    def __getitem__(self, index):
+        if index == 17 and sys.argv[1] == "raises":
+            raise ValueError("bad sample 17")
+        if index == 17:
+            os.kill(os.getpid(), 9)
+        return torch.zeros(4)
+
+for batch in DataLoader(Samples(), 4, num_workers=2):
+    pass
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("fault", "message", "where"),
+    [
+        ("raises", "raised in a DataLoader worker (ValueError: bad sample 17)", "in __getitem__: raise ValueError"),
+        ("is killed", "a DataLoader worker died", "in <module>: for batch in DataLoader"),
+    ],
+)
+def test_the_cause_in_a_loader_worker_is_shown_and_no_worker_is_left(
+    supervised: Start, project: Project, fault: str, message: str, where: str
+) -> None:
+    script = project.scripts / "loads.py"
+    script.write_text(LOADS)
+    run = supervised(*agent(script, fault, nproc=1))
+    found = failed(run)
+    assert found.message.startswith(message)
+    assert re.match(rf"scripts/loads.py:\d+ {re.escape(where)}", found.where or "")
+    assert found.advice is not None
+    assert "num_workers" in found.advice
+    eventually(lambda: not members(run.files))
+
+
+def test_a_script_that_was_started_by_hand_tells_the_same_of_its_own_end(run: RunDir) -> None:
+    from nbtools.training.process import failure_of
+
+    beat(run, 0, step=7)
+    try:
+        raise MemoryError("no room")
+    except MemoryError as error:
+        found = failure_of(error, 0, run)
+    assert (found.rank, found.step) == (0, 7)
+    assert found.message == "the process could get no more memory (MemoryError: no room)"
+    assert (found.where or "").endswith('raise MemoryError("no room")')
+    echo = failure_of(RuntimeError("Connection closed by peer [127.0.0.1]:1"), 0, run)
+    assert (echo.rank, echo.exitcode) == (None, None)
+    assert echo.headline.startswith("another rank was lost (RuntimeError: Connection closed")
+
+
+# --- how it is shown ----------------------------------------------------------------------------------
+
+SHOWN = Failure(
+    *(1, "node7", 1, None, "the GPU ran out of memory (torch.OutOfMemoryError)", "Traceback…\n  deep\nthe error"),
+    where="scripts/toy.py:33 in train: loss.backward()",
+    advice="Lower batch_size.",
+    step=1240,
+    loss=2.3456,
+    others=[{"rank": 0, "exitcode": -15, "signal": "SIGTERM", "message": "closed by torchrun"}],
+)
+
+
+def test_the_card_shows_the_frame_first_and_folds_the_traceback_and_the_other_ranks() -> None:
+    shown = cards.failure(SHOWN, "/r/rank0.log")
+    parts = [
+        "rank 1 on node7: the GPU ran out of memory",
+        "at scripts/toy.py:33 in train: loss.backward()",
+        "last step 1,240, train/loss 2.346",
+        "Lower batch_size.",
+        "traceback</summary>",
+        "  deep\nthe error",
+        "1 other rank</summary>",
+        "rank 0: closed by torchrun",
+        "log: /r/rank0.log",
+    ]
+    places = [shown.find(part) for part in parts]
+    assert -1 not in places
+    assert places == sorted(places)
+    assert shown.count("<details>") == 2  # closed
+
+
+def test_the_card_shows_what_others_wrote_literally() -> None:
+    hostile = "<img src=x onerror=alert(1)>'\"\u202e"
+    other = {"rank": hostile, "message": hostile}
+    shown = cards.failure(Failure(1, hostile, 1, None, hostile, hostile, hostile, hostile, 1, 1.0, [other]), hostile)
+    assert "<img" not in shown
+    assert "\u202e" not in shown
+    assert shown.count(cards.literal(hostile)) == 8
+
+
+def test_the_terminal_shows_the_same_with_the_traceback_last(
+    project: Project, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run = RunDir.create(project.runs, "toy")
+    write_json(run.launch, {"name": "toy", "script": "/p/toy.py"})
+    run.lock.touch()
+    write_json(run.exit, {"returncode": 1, "stopped": False, "failure": SHOWN.to_json(), "time": 1.0})
+    summary = Run(run.path).summary()
+    assert summary["failure"] == SHOWN.to_json()
+    print_run(summary)
+    assert capsys.readouterr().out.endswith("""
+rank 1 on node7: the GPU ran out of memory (torch.OutOfMemoryError)
+  at scripts/toy.py:33 in train: loss.backward()
+  last step 1,240, train/loss 2.346
+  what to do: Lower batch_size.
+  rank 0: closed by torchrun
+
+Traceback…
+  deep
+the error
+""")

@@ -129,6 +129,15 @@ def server(project: Project) -> Iterator[Server]:
         started.end()
 
 
+ATTACH = """
+import json
+import nbtools as nt
+run = nt.Run.latest()
+curve = run.history["train/loss"]
+print(json.dumps([run.id, run.state, curve.steps.tolist(), curve.values.tolist()]))
+"""
+
+
 def launch_from(server: Server, kernel: str, steps: int) -> Run:
     script = Path(server.runtime).parent / "scripts" / "toy.py"
     run_id = server.execute(
@@ -160,14 +169,17 @@ def test_a_run_outlives_everything_that_happens_to_its_kernel_and_a_fresh_one_se
     assert goes_on(run)
 
     fresh = server.start_kernel()
-    attached = (
-        "import nbtools as nt; run = nt.Run.latest(); print(run.id, run.state, len(run.history['train/loss'].steps))"
-    )
-    name, state, num_rows = server.execute(fresh, attached).split()
+    name, state, steps, losses = json.loads(server.execute(fresh, ATTACH))
     assert (name, state) == (run.id, "RUNNING")
-    assert int(num_rows) >= 2
+    assert steps == list(range(1, len(steps) + 1)), "no step is missing, none stands twice"
+    here = run.history["train/loss"]
+    assert losses == here.values[: len(losses)].tolist(), "the same curve as in a process that looked from the start"
     assert server.execute(fresh, "print(run.stop())").startswith("stopped at step")
     assert run.state is RunState.STOPPED
+    *_, steps, losses = json.loads(server.execute(fresh, ATTACH))
+    whole = run.history["train/loss"]
+    assert (steps, losses) == (whole.steps.tolist(), whole.values.tolist())
+    assert steps[-1] == run.step
 
 
 def test_a_fresh_kernel_knows_the_true_end_of_a_run_that_failed_meanwhile(server: Server) -> None:

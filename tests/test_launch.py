@@ -23,10 +23,11 @@ from nbtools import readiness
 from nbtools.config import Launch
 from nbtools.devices import Device, Holder
 from nbtools.errors import LaunchError
-from nbtools.launch import child_environment, launch, preflight, resume, torchrun_command
+from nbtools.launch import child_environment, launch, preflight, torchrun_command
 from nbtools.processes import members
 from nbtools.project import Project
 from nbtools.recipes import RECIPES
+from nbtools.resuming import resume
 from nbtools.run import Run, RunState
 from nbtools.rundir import RunDir, write_json
 from nbtools.script import write_script
@@ -356,7 +357,10 @@ def test_a_run_is_resumed_from_its_newest_whole_checkpoint_with_its_own_argument
         assert run.info["args"] == [
             *("--max-steps", "50", "--seed", "1", "--resume-from", str(whole), "--max-steps", "60"),
         ]
-        assert run.info["resumed_from"] == {"run": parent.id, "checkpoint": "step-000010", "step": 10}
+        assert run.info["resumed_from"] == {
+            **{"run": parent.id, "checkpoint": "step-000010", "step": 10},
+            "changes": {"max_steps": [50, 60]},
+        }
         assert run.info["script"] == str(script)
         assert run.info["launch"]["nproc_per_node"] == 2
         assert run.files.script.read_bytes() == parent.script.read_bytes()
@@ -415,7 +419,8 @@ def test_torchrun_a_killed_rank_is_named_and_no_other_is_left(script: Path, vict
     assert run.wait(timeout_s=60, check=False) is RunState.FAILED
     assert run.failure is not None
     assert (run.failure.rank, run.failure.host, run.failure.signal) == (victim, socket.gethostname(), "SIGKILL")
-    assert "at step" in run.failure.headline
+    assert f"killed by SIGKILL at step {run.failure.step}: " in run.failure.headline
+    assert [other["rank"] for other in run.failure.others] == [1 - victim]
     eventually(lambda: not members(run.files))
 
 

@@ -4,6 +4,7 @@ import itertools
 import json
 import math
 import os
+import random
 import signal
 import subprocess
 import sys
@@ -371,6 +372,8 @@ def test_a_flipped_byte_costs_one_line_at_most(position: int) -> None:
     history = history_of(bytes(data))
     assert history.num_rows >= 98
     assert history.num_skipped <= 2  # a flip may make or break one newline
+    assert history.num_rows + history.num_skipped >= 99, "what is left out is counted"
+    assert {*range(49), *range(52, 100)} <= {step for step, _ in points(history)}, "what follows is read"
 
 
 def test_a_step_written_twice_counts_as_written_last() -> None:
@@ -502,6 +505,37 @@ def test_a_file_that_starts_over_replaces_the_curve_and_a_rotated_one_continues_
     os.truncate(path, len(row(15, loss=2.0)))
     history.follow(tail)
     assert points(history) == [(10, 1.0), (15, 2.0)]
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_no_step_is_missing_or_doubled_while_the_file_grows_is_rotated_and_truncated(tmp_path: Path, seed: int) -> None:
+    chance = random.Random(seed)
+    path = tmp_path / "m.jsonl"
+    history, tail = History(), Tail(path)
+    writer, num_rotated = path.open("ab", buffering=0), 0
+    for step in range(1, 200):
+        line = row(step, loss=float(step))
+        cut = chance.randrange(len(line))
+        writer.write(line[:cut])
+        if chance.random() < 0.3:
+            history.follow(tail)  # sees half a line
+        if chance.random() < 0.1:
+            history.follow(tail)
+            num_rotated += 1
+            path.rename(tmp_path / f"m.jsonl.{num_rotated}")  # the writer has it open still
+            writer.write(line[cut:])
+            writer.close()
+            writer = path.open("ab", buffering=0)
+            continue
+        writer.write(line[cut:])
+        if chance.random() < 0.05:
+            history.follow(tail)
+            os.truncate(path, 0)  # what was read stays
+    writer.close()
+    history.follow(tail)
+    assert num_rotated > 5
+    assert points(history) == [(step, float(step)) for step in range(1, 200)]
+    assert (history.num_rows, history.num_skipped) == (199, 0)
 
 
 def test_readers_in_other_threads_see_whole_series_while_the_history_grows() -> None:

@@ -2,6 +2,9 @@
 
 import json
 import os
+import signal
+import subprocess
+import sys
 import threading
 import time
 import warnings
@@ -10,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import nbformat
+import numpy as np
 import pytest
 from ipywidgets import HTML
 from nbclient import NotebookClient
@@ -17,8 +21,12 @@ from nbclient import NotebookClient
 from nbtools.notebook import cards
 from nbtools.notebook.facts import facts_of, log_of, pace, stamp_of
 from nbtools.notebook.panel import LivePlot
+from nbtools.notebook.plot import RunFigure
+from nbtools.notebook.view import view_of
 from nbtools.run import Failure, RankBeat, Run, RunState
-from nbtools.rundir import RunDir, acquire_lock, write_json
+from nbtools.rundir import ProcessIdentity, RunDir, acquire_lock, write_json
+from nbtools.stacks import RankStacks
+from nbtools.state import laggards
 
 HOSTILE = ["<img src=x onerror=alert(1)>", "</script><script>alert(1)</script>", r"$\frac{1}{2}$", "' onclick='x"]
 
@@ -62,6 +70,11 @@ class Folder:
     def beat(self, rank: int, step: int, phase: str = "forward", age_s: float = 0.0) -> None:
         content = {"rank": rank, "pid": 1, "host": "h", "step": step, "phase": phase, "time": time.time() - age_s}
         write_json(self.files.heartbeat(rank), content)
+
+    def restart(self, attempt: int, checkpoint: str | None, **failure: Any) -> None:
+        line = {"format": 1, "attempt": attempt, "time": time.time(), "checkpoint": checkpoint, "failure": failure}
+        with self.files.attempts.open("a") as file:
+            file.write(json.dumps(line) + "\n")
 
     def checkpoint(self, step: int, loss: float | None) -> None:
         folder = self.files.checkpoint(step)
@@ -299,12 +312,12 @@ def test_characters_that_would_hide_or_reorder_text_become_visible() -> None:
 def test_a_failure_names_the_rank_the_message_and_the_end_of_the_traceback(
     folder: Folder, show: Callable[..., LivePlot]
 ) -> None:
-    trace = "Traceback (most recent call last):\n" + "".join(f"  line {i}\n" for i in range(40)) + "ValueError: boom"
+    trace = "Traceback (most recent call last):\n" + "".join(f"  line {i}\n" for i in range(300)) + "ValueError: boom"
     folder.end(1, {"rank": 1, "host": "node7", "exitcode": 1, "message": "ValueError: boom", "traceback": trace})
     panel = show(folder)
     until(lambda: threads(panel) == [])
     shown = words(panel)
-    for part in ("Failed", "rank 1", "ValueError: boom", "line 39", "more lines above", str(folder.files.log)):
+    for part in ("Failed", "rank 1", "ValueError: boom", "line 299", "102 more lines above", str(folder.files.log)):
         assert part in shown
     assert "line 1\n" not in shown
 
@@ -357,22 +370,75 @@ def beats(*entries: tuple[int, str, float]) -> list[RankBeat]:
     return [RankBeat(rank, 1, "h", step, phase, 1000 - age) for rank, (step, phase, age) in enumerate(entries)]
 
 
-def late(*entries: tuple[int, str, float], is_running: bool = True) -> list[bool]:
-    shown = cards.ranks(beats(*entries), 1000.0, 0.5, is_running)
+def strip(found: list[RankBeat]) -> str:
+    return cards.ranks(found, laggards(found, 1000.0, 0.5), 1000.0, True)
+
+
+def late(*entries: tuple[int, str, float]) -> list[bool]:
+    shown = strip(beats(*entries))
     return ["silent" in chip for chip in shown.split("<span")[1:]]
 
 
 def test_the_laggard_is_named_and_not_those_who_wait_for_it() -> None:
     assert late((10, "collective", 30.0), (10, "forward", 31.0)) == [False, True]
     assert late((10, "collective", 30.0), (9, "collective", 31.0)) == [False, True]
-    assert late((10, "forward", 0.2), (10, "forward", 5.5)) == [False, False]
+    assert late((10, "forward", 0.2), (10, "forward", 3.5)) == [False, False]
     assert late((10, "checkpoint", 60.0), (10, "evaluation", 60.0)) == [False, False]
-    assert late((10, "forward", 600.0), is_running=False) == [False]
+
+
+def test_a_laggard_that_was_stopped_or_killed_is_told_as_such(folder: Folder, show: Callable[..., LivePlot]) -> None:
+    held = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"])
+    try:
+        held.send_signal(signal.SIGSTOP)
+        for rank in (0, 1):
+            folder.beat(rank, 40, "backward", age_s=60)
+        identity = ProcessIdentity.of(held.pid).to_json()
+        beat = {"rank": 1, "step": 40, "phase": "backward", "time": time.time() - 60}
+        write_json(folder.files.heartbeat(1), {**beat, **identity})
+        panel = show(folder)
+        until(lambda: ", stopped (state T)</b>" in words(panel))
+        assert words(panel).count("silent") == 1
+    finally:
+        held.kill()
+        held.wait()
+    until(lambda: ", gone</b>" in words(panel))
+
+
+def test_the_stacks_button_shows_every_rank_the_laggard_first_and_open(
+    supervised: Callable[..., Run], show: Callable[..., LivePlot]
+) -> None:
+    programs = Path(__file__).parent / "programs"
+    run = supervised(
+        sys.executable, programs / "fake_agent.py", "--nproc-per-node=2", programs / "hangs.py", "announce"
+    )
+    until(lambda: len(run.ranks) == 2, 60)
+    panel = LivePlot(run, refresh_s=0.05)
+    try:
+        until(lambda: "silent" in words(panel) and not panel._widgets.stacks.disabled, 60)
+        panel._widgets.stacks.click()
+        until(lambda: "Stacks of 2 of 2 ranks" in panel._widgets.note.value, 60)
+        shown = panel._widgets.taken.value
+        assert shown.count("in hang_here") == 2
+        assert shown.count("<details open>") == 1
+        assert shown.index("<details open>") < shown.index("rank 1 (pid") < shown.index("rank 0 (pid")
+        until(lambda: not panel._widgets.stacks.disabled)
+        run.stop(timeout_s=1)
+        until(lambda: panel._widgets.stacks.disabled, 60)
+    finally:
+        panel.close()
+
+
+@pytest.mark.parametrize("text", HOSTILE)
+def test_hostile_stacks_are_shown_literally(text: str) -> None:
+    shown = cards.stacks([RankStacks(0, 7, f"File '{text}', line 1 in {text}\n" + "x" * 10_000, True)], {0})
+    assert shown.count(cards.literal(text)) == 2
+    assert text not in shown or text == cards.literal(text)
+    assert len(shown) < 5000
 
 
 def test_many_ranks_are_summed_up_but_the_laggard_stays() -> None:
     entries = [(7, "collective", 20.0)] * 63 + [(7, "backward", 60.0)]
-    shown = cards.ranks(beats(*entries), 1000.0, 0.5, True)
+    shown = strip(beats(*entries))
     assert "rank 63" in shown
     assert "and 48 more ranks, all at step 7" in shown
 
@@ -401,6 +467,151 @@ def test_damaged_and_dropped_rows_are_told(folder: Folder, show: Callable[..., L
         file.write('{"step": 4, "train/lo\n{"step": 5, "time": 1.0, "train/loss": 2.0, "dropped": 7}\n')
     panel = show(folder)
     until(lambda: "1 damaged lines" in words(panel) and "7 metric rows could not be written" in words(panel))
+
+
+@pytest.mark.parametrize("name", ["train/loss", HOSTILE[0]])
+def test_values_that_are_not_finite_are_an_alert_in_words(
+    folder: Folder, show: Callable[..., LivePlot], name: str
+) -> None:
+    folder.rows(1, 9, name=name)
+    panel = show(folder)
+    until(lambda: "step 9 of 100" in words(panel))
+    assert "not finite" not in words(panel)
+    folder.rows(10, 12, name=name, value="NaN")
+    until(lambda: f"{cards.literal(name)} is not finite since step 10" in words(panel))
+    assert "role='alert'" in panel._widgets.losses.value
+    folder.rows(13, 13, name=name)
+    until(lambda: f"{cards.literal(name)}: 3 values not finite, first at step 10" in words(panel))
+
+
+def test_of_many_metrics_that_are_not_finite_a_few_are_named(folder: Folder, show: Callable[..., LivePlot]) -> None:
+    for index in range(9):
+        folder.rows(1, 2, name=f"layer{index}/norm", value="Infinity")
+    panel = show(folder)
+    until(lambda: "layer3/norm is not finite since step 1\nand 5 more metrics" in words(panel))
+
+
+# --- the queue, restarts, coming back ---
+
+
+def test_a_queued_run_says_what_it_waits_for_and_can_be_cancelled(
+    folder: Folder, tmp_path: Path, show: Callable[..., LivePlot]
+) -> None:
+    folder.files.log.unlink()
+    before = Folder(tmp_path, "2026-01-31_132233_<b>before")
+    before.start()
+    info = json.loads(folder.files.launch.read_text())
+    write_json(folder.files.launch, {**info, "after": str(before.files.path)})
+    try:
+        panel = show(folder)
+        until(lambda: "<b>Queued after &lt;b&gt;before</b>" in panel._widgets.header.value)
+        assert panel._widgets.stop.description == "Cancel"
+        assert not panel._widgets.stop.disabled
+        before.end()
+        until(lambda: "<b>Queued</b>" in panel._widgets.header.value)
+        folder.files.log.touch()
+        until(lambda: "Running" in panel._widgets.header.value)
+        assert panel._widgets.stop.description == "Stop"
+    finally:
+        before.release()
+
+
+def test_what_is_waited_for_continues_the_word_queued() -> None:
+    shown = cards.header("id", "QUEUED", "x.py", waiting_for="behind mlm_tiny on GPU 0,1")
+    assert "<b>Queued behind mlm_tiny on GPU 0,1</b>" in shown
+    assert "waiting for its processes" not in shown
+
+
+def test_a_panel_keeps_calm_while_a_failed_run_starts_again(folder: Folder, show: Callable[..., LivePlot]) -> None:
+    info = json.loads(folder.files.launch.read_text())
+    write_json(folder.files.launch, {**info, "launch": {"nproc_per_node": 2, "max_restarts": 3}})
+    panel = show(folder)
+    headers: list[str] = []
+    panel._widgets.header.observe(lambda change: headers.append(change["new"]), "value")
+    folder.rows(1, 60)
+    folder.checkpoint(50, 3.0)
+    until(lambda: "step 60 of 100" in words(panel))
+    failure = {"rank": 1, "host": None, "message": "killed by SIGKILL", "signal": "SIGKILL"}
+    write_json(folder.files.finished, {"why": "failed", "step": 60, "metrics": {}, "failure": failure, "time": 1.0})
+    until(lambda: panel._stamp == (RunState.RUNNING, *stamp_of(panel.run)))
+    folder.restart(1, "step-000050", **failure)
+    folder.files.finished.unlink()
+    until(lambda: "attempt 2 of 4 · restarted at step 50: rank 1: killed by SIGKILL" in words(panel))
+    with folder.files.metrics.open("a") as file:
+        for step in range(51, 56):
+            row = {"step": step, "time": time.time(), "attempt": 2, "train/loss": 1.0}
+            file.write(json.dumps(row) + "\n")
+    until(lambda: "step 55 of 100" in words(panel))
+    assert len(threads(panel)) == 1
+    assert not panel._widgets.stop.disabled
+    assert panel._widgets.resume.disabled
+    assert headers
+    assert all("Running" in header for header in headers)
+    folder.end()
+    until(lambda: threads(panel) == [])
+    assert "Succeeded" in words(panel)
+    assert "attempt 2 of 4" in words(panel)
+
+
+def test_a_restart_is_a_thin_line_on_the_curves(folder: Folder) -> None:
+    folder.rows(1, 60)
+    folder.restart(1, None)
+    folder.restart(2, "step-000020")
+    folder.restart(3, "step-000050")
+    figure = RunFigure()
+    figure.update(view_of(Run(folder.files.path)))
+    (panel,) = figure.panels
+    drawn = np.array(panel._resume.get_xdata(), dtype=float)
+    assert drawn[~np.isnan(panel._resume.get_ydata())].tolist() == [
+        x for step in (20, 50) for x in [panel._x_of(step)] * 2
+    ]
+
+
+def test_who_comes_back_is_told_what_happened_and_both_panels_of_a_kernel_say_the_same(
+    folder: Folder, show: Callable[..., LivePlot]
+) -> None:
+    folder.rows(1, 40)
+    left = folder.started + 20.2
+    write_json(folder.files.seen, {"time": left, "log_bytes": 0})
+    folder.files.log.write_text("warning: the disk is nearly full\n")
+    folder.checkpoint(40, 3.0)
+    first = show(folder, refresh_s=60.0)
+    until(lambda: "While you were away" in words(first))
+    for part in ("step 40 → 40", "stalled"):
+        assert part not in words(first)
+    assert "1 checkpoint" in words(first)
+    assert "<li>warning: the disk is nearly full</li>" in words(first)
+    second = show(folder, refresh_s=60.0)
+    until(lambda: "While you were away" in words(second))
+    assert second._widgets.away.value == first._widgets.away.value
+    seen = json.loads(folder.files.seen.read_text())
+    assert seen["time"] > left
+    assert seen["log_bytes"] == folder.files.log.stat().st_size
+
+
+def test_the_first_panel_of_a_run_and_one_soon_after_tell_no_news(
+    folder: Folder, show: Callable[..., LivePlot]
+) -> None:
+    folder.rows(1, 10)
+    first = show(folder)
+    until(lambda: folder.files.seen.exists() and "step 10 " in words(first))
+    folder.rows(11, 20)
+    second = show(folder)
+    until(lambda: all("step 20 " in words(panel) for panel in (first, second)))
+    folder.end()
+    until(lambda: threads(first) == [])
+    third = show(folder)
+    until(lambda: "Succeeded" in words(third))
+    assert not any("While you were away" in words(panel) for panel in (first, second, third))
+
+
+def test_the_static_words_of_a_run_that_ended_meanwhile_tell_so(folder: Folder, show: Callable[..., LivePlot]) -> None:
+    folder.rows(1, 40)
+    write_json(folder.files.seen, {"time": folder.started + 1, "log_bytes": 0})
+    folder.end(1, {"rank": 1, "host": None, "message": "ValueError: boom"})
+    bundle, _ = show(folder)._repr_mimebundle_()
+    assert "While you were away" in bundle["text/html"]
+    assert "failed at step 40" in bundle["text/html"]
 
 
 STOP_LOG = """\
@@ -460,7 +671,7 @@ def test_checkpoints_are_offered_newest_first_with_their_loss(folder: Folder, sh
     folder.checkpoint(400, 3.0)
     until(lambda: len(panel._widgets.checkpoint.options) == 3)
     labels = [label for label, _ in panel._widgets.checkpoint.options]
-    assert labels == ["newest that is whole", "step 400 · eval loss 3", "step 200 · eval loss 3.25"]
+    assert labels == ["newest that is whole", "step 400 · eval loss 3 · best", "step 200 · eval loss 3.25"]
     assert panel._widgets.checkpoint.value.step == 200, "a choice survives a new checkpoint"
     assert panel._widgets.resume.disabled, "a running run is not resumed"
     folder.end()
@@ -499,7 +710,7 @@ def test_a_resume_that_cannot_be_is_explained(folder: Folder, show: Callable[...
         until(lambda: "Resuming…" not in panel._widgets.note.value, 60)
     assert "script" in panel._widgets.note.value
     assert panel.run.id == folder.files.id
-    assert not panel._widgets.resume.disabled
+    until(lambda: not panel._widgets.resume.disabled)
 
 
 def test_after_a_resume_the_panel_shows_the_new_run(
@@ -513,8 +724,8 @@ def test_after_a_resume_the_panel_shows_the_new_run(
     child = Folder(tmp_path, "2026-01-31_152233_tiny", resumed_from={"run": folder.files.id, "step": 200})
     asked: list[Any] = []
 
-    def resume(run: Run, checkpoint: Any) -> Run:
-        asked.append((run.id, checkpoint.step))
+    def resume(run: Run, checkpoint: Any, *, changes: Any) -> Run:
+        asked.append((run.id, checkpoint.step, changes))
         child.start()
         warnings.warn("a warning of the launch", stacklevel=1)
         return Run(child.files.path)
@@ -524,7 +735,7 @@ def test_after_a_resume_the_panel_shows_the_new_run(
         panel._widgets.checkpoint.index = 1
         panel._widgets.resume.click()
         until(lambda: f"as {child.files.id}" in words(panel))
-        assert asked == [(folder.files.id, 200)]
+        assert asked == [(folder.files.id, 200, {})]
         assert "a warning of the launch" in words(panel)
         child.rows(201, 230)
         until(lambda: "step 230 of 100" in words(panel))
@@ -532,6 +743,71 @@ def test_after_a_resume_the_panel_shows_the_new_run(
         until(lambda: not panel._widgets.stop.disabled)
         child.end()
         until(lambda: threads(panel) == [] and "Succeeded" in words(panel))
+    finally:
+        child.release()
+
+
+@pytest.mark.parametrize(
+    ("typed", "said"),
+    [
+        ("learning_rate=-1", "learning_rate=-1: must be &gt; 0"),
+        ("learning_rat=1e-4", "did you mean learning_rate?"),
+        ("learning_rate", "&#x27;learning_rate&#x27;: has no &#x27;=&#x27;"),
+        ("dataset='my texts", "No closing quotation"),
+        ("batch_size=16 num_heads=2", "are of a model with num_heads=4"),
+        ("dataset=<img/src=x/onerror=alert(1)>, learning_rate=x", "learning_rate"),
+    ],
+)
+def test_changes_are_checked_while_they_are_typed(
+    folder: Folder, show: Callable[..., LivePlot], typed: str, said: str
+) -> None:
+    folder.checkpoint(200, 3.25)
+    folder.end()
+    panel = show(folder)
+    controls = panel._widgets
+    until(lambda: not controls.resume.disabled)
+    controls.changes.value = typed
+    assert said in controls.changing.value
+    assert "<img" not in controls.changing.value
+    assert controls.resume.disabled
+    panel.refresh()
+    assert controls.resume.disabled, "and stays so at the next look"
+    controls.changes.value = "learning_rate=1e-4 dataset='my texts'"
+    told = "Resume writes a new script: learning_rate 0.001 -> 0.0001, dataset None -> 'my texts'"
+    assert cards.literal(told) in controls.changing.value
+    assert not controls.resume.disabled
+    controls.changes.value = " "
+    assert controls.changing.value == ""
+    assert not controls.resume.disabled
+
+
+def test_typed_changes_make_a_fork_that_says_what_it_changed(
+    folder: Folder, tmp_path: Path, show: Callable[..., LivePlot], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder.checkpoint(200, 3.25)
+    folder.end()
+    panel = show(folder)
+    assert panel._widgets.changes.disabled == panel._widgets.checkpoint.disabled
+    until(lambda: not panel._widgets.resume.disabled and not panel._widgets.changes.disabled)
+    origin = {"run": folder.files.id, "checkpoint": "step-000200", "step": 200}
+    changes = {"learning_rate": [0.001, 0.0001]}
+    child = Folder(tmp_path, "2026-01-31_152233_tiny_2", resumed_from={**origin, "changes": changes})
+    asked: list[Any] = []
+
+    def resume(run: Run, checkpoint: Any, *, changes: Any) -> Run:
+        asked.append((run.id, checkpoint, changes))
+        child.start()
+        return Run(child.files.path)
+
+    monkeypatch.setattr("nbtools.notebook.panel.resume", resume)  # the real one starts torchrun
+    try:
+        panel._widgets.changes.value = "learning_rate=1e-4"
+        panel._widgets.resume.click()
+        until(lambda: f"as {child.files.id}" in words(panel))
+        assert asked == [(folder.files.id, None, {"learning_rate": 1e-4})]
+        assert panel._widgets.changes.value == ""
+        told = cards.literal(f"forked from {folder.files.id} at step 200: learning_rate 0.001 -> 0.0001")
+        until(lambda: told in panel._widgets.header.value)
     finally:
         child.release()
 
@@ -559,7 +835,7 @@ def test_a_stored_notebook_keeps_the_picture_of_a_run_that_ended_after_the_cell(
 
 def test_every_control_has_a_name_and_a_tooltip(folder: Folder, show: Callable[..., LivePlot]) -> None:
     controls = show(folder)._widgets
-    for control in (*controls.options, controls.stop, controls.checkpoint, controls.resume):
+    for control in (*controls.options, *controls.actions):
         assert control.description
         assert control.tooltip
 
@@ -572,6 +848,7 @@ def test_a_stamp_changes_with_each_file_and_not_otherwise(folder: Folder) -> Non
         lambda: folder.beat(0, 1),
         lambda: folder.checkpoint(200, 1.0),
         lambda: folder.files.log.write_text("x"),
+        lambda: folder.restart(1, None),
         lambda: folder.end(),
     ):
         assert stamp_of(run) == seen[-1]

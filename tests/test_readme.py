@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 import nbtools
-from nbtools.__main__ import _parser
+from nbtools.arguments import parser
 from nbtools.recipes import RECIPES
 from nbtools.rundir import RunDir
 
@@ -19,7 +19,7 @@ PAGES = [README, ROOT / ".github" / "CONTRIBUTING.md", ROOT / ".github" / "CHANG
 TEXT = README.read_text(encoding="utf-8")
 
 COMMANDS: dict[str, argparse.ArgumentParser] = next(
-    action.choices for action in _parser()._actions if isinstance(action, argparse._SubParsersAction)
+    action.choices for action in parser("")._actions if isinstance(action, argparse._SubParsersAction)
 )
 
 
@@ -139,7 +139,7 @@ def test_whole_commands_of_the_quick_tour_parse() -> None:
     for words in command_lines(README):
         if words[0] == "nbtools" and not any(re.search(r"[A-Z]{3,}", word) for word in words):
             own = words[1 : words.index("--")] if "--" in words else words[1:]
-            _parser().parse_args(own)  # SystemExit if it is wrong
+            parser("").parse_args(own)  # SystemExit if it is wrong
             parsed += 1
     assert parsed >= 4
 
@@ -173,3 +173,54 @@ def test_the_exit_codes_are_those_of_the_command_line() -> None:
     text = " ".join(TEXT.split())
     assert "0 done, 1 the run failed or is lost, 2 the call was wrong, 130 stopped or interrupted" in text
     assert "`wait --timeout` gives 124" in text
+
+
+# --- promises ---------------------------------------------------------------------------------------
+
+
+def promises() -> list[tuple[int, list[str]]]:
+    """Number and tests of each row of the table of faults."""
+    rows = re.findall(r"^\| (\d+) \| .+? \| .+? \| (.+?) \|$", TEXT, flags=re.MULTILINE)
+    return [(int(number), re.findall(r"`([^`]+)`", names)) for number, names in rows]
+
+
+def running_tests(path: Path) -> set[str]:
+    """The test functions of a file that are not skipped or expected to fail whatever happens."""
+    tree = ast.parse(path.read_text(encoding="utf-8"))
+    marks = [ast.unparse(node.value) for node in tree.body if ast.unparse(node).startswith("pytestmark =")]
+    functions = [node for node in tree.body if isinstance(node, ast.FunctionDef) and node.name.startswith("test_")]
+    assert len({node.name for node in functions}) == len(functions), f"{path.name}: two tests have the same name"
+    never = re.compile(r"pytest\.(mark\.)?(skip|xfail)\b")
+    found = set()
+    for node in functions:
+        calls = [ast.unparse(part) for part in node.body if isinstance(part, ast.Expr)]
+        if not any(never.search(said) for said in (*marks, *map(ast.unparse, node.decorator_list), *calls)):
+            found.add(node.name)
+    return found
+
+
+def test_each_of_the_33_promises_names_tests_that_exist_and_run() -> None:
+    table = promises()
+    assert [number for number, _ in table] == list(range(1, 34))
+    for number, names in table:
+        assert names, f"promise {number} names no test"
+        for name in names:
+            file, _, function = name.partition("::")
+            assert (ROOT / "tests" / file).is_file(), f"promise {number}: no file {file}"
+            assert function in running_tests(ROOT / "tests" / file), f"promise {number}: {name} does not run"
+
+
+def test_a_promise_whose_test_never_runs_would_be_noticed(tmp_path: Path) -> None:
+    path = tmp_path / "test_x.py"
+    text = (
+        "import pytest\n"
+        "@pytest.mark.skip(reason='x')\ndef test_a(): ...\n"
+        "@pytest.mark.xfail\ndef test_b(): ...\n"
+        "def test_c():\n    pytest.skip('later')\n"
+        "@pytest.mark.skipif(True, reason='x')\ndef test_d(): ...\n"
+        "def helper(): ...\n"
+    )
+    path.write_text(text)
+    assert running_tests(path) == {"test_d"}
+    path.write_text("pytestmark = [pytest.mark.skip]\n" + text)
+    assert running_tests(path) == set()

@@ -2,6 +2,7 @@
 
 import os
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -14,7 +15,9 @@ from nbtools.recipes import (
     SPECIAL_TOKENS,
     MLMPretrainingConfig,
     Schedule,
+    checkpoint_bytes,
     modernbert_settings,
+    num_checkpoints_kept,
     num_parameters,
     recipe_named,
     recipe_of,
@@ -114,9 +117,55 @@ def test_the_special_tokens_have_the_ids_that_the_model_is_told() -> None:
     assert [settings[f"{name}_token_id"] for name in ("pad", "cls", "sep")] == [0, 1, 2]
 
 
+@pytest.mark.parametrize("hidden_size", [64, 256])
+def test_a_checkpoint_is_as_large_as_was_said(tmp_path: Path, hidden_size: int) -> None:
+    import torch
+    from transformers import ModernBertConfig, ModernBertForMaskedLM
+
+    from nbtools.checkpoints import Progress
+    from nbtools.training import checkpoint
+
+    config = MLMPretrainingConfig(num_layers=3, num_heads=4, hidden_size=hidden_size, vocab_size=2000)
+    model = ModernBertForMaskedLM(ModernBertConfig(**modernbert_settings(config)))
+    optimizer = torch.optim.AdamW(model.parameters())
+    tokens_BT = torch.zeros(1, 8, dtype=torch.long)
+    model(input_ids=tokens_BT, labels=tokens_BT).loss.backward()
+    optimizer.step()
+    path = checkpoint.save(
+        tmp_path / "run" / "checkpoints",
+        Progress(step=1),
+        write_model=model.save_pretrained,
+        state={"optimizer": optimizer.state_dict()["state"]},
+        rank_states=[{"random": checkpoint.random_state()}] * 2,
+        metrics={},
+        attempt=1,
+        keep_last=1,
+    )
+    real_bytes = sum(file.stat().st_size for file in path.rglob("*") if file.is_file())
+    said_bytes = checkpoint_bytes(config)
+    assert said_bytes is not None
+    assert said_bytes <= real_bytes <= 1.01 * said_bytes + 100_000  # random states and the names of the weights
+
+
+@pytest.mark.parametrize(
+    ("values", "most"),
+    [
+        ({"keep_last": 3, "keep_best": 1}, 5),
+        ({"keep_last": 3, "keep_best": 0}, 4),
+        ({"keep_last": 1_000_000, "max_steps": 600, "checkpoint_every": 200, "checkpoint_epochs": False}, 3),
+        ({"keep_last": 1_000_000, "max_steps": 601, "checkpoint_every": 200, "epochs": 20}, 24),
+        ({"keep_last": 3, "max_steps": 7}, 2),
+    ],
+)
+def test_no_more_checkpoints_are_kept_than_are_saved(values: dict[str, Any], most: int) -> None:
+    config = MLMPretrainingConfig(**values)
+    assert num_checkpoints_kept(config) == most
+
+
 def test_a_pretrained_model_has_a_size_and_a_schedule_that_only_the_training_knows() -> None:
     config = MLMPretrainingConfig(model_name="somewhere/model")
     assert num_parameters(config) is None
+    assert checkpoint_bytes(config) is None
     assert schedule(config, 2) is None
 
 

@@ -1,5 +1,6 @@
 """Runs seen from outside: state from files and lock, curves, checkpoints, stopping; directories made by hand."""
 
+import functools
 import json
 import os
 import pickle
@@ -17,9 +18,11 @@ from typing import Any
 import psutil
 import pytest
 
+from nbtools import processes, stopping
+from nbtools.devices import Device, Holder
 from nbtools.errors import CheckpointError, FormatError, NbtoolsError, RunFailed, RunNotFoundError
 from nbtools.listing import runs
-from nbtools.processes import members
+from nbtools.processes import living, members, ranks_among
 from nbtools.project import Project
 from nbtools.run import Run, RunState, checkpoints_in, clock, newest_verified
 from nbtools.rundir import ProcessIdentity, RunDir, acquire_lock, write_json
@@ -189,12 +192,14 @@ def test_a_summary_is_strict_json_and_names_everything(files: RunDir) -> None:
         "metrics": {"train/loss": "NaN"},
         "checkpoints": [],
         "ranks": [beat],
-        "failure": FAILED,
+        "laggards": [],
+        "failure": {**FAILED, "where": None, "advice": None, "step": None, "loss": None, "others": []},
         "waiting_for": "",
         "restarts": 0,
         "started_at": 1000.0,
         "ended_at": 1010.0,
         "parent": None,
+        "origin": "",
     }
 
 
@@ -443,8 +448,69 @@ def eventually(condition: Callable[[], object], within_s: float = 30) -> None:
 def test_stop_saves_a_checkpoint_and_says_what_it_saw(supervised: Callable[..., Run]) -> None:
     run = supervised(*trainer())
     eventually(lambda: [beat.step >= 2 for beat in run.ranks] == [True, True])
-    assert run.stop() == f"stopped at step {run.step}; checkpoint step-{run.step:06d} saved; 3 processes ended"
+    said = run.stop()
+    assert said == f"stopped at step {run.step}; checkpoint step-{run.step:06d} saved; 2 ranks ended"
     assert run.state is RunState.STOPPED
+    assert members(run.files) == []
+
+
+def test_stop_tells_ranks_loader_workers_and_others_apart(supervised: Callable[..., Run]) -> None:
+    run = supervised(*trainer("--loader-workers", "2"))
+    eventually(lambda: [beat.step >= 2 for beat in run.ranks] == [True, True])
+    started = members(run.files)
+    assert run.stop().endswith("saved; 2 ranks and 4 loader workers ended")
+    assert len(started) == 8  # the supervisor and the agent, too
+    assert living(started) == []
+
+
+def test_stop_says_what_it_could_not_end(supervised: Callable[..., Run], monkeypatch: pytest.MonkeyPatch) -> None:
+    run = supervised(*trainer())
+    eventually(lambda: [beat.step >= 2 for beat in run.ranks] == [True, True])
+    family = members(run.files)
+    ranks = ranks_among(family)
+    stubborn = ranks[1]
+    stubborn.suspend()  # nothing but SIGKILL ends it, and that is kept from it
+    for process in family:
+        if process not in ranks.values():
+            process.kill()  # neither the supervisor nor the agent would spare it
+    send = processes._signal
+    with monkeypatch.context() as patched:
+        patched.setattr(processes, "_signal", lambda one, number: one == stubborn or send(one, number))
+        patched.setattr(processes, "sweep", functools.partial(processes.sweep, limit_s=0.5))
+        said = run.stop(timeout_s=0.5)
+    assert said.endswith(f"; 1 rank ended; 1 process could not be ended: pid {stubborn.pid} (state T)")
+    assert living([stubborn])
+    assert run.stop(timeout_s=0.5).endswith("; 1 rank ended")
+    assert not living([stubborn])
+
+
+def test_a_queued_run_that_is_cancelled_never_started(supervised: Callable[..., Run]) -> None:
+    first = supervised(*trainer())
+    queued = supervised(*trainer(), after=str(first.dir))
+    eventually(lambda: queued.process is not None)
+    assert queued.state is RunState.QUEUED
+    assert queued.stop() == "cancelled while queued; it had not started"
+    assert queued.state is RunState.STOPPED
+    assert members(queued.files) == []
+    assert first.state is not RunState.STOPPED
+
+
+def gpu(index: int, memory_used_bytes: int, *holders: Holder) -> Device:
+    return Device(index, f"GPU-{index}", "NVIDIA H200", 10**11, memory_used_bytes, holders, str(index))
+
+
+def test_stop_says_to_what_the_gpus_memory_fell_and_who_else_holds_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    ours, other = Holder(1, "python", "me", 10**10), Holder(7, "python", "ada", 3 * 2**30)
+    before = [gpu(0, 10**10, ours), gpu(1, 14 * 10**9, ours, other)]
+    after = [gpu(0, 4 * 10**8), gpu(1, 4 * 10**9, other)]
+    looks = [before, before, after]  # the driver takes a moment
+    monkeypatch.setattr(stopping, "devices", lambda: looks.pop(0) if len(looks) > 1 else looks[0])
+    assert stopping.released(before, wait_s=1) == [
+        "GPU 0 back to 0.4 GB",
+        "GPU 1 back to 4.0 GB, held by python (pid 7, ada, 3.0 GiB)",
+    ]
+    assert stopping.released([gpu(0, 4 * 10**8)]) == ["GPU 0 at 0.4 GB"]
+    assert stopping.released([]) == []
 
 
 def test_stop_from_several_threads_at_once_is_one_stop(supervised: Callable[..., Run]) -> None:
@@ -479,7 +545,7 @@ def test_ranks_that_lost_supervisor_and_agent_are_swept_by_stop(supervised: Call
         if process not in ranks:
             process.kill()
     eventually(lambda: run.state is RunState.LOST)
-    assert "2 processes ended" in run.stop()
+    assert run.stop().endswith("2 ranks ended")
     assert not any(process.is_running() and process.status() != psutil.STATUS_ZOMBIE for process in ranks)
 
 

@@ -19,6 +19,8 @@ from pathlib import Path
 
 import psutil
 import pytest
+import torch
+from safetensors.torch import load_file
 
 import nbtools as nt
 from nbtools.checkpoints import Checkpoint
@@ -26,6 +28,7 @@ from nbtools.processes import members
 from nbtools.project import Project
 from nbtools.recipes import MLMPretrainingConfig
 from nbtools.run import Run, RunState
+from nbtools.training.checkpoint import load_state
 
 PROGRAMS = Path(__file__).parent / "programs"
 
@@ -102,12 +105,14 @@ def kernel(project: Project) -> Iterator[Callable[..., tuple[subprocess.Popen[st
         process.communicate()
 
 
-def last_weights(run: Run) -> dict[str, str]:
-    """Hashes of weights and optimizer after the last step."""
+def last_state(run: Run) -> dict[str, torch.Tensor]:
+    """Every tensor of weights and optimizer after the last step."""
     checkpoint = Checkpoint.read(run.files.checkpoint(CONFIG.max_steps or 0))
     checkpoint.verify()
-    files = checkpoint.manifest["files"]
-    return {name: files[name]["sha256"] for name in files if name.endswith((".safetensors", "state.pt"))}
+    found = load_file(checkpoint.path / "model" / "model.safetensors")
+    moments = load_state(checkpoint.path)["optimizer"]
+    assert len(moments) > 5
+    return found | {f"{weight}/{name}": value for weight, state in moments.items() for name, value in state.items()}
 
 
 def choose(run: Run, kernel: psutil.Process, chance: random.Random) -> tuple[str, psutil.Process] | None:
@@ -131,7 +136,7 @@ def test_twenty_faults_do_not_change_the_weights(
     )
     undisturbed = nt.launch(script, max_restarts=0)
     assert undisturbed.wait(timeout_s=900) is RunState.SUCCEEDED
-    expected = last_weights(undisturbed)
+    expected = last_state(undisturbed)
 
     chance = random.Random(0)
     watcher, run_id = kernel(str(script))
@@ -161,7 +166,9 @@ def test_twenty_faults_do_not_change_the_weights(
             assert run_id == run.id  # re-attached, whatever it did meanwhile
     print(f"\n{len(faults)} faults, {len(all_runs)} runs: {'; '.join(faults)}")
     assert len(faults) == NUM_FAULTS, "training ended too early for all of them"
-    assert last_weights(run) == expected
+    reached = last_state(run)
+    assert reached.keys() == expected.keys()
+    assert [name for name in reached if not torch.equal(reached[name], expected[name])] == []
     assert run.history["train/loss"].steps.tolist() == undisturbed.history["train/loss"].steps.tolist()
     assert run.history["train/loss"].values.tolist() == undisturbed.history["train/loss"].values.tolist()
     for name in all_runs:

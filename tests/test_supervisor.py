@@ -97,7 +97,8 @@ def test_a_killed_rank_fails_the_run_by_name_and_takes_the_others_with_it(superv
     assert (failure.rank, failure.exitcode, failure.signal) == (victim, -9, "SIGKILL")
     assert failure.host
     last = next(beat.step for beat in run.ranks if beat.rank == victim)
-    assert failure.message == f"killed by SIGKILL at step {last}"
+    assert failure.message.startswith(f"killed by SIGKILL at step {last}: ")
+    assert (failure.step, [other["rank"] for other in failure.others]) == (last, [1 - victim])
     eventually(lambda: not members(run.files))
 
 

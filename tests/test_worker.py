@@ -3,6 +3,7 @@
 import contextlib
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -146,16 +147,18 @@ def test_a_heartbeat_names_the_phase_and_since_when(project: Project) -> None:
     heart = Heartbeat(files, 0, StopRequest())
     assert beat(files)["phase"] == "start"
     assert beat(files)["pid"] == os.getpid()
-    began = time.time()
-    heart.phase = "collective", 7, began
+    heart.enter("backward", 7)
+    heart.enter("collective", 7)
+    began = heart.phase.since
     deadline = time.monotonic() + 10
     while beat(files)["phase"] != "collective" and time.monotonic() < deadline:
         time.sleep(0.05)
     assert (beat(files)["phase"], beat(files)["step"], beat(files)["time"]) == ("collective", 7, began)
+    assert beat(files)["nth"] == 2  # the first phase of a step counts as 1
     written = files.heartbeat(0).stat().st_mtime_ns
     time.sleep(1.5)
     assert files.heartbeat(0).stat().st_mtime_ns == written  # a phase that lasts is written once
-    heart.phase = "done", 8, time.time()
+    heart.enter("done", 8)
     heart.close()
     assert beat(files)["phase"] == "done"
 
@@ -163,9 +166,8 @@ def test_a_heartbeat_names_the_phase_and_since_when(project: Project) -> None:
 def test_a_full_disk_does_not_end_a_training_by_its_heartbeat(project: Project) -> None:
     files = RunDir.create(project.runs, "x")
     heart = Heartbeat(files, 0, StopRequest())
-    files.heartbeat(0).unlink()
-    files.ranks.rmdir()
-    heart.phase = "forward", 1, time.time()
+    shutil.rmtree(files.ranks)
+    heart.enter("forward", 1)
     heart.close()
 
 

@@ -10,7 +10,9 @@ import ast
 import functools
 import math
 import re
+import string
 import threading
+import time
 from collections.abc import Container, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -27,6 +29,11 @@ _MAX_LITERAL_CHARACTERS: Final = 4_000
 _MAX_METRICS: Final = 200
 _MAX_STEP: Final = 2**53
 _PIECE_BYTES: Final = 64 << 10
+_FIRST_LOOK_S: Final = 10.0
+"""Processor time for a log that is there already: gigabytes of prose, two hundred thousand rows ..."""
+_SHARE: Final = 0.04
+"""... and the share of a core for what is printed later. Beyond that, only the end of each block is read."""
+_SAMPLE_BYTES: Final = 16 << 10
 
 
 def _words(text: str) -> frozenset[str]:
@@ -69,9 +76,13 @@ _ALWAYS_TRAIN: Final = _words("learning_rate epoch mfu grad_norm tokens_per_s")
 _FILLERS: Final = _words("is was at of now to")
 _SOURCES: Final = (".py", ".cpp", ".cc", ".cu", ".c", ".h")
 _HINTS: Final = tuple(
-    word.encode() for word in _MEASURED | {"step", "iter"} if not any(w != word and w in word for w in _MEASURED)
+    word.encode() for word in _MEASURED if not any(other != word and other in word for other in _MEASURED)
 )
-"""Text without any of these holds no row."""
+"""Text without any of these holds no row, unless it is a dict that names its step."""
+_SHAPE: Final = bytes.maketrans(
+    string.ascii_uppercase.encode() + b"023456789\r", string.ascii_lowercase.encode() + b"1" * 9 + b"\n"
+)
+"""Makes lines that differ in their numbers only the same: a flood is mostly one statement, printed again and again."""
 
 _WRAPPER: Final = re.compile(r"\b(?:tensor|array|(?:(?:np|numpy|jnp)\.)?float\d\d)\(\[?", re.IGNORECASE)
 _BARE_NON_FINITE: Final = re.compile(r"(?<=[\s:,\[(])(-?)(nan|inf)(?=\s*[,}\])])")
@@ -159,6 +170,7 @@ class LogMetrics:
         self._history = History()
         self._tail = Tail(path, carriage_returns=True)
         self._lock = threading.Lock()
+        self._credit_s, self._looked = 0.0, -math.inf
         self._generation = 0
         self._step: int | None = None
         self._epoch: float | None = None
@@ -166,17 +178,30 @@ class LogMetrics:
 
     @property
     def history(self) -> History:
-        """The history up to what was printed last; reads only what is new."""
+        """The history up to what was printed last; reads only what is new, and of a flood only samples."""
         with self._lock:
+            now = time.monotonic()
+            self._credit_s = min(self._credit_s, 0) + min(_FIRST_LOOK_S, _SHARE * (now - self._looked))
+            self._looked = now
             while block := self._tail.read():
                 if self._tail.generation != self._generation:
                     self._generation, self._step, self._epoch = self._tail.generation, None, None
+                if self._credit_s <= 0:
+                    block = self._sampled(block)
+                began = time.thread_time()
                 rows = bytearray()  # not a list of rows: orjson keeps kilobytes behind each bytes object
                 for row in self._rows(block):
                     rows += _to_json(row)
                 if rows:
                     self._history.extend(bytes(rows), self._generation)
+                self._credit_s -= time.thread_time() - began
             return self._history
+
+    def _sampled(self, block: bytes) -> bytes:
+        """The last lines of a block; what is passed over is counted."""
+        start = max(block.rfind(end, 0, max(0, len(block) - _SAMPLE_BYTES)) for end in (b"\n", b"\r")) + 1
+        self._history.num_unread_bytes += start
+        return block[start:]
 
     def _rows(self, block: bytes) -> Iterator[dict[str, float]]:
         for line in _candidates(block):
@@ -199,15 +224,18 @@ def _candidates(block: bytes) -> Iterator[bytes]:
         stop = end if stop >= end else (block.find(b"\n", stop) + 1 or end)
         piece = block[start:stop]
         start = stop
-        if _may_hold_row(piece):
-            for line in piece.replace(b"\r", b"\n").split(b"\n"):
-                if 4 < len(line) <= _MAX_LINE_CHARACTERS and _may_hold_row(line):
+        shapes = piece.translate(_SHAPE).split(b"\n")
+        different = set(shapes)
+        if _may_hold_row(b"\n".join(different)):
+            promising = {shape for shape in different if _may_hold_row(shape)}
+            for shape, line in zip(shapes, piece.replace(b"\r", b"\n").split(b"\n"), strict=True):
+                if shape in promising and 4 < len(line) <= _MAX_LINE_CHARACTERS and _may_hold_row(line.lower()):
                     yield line
 
 
-def _may_hold_row(text: bytes) -> bool:
-    lowered = text.lower()
-    return any(hint in lowered for hint in _HINTS)
+def _may_hold_row(lowered: bytes) -> bool:
+    is_dict = b"{" in lowered and (b"step" in lowered or b"iter" in lowered)
+    return is_dict or any(hint in lowered for hint in _HINTS)
 
 
 def _to_json(row: dict[str, float]) -> bytes:

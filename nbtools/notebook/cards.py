@@ -4,16 +4,22 @@ A notebook trusts the output of what its user ran, so nobody behind us takes out
 """
 
 import unicodedata
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from html import escape
 from typing import TYPE_CHECKING
 
 from nbtools.notebook.curves import duration
+from nbtools.notebook.view import step_of
 
 if TYPE_CHECKING:
     from nbtools.failure import Failure
+    from nbtools.notebook.away import Away
     from nbtools.run import RankBeat
+    from nbtools.stacks import RankStacks
+    from nbtools.state import Laggard, Restart
 
+NO_FORMULAS = "mathjax_ignore tex2jax_ignore"
+"""Classes of elements whose dollar signs JupyterLab's MathJax, and the older one of exported pages, leave alone."""
 _FONT = "font-family:var(--jp-ui-font-family,system-ui,sans-serif);font-size:13px;line-height:1.45;"
 _TEXT = "color:var(--jp-ui-font-color1,inherit);"
 _MUTED = "color:var(--jp-ui-font-color2,#6b7280);"
@@ -30,8 +36,8 @@ _STATES = {
     "FAILED": ("✕", "#d13a1f", "Failed", ""),
     "LOST": ("?", "#e76300", "Lost", "its processes are gone and left no record of how they ended"),
 }
-_LONG_PHASES = frozenset(("start", "data", "evaluation", "checkpoint", "done"))
 _MAX_CHIPS = 16
+_MAX_TRACE_LINES = 200
 
 
 def literal(text: str) -> str:
@@ -42,17 +48,47 @@ def literal(text: str) -> str:
     return escape("".join(shown))
 
 
-def header(run_id: str, state: str, script: str, note: str = "") -> str:
-    """Which run this is, and what it is doing."""
+def header(run_id: str, state: str, script: str, notes: Sequence[str] = (), waiting_for: str = "") -> str:
+    """Which run this is, and what it is doing.
+
+    Args:
+        run_id: the run.
+        state: a `RunState`.
+        script: name of its script.
+        notes: what else there is to say of where it stands.
+        waiting_for: continues the word `Queued`: `behind mlm_tiny on GPU 0,1`.
+    """
     sign, colour, word, meaning = _STATES[state]
-    meaning = note or meaning
+    word, meaning = (f"{word} {waiting_for}", "") if waiting_for else (word, meaning)
+    below = f"<span style='{_MUTED}flex-basis:100%'>{literal(' · '.join(notes))}</span>" if notes else ""
     detail = f"<span style='{_MUTED}'> · {literal(meaning)}</span>" if meaning else ""
     return (
         f"<div style='{_FONT}{_TEXT}display:flex;flex-wrap:wrap;gap:2px 14px;align-items:baseline'>"
         f"<b style='font-size:15px'>{literal(run_id)}</b>"
         f"<span role='status'><span aria-hidden='true' style='color:{colour};font-weight:700'>{sign}</span> "
-        f"<b>{word}</b>{detail}</span>"
-        f"<span style='{_MUTED}{_MONO}margin-left:auto'>{literal(script)}</span></div>"
+        f"<b>{literal(word)}</b>{detail}</span>"
+        f"<span style='{_MUTED}{_MONO}margin-left:auto'>{literal(script)}</span>{below}</div>"
+    )
+
+
+def restarted(restart: "Restart") -> str:
+    """Where the next attempt went on, and why it had to."""
+    step = step_of(restart)
+    why = restart.failure.headline if restart.failure else "it failed"
+    return f"restarted {f'at step {step:,}' if step else 'from the start'}: {why[:300]}"
+
+
+def away(found: "Away") -> str:
+    """What happened while nobody looked: a line that unfolds."""
+    colour = "#c77700" if any(news.is_trouble for news in found.news) else "#3f90da"
+    short = " · ".join(f"<span style='white-space:nowrap'>{literal(news.short)}</span>" for news in found.news)
+    items = "".join(f"<li>{literal(line)}</li>" for news in found.news for line in news.details)
+    return (
+        f"<details style='{_FONT}{_TEXT}box-sizing:border-box;border-left:4px solid {colour};"
+        f"padding:2px 0 2px 10px;margin:6px 0'>"
+        f"<summary style='cursor:pointer'><b>While you were away</b> "
+        f"<span style='{_MUTED}'>for {duration(found.until - found.since)}</span> · {short}</summary>"
+        f"<ul style='margin:4px 0 2px;padding-left:18px;overflow-wrap:anywhere'>{items}</ul></details>"
     )
 
 
@@ -70,7 +106,7 @@ def progress(
     if total_steps:
         parts.append(f"{100 * share:.0f}%")
     if elapsed_s is not None:
-        parts.append(f"elapsed {duration(max(1.0, elapsed_s))}")
+        parts.append(f"{'waiting for' if state == 'QUEUED' else 'elapsed'} {duration(max(1.0, elapsed_s))}")
     if remaining_s is not None:
         parts.append(f"about {duration(remaining_s)} left" if remaining_s >= 1 else "nearly done")
     if steps_per_s:
@@ -87,32 +123,60 @@ def progress(
 
 
 def failure(found: "Failure", log_path: str) -> str:
-    """Who failed first, of what, and the end of its traceback."""
-    lines = (found.traceback or "").rstrip().splitlines()
-    cut = [f"… {len(lines) - 16} more lines above", *lines[-16:]] if len(lines) > 17 else lines
-    trace = "\n".join(line[:500] for line in cut)
-    box = f"{_MONO}{_TEXT}{_SURFACE}margin:6px 0 4px;padding:6px 8px;max-height:260px;overflow:auto;white-space:pre"
+    """Who failed first, of what and where, how far it was, what to change; the other ranks and the traceback folded."""
+    trace = (found.traceback or "").rstrip().splitlines()
+    num_cut = max(0, len(trace) - _MAX_TRACE_LINES)
+    trace = ([f"… {num_cut} more lines above"] if num_cut else []) + [line[:500] for line in trace[num_cut:]]
+    others = [line[:400] for line in found.other_lines]
+    title = f"{len(others)} other rank{'s' if len(others) > 1 else ''}"
     return (
-        f"<div role='alert' style='{_FONT}{_TEXT}box-sizing:border-box;width:0;min-width:100%;"
+        f"<div role='alert' style='{_FONT}{_TEXT}box-sizing:border-box;width:0;min-width:100%;overflow-wrap:anywhere;"
         f"border-left:4px solid #d13a1f;padding:2px 0 2px 10px;margin:6px 0'>"
         f"<b>{literal(found.headline[:2000])}</b>"
-        + (f"<pre style='{box}'>{literal(trace)}</pre>" if trace else "")
+        + (f"<div style='{_MONO}'>at {literal(found.where[:500])}</div>" if found.where else "")
+        + (f"<div style='{_MUTED}'>{literal(found.progress)}</div>" if found.progress else "")
+        + (f"<div>What to do: {literal(found.advice[:1000])}</div>" if found.advice else "")
+        + _folded("traceback", trace)
+        + _folded(title, others)
         + f"<div style='{_MUTED}font-size:12px'>log: {literal(log_path)}</div></div>"
     )
 
 
-def ranks(beats: "Sequence[RankBeat]", now: float, usual_step_s: float | None, is_running: bool) -> str:
-    """One chip per rank: where it is, and for how long it has not been heard of."""
+def stacks(found: "Sequence[RankStacks]", first: Collection[int] = ()) -> str:
+    """Where every rank is in its code, folded; those of the ranks in `first` before the others, and open."""
+    boxes = []
+    for item in sorted(found, key=lambda item: (item.rank not in first, item.rank)):
+        lines = [line[:500] for line in item.text.splitlines()]
+        boxes.append(_folded(f"rank {item.rank} (pid {item.pid})", lines, is_open=item.rank in first))
+    style = f"{_FONT}width:0;min-width:100%;max-height:420px;overflow:auto;margin:4px 0"
+    return f"<div role='region' aria-label='stacks of the ranks' style='{style}'>{''.join(boxes)}</div>"
+
+
+def _folded(title: str, lines: Sequence[str], is_open: bool = False) -> str:
+    """Lines that unfold under a title; nothing without lines."""
+    if not lines:
+        return ""
+    box = f"{_MONO}{_TEXT}{_SURFACE}margin:4px 0;padding:6px 8px;max-height:260px;overflow:auto;white-space:pre"
+    return (
+        f"<details{' open' * is_open}><summary style='{_MUTED}cursor:pointer'>{literal(title)}</summary>"
+        f"<pre tabindex='0' aria-label='{literal(title)}' style='{box}'>{literal(chr(10).join(lines))}</pre></details>"
+    )
+
+
+def ranks(beats: "Sequence[RankBeat]", laggards: "Sequence[Laggard]", now: float, is_running: bool) -> str:
+    """One chip per rank: where it is, and for how long the laggards have not been heard of."""
     if not beats:
         return ""
     ahead = max(beat.step for beat in beats)
-    patience_s = 5 + 2 * (usual_step_s or 5)
-    late = {beat.rank for beat in beats if is_running and _is_late(beat, ahead, now, patience_s)}
+    late = {laggard.beat.rank: laggard for laggard in laggards}
     shown = sorted(beats, key=lambda beat: (beat.rank not in late, beat.rank))[:_MAX_CHIPS]
     chips = []
     for beat in sorted(shown, key=lambda beat: beat.rank):
         age = now - beat.time
-        silent = f" · <b>silent for {duration(age)}</b>" if beat.rank in late else ""
+        silent = ""
+        if laggard := late.get(beat.rank):
+            condition = f", {literal(laggard.condition)}" if laggard.condition else ""
+            silent = f" · <b>silent for {duration(laggard.silent_s)}{condition}</b>"
         seen = f" · {duration(age)} ago" if is_running and not silent and age >= 3 else ""
         edge = "1px solid #c77700;background:rgba(255,169,14,.16)" if beat.rank in late else f"{_BORDER}"
         chips.append(
@@ -146,13 +210,7 @@ def note(text: str, *, is_warning: bool = False) -> str:
     if not text:
         return ""
     colour = "color:var(--jp-warn-color0,#b35900);" if is_warning else _TEXT
+    role = "alert" if is_warning else "status"
     return (
-        f"<div role='status' style='{_FONT}{colour}white-space:pre-wrap;overflow-wrap:anywhere'>{literal(text)}</div>"
+        f"<div role='{role}' style='{_FONT}{colour}white-space:pre-wrap;overflow-wrap:anywhere'>{literal(text)}</div>"
     )
-
-
-def _is_late(beat: "RankBeat", ahead: int, now: float, patience_s: float) -> bool:
-    """A rank that waits in a collective is not the one to blame, unless it is behind."""
-    if now - beat.time <= patience_s or beat.phase in _LONG_PHASES:
-        return False
-    return beat.phase != "collective" or beat.step < ahead

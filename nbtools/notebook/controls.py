@@ -4,6 +4,7 @@ from typing import Any
 
 import ipywidgets as widgets
 
+from nbtools.notebook import cards
 from nbtools.notebook.fields import answers_beside_cells
 from nbtools.notebook.plot import UNTITLED_HEIGHT, WIDTH
 from nbtools.notebook.view import X
@@ -17,8 +18,8 @@ class Controls:
     """Core widgets only, each with a description and a tooltip, styled by the notebook's theme."""
 
     def __init__(self, dark: bool, log: bool, smoothing: float, x: X) -> None:
-        self.header, self.progress, self.failure, self.ranks = _text(), _text(), _text(), _text()
-        self.tail, self.losses, self.trouble, self.note = _text(), _text(), _text(), _text()
+        self.header, self.progress, self.away, self.failure, self.ranks = (_text() for _ in range(5))
+        self.tail, self.losses, self.trouble, self.note, self.changing, self.taken = (_text() for _ in range(6))
         # Explicit width and height keep the page from jumping; hidden until there is something to show.
         layout = widgets.Layout(max_width="100%", height="auto", visibility="hidden")
         self.image = widgets.Image(format="png", width=WIDTH, height=UNTITLED_HEIGHT, layout=layout)
@@ -63,30 +64,45 @@ class Controls:
             tooltip="Save a checkpoint, then end every process of this run",
             layout=_width(110),
         )
+        self.stacks = widgets.Button(
+            description="Stacks",
+            icon="list",
+            tooltip="Show where every rank is in its code, without stopping it",
+            layout=_width(100),
+        )
         self.checkpoint = widgets.Dropdown(
             options=[("no checkpoint yet", NEWEST)],
             description="Checkpoint",
             tooltip="Where Resume starts from",
             disabled=True,
             style={"description_width": "80px"},
-            layout=_width(330),
+            layout=_width(300),
+        )
+        self.changes = widgets.Text(
+            placeholder="learning_rate=1e-4 batch_size=16",
+            description="Changes",
+            tooltip="Values to change, separated by spaces; the new run then gets a script of its own",
+            disabled=True,
+            style={"description_width": "62px"},
+            layout=_width(340),
         )
         self.resume = widgets.Button(
             description="Resume",
             icon="play",
             disabled=True,
-            tooltip="Continue from this checkpoint in a new run, which this panel then shows",
+            tooltip="Continue from this checkpoint, with these changes, in a new run, which this panel then shows",
             layout=_width(110),
         )
         self.options = (self.log, self.smoothing, self.x, self.span, self.dark)
-        row, actions = _row(*self.options), _row(self.stop, self.checkpoint, self.resume)
-        self.upper = _column(self.header, self.progress, self.ranks, self.failure)
-        self.lower = _column(row, actions, self.note, self.losses, self.trouble, self.tail)
+        self.actions = (self.stop, self.stacks, self.checkpoint, self.changes, self.resume)
+        row, actions = _row(*self.options), _row(*self.actions)
+        self.upper = _column(self.header, self.progress, self.away, self.ranks, self.failure)
+        self.lower = _column(row, actions, self.changing, self.note, self.taken, self.losses, self.trouble, self.tail)
         self.whole = _column(self.upper, self.image, self.lower)
 
     def answer_beside_cells(self) -> bool:
         """Let every control answer while a cell runs; False where this ipykernel cannot."""
-        return all([answers_beside_cells(w) for w in (*self.options, self.stop, self.checkpoint, self.resume)])  # noqa: C419 - every one
+        return all([answers_beside_cells(w) for w in (*self.options, *self.actions)])  # noqa: C419 - every one
 
     def close(self) -> None:
         """Remove every widget from the page."""
@@ -109,7 +125,10 @@ def put(widget: widgets.HTML, value: str) -> None:
 
 
 def _text() -> widgets.HTML:
-    return widgets.HTML(layout=widgets.Layout(width="100%", margin="0"))
+    text = widgets.HTML(layout=widgets.Layout(width="100%", margin="0"))
+    for name in cards.NO_FORMULAS.split():
+        text.add_class(name)
+    return text
 
 
 def _width(pixels: int) -> widgets.Layout:

@@ -6,10 +6,15 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
+from nbtools.checkpoints import origin_in_words
 from nbtools.metrics import History
+from nbtools.notebook.cards import restarted
+from nbtools.notebook.curves import find_break
 from nbtools.run import Checkpoint, Failure, RankBeat, Run, RunState
+from nbtools.state import Restart
 
 _NUM_LOG_LINES = 12
+_NUM_BREAKS = 4
 _NUM_STOP_LINES = 400
 """Lines to look through behind a stop: torchrun's traceback, and one line for each of its processes."""
 
@@ -39,6 +44,10 @@ class Facts:
     log: list[str] = field(default_factory=list)
     num_dropped: int = 0
     num_skipped: int = 0
+    num_unread_bytes: int = 0
+    restarts: list[Restart] = field(default_factory=list)
+    breaks: list[str] = field(default_factory=list)
+    """Which metrics stopped being numbers, and where."""
     version: object = None
     """Changes when the picture has to."""
 
@@ -52,12 +61,15 @@ class Facts:
 
     @property
     def warnings(self) -> list[str]:
-        """What the curves do not show."""
-        said = []
+        """What a look at the curves might miss."""
+        said = self.breaks.copy()
         if self.num_dropped:
             said.append(f"{self.num_dropped:,} metric rows could not be written (is the disk full?)")
         if self.num_skipped:
             said.append(f"{self.num_skipped:,} damaged lines of metrics are left out")
+        if self.num_unread_bytes:
+            unread = f"{self.num_unread_bytes / 1e6:,.1f} MB of output"
+            said.append(f"{unread} came too fast to be searched for metrics: the curves show samples")
         return said
 
 
@@ -65,7 +77,8 @@ def stamp_of(run: Run) -> tuple[object, ...]:
     """What `stat` says of every file the panel shows: as long as this stays the same, nothing is read."""
     files = run.files
     stamps: list[object] = []
-    for path in (files.launch, files.config, files.metrics, files.log, files.checkpoints, files.finished, files.exit):
+    written_once = files.launch, files.config, files.finished, files.exit
+    for path in (*written_once, files.metrics, files.log, files.checkpoints, files.attempts):
         try:
             found = path.stat()
         except OSError:
@@ -79,7 +92,7 @@ def stamp_of(run: Run) -> tuple[object, ...]:
 
 def facts_of(run: Run, state: RunState) -> Facts:
     """Read everything anew."""
-    history, own, checkpoints = run.history, run.own_history, run.checkpoints
+    history, own, checkpoints, restarts = run.history, run.own_history, run.checkpoints, run.restarts
     seconds_per_step, last_row = pace(own)
     return Facts(
         step=run.step,
@@ -92,14 +105,48 @@ def facts_of(run: Run, state: RunState) -> Facts:
         log=log_of(run, state),
         num_dropped=own.num_dropped,
         num_skipped=own.num_skipped,
+        num_unread_bytes=own.num_unread_bytes,
+        restarts=restarts,
+        breaks=breaks_of(history),
         version=(
             run.id,
             id(history),
             history.version,
             history.last_step,
             [checkpoint.step for checkpoint in checkpoints],
+            len(restarts),
         ),
     )
+
+
+def breaks_of(history: History) -> list[str]:
+    """A sentence for each metric that holds values which are not finite."""
+    said = []
+    for name in history.keys():  # noqa: SIM118 - not a dict
+        series = history[name]
+        found = find_break(series.values)
+        if found is None:
+            continue
+        step = f"{series.steps[found.index]:,}"
+        if found.is_end:
+            said.append(f"{name} is not finite since step {step}")
+        else:
+            count = f"{found.count:,} value{'' if found.count == 1 else 's'}"
+            said.append(f"{name}: {count} not finite, first at step {step}")
+    hidden = len(said) - _NUM_BREAKS
+    return [*said[:_NUM_BREAKS], f"and {hidden:,} more metrics"] if hidden > 0 else said
+
+
+def notes_of(run: Run, restarts: list[Restart]) -> list[str]:
+    """What to say of where a run stands, beside its state: its origin, and which attempt this is."""
+    origin = origin_in_words(run.info.get("resumed_from"))
+    notes = [origin] if origin else []
+    if restarts:
+        launch = run.info.get("launch")
+        allowed = launch.get("max_restarts") if isinstance(launch, dict) else None
+        total = f" of {allowed + 1}" if isinstance(allowed, int) else ""
+        notes += [f"attempt {restarts[-1].attempt + 1}{total}", restarted(restarts[-1])]
+    return notes
 
 
 def log_of(run: Run, state: RunState) -> list[str]:
@@ -119,9 +166,4 @@ def pace(history: History) -> tuple[float | None, float | None]:
     series = max(every, key=len, default=None)
     if series is None or not len(series) or not np.isfinite(series.times[-1]):
         return None, None
-    steps, times = series.steps[-50:], series.times[-50:]
-    taken = np.maximum(np.diff(times), 0.0)
-    if not len(taken) or not np.isfinite(taken).all():
-        return None, float(times[-1])
-    pace = float(np.minimum(taken, 20 * np.median(taken)).sum() / (steps[-1] - steps[0]))
-    return pace or None, float(times[-1])
+    return series.seconds_per_step, float(series.times[-1])

@@ -4,6 +4,7 @@ One daemon thread looks at the files about once a second and assigns traits of w
 end may call back on another thread (a subshell), beside a cell that blocks: what is shared is behind one lock.
 """
 
+import shlex
 import threading
 import time
 import uuid
@@ -17,14 +18,18 @@ from IPython.core.interactiveshell import InteractiveShell
 from IPython.display import Image as StaticImage
 from IPython.display import publish_display_data
 
-from nbtools.errors import NbtoolsError
-from nbtools.launch import resume
+from nbtools.checkpoints import best_of, changes_in_words, origin_in_words
+from nbtools.errors import ConfigError, NbtoolsError
 from nbtools.notebook import cards
+from nbtools.notebook.away import use, visit_of
 from nbtools.notebook.controls import NEWEST, Controls, put, view_bundle
-from nbtools.notebook.facts import Facts, facts_of, stamp_of
+from nbtools.notebook.facts import Facts, facts_of, notes_of, stamp_of
 from nbtools.notebook.plot import HEIGHT, UNTITLED_HEIGHT, WIDTH, RunFigure, png
 from nbtools.notebook.view import X, view_of
-from nbtools.run import Checkpoint, Run, RunState, newest_verified
+from nbtools.resuming import changed, config_of, read_changes, resume
+from nbtools.run import Checkpoint, Run, RunState
+from nbtools.script import differences
+from nbtools.state import Laggard, laggards
 
 _SIZE: dict[str, Any] = {"image/png": {"width": WIDTH, "height": UNTITLED_HEIGHT}}
 _LOOKS_AT_LOST = 5
@@ -69,10 +74,13 @@ class LivePlot:
         self._forget()
         self._is_acting = False
         self._is_static = False
+        self._is_change_wrong = False
         self._widgets = Controls(dark, log, smoothing, x)
         for option in self._widgets.options:
             option.observe(self._changed, "value")
         self._widgets.stop.on_click(lambda _: self._act("Stopping…", self._stop_run))
+        self._widgets.stacks.on_click(lambda _: self._act("Asking the ranks…", self._take_stacks))
+        self._widgets.changes.observe(self._check_changes, "value")
         self._widgets.resume.on_click(lambda _: self._act("Resuming…", self._resume_run))
         if not self._widgets.answer_beside_cells():
             self._widgets.note.value = cards.note(f"While a cell runs, stop with: nbtools stop {self.run.id}")
@@ -119,8 +127,8 @@ class LivePlot:
         return StaticImage(data, format="png", width=WIDTH, height=HEIGHT, alt=alt)  # type: ignore[no-untyped-call]
 
     def _words(self) -> str:
-        shown = self._widgets.upper.children
-        return f"<div style='max-width:{WIDTH}px'>{''.join(part.value for part in shown)}</div>"
+        words = "".join(part.value for part in self._widgets.upper.children)
+        return f"<div class='{cards.NO_FORMULAS}' style='max-width:{WIDTH}px'>{words}</div>"
 
     def _outputs(self, ids: tuple[str, str]) -> list[tuple[dict[str, Any], dict[str, Any], str]]:
         if self._drawn_state is None or not self._drawn_state.is_final:
@@ -148,6 +156,7 @@ class LivePlot:
         """End the thread and remove the widgets. The run goes on."""
         with self._lock:
             self._is_closed, thread = True, self._thread
+            self._visit.leave(self.run.files)
         self._wake.set()
         if thread is not None and thread is not threading.current_thread():
             thread.join(timeout=10)
@@ -206,14 +215,21 @@ class LivePlot:
         self._png = b""
         self._figure: RunFigure | None = None
         self._drawn_state: RunState | None = None
+        self._visit = visit_of(self.run)
+        self._away = ""
+        self._laggards: list[Laggard] = []
 
     def _look(self) -> None:
-        state, widgets = self.run.state, self._widgets
+        now, state, widgets = time.time(), self.run.state, self._widgets
         stamp = (state, *stamp_of(self.run))
         if stamp != self._stamp:
             self._facts, self._stamp = facts_of(self.run, state), stamp
             self._offer_checkpoints()
-        self._say(state)
+        if away := self._visit.look(self.run, now, use().at):
+            self._away = cards.away(away)
+        if state.is_final:
+            self._visit.leave(self.run.files)
+        self._say(state, now)
         wanted = (widgets.dark.value, self._facts.version, state, *self._options().items())
         if wanted == self._wanted:
             return
@@ -227,25 +243,30 @@ class LivePlot:
             self._is_static = state.is_final
             self._update_displays()
 
-    def _say(self, state: RunState) -> None:
+    def _say(self, state: RunState, now: float) -> None:
         """Words, at each look: ages and the remaining time change although no file does."""
-        facts, widgets, info, now = self._facts, self._widgets, self.run.info, time.time()
+        facts, widgets = self._facts, self._widgets
         remaining = facts.remaining_s(now) if state is RunState.RUNNING else None
         started, ended = self.run.started_at, self.run.ended_at or facts.last_row
         end = ended if state.is_final else now
         elapsed = end - started if end and started else None
         rate = 1 / facts.seconds_per_step if facts.seconds_per_step else None
-        parent = info.get("resumed_from")
-        origin = f"resumed from {parent.get('run')} at step {parent.get('step')}" if isinstance(parent, dict) else ""
-        put(widgets.header, cards.header(self.run.id, state, Path(str(info.get("script") or "")).name, origin))
+        script, notes = Path(str(self.run.info.get("script") or "")).name, notes_of(self.run, facts.restarts)
+        waiting_for = self.run.waiting_for if state is RunState.QUEUED else ""
+        put(widgets.header, cards.header(self.run.id, state, script, notes, waiting_for))
         put(widgets.progress, cards.progress(facts.step, facts.total_steps, elapsed, remaining, rate, state))
+        put(widgets.away, self._away)
         put(widgets.failure, cards.failure(facts.failure, str(self.run.files.log)) if facts.failure else "")
-        put(widgets.ranks, cards.ranks(facts.ranks, now, facts.seconds_per_step, state is RunState.RUNNING))
+        is_running = state is RunState.RUNNING
+        self._laggards = laggards(facts.ranks, now, facts.seconds_per_step) if is_running else []
+        put(widgets.ranks, cards.ranks(facts.ranks, self._laggards, now, is_running))
         put(widgets.tail, cards.log(facts.log))
         put(widgets.losses, cards.note("\n".join(facts.warnings), is_warning=True))
         if not self._is_acting:
             widgets.stop.disabled, widgets.stop.button_style = state.is_final, "" if state.is_final else "warning"
-            widgets.resume.disabled = not (state.is_final and facts.checkpoints)
+            widgets.stop.description = "Cancel" if waiting_for else "Stop"
+            widgets.stacks.disabled = not is_running
+            widgets.resume.disabled = not self._may_resume(state)
 
     # --- controls ---
 
@@ -260,17 +281,45 @@ class LivePlot:
 
     def _offer_checkpoints(self) -> None:
         found, choice = self._facts.checkpoints, self._widgets.checkpoint
+        best = best_of(found)
         offered: list[tuple[str, Checkpoint | str]] = []
         for checkpoint in reversed(found):
             loss = checkpoint.metrics.get("eval/loss")
             label = f"step {checkpoint.step:,}" + ("" if loss is None else f" · eval loss {loss:.4g}")
+            label += " · best" if checkpoint in best else ""
             offered.append((label, checkpoint))
         offered.insert(0, ("newest that is whole" if found else "no checkpoint yet", NEWEST))
         if [label for label, _ in offered] != [label for label, _ in choice.options]:
             chosen = choice.value
             choice.options = offered
             choice.value = chosen if chosen in found else NEWEST
-        choice.disabled = not found
+        choice.disabled = self._widgets.changes.disabled = not found
+
+    def _changes(self) -> dict[str, Any]:
+        """The values to change in the new run, as they were typed."""
+        try:
+            return read_changes(self.run, shlex.split(text)) if (text := self._widgets.changes.value) else {}
+        except ValueError as error:  # a quotation that does not end
+            raise ConfigError(str(error)) from error
+
+    def _check_changes(self, *_: object) -> None:
+        """Say in place what is wrong with the typed changes, or what they will do."""
+        with self._lock:
+            widgets, said = self._widgets, ""
+            try:
+                if changes := self._changes():
+                    differing = differences(config_of(self.run), changed(self.run, changes))
+                    pairs = {name: [old, new] for name, old, new in differing}
+                    said = f"Resume writes a new script: {changes_in_words(pairs)}" if pairs else "No value differs."
+                self._is_change_wrong = False
+            except NbtoolsError as error:
+                said, self._is_change_wrong = str(error), True
+            put(widgets.changing, cards.note(said, is_warning=self._is_change_wrong))
+            if not self._is_acting:
+                widgets.resume.disabled = not self._may_resume(self.run.state)
+
+    def _may_resume(self, state: RunState) -> bool:
+        return state.is_final and bool(self._facts.checkpoints) and not self._is_change_wrong
 
     def _act(self, doing: str, action: Callable[[], str]) -> None:
         """Answer a button at once, and do the work in a thread: it may take as long as a checkpoint."""
@@ -278,7 +327,7 @@ class LivePlot:
         with self._lock:
             if self._is_acting:
                 return
-            self._is_acting = widgets.stop.disabled = widgets.resume.disabled = True
+            self._is_acting = widgets.stop.disabled = widgets.stacks.disabled = widgets.resume.disabled = True
             put(widgets.note, cards.note(doing))
 
         def work() -> None:
@@ -292,20 +341,24 @@ class LivePlot:
     def _stop_run(self) -> str:
         return self.run.stop()
 
+    def _take_stacks(self) -> str:
+        found, behind = self.run.stacks(), {laggard.beat.rank for laggard in self._laggards}
+        put(self._widgets.taken, cards.stacks(found, behind) if found else "")
+        taken = sum(item.has_stacks for item in found)
+        return f"Stacks of {taken} of {len(found)} ranks at {time.strftime('%X')}" if found else "No rank is there yet"
+
     def _resume_run(self) -> str:
-        notes: list[str] = []
-        checkpoint = self._widgets.checkpoint.value
-        if checkpoint == NEWEST:
-            checkpoint, notes = newest_verified(self.run.files.checkpoints)
+        chosen = self._widgets.checkpoint.value
         with warnings.catch_warnings(record=True) as said:  # a thread must not print them
             warnings.simplefilter("always")
-            child = resume(self.run, checkpoint)
+            child = resume(self.run, None if chosen == NEWEST else chosen, changes=self._changes())
         with self._lock:
             self.run = child
+            self._widgets.changes.value = self._widgets.taken.value = ""
             self._forget()
             self._start()
-        reasons = [f"passed over {reason}" for reason in notes] + [str(warning.message) for warning in said]
-        return "\n".join([f"Resumed from {checkpoint.name if checkpoint else 'the start'} as {child.id}", *reasons])
+        origin = origin_in_words(child.info.get("resumed_from"))
+        return "\n".join([f"{origin.capitalize()}, as {child.id}", *(str(warning.message) for warning in said)])
 
 
 _publish: Any = publish_display_data  # IPython's own has no types

@@ -275,12 +275,13 @@ class Panel:
         self._x_label.set_text(axis.kind if self._has_x_label else "")
 
     def _show_resume(self, view: View, axis: Axis, is_labelled: bool) -> None:
-        """Dim what the parent run did, up to a thin line at the step from which this run went on."""
+        """Dim what the parent run did, up to a thin line where this run went on; one more where each restart did."""
         at = axis.left if view.resumed_at is None else axis.of_step(view.resumed_at)
         edge = self._x_of(min(max(at, axis.left), axis.right))
         is_inside = axis.left < at < axis.right
         self._veil.set_width(edge - self.left)
-        self._resume.set_data([edge, edge] if is_inside else [], [self.bottom, self.top] if is_inside else [])
+        cuts = [self._x_of(x) for x in (at, *map(axis.of_step, view.restarted_at)) if axis.left < x < axis.right]
+        self._resume.set_data(np.repeat(cuts, 3), [self.bottom, self.top, np.nan] * len(cuts))
         label = f"resumed at {view.resumed_at:,}" if is_inside and is_labelled else ""
         self._resume_label.set(text=label, x=edge + 5)
 

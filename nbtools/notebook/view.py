@@ -1,5 +1,6 @@
 """What a picture of a run shows: which metrics go together, on which axis, read from the run directory."""
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
@@ -13,6 +14,7 @@ if TYPE_CHECKING:
     from nbtools.columns import Series
     from nbtools.metrics import History
     from nbtools.run import Run
+    from nbtools.state import Restart
 
 X = Literal["step", "samples", "time"]
 
@@ -42,6 +44,8 @@ class View:
     checkpoints: Sequence[tuple[int, float | None]] = ()
     """Step of each checkpoint and the evaluation loss in its manifest."""
     resumed_at: int | None = None
+    restarted_at: Sequence[int] = ()
+    """Steps from which later attempts went on."""
     x: X = "step"
     log: bool = False
     smoothing: float = 0.6
@@ -74,11 +78,18 @@ def view_of(
         f"{run.state.value.lower()} · step {run.step or 0:,}{total}",
         [(checkpoint.step, checkpoint.metrics.get("eval/loss")) for checkpoint in checkpoints],
         resumed_at,
+        [step_of(restart) for restart in run.restarts],
         x,
         log,
         smoothing,
         span,
     )
+
+
+def step_of(restart: "Restart") -> int:
+    """The step that the next attempt went on from; 0 for the start."""
+    found = re.fullmatch(r"step-([0-9]{1,18})", restart.checkpoint or "")
+    return int(found[1]) if found else 0
 
 
 class Axis:

@@ -17,7 +17,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Executor, Future, ThreadPoolExecutor
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -27,45 +27,11 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file
 
 from nbtools import rundir
-from nbtools.checkpoints import Checkpoint, checkpoints_in
+from nbtools.checkpoints import BEST_BY, Checkpoint, Progress, best_of, checkpoints_in
 from nbtools.errors import CheckpointError
 
 State = dict[str, Any]
 """Plain values and tensors: what `torch.load(weights_only=True)` opens."""
-
-
-@dataclass
-class Progress:
-    """Where a training is."""
-
-    step: int = 0
-    """Optimizer steps done."""
-    epoch: int = 0
-    position: int = 0
-    """Samples of this epoch done, by all ranks together."""
-    samples: int = 0
-    """Samples done since the very start."""
-
-    def advance(self, effective_batch: int, num_samples: int) -> bool:
-        """Count one optimizer step; returns whether it was the last of its epoch."""
-        self.step += 1
-        self.samples += effective_batch
-        self.position += effective_batch
-        return self.settle(effective_batch, num_samples)
-
-    def settle(self, effective_batch: int, num_samples: int) -> bool:
-        """Go on to the next epoch if too little is left of this one for a step."""
-        ends = self.position + effective_batch > num_samples
-        if ends:
-            self.epoch, self.position = self.epoch + 1, 0
-        return ends
-
-    def steps_left(self, effective_batch: int, num_samples: int, epochs: int) -> int:
-        """Optimizer steps until the end of `epochs` epochs."""
-        if self.epoch >= epochs:
-            return 0
-        later = (epochs - self.epoch - 1) * (num_samples // effective_batch)
-        return (num_samples - self.position) // effective_batch + later
 
 
 # --- writing --------------------------------------------------------------------------------------
@@ -81,6 +47,9 @@ def save(
     metrics: Mapping[str, float],
     attempt: int,
     keep_last: int,
+    keep_best: int = 0,
+    best_by: str = BEST_BY,
+    lower_is_better: bool = True,
 ) -> Path:
     """Write `folder`/step-… from one process and remove the older ones that need not be kept.
 
@@ -95,6 +64,9 @@ def save(
         metrics: what was measured at this very step.
         attempt: number of the automatic restart.
         keep_last: how many of the newest checkpoints to keep.
+        keep_best: how many to keep beside them because their metric `best_by` is the best.
+        best_by: name of a metric; checkpoints saved at a step that did not measure it are never among the best.
+        lower_is_better: whether the least value of that metric is the best one.
 
     Raises:
         OSError: it could not be written (disk full); nothing is left of it, and older checkpoints are untouched.
@@ -127,18 +99,29 @@ def save(
     except BaseException:
         _remove(temporary)
         raise
-    prune(folder, progress.step, keep_last)
+    prune(folder, progress.step, keep_last, keep_best, best_by, lower_is_better=lower_is_better)
     return final
 
 
-def prune(folder: Path, step: int, keep_last: int) -> None:
-    """Keep the `keep_last` newest checkpoints up to `step`, which was just written and is known to be whole.
+def prune(
+    folder: Path,
+    step: int,
+    keep_last: int,
+    keep_best: int = 0,
+    best_by: str = BEST_BY,
+    *,
+    lower_is_better: bool = True,
+) -> None:
+    """Keep the `keep_last` newest and the `keep_best` best checkpoints up to `step`.
 
-    Later ones, left by an attempt that went further and was found damaged, are not counted: they could push out
-    the only one that verifies.
+    That one was just written and is known to be whole. Later ones, left by an attempt that went further and was found
+    damaged, are not counted: they could push out the only one that verifies.
     """
     older = [checkpoint for checkpoint in checkpoints_in(folder) if checkpoint.step <= step]
+    best = best_of(older, keep_best, best_by, lower_is_better=lower_is_better)
     for checkpoint in older[:-keep_last]:
+        if checkpoint in best:
+            continue
         hidden = folder / f".{checkpoint.path.name}.pruned.tmp"
         with contextlib.suppress(OSError):  # not worth a training
             checkpoint.path.rename(hidden)  # at once: a half-removed checkpoint is never listed

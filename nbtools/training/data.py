@@ -114,7 +114,7 @@ def tokenize(
 
 def open_tokenized(folder: Path, sequence_length: int) -> TokenizedText:
     """Open what `tokenize` wrote; rows of `sequence_length` tokens that stay on disk until they are read."""
-    tokenizer = AutoTokenizer.from_pretrained(folder / "tokenizer")
+    tokenizer = AutoTokenizer.from_pretrained(folder / "tokenizer", trust_remote_code=False)
     tokenizer.model_max_length = sequence_length
     rows = [_rows(folder / f"{name}.npy", sequence_length) for name in ("train", "eval")]
     return TokenizedText(tokenizer, *rows)
@@ -142,7 +142,7 @@ def word_tokenizer(documents: Iterable[str], vocab_size: int) -> PreTrainedToken
 
 def open_vocabulary(folder: Path) -> dict[str, int]:
     """Return the words and ids of the tokenizer in `folder`."""
-    ids: dict[str, int] = AutoTokenizer.from_pretrained(folder).get_vocab()
+    ids: dict[str, int] = AutoTokenizer.from_pretrained(folder, trust_remote_code=False).get_vocab()
     return ids
 
 
@@ -153,7 +153,7 @@ def pretrained_tokenizer(model_name: str) -> PreTrainedTokenizerBase:
         ConfigError: there is none, or it cannot be used for masked language modelling.
     """
     try:
-        tokenizer = AutoTokenizer.from_pretrained(model_name)
+        tokenizer = AutoTokenizer.from_pretrained(model_name, trust_remote_code=False)
     except (OSError, ValueError, ImportError) as error:
         raise ConfigError(
             f"model_name={model_name!r}: its tokenizer cannot be loaded ({first_line(error)}); "

@@ -124,4 +124,4 @@ def _flags_class(config: TrainConfig) -> type[Any]:
 
 
 if __name__ == "__main__":  # launch asks here, before anything starts: SCRIPT FLAGS...
-    parse(read_script(sys.argv[1]).config, sys.argv[2:], prog=Path(sys.argv[1]).name)
+    print(parse(read_script(sys.argv[1]).config, sys.argv[2:], prog=Path(sys.argv[1]).name).config.model_dump_json())

@@ -7,11 +7,13 @@ ignores all context look better than the word frequencies. The head runs at the 
 Shape suffixes: B batch, T positions, K predicted positions, H width, V vocabulary.
 """
 
+import pickle
 from collections.abc import Callable
 from dataclasses import asdict
 from pathlib import Path
 
 import torch
+from safetensors import SafetensorError
 from torch import nn
 from transformers import AutoModelForMaskedLM, ModernBertConfig, ModernBertForMaskedLM, PreTrainedModel
 from transformers.utils import logging as transformers_logging
@@ -210,8 +212,15 @@ def build_model(config: MLMPretrainingConfig, text: TokenizedText) -> PreTrained
     if config.model_name is None:
         return ModernBertForMaskedLM(ModernBertConfig(**modernbert_settings(config, len(text.tokenizer))))
     try:
-        model: PreTrainedModel = AutoModelForMaskedLM.from_pretrained(config.model_name, dtype=torch.float32)
-    except (OSError, ValueError, ImportError) as error:
+        model: PreTrainedModel = AutoModelForMaskedLM.from_pretrained(
+            config.model_name, dtype=torch.float32, trust_remote_code=False, weights_only=True
+        )
+    except pickle.UnpicklingError as error:
+        raise ConfigError(
+            f"model_name={config.model_name!r}: its weights are a pickle that holds more than tensors, which could run "
+            "code: refused; give a folder with model.safetensors"
+        ) from error
+    except (OSError, ValueError, ImportError, RuntimeError, EOFError, SafetensorError) as error:
         raise ConfigError(
             f"model_name={config.model_name!r}: cannot be loaded as a masked language model ({data.first_line(error)})"
         ) from error

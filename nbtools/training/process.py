@@ -2,6 +2,7 @@
 
 import contextlib
 import ctypes
+import faulthandler
 import hashlib
 import io
 import os
@@ -15,14 +16,15 @@ import time
 import traceback
 from pathlib import Path
 from types import FrameType
-from typing import Any, Self, TextIO
+from typing import Any, NamedTuple, Self, TextIO
 
 import torch
 
 from nbtools import __version__, devices
+from nbtools.causes import is_echo
 from nbtools.config import Launch
 from nbtools.errors import LaunchError, ProjectError
-from nbtools.failure import Failure
+from nbtools.failure import Failure, explained
 from nbtools.project import find_project
 from nbtools.recipes import recipe_of
 from nbtools.rundir import RUN_DIR_VARIABLE, ProcessIdentity, RunDir, acquire_lock, read_json, write_json
@@ -55,6 +57,13 @@ def die_with_agent() -> None:
         raise SystemExit("torchrun's agent is gone")
 
 
+def stay_on_this_machine() -> None:
+    """Where all ranks are on one machine, let gloo listen on the loopback interface only, unless the user chose one."""
+    name = devices.loopback()
+    if name is not None and os.environ.get("WORLD_SIZE") == os.environ.get("LOCAL_WORLD_SIZE"):
+        os.environ.setdefault(devices.GLOO_INTERFACE, name)
+
+
 class StopRequest:
     """SIGTERM and SIGINT as a flag. A handler that did more could interrupt a save halfway."""
 
@@ -78,28 +87,72 @@ class StopRequest:
         self.requested = True
 
 
+class Phase(NamedTuple):
+    """What a rank does, and since when."""
+
+    name: str
+    step: int
+    """Optimizer steps done."""
+    since: float
+    """Unix time."""
+    nth: int
+    """How many phases began since the last step: the same for all ranks at the same place."""
+
+
+class StacksOnSignal:
+    """Makes a signal write the Python stacks of all threads into a file, whatever this process is doing.
+
+    faulthandler does that in the signal's handler itself, so a rank that waits in a collective answers, too.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.number: int | None = None
+        """The signal; None if somebody else has a handler for it, or there is no room for the file."""
+        if signal.getsignal(signal.SIGUSR2) not in (signal.SIG_DFL, signal.SIG_IGN):
+            return
+        with contextlib.suppress(OSError):
+            self._file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o644)
+            faulthandler.register(signal.SIGUSR2, file=self._file, all_threads=True, chain=False)
+            self.number = int(signal.SIGUSR2)
+
+    def close(self) -> None:
+        """Give the signal back; not where the process ends now, for one that comes late would be its death."""
+        if self.number is not None and not is_under_torchrun():
+            faulthandler.unregister(self.number)
+            os.close(self._file)
+        self.number = None
+
+
 class Heartbeat:
     """Writes down once a second what this rank is doing, if that changed: `time` is when it began, not when it was
     written, so a rank that hangs shows since when and in what.
     """
 
     def __init__(self, files: RunDir, rank: int, stop: StopRequest) -> None:
-        self.phase: tuple[str, int, float] = ("start", 0, time.time())
-        """Name, optimizer steps done, and time of the beginning; replaced as a whole."""
+        self.phase = Phase("start", 0, time.time(), 1)
+        """Replaced as a whole."""
         self._files = files
         self._rank = rank
         self._stop = stop
-        self._written: tuple[str, int, float] | None = None
+        self._written: Phase | None = None
+        self._identity = ProcessIdentity.of(os.getpid())
+        self._stacks = StacksOnSignal(files.stacks(rank))
         self._closing = threading.Event()
         self._write()
         self._thread = threading.Thread(target=self._beat, name="heartbeat", daemon=True)
         self._thread.start()
+
+    def enter(self, name: str, step: int) -> None:
+        """Begin a phase; costs nothing, the thread writes it down."""
+        nth = self.phase.nth + 1 if self.phase.step == step else 1
+        self.phase = Phase(name, step, time.time(), nth)
 
     def close(self) -> None:
         """Write the last phase and end the thread."""
         self._closing.set()
         self._thread.join()
         self._write()
+        self._stacks.close()
 
     def _beat(self) -> None:
         while not self._closing.wait(_BEAT_EVERY_S):
@@ -112,14 +165,14 @@ class Heartbeat:
         current = self.phase
         if current is self._written:
             return
-        name, step, since = current
         content = {
             "rank": self._rank,
-            "pid": os.getpid(),
-            "host": socket.gethostname(),
-            "step": step,
-            "phase": name,
-            "time": since,
+            **self._identity.to_json(),
+            "step": current.step,
+            "phase": current.name,
+            "nth": current.nth,
+            "time": current.since,
+            "stacks_signal": self._stacks.number,
         }
         with contextlib.suppress(OSError):  # a full disk must not end a training
             write_json(self._files.heartbeat(self._rank), content)
@@ -158,14 +211,13 @@ def choose_device(local_rank: int) -> torch.device:
     return torch.device("cpu")
 
 
-def failure_of(error: BaseException, rank: int) -> Failure:
+def failure_of(error: BaseException, rank: int, files: RunDir) -> Failure:
     """Describe what ended a rank, for finished.json."""
     text = "".join(traceback.format_exception(error))
     message = f"{type(error).__name__}: {error}".strip().splitlines()[0]
-    lost = any(sign in str(error) for sign in ("Connection closed by peer", "Connection reset by peer"))
-    if lost:  # rank 0 only noticed; which rank fell is told by its own log
-        return Failure(None, os.uname().nodename, None, None, f"another rank was lost ({message})", text)
-    return Failure(rank, os.uname().nodename, 1, None, message, text)
+    # Where rank 0 only noticed the fall of another rank, that one's own log tells which.
+    who = (None, None) if is_echo(message) else (rank, 1)
+    return explained(Failure(who[0], os.uname().nodename, who[1], None, message, text), files)
 
 
 # --- the run directory ----------------------------------------------------------------------------

@@ -10,6 +10,7 @@ import os
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from datetime import timedelta
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -18,13 +19,14 @@ import torch.distributed as dist
 from torch.distributed.elastic.multiprocessing.errors import record
 from torch.nn.parallel import DistributedDataParallel
 
+from nbtools.checkpoints import Progress
 from nbtools.config import TrainConfig
 from nbtools.errors import NbtoolsError
 from nbtools.metrics import MetricWriter
 from nbtools.project import Project, find_project
 from nbtools.rundir import ATTEMPT_VARIABLE, RunDir, write_json
 from nbtools.training import banner, checkpoint
-from nbtools.training.checkpoint import Progress, State
+from nbtools.training.checkpoint import State
 from nbtools.training.flags import Flags
 from nbtools.training.process import (
     Heartbeat,
@@ -35,6 +37,7 @@ from nbtools.training.process import (
     failure_of,
     is_under_torchrun,
     script_path,
+    stay_on_this_machine,
 )
 
 T = TypeVar("T")
@@ -42,6 +45,8 @@ C = TypeVar("C", bound=TrainConfig)
 
 _PROGRESS_EVERY_S = 5.0
 _VOTE_EVERY_S = 0.5
+_SECONDS_PER_MINUTE = 60
+_MAIN_MAY_TAKE = timedelta(hours=24)
 
 
 def run(train: Callable[["Worker", C], None], flags: Flags[C]) -> None:
@@ -111,11 +116,18 @@ class Worker:
         self._voted = time.monotonic()
         self._vote_every, self._steps_to_vote = 1, 0
         self._control: dist.ProcessGroup | None = None
+        self._patient: dist.ProcessGroup | None = None
         if self.world_size > 1:
+            stay_on_this_machine()
             on_gpu = self.device.type == "cuda"
-            dist.init_process_group("nccl" if on_gpu else "gloo", device_id=self.device if on_gpu else None)
+            patience = timedelta(seconds=self.config.collective_timeout_min * _SECONDS_PER_MINUTE)
+            dist.init_process_group(
+                "nccl" if on_gpu else "gloo", timeout=patience, device_id=self.device if on_gpu else None
+            )
             # Messages of a few bytes between CPUs, which must not wait for what the GPUs are doing.
-            self._control = dist.new_group(backend="gloo")
+            self._control = dist.new_group(backend="gloo", timeout=patience)
+            # While rank 0 tokenizes for hours, the others wait, and nothing is wrong.
+            self._patient = dist.new_group(backend="gloo", timeout=_MAIN_MAY_TAKE)
         self.files = RunDir(self.from_main(lambda: claim_run(flags)))
         self.heartbeat = Heartbeat(self.files, self.rank, stop)
         self._writer = MetricWriter(self.files.metrics, self.attempt) if self.is_main else None
@@ -140,8 +152,8 @@ class Worker:
                 outcome[0] = compute()
             except NbtoolsError as error:
                 outcome[1] = error
-        if self._control is not None:
-            dist.broadcast_object_list(outcome, src=0, group=self._control)
+        if self._patient is not None:
+            dist.broadcast_object_list(outcome, src=0, group=self._patient)
         if outcome[1] is not None:
             raise outcome[1]
         value: T = outcome[0]
@@ -217,7 +229,7 @@ class Worker:
 
     def phase(self, name: str) -> None:
         """Say what this rank is doing now; costs nothing, a thread writes it down once a second."""
-        self.heartbeat.phase = name, self.progress.step, time.time()
+        self.heartbeat.enter(name, self.progress.step)
 
     @contextlib.contextmanager
     def aside(self, name: str) -> Iterator[None]:
@@ -268,7 +280,7 @@ class Worker:
     # --- checkpoints and the end ------------------------------------------------------------------
 
     def save(self, write_model: Callable[[Path], None], state: State, rank_state: State) -> None:
-        """Save a checkpoint of the current step; every rank calls it, rank 0 writes.
+        """Save a checkpoint of the current step; every rank calls it, rank 0 writes while the others wait.
 
         A full disk costs the checkpoint, not the training: older ones stay and a warning is printed.
 
@@ -279,21 +291,24 @@ class Worker:
         """
         with self.aside("checkpoint"):
             rank_states = self.gather({**rank_state, "random": checkpoint.random_state()})
-            if not self.is_main:
-                return
-            try:
-                checkpoint.save(
-                    self.files.checkpoints,
-                    self.progress,
-                    write_model=write_model,
-                    state=state,
-                    rank_states=rank_states,
-                    metrics=self._measured[1] if self._measured[0] == self.progress.step else {},
-                    attempt=self.attempt,
-                    keep_last=self.config.keep_last,
-                )
-            except OSError as error:
-                self.say(f"warning: no checkpoint at step {self.progress.step}: {error}; older ones are kept")
+            # In a collective of the next step they would wait, too, but not for as long as a slow disk may take.
+            self.from_main(lambda: self._write(write_model, state, rank_states))
+
+    def _write(self, write_model: Callable[[Path], None], state: State, rank_states: list[State]) -> None:
+        try:
+            checkpoint.save(
+                self.files.checkpoints,
+                self.progress,
+                write_model=write_model,
+                state=state,
+                rank_states=rank_states,
+                metrics=self._measured[1] if self._measured[0] == self.progress.step else {},
+                attempt=self.attempt,
+                keep_last=self.config.keep_last,
+                keep_best=self.config.keep_best,
+            )
+        except OSError as error:
+            self.say(f"warning: no checkpoint at step {self.progress.step}: {error}; older ones are kept")
 
     def resumed(self) -> Resumed | None:
         """Open the checkpoint to go on from, after rank 0 verified every byte; None without `--resume-from`.
@@ -324,11 +339,11 @@ class Worker:
             if self._control is not None:
                 self.phase("collective")
                 dist.barrier(group=self._control)  # nobody leaves while a peer still saves
-        self.phase("done" if error is None else self.heartbeat.phase[0])
+            self.phase("done")
         self.heartbeat.close()
         if self._writer is not None:
             self._writer.close()
-            failure = None if error is None else failure_of(error, self.rank).to_json()
+            failure = None if error is None else failure_of(error, self.rank, self.files).to_json()
             record = {
                 "why": why,
                 "step": self.progress.step,

@@ -51,6 +51,19 @@ def record(error: BaseException) -> None:
         Path(path).write_text(json.dumps({"message": {"message": text, "extraInfo": extra}}))
 
 
+def fork_loader_workers(number: int) -> list[int]:
+    """Fork as torch's DataLoader does: children that execute nothing else, and end when their rank is gone."""
+    rank, children = os.getpid(), []
+    for _ in range(number):
+        child = os.fork()
+        if child == 0:
+            while os.getppid() == rank:
+                time.sleep(0.1)
+            os._exit(0)
+        children.append(child)
+    return children
+
+
 def train(options: argparse.Namespace, run: RunDir, rank: int) -> None:
     for step in range(options.first_step + 1, options.steps + 1):
         if options.fail_at == step and rank == options.failing_rank and options.fail_attempt in (None, ATTEMPT):
@@ -85,16 +98,22 @@ def main() -> int:
     parser.add_argument("--resume-from", type=Path)
     parser.add_argument("--failing-rank", type=int, default=0)
     parser.add_argument("--leave-no-word", action="store_true", help="do not write finished.json")
+    parser.add_argument("--loader-workers", type=int, default=0, help="forked children of every rank")
     options = parser.parse_args()
     if options.resume_from is not None:
         options.first_step = json.loads((options.resume_from / "manifest.json").read_text())["step"]
     signal.signal(signal.SIGTERM, ask_to_stop)
     run = RunDir(os.environ["NBTOOLS_RUN_DIR"])
+    loader_workers = fork_loader_workers(options.loader_workers)
     try:
         train(options, run, int(os.environ.get("RANK", "0")))
     except ValueError as error:
         record(error)
         raise
+    finally:
+        for pid in loader_workers:
+            os.kill(pid, signal.SIGKILL)
+            os.waitpid(pid, 0)
     return 0
 
 

@@ -1,0 +1,259 @@
+"""What usually lies behind an error: known messages and signals in words, each with the setting to change.
+
+The tables are meant to be read and added to. Whether a SIGKILL was the kernel's for lack of memory is told by
+evidence: the memory in use shortly before, and the kernel's own count of such kills.
+"""
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any, Self
+
+import psutil
+
+from nbtools.rundir import whole
+
+# --- known errors -------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Cause:
+    """A known error."""
+
+    pattern: str
+    """What its text matches, in the words of torch, Python or the kernel."""
+    words: str
+    advice: str
+    """The setting to change."""
+    is_echo: bool = False
+    """Whether a rank that says so only noticed that another one had fallen."""
+
+
+_SHARED_MEMORY = (
+    "Lower num_workers, or give the container more shared memory (docker run --shm-size=8g, or --ipc=host)."
+)
+LESS_MEMORY = (
+    "Lower batch_size or num_workers, or keep less of the dataset in memory: every rank and every DataLoader worker "
+    "holds its own."
+)
+
+TIMEOUT = Cause(
+    r"Timed out waiting \d+ms|Watchdog caught collective operation timeout|wait timeout after \d+ms"
+    r"|Application timeout caused pair closure|waiting for clients",
+    "waited too long for another rank",
+    "Look at the rank that was waited for: while one hangs, nbtools show RUN --stacks tells where. If it is only slow, "
+    "raise collective_timeout_min (in a script of your own: init_process_group's timeout).",
+)
+LOADER_WORKER_DIED = Cause(
+    r"DataLoader worker \(pid.*(?:is killed by signal|exited unexpectedly)",
+    "a DataLoader worker died",
+    f"Usually memory ran out. {LESS_MEMORY} With num_workers=0 an error of the dataset itself is shown.",
+)
+CAUSES = (
+    Cause(
+        r"CUDA out of memory|torch\.(?:cuda\.)?OutOfMemoryError|CUDA error: out of memory|_STATUS_ALLOC_FAILED",
+        "the GPU ran out of memory",
+        "Lower batch_size and raise gradient_accumulation_steps by the same factor, which trains the same; "
+        "precision='bf16' or gradient checkpointing in the model save more. If much is reserved but unallocated, set "
+        "PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True.",
+    ),
+    Cause(
+        r"DefaultCPUAllocator: (?:can't allocate|not enough) memory|MemoryError|std::bad_alloc|Cannot allocate memory",
+        "the process could get no more memory",
+        "The host's memory is used up, or a limit of the process (ulimit -v). " + LESS_MEMORY,
+    ),
+    Cause(
+        r"Too many open files",
+        "too many files are open",
+        "Raise the limit (ulimit -n), or lower num_workers.",
+    ),
+    Cause(
+        r"signal: Bus error|nexpected bus error|(?:out of|insufficient) shared memory|shared memory(?: object|\(shm\))",
+        "shared memory (/dev/shm) ran out",
+        _SHARED_MEMORY,
+    ),
+    Cause(
+        r"No space left on device|Disk quota exceeded|\[Errno 27\] File too large",
+        "the disk is full",
+        "Free some of it, or lower keep_last and raise checkpoint_every: checkpoints take most of it.",
+    ),
+    LOADER_WORKER_DIED,
+    Cause(
+        r"Caught \w+ in DataLoader worker process \d+",
+        "raised in a DataLoader worker",
+        "The error is in the dataset or the collate function; num_workers=0 runs them in the rank itself, where a "
+        "debugger reaches them.",
+    ),
+    TIMEOUT,
+    Cause(
+        r"device-side assert",
+        "an index was out of range on the GPU (device-side assert)",
+        "Usually a token id or a label that the model has no row for. CUDA tells it late: run once with "
+        "CUDA_LAUNCH_BLOCKING=1, or on the CPU, to see the line.",
+    ),
+    Cause(
+        r"no kernel image is available",
+        "this build of torch has no code for this GPU",
+        "Install a torch built for the GPU's compute capability; nbtools doctor shows both.",
+    ),
+    Cause(
+        r"Address already in use|EADDRINUSE",
+        "a network port is taken",
+        "Leave out --master-port (torchrun then takes a free one), or name another; an earlier run may still hold it.",
+    ),
+    Cause(
+        r"Connection closed by peer|gloo.*(?:Connection reset by peer|Broken pipe)|ncclRemoteError"
+        r"|communicator was aborted|recv, got 0 bytes|[Dd]id the remote server shutdown",
+        "another rank was lost",
+        "This rank only noticed it: look at the one that ended first; its output is in the run's ranks folder.",
+        is_echo=True,
+    ),
+)
+
+
+def cause_of(message: str, said: str = "") -> Cause | None:
+    """Return the first known cause that fits.
+
+    Args:
+        message: the error itself.
+        said: what else was said: the exceptions that led to it. An echo counts in the message only.
+    """
+    fitting = (
+        cause for cause in CAUSES if re.search(cause.pattern, message if cause.is_echo else f"{message}\n{said}")
+    )
+    return next(fitting, None)
+
+
+def is_echo(message: str) -> bool:
+    """Whether a rank that ended with this message had only noticed that another one fell."""
+    cause = cause_of(message)
+    return cause is not None and cause.is_echo
+
+
+def waited(said: str) -> str:
+    """Say how long a collective was waited for, as far as its error tells: `10 min`."""
+    found = re.search(r"(?:Timed out waiting |Timeout\(ms\)=|wait timeout after )(\d{1,12})", said)
+    if found is None:
+        return "too long"
+    seconds = int(found[1]) / 1000
+    return f"{seconds / 60:.3g} min" if seconds >= 60 else f"{seconds:.3g} s"
+
+
+# --- signals ------------------------------------------------------------------------------------
+
+SIGNALS = {
+    "SIGKILL": (
+        "from outside (kill -9, a scheduler, or the container's limit)",
+        "Its output tells no more: ask the scheduler (sacct), the container's memory limit, or dmesg for an OOM kill.",
+    ),
+    "SIGTERM": ("asked to end from outside (kill, or a scheduler's preemption)", None),
+    "SIGINT": ("interrupted from outside (Ctrl-C)", None),
+    "SIGSEGV": (
+        "a segmentation fault in native code",
+        "An extension crashed, or does not fit the build of torch or the driver; PYTHONFAULTHANDLER=1 in the "
+        "environment prints the Python line, num_workers=0 takes DataLoader workers out of the question.",
+    ),
+    "SIGABRT": ("aborted by native code (NCCL's watchdog, or a failed check)", "Its last lines of output say why."),
+    "SIGBUS": ("most likely shared memory (/dev/shm) ran out, or a file it had mapped was cut", _SHARED_MEMORY),
+    "SIGILL": ("an instruction that this CPU does not have", "Install builds of torch and numpy made for this CPU."),
+    "SIGXCPU": ("its limit of CPU time was reached", "Raise the limit (ulimit -t, or the scheduler's)."),
+    "SIGXFSZ": ("its limit of file size was reached", "Raise the limit (ulimit -f)."),
+}
+"""What a signal means and what to do about it, for ranks that were not killed for lack of memory."""
+
+
+# --- memory -------------------------------------------------------------------------------------
+
+_ALARMING_SHARE = 0.9
+# Names of: the limit, the use, the part of the use that is page cache, the part of that which cannot be dropped
+# (shared memory), and the file with the count of killed processes.
+_CGROUP_V2 = ("memory.max", "memory.current", "file", "shmem", "memory.events")
+_CGROUP_V1 = ("memory.limit_in_bytes", "memory.usage_in_bytes", "total_cache", "total_shmem", "memory.oom_control")
+
+
+@dataclass(frozen=True)
+class HostMemory:
+    """Memory of the host, or of the container (control group) around this process if that has less left."""
+
+    memory_used_bytes: int
+    """What could not be freed at once: page cache is not counted."""
+    memory_total_bytes: int
+    oom_kills: int | None
+    """How many processes the kernel has killed for lack of memory; None where it does not tell."""
+
+    @classmethod
+    def from_row(cls, row: object) -> Self | None:
+        """Read a row of system.jsonl; None if it does not tell of memory."""
+        values = row if isinstance(row, Mapping) else {}
+        used, total, kills = (whole(values.get(name)) for name in cls.__dataclass_fields__)
+        return cls(used, total, kills) if used is not None and total else None
+
+    def to_row(self) -> dict[str, Any]:
+        """Its part of a row of system.jsonl."""
+        return asdict(self)
+
+    @property
+    def share(self) -> float:
+        """Used part of the total."""
+        return self.memory_used_bytes / self.memory_total_bytes
+
+    def __str__(self) -> str:
+        return f"{self.memory_used_bytes / 2**30:.1f} of {self.memory_total_bytes / 2**30:.1f} GiB in use"
+
+
+def host_memory(cgroups: Path = Path("/sys/fs/cgroup"), proc: Path = Path("/proc")) -> HostMemory:
+    """Read how much memory is in use (about 0.5 ms), honouring the limits of control groups, version 1 and 2."""
+    memory = psutil.virtual_memory()
+    levels = [(memory.total - memory.available, memory.total)]
+    oom_kills = None
+    for folder, (limit, usage, cache, shared, events) in _control_groups(cgroups, proc):
+        if oom_kills is None:  # the innermost group's: it counts kills of its own processes, whatever ran out
+            oom_kills = _numbers(folder / events).get("oom_kill")
+        total, used, parts = (_numbers(folder / name) for name in (limit, usage, "memory.stat"))
+        if total.get("") and "" in used:
+            levels.append((used[""] - parts.get(cache, 0) + parts.get(shared, 0), total[""]))
+    used_bytes, total_bytes = min(levels, key=lambda level: level[1] - level[0])
+    if oom_kills is None:
+        oom_kills = _numbers(proc / "vmstat").get("oom_kill")
+    return HostMemory(max(0, used_bytes), total_bytes, oom_kills)
+
+
+def lack_of_memory(before: Sequence[HostMemory], now: HostMemory) -> str | None:
+    """Say in words that memory ran out, if readings of the last minutes and one of after a SIGKILL give reason to."""
+    if not before:
+        return None
+    fullest = max(before, key=lambda reading: reading.share)
+    first, last = before[0].oom_kills, now.oom_kills
+    if first is not None and last is not None and (kills := last - first) > 0:
+        ended = "a process" if kills == 1 else f"{kills} processes"
+        size = f"{fullest.memory_total_bytes / 2**30:.1f} GiB"
+        return f"most likely the host ran out of memory: the kernel ended {ended} for lack of it ({size} in all)"
+    return f"most likely the host ran out of memory: {fullest}" if fullest.share >= _ALARMING_SHARE else None
+
+
+def _control_groups(cgroups: Path, proc: Path) -> Iterator[tuple[Path, tuple[str, str, str, str, str]]]:
+    """The control groups for memory around this process, inner ones first, with the names of their files."""
+    try:
+        lines = (proc / "self" / "cgroup").read_text().splitlines()
+    except OSError:  # not on Linux
+        return
+    for line in lines:
+        _, controllers, name = (*line.split(":", 2), "", "")[:3]
+        if controllers and "memory" not in controllers.split(","):
+            continue
+        root, names = (cgroups / "memory", _CGROUP_V1) if controllers else (cgroups, _CGROUP_V2)
+        folder = root / name.lstrip("/")
+        yield folder, names
+        for parent in folder.parents:  # in a container, only some of the outer ones can be seen
+            if parent.is_relative_to(root):
+                yield parent, names
+
+
+def _numbers(path: Path) -> dict[str, int]:
+    """Read lines of `name number`; a number alone has the name `""`. Empty where there is nothing to read."""
+    try:
+        lines = [line.rpartition(" ") for line in path.read_text().splitlines()]
+    except (OSError, ValueError):
+        return {}
+    return {name: int(number) for name, _, number in lines if number.isdecimal()}

@@ -1,0 +1,67 @@
+"""The command that starts a script with torchrun: as a list for a process, as a line for people."""
+
+import shlex
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from nbtools.config import Launch
+
+
+def torchrun_command(
+    script: str | Path,
+    launch: Launch,
+    *,
+    run: Path,
+    args: Sequence[str] = (),
+    python: str = sys.executable,
+    has_shutdown_timeout: bool = True,
+) -> list[str]:
+    """Return the command that starts `script` on this machine: no shell, no free port to choose, no restarts.
+
+    Rank 0 writes to torchrun's own output; the other ranks' goes to files below `run/ranks`.
+
+    Args:
+        script: what every rank runs.
+        launch: number of processes, and how long a stop may take.
+        run: the run directory; its name is the rendezvous id.
+        args: the script's own arguments.
+        python: the interpreter.
+        has_shutdown_timeout: whether this torchrun knows `--shutdown-timeout` (torch 2.4 did not).
+    """
+    redirects = ",".join(f"{rank}:3" for rank in range(1, launch.nproc_per_node))
+    return [
+        *(python, "-P", "-m", "torch.distributed.run"),  # -P: a random.py in the working directory is not Python's
+        *("--nnodes=1", f"--nproc-per-node={launch.nproc_per_node}"),
+        *("--rdzv-backend=c10d", "--rdzv-endpoint=localhost:0", f"--rdzv-id={run.name}"),
+        "--max-restarts=0",
+        *([f"--shutdown-timeout={launch.shutdown_timeout_s}"] if has_shutdown_timeout else []),
+        f"--log-dir={run / 'ranks'}",
+        *([f"--redirects={redirects}"] if redirects else []),
+        str(script),
+        *args,
+    ]
+
+
+def as_shell(
+    script: str,
+    launch: Launch,
+    environment: Mapping[str, str],
+    args: Sequence[str] = (),
+    *,
+    has_shutdown_timeout: bool = True,
+) -> str:
+    """Return the command as a shell would take it in the run's working directory, with `runs/ID` for the run.
+
+    Args:
+        script: as `torchrun_command`, like all others.
+        launch: number of processes, and how long a stop may take.
+        environment: variables to set before it.
+        args: the script's own arguments.
+        has_shutdown_timeout: whether this torchrun knows `--shutdown-timeout`.
+    """
+    run = Path("runs/ID")
+    command = torchrun_command(
+        script, launch, run=run, args=args, python="python", has_shutdown_timeout=has_shutdown_timeout
+    )
+    return " ".join([*(f"{name}={shlex.quote(value)}" for name, value in environment.items()), shlex.join(command)])

@@ -1,0 +1,345 @@
+"""Go on from a checkpoint in a new run: with the same values, or with some changed, in a script of its own (a fork)."""
+
+import contextlib
+import itertools
+import re
+import warnings
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from nbtools.checkpoints import Checkpoint, newest_verified, resuming
+from nbtools.clean import in_use
+from nbtools.config import Launch, TrainConfig, assigned
+from nbtools.errors import CheckpointError, ConfigError, DataError, LaunchError, NbtoolsError, ScriptError, shown
+from nbtools.launch import start
+from nbtools.project import NAME_PATTERN, Project, find_project, located
+from nbtools.readiness import Preflight, check, run_name, with_flags
+from nbtools.recipes import RECIPES, Schedule, schedule
+from nbtools.run import Run
+from nbtools.rundir import is_run, whole
+from nbtools.script import Script, differences, parse_script, write_script
+
+
+def resume(
+    run: Run | str | Path,
+    checkpoint: Checkpoint | Path | str | int | None = None,
+    *,
+    changes: Mapping[str, object] | None = None,
+    nproc_per_node: int | None = None,
+    gpus: Sequence[int] | None = None,
+    max_restarts: int | None = None,
+    args: Sequence[str] = (),
+) -> Run:
+    """Continue a run in a new one and join their curves.
+
+    Without changes it is the same script with the same arguments, and the weights come out the same to the bit. With
+    changes it is a fork: the values as the run had them, changed, are written to a new script beside the old one.
+
+    Args:
+        run: the run to continue; it has to have ended.
+        checkpoint: where to start from: a step, a name such as `step-000200`, a folder, or a `Checkpoint`. By default
+            the newest one whose every byte is as it was saved. What the run itself has not saved, the runs have that
+            it resumed.
+        changes: config fields and their new values, such as `{"learning_rate": 1e-4, "max_steps": 2000}`.
+        nproc_per_node: processes on this machine; None for as many as before. The samples keep their order.
+        gpus: GPU indices; `()` for the CPU; None for those of before.
+        max_restarts: as for `launch`; None for what the run had.
+        args: more arguments for the script; they come last, so they win.
+
+    Raises:
+        CheckpointError: the given checkpoint is missing, incomplete or damaged.
+        ConfigError: a change names no field, has a value that is not allowed, or would need another model.
+        LaunchError: nothing is left to do, nothing can be resumed, or it cannot start. Nothing is left behind.
+    """
+    parent = run if isinstance(run, Run) else Run(run)
+    _check_resumable(parent)
+    with contextlib.ExitStack() as kept:
+        for needed, _ in _lineage(parent):
+            kept.enter_context(in_use(needed.files))  # or `nbtools clean` could remove what is about to be read
+        found = None if checkpoint is None else _named(parent, checkpoint)
+        found, notes = _newest(parent) if found is None else (_verified(found), [])
+        settings = _settings(parent, nproc_per_node, gpus, max_restarts)
+        before = _known_config(parent)
+        after = before if before is None or not changes else changed(parent, changes)
+        forked: Path | None = None
+        if changes and after is not None and after != before:
+            forked, more = _forked(parent, found, after, changes, settings)
+            notes += more
+        try:
+            checked = check(
+                forked or _script_of(parent),
+                args=[*resuming([] if forked else parent.info.get("args") or [], found.path), *args],
+                **settings,
+            )
+            record, more = _changes(parent, found, before, checked)
+            for note in notes + more:
+                warnings.warn(note, stacklevel=2)
+            origin = {"run": parent.id, "checkpoint": found.name, "step": found.step}
+            return start(
+                checked if forked else replace(checked, name=run_name(parent.name)),  # the copy is called script.py
+                runs=parent.dir.parent,
+                script=str(forked or parent.info.get("script")),
+                resumed_from={**origin, "changes": record} if record else origin,
+            )
+        except BaseException:
+            if forked is not None:
+                forked.unlink(missing_ok=True)
+            raise
+
+
+def config_of(run: Run) -> TrainConfig:
+    """Return the values that a run has, its flags included.
+
+    Raises:
+        NbtoolsError: it has none that can be read: its script is not one of ours, or computes its values.
+    """
+    known = run.config or {}
+    recipe, values = known.get("recipe") or run.info.get("recipe"), known.get("config")
+    if recipe in RECIPES and isinstance(values, dict):
+        return RECIPES[recipe].config_class(**values)
+    path = run.files.script
+    args = resuming(run.info.get("args") or [], path)[:-2]
+    return with_flags(parse_script(path), path, args, Path(run.info.get("cwd") or run.dir))
+
+
+def read_changes(run: Run, texts: Iterable[str]) -> dict[str, Any]:
+    """Read texts such as `learning_rate=1e-4` as changes to a run's config; `changed` says whether they are allowed.
+
+    Raises:
+        NbtoolsError: one has no `=`, or the run has no config.
+    """
+    return assigned(type(config_of(run)), texts)
+
+
+def changed(run: Run, changes: Mapping[str, object]) -> TrainConfig:
+    """Return a run's config with some values changed, all of which its checkpoints can go on with.
+
+    Raises:
+        NbtoolsError: a field is unknown, a value is not allowed or makes another model, or the run has no config.
+    """
+    before = config_of(run)
+    after = before.replace(**changes)
+    _check_fits(run, before, after)
+    return after
+
+
+# --- the run and its checkpoint -------------------------------------------------------------------
+
+
+def _check_resumable(parent: Run) -> None:
+    if not (state := parent.state).is_final:
+        raise LaunchError(f"{parent.id} is {state}: stop it first, then resume")
+    if (parent.info.get("recipe") or (parent.config or {}).get("recipe")) is None:
+        raise LaunchError(
+            f"{parent.id}: its script is not one of nbtools' recipes, so only the script itself knows how to resume; "
+            "launch it again with its own arguments"
+        )
+
+
+def _lineage(run: Run | None) -> Iterator[tuple[Run, int | None]]:
+    """A run, those that it resumed, and the greatest step of each that is part of its curve."""
+    up_to: int | None = None
+    while run is not None:
+        yield run, up_to
+        up_to, run = run.resumed_step, run.origin
+
+
+def _newest(parent: Run) -> tuple[Checkpoint, list[str]]:
+    """The newest whole checkpoint of a run; if it came to none, of those that it resumed; and what was passed over."""
+    reasons: list[str] = []
+    for run, up_to in _lineage(parent):
+        found, more = newest_verified(run.files.checkpoints, up_to)
+        reasons += more
+        if found is not None:
+            return found, [f"passed over {reason}" for reason in reasons]
+    why = "; ".join(reasons) or "it saved none"
+    raise LaunchError(f"{parent.id}: no checkpoint to resume from ({why}); launch the script anew")
+
+
+def _named(parent: Run, ref: Checkpoint | Path | str | int) -> Checkpoint:
+    """Find a checkpoint by its step, name or folder; it belongs to the run or to one that it resumed."""
+    lineage = list(_lineage(parent))
+    if isinstance(ref, int | str) and (step := re.fullmatch(r"(?:step-)?([0-9]{1,18})", str(ref))):
+        for run, up_to in lineage:
+            path = run.files.checkpoint(int(step[1]))
+            if path.is_dir() and (up_to is None or int(step[1]) <= up_to):
+                return Checkpoint.read(path)
+    elif isinstance(ref, Checkpoint | Path) or "/" in str(ref):
+        found = ref if isinstance(ref, Checkpoint) else Checkpoint.read(located(str(ref)))
+        owner = found.path.resolve().parent.parent
+        if is_run(owner) and owner not in [run.dir.resolve() for run, _ in lineage]:
+            raise CheckpointError(f"{found.path}: is not of {parent.id} nor of what it resumed; resume {owner.name}")
+        return found
+    names = ", ".join(checkpoint.name for checkpoint in parent.checkpoints) or "none"
+    raise CheckpointError(f"{parent.id}: has no checkpoint {shown(ref)}; it has {names}")
+
+
+def _verified(checkpoint: Checkpoint) -> Checkpoint:
+    try:
+        checkpoint.verify()
+    except CheckpointError as error:
+        raise CheckpointError(f"{error}; name another checkpoint, or none for the newest that is whole") from None
+    return checkpoint
+
+
+# --- what changes ---------------------------------------------------------------------------------
+
+
+def _settings(
+    parent: Run, nproc_per_node: int | None, gpus: Sequence[int] | None, max_restarts: int | None
+) -> dict[str, Any]:
+    """Where and on how many processes: as the run had it, but for what is asked for now."""
+    known = parent.info.get("launch") or {}
+    names = ("nproc_per_node", "gpus", "omp_num_threads", "shutdown_timeout_s", "max_restarts")
+    settings: dict[str, Any] = {name: known.get(name) for name in names}
+    if nproc_per_node not in (None, settings["nproc_per_node"]):
+        settings["omp_num_threads"] = None  # the cores are shared out anew
+        if settings["gpus"]:
+            settings["gpus"] = settings["gpus"][:nproc_per_node] if len(settings["gpus"]) >= nproc_per_node else None
+    asked = {"nproc_per_node": nproc_per_node, "gpus": gpus, "max_restarts": max_restarts}
+    return settings | {name: value for name, value in asked.items() if value is not None}
+
+
+def _known_config(run: Run) -> TrainConfig | None:
+    try:
+        return config_of(run)
+    except NbtoolsError:  # its script computes the values, and it never came to write them down
+        return None
+
+
+def _check_fits(run: Run, before: TrainConfig, after: TrainConfig) -> None:
+    wrong = [change for change in differences(before, after) if type(after).shapes_model(change[0])]
+    if wrong:
+        given = ", ".join(f"{name}={shown(new)}" for name, _, new in wrong)
+        fixed = ", ".join(f"{name}={shown(old)}" for name, old, _ in wrong)
+        raise ConfigError(
+            f"{given}: the checkpoints of {run.id} are of a model with {fixed}, and going on keeps the model; "
+            "leave it as it is, or train another model from the start with a script of its own"
+        )
+
+
+def _changes(
+    parent: Run, found: Checkpoint, before: TrainConfig | None, checked: Preflight
+) -> tuple[dict[str, list[Any]], list[str]]:
+    """Compare the new run with the old one: what differs, as pairs of old and new, and what the user should know.
+
+    Raises:
+        ConfigError: it would be another model.
+        LaunchError: nothing is left to do.
+    """
+    after, world = checked.config, checked.launch.nproc_per_node
+    known = whole((parent.info.get("launch") or {}).get("nproc_per_node"))
+    world_before = whole(found.manifest.get("world_size")) or known or world
+    changes = {} if world == world_before else {"nproc_per_node": [world_before, world]}
+    if before is None or after is None:
+        return changes, []
+    _check_fits(parent, before, after)
+    _check_work_left(parent, found, after, _plan(parent, before, after, world, checked.project))
+    changes = {name: [old, new] for name, old, new in differences(before, after)} | changes
+    batch = [config.effective_batch(size) for config, size in ((before, world_before), (after, world))]
+    if batch[0] == batch[1]:
+        return changes, []
+    passes = after.gradient_accumulation_steps * world
+    keeps = "" if batch[0] % passes else f"; batch_size={batch[0] // passes} keeps {batch[0]}"
+    factors = f"{after.batch_size} per process x {after.gradient_accumulation_steps} accumulated x {world} processes"
+    notes = [f"{batch[1]} samples per step from here on, {batch[0]} until now ({factors}{keeps})"]
+    return {**changes, "effective_batch": batch}, notes if world != world_before else []
+
+
+def _plan(parent: Run, before: TrainConfig, after: TrainConfig, world: int, project: Project) -> Schedule | None:
+    """Number of samples and steps from here on; None where only the training will know."""
+    derived = (parent.config or {}).get("derived")
+    names = ("num_train_samples", "num_eval_samples")
+    train, evaluation = (whole(derived.get(name)) if isinstance(derived, dict) else None for name in names)
+    same_data = {name for name, _, _ in differences(before, after)} <= TrainConfig.model_fields.keys()
+    try:
+        if same_data and train and evaluation:
+            return Schedule.of(after, world, train, evaluation)
+        return schedule(after, world, root=project.root)
+    except DataError as error:
+        raise LaunchError(f"{parent.id}: {error}") from None
+
+
+def _steps_left(found: Checkpoint, config: TrainConfig, plan: Schedule | None) -> int | None:
+    """Optimizer steps from a checkpoint to the end of the last epoch; None where only the training will know."""
+    progress = found.progress
+    if plan is None or progress is None:
+        return None
+    progress.settle(plan.effective_batch, plan.num_train_samples)
+    return progress.steps_left(plan.effective_batch, plan.num_train_samples, config.epochs)
+
+
+def _check_work_left(parent: Run, found: Checkpoint, config: TrainConfig, plan: Schedule | None) -> None:
+    if config.max_steps is not None and found.step >= config.max_steps:
+        end, field, more = f"max_steps={config.max_steps}", "max_steps", 2 * found.step
+    elif _steps_left(found, config, plan) == 0:
+        end, field, more = f"epochs={config.epochs}", "epochs", 2 * config.epochs
+    else:
+        return
+    raise LaunchError(
+        f"{parent.id}: nothing is left to do, {found.name} is the end of {end}; to train longer, resume with "
+        f"--set {field}={more} (changes={{'{field}': {more}}}), or start from an earlier checkpoint"
+    )
+
+
+# --- the script of a fork -------------------------------------------------------------------------
+
+
+def _script_of(parent: Run) -> Path:
+    """The copy that ran; a script that is more than a config runs from its own place."""
+    is_copied = parent.info.get("recipe") and parent.files.script.is_file()
+    return parent.files.script if is_copied else Path(str(parent.info.get("script")))
+
+
+def _forked(
+    parent: Run, found: Checkpoint, after: TrainConfig, changes: Mapping[str, object], settings: Mapping[str, Any]
+) -> tuple[Path, list[str]]:
+    """Write the script of a fork; return its path and what the user should know."""
+    try:
+        plain: Script = parse_script(parent.files.script)
+    except ScriptError as error:
+        raise LaunchError(
+            f"{error}. So no script can be written for other values: give them as flags (args=['--learning-rate', "
+            "'1e-4'], or after --)"
+        ) from None
+    kept = {name: value for name, value in settings.items() if value is not None and name != "omp_num_threads"}
+    launch = plain.launch.replace(**kept)
+    project = find_project(parent.dir)
+    notes: list[str] = []
+    if "max_steps" in changes and "epochs" not in changes:
+        plan = _plan(parent, config_of(parent), after, launch.nproc_per_node, project)
+        epochs = _epochs_for_max_steps(found, after, plan)
+        if epochs > after.epochs:
+            notes = [f"epochs {after.epochs} -> {epochs}: max_steps={after.max_steps} needs as many"]
+            after = after.replace(epochs=epochs)
+    return _new_script(project, Path(str(parent.info.get("script"))).stem, after, launch), notes
+
+
+def _epochs_for_max_steps(found: Checkpoint, config: TrainConfig, plan: Schedule | None) -> int:
+    """Epochs that let a training come to its `max_steps`."""
+    left = _steps_left(found, config, plan)
+    if config.max_steps is None or left is None or plan is None:
+        return config.epochs
+    missing = config.max_steps - found.step - left
+    return config.epochs + max(0, -(-missing // plan.steps_per_epoch))
+
+
+def _new_script(project: Project, name: str, config: TrainConfig, launch: Launch) -> Path:
+    """Write `scripts/NAME_2.py`, or the next number that is free: of two forks at once each gets its own."""
+    stem = re.sub(r"_[0-9]+$", "", name)[:50]
+    stem = stem if NAME_PATTERN.fullmatch(stem) else "fork"
+    project.scripts.mkdir(exist_ok=True)
+    for number in itertools.count(2):
+        path = project.script(f"{stem}_{number}")
+        try:
+            path.touch(exist_ok=False)
+        except FileExistsError:
+            continue
+        try:
+            return write_script(config, path.stem, launch, project=project, overwrite=True)
+        except BaseException:
+            path.unlink(missing_ok=True)
+            raise
+    raise AssertionError("numbers do not end")

@@ -1,0 +1,76 @@
+"""A stop, told in one sentence: what was saved, which processes ended, and what became of the GPUs' memory."""
+
+import time
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+from nbtools import processes
+from nbtools.devices import Device, devices
+from nbtools.state import RunState
+
+if TYPE_CHECKING:
+    from nbtools.run import Run
+
+_GPU_WAIT_S = 2.0
+_POLL_S = 0.1
+
+
+def stop(run: "Run", timeout_s: float) -> str:
+    """Stop a run and say what was seen. Arguments and errors are those of `Run.stop`."""
+    before, known = run.state, {checkpoint.step for checkpoint in run.checkpoints}
+    if before.is_final and before is not RunState.LOST and not _left_behind(run):
+        return f"{run.id} had already ended: {before} at step {run.step}"
+    used = _gpus_of(run.info)
+    ending = processes.stop(run.files, lambda: run.state.is_final, timeout_s)
+    state, saved = run.state, run.checkpoints
+    if state is RunState.STOPPED and not run.files.log.exists() and not ending.left:
+        return "cancelled while queued; it had not started"
+    how = f"killed after {timeout_s:.0f} s" if ending.was_killed else str(state).lower()
+    parts = [f"{how} at step {run.step}" if state.is_final else f"still {state} at step {run.step}, although killed"]
+    if not saved:
+        parts.append("no checkpoint was saved")
+    else:
+        is_old = saved[-1].step in known
+        parts.append(f"newest checkpoint {saved[-1].name}" if is_old else f"checkpoint {saved[-1].name} saved")
+    return "; ".join([*parts, str(ending), *released(used)])
+
+
+def _left_behind(run: "Run") -> bool:
+    """Whether something of an ended run still lives, beside a supervisor that is just leaving."""
+    supervisor = run.process
+    return any(supervisor is None or process.pid != supervisor.pid for process in processes.members(run.files))
+
+
+def released(before: Sequence[Device], wait_s: float = _GPU_WAIT_S) -> list[str]:
+    """Say what became of the memory of GPUs whose processes have ended; it may take the driver a moment.
+
+    Args:
+        before: the GPUs as they were.
+        wait_s: how long to wait for the memory to become free.
+    """
+    deadline = time.monotonic() + wait_s
+    while before:
+        now = {device.uuid: device for device in devices()}
+        pairs = [(device, now[device.uuid]) for device in before if device.uuid in now]
+        if all(_is_free(*pair) for pair in pairs) or time.monotonic() > deadline:
+            return [_memory(*pair) for pair in pairs]
+        time.sleep(_POLL_S)
+    return []
+
+
+def _gpus_of(info: dict[str, Any]) -> list[Device]:
+    """The GPUs that a run was launched on, as they are now; none without NVML."""
+    launch = info.get("launch")
+    chosen = launch.get("gpus") if isinstance(launch, dict) else None
+    return [device for device in devices() if device.index in chosen] if isinstance(chosen, list) and chosen else []
+
+
+def _is_free(before: Device, after: Device) -> bool:
+    return not after.holders and (after.memory_used_bytes < before.memory_used_bytes or not before.holders)
+
+
+def _memory(before: Device, after: Device) -> str:
+    """`GPU 0 back to 0.4 GB`, and who holds what is left."""
+    verb = "back to" if after.memory_used_bytes < before.memory_used_bytes else "at"
+    holders = f", held by {', '.join(map(str, after.holders))}" if after.holders else ""
+    return f"GPU {after.index} {verb} {after.memory_used_bytes / 1e9:.1f} GB{holders}"

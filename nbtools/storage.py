@@ -1,0 +1,108 @@
+"""What the runs of a project take of the disk, which of them may go, and which others began in them."""
+
+import contextlib
+import json
+import os
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from nbtools.errors import FormatError
+from nbtools.run import Run, RunState
+from nbtools.rundir import RunDir, read_json, read_small, run_folders
+
+_STARTING_S = 60.0
+"""A run that looks lost and is younger may be just about to take its lock."""
+
+
+@dataclass(frozen=True)
+class Stored:
+    """A run as it lies on the disk."""
+
+    path: Path
+    state: RunState | None
+    """None where it cannot be read."""
+    since: float
+    """Unix time of its end, else of its start."""
+    num_bytes: int
+    checkpoint_bytes: int
+    """How many of them its checkpoints take."""
+    obstacle: str
+    """Why nothing of it may go; empty for a run that has ended."""
+
+
+def survey(runs: Path) -> list[Stored]:
+    """Return every run in the folder `runs` with its size, newest first."""
+    return [_stored(path) for path in run_folders(runs.resolve())]
+
+
+def num_bytes_in(path: Path) -> int:
+    """Return the sizes of all files below `path`; links count as themselves, what cannot be read as nothing."""
+    total, folders = 0, [path]
+    while folders:
+        with contextlib.suppress(OSError), os.scandir(folders.pop()) as entries:
+            for entry in entries:
+                with contextlib.suppress(OSError):
+                    if entry.is_dir(follow_symlinks=False):
+                        folders.append(Path(entry.path))
+                    else:
+                        total += entry.stat(follow_symlinks=False).st_size
+    return total
+
+
+def _stored(path: Path) -> Stored:
+    files = RunDir(path)
+    state, since, obstacle = None, _made_at(files), ""
+    if path.is_symlink() or files.lock.is_symlink():
+        return Stored(path, None, since, 0, 0, "is a link, which is never followed: remove it by hand")
+    try:
+        for file in (files.launch, files.config, files.process, files.finished, files.exit):
+            read_json(file)  # a newer nbtools knows better what may go
+        run = Run(path)
+        state = run.state
+        since = run.ended_at or run.started_at or since
+        if not state.is_final:
+            obstacle = f"is {state}"
+        elif state is RunState.LOST and time.time() - since < _STARTING_S:
+            obstacle = "was started a moment ago"
+    except (FormatError, OSError) as error:
+        obstacle = str(error)
+    of_checkpoints = num_bytes_in(files.checkpoints) if is_folder(files.checkpoints) else 0
+    return Stored(path, state, since, num_bytes_in(path), of_checkpoints, obstacle)
+
+
+def _made_at(files: RunDir) -> float:
+    """When its launcher wrote a run's first files."""
+    for path in (files.launch, files.lock):
+        with contextlib.suppress(OSError):
+            return path.lstat().st_mtime
+    return time.time()
+
+
+def origins_in(runs: Path) -> dict[str, tuple[str, str]]:
+    """For every run that went on from another: the id of that one, and the checkpoint's name.
+
+    The checkpoint may belong to an earlier ancestor: a run that came to none is resumed from what it started with.
+    """
+    found = {}
+    for path in run_folders(runs):
+        with contextlib.suppress(OSError, ValueError, RecursionError, AttributeError):
+            # Whatever else it says, and whichever nbtools wrote it.
+            origin = json.loads(read_small(RunDir(path).launch)).get("resumed_from") or {}
+            if isinstance(parent := origin.get("run"), str):
+                found[path.name] = parent, str(origin.get("checkpoint"))
+    return found
+
+
+def descendants(name: str, origins: Mapping[str, tuple[str, str]]) -> set[str]:
+    """Runs that went on from the run `name`, and those that went on from these."""
+    family = {name}
+    while more := {child for child, (parent, _) in origins.items() if parent in family} - family:
+        family |= more
+    return family - {name}
+
+
+def is_folder(path: Path) -> bool:
+    """Whether it is a folder, and not a link to one."""
+    return path.is_dir() and not path.is_symlink()

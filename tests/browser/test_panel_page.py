@@ -1,0 +1,316 @@
+"""Panels as a person meets them: beside a busy cell, after an absence, in the queue, after restarts and failures."""
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from nbtools import tickets
+from nbtools.metrics import MetricWriter
+from nbtools.project import Project
+from nbtools.run import Run, RunState
+from nbtools.rundir import RunDir, acquire_lock, write_json
+
+pytestmark = [pytest.mark.browser, pytest.mark.slow, pytest.mark.timeout(600)]
+
+PROGRAMS = Path(__file__).parents[1] / "programs"
+NOTHING = "print('no panel here')"
+
+
+class Record:
+    """A run directory as the processes of a run would write it, some time ago."""
+
+    def __init__(self, project: Path, name: str, **launch: Any) -> None:
+        self.files = RunDir.create(project / "runs", name)
+        self.lock = acquire_lock(self.files.lock)
+        info = {"name": name, "script": f"/{name}.py", "recipe": "mlm_pretraining", "args": [], "time": time.time()}
+        write_json(self.files.launch, {**info, "launch": {"nproc_per_node": 2, "max_restarts": 3}, **launch})
+        write_json(self.files.config, {"config": {}, "derived": {"total_steps": 2000}})
+
+    def train(self, first: int, last: int, started: float, every_s: float = 4.0, attempt: int = 1) -> None:
+        with self.files.log.open("a") as log:
+            log.writelines(f"step {step} of 2,000\n" for step in range(first, last + 1, 5))
+        with self.files.metrics.open("a") as file:
+            for step in range(first, last + 1, 5):
+                row = {"step": step, "time": started + every_s * (step - first), "attempt": attempt}
+                loss = 3 + 5 * 0.995**step + 0.1 * ((step * 7919) % 13 - 6) / 6
+                values = {"train/loss": loss, "train/grad_norm": 1 + loss / 9, "train/tokens_per_s": 21_000 + step % 70}
+                file.write(json.dumps({**row, **values}) + "\n")
+                if step % 200 == 0:
+                    file.write(json.dumps({**row, "eval/loss": 3.1 + 5 * 0.995**step}) + "\n")
+                    self.checkpoint(step, row["time"], 3.1 + 5 * 0.995**step)
+        for rank in (0, 1):
+            beat = {"rank": rank, "pid": 1, "host": "node", "step": last, "phase": "forward", "time": time.time()}
+            write_json(self.files.heartbeat(rank), beat)
+
+    def checkpoint(self, step: int, at: float, loss: float) -> None:
+        folder = self.files.checkpoint(step)
+        folder.mkdir(exist_ok=True)
+        files = {"state.pt": {"bytes": 1, "sha256": "0"}}
+        write_json(folder / "manifest.json", {"step": step, "time": at, "metrics": {"eval/loss": loss}, "files": files})
+
+    def restart(self, attempt: int, at: float, checkpoint: str) -> None:
+        failure = {"rank": 1, "host": "node", "exitcode": -9, "signal": "SIGKILL", "message": "killed by SIGKILL"}
+        line = {"format": 1, "attempt": attempt, "time": at, "failure": failure, "checkpoint": checkpoint}
+        with self.files.attempts.open("a") as file:
+            file.write(json.dumps(line) + "\n")
+
+    def end(self, **content: Any) -> None:
+        write_json(self.files.exit, {"returncode": 0, "stopped": False, "time": time.time(), **content})
+        self.release()
+
+    def release(self) -> None:
+        if self.lock is not None:
+            os.close(self.lock)
+            self.lock = None
+
+
+@pytest.fixture
+def record(lab: Any) -> Iterator[Callable[..., Record]]:
+    made: list[Record] = []
+
+    def make(name: str, **launch: Any) -> Record:
+        made.append(Record(lab.project, name, **launch))
+        return made[-1]
+
+    yield make
+    for each in made:
+        each.release()
+        shutil.rmtree(each.files.path)
+
+
+def show(notebook: Any, name: str, run: RunDir) -> Any:
+    """Open a notebook with a panel of a run; return the locator of its outputs."""
+    notebook.open(notebook.lab.write_notebook(name, f"import nbtools as nt\nnt.LivePlot({run.id!r})", NOTHING))
+    notebook.run_cell(0)
+    return notebook.output(0)
+
+
+def test_stop_is_answered_while_a_cell_blocks_the_kernel(notebook: Any, eventually: Any) -> None:
+    project = notebook.lab.project
+    shutil.copy(PROGRAMS / "fake_trainer.py", project / "scripts" / "toy.py")
+    go_on = project / "go-on"
+    go_on.unlink(missing_ok=True)
+    options = "nproc_per_node=2, gpus=(), args=['--steps', '1000000']"
+    launched = f"import nbtools as nt\nrun = nt.launch('scripts/toy.py', {options})"
+    blocking = (
+        f"import time, pathlib\nwhile not pathlib.Path({str(go_on)!r}).exists(): time.sleep(0.1)\nprint('gone on')"
+    )
+    notebook.open(notebook.lab.write_notebook("busy.ipynb", f"{launched}\nnt.LivePlot(run)", blocking))
+    notebook.run_cell(0)
+    panel = notebook.output(0)
+    run = Run(Project(project).runs / next(folder.name for folder in (project / "runs").glob("*_toy")))
+    eventually(lambda: [beat.step >= 5 for beat in run.ranks] == [True, True], "both ranks train")
+    notebook.page.evaluate(
+        """() => {
+          const app = window.jupyterapp;
+          app.shell.currentWidget.content.activeCellIndex = 1;
+          app.commands.execute('notebook:run-cell');
+        }"""
+    )
+    is_running = notebook.page.locator(".jp-Cell[data-windowed-list-index='1'] .jp-InputPrompt").get_by_text("[*]")
+    is_running.wait_for()
+    panel.get_by_role("button", name="Stop").click()
+    panel.get_by_text("stopped at step").wait_for()
+    assert run.state is RunState.STOPPED
+    assert is_running.count() == 1, "the cell has ended before the run did"
+    go_on.touch()
+    notebook.output(1).get_by_text("gone on").wait_for()
+    assert notebook.mistakes == []
+
+
+def test_who_comes_back_in_a_fresh_kernel_is_told_what_happened(notebook: Any, record: Any, eventually: Any) -> None:
+    run, now = record("comes_back"), time.time()
+    run.train(5, 400, now - 7200)
+    panel = show(notebook, "away.ipynb", run.files)
+    panel.get_by_text("RUNNING").first.wait_for()
+    eventually(run.files.seen.exists, "the panel records its look")
+    assert panel.get_by_text("While you were away").count() == 0
+
+    notebook.restart_kernel()
+    seen = json.loads(run.files.seen.read_text())
+    write_json(run.files.seen, {**seen, "time": now - 5000})
+    run.restart(1, now - 4000, "step-000400")
+    run.train(405, 700, now - 3900, attempt=2)
+    run.train(705, 1200, now - 2000, every_s=3.9, attempt=2)
+    with run.files.log.open("a") as log:
+        log.write("step 700\nwarning: no checkpoint at step 700: No space left on device; older ones are kept\n")
+    notebook.run_cell(0)
+    panel = notebook.output(0)
+    card = panel.locator("details")
+    card.get_by_text("While you were away").wait_for()
+    card.get_by_text("step 400 → 1,200").wait_for()
+    notebook.shoot("away", panel)
+    assert not card.get_by_text("older ones are kept").is_visible()
+    card.locator("summary").click()
+    card.get_by_text("warning: no checkpoint at step 700: No space left on device").wait_for()
+    card.get_by_text("restarted at step 400: rank 1 on node: killed by SIGKILL").wait_for()
+    panel.get_by_text("attempt 2 of 4").wait_for()
+    time.sleep(3)  # a few looks later it is still unfolded
+    assert card.get_by_text("older ones are kept").is_visible()
+    notebook.shoot("away-unfolded", panel)
+
+    run.end(returncode=1, failure={"rank": 0, "host": "node", "message": "ValueError: boom"})
+    panel.get_by_text("FAILED").first.wait_for()
+    panel.locator("[data-mime-type='image/png'] img").wait_for()
+    panel.get_by_text("While you were away").wait_for()
+    assert notebook.mistakes == []
+
+
+def test_a_queued_run_says_behind_whom_and_on_which_gpus(
+    notebook: Any, record: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(tickets.FOLDER_VARIABLE, str(tmp_path))
+    first = record("mlm_tiny")
+    _, held = tickets.take(first.files, (0, 1), ("GPU-a", "GPU-b"))
+    second = record("mlm_wide")
+    path, waiting = tickets.take(second.files, (1,), ("GPU-b",))
+    info = json.loads(second.files.launch.read_text())
+    write_json(second.files.launch, {**info, "ticket": str(path)})
+    try:
+        panel = show(notebook, "queued.ipynb", second.files)
+        panel.get_by_text("on GPU 0,1").wait_for()
+        panel.get_by_role("button", name="Cancel").wait_for()
+        notebook.shoot("queued", panel)
+        assert notebook.mistakes == []
+    finally:
+        os.close(held)
+        os.close(waiting)
+
+
+def test_a_restarted_run_names_its_attempt_and_keeps_its_curve(notebook: Any, record: Any) -> None:
+    run, now = record("killed_twice"), time.time()
+    run.train(5, 600, now - 6000)
+    run.restart(1, now - 3500, "step-000400")
+    run.train(405, 1000, now - 3400, attempt=2)
+    run.restart(2, now - 900, "step-001000")
+    run.train(1005, 1200, now - 800, attempt=3)
+    panel = show(notebook, "restarted.ipynb", run.files)
+    panel.get_by_text("attempt 3 of 4 · restarted at step 1,000: rank 1 on node: killed by SIGKILL").wait_for()
+    panel.get_by_text("RUNNING").first.wait_for()
+    notebook.shoot("restarted", panel)
+    assert notebook.mistakes == []
+
+
+def test_a_failed_run_shows_first_what_matters(notebook: Any, record: Any) -> None:
+    run, now = record("out_of_memory"), time.time()
+    run.train(5, 600, now - 2500)
+    trace = "Traceback (most recent call last):\n" + "".join(
+        f'  File "/srv/project/nbtools/training/step.py", line {line}, in train\n    loss = model(batch)\n'
+        for line in range(40, 52)
+    )
+    message = "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 1.50 GiB (GPU 1; 24.00 GiB total capacity)"
+    with run.files.log.open("a") as log:
+        log.write(f"{trace}{message}\n")
+    run.end(
+        returncode=1,
+        failure={"rank": 1, "host": "node", "exitcode": 1, "message": message, "traceback": trace + message},
+    )
+    panel = show(notebook, "failed.ipynb", run.files)
+    panel.get_by_text("FAILED").first.wait_for()
+    panel.get_by_text("CUDA out of memory").first.wait_for()
+    panel.locator("[data-mime-type='image/png'] img").wait_for()
+    notebook.shoot("failed", panel)
+    assert notebook.mistakes == []
+
+
+# --- text that would rather be something else ---
+
+HOSTILE = "<img src=x onerror=window.__pwned=1>\"'><script>window.__pwned=2</script>$\\frac{1}{0}$"
+# Text nodes that MathJax, in JupyterLab and in an exported page, would take for a formula.
+FORMULAS = """() => {
+  const walker = document.createTreeWalker(document.body, NodeFilter.SHOW_TEXT);
+  const skipped = 'pre, code, textarea, script, style, .tex2jax_ignore.mathjax_ignore';
+  const found = [];
+  while (walker.nextNode()) {
+    const node = walker.currentNode;
+    if (node.data.includes('\\\\frac') && !node.parentElement.closest(skipped)) found.push(node.data);
+  }
+  return found;
+}"""
+
+
+def test_hostile_text_is_shown_literally_on_the_page_and_in_the_exported_one(
+    notebook: Any, browser: Any, tmp_path: Path
+) -> None:
+    in_a_name = HOSTILE.replace("/", "∕")
+    run = RunDir.create(notebook.lab.project / "runs", in_a_name)
+    parent = {"run": HOSTILE, "step": 1}
+    launch = {"name": HOSTILE, "script": f"/{HOSTILE}.py", "recipe": None, "args": [], "time": time.time()}
+    write_json(run.launch, {**launch, "resumed_from": parent})
+    failure = {"rank": 0, "host": HOSTILE, "exitcode": 1, "signal": HOSTILE, "message": HOSTILE, "traceback": HOSTILE}
+    write_json(run.finished, {"why": "failed", "step": 2, "metrics": {}, "failure": failure, "time": time.time()})
+    line = {"format": 1, "attempt": 1, "time": time.time(), "failure": failure, "checkpoint": HOSTILE}
+    run.attempts.write_text(json.dumps(line) + "\n")
+    beat = {"rank": 0, "pid": 1, "host": HOSTILE, "step": 2, "phase": HOSTILE, "time": time.time()}
+    write_json(run.heartbeat(0), beat)
+    run.log.write_text(f"before\n{HOSTILE}\n\x1b[31m{HOSTILE}\x1b[0m\nwarning: {HOSTILE}\nlast line\n")
+    write_json(run.seen, {"time": time.time() - 600, "log_bytes": 0})
+    with MetricWriter(run.metrics) as writer:
+        for step in (1, 2):
+            writer.write(step, {"train/loss": 1.0, HOSTILE: float("nan")})
+
+    shown = f"import nbtools as nt\nrun = nt.Run({str(run.path)!r})\nnt.LivePlot(run)"
+    path = notebook.lab.write_notebook("hostile.ipynb", shown, "run", "nt.runs()", "nt.LivePlot(run).widget")
+    page = notebook.page
+    page.on("dialog", lambda dialog: notebook.mistakes.append(f"dialog: {dialog.message}"))
+    try:
+        notebook.open(path)
+        for index in range(4):
+            notebook.run_cell(index)
+            notebook.output(index).get_by_text("window.__pwned").first.wait_for()
+        notebook.output(0).get_by_text("last line").first.wait_for()
+        page.wait_for_timeout(500)
+        assert_literal(page)
+        for index in (0, 3):
+            panel = notebook.output(index)
+            assert panel.get_by_text("While you were away").count() == 1
+            assert panel.get_by_text(HOSTILE).count() >= 5
+        notebook.shoot("hostile", notebook.output(0))
+        notebook.command("docmanager:save")
+        assert notebook.mistakes == []
+    finally:
+        shutil.rmtree(run.path)
+
+    export(notebook.lab.project / path, tmp_path)
+    context = browser.new_context()
+    try:
+        exported = context.new_page()
+        dialogs: list[str] = []
+        exported.on("dialog", lambda dialog: dialogs.append(dialog.message))
+        exported.goto((tmp_path / "exported.html").as_uri(), wait_until="domcontentloaded")
+        exported.get_by_text("While you were away").first.wait_for()
+        exported.wait_for_timeout(500)
+        assert exported.get_by_text("window.__pwned").count() >= 5
+        assert_literal(exported)
+        assert dialogs == []
+    finally:
+        context.close()
+
+
+def assert_literal(page: Any) -> None:
+    assert page.evaluate("() => window.__pwned") is None
+    assert page.locator("img[src='x']").count() == 0
+    assert page.locator("mjx-container, .MathJax, .MathJax_Preview").count() == 0
+    assert page.evaluate(FORMULAS) == []
+
+
+def export(notebook: Path, folder: Path) -> None:
+    """What `jupyter nbconvert --to html` makes of a notebook as it was saved."""
+    done = subprocess.run(
+        [
+            *(sys.executable, "-m", "nbconvert", "--to", "html", str(notebook)),
+            *("--output-dir", str(folder), "--output", "exported"),
+        ],
+        capture_output=True,
+        text=True,
+        timeout=300,
+    )
+    assert done.returncode == 0, done.stderr

@@ -1,0 +1,203 @@
+"""Known errors in words, and what the memory was like when a process was killed."""
+
+import re
+import signal
+from pathlib import Path
+
+import pytest
+
+from nbtools.causes import CAUSES, SIGNALS, HostMemory, cause_of, host_memory, is_echo, lack_of_memory, waited
+
+# As torch 2.13, Python 3.11 and the kernel said it.
+GLOO = "RuntimeError: [/pytorch/third_party/gloo/gloo/transport/tcp/"
+SAID = {
+    "the GPU ran out of memory": [
+        "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB. GPU 0 has a total capacity of …",
+        "RuntimeError: CUDA error: out of memory",
+        "RuntimeError: CUDA error: CUBLAS_STATUS_ALLOC_FAILED when calling `cublasCreate(handle)`",
+    ],
+    "the process could get no more memory": [
+        "MemoryError",
+        "RuntimeError: [enforce fail at alloc_cpu.cpp:127] err == 0. DefaultCPUAllocator: can't allocate memory: you "
+        "tried to allocate 17179869184 bytes. Error code 12 (Cannot allocate memory)",
+        "numpy._core._exceptions._ArrayMemoryError: Unable to allocate 32.0 GiB for an array",
+        "OSError: [Errno 12] Cannot allocate memory",
+        "MemoryError: Caught MemoryError in DataLoader worker process 0.",
+        "terminate called after throwing an instance of 'std::bad_alloc'",
+    ],
+    "too many files are open": ["OSError: [Errno 24] Too many open files: '/dev/shm/torch_1'"],
+    "shared memory (/dev/shm) ran out": [
+        "RuntimeError: DataLoader worker (pid 8228) is killed by signal: Bus error. It is possible that dataloader's "
+        "workers are out of shared memory. Please try to raise your shared memory limit.",
+        "RuntimeError: unable to open shared memory object </torch_1_2> in read-write mode: No space left on device",
+        "ERROR: Unexpected bus error encountered in worker. This might be caused by insufficient shared memory (shm).",
+    ],
+    "the disk is full": [
+        "OSError: [Errno 28] No space left on device: '/scratch/x'",
+        "OSError: [Errno 122] Disk quota exceeded",
+        "OSError: [Errno 27] File too large",
+    ],
+    "a DataLoader worker died": [
+        "RuntimeError: DataLoader worker (pid 8210) is killed by signal: Killed. ",
+        "RuntimeError: DataLoader worker (pid(s) 8228) exited unexpectedly",
+    ],
+    "raised in a DataLoader worker": ["ValueError: Caught ValueError in DataLoader worker process 0."],
+    "waited too long for another rank": [
+        GLOO + "unbound_buffer.cc:78] Timed out waiting 600000ms for recv operation to complete",
+        "[Rank 0] Watchdog caught collective operation timeout: WorkNCCL(SeqNum=5, OpType=ALLREDUCE, NumelIn=4, "
+        "NumelOut=4, Timeout(ms)=600000) ran for 600028 milliseconds before timing out.",
+        "torch.distributed.DistStoreError: wait timeout after 600000ms, keys: /0//cpu//0/1",
+    ],
+    "an index was out of range on the GPU (device-side assert)": [
+        "torch.AcceleratorError: CUDA error: device-side assert triggered"
+    ],
+    "this build of torch has no code for this GPU": [
+        "RuntimeError: CUDA error: no kernel image is available for execution on the device"
+    ],
+    "a network port is taken": [
+        "torch.distributed.DistNetworkError: The server socket has failed to listen on any local network address. "
+        "port: 29500, useIpv6: false, code: -98, name: EADDRINUSE, message: address already in use",
+        "OSError: [Errno 98] Address already in use",
+    ],
+    "another rank was lost": [
+        GLOO + "pair.cc:553] Connection closed by peer [127.0.0.1]:48812. This is typically caused by a remote worker "
+        "crashing. Check the logs of the remote worker before reporting an error.",
+        GLOO + "pair.cc:544] Read error [127.0.0.1]:48812: Connection reset by peer",
+        GLOO + "pair.cc:547] writev [127.0.0.1]:48812: Broken pipe",
+        "torch.distributed.DistBackendError: NCCL error in: NCCLUtils.cpp:77, remote process exited or there was a "
+        "network error, NCCL version 2.21.5\nncclRemoteError: A call failed possibly due to a network error",
+    ],
+}
+
+
+@pytest.mark.parametrize(("words", "said"), [(words, said) for words, texts in SAID.items() for said in texts])
+def test_a_known_error_is_told_apart_in_words_with_what_to_do(words: str, said: str) -> None:
+    cause = cause_of(said)
+    assert cause is not None
+    assert cause.words == words
+    assert cause.advice.endswith(".")
+    assert is_echo(said) == (words == "another rank was lost")
+
+
+def test_every_row_of_the_table_is_reached_by_an_error_that_was_seen() -> None:
+    assert {cause.words for cause in CAUSES} == set(SAID)
+
+
+@pytest.mark.parametrize(
+    "said",
+    [
+        "ValueError: boom",
+        "ConnectionResetError: [Errno 104] Connection reset by peer",  # a download's
+        "BrokenPipeError: [Errno 32] Broken pipe",
+        "triton.runtime.errors.OutOfResources: out of resource: shared memory, Required: 262144",
+        "",
+    ],
+)
+def test_other_errors_are_left_as_they_are(said: str) -> None:
+    assert cause_of(said) is None
+
+
+def test_what_led_to_an_error_explains_it_unless_it_is_an_echo() -> None:
+    chained = "RuntimeError: gave up"
+    found = cause_of(chained, "torch.OutOfMemoryError: CUDA out of memory.")
+    assert found is not None
+    assert found.words == "the GPU ran out of memory"
+    assert cause_of(chained, GLOO + "pair.cc:553] Connection closed by peer") is None
+
+
+@pytest.mark.parametrize(
+    ("said", "time"),
+    [
+        ("Timed out waiting 600000ms for recv", "10 min"),
+        ("OpType=ALLREDUCE, Timeout(ms)=90000) ran for", "1.5 min"),
+        ("wait timeout after 4000ms, keys", "4 s"),
+        ("Application timeout caused pair closure", "too long"),
+    ],
+)
+def test_how_long_a_collective_was_waited_for_is_read_from_its_error(said: str, time: str) -> None:
+    assert waited(said) == time
+
+
+def test_signals_are_named_as_the_system_names_them() -> None:
+    assert set(SIGNALS) <= {number.name for number in signal.Signals}
+
+
+# --- memory -----------------------------------------------------------------------------------------
+
+GIB = 2**30
+
+
+def test_the_memory_in_use_is_told_as_a_part_of_the_whole() -> None:
+    memory = host_memory()
+    assert 0 < memory.memory_used_bytes <= memory.memory_total_bytes
+    assert re.fullmatch(r"\d+\.\d of \d+\.\d GiB in use", str(memory))
+    assert HostMemory.from_row({"time": 1.0, **memory.to_row()}) == memory
+
+
+@pytest.mark.parametrize(
+    "row",
+    [None, [], {}, {"memory_used_bytes": 1}, {"memory_used_bytes": 1, "memory_total_bytes": 0}]
+    + [{"memory_used_bytes": used, "memory_total_bytes": 9} for used in ("1", True, -1, 2**80)],
+)
+def test_a_row_that_does_not_tell_of_memory_is_none(row: object) -> None:
+    assert HostMemory.from_row(row) is None
+
+
+def group(folder: Path, version: int, limit: str, used: int, cache: int = 0, oom_kills: int | None = None) -> None:
+    """Lay out a control group's files as the kernel shows them."""
+    folder.mkdir(parents=True, exist_ok=True)
+    names = {1: ("memory.limit_in_bytes", "memory.usage_in_bytes"), 2: ("memory.max", "memory.current")}[version]
+    (folder / names[0]).write_text(f"{limit}\n")
+    (folder / names[1]).write_text(f"{used}\n")
+    prefix = "total_" if version == 1 else ""
+    cached = {1: "cache", 2: "file"}[version]
+    (folder / "memory.stat").write_text(f"anon 5\n{prefix}{cached} {cache}\n{prefix}shmem 0\n")
+    if oom_kills is not None:
+        counter = {1: "memory.oom_control", 2: "memory.events"}[version]
+        (folder / counter).write_text(f"under_oom 0\noom_kill {oom_kills}\noom_group_kill 9\n")
+
+
+@pytest.fixture
+def proc(tmp_path: Path) -> Path:
+    folder = tmp_path / "proc"
+    (folder / "self").mkdir(parents=True)
+    (folder / "vmstat").write_text("nr_free_pages 5\noom_kill 7\n")
+    return folder
+
+
+@pytest.mark.parametrize(("version", "line"), [(2, "0::/job/task"), (1, "8:cpu,memory:/job/task")])
+def test_the_limit_of_a_container_counts_where_it_leaves_less(
+    tmp_path: Path, proc: Path, version: int, line: str
+) -> None:
+    (proc / "self" / "cgroup").write_text(f"9:freezer:/other\n{line}\n")
+    root = tmp_path / "cgroup" / ("memory" if version == 1 else "")
+    group(root / "job" / "task", version, "max" if version == 2 else str(2**63 - 4096), 10, oom_kills=3)
+    group(root / "job", version, "1000", 990, cache=40, oom_kills=4)
+    assert host_memory(tmp_path / "cgroup", proc) == HostMemory(950, 1000, 3)
+
+
+def test_a_container_that_sees_its_own_group_as_the_root_is_measured(tmp_path: Path, proc: Path) -> None:
+    (proc / "self" / "cgroup").write_text("0::/../../elsewhere\n")
+    group(tmp_path / "cgroup", 2, "1000", 999)
+    assert host_memory(tmp_path / "cgroup", proc) == HostMemory(999, 1000, 7)
+
+
+def test_without_control_groups_the_host_is_measured(tmp_path: Path, proc: Path) -> None:
+    memory = host_memory(tmp_path / "nothing", proc)
+    assert memory.memory_total_bytes == host_memory(tmp_path, tmp_path).memory_total_bytes > GIB // 8
+    assert (memory.oom_kills, host_memory(tmp_path, tmp_path).oom_kills) == (7, None)
+
+
+def test_memory_nearly_used_up_before_a_kill_is_most_likely_its_reason() -> None:
+    before = [HostMemory(share * GIB // 100, GIB, None) for share in (20, 96, 40)]
+    assert lack_of_memory(before, before[0]) == "most likely the host ran out of memory: 1.0 of 1.0 GiB in use"
+    assert lack_of_memory(before[:1], before[0]) is None
+    assert lack_of_memory([], before[1]) is None
+
+
+def test_a_kill_that_the_kernel_counted_is_told_however_fast_memory_filled() -> None:
+    before = [HostMemory(3 * GIB, 10 * GIB, 2), HostMemory(4 * GIB, 10 * GIB, 2)]
+    said = lack_of_memory(before, HostMemory(GIB, 10 * GIB, 3))
+    assert said == "most likely the host ran out of memory: the kernel ended a process for lack of it (10.0 GiB in all)"
+    assert lack_of_memory(before, HostMemory(GIB, 10 * GIB, 2)) is None
+    assert lack_of_memory(before, HostMemory(GIB, 10 * GIB, None)) is None

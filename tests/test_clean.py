@@ -1,0 +1,578 @@
+"""Making room: only what has ended goes, whole or not at all, and only after it was listed and allowed."""
+
+import hashlib
+import json
+import math
+import os
+import pty
+import random
+import re
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import nbtools as nt
+from nbtools import clean
+from nbtools.__main__ import main
+from nbtools.clean import CACHE, Plan, in_use, plan, remove
+from nbtools.errors import RunNotFoundError
+from nbtools.project import Project
+from nbtools.run import Run, RunState
+from nbtools.rundir import RunDir, acquire_lock, run_folders, write_json
+from nbtools.storage import num_bytes_in, survey
+
+DAY_S = 86_400.0
+ENDS = {
+    "SUCCEEDED": {"returncode": 0, "stopped": False},
+    "STOPPED": {"returncode": 1, "stopped": True},
+    "FAILED": {"returncode": 1, "stopped": False},
+}
+
+
+def made(
+    project: Project,
+    name: str,
+    state: str = "SUCCEEDED",
+    *,
+    days_ago: float = 10,
+    parent: RunDir | None = None,
+    started_from: str = "step-000010",
+    size: int = 1000,
+) -> RunDir:
+    """A run that has ended, as its processes would have left it."""
+    files = RunDir(project.runs.resolve() / f"2026-01-01_000000_{name}")
+    files.ranks.mkdir(parents=True)
+    files.checkpoints.mkdir()
+    files.lock.touch()
+    ended = time.time() - days_ago * DAY_S
+    origin = None if parent is None else {"run": parent.id, "checkpoint": started_from, "step": 10}
+    write_json(files.launch, {"name": name, "time": ended - 10, "resumed_from": origin})
+    files.log.write_bytes(b"x" * size)
+    if state in ENDS:
+        write_json(files.exit, {**ENDS[state], "signal": None, "failure": None, "time": ended})
+    return files
+
+
+def saved(files: RunDir, step: int, loss: float = math.nan, content: bytes = b"state", damaged: bool = False) -> Path:
+    """A checkpoint of a run."""
+    path = files.checkpoint(step)
+    path.mkdir()
+    (path / "state.pt").write_bytes(content[:-1] if damaged else content)
+    claim = {"bytes": len(content), "sha256": hashlib.sha256(content).hexdigest()}
+    metrics = {"eval/loss": loss} if math.isfinite(loss) else {}
+    write_json(path / "manifest.json", {"step": step, "time": 1.0, "metrics": metrics, "files": {"state.pt": claim}})
+    return path
+
+
+def names(what: Plan) -> set[str]:
+    return {item.path.name.removeprefix("2026-01-01_000000_") for item in what.items}
+
+
+def left(project: Project) -> set[str]:
+    return {path.name.removeprefix("2026-01-01_000000_") for path in run_folders(project.runs)}
+
+
+def everything(folder: Path) -> list[str]:
+    return sorted(str(path) for path in folder.rglob("*"))
+
+
+# --- choosing -------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("options", "chosen"),
+    [
+        ({}, set()),
+        ({"older_than_s": 30 * DAY_S}, {"old"}),
+        ({"older_than_s": 0.0}, {"old", "good", "bad"}),
+        ({"states": [RunState.FAILED]}, {"old", "bad"}),
+        ({"states": [RunState.FAILED], "older_than_s": 30 * DAY_S}, {"old"}),
+        ({"states": [RunState.FAILED, RunState.SUCCEEDED]}, {"old", "good", "bad"}),
+        ({"refs": ["2026-01-01_000000_g"]}, {"good"}),
+        ({"refs": ["2026-01-01_000000_good"], "older_than_s": 30 * DAY_S}, set()),
+    ],
+)
+def test_runs_are_chosen_by_name_age_and_state(project: Project, options: dict[str, Any], chosen: set[str]) -> None:
+    made(project, "old", "FAILED", days_ago=40)
+    made(project, "good", days_ago=10)
+    made(project, "bad", "FAILED", days_ago=10)
+    before = everything(project.root)
+    assert names(plan(project.runs, **options)) == chosen
+    assert everything(project.root) == before
+
+
+def test_a_plan_says_what_goes_and_how_much(project: Project) -> None:
+    run = made(project, "a", size=5000)
+    saved(run, 10)
+    (item,) = plan(project.runs, [run.id]).items
+    assert (item.path, item.num_bytes) == (run.path, num_bytes_in(run.path))
+    assert item.num_bytes > 5000
+    assert item.what.startswith("run, SUCCEEDED 20")
+    (stored,) = survey(project.runs)
+    assert stored.checkpoint_bytes == num_bytes_in(run.checkpoints) > 5
+
+
+def test_active_runs_never_go(project: Project, supervised: Callable[..., Run]) -> None:
+    run = supervised(sys.executable, "-c", "import time; time.sleep(600)")
+    queued = made(project, "queued", "none")
+    queued.log.unlink()
+    lock = acquire_lock(queued.lock)
+    deadline = time.monotonic() + 60
+    while run.state is not RunState.RUNNING:
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+    chosen = plan(project.runs, [run.id, queued.id])
+    assert chosen.items == ()
+    assert dict(chosen.kept) == {run.id: "is RUNNING", queued.id: "is QUEUED"}
+    assert plan(project.runs, older_than_s=0).items == ()
+    run.stop()
+    assert lock is not None
+    os.close(lock)
+    assert names(plan(project.runs, [run.id])) == {run.id}
+
+
+def test_a_lost_run_may_go_unless_it_was_started_a_moment_ago(project: Project) -> None:
+    assert names(plan(project.runs, [made(project, "lost", "none").id])) == {"lost"}
+    starting = made(project, "starting", "none", days_ago=0)
+    assert plan(project.runs, [starting.id]).kept == ((starting.id, "was started a moment ago"),)
+
+
+def test_a_parent_stays_as_long_as_a_child_does(project: Project) -> None:
+    parent = made(project, "parent", days_ago=90)
+    child = made(project, "child", days_ago=60, parent=parent)
+    grandchild = made(project, "grandchild", days_ago=1, parent=child)
+    chosen = plan(project.runs, older_than_s=30 * DAY_S)
+    assert chosen.items == ()
+    assert [name for name, _ in chosen.kept] == [child.id, parent.id]
+    assert f"{grandchild.id} went on from it" in chosen.kept[0][1]
+    whole = plan(project.runs, [parent.id, child.id, grandchild.id])
+    assert names(whole) == {"parent", "child", "grandchild"}
+    assert len(remove(whole)[0]) == 3
+    assert left(project) == set()
+
+
+def test_a_child_may_go_without_its_parent(project: Project) -> None:
+    parent = made(project, "parent")
+    child = made(project, "child", parent=parent)
+    remove(plan(project.runs, [child.id]))
+    assert left(project) == {"parent"}
+
+
+def test_only_runs_of_this_project_can_be_named(project: Project, tmp_path_factory: pytest.TempPathFactory) -> None:
+    elsewhere = made(Project(tmp_path_factory.mktemp("other")), "elsewhere")
+    (project.runs / "no_run").mkdir()
+    for ref in (elsewhere.path, project.root, project.runs / "no_run", str(project.runs / ".." / "scripts"), "no_run"):
+        with pytest.raises(RunNotFoundError):
+            plan(project.runs, [ref])
+    assert elsewhere.launch.exists()
+
+
+def test_links_are_neither_followed_nor_taken_for_runs(
+    project: Project, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    outside = made(Project(tmp_path_factory.mktemp("other")), "outside")
+    saved(outside, 10)
+    saved(outside, 20)
+    (project.runs / "2026-01-01_000000_linked").symlink_to(outside.path)
+    inside = made(project, "inside")
+    (inside.ranks / "link").symlink_to(outside.path)
+    far = made(project, "far")
+    far.checkpoints.rmdir()
+    far.checkpoints.symlink_to(outside.checkpoints)
+    before = everything(outside.path)
+    assert plan(project.runs, checkpoints=True).items == ()
+    chosen = plan(project.runs, ["2026-01-01_000000_linked", inside.id, far.id])
+    assert names(chosen) == {"inside", "far"}
+    assert "is a link" in dict(chosen.kept)["2026-01-01_000000_linked"]
+    remove(chosen)
+    assert everything(outside.path) == before
+    assert left(project) == {"linked"}
+
+
+# --- checkpoints and cache ------------------------------------------------------------------------
+
+
+def test_of_checkpoints_the_newest_whole_the_best_and_where_others_went_on_stay(project: Project) -> None:
+    run = made(project, "a")
+    for step, loss in ((10, 5.0), (20, 1.0), (30, 3.0), (40, 2.0)):
+        saved(run, step, loss)
+    saved(run, 50, 0.5, damaged=True)  # neither the newest nor the best: nobody could use it
+    child = made(project, "child", parent=run, started_from="step-000010")
+    made(project, "grandchild", parent=child, started_from="step-000030")  # the child had come to no checkpoint
+    (run.checkpoints / ".step-000060.tmp").mkdir()
+    saved(run, 5, 9.0)
+    saved(run, 15)
+    gone, kept = remove(plan(project.runs, checkpoints=True))
+    removed = {".step-000060.tmp", "step-000005", "step-000015", "step-000050"}
+    assert {item.path.name for item in gone} == removed
+    assert kept == []
+    assert sorted(path.name for path in run.checkpoints.iterdir()) == [f"step-0000{step}" for step in (10, 20, 30, 40)]
+    assert left(project) == {"a", "child", "grandchild"}
+
+
+def test_where_no_checkpoint_verifies_none_is_removed(project: Project) -> None:
+    run = made(project, "a")
+    for step in (10, 20):
+        saved(run, step, damaged=True)
+    chosen = plan(project.runs, checkpoints=True)
+    assert chosen.items == ()
+    assert "none of its checkpoints verifies" in dict(chosen.kept)[run.id]
+
+
+def test_the_cache_goes_when_nobody_can_be_reading_it(project: Project) -> None:
+    cache = project.runs / CACHE / "0123"
+    cache.mkdir(parents=True)
+    (cache / "tokens.npy").write_bytes(b"x" * 500)
+    run = made(project, "a", "none")
+    lock = acquire_lock(run.lock)
+    assert plan(project.runs, cache=True).kept == ((CACHE, f"{run.id} may be reading it"),)
+    assert lock is not None
+    os.close(lock)
+    chosen = plan(project.runs, cache=True)
+    assert (names(chosen), chosen.num_bytes) == ({CACHE}, 500)
+    lock = acquire_lock(run.lock)
+    assert remove(chosen)[1] == [(CACHE, f"{run.id} may be reading it")]
+    assert lock is not None
+    os.close(lock)
+    remove(chosen)
+    assert not (project.runs / CACHE).exists()
+    assert left(project) == {"a"}
+
+
+# --- doing ----------------------------------------------------------------------------------------
+
+
+def test_what_becomes_active_after_the_plan_stays(project: Project, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(clean, "_PATIENCE_S", 0.2)
+    run = made(project, "a")
+    saved(run, 10)
+    saved(run, 20)
+    whole, parts = plan(project.runs, [run.id]), plan(project.runs, [run.id], checkpoints=True)
+    before = everything(run.path)
+    lock = acquire_lock(run.lock)
+    assert remove(whole) == ([], [(run.id, "is in use")])
+    assert remove(parts) == ([], [("step-000010", "is in use")])
+    assert everything(run.path) == before
+    assert lock is not None
+    os.close(lock)
+
+
+def test_a_look_at_the_state_does_not_stand_in_the_way(project: Project) -> None:
+    run = made(project, "a")
+    done = threading.Event()
+
+    def look() -> None:
+        while not done.is_set():
+            clean.is_locked(run.lock)
+
+    with ThreadPoolExecutor(2) as lookers:
+        for _ in range(2):
+            lookers.submit(look)
+        try:
+            assert remove(plan(project.runs, [run.id]))[1] == []
+        finally:
+            done.set()
+
+
+def test_a_run_from_which_another_went_on_after_the_plan_stays(project: Project) -> None:
+    run = made(project, "a")
+    for step in (10, 20, 30):
+        saved(run, step)
+    whole, parts = plan(project.runs, [run.id]), plan(project.runs, [run.id], checkpoints=True)
+    child = made(project, "child", "none", parent=run, started_from="step-000020")
+    (kept,) = remove(whole)[1]
+    assert kept[0] == run.id
+    assert child.id in kept[1]
+    gone, stays = remove(parts)
+    assert [item.path.name for item in gone] == ["step-000010"]
+    assert stays == [("step-000020", f"{child.id} went on from it")]
+
+
+def test_a_run_that_is_being_resumed_is_in_use_and_looks_no_different(
+    project: Project, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(clean, "_PATIENCE_S", 0.2)
+    run = made(project, "a", "none")
+    chosen = plan(project.runs, [run.id])
+    with in_use(run), in_use(run):
+        assert Run(run.path).state is RunState.LOST
+        assert remove(chosen)[1] == [(run.id, "is in use")]
+    assert remove(chosen)[1] == []
+    with pytest.raises(RunNotFoundError, match="no longer"), in_use(run):
+        pass
+
+
+def test_a_run_whose_lock_stays_held_cannot_be_resumed(project: Project, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(clean, "_PATIENCE_TO_SHARE_S", 0.1)
+    run = made(project, "a")
+    lock = acquire_lock(run.lock)
+    assert lock is not None
+    with pytest.raises(RunNotFoundError, match="lock is still held"), in_use(run):
+        pass
+    os.close(lock)
+    with in_use(run):
+        assert run.path.exists()
+
+
+def test_no_child_is_ever_left_without_its_parent_whoever_is_first(project: Project) -> None:
+    chance = random.Random(0)
+    for number in range(40):
+        parent = made(project, f"parent{number}")
+        chosen = plan(project.runs, [parent.id])
+
+        def resume(parent: RunDir = parent, number: int = number, delay_s: float = chance.uniform(0, 0.01)) -> bool:
+            time.sleep(delay_s)
+            try:
+                with in_use(parent):
+                    time.sleep(0.002)  # verifies a checkpoint
+                    made(project, f"child{number}", "none", parent=parent)
+            except RunNotFoundError:
+                return False
+            return True
+
+        with ThreadPoolExecutor(2) as pool:
+            resumed = pool.submit(resume)
+            time.sleep(chance.uniform(0, 0.01))
+            removed, _ = remove(chosen)
+        assert resumed.result() == parent.path.exists() == (not removed)
+
+
+def test_a_lost_run_whose_processes_live_stays(project: Project) -> None:
+    run = made(project, "a", "none")
+    environment = {**os.environ, "NBTOOLS_RUN_ID": run.id, "NBTOOLS_RUN_DIR": str(run.path)}
+    with subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE, env=environment) as process:
+        assert remove(plan(project.runs, [run.id]))[1] == [
+            (run.id, "some of its processes still live: nbtools stop ends them")
+        ]
+        process.communicate(b"\n")
+    assert remove(plan(project.runs, [run.id]))[1] == []
+
+
+def test_a_killed_removal_leaves_no_half_run_and_the_next_one_finishes_it(project: Project) -> None:
+    run = made(project, "a")
+    saved(run, 10)
+    program = (
+        "import time; from pathlib import Path; from nbtools import clean\n"
+        "clean._delete = lambda folder: (print('renamed', flush=True), time.sleep(600))\n"
+        f"clean.remove(clean.plan(Path({str(project.runs)!r}), [{run.id!r}]))"
+    )
+    with subprocess.Popen([sys.executable, "-c", program], stdout=subprocess.PIPE) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == b"renamed\n"
+        process.kill()
+    assert left(project) == set()
+    assert nt.runs(project) == []
+    (item,) = plan(project.runs).items
+    assert item.what == "left over by an interrupted clean"
+    assert item.num_bytes > 1000
+    assert remove(plan(project.runs)) == ([item], [])
+    assert [path.name for path in project.runs.iterdir()] == [".removed"]
+    assert plan(project.runs).items == ()
+
+
+def test_two_removals_at_once_remove_everything_once(project: Project) -> None:
+    for number in range(10):
+        made(project, f"run{number}")
+    chosen = plan(project.runs, older_than_s=0)
+    with ThreadPoolExecutor(4) as pool:
+        done = list(pool.map(lambda _: remove(chosen), range(4)))
+    assert sorted(item.path for gone, _ in done for item in gone) == sorted(item.path for item in chosen.items)
+    assert left(project) == set()
+    assert list((project.runs / ".removed").iterdir()) == []
+
+
+def test_a_trap_in_place_of_the_hidden_folder_is_refused(project: Project, tmp_path_factory: Any) -> None:
+    run = made(project, "a")
+    target = tmp_path_factory.mktemp("target")
+    (project.runs / ".removed").symlink_to(target)
+    ((name, why),) = remove(plan(project.runs, [run.id]))[1]
+    assert name == run.id
+    assert ".removed" in why
+    assert left(project) == {"a"}
+    assert list(target.iterdir()) == []
+
+
+# --- command line ---------------------------------------------------------------------------------
+
+
+def nbtools(*arguments: str, code: int = 0) -> subprocess.CompletedProcess[str]:
+    done = subprocess.run(
+        [sys.executable, "-m", "nbtools", *arguments],
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        encoding="utf-8",
+        timeout=120,
+        check=False,
+    )
+    assert "Traceback" not in done.stderr
+    assert done.returncode == code, (done.stdout, done.stderr)
+    return done
+
+
+def test_without_arguments_it_shows_what_there_is_and_explains_itself(project: Project) -> None:
+    saved(made(project, "a", "FAILED"), 10)
+    made(project, "b", size=3 * 2**20)
+    said = nbtools("clean").stdout
+    assert re.search(r"_a +FAILED +20\d\d-\d\d-\d\d \d\d:\d\d:\d\d +[\d.]+ KiB", said)
+    assert re.search(r"total +2 runs +3\.0 MiB", said)
+    assert "--older-than 30d" in said
+    assert left(project) == {"a", "b"}
+
+
+def test_without_a_terminal_it_lists_and_wants_yes(project: Project) -> None:
+    made(project, "a", "FAILED", days_ago=40)
+    made(project, "b", days_ago=40)
+    done = nbtools("clean", "--older-than", "30d", "--state", "failed", code=2)
+    assert re.search(r"2026-01-01_000000_a +run, FAILED", done.stdout)
+    assert "total: 1 item" in done.stdout
+    assert "--yes" in done.stderr
+    assert left(project) == {"a", "b"}
+    assert "removed 1 item, " in nbtools("clean", "--older-than", "30d", "--state", "failed", "--yes").stdout
+    assert left(project) == {"b"}
+    assert "nothing fits" in nbtools("clean", "--state", "failed").stdout
+
+
+@pytest.mark.parametrize(("answer", "code", "stays"), [("yes", 0, False), ("y", 130, True), ("", 130, True)])
+def test_on_a_terminal_it_asks(project: Project, answer: str, code: int, stays: bool) -> None:
+    run = made(project, "a")
+    ours, theirs = pty.openpty()
+    command = [sys.executable, "-m", "nbtools", "clean", run.id]
+    with subprocess.Popen(command, stdin=theirs, stdout=subprocess.PIPE) as process:
+        assert process.stdout is not None
+        said = b""
+        while not said.endswith(b"Type yes: "):
+            byte = process.stdout.read(1)
+            assert byte, said
+            said += byte
+        assert left(project) == {"a"}
+        os.write(ours, answer.encode() + b"\n")
+        rest = process.stdout.read()
+        assert process.wait(timeout=120) == code
+    os.close(ours)
+    os.close(theirs)
+    assert (b"nothing was removed" in rest) is stays
+    assert left(project) == ({"a"} if stays else set())
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["nothing"], "no run in"),
+        (["--older-than", "30"], "give a number and a unit, such as 30d"),
+        (["--older-than", "-1d"], "expected one argument"),
+        (["--state", "RUNNING"], "invalid choice"),
+    ],
+)
+def test_a_wrong_call_says_why_and_removes_nothing(project: Project, arguments: list[str], said: str) -> None:
+    made(project, "a")
+    assert said in nbtools("clean", *arguments, code=2).stderr
+    assert left(project) == {"a"}
+
+
+def test_what_could_not_be_removed_is_told_and_the_exit_code_says_so(project: Project) -> None:
+    run = made(project, "a")
+    (project.runs / ".removed").write_text("a file where the folder should be")
+    done = nbtools("clean", run.id, "--yes", code=1)
+    assert f"{run.id} stays: " in done.stdout
+    assert "removed 0 items" in done.stdout
+
+
+# --- directories of any age -----------------------------------------------------------------------
+
+Said = Callable[..., str]
+
+
+@pytest.fixture
+def said(project: Project, capsys: pytest.CaptureFixture[str]) -> Said:
+    """Call the command line in this process, where no exception can pass for a message; what it says, all of it."""
+
+    def call(*arguments: str, code: int | None = 0) -> str:
+        capsys.readouterr()
+        returned = main(arguments)
+        output = capsys.readouterr()
+        assert code in (None, returned), output
+        return output.out + output.err
+
+    return call
+
+
+OLD_SHAPES: dict[str, str] = {
+    "empty": "{}",
+    "name only": '{"name": "old", "time": 1700000000}',
+    "other types": '{"name": 7, "time": "then", "resumed_from": "a", "launch": [], "args": {}, "recipe": 1}',
+    "a list": "[1, 2]",
+    "no JSON": "{",
+}
+
+
+@pytest.mark.parametrize("content", OLD_SHAPES.values(), ids=OLD_SHAPES)
+def test_a_directory_with_only_an_old_launch_json_can_be_read_and_removed(
+    project: Project, said: Said, content: str
+) -> None:
+    path = project.runs / "2026-01-01_000000_old"
+    path.mkdir()
+    (path / "launch.json").write_text(content)
+    os.utime(path / "launch.json", (1_700_000_000, 1_700_000_000))
+    assert [run["state"] for run in json.loads(said("runs", "--json"))] == ["LOST"]
+    assert "LOST" in said("runs")
+    assert json.loads(said("show", path.name, "--json"))["id"] == path.name
+    assert "LOST" in said("show", path.name)
+    assert said("log", path.name) == ""
+    assert "_old" in said("clean")
+    shown(path)
+    said("clean", path.name, "--yes")
+    assert not path.exists()
+
+
+FILES = ["launch.json", "config.json", "process.json", "finished.json", "exit.json"]
+OTHERS = ["seen.json", "ranks/0.heartbeat.json", "checkpoints/step-000010/manifest.json"]
+
+
+@pytest.mark.parametrize("name", FILES + OTHERS)
+def test_what_a_newer_nbtools_wrote_is_refused_politely_and_never_removed(
+    project: Project, said: Said, name: str
+) -> None:
+    run = made(project, "new")
+    saved(run, 10)
+    saved(run, 20)
+    made(project, "other")
+    path = run.path / name
+    content = json.loads(path.read_text()) if path.exists() else {}
+    path.write_text(json.dumps({**content, "format": 2}))
+    listed = said("runs")
+    assert "_other" in listed
+    assert "_new" in listed  # in the table, or as the one that is left out and why
+    shows = said("show", run.id, code=None)
+    assert "SUCCEEDED" in shows or "update nbtools" in shows
+    assert "_new" in said("clean")
+    shown(run.path)
+    before = everything(run.path)
+    said("clean", "--checkpoints", "--yes")
+    if name in OTHERS[:2]:  # of no consequence
+        assert before != everything(run.path)
+        return
+    assert everything(run.path) == before
+    if name in FILES:
+        assert "update nbtools" in said("clean", run.id, "--yes")
+        assert everything(run.path) == before
+
+
+def shown(path: Path) -> None:
+    """Draw the panel of a run, whatever is in its directory; it must not raise."""
+    panel = nt.LivePlot(path)
+    try:
+        deadline = time.monotonic() + 60
+        while panel._thread is not None and panel._drawn_state is None and not panel._widgets.trouble.value:
+            assert time.monotonic() < deadline
+            time.sleep(0.05)
+        assert "Traceback" not in panel._widgets.trouble.value
+    finally:
+        panel.close()

@@ -1,0 +1,363 @@
+"""Faults from end to end: the real torchrun, recipe and worker, real signals, full disks and floods.
+
+A fault that belongs to one module is tested beside it; the README's table names the test of each promise.
+"""
+
+import contextlib
+import json
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import psutil
+import pytest
+
+import nbtools as nt
+from nbtools.processes import members
+from nbtools.project import Project
+from nbtools.recipes import MLMPretrainingConfig
+from nbtools.run import Run, RunState
+
+
+def eventually(condition: Callable[[], object], within_s: float = 180) -> None:
+    deadline = time.monotonic() + within_s
+    while not condition():
+        assert time.monotonic() < deadline, "it did not happen in time"
+        time.sleep(0.05)
+
+
+def agent_of(run: Run) -> psutil.Process:
+    return next(process for process in members(run.files) if "torch.distributed.run" in process.cmdline())
+
+
+def ranks_of(run: Run) -> list[psutil.Process]:
+    found = []
+    for process in members(run.files):
+        with contextlib.suppress(psutil.Error):  # it has ended meanwhile
+            if "RANK" in process.environ():
+                found.append(process)
+    return found
+
+
+def supervisor_of(run: Run) -> psutil.Process:
+    assert run.process is not None
+    return psutil.Process(run.process.pid)
+
+
+# --- real training --------------------------------------------------------------------------------
+
+CONFIG = MLMPretrainingConfig(
+    dataset="texts",
+    batch_size=4,
+    max_steps=100_000,
+    epochs=100_000,
+    num_layers=1,
+    num_heads=2,
+    hidden_size=16,
+    sequence_length=16,
+    vocab_size=60,
+    min_words=1,
+    log_every=1,
+    eval_every=100_000,
+    checkpoint_every=100_000,
+    checkpoint_epochs=False,
+)
+
+
+@pytest.fixture
+def tiny(project: Project) -> Path:
+    """A recipe's script that trains on two CPU ranks until it is stopped."""
+    words = [f"w{number}" for number in range(40)]
+    (project.root / "texts").mkdir()
+    for number in range(30):
+        text = " ".join(words[(number + step * step) % 40] for step in range(40))
+        (project.root / "texts" / f"{number:02}.txt").write_text(text)
+    return nt.write_script(CONFIG, "tiny", nt.Launch(nproc_per_node=2, gpus=()), project=project)
+
+
+def preempted(run: Run, whom: Callable[[Run], psutil.Process]) -> int:
+    """Let a run do ten steps more, send SIGTERM as a scheduler would, and return the step that it ended at."""
+    began = run.resumed_step
+    eventually(lambda: run.step >= began + 10)
+    whom(run).terminate()
+    assert run.wait(timeout_s=180) is RunState.STOPPED
+    (saved,) = run.checkpoints  # one, and it is whole
+    saved.verify()
+    assert [(beat.step, beat.phase) for beat in run.ranks] == [(saved.step, "done")] * 2
+    assert saved.step == run.step == run.own_history.last_step
+    assert not ranks_of(run)
+    return saved.step
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(900)
+def test_a_preempted_training_loses_no_step_and_trains_to_its_end_without_a_supervisor(tiny: Path) -> None:
+    first = nt.launch(tiny)
+    preempted(first, supervisor_of)
+    second = nt.resume(first)
+    assert second.resumed_step == first.step
+    last = preempted(second, agent_of) + 20
+    third = nt.resume(second, args=["--max-steps", str(last)])
+    eventually(lambda: len(ranks_of(third)) == 2)
+    supervisor_of(third).kill()
+    assert third.state is RunState.RUNNING
+    assert third.wait(timeout_s=180) is RunState.SUCCEEDED  # nobody but rank 0 was left to tell
+    assert not third.files.exit.exists()
+    assert (third.step, third.returncode) == (last, None)
+    assert third.history["train/loss"].steps.tolist() == list(range(1, last + 1))
+    assert [checkpoint.step for checkpoint in third.checkpoints] == [last]
+    eventually(lambda: not members(third.files))
+
+
+@pytest.mark.slow
+def test_ranks_in_the_middle_of_training_end_with_their_agent(tiny: Path) -> None:
+    run = nt.launch(tiny)
+    eventually(lambda: [beat.step > 3 for beat in run.ranks] == [True, True])
+    ranks, supervisor = ranks_of(run), supervisor_of(run)
+    assert len(ranks) == 2
+    agent_of(run).kill()
+    assert run.wait(timeout_s=60, check=False) is RunState.FAILED
+    assert not any(rank.is_running() and rank.status() != psutil.STATUS_ZOMBIE for rank in ranks)
+    assert run.failure is not None
+    assert (run.failure.rank, run.failure.signal) == (None, "SIGKILL")
+    eventually(lambda: not supervisor.is_running())
+
+
+# --- saving ---------------------------------------------------------------------------------------
+
+SAVES_SLOWLY = """
+import time
+import torch
+from nbtools.config import TrainConfig
+from nbtools.training.flags import Flags
+from nbtools.training.worker import run
+
+def train(worker, config):
+    def write_model(folder):
+        with (folder / "weights").open("wb", buffering=0) as file:
+            for part in range(30):
+                file.write(bytes(100_000))
+                time.sleep(0.1 if worker.progress.step > 1 else 0)
+
+    for step in range(1, 1_000_000):
+        worker.progress.step = step
+        worker.phase("forward")
+        time.sleep(0.02)
+        stop = worker.stop_agreed()
+        if step == 1 or stop:
+            worker.save(write_model, {"optimizer": {0: torch.ones(3)}}, {})
+        if stop:
+            break
+
+run(train, Flags(TrainConfig()))
+"""
+
+
+@pytest.fixture
+def saving(project: Project) -> Run:
+    """A run under torchrun that has one checkpoint, was asked to stop, and is in the middle of saving the next."""
+    script = project.scripts / "saves_slowly.py"
+    script.write_text(SAVES_SLOWLY)
+    run = nt.launch(script, gpus=())
+    eventually(lambda: run.checkpoints)
+    supervisor_of(run).terminate()
+    half_made = run.files.checkpoints.glob
+    eventually(lambda: any(path.stat().st_size > 100_000 for path in half_made(".step-*.tmp/model/weights")))
+    return run
+
+
+def steps_seen_until_the_end(run: Run) -> list[int]:
+    """Look at the checkpoints again and again until the run has ended; each that is ever listed is whole."""
+    while not (ended := run.state.is_final) or members(run.files):
+        for checkpoint in run.checkpoints:
+            checkpoint.verify()
+        time.sleep(0 if ended else 0.02)
+    for checkpoint in run.checkpoints:
+        checkpoint.verify()
+    return [checkpoint.step for checkpoint in run.checkpoints]
+
+
+@pytest.mark.slow
+def test_further_signals_while_saving_change_nothing(saving: Run) -> None:
+    (rank,) = ranks_of(saving)
+    for process in (supervisor_of(saving), agent_of(saving), rank, rank):
+        process.terminate()
+    for process in (supervisor_of(saving), rank):
+        process.send_signal(signal.SIGINT)
+    steps = steps_seen_until_the_end(saving)
+    assert saving.state is RunState.STOPPED
+    assert steps == [1, saving.step]
+    assert saving.step > 1
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("victim", ["rank", "torchrun"])
+def test_a_save_that_is_killed_leaves_the_older_checkpoint_whole(saving: Run, victim: str) -> None:
+    (ranks_of(saving)[0] if victim == "rank" else agent_of(saving)).kill()
+    assert steps_seen_until_the_end(saving) == [1]
+    assert saving.state is RunState.STOPPED  # as it was asked to
+
+
+FULL_DISK = """
+import os, resource, time
+from pathlib import Path
+import torch
+from nbtools.config import TrainConfig
+from nbtools.training.flags import Flags
+from nbtools.training.worker import run
+
+_, plenty = resource.getrlimit(resource.RLIMIT_FSIZE)
+folder = Path(os.environ["NBTOOLS_RUN_DIR"])
+(folder / "metrics.jsonl").symlink_to("/dev/full")
+
+def train(worker, config):
+    for step in range(1, 7):
+        if step == 5:
+            worker.phase("data")
+            while not (folder / "space").exists():
+                time.sleep(0.05)
+        worker.progress.step = step
+        worker.log({"train/loss": 1 / step}, 6)
+        resource.setrlimit(resource.RLIMIT_FSIZE, (100_000 if step in (3, 4) else plenty, plenty))
+        worker.save(lambda model: (model / "weights").write_bytes(bytes(1_000_000)), {"optimizer": {}}, {})
+        resource.setrlimit(resource.RLIMIT_FSIZE, (plenty, plenty))
+
+run(train, Flags(TrainConfig()))
+"""
+
+
+@pytest.mark.slow
+def test_a_full_disk_costs_checkpoints_and_rows_but_not_the_training(
+    supervised: Callable[..., Run], project: Project
+) -> None:
+    script = project.scripts / "full_disk.py"
+    script.write_text(FULL_DISK)
+    run = supervised(sys.executable, script)
+    eventually(lambda: "warning: no checkpoint at step 4" in run.log())
+    assert "warning: no checkpoint at step 3: " in run.log()
+    assert "older ones are kept" in run.log()
+    assert run.state is RunState.RUNNING
+    for checkpoint in run.checkpoints:
+        checkpoint.verify()
+    assert sorted(path.name for path in run.files.checkpoints.iterdir()) == ["step-000001", "step-000002"]
+    assert "train/loss" not in run.own_history
+    run.files.metrics.unlink()  # there is space again
+    (run.dir / "space").touch()
+    assert run.wait(timeout_s=120) is RunState.SUCCEEDED
+    assert run.checkpoints[-1].step == 6
+    for checkpoint in run.checkpoints:
+        checkpoint.verify()
+    assert run.own_history["train/loss"].steps.tolist() == [5, 6]
+    assert run.own_history.num_dropped == 4
+
+
+# --- output ---------------------------------------------------------------------------------------
+
+FLOOD = """
+import os, sys, time
+from pathlib import Path
+while not Path(sys.argv[1]).exists():
+    time.sleep(0.05)
+for block in range(300):
+    lines = (f"DEBUG loss of precision in sample {block * 10_000 + number}: " for number in range(10_000))
+    os.write(1, "".join(f"{line:<98}x\\n" for line in lines).encode())
+    os.write(1, b"step %d loss %.4f\\n" % (block, 300 - block))
+"""
+WATCHER = """
+import json, re, sys, time
+from pathlib import Path
+from nbtools.notebook.panel import LivePlot
+from nbtools.run import Run
+
+def peak_mb():
+    return int(re.search(r"VmHWM:\\s+(\\d+)", Path("/proc/self/status").read_text())[1]) / 1000
+
+def read_mb():
+    return int(re.search(r"rchar: (\\d+)", Path("/proc/self/io").read_text())[1]) / 1e6
+
+run = Run(sys.argv[1])
+panel = LivePlot(run, refresh_s=0.5)
+panel.refresh()
+before = time.process_time(), peak_mb(), read_mb()
+Path(sys.argv[2]).touch()
+run.wait()
+panel.refresh()
+after = time.process_time(), peak_mb(), read_mb()
+words = " ".join(part.value for part in panel._widgets.upper.children) + panel._widgets.tail.value
+print(json.dumps([b - a for a, b in zip(before, after)]))
+print(json.dumps([run.log(), words, panel._widgets.losses.value, run.metrics]))
+"""
+
+
+@pytest.mark.slow
+def test_a_flood_of_output_costs_the_notebook_little_and_its_end_is_shown(
+    supervised: Callable[..., Run], project: Project
+) -> None:
+    go = project.root / "go"
+    run = supervised(sys.executable, "-c", FLOOD, go)
+    eventually(run.files.log.exists)
+    watcher = subprocess.run(
+        [sys.executable, "-c", WATCHER, str(run.dir), str(go)], capture_output=True, text=True, timeout=270, check=False
+    )
+    assert watcher.returncode == 0, watcher.stderr
+    (cpu_s, grown_mb, read_mb), (log, words, notes, metrics) = map(json.loads, watcher.stdout.splitlines())
+    size_mb = run.files.log.stat().st_size / 1e6
+    run.files.log.unlink()  # pytest keeps the folder
+    assert size_mb > 300
+    lines = log.splitlines()
+    assert len(lines) == 200
+    assert lines[-1] == "step 299 loss 1.0000"
+    assert [line.split()[6] for line in lines[:-1]] == [f"{number}:" for number in range(3_000_000 - 199, 3_000_000)]
+    assert "step 299 loss 1.0000" in words
+    assert metrics == {"train/loss": 1.0}
+    assert "MB of output came too fast to be searched for metrics" in notes
+    assert cpu_s < 15  # 120 s where every line is parsed
+    assert grown_mb < 100
+    assert read_mb < 1.1 * size_mb  # each byte at most once, and now and then the end
+
+
+SCRIPTED = """
+import os, sys, time
+def put(*parts):
+    for part in parts:
+        os.write(1, part)
+        time.sleep(0.02)
+def ready(name):
+    while not os.path.exists(os.path.join(sys.argv[1], name)):
+        time.sleep(0.02)
+put(b"\\x1b[1;31mred\\x1b[0m alert\\n", b"\\x1b]0;title\\x07plain\\n")
+put(*(b"\\r%3d%%|###" % percent for percent in range(0, 101, 10)), b"\\n")
+put(b"caf\\xc3", b"\\xa9 \\xe6\\xbc", b"\\xa2\\n")
+put(b"\\xff\\xfe bad\\x00 \\xc3\\n", "user\\u202etxt.exe\\n".encode(), b"half")
+ready("long")
+put(*["é".encode() * 50_000] * 100, b"\\n")
+ready("end")
+put(b"the end\\n")
+"""
+
+
+def test_whatever_a_script_prints_is_shown_as_plain_lines(supervised: Callable[..., Run], tmp_path: Path) -> None:
+    run = supervised(sys.executable, "-c", SCRIPTED, tmp_path)
+    eventually(run.files.log.exists)
+
+    def ends_in(text: str) -> bool:
+        lines = run.log().splitlines()
+        assert all(line.isprintable() and len(line) < 2100 for line in lines)
+        return bool(lines) and lines[-1].endswith(text)
+
+    eventually(lambda: ends_in("half"))
+    assert run.log().splitlines() == [
+        *("red alert", "plain", "100%|###", "café 漢"),
+        *("\ufffd\ufffd bad\\x00 \ufffd", "user\\u202etxt.exe", "half"),
+    ]
+    (tmp_path / "long").touch()
+    eventually(lambda: ends_in("éé"))
+    eventually(lambda: run.files.log.read_bytes().endswith(b"\n"))
+    (shown,) = run.log().splitlines()  # ten megabytes, of which the last one was read
+    assert shown.startswith("(more than 524,")
+    (tmp_path / "end").touch()
+    assert run.wait(timeout_s=60) is RunState.SUCCEEDED
+    assert run.log().splitlines()[-1] == "the end"

@@ -1,0 +1,327 @@
+"""The preflight: what it finds out before anything starts, how it shows that, and what it refuses."""
+
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+import nbtools as nt
+from nbtools import readiness, report
+from nbtools.devices import Device, Holder
+from nbtools.errors import LaunchError
+from nbtools.project import Project
+from nbtools.recipes import RECIPES, checkpoint_bytes, num_checkpoints_kept
+from nbtools.report import Finding
+from nbtools.script import write_script
+
+MLM = RECIPES["mlm_pretraining"]
+
+
+def written(project: Project, name: str = "tiny", nproc_per_node: int = 2, **changes: Any) -> Path:
+    config = MLM.preset("cpu_demo")[0].replace(**changes)
+    return write_script(config, name, nt.Launch(nproc_per_node=nproc_per_node, gpus=()), project=project)
+
+
+def found(checked: readiness.Preflight, subject: str) -> Finding:
+    return next(finding for finding in checked.findings if finding.subject == subject)
+
+
+# --- what it says ---------------------------------------------------------------------------------
+
+
+def test_it_says_everything_that_a_launch_means(project: Project) -> None:
+    checked = nt.preflight(written(project))
+    subjects = ["devices", "torch", "disk", "batch", "parameters", "dataset", "steps", "command"]
+    assert [finding.subject for finding in checked.findings] == subjects
+    assert {finding.level for finding in checked.findings} == {"ok"}
+    assert found(checked, "devices").text.startswith("CPU: 2 processes with ")
+    assert found(checked, "batch").text == "32 samples per step: 16 × 2 processes"
+    assert re.match(r"the English text that ships with Python, [\d,]+ training and ", found(checked, "dataset").text)
+    assert re.fullmatch(r"600: \d+ per epoch, [\d.]+ epochs", found(checked, "steps").text)
+    assert "runs/ID/script.py" in found(checked, "command").text
+    assert str(project.root) not in repr(checked), "a notebook is shown to others"
+    assert list(project.runs.iterdir()) == []
+
+
+def test_it_says_it_in_lines_of_text_and_as_a_table(project: Project) -> None:
+    checked = nt.preflight(written(project, hidden_size=512, keep_last=1_000_000, max_steps=None))
+    (warning,) = checked.warnings
+    assert "free in runs/, 1,000,002 checkpoints of about " in warning
+    lines = repr(checked).splitlines()
+    assert lines[0] == "tiny.py: ready to launch, 1 warning"
+    assert any(line.startswith("warn     disk ") for line in lines)
+    assert any(line.strip().startswith("-> nbtools clean frees some") for line in lines)
+    table = checked._repr_html_()
+    assert table.count("<tr>") == len(checked.findings)
+    assert table.count("<b>!</b> warn") == 1
+
+
+def test_flags_count_as_they_will_for_the_training(project: Project) -> None:
+    checked = nt.preflight(written(project), args=["--max-steps", "7", "--batch_size=4", "--hidden-size", "64"])
+    assert found(checked, "batch").text == "8 samples per step: 4 × 2 processes"
+    assert found(checked, "steps").text.startswith("7: ")
+    assert checked.config == MLM.preset("cpu_demo")[0].replace(max_steps=7, batch_size=4, hidden_size=64)
+    assert found(checked, "command").text.endswith("--max-steps 7 --batch_size=4 --hidden-size 64")
+
+
+def test_accumulation_is_part_of_the_batch(project: Project) -> None:
+    checked = nt.preflight(written(project, gradient_accumulation_steps=3, nproc_per_node=1))
+    assert found(checked, "batch").text == "48 samples per step: 16 × 3 accumulated × 1 process"
+
+
+def test_a_script_of_somebody_else_has_devices_disk_and_a_command(project: Project) -> None:
+    path = project.scripts / "train.py"
+    path.write_text("pass\n")
+    checked = nt.preflight(path, gpus=())
+    assert [finding.subject for finding in checked.findings] == ["devices", "torch", "disk", "command"]
+    assert "not known" in found(checked, "disk").text
+    assert found(checked, "command").text.endswith(" scripts/train.py")
+    assert checked.config is None
+
+
+def test_it_imports_neither_torch_nor_widgets(project: Project) -> None:
+    program = (
+        "import sys, time; import nbtools as nt; "
+        f"checked = nt.preflight({str(written(project))!r}); repr(checked); checked._repr_html_(); "
+        "print('torch' in sys.modules, 'ipywidgets' in sys.modules)"
+    )
+    assert subprocess.check_output([sys.executable, "-c", program], text=True).split() == ["False", "False"]
+
+
+def test_a_launch_warns_of_what_the_preflight_found(project: Project) -> None:
+    path = project.scripts / "computed.py"
+    path.write_text("import nbtools.recipes\nfor number in (1, 2):\n    pass\n")
+    checked = nt.preflight(path, gpus=())
+    with pytest.warns(UserWarning, match="launch settings") as warned:
+        run = nt.launch(path, gpus=())
+    run.wait(timeout_s=120)
+    assert [str(warning.message) for warning in warned] == list(checked.warnings)
+    assert "launch settings are not read: give nproc_per_node" in checked.warnings[0]
+
+
+# --- data -----------------------------------------------------------------------------------------
+
+TEXT = "one two three four five six seven eight\n\n" * 40
+
+
+def test_a_dataset_is_told_with_its_files_and_samples(project: Project) -> None:
+    folder = project.root / "data"
+    folder.mkdir()
+    for name in ("a", "b", "c"):
+        (folder / f"{name}.txt").write_text(TEXT)
+    checked = nt.preflight(written(project, dataset="data", sequence_length=8, batch_size=1))
+    said = re.fullmatch(
+        r"data: 3 files, 4\.8 KiB, (\d+) training and (\d+) evaluation samples", found(checked, "dataset").text
+    )
+    assert said, found(checked, "dataset")
+    assert int(said[1]) > int(said[2]) > 0
+
+
+def test_a_dataset_that_takes_long_to_count_is_left_to_the_training(project: Project) -> None:
+    large = project.root / "large.txt"
+    large.touch()
+    os.truncate(large, readiness._COUNTED_BYTES + 1)
+    checked = nt.preflight(written(project, dataset="large.txt", max_steps=50, epochs=2))
+    assert found(checked, "dataset").text == "large.txt: 1 file, 4.0 MiB; the training counts its samples"
+    assert found(checked, "steps").text == "known once the training has read the data: 2 epochs, at most 50"
+
+
+@pytest.mark.parametrize(
+    ("content", "said"),
+    [
+        (TEXT, "training samples are too few for one step of 16 per process"),
+        ("\xe9" * 3, "is not UTF-8"),
+        ("", "choose another dataset"),
+    ],
+    ids=["short", "latin1", "empty"],
+)
+def test_data_that_cannot_be_trained_on_is_refused(project: Project, content: str, said: str) -> None:
+    (project.root / "text.txt").write_text(content, encoding="latin1")
+    with pytest.raises(LaunchError, match=re.escape(said)) as refused:
+        nt.preflight(written(project, dataset="text.txt"))
+    assert str(refused.value).startswith(str(project.scripts / "tiny.py"))
+
+
+def test_a_file_that_cannot_be_read_is_refused_by_name(project: Project, monkeypatch: pytest.MonkeyPatch) -> None:
+    (project.root / "text.txt").write_text(TEXT)
+    access = os.access  # whoever runs the tests as root may read everything
+    monkeypatch.setattr(readiness.os, "access", lambda path, mode: Path(path).name != "text.txt" and access(path, mode))
+    with pytest.raises(LaunchError, match=r"dataset 'text\.txt': .*text\.txt cannot be read; change its permissions"):
+        readiness.check(written(project, dataset="text.txt"))
+
+
+# --- disk -----------------------------------------------------------------------------------------
+
+
+def with_free(monkeypatch: pytest.MonkeyPatch, num_bytes: int) -> None:
+    usage = SimpleNamespace(total=2**40, used=0, free=num_bytes)
+    monkeypatch.setattr(readiness.shutil, "disk_usage", lambda path: usage)
+
+
+def test_the_disk_is_compared_with_what_the_run_will_keep(project: Project, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = written(project, keep_last=2, keep_best=1, max_steps=None)
+    config = readiness.check(path).config
+    assert config is not None
+    each = checkpoint_bytes(config)
+    assert each is not None
+    needed = num_checkpoints_kept(config) * each
+    with_free(monkeypatch, needed)
+    assert found(readiness.check(path), "disk").level == "ok"
+    with_free(monkeypatch, needed - 1)
+    short = found(readiness.check(path), "disk")
+    assert short.level == "warn"
+    assert f"4 checkpoints of about {report.size(each)} at once: {report.size(needed)}" in short.text
+    assert "nbtools clean" in short.next_step
+    with_free(monkeypatch, each)
+    readiness.check(path)
+    with_free(monkeypatch, each - 1)
+    with pytest.raises(
+        LaunchError, match=rf"a checkpoint of this model takes about {report.size(each)}: nbtools clean"
+    ):
+        readiness.check(path)
+
+
+def test_the_free_bytes_are_those_of_the_file_system_of_the_runs(project: Project) -> None:
+    project.runs.rmdir()  # it is made by the first launch
+    said = found(nt.preflight(written(project)), "disk").text
+    free = shutil.disk_usage(project.root).free
+    number, unit = said.split()[:2]
+    scale = {"B": 1, "KiB": 2**10, "MiB": 2**20, "GiB": 2**30, "TiB": 2**40}[unit]
+    assert float(number.replace(",", "")) * scale == pytest.approx(free, rel=0.5)
+
+
+def test_a_downloaded_model_has_a_size_that_only_the_training_knows(project: Project) -> None:
+    checked = nt.preflight(written(project, model_name="somewhere/model"))
+    assert "how much this training saves is not known" in found(checked, "disk").text
+    assert found(checked, "parameters").text == "known once the model is loaded"
+
+
+# --- GPUs -----------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def gpus(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> list[Device]:
+    """A machine with two GPUs, the second of them in use, and a build of torch for CUDA 12.8."""
+    folder = tmp_path / "torch"
+    (folder / "distributed").mkdir(parents=True)
+    (folder / "version.py").write_text("cuda: Optional[str] = '12.8'\nhip: Optional[str] = None\n")
+    (folder / "distributed" / "run.py").write_text("")
+    monkeypatch.setattr(readiness, "_torch_folder", lambda: folder)
+    monkeypatch.setattr(readiness, "driver_version", lambda: "570.1")
+    holders = (
+        Holder(7, "<img src=x onerror=alert(1)>\x1b[2J", "alice", 2**30),
+        Holder(os.getpid(), "python", "me", 2**29),
+        Holder(8, "python", "me", None, "2026-01-31_142233_tiny"),
+    )
+    machine = [
+        Device(index, f"GPU-{index}", "Stand-in 9000", 80 * 2**30, index * 2**31, holders * index, str(index))
+        for index in (0, 1)
+    ]
+    monkeypatch.setattr(readiness, "devices", lambda: machine)
+    return machine
+
+
+@pytest.fixture
+def script(project: Project) -> Path:
+    path = project.scripts / "train.py"
+    path.write_text("pass\n")
+    return path
+
+
+def test_whoever_holds_memory_is_named_with_what_to_do(gpus: list[Device], script: Path) -> None:
+    checked = nt.preflight(script, gpus=(0, 1), nproc_per_node=2)
+    (held,) = [finding for finding in checked.findings if finding.level == "warn"]
+    for said in ("alice, 1.0 GiB", "this very process", "another run of nbtools: 2026-01-31_142233_tiny"):
+        assert said in held.text
+    assert held.next_step == "restart this kernel to free it, or choose other GPUs"
+    assert found(checked, "devices").text.startswith("GPU 0,1 (Stand-in 9000): 2 processes with ")
+    assert found(checked, "devices").text.endswith(", 158.0 GiB free")
+
+
+def test_a_hostile_name_is_shown_literally_and_moves_no_cursor(gpus: list[Device], script: Path) -> None:
+    checked = nt.preflight(script, gpus=(1,))
+    assert "\x1b" not in repr(checked)
+    table = checked._repr_html_()
+    assert "<img" not in table
+    assert "&lt;img src=x" in table
+
+
+@pytest.mark.parametrize(
+    ("newest", "fits"), [((12, 2), True), ((12, 8), True), ((13, 0), True), (None, True), ((11, 8), False)]
+)
+def test_a_build_of_torch_runs_on_every_driver_of_its_major_version_or_a_later_one(
+    gpus: list[Device],
+    script: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    newest: tuple[int, int] | None,
+    fits: bool,
+) -> None:
+    monkeypatch.setattr(readiness, "cuda_version", lambda: newest)
+    if fits:
+        said = found(nt.preflight(script, gpus=(0,)), "torch").text
+        assert "(CUDA 12.8 build), driver 570.1" in said
+        return
+    with pytest.raises(LaunchError) as refused:
+        nt.preflight(script, gpus=(0,))
+    for part in ("is built for CUDA 12.8", "driver 570.1 supports CUDA 11.8", "CUDA 11, or ask for the CPU"):
+        assert part in str(refused.value)
+    nt.preflight(script, gpus=())
+
+
+def test_idle_gpus_are_told(gpus: list[Device], script: Path) -> None:
+    assert "nproc_per_node=1 leaves GPU 1 idle" in nt.preflight(script, gpus=(0, 1)).warnings[-1]
+
+
+# --- command line ---------------------------------------------------------------------------------
+
+
+def nbtools(*arguments: str, code: int = 0) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "nbtools", *arguments]
+    done = subprocess.run(command, capture_output=True, text=True, encoding="utf-8", timeout=120, check=False)
+    assert done.returncode == code, (done.stdout, done.stderr)
+    assert "Traceback" not in done.stderr
+    return done
+
+
+def test_the_command_prints_the_same_or_json(project: Project) -> None:
+    path = str(written(project))
+    lines = nbtools("preflight", path, "--", "--max-steps", "7").stdout.splitlines()
+    assert lines[0] == "tiny.py: ready to launch"
+    assert any(line.startswith("ok       steps        7: ") for line in lines)
+    facts = json.loads(nbtools("preflight", path, "--nproc-per-node", "1", "--json").stdout)
+    assert {fact["subject"]: fact["text"] for fact in facts}["batch"] == "16 samples per step: 16 × 1 process"
+    assert {fact["level"] for fact in facts} == {"ok"}
+
+
+def test_the_command_refuses_with_exit_code_2(project: Project) -> None:
+    done = nbtools("preflight", str(written(project, dataset="none.txt")), code=2)
+    assert "none.txt" in done.stderr
+    assert done.stdout == ""
+    assert "--oops" in nbtools("preflight", str(written(project)), "--", "--oops", code=2).stderr
+
+
+# --- words ----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("num_bytes", "words"),
+    [(0, "0 B"), (1023, "1023 B"), (1024, "1.0 KiB"), (1.5 * 2**30, "1.5 GiB"), (5000 * 2**40, "5,000.0 TiB")],
+)
+def test_sizes_in_words(num_bytes: float, words: str) -> None:
+    assert report.size(num_bytes) == words
+
+
+def test_every_level_has_a_sign_and_a_finding_is_plain_values() -> None:
+    findings = [report.ok("a", "x"), report.warn("b", "y", "do"), report.problem("c", "z", "stop")]
+    table = report.as_html("<t>", findings)
+    assert [sign in table for sign in "✓!✕"] == [True] * 3
+    assert "&lt;t&gt;" in table
+    assert findings[1].to_json() == {"level": "warn", "subject": "b", "text": "y", "next_step": "do"}
+    assert [finding.sentence for finding in findings] == ["x", "y: do", "z: stop"]

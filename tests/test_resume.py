@@ -1,0 +1,519 @@
+"""Resume and fork: a run goes on in another one, from the newest checkpoint that is whole, or is refused in words."""
+
+import json
+import os
+import pickle
+import shutil
+import subprocess
+import sys
+import warnings
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from hashlib import sha256
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from nbtools.checkpoints import Checkpoint, origin_in_words
+from nbtools.config import Launch
+from nbtools.errors import CheckpointError, ConfigError, LaunchError, NbtoolsError
+from nbtools.project import Project
+from nbtools.recipes import MLMPretrainingConfig
+from nbtools.resuming import _new_script, config_of, resume
+from nbtools.run import Run, RunState
+from nbtools.rundir import RunDir, read_json, write_json
+from nbtools.script import read_script, write_script
+from nbtools.training.data import epoch_order
+from nbtools.training.flags import Flags
+from nbtools.training.mlm_pretraining import train
+from nbtools.training.worker import run as train_here
+
+CONFIG = MLMPretrainingConfig(
+    dataset="texts",
+    batch_size=6,
+    max_steps=6,
+    epochs=2,
+    learning_rate=1e-2,
+    num_layers=1,
+    num_heads=2,
+    hidden_size=16,
+    sequence_length=16,
+    vocab_size=60,
+    min_words=1,
+    log_every=1,
+    eval_every=100,
+    checkpoint_every=2,
+    checkpoint_epochs=False,
+    keep_last=100,
+)
+STEPS_PER_EPOCH = 11
+"""That is what the texts come to in batches of six."""
+
+
+@pytest.fixture(scope="module")
+def lab(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A project with a run that succeeded: really trained, on one process, with checkpoints at 2, 4 and 6."""
+    root = tmp_path_factory.mktemp("lab")
+    for name in ("scripts", "runs", "texts"):
+        (root / name).mkdir()
+    words = [f"w{number}" for number in range(40)]
+    for number in range(30):
+        text = " ".join(words[(number + step * step) % 40] for step in range(40))
+        (root / "texts" / f"{number:02}.txt").write_text(text)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("NBTOOLS_ROOT", str(root))
+        patch.setenv("CUDA_VISIBLE_DEVICES", "")
+        torch.set_num_threads(1)
+        script = write_script(CONFIG, "tiny", Launch(gpus=()), project=root)
+        files = RunDir.create(root / "runs", "tiny")
+        files.lock.touch()
+        files.script.write_bytes(script.read_bytes())
+        settings = Launch(gpus=(), omp_num_threads=1).model_dump(mode="json")
+        info = {"name": "tiny", "recipe": "mlm_pretraining", "args": [], "launch": settings, "time": 1.0}
+        write_json(files.launch, {**info, "script": str(script), "cwd": str(root), "resumed_from": None})
+        patch.setenv("NBTOOLS_RUN_DIR", str(files.path))
+        train_here(train, Flags(CONFIG))
+        assert (Run(files.path).config or {})["derived"]["steps_per_epoch"] == STEPS_PER_EPOCH
+        write_json(files.exit, {"returncode": 0, "stopped": False, "time": 2.0})
+    return root
+
+
+@pytest.fixture
+def parent(lab: Path, project: Project, monkeypatch: pytest.MonkeyPatch) -> Run:
+    """The run, in a copy of its project."""
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
+    monkeypatch.setenv("OMP_NUM_THREADS", "1")
+    shutil.copytree(lab, project.root, dirs_exist_ok=True)
+    (folder,) = (path for path in project.runs.iterdir() if not path.name.startswith("."))
+    change(RunDir(folder).launch, script=str(project.scripts / "tiny.py"), cwd=str(project.root))
+    return Run(folder)
+
+
+@pytest.fixture
+def shown(parent: Run) -> Callable[[], tuple[list[str], list[str]]]:
+    """What there is of scripts and runs: a refused resume changes neither."""
+    root = parent.dir.parent.parent
+
+    def look() -> tuple[list[str], list[str]]:
+        scripts = sorted(path.name for path in (root / "scripts").iterdir())
+        return scripts, sorted(path.name for path in parent.dir.parent.iterdir() if not path.name.startswith("."))
+
+    return look
+
+
+def change(path: Path, **values: Any) -> None:
+    content = read_json(path)
+    assert content is not None
+    write_json(path, {**content, **values})
+
+
+def unfinished(run: Run, checkpoint: int = 4) -> Run:
+    """As if the run had been stopped after that checkpoint."""
+    for saved in run.checkpoints:
+        if saved.step > checkpoint:
+            shutil.rmtree(saved.path)
+    write_json(run.files.exit, {"returncode": 1, "stopped": True, "time": 2.0})
+    change(run.files.finished, why="stopped", step=checkpoint)
+    lines = run.files.metrics.read_text().splitlines(keepends=True)
+    run.files.metrics.write_text("".join(lines[:checkpoint]))
+    return Run(run.dir)
+
+
+def nbtools(*args: str, code: int = 0) -> subprocess.CompletedProcess[str]:
+    done = subprocess.run(
+        [sys.executable, "-m", "nbtools", *args], capture_output=True, text=True, timeout=240, check=False
+    )
+    assert done.returncode == code, (done.stdout, done.stderr)
+    assert "Traceback" not in done.stderr
+    return done
+
+
+# --- refused before anything starts ---------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ({"learning_rat": 1e-4}, "did you mean learning_rate?"),
+        ({"learning_rate": -1.0}, r"learning_rate=-1\.0: must be > 0 \(MLMPretrainingConfig\)"),
+        ({"learning_rate": "fast"}, "give a number"),
+        ({"num_layers": 2}, r"num_layers=2: the checkpoints of .* are of a model with num_layers=1"),
+        ({"num_heads": 4}, "num_heads=4"),  # the weights would load, and mean something else
+        ({"hidden_size": 32, "batch_size": 2}, r"hidden_size=32: .* leave it as it is, or train another"),
+        ({"vocab_size": 50}, "vocab_size=50"),
+        ({"model_name": "bert-base-uncased"}, "model_name='bert-base-uncased'"),
+        ({"dataset": "elsewhere"}, "elsewhere"),
+        ({"batch_size": 1000}, "too few for one step"),
+        ({"max_steps": 4}, "nothing is left to do"),
+    ],
+)
+def test_changes_that_cannot_be_are_refused_and_nothing_is_left(
+    parent: Run, shown: Callable[[], Any], changes: dict[str, object], said: str
+) -> None:
+    before = shown()
+    with pytest.raises(NbtoolsError, match=said):
+        resume(unfinished(parent), changes=changes)
+    assert shown() == before
+
+
+def test_a_flag_that_needs_another_model_is_refused_too(parent: Run, shown: Callable[[], Any]) -> None:
+    before = shown()
+    with pytest.raises(ConfigError, match="num_heads=1: the checkpoints"):
+        resume(unfinished(parent), args=["--num-heads", "1"])
+    assert shown() == before
+
+
+def test_a_launch_that_cannot_be_leaves_no_script_of_a_fork(parent: Run, shown: Callable[[], Any]) -> None:
+    before = shown()
+    with pytest.raises(LaunchError):
+        resume(unfinished(parent), changes={"learning_rate": 1e-4}, args=["--no-such-flag"])
+    with pytest.raises(LaunchError, match="70 processes"):
+        resume(parent, 4, changes={"learning_rate": 1e-4}, nproc_per_node=70)
+    assert shown() == before
+
+
+def test_a_finished_run_has_nothing_left_to_do_and_the_way_to_train_longer_is_told(
+    parent: Run, shown: Callable[[], Any]
+) -> None:
+    before = shown()
+    with pytest.raises(LaunchError, match=r"nothing is left to do, step-000006 is the end of max_steps=6; .*"):
+        resume(parent)
+    done = nbtools("resume", parent.id, code=2)
+    assert "resume with --set max_steps=12" in done.stderr
+    assert done.stdout == ""
+    assert shown() == before
+
+
+def test_where_the_epochs_ended_a_run_more_of_them_are_named(parent: Run, shown: Callable[[], Any]) -> None:
+    before = shown()
+    content = read_json(parent.files.config)
+    assert content is not None
+    change(parent.files.config, config={**content["config"], "max_steps": None})
+    parent.files.script.write_text(parent.files.script.read_text().replace("max_steps=6", "max_steps=None"))
+    last = parent.files.checkpoint(2 * STEPS_PER_EPOCH)
+    parent.files.checkpoint(6).rename(last)
+    change(last / "manifest.json", step=2 * STEPS_PER_EPOCH, epoch=2, position=0, samples=6 * 2 * STEPS_PER_EPOCH)
+    with pytest.raises(LaunchError, match=r"step-000022 is the end of epochs=2; .* --set epochs=4"):
+        resume(Run(parent.dir))
+    assert shown() == before
+
+
+def test_a_script_that_computes_its_values_is_not_written_anew(parent: Run, shown: Callable[[], Any]) -> None:
+    parent.files.script.write_text(parent.files.script.read_text() + "\nprint('mine')\n")
+    before = shown()
+    with pytest.raises(LaunchError, match=r"no script can be written for other values: give them as flags"):
+        resume(parent, 4, changes={"learning_rate": 1e-4})
+    assert shown() == before
+
+
+def test_a_checkpoint_that_is_not_there_or_not_of_this_run_is_refused(parent: Run, shown: Callable[[], Any]) -> None:
+    other = parent.dir.with_name("2020-01-01_000000_other")
+    shutil.copytree(parent.dir, other)
+    before = shown()
+    for ref in (3, "step-000003", "newest", "../x"):
+        with pytest.raises(CheckpointError, match=r"step-000002, step-000004, step-000006|manifest\.json"):
+            resume(parent, ref)
+    with pytest.raises(CheckpointError, match=f"nor of what it resumed; resume {other.name}"):
+        resume(parent, other / "checkpoints" / "step-000004")
+    (parent.files.checkpoint(4) / "state.pt").unlink()
+    with pytest.raises(CheckpointError, match=r"state\.pt: is missing; name another checkpoint, or none"):
+        resume(parent, "step-000004")
+    (parent.files.checkpoint(4) / "manifest.json").unlink()
+    with pytest.raises(CheckpointError, match=r"manifest\.json: is missing"):
+        resume(parent, 4)
+    assert "has no checkpoint 'step-7'" in nbtools("resume", parent.id, "--checkpoint", "step-7", code=2).stderr
+    assert shown() == before
+
+
+# --- forks ----------------------------------------------------------------------------------------
+
+
+def test_a_fork_has_a_script_of_its_own_and_tells_what_changed(parent: Run, project: Project) -> None:
+    taken = project.scripts / "tiny_2.py"
+    taken.write_text("# mine\n")
+    original = (project.scripts / "tiny.py").read_bytes()
+    child = resume(parent, "step-000004", changes={"learning_rate": 1e-4, "max_steps": 5}, max_restarts=1)
+    try:
+        path = project.scripts / "tiny_3.py"
+        script = read_script(path)
+        assert script.config == CONFIG.replace(learning_rate=1e-4, max_steps=5)
+        assert script.launch == Launch(gpus=(), max_restarts=1)
+        assert (taken.read_text(), (project.scripts / "tiny.py").read_bytes()) == ("# mine\n", original)
+        assert child.files.script.read_bytes() == path.read_bytes()
+        assert child.id.endswith("_tiny_3")
+        assert child.info["args"] == ["--resume-from", str(parent.files.checkpoint(4).resolve())]
+        assert child.info["launch"]["max_restarts"] == 1
+        origin = {"run": parent.id, "checkpoint": "step-000004", "step": 4}
+        changes = {"max_steps": [6, 5], "learning_rate": [0.01, 0.0001]}
+        assert child.info["resumed_from"] == {**origin, "changes": changes}
+        told = f"forked from {parent.id} at step 4: max_steps 6 -> 5, learning_rate 0.01 -> 0.0001"
+        assert child.summary()["origin"] == told
+        assert child.history["train/loss"].steps.tolist()[:4] == [1, 2, 3, 4]
+    finally:
+        child.stop(timeout_s=5)
+
+
+def test_values_that_are_what_they_were_make_no_fork(parent: Run, project: Project) -> None:
+    child = resume(parent, 4, changes={"learning_rate": 1e-2})
+    try:
+        assert sorted(path.name for path in project.scripts.iterdir()) == ["tiny.py"]
+        assert child.info["resumed_from"] == {"run": parent.id, "checkpoint": "step-000004", "step": 4}
+        assert child.summary()["origin"] == f"resumed from {parent.id} at step 4"
+    finally:
+        child.stop(timeout_s=5)
+
+
+def test_a_run_that_was_given_flags_is_forked_with_them(parent: Run) -> None:
+    content = read_json(parent.files.config)
+    assert content is not None
+    args = ["--learning-rate", "0.5", "--max-steps", "100", "--epochs", "50"]
+    change(parent.files.launch, args=args)
+    run = Run(parent.dir)
+    parent.files.config.unlink()  # ended before rank 0 wrote it down: the flags themselves are asked
+    assert config_of(run) == CONFIG.replace(learning_rate=0.5, max_steps=100, epochs=50)
+    child = resume(run, 4, changes={"batch_size": 3})
+    try:
+        assert child.info["args"] == ["--resume-from", str(run.files.checkpoint(4).resolve())]
+        written = read_script(child.info["script"]).config
+        assert written == CONFIG.replace(learning_rate=0.5, max_steps=100, epochs=50, batch_size=3)
+        assert child.info["resumed_from"]["changes"] == {"batch_size": [6, 3], "effective_batch": [6, 3]}
+    finally:
+        child.stop(timeout_s=5)
+
+
+def test_more_steps_than_the_epochs_hold_bring_more_epochs_and_that_is_told(parent: Run) -> None:
+    with pytest.warns(UserWarning, match="epochs 2 -> 5: max_steps=50 needs as many"):
+        child = resume(parent, changes={"max_steps": 50})
+    try:
+        assert read_script(child.info["script"]).config == CONFIG.replace(max_steps=50, epochs=5)
+        assert child.info["resumed_from"]["changes"] == {"epochs": [2, 5], "max_steps": [6, 50]}
+    finally:
+        child.stop(timeout_s=5)
+
+
+def test_another_number_of_processes_is_told_where_it_changes_the_samples_per_step(parent: Run) -> None:
+    with pytest.warns(UserWarning, match=r"12 samples per step from here on, 6 until now .*; batch_size=3 keeps 6\)"):
+        child = resume(parent, 4, nproc_per_node=2)
+    try:
+        told = "nproc_per_node 1 -> 2, effective_batch 6 -> 12"
+        assert child.summary()["origin"] == f"resumed from {parent.id} at step 4: {told}"
+        assert child.info["launch"]["nproc_per_node"] == 2
+    finally:
+        child.stop(timeout_s=5)
+
+
+def test_forks_at_once_never_share_a_script(project: Project) -> None:
+    configs = [CONFIG.replace(seed=seed) for seed in range(12)]
+    with ThreadPoolExecutor(12) as pool:
+        paths = list(pool.map(lambda config: _new_script(project, "tiny", config, Launch()), configs))
+    assert sorted(path.name for path in paths) == sorted(f"tiny_{number}.py" for number in range(2, 14))
+    assert [read_script(path).config for path in paths] == configs
+
+
+@pytest.mark.parametrize(
+    ("name", "expected"),
+    [
+        ("tiny_2", "tiny_2"),
+        ("tiny_7", "tiny_2"),
+        ("9lives", "fork_2"),
+        ("x" * 64, "x" * 50 + "_2"),
+        ("../up", "fork_2"),
+    ],
+)
+def test_the_name_of_a_fork_is_one_that_a_script_may_have(project: Project, name: str, expected: str) -> None:
+    assert _new_script(project, name, CONFIG, Launch()) == project.scripts / f"{expected}.py"
+
+
+@pytest.mark.parametrize("found", [None, 7, "x", {"changes": 3}, {"changes": {"x": 1, "y": [1]}}, {"run": "<b>"}])
+def test_an_origin_of_another_shape_is_told_as_far_as_it_goes(found: object) -> None:
+    assert origin_in_words(found) == "" or origin_in_words(found).startswith(("resumed from ", "forked from "))
+
+
+# --- broken checkpoints ---------------------------------------------------------------------------
+
+
+def flipped(content: bytes, position: int) -> bytes:
+    return content[:position] + bytes([content[position] ^ 1]) + content[position + 1 :]
+
+
+DAMAGE: dict[str, Callable[[bytes], bytes | None]] = {
+    "deleted": lambda _: None,
+    "emptied": lambda _: b"",
+    "truncated": lambda content: content[: len(content) // 2],
+    "flipped": lambda content: flipped(content, len(content) // 2),
+    # In the manifest, in one of the hashes: a number of it may be anything, nobody could tell.
+    "flipped manifest": lambda content: flipped(content, content.index(b'"sha256": "') + 20),
+}
+
+
+def damage_every_file_in_every_way(run: Run) -> list[tuple[str, str, str]]:
+    """Copy the newest checkpoint to later steps, each with another file damaged in another way.
+
+    Returns:
+        Name of the checkpoint, of the file, and the damage, newest first.
+    """
+    whole = run.checkpoints[-1]
+    names = sorted(path.relative_to(whole.path).as_posix() for path in whole.path.rglob("*") if path.is_file())
+    assert {"manifest.json", "state.pt", "rank-0.pt", "model/config.json", "model/model.safetensors"} <= set(names)
+    done = []
+    for name in names:
+        for how, damage in DAMAGE.items():
+            if ("manifest" in how) != (name == "manifest.json") and how.startswith("flipped"):
+                continue
+            copy = run.files.checkpoint(1000 + len(done))
+            shutil.copytree(whole.path, copy)
+            change(copy / "manifest.json", step=1000 + len(done))
+            Checkpoint.read(copy).verify()  # whole, until now
+            content = damage((copy / name).read_bytes())
+            if content is None:
+                (copy / name).unlink()
+            else:
+                (copy / name).write_bytes(content)
+            done.append((copy.name, name, how))
+    return done[::-1]
+
+
+def test_each_file_damaged_in_each_way_is_passed_over_by_name_and_reason(parent: Run) -> None:
+    broken = damage_every_file_in_every_way(unfinished(parent))
+    assert len(broken) >= 4 * 7
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        child = resume(parent.id)
+    try:
+        assert child.info["resumed_from"] == {"run": parent.id, "checkpoint": "step-000004", "step": 4}
+        said = [str(warning.message) for warning in caught if "passed over" in str(warning.message)]
+        assert len(said) == len(broken)
+        for message, (checkpoint, name, how) in zip(said, broken, strict=True):
+            assert message.startswith(f"passed over {checkpoint}: "), (how, message)
+            if how != "flipped manifest":  # it accuses the file whose hash it holds
+                assert name in message, (how, message)
+    finally:
+        child.stop(timeout_s=5)
+
+
+def test_the_command_line_says_what_it_passed_over(parent: Run) -> None:
+    unfinished(parent)
+    weights = parent.files.checkpoint(4) / "model" / "model.safetensors"
+    weights.write_bytes(flipped(weights.read_bytes(), 200))
+    done = nbtools("resume", parent.id, "--set", "learning_rate=1e-4", "--set", "max_steps=5")
+    child = Run(parent.dir.parent / done.stdout.strip())
+    try:
+        assert child.resumed_step == 2
+        assert "nbtools: wrote " in done.stderr
+        assert "scripts/tiny_2.py" in done.stderr
+        assert "warning: passed over step-000004: " in done.stderr
+        assert "model.safetensors: its SHA-256 differs" in done.stderr
+    finally:
+        child.stop(timeout_s=5)
+
+
+class _Malice:
+    def __init__(self, victim: Path) -> None:
+        self.victim = victim
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return Path.touch, (self.victim,)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["state.pt", "rank-0.pt"])
+def test_a_malicious_pickle_runs_neither_on_resume_nor_on_looking(parent: Run, tmp_path: Path, name: str) -> None:
+    victim = tmp_path / "victim"
+    data = pickle.dumps(_Malice(victim))
+    path = unfinished(parent).files.checkpoint(4)
+    manifest = read_json(path / "manifest.json")
+    assert manifest is not None
+    if name == "state.pt":  # here as torch itself writes it
+        torch.save({"optimizer": _Malice(victim)}, path / name)
+        data = (path / name).read_bytes()
+    (path / name).write_bytes(data)
+    claim = {"bytes": len(data), "sha256": sha256(data).hexdigest()}  # every hash is right
+    change(path / "manifest.json", files={**manifest["files"], name: claim})
+    assert [found["name"] for found in json.loads(nbtools("show", parent.id, "--json").stdout)["checkpoints"]][-1] == (
+        "step-000004"
+    )
+    child = resume(Run(parent.dir))
+    assert child.wait(timeout_s=180, check=False) is RunState.FAILED
+    failure = child.failure
+    assert failure is not None
+    assert "CheckpointError" in f"{failure.headline} {failure.traceback}"
+    assert not victim.exists()
+    pickle.loads(pickle.dumps(_Malice(victim)))
+    assert victim.exists()  # it would have
+
+
+# --- end to end -----------------------------------------------------------------------------------
+
+
+@pytest.mark.slow
+def test_a_finished_run_trains_longer_and_its_fork_longer_still(parent: Run) -> None:
+    run_id = nbtools("resume", parent.id, "--set", "max_steps=8", "--set", "lr-schedule=constant").stdout.strip()
+    child = Run(parent.dir.parent / run_id)
+    assert child.wait(timeout_s=180) is RunState.SUCCEEDED
+    assert (child.step, child.total_steps) == (8, 8)
+    assert child.history["train/loss"].steps.tolist() == list(range(1, 9))
+    assert child.own_history["train/loss"].steps.tolist() == [7, 8]
+    assert child.own_history.last("train/learning_rate") == 1e-2
+    shown = nbtools("show", run_id).stdout
+    assert f"forked from {parent.id} at step 6: max_steps 6 -> 8, lr_schedule 'linear' -> 'constant'" in shown
+    again = resume(child, changes={"max_steps": 9})  # a fork of a fork
+    assert again.wait(timeout_s=180) is RunState.SUCCEEDED
+    assert Path(again.info["script"]).name == "tiny_3.py"
+    assert again.history["train/loss"].steps.tolist() == list(range(1, 10))
+
+
+RECORDS_SAMPLES = """
+import os
+if "RANK" in os.environ:
+    import json
+    from nbtools.training import data
+
+    real = data.MaskedTraining.__getitem__
+
+    def recorded(self, key):
+        path = os.path.join(os.environ["NBTOOLS_RUN_DIR"], f"samples-{os.environ['RANK']}.jsonl")
+        with open(path, "a") as file:
+            file.write(json.dumps([key[0], [int(sample) for sample in key[1]]]) + "\\n")
+        return real(self, key)
+
+    data.MaskedTraining.__getitem__ = recorded
+"""
+
+
+def samples_of(run: Run) -> list[list[int]]:
+    """The samples of each of the run's own steps, over all of its ranks (one forward pass per step)."""
+    ranks = [
+        [json.loads(line)[1] for line in path.read_text().splitlines()]
+        for path in sorted(run.dir.glob("samples-*.jsonl"))
+    ]
+    assert len(ranks) == run.info["launch"]["nproc_per_node"]
+    return [[sample for part in parts for sample in part] for parts in zip(*ranks, strict=True)]
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(900)
+def test_other_world_sizes_go_on_with_the_same_samples(
+    parent: Run, project: Project, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    hook = tmp_path / "hook"
+    hook.mkdir()
+    (hook / "sitecustomize.py").write_text(RECORDS_SAMPLES)
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(hook), *filter(None, [os.environ.get("PYTHONPATH")])]))
+    order = epoch_order(CONFIG.seed, 0, (parent.config or {})["derived"]["num_train_samples"]).tolist()
+    straight = [sorted(order[6 * step : 6 * step + 6]) for step in range(6)]
+    origin = parent
+    for before, nproc_per_node, batch_size, step in ((1, 2, 3, 2), (2, 1, 6, 4), (2, 3, 2, 4)):
+        child = resume(origin, step, changes={"batch_size": batch_size}, nproc_per_node=nproc_per_node)
+        assert child.wait(timeout_s=300) is RunState.SUCCEEDED
+        assert [sorted(samples) for samples in samples_of(child)] == straight[step:]
+        said = f"note: {before} processes until now, {nproc_per_node} from here on; the same samples per step"
+        assert said in child.log()
+        joined, earlier = (run.history["train/loss"] for run in (child, origin))
+        assert joined.steps.tolist() == [1, 2, 3, 4, 5, 6]
+        assert joined.values.tolist()[:step] == earlier.values.tolist()[:step]
+        assert joined.values.tolist()[step:] == child.own_history["train/loss"].values.tolist()
+        told = f"batch_size {6 // before} -> {batch_size}, nproc_per_node {before} -> {nproc_per_node}"
+        assert child.summary()["origin"] == f"forked from {origin.id} at step {step}: {told}"
+        origin = child if before == 1 else origin

@@ -1,0 +1,826 @@
+"""What strangers may put in front of nbtools: hostile values, pickles, links, pids that were given to somebody else."""
+
+import argparse
+import ast
+import contextlib
+import json
+import os
+import pickle
+import re
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import time
+import unicodedata
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager
+from hashlib import sha256
+from pathlib import Path
+from typing import Any, Literal, get_args, get_origin
+
+import ipywidgets
+import pytest
+import torch
+from transformers import BertConfig, BertForMaskedLM
+
+import nbtools as nt
+from nbtools import stacks, tickets
+from nbtools.__main__ import main
+from nbtools.arguments import parser
+from nbtools.config import Launch, Settings
+from nbtools.errors import CheckpointError, ConfigError, InvalidNameError, NbtoolsError, RunNotFoundError
+from nbtools.metrics import MetricWriter
+from nbtools.notebook import cards
+from nbtools.notebook.facts import facts_of
+from nbtools.processes import members
+from nbtools.project import Project
+from nbtools.readiness import run_name
+from nbtools.recipes import RECIPES, MLMPretrainingConfig
+from nbtools.run import Run, RunState
+from nbtools.rundir import ProcessIdentity, RunDir, read_json, write_json
+from nbtools.script import parse_script, read_script, render, write_script
+from nbtools.state import laggards
+from nbtools.terminal import print_run, status_line
+from nbtools.training.checkpoint import load_state, load_weights
+from nbtools.training.data import pretrained_tokenizer
+from nbtools.training.mlm_pretraining import build_model
+
+PACKAGE = Path(nt.__file__).parent
+PROGRAMS = Path(__file__).parent / "programs"
+Event = tuple[str, tuple[Any, ...]]
+Audited = Callable[[], AbstractContextManager[list[Event]]]
+
+HOSTILE = [
+    "../../xyzzy",
+    "/tmp/xyzzy",
+    "$(touch xyzzy)",
+    "`touch xyzzy`",
+    "xyzzy;touch p",
+    "xyzzy|touch p &",
+    "xyz'zy",
+    'xyz"zy',
+    "'''xyzzy\"\"\"",
+    "xyzzy\nb",
+    "xyzzy\r\x1b[2Jb",
+    "xyzzy\0b",
+    "xyzzy\u202eb\u2066",
+    "xyzzy\udcff",
+    "-xyzzy",
+    "--xyzzy",
+    "--",
+    "~xyzzy",
+    "xyzzy" + "x" * 10_000,
+    "<img xyzzy onerror=alert(1)>",
+    "xyzzy%s{0}{config}\\",
+    "xyzzy con.\u3000é東",
+    "__import__('os').system('touch xyzzy')",
+]
+NAMES = [ascii(value)[1:25] for value in HOSTILE]
+
+
+def everything_below(folder: Path) -> dict[str, int]:
+    """Every file with its size, every folder with -1."""
+    found = sorted(folder.rglob("*"))
+    return {str(path.relative_to(folder)): -1 if path.is_dir() else path.lstat().st_size for path in found}
+
+
+def check_processes(happened: list[Event]) -> None:
+    """No process was started through a shell."""
+    for event, arguments in happened:
+        assert event not in ("os.system", "os.popen", "os.exec", "os.posix_spawn", "pty.spawn"), arguments
+        if event == "subprocess.Popen":
+            executable, argv = arguments[0], arguments[1]
+            assert not isinstance(argv, str | bytes)
+            assert Path(os.fsdecode(executable)).name not in ("sh", "bash", "dash", "env"), argv
+
+
+# --- hostile values in every field ----------------------------------------------------------------
+
+SETTINGS: list[type[Settings]] = [Launch, *(recipe.config_class for recipe in RECIPES.values())]
+FIELDS = [pytest.param(cls, name, id=f"{cls.__name__}.{name}") for cls in SETTINGS for name in cls.model_fields]
+
+
+def takes_any_text(annotation: Any) -> bool:
+    return annotation is str or (get_origin(annotation) is not Literal and str in get_args(annotation))
+
+
+@pytest.mark.parametrize(("cls", "name"), FIELDS)
+def test_text_in_any_field_is_refused_by_name_or_comes_back_as_it_went_in(cls: type[Settings], name: str) -> None:
+    for value in HOSTILE:
+        if not takes_any_text(cls.model_fields[name].annotation):
+            with pytest.raises(ConfigError, match=name) as caught:
+                cls(**{name: value})
+            assert len(str(caught.value)) < 500
+            continue
+        settings = cls(**{name: value})
+        config, launch = (
+            (RECIPES["mlm_pretraining"].config_class(), settings) if cls is Launch else (settings, Launch())
+        )
+        source = render(config, "plain", launch)  # type: ignore[arg-type]
+        read = parse_script(Path("plain.py"), source.encode())
+        assert getattr(read.launch if cls is Launch else read.config, name) == value
+        assert all(character == "\n" or character.isprintable() for character in source)
+        assert {type(node) for node in ast.walk(ast.parse(source))}.isdisjoint({ast.Lambda, ast.JoinedStr, ast.BinOp})
+
+
+@pytest.mark.parametrize("key", RECIPES)
+def test_text_in_any_row_of_the_form_is_never_markup_nor_a_file(project: Project, audited: Audited, key: str) -> None:
+    form = nt.ConfigForm(key)
+    before = everything_below(project.root)
+    found: list[Any] = [form.widget]
+    for widget in found:  # it grows meanwhile
+        found += getattr(widget, "children", ())
+    typed = [widget for widget in found if isinstance(widget, ipywidgets.Text | ipywidgets.Textarea)]
+    assert len(typed) > 10
+    with audited() as happened:
+        for widget in typed:
+            for value in HOSTILE:
+                widget.value = value
+                markup = "".join(shown.value for shown in found if isinstance(shown, ipywidgets.HTML))
+                assert "<img" not in markup
+            widget.value = ""
+    check_processes(happened)
+    assert everything_below(project.root) == before
+
+
+@pytest.mark.parametrize("value", HOSTILE, ids=NAMES)
+def test_a_name_is_refused_wherever_one_is_given(project: Project, value: str) -> None:
+    (project.scripts / "present.py").touch()
+    before = everything_below(project.root)
+    config = MLMPretrainingConfig()
+    wrong: list[tuple[type[NbtoolsError], Callable[[], object]]] = [
+        (InvalidNameError, lambda: write_script(config, value)),
+        (InvalidNameError, lambda: render(config, value)),
+        (ConfigError, lambda: RECIPES["mlm_pretraining"].preset(value)),
+        (NbtoolsError, lambda: nt.ConfigForm(value)),
+        (NbtoolsError, lambda: read_script(value)),
+        (NbtoolsError, lambda: read_script(project.scripts / value)),
+        (NbtoolsError, lambda: nt.launch(value)),
+        (NbtoolsError, lambda: nt.launch(Path(value))),
+        (NbtoolsError, lambda: nt.preflight(value)),
+        (RunNotFoundError, lambda: Run(value)),
+        (RunNotFoundError, lambda: Run(Path(value))),
+        (RunNotFoundError, lambda: Run(f"runs/{value}")),
+        (RunNotFoundError, lambda: Run(f"{value}/x")),
+        (RunNotFoundError, lambda: nt.launch(project.scripts / "present.py", after=value)),
+    ]
+    for error, call in wrong:
+        with pytest.raises(error) as caught:
+            call()
+        assert len(str(caught.value)) < 25_000
+    assert everything_below(project.root) == before
+
+
+@pytest.mark.parametrize("value", HOSTILE, ids=NAMES)
+def test_a_run_of_a_file_of_any_name_stays_in_its_folder(value: str) -> None:
+    name = run_name(value)
+    assert re.fullmatch(r"[A-Za-z0-9_-]{1,64}", name)
+    assert not name.startswith("_")
+
+
+@pytest.mark.parametrize("value", HOSTILE, ids=NAMES)
+def test_a_metric_of_any_name_is_one_row_and_no_markup(project: Project, value: str) -> None:
+    run = RunDir.create(project.runs, "toy")
+    write_json(run.launch, {"name": "toy", "recipe": "mlm_pretraining"})
+    with MetricWriter(run.metrics) as writer:
+        try:
+            writer.write(1, {value: 2.5})
+        except ValueError:
+            assert "\udcff" in value  # no text file could hold it
+            return
+    assert run.metrics.read_bytes().count(b"\n") == 1
+    json.loads(run.metrics.read_bytes())
+    if len(value) < 256:
+        assert Run(run.path).metrics == {value: 2.5}
+    assert "<img" not in Run(run.path)._repr_html_()
+
+
+# --- hostile values in every argument of the command line -----------------------------------------
+
+VALID = {
+    "RUN": "latest",
+    "RECIPE": "mlm_pretraining",
+    "NAME": "fresh",
+    "SCRIPT": "scripts/present.py",
+    "FILE.png": "out.png",
+}
+"""What stands for the arguments that are not being tried; by its metavar. A new one needs a line here."""
+
+
+def verbs() -> dict[str, argparse.ArgumentParser]:
+    commands = next(
+        action for action in parser("").__dict__["_actions"] if isinstance(action, argparse._SubParsersAction)
+    )
+    return dict(commands.choices)
+
+
+def slots() -> Iterator[Any]:
+    """Every argument of every verb that takes a value."""
+    for verb, grammar in verbs().items():
+        for action in grammar._actions:
+            if action.nargs != 0 and not isinstance(action, argparse._HelpAction):
+                yield pytest.param(verb, action, id=f"{verb}-{action.dest}")
+
+
+def command_line(verb: str, tried: argparse.Action, value: str) -> list[list[str]]:
+    """The ways to write a command with `value` in one place and something valid in all that have to be there."""
+    positional, options = [], []
+    for action in verbs()[verb]._actions:
+        if action is tried or action.dest == tried.dest or action.nargs == 0:
+            if action.dest == tried.dest and not action.option_strings:
+                positional.append(value)
+        elif action.required:
+            options += [action.option_strings[0]] if action.option_strings else []
+            (options if action.option_strings else positional).append(VALID[str(action.metavar)])
+    if not tried.option_strings:
+        plain = [[verb, *options, *positional]] if value != "--" else []
+        return plain if verb in ("launch", "preflight", "resume") else [*plain, [verb, *options, "--", *positional]]
+    long = tried.option_strings[-1]
+    joined = f"{long}={value}" if long.startswith("--") else f"{long}{value}"
+    return [[verb, *positional, *options, joined], [verb, *positional, *options, tried.option_strings[0], value]]
+
+
+@pytest.fixture
+def ended(project: Project, monkeypatch: pytest.MonkeyPatch) -> RunDir:
+    """A run that has ended, with a config, a metric and a whole checkpoint."""
+    monkeypatch.chdir(project.root)
+    run = RunDir.create(project.runs, "toy")
+    run.lock.touch()
+    config = MLMPretrainingConfig()
+    run.script.write_text(render(config, "toy"))
+    (project.scripts / "present.py").touch()
+    launch = {"name": "toy", "script": str(project.scripts / "toy.py"), "recipe": "mlm_pretraining", "args": []}
+    write_json(run.launch, {**launch, "launch": {"gpus": [], "nproc_per_node": 1}, "time": 1e9})
+    write_json(run.config, {"recipe": "mlm_pretraining", "config": config.model_dump(), "derived": {"total_steps": 9}})
+    run.metrics.write_text('{"step": 7, "time": 1e9, "train/loss": 2.5}\n')
+    folder = run.checkpoint(7)
+    folder.mkdir()
+    (folder / "state.pt").write_bytes(b"abc")
+    claim = {"state.pt": {"bytes": 3, "sha256": sha256(b"abc").hexdigest()}}
+    write_json(folder / "manifest.json", {"step": 7, "time": 1e9, "metrics": {}, "files": claim})
+    write_json(run.exit, {"returncode": 0, "stopped": False, "failure": None, "time": 1e9})
+    return run
+
+
+@pytest.mark.parametrize(("verb", "action"), list(slots()))
+def test_any_argument_of_any_verb_is_refused_by_name_or_taken_literally(
+    ended: RunDir, audited: Audited, capsys: pytest.CaptureFixture[str], verb: str, action: argparse.Action
+) -> None:
+    root = ended.path.parent.parent
+    before = everything_below(root)
+    for value in HOSTILE:
+        for words in command_line(verb, action, value):
+            capsys.readouterr()
+            with audited() as happened:
+                try:
+                    code = main(words)
+                except SystemExit as ended_early:
+                    code = int(str(ended_early.code))
+            said = capsys.readouterr()
+            check_processes(happened)
+            assert code == 2, (words, said)
+            assert said.out == "", words
+            assert value.startswith("-") or "xyz" in said.err.lower(), (words, said.err)
+            assert len(said.err) < 2100, words
+            assert not {unicodedata.category(c) for c in said.err if c != "\n"} & {"Cc", "Cf", "Cs", "Zl", "Zp"}, words
+    assert everything_below(root) == before
+
+
+@pytest.mark.parametrize(
+    "value", ["$(touch xyzzy)", "xyz'zy\"", "-xyzzy", "xyzzy\nb", "~xyzzy", "xyzzy\udcff"], ids=ascii
+)
+def test_a_picture_is_called_as_it_was_asked_for(
+    ended: RunDir, audited: Audited, capsys: pytest.CaptureFixture[str], value: str
+) -> None:
+    root = ended.path.parent.parent
+    before = set(everything_below(root))
+    with audited() as happened:
+        assert main(["plot", "latest", f"--output={value}.png"]) == 0
+    check_processes(happened)
+    assert set(everything_below(root)) - before == {f"{value}.png"}
+
+
+FREE = [name for name, field in MLMPretrainingConfig.model_fields.items() if takes_any_text(field.annotation)]
+
+
+@pytest.mark.parametrize("value", HOSTILE, ids=NAMES)
+def test_a_value_set_on_the_command_line_is_carried_literally(
+    project: Project, audited: Audited, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], value: str
+) -> None:
+    monkeypatch.chdir(project.root)
+    with audited() as happened:
+        code = main(["new", "mlm_pretraining", "plain", *(f"--set={name}={value}" for name in FREE)])
+    check_processes(happened)
+    assert (code, capsys.readouterr().out) == (0, "scripts/plain.py\n")
+    config = read_script("scripts/plain.py").config.model_dump()
+    assert {name: config[name] for name in FREE} == dict.fromkeys(FREE, value)
+    assert set(everything_below(project.root)) == {"runs", "scripts", "scripts/plain.py"}
+
+
+# --- what the source never does -------------------------------------------------------------------
+
+FORBIDDEN = {
+    *("eval", "exec", "os.system", "os.popen", "os.execv", "os.execvp", "subprocess.getoutput", "tempfile.mktemp"),
+    *("pickle.load", "pickle.loads", "marshal.loads", "shelve.open", "yaml.load", "yaml.unsafe_load", "runpy.run_path"),
+}
+
+
+@pytest.mark.parametrize("path", sorted(PACKAGE.rglob("*.py")), ids=lambda path: str(path.relative_to(PACKAGE)))
+def test_the_source_runs_no_values_no_shell_no_pickle_and_no_remote_code(path: Path) -> None:
+    calls = [node for node in ast.walk(ast.parse(path.read_text())) if isinstance(node, ast.Call)]
+    for call in calls:
+        name = ast.unparse(call.func)
+        where = f"{path.name}:{call.lineno}: {name}"
+        options = {keyword.arg: ast.unparse(keyword.value) for keyword in call.keywords}
+        assert name not in FORBIDDEN, where
+        assert options.get("shell", "False") == "False", where
+        assert options.get("trust_remote_code", "False") == "False", where
+        assert options.get("allow_pickle", "False") == "False", where
+        assert options.get("weights_only", "True") == "True", where
+        if name == "torch.load":
+            assert options.get("weights_only") == "True", where
+        if name.endswith(".from_pretrained"):
+            assert options.get("trust_remote_code") == "False", where
+
+
+# --- one run directory, many starts ---------------------------------------------------------------
+
+STAND_IN_FOR_TORCH = {
+    "torch/__init__.py": "",
+    "torch/version.py": "cuda = None\n",
+    "torch/distributed/__init__.py": "",
+    "torch/distributed/run.py": "print('ran --shutdown-timeout', flush=True)\n",
+}
+
+
+@pytest.mark.slow
+def test_of_fifty_starts_of_one_run_at_once_one_wins_and_the_others_say_why(project: Project) -> None:
+    for _ in range(2):
+        run = RunDir.create(project.runs, "contested")
+        program = "import os, time; os.write(1, b'ran\\n'); time.sleep(3)"
+        write_json(run.launch, {"argv": [sys.executable, "-c", program], "cwd": str(project.root), "launch": {}})
+        command = [sys.executable, "-P", "-m", "nbtools.supervisor", str(run.path)]
+        starts = [subprocess.Popen(command, stderr=subprocess.PIPE, text=True) for _ in range(50)]
+        ended = [(start.communicate(timeout=240)[1], start.returncode) for start in starts]
+        assert sorted(code for _, code in ended) == [0] + [2] * 49
+        for said, code in ended:
+            assert code == 0 or re.fullmatch(r"nbtools\.supervisor: \S+: (is|was) already .*\n", said), said
+        assert run.log.read_text() == "ran\n"
+        assert Run(run.path).state is RunState.SUCCEEDED
+
+
+def test_twenty_launches_of_one_script_at_once_are_twenty_runs(project: Project, tmp_path: Path) -> None:
+    script = project.scripts / "toy.py"
+    script.write_text("print('hello')\n")
+    for name, text in STAND_IN_FOR_TORCH.items():
+        (tmp_path / "torch_free" / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / "torch_free" / name).write_text(text)
+    program = (
+        "import sys\n"
+        "from concurrent.futures import ThreadPoolExecutor\n"
+        "from nbtools.launch import launch\n"
+        "sys.stdin.readline()\n"
+        "with ThreadPoolExecutor(5) as pool:\n"
+        "    for run in pool.map(lambda _: launch(sys.argv[1], gpus=()), range(5)):\n"
+        "        print(run.id, flush=True)\n"
+        "        run.wait(timeout_s=120)\n"
+    )
+    environment = {**os.environ, "PYTHONPATH": str(tmp_path / "torch_free")}
+    kernels = [
+        subprocess.Popen(
+            [sys.executable, "-c", program, str(script)],
+            env=environment,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        for _ in range(4)
+    ]
+    ids: list[str] = []
+    for kernel in kernels:
+        assert kernel.stdin is not None
+        kernel.stdin.write("go\n")
+        kernel.stdin.flush()
+    for kernel in kernels:
+        said, errors = kernel.communicate(timeout=240)
+        assert kernel.returncode == 0, errors
+        ids += said.split()
+    assert len(set(ids)) == len(ids) == 20
+    assert {path.name for path in project.runs.iterdir()} == set(ids)
+    for run in map(Run, ids):
+        assert run.state is RunState.SUCCEEDED
+        assert run.log() == "ran --shutdown-timeout"
+
+
+# --- pids that were given to somebody else, clocks that were set, reboots --------------------------
+
+
+@pytest.fixture
+def stranger() -> Iterator[subprocess.Popen[bytes]]:
+    """A process that has nothing to do with any run."""
+    process = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"])
+    yield process
+    process.kill()
+    process.wait()
+
+
+def claims_of(pid: int) -> Iterator[dict[str, Any]]:
+    """What files may say of a process whose pid, after a reboot or a wrap, is somebody else's."""
+    true = ProcessIdentity.of(pid).to_json()
+    for change in ({"start_time": true["start_time"] - 3600}, {"start_time": true["start_time"] + 3600}):
+        yield {**true, **change}
+    yield {**true, "boot_id": "another boot"}
+    yield {**true, "host": "another-host"}
+    yield {"pid": pid}
+    yield {"pid": pid, "host": true["host"]}
+
+
+def test_a_stranger_with_a_recorded_pid_is_never_taken_for_ours(
+    project: Project, stranger: subprocess.Popen[bytes]
+) -> None:
+    """By no file, with no lock and with a held one, for no purpose."""
+    for claim in claims_of(stranger.pid):
+        for role in ("supervisor", "torchrun", "worker"):
+            run = RunDir.create(project.runs, "toy")
+            run.lock.touch()
+            run.log.touch()
+            write_json(run.launch, {"name": "toy", "flock": False, "launch": {"shutdown_timeout_s": 1}})
+            write_json(run.process, {"role": role, **claim})
+            beat = {"rank": 0, "step": 3, "phase": "forward", "time": time.time(), "host": socket.gethostname()}
+            announced = {"signal": int(signal.SIGUSR2), "stacks_signal": int(signal.SIGUSR2)}
+            write_json(run.heartbeat(0), {**beat, **announced, **claim})
+            seen = Run(run.path)
+            assert seen.state is RunState.LOST
+            assert members(run) == []
+            assert all(not found.has_stacks for found in stacks.take_stacks(run))
+            with contextlib.suppress(NbtoolsError):
+                seen.stop(timeout_s=0.1)
+    time.sleep(0.2)
+    assert stranger.poll() is None
+
+
+CLOCK = """
+import os, time
+really, began = time.time, time.monotonic()
+time.time = lambda: really() + (float(os.environ["CLOCK_JUMP_S"]) if time.monotonic() - began > 0.7 else 0.0)
+"""
+
+
+@pytest.mark.parametrize("jump_s", [3600.0, -3600.0])
+def test_a_clock_that_is_set_meanwhile_changes_no_duration_and_ends_no_run(
+    supervised: Callable[..., Run], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, jump_s: float
+) -> None:
+    """Every process of the run, but not this one, sees the clock of the day jump by an hour."""
+    (tmp_path / "clock").mkdir()
+    (tmp_path / "clock" / "sitecustomize.py").write_text(CLOCK)
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path / "clock"))
+    monkeypatch.setenv("CLOCK_JUMP_S", str(jump_s))
+    run = supervised(sys.executable, PROGRAMS / "fake_trainer.py", "--steps", "40", "--step-s", "0.05")
+    began = time.monotonic()
+    while not run.state.is_final:
+        look_at(run)
+        assert time.monotonic() - began < 120
+        time.sleep(0.1)
+    assert run.state is RunState.SUCCEEDED
+    assert run.step == 40
+    ended = read_json(run.files.exit) or {}
+    assert 1.5 < ended["duration_s"] < 120
+    assert abs(ended["time"] - time.time() - jump_s) < 600, "the clock did jump"
+    look_at(run)
+
+
+def look_at(run: Run) -> None:
+    """What panel, table and command line show of it."""
+    summary = json.loads(json.dumps(run.summary(), allow_nan=False))
+    print_run(summary)
+    assert status_line(run)
+    facts = facts_of(run, run.state)
+    for now in (time.time(), time.time() + 3600, time.time() - 3600):
+        remaining_s = facts.remaining_s(now)
+        assert remaining_s is None or 0 <= remaining_s < 1e6
+        shown = cards.ranks(facts.ranks, laggards(facts.ranks, now, facts.seconds_per_step), now, is_running=True)
+        assert "nan" not in shown
+        assert "-" not in re.sub("<[^>]*>", "", shown)
+
+
+# --- pickles --------------------------------------------------------------------------------------
+
+
+class Malicious:
+    """A pickle that would make a file."""
+
+    def __init__(self, victim: Path) -> None:
+        self.victim = victim
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return Path.touch, (self.victim,)
+
+
+PICKLED = ["state.pt", "rank-0.pt", "model/pytorch_model.bin", "model/training_args.bin", "model/model.safetensors"]
+
+
+def planted(folder: Path, name: str, victim: Path) -> None:
+    """Put a pickle into a checkpoint, with the size and hash of every file as they should be."""
+    (folder / name).parent.mkdir(parents=True, exist_ok=True)
+    (folder / name).write_bytes(pickle.dumps(Malicious(victim), protocol=2))
+    manifest = read_json(folder / "manifest.json") or {}
+    data = (folder / name).read_bytes()
+    manifest["files"][name] = {"bytes": len(data), "sha256": sha256(data).hexdigest()}
+    write_json(folder / "manifest.json", manifest)
+
+
+@pytest.mark.parametrize("name", PICKLED)
+def test_looking_at_a_checkpoint_unpickles_nothing(
+    ended: RunDir, tmp_path: Path, capsys: pytest.CaptureFixture[str], name: str
+) -> None:
+    victim = tmp_path / "victim"
+    planted(ended.checkpoint(7), name, victim)
+    run = Run(ended.path)
+    assert [checkpoint.name for checkpoint in run.checkpoints] == ["step-000007"]
+    run.checkpoints[0].verify()
+    panel = nt.LivePlot(run.dir)
+    panel.close()
+    for words in (
+        ["show", "latest"],
+        ["show", "latest", "--json"],
+        ["runs"],
+        ["clean"],
+        ["plot", "latest", "-o", "x.png"],
+    ):
+        assert main(words) == 0
+    assert not victim.exists()
+    pickle.loads((ended.checkpoint(7) / name).read_bytes())
+    assert victim.exists()  # it would have
+
+
+@pytest.mark.parametrize("how", ["torch.save", "pickle"])
+def test_a_pickle_is_refused_where_a_state_or_weights_are_loaded(tmp_path: Path, how: str) -> None:
+    victim = tmp_path / "victim"
+    for name in PICKLED:
+        path = tmp_path / "step-000007" / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        if how == "torch.save":
+            torch.save({"optimizer": Malicious(victim)}, path)
+        else:
+            path.write_bytes(pickle.dumps(Malicious(victim), protocol=2))
+        with pytest.raises(CheckpointError):
+            load_state(tmp_path / "step-000007", name)
+    with pytest.raises(CheckpointError):
+        load_weights(torch.nn.Linear(1, 1), tmp_path / "step-000007" / "model")
+    (tmp_path / "step-000007" / "model" / "model.safetensors").unlink()
+    with pytest.raises(CheckpointError, match="is missing"):  # a .bin is not even looked at
+        load_weights(torch.nn.Linear(1, 1), tmp_path / "step-000007" / "model")
+    assert not victim.exists()
+
+
+class NoText:
+    """What `build_model` asks of a tokenized text."""
+
+    tokenizer = range(40)
+
+
+def small_bert(folder: Path) -> MLMPretrainingConfig:
+    """Save a model as `save_pretrained` does, and return a config that starts from it."""
+    shape = {"vocab_size": 50, "hidden_size": 8, "num_hidden_layers": 1, "num_attention_heads": 2}
+    BertForMaskedLM(BertConfig(**shape, intermediate_size=8)).save_pretrained(folder)
+    return MLMPretrainingConfig(model_name=str(folder), sequence_length=16)
+
+
+@pytest.mark.parametrize("name", ["pytorch_model.bin", "model.safetensors"])
+@pytest.mark.parametrize("how", ["torch.save", "pickle"])
+def test_pretrained_weights_that_are_a_pickle_are_refused(tmp_path: Path, name: str, how: str) -> None:
+    config, victim = small_bert(tmp_path / "model"), tmp_path / "victim"
+    (tmp_path / "model" / "model.safetensors").unlink()
+    if how == "torch.save":
+        torch.save({"bert.weight": Malicious(victim)}, tmp_path / "model" / name)
+    else:
+        (tmp_path / "model" / name).write_bytes(pickle.dumps(Malicious(victim), protocol=2))
+    with pytest.raises(ConfigError, match="model_name"):
+        build_model(config, NoText())  # type: ignore[arg-type]
+    assert not victim.exists()
+
+
+def test_code_that_comes_with_a_model_is_refused_at_once_and_never_asked_about(tmp_path: Path) -> None:
+    config, folder = small_bert(tmp_path / "model"), tmp_path / "model"
+    described = json.loads((folder / "config.json").read_text())
+    described |= {"model_type": "custom", "auto_map": {"AutoConfig": "custom.C", "AutoModelForMaskedLM": "custom.M"}}
+    (folder / "config.json").write_text(json.dumps(described))
+    (folder / "tokenizer_config.json").write_text('{"auto_map": {"AutoTokenizer": ["custom.T", null]}}')
+    (folder / "custom.py").write_text(f"from pathlib import Path\nPath({str(tmp_path / 'victim')!r}).touch()\n")
+    with pytest.raises(ConfigError, match="custom code"):
+        build_model(config, NoText())  # type: ignore[arg-type]
+    with pytest.raises(ConfigError, match="custom code"):
+        pretrained_tokenizer(str(folder))
+    assert not (tmp_path / "victim").exists()
+
+
+# --- a training of our own, for what only that can show --------------------------------------------
+
+TINY = MLMPretrainingConfig(
+    dataset="texts",
+    batch_size=4,
+    max_steps=2,
+    num_layers=1,
+    num_heads=2,
+    hidden_size=8,
+    sequence_length=8,
+    vocab_size=30,
+    min_words=1,
+    log_every=1,
+    eval_every=2,
+    checkpoint_every=1,
+)
+
+
+@pytest.fixture
+def tiny_script(project: Project, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
+    monkeypatch.setenv("OMP_NUM_THREADS", "1")
+    monkeypatch.chdir(project.root)
+    (project.root / "texts").mkdir()
+    for number in range(12):
+        (project.root / "texts" / f"{number}.txt").write_text(" ".join(f"w{number * step % 20}" for step in range(40)))
+    return write_script(TINY, "tiny", Launch(gpus=()))
+
+
+def by_hand(script: Path, *args: str | Path) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, str(script), *map(str, args)]
+    return subprocess.run(command, capture_output=True, text=True, timeout=240, check=False)
+
+
+@pytest.mark.slow
+def test_a_training_is_not_resumed_from_a_pickle(tiny_script: Path, project: Project, tmp_path: Path) -> None:
+    assert by_hand(tiny_script).returncode == 0
+    whole = Run.latest().files.checkpoint(1)
+    victim = tmp_path / "victim"
+    for name in ("state.pt", "rank-0.pt", "model/training_args.bin"):
+        folder = tmp_path / name.replace("/", "-") / "step-000001"
+        shutil.copytree(whole, folder)
+        planted(folder, name, victim)
+        done = by_hand(tiny_script, "--resume-from", folder)
+        if name.endswith(".bin"):  # nobody asks for it
+            assert done.returncode == 0, done.stderr
+        else:
+            assert done.returncode == 1
+            assert f"CheckpointError: {folder / name}: cannot be read" in done.stderr
+            assert "Traceback" not in done.stderr
+        assert not victim.exists()
+
+
+# --- secrets --------------------------------------------------------------------------------------
+
+SECRETS = {
+    name: f"canary-{number}-6d1f"
+    for number, name in enumerate(
+        ("HF_TOKEN", "WANDB_API_KEY", "AWS_SECRET_ACCESS_KEY", "MY_PASSWORD", "HUGGING_FACE_HUB_TOKEN")
+    )
+}
+
+
+def check_secrets(folder: Path) -> None:
+    """No file below holds a secret, in its name or content."""
+    files = [path for path in folder.rglob("*") if path.is_file()]
+    assert len(files) > 4
+    for path in files:
+        assert b"canary-" not in path.read_bytes(), path
+
+
+def check_shown(run: Run, capsys: pytest.CaptureFixture[str]) -> None:
+    capsys.readouterr()
+    for words in (["show", run.id, "--json"], ["show", run.id], ["runs", "--json"], ["log", run.id]):
+        main(words)
+    panel = nt.LivePlot(run.dir)
+    found: list[Any] = [panel.widget]
+    for widget in found:  # it grows meanwhile
+        found += getattr(widget, "children", ())
+    states = [repr(widget.get_state()) for widget in found]
+    panel.close()
+    said = capsys.readouterr()
+    assert "canary-" not in "".join([said.out, said.err, *states, repr(panel._repr_mimebundle_()), repr(run.info)])
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("ends", ["well", "badly"])
+def test_what_is_secret_in_the_environment_is_in_no_file_and_on_no_screen(
+    project: Project, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], ends: str
+) -> None:
+    for name, secret in SECRETS.items():
+        monkeypatch.setenv(name, secret)
+    program = "import os\nassert os.environ['HF_TOKEN'], 'the training itself has it'\nprint('loss=1.5')\n"
+    script = project.scripts / "toy.py"
+    script.write_text(program + ("raise ValueError('boom')\n" if ends == "badly" else ""))
+    run = nt.launch(script, nproc_per_node=2, gpus=(), max_restarts=1)
+    state = run.wait(timeout_s=200, check=False)
+    assert state is (RunState.FAILED if ends == "badly" else RunState.SUCCEEDED), run.log()
+    check_secrets(project.runs)
+    check_shown(run, capsys)
+
+
+@pytest.mark.slow
+def test_a_training_by_hand_writes_no_secret_down_and_doctor_tells_none(
+    tiny_script: Path, project: Project, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for name, secret in SECRETS.items():
+        monkeypatch.setenv(name, secret)
+    done = by_hand(tiny_script)
+    assert done.returncode == 0, done.stderr
+    check_secrets(project.runs)
+    check_shown(Run.latest(), capsys)
+    main(["doctor", "--json"])
+    main(["doctor"])
+    said = capsys.readouterr()
+    assert "python" in said.out
+    assert "canary-" not in done.stdout + done.stderr + said.out + said.err
+
+
+# --- folders that others may write to --------------------------------------------------------------
+
+
+@pytest.fixture
+def shared(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A folder like /tmp."""
+    folder = tmp_path / "shared"
+    folder.mkdir()
+    folder.chmod(0o1777)
+    monkeypatch.setenv("TMPDIR", str(folder))
+    monkeypatch.setenv(tickets.FOLDER_VARIABLE, str(folder / "queue"))
+    return folder
+
+
+def test_a_queue_that_is_a_link_or_anybodys_is_not_used(shared: Path, project: Project, tmp_path: Path) -> None:
+    run = RunDir.create(project.runs, "toy")
+    (tmp_path / "elsewhere").mkdir()
+    (shared / "queue").symlink_to(tmp_path / "elsewhere")
+    with pytest.raises(OSError, match="tamper"):
+        tickets.take(run, [0], ["GPU-0"])
+    assert list((tmp_path / "elsewhere").iterdir()) == []
+    (shared / "queue").unlink()
+    (shared / "queue").write_text("a file")
+    with pytest.raises(OSError, match="tamper"):
+        tickets.take(run, [0], ["GPU-0"])
+
+
+def test_a_trap_in_the_queue_changes_no_other_file(shared: Path, project: Project, tmp_path: Path) -> None:
+    """Links with every name that a ticket could get on its way, by somebody who guesses them."""
+    precious = tmp_path / "precious"
+    precious.write_text("precious")
+    (shared / "queue").mkdir(mode=0o1777)
+    for number in range(1, 6):
+        for link in (Path.symlink_to, Path.hardlink_to):
+            (shared / "queue" / f"{number:09d}.json").unlink(missing_ok=True)
+            link(shared / "queue" / f"{number:09d}.json", precious)
+            hidden = shared / "queue" / f".{number:09d}.json.{os.getpid()}"
+            hidden.unlink(missing_ok=True)
+            link(hidden, precious)
+    (shared / "queue" / "order.lock").symlink_to(precious)
+    before = precious.stat()
+    run = RunDir.create(project.runs, "toy")
+    with pytest.raises(OSError):
+        tickets.take(run, [0], ["GPU-0"])
+    (shared / "queue" / "order.lock").unlink()
+    path, descriptor = tickets.take(run, [0], ["GPU-0"])
+    os.close(descriptor)
+    assert path.stat().st_nlink == 1
+    after = precious.stat()
+    assert precious.read_text() == "precious"
+    assert (after.st_mode, after.st_mtime_ns) == (before.st_mode, before.st_mtime_ns)
+
+
+NOTES_CARELESS_FILES = """
+import os, sys
+shared, log = os.environ["TMPDIR"], os.environ["CARELESS_LOG"]
+def hook(event, arguments):
+    if event == "open" and isinstance(arguments[0], str) and os.path.dirname(os.path.abspath(arguments[0])) == shared:
+        flags = arguments[2] or 0
+        if flags & os.O_CREAT and not flags & os.O_EXCL:
+            descriptor = os.open(log, os.O_WRONLY | os.O_APPEND | os.O_CREAT)
+            os.write(descriptor, f"{sys.argv} {arguments}\\n".encode())
+            os.close(descriptor)
+sys.addaudithook(hook)
+"""
+
+
+@pytest.mark.slow
+def test_nothing_predictable_is_made_in_the_shared_temporary_folder(
+    shared: Path, project: Project, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By no process of a launch, a doctor's visit or a picture: somebody else could have put a link there first."""
+    (tmp_path / "hook").mkdir()
+    (tmp_path / "hook" / "sitecustomize.py").write_text(NOTES_CARELESS_FILES)
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path / "hook"))
+    monkeypatch.setenv("CARELESS_LOG", str(tmp_path / "careless.log"))
+    proof = "import os; open(os.environ['TMPDIR'] + '/predictable', 'w').close()"
+    subprocess.run([sys.executable, "-c", proof], check=True)
+    assert "predictable" in (tmp_path / "careless.log").read_text(), "the hook works"
+    (tmp_path / "careless.log").unlink()
+    (shared / "predictable").unlink()
+    script = project.scripts / "toy.py"
+    script.write_text("print('loss=1.5')\n")
+    calls = [["launch", str(script), "--gpus", "none", "--nproc-per-node", "2"], ["wait", "latest"], ["doctor"]]
+    for words in [*calls, ["plot", "latest", "-o", str(tmp_path / "x.png")], ["show", "latest"]]:
+        done = subprocess.run([sys.executable, "-m", "nbtools", *words], capture_output=True, text=True, timeout=240)
+        assert done.returncode == 0, (words, done.stderr)
+    assert not (tmp_path / "careless.log").exists(), (tmp_path / "careless.log").read_text()

@@ -1,0 +1,142 @@
+"""Reading tracebacks and what else a failed run leaves behind."""
+
+import json
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from nbtools import traces
+from nbtools.rundir import RunDir, write_json
+
+PACKAGE = Path(traces.__file__).parent
+SITE = "/opt/env/lib/python3.11/site-packages/torch"
+
+
+@pytest.fixture
+def run(tmp_path: Path) -> RunDir:
+    made = RunDir(tmp_path / "runs" / "r")
+    made.ranks.mkdir(parents=True)
+    return made
+
+
+def traceback(*frames: tuple[str, int, str, str], error: str = "ValueError: boom") -> str:
+    shown = "".join(f'  File "{file}", line {line}, in {name}\n    {source}\n' for file, line, name, source in frames)
+    return f"Traceback (most recent call last):\n{shown}{error}\n"
+
+
+def test_the_deepest_frame_of_the_training_code_is_named_and_none_below_or_above_it(run: RunDir) -> None:
+    project = run.path.parent.parent
+    script = (f"{project}/scripts/toy.py", 9, "<module>", "main(config)")
+    record = (f"{SITE}/distributed/elastic/multiprocessing/errors/__init__.py", 367, "wrapper", "return f(*args)")
+    worker = (f"{PACKAGE}/training/worker.py", 66, "recorded", "train(worker, flags.config)")
+    recipe = (f"{PACKAGE}/training/mlm_pretraining.py", 97, "train", "(loss_sum / num_predicted).backward()")
+    inside = (f"{SITE}/_tensor.py", 623, "backward", "torch.autograd.backward(")
+    stdlib = ("/usr/lib/python3.11/contextlib.py", 81, "inner", "return func(*args, **kwds)")
+    whole = traceback(script, record, worker, recipe, inside, stdlib)
+    assert traces.training_frame(whole, run) == (
+        "nbtools/training/mlm_pretraining.py:97 in train: (loss_sum / num_predicted).backward()"
+    )
+    assert traces.training_frame(traceback(script, record), run) == "scripts/toy.py:9 in <module>: main(config)"
+    elsewhere = traceback(script, ("/home/me/lib/model.py", 3, "Block.forward", "return x @ w"), inside)
+    assert traces.training_frame(elsewhere, run) == "/home/me/lib/model.py:3 in Block.forward: return x @ w"
+    assert traces.training_frame(traceback(record, worker, stdlib), run) is None
+    assert traces.training_frame("", run) is None
+
+
+def test_in_a_chain_the_frame_is_that_of_the_last_exception_that_has_one(run: RunDir) -> None:
+    cause = traceback(("/home/me/data.py", 5, "__getitem__", "raise KeyError"), error="KeyError: 'x'")
+    inside = traceback((f"{SITE}/_utils.py", 794, "reraise", "raise exception"), error="ValueError: Caught ValueError")
+    assert (
+        traces.training_frame(inside + "Original " + cause, run) == "/home/me/data.py:5 in __getitem__: raise KeyError"
+    )
+    handled = cause + "\nDuring handling of the above exception, another exception occurred:\n\n" + inside
+    assert traces.training_frame(handled, run) == "/home/me/data.py:5 in __getitem__: raise KeyError"
+
+
+def test_the_frame_of_a_real_traceback_is_found(run: RunDir, tmp_path: Path) -> None:
+    script = tmp_path / "toy.py"
+    script.write_text("import json\ndef train(text):\n    return json.loads(text)\n\ntrain('{')\n")
+    done = subprocess.run([sys.executable, str(script)], capture_output=True, text=True, timeout=60, check=False)
+    assert traces.training_frame(done.stderr, run) == "toy.py:3 in train: return json.loads(text)"
+    said, found = traces.last_words(done.stderr, done.returncode)
+    assert said.startswith(": json.decoder.JSONDecodeError: Expecting property name")
+    assert found == done.stderr.strip()
+
+
+def test_the_python_frame_of_a_crash_is_found_where_faulthandler_was_on(run: RunDir, tmp_path: Path) -> None:
+    script = tmp_path / "toy.py"
+    script.write_text(
+        "import ctypes, resource\nresource.setrlimit(resource.RLIMIT_CORE, (0, 0))\n"
+        "def train():\n    ctypes.string_at(0)\n\nprint('step 1', flush=True)\ntrain()\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-X", "faulthandler", str(script)], capture_output=True, text=True, timeout=60
+    )
+    assert done.returncode == -11
+    report = traces.crash_report(done.stdout + done.stderr)
+    assert report is not None
+    assert report.startswith("Fatal Python error: Segmentation fault")
+    assert traces.training_frame(report, run) == "toy.py:4 in train"
+    assert traces.crash_report("step 1") is None
+
+
+WORKERS = traceback((f"{SITE}/utils/data/dataloader.py", 725, "__next__", "data = self._next_data()")).replace(
+    "ValueError: boom", "ValueError: Caught ValueError in DataLoader worker process 0."
+)
+ORIGINAL = traceback(("/home/me/data.py", 5, "__getitem__", "raise ValueError"), error="ValueError: bad sample 17")
+
+
+def test_the_last_words_are_a_whole_chain_and_its_own_exception() -> None:
+    older = traceback(("a.py", 1, "f", "g()"), error="KeyError: 'an earlier one, survived'")
+    said, found = traces.last_words(f"{older}went on\n{WORKERS}Original {ORIGINAL}\n", 1)
+    assert said == ": ValueError: Caught ValueError in DataLoader worker process 0."
+    assert found == f"{WORKERS}Original {ORIGINAL}".strip()
+    assert traces.exceptions(found) == [
+        "ValueError: Caught ValueError in DataLoader worker process 0.",
+        "ValueError: bad sample 17",
+    ]
+    chained = f"{older}\nDuring handling of the above exception, another exception occurred:\n\n{ORIGINAL}"
+    said, found = traces.last_words(f"noise\n{chained}", 1)
+    assert (said, found) == (": ValueError: bad sample 17", chained.strip())
+
+
+def test_the_lines_that_torch_marks_with_their_rank_are_read_as_they_were(run: RunDir) -> None:
+    marked = "".join(f"[rank0]: {line}\n" for line in ORIGINAL.splitlines())
+    torchruns = "E1121 13:41:06.298000 7914 torch/distributed/elastic/multiprocessing/api.py:1002] failed\nTraceback"
+    printed = traces.printed_by(run, 0, f"step 1\n{marked}{torchruns}")
+    assert printed == f"step 1\n{ORIGINAL}"
+
+
+def test_only_the_newest_agents_logs_are_a_ranks_output(run: RunDir) -> None:
+    for age, name in ((2, "zz_first"), (1, "aa_second")):
+        folder = run.ranks / name / "attempt_0" / "1"
+        folder.mkdir(parents=True)
+        for stream in ("stdout", "stderr"):
+            (folder / f"{stream}.log").write_text(f"{name} {stream}")
+        os.utime(run.ranks / name, (time.time() - age, time.time() - age))
+    assert traces.printed_by(run, 1, "rank 0's") == "aa_second stdout\naa_second stderr"
+    assert run.rank_logs(2) == []
+
+
+def test_the_end_of_a_file_is_never_what_stood_before_the_attempt(run: RunDir) -> None:
+    run.log.write_text("before|after")
+    assert traces.end_of(run.log, since=7) == "after"
+    assert traces.end_of(run.log, since=7, num_bytes=3) == "ter"
+    assert traces.end_of(run.log, since=99) == ""
+    assert traces.end_of(run.path / "missing") == ""
+
+
+def test_rows_and_heartbeats_are_read_as_far_as_they_can_be(run: RunDir) -> None:
+    run.metrics.write_text('{"step": 1}\n{"torn\n[1]\n\n{"step": 2}\n')
+    assert traces.last_rows(run.metrics) == [{"step": 1}, {"step": 2}]
+    assert traces.last_rows(run.system) == []
+    beat = {"rank": 0, "pid": 1, "host": "h", "step": 4, "phase": "data", "time": 1.0}
+    write_json(run.heartbeat(0), beat)
+    run.heartbeat(1).write_text("{torn")
+    assert [found.step for found in traces.beats(run)] == [4]
+    run.heartbeat(2).write_text(json.dumps({**beat, "format": 99}))
+    assert traces.beats(run) == []
