@@ -293,7 +293,7 @@ def _verdict(run: "Run") -> int:
     state = run.state
     if state in (RunState.FAILED, RunState.LOST):
         failure = run.failure
-        return complain(str(failure.headline if failure else state), FAILED)
+        return complain("\n".join(failure.lines) if failure else str(state), FAILED)
     return INTERRUPTED if state is RunState.STOPPED else DONE
 
 

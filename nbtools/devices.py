@@ -15,6 +15,9 @@ import psutil
 
 from nbtools.rundir import RUN_ID_VARIABLE
 
+GLOO_INTERFACE = "GLOO_SOCKET_IFNAME"
+"""Environment variable that tells gloo its network interface."""
+
 
 @dataclass(frozen=True)
 class Holder:
@@ -114,10 +117,6 @@ def num_cores() -> int:
         return max(1, min(cores, int(quota) // int(period)))
     except (OSError, ValueError):  # no cgroup v2, or quota "max"
         return cores
-
-
-GLOO_INTERFACE = "GLOO_SOCKET_IFNAME"
-"""Environment variable by which gloo is told its network interface."""
 
 
 def loopback() -> str | None:

@@ -30,6 +30,7 @@ _ROOT_CAUSE = "Root Cause (first observed failure):"
 _CLOSED = re.compile(r"Sending process (\d+) closing signal")
 _NUM_MEMORY_ROWS = 24  # at least two minutes: what a shutdown may take after the first death
 _MAX_RANKS = 64
+_MAX_CHARACTERS = 64 * 1024
 
 
 @dataclass(frozen=True)
@@ -69,8 +70,10 @@ class Failure:
         return cls(**{**known, "loss": _number(content.get("loss")), "others": others})
 
     def to_json(self) -> dict[str, Any]:
-        """The failure as plain values, strict JSON."""
-        return {**asdict(self), "loss": None if self.loss is None else strict_number(self.loss)}
+        """The failure as plain values, strict JSON of a size that is read back: an exception may hold all its data."""
+        loss = None if self.loss is None else strict_number(self.loss)
+        traceback = self.traceback and self.traceback[-_MAX_CHARACTERS:]  # its end tells most
+        return {**asdict(self), "message": self.message[:_MAX_CHARACTERS], "traceback": traceback, "loss": loss}
 
     @property
     def headline(self) -> str:

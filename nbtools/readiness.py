@@ -332,7 +332,7 @@ def _with_devices(wanted: Launch) -> tuple[Launch, dict[str, str], list[Device]]
     """Choose GPUs and threads; return the launch as it will be, its environment, and its GPUs."""
     threads = wanted.omp_num_threads or max(1, num_cores() // wanted.nproc_per_node)
     environment = {"PYTHONUNBUFFERED": "1", "OMP_NUM_THREADS": str(threads)}
-    if wanted.nproc_per_node > 1 and (name := loopback()) and not os.environ.get(GLOO_INTERFACE):
+    if wanted.nproc_per_node > 1 and (name := loopback()) and GLOO_INTERFACE not in os.environ:
         environment[GLOO_INTERFACE] = name  # or gloo listens where the host's name points to
     if wanted.gpus == ():
         return wanted.replace(omp_num_threads=threads), {**environment, "CUDA_VISIBLE_DEVICES": ""}, []

@@ -71,7 +71,8 @@ def as_html(title: str, findings: Iterable[Finding]) -> str:
             f"<span style='overflow-wrap:anywhere'>{_literal(finding.text)}{step}</span>",
         )
         rows.append("".join(f"<td style='text-align:left;vertical-align:top'>{cell}</td>" for cell in cells))
-    return f"<b>{_literal(title)}</b><table>{''.join(f'<tr>{row}</tr>' for row in rows)}</table>"
+    table = f"<b>{_literal(title)}</b><table>{''.join(f'<tr>{row}</tr>' for row in rows)}</table>"
+    return f"<div class='mathjax_ignore tex2jax_ignore'>{table}</div>"  # a dollar in a name begins no formula
 
 
 def _literal(text: str) -> str:

@@ -70,7 +70,7 @@ def resume(
         try:
             checked = check(
                 forked or _script_of(parent),
-                args=[*resuming([] if forked else parent.info.get("args") or [], found.path), *args],
+                args=[*resuming([] if forked else _args_of(parent), found.path), *args],
                 **settings,
             )
             record, more = _changes(parent, found, before, checked)
@@ -97,11 +97,10 @@ def config_of(run: Run) -> TrainConfig:
     """
     known = run.config or {}
     recipe, values = known.get("recipe") or run.info.get("recipe"), known.get("config")
-    if recipe in RECIPES and isinstance(values, dict):
+    if isinstance(recipe, str) and recipe in RECIPES and isinstance(values, dict):
         return RECIPES[recipe].config_class(**values)
     path = run.files.script
-    args = resuming(run.info.get("args") or [], path)[:-2]
-    return with_flags(parse_script(path), path, args, Path(run.info.get("cwd") or run.dir))
+    return with_flags(parse_script(path), path, resuming(_args_of(run), path)[:-2], run.dir)
 
 
 def read_changes(run: Run, texts: Iterable[str]) -> dict[str, Any]:
@@ -136,6 +135,16 @@ def _check_resumable(parent: Run) -> None:
             f"{parent.id}: its script is not one of nbtools' recipes, so only the script itself knows how to resume; "
             "launch it again with its own arguments"
         )
+
+
+def _args_of(run: Run) -> list[str]:
+    args = run.info.get("args")
+    return [str(argument) for argument in args] if isinstance(args, list) else []
+
+
+def _launch_of(run: Run) -> dict[str, Any]:
+    known = run.info.get("launch")
+    return known if isinstance(known, dict) else {}
 
 
 def _lineage(run: Run | None) -> Iterator[tuple[Run, int | None]]:
@@ -191,7 +200,7 @@ def _settings(
     parent: Run, nproc_per_node: int | None, gpus: Sequence[int] | None, max_restarts: int | None
 ) -> dict[str, Any]:
     """Where and on how many processes: as the run had it, but for what is asked for now."""
-    known = parent.info.get("launch") or {}
+    known = _launch_of(parent)
     names = ("nproc_per_node", "gpus", "omp_num_threads", "shutdown_timeout_s", "max_restarts")
     settings: dict[str, Any] = {name: known.get(name) for name in names}
     if nproc_per_node not in (None, settings["nproc_per_node"]):
@@ -230,7 +239,7 @@ def _changes(
         LaunchError: nothing is left to do.
     """
     after, world = checked.config, checked.launch.nproc_per_node
-    known = whole((parent.info.get("launch") or {}).get("nproc_per_node"))
+    known = whole(_launch_of(parent).get("nproc_per_node"))
     world_before = whole(found.manifest.get("world_size")) or known or world
     changes = {} if world == world_before else {"nproc_per_node": [world_before, world]}
     if before is None or after is None:

@@ -188,10 +188,12 @@ class Run:
         recorded = whole((self._read_once(self.files.finished) or {}).get("step"))
         if recorded is not None:
             return recorded
+        if self._last_step is not None:
+            return self._last_step
         has_ended = self._read_once(self.files.exit) is not None  # so no row will follow, and one reading is enough
-        if not has_ended or self._last_step is None:
-            self._last_step = max(self.own_history.last_step or 0, *(beat.step for beat in self.ranks), 0)
-        return self._last_step
+        last = max(self.own_history.last_step or 0, *(beat.step for beat in self.ranks), 0)
+        self._last_step = last if has_ended else None
+        return last
 
     @property
     def total_steps(self) -> int | None:

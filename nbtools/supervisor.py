@@ -24,6 +24,7 @@ from typing import Any
 import psutil
 
 from nbtools import tickets
+from nbtools.causes import host_memory
 from nbtools.checkpoints import newest_verified, resuming
 from nbtools.devices import gpu_use
 from nbtools.failure import Failure, first_failure, was_told_to_stop
@@ -190,7 +191,8 @@ class Supervisor:
                 self.agent = subprocess.Popen(
                     argv,
                     cwd=self.plan.get("cwd"),
-                    env={**os.environ, **self.plan.get("env", {}), **marks},
+                    # A crash in native code then leaves the Python stacks in the log.
+                    env={"PYTHONFAULTHANDLER": "1", **os.environ, **self.plan.get("env", {}), **marks},
                     stdin=subprocess.DEVNULL,
                     stdout=log,
                     stderr=subprocess.STDOUT,
@@ -307,7 +309,7 @@ class Supervisor:
                 rss += process.memory_info().rss
                 num_processes += 1
         row = {"time": round(time.time(), 3), "cpu_percent": psutil.cpu_percent(), "gpus": gpu_use()}
-        row |= {"num_processes": num_processes, "rss_bytes": rss}
+        row |= {"num_processes": num_processes, "rss_bytes": rss, **host_memory().to_row()}
         with contextlib.suppress(OSError), self.run.system.open("a") as file:
             file.write(json.dumps(row) + "\n")
         cost = time.process_time() - began

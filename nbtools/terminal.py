@@ -83,8 +83,8 @@ def print_stored(runs: Path) -> None:
     rest = sum(item.num_bytes for item in leftovers(runs))
     print(f"cache of tokenized texts: {size(num_bytes_in(runs / CACHE))}; left over: {size(rest)}")
     print(
-        "nothing is removed; name what may go: RUN..., --older-than 30d, --state FAILED (runs that have ended),\n"
-        "--checkpoints (of runs: but the newest, the best, and where others went on), --cache. You are asked first."
+        "nothing was removed; say what may go of the runs that have ended: RUN..., --older-than 30d, --state FAILED;\n"
+        "--checkpoints for theirs alone (the newest, the best, and where others went on stay); --cache. You are asked."
     )
 
 

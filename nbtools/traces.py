@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from nbtools.errors import FormatError
-from nbtools.rundir import RunDir
+from nbtools.rundir import RunDir, read_small
 
 if TYPE_CHECKING:
     from nbtools.state import RankBeat
@@ -110,15 +110,22 @@ def _shown(file: Path, run: RunDir) -> Path:
 
 def error_file(path: Path, inside: Path | None = None) -> tuple[str | None, str | None]:
     """Read what `@record` wrote: `ValueError: boom` and the traceback; (None, None) without one."""
-    if inside is not None and not path.is_relative_to(inside):  # the log is text that anybody may have printed
-        return None, None
     try:
-        content = json.loads(path.read_bytes())["message"]
+        if inside is not None and not path.resolve().is_relative_to(inside.resolve()):
+            return None, None  # the log is text that anybody may have printed
+        content = json.loads(read_small(path))["message"]
         if isinstance(content, str):
             return _first_line(content), None
         traceback = content.get("extraInfo", {}).get("py_callstack")
         return _first_line(str(content["message"])), traceback if isinstance(traceback, str) else None
-    except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError):
+    except (
+        OSError,
+        ValueError,
+        KeyError,
+        TypeError,
+        AttributeError,
+        RuntimeError,
+    ):  # nested too deep, links in a circle
         return None, None
 
 

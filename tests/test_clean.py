@@ -532,6 +532,15 @@ def test_a_directory_with_only_an_old_launch_json_can_be_read_and_removed(
     assert not path.exists()
 
 
+def test_show_marks_the_best_checkpoint(project: Project, said: Said) -> None:
+    run = made(project, "a")
+    for step, loss in ((10, 3.0), (20, 2.0), (30, math.nan)):
+        saved(run, step, loss)
+    assert re.search(r"checkpoints +step-000010 step-000020 \(best\) step-000030\n", said("show", run.id))
+    best = [(found["step"], found["best"]) for found in json.loads(said("show", run.id, "--json"))["checkpoints"]]
+    assert best == [(10, False), (20, True), (30, False)]
+
+
 FILES = ["launch.json", "config.json", "process.json", "finished.json", "exit.json"]
 OTHERS = ["seen.json", "ranks/0.heartbeat.json", "checkpoints/step-000010/manifest.json"]
 

@@ -138,9 +138,10 @@ from nbtools.training.worker import run
 def train(worker, config):
     def write_model(folder):
         with (folder / "weights").open("wb", buffering=0) as file:
-            for part in range(30):
-                file.write(bytes(100_000))
-                time.sleep(0.1 if worker.progress.step > 1 else 0)
+            file.write(bytes(100_000))
+            while worker.progress.step > 1 and not (worker.files.path / "finish").exists():
+                file.write(bytes(1000))
+                time.sleep(0.05)
 
     for step in range(1, 1_000_000):
         worker.progress.step = step
@@ -165,7 +166,7 @@ def saving(project: Project) -> Run:
     eventually(lambda: run.checkpoints)
     supervisor_of(run).terminate()
     half_made = run.files.checkpoints.glob
-    eventually(lambda: any(path.stat().st_size > 100_000 for path in half_made(".step-*.tmp/model/weights")))
+    eventually(lambda: any(path.stat().st_size > 101_000 for path in half_made(".step-*.tmp/model/weights")))
     return run
 
 
@@ -187,6 +188,9 @@ def test_further_signals_while_saving_change_nothing(saving: Run) -> None:
         process.terminate()
     for process in (supervisor_of(saving), rank):
         process.send_signal(signal.SIGINT)
+    time.sleep(0.5)
+    assert [checkpoint.step for checkpoint in saving.checkpoints] == [1]
+    (saving.dir / "finish").touch()
     steps = steps_seen_until_the_end(saving)
     assert saving.state is RunState.STOPPED
     assert steps == [1, saving.step]

@@ -23,6 +23,7 @@ from hypothesis import strategies as st
 import nbtools as nt
 from nbtools.checkpoints import Checkpoint, newest_verified
 from nbtools.errors import CheckpointError, FormatError, ScriptError
+from nbtools.failure import Failure
 from nbtools.foreign.readers import LogMetrics
 from nbtools.metrics import History
 from nbtools.notebook.facts import facts_of, stamp_of
@@ -30,7 +31,7 @@ from nbtools.notebook.view import view_of
 from nbtools.project import Project
 from nbtools.recipes import RECIPES
 from nbtools.run import Run, RunState
-from nbtools.rundir import LARGEST_JSON_BYTES, ProcessIdentity, RunDir, read_json
+from nbtools.rundir import LARGEST_JSON_BYTES, ProcessIdentity, RunDir, read_json, write_json
 from nbtools.script import parse_script, render
 from nbtools.tail import last_lines
 from nbtools.terminal import print_run, status_line
@@ -326,6 +327,16 @@ def test_json_that_is_larger_than_any_of_ours_reads_as_nothing_and_the_largest_i
     assert content is not None and path.stat().st_size == LARGEST_JSON_BYTES
     path.write_text(path.read_text() + " ")
     assert read_json(path) is None
+
+
+def test_an_error_that_holds_all_its_data_does_not_make_the_record_of_the_end_unreadable(tmp_path: Path) -> None:
+    path, flood = tmp_path / "exit.json", "x" * LARGEST_JSON_BYTES
+    write_json(
+        path, {"returncode": 1, "failure": Failure(0, "h", 1, None, flood, flood + "ValueError: boom").to_json()}
+    )
+    found = Failure.from_json((read_json(path) or {}).get("failure"))
+    assert found is not None and found.traceback is not None
+    assert found.traceback.endswith("xValueError: boom")
 
 
 # --- metrics and logs -----------------------------------------------------------------------------

@@ -239,6 +239,16 @@ def test_cores_are_shared_out_among_the_processes(
     assert preflight(script, gpus=(), omp_num_threads=5).environment["OMP_NUM_THREADS"] == "5"
 
 
+def test_ranks_on_one_machine_talk_over_the_loopback_unless_the_user_chose_an_interface(
+    script: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("GLOO_SOCKET_IFNAME", raising=False)
+    assert preflight(script, nproc_per_node=2, gpus=()).environment["GLOO_SOCKET_IFNAME"] in ("lo", "lo0")
+    assert "GLOO_SOCKET_IFNAME" not in preflight(script, gpus=()).environment
+    monkeypatch.setenv("GLOO_SOCKET_IFNAME", "eth7")
+    assert "GLOO_SOCKET_IFNAME" not in preflight(script, nproc_per_node=2, gpus=()).environment
+
+
 # --- where and under which name ----------------------------------------------------------------------
 
 

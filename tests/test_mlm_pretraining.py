@@ -7,10 +7,12 @@ import signal
 import subprocess
 import sys
 import time
+import warnings
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 import torch
 from transformers import (
@@ -27,11 +29,15 @@ from transformers import (
 
 from nbtools import recipes
 from nbtools.checkpoints import Checkpoint, checkpoints_in
+from nbtools.config import Launch
+from nbtools.launch import launch
 from nbtools.metrics import History
+from nbtools.processes import kinds_of, members, ranks_among
 from nbtools.project import Project
 from nbtools.recipes import MLMPretrainingConfig
 from nbtools.run import Run, RunState
 from nbtools.rundir import RunDir, read_json
+from nbtools.script import write_script
 from nbtools.training import checkpoint, data, mlm_pretraining
 from nbtools.training.data import Masking
 from nbtools.training.flags import Flags
@@ -435,6 +441,13 @@ def start(texts: Project) -> Iterator[Callable[..., subprocess.Popen[str]]]:
         process.communicate()
 
 
+def eventually(condition: Callable[[], object], within_s: float = 180) -> None:
+    deadline = time.monotonic() + within_s
+    while not condition():
+        assert time.monotonic() < deadline, "it did not happen in time"
+        time.sleep(0.05)
+
+
 def newest_run(project: Project) -> Run:
     return Run(max(folder for folder in project.runs.iterdir() if not folder.name.startswith(".")))
 
@@ -561,6 +574,58 @@ def test_a_stop_on_two_ranks_loses_no_step_and_the_resumed_run_ends_with_the_sam
     assert process.returncode == 0, err
     assert "2 processes until now, 1 from here on" in out
     assert [row["samples"] for row in rows(newest_run(texts).files)] == [row["samples"] for row in rows(resumed.files)]
+
+
+BAD_SAMPLE = """
+from nbtools.training import data
+
+real = data.MaskedTraining.__getitem__
+
+def getitem(dataset, key):
+    epoch, samples = key
+    if epoch >= 2 and 7 in samples:
+        raise ValueError("sample 7 is bad")
+    return real(dataset, key)
+
+data.MaskedTraining.__getitem__ = getitem
+"""
+
+
+def loader_workers(run: Run) -> list[psutil.Process]:
+    found = members(run.files)
+    kinds = kinds_of(found, ranks_among(found).values())
+    return [process for process, kind in kinds.items() if kind == "loader worker"]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("fault", ["killed", "raises"])
+def test_a_loader_worker_that_dies_ends_all_ranks_and_every_other_worker(texts: Project, fault: str) -> None:
+    config = tiny(num_workers=1, batch_size=4, max_steps=1_000_000, epochs=1_000_000, eval_every=1_000_000)
+    script = texts.scripts / "mlm_tiny.py"
+    script.write_text(SCRIPT.format(values=config.model_dump(), more=BAD_SAMPLE if fault == "raises" else ""))
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # it is not a plain script any more
+        run = launch(script, nproc_per_node=2, gpus=())
+    if fault == "killed":
+        eventually(lambda: run.step >= 5 and len(loader_workers(run)) == 2)
+        loader_workers(run)[0].kill()
+    assert run.wait(timeout_s=240, check=False) is RunState.FAILED
+    assert run.failure is not None
+    cause = {"killed": "a DataLoader worker died", "raises": "ValueError: sample 7 is bad"}[fault]
+    assert cause in run.failure.message
+    eventually(lambda: not members(run.files))
+
+
+@pytest.mark.slow
+def test_a_stop_counts_the_loader_workers_that_ended_with_their_ranks(texts: Project) -> None:
+    config = tiny(num_workers=1, batch_size=4, max_steps=1_000_000, epochs=1_000_000, eval_every=1_000_000)
+    run = launch(write_script(config, "mlm_tiny", Launch(nproc_per_node=2, gpus=()), project=texts))
+    eventually(lambda: run.step >= 5 and len(loader_workers(run)) == 2)
+    said = run.stop()
+    assert said.startswith(f"stopped at step {run.step}; checkpoint step-{run.step:06d} saved; "), run.failure
+    assert said.endswith("; 2 ranks and 2 loader workers ended")
+    assert run.state is RunState.STOPPED
+    assert not members(run.files)
 
 
 def demo(project: Project, start: Callable[..., subprocess.Popen[str]], *args: str) -> History:

@@ -1,5 +1,6 @@
 """Recipes: presets, sizes and schedules that agree with the real model and the real text."""
 
+import contextlib
 import os
 from pathlib import Path
 from typing import Any
@@ -170,6 +171,26 @@ def test_a_pretrained_model_has_a_size_and_a_schedule_that_only_the_training_kno
 
 
 # --- schedule ---
+
+
+@pytest.mark.parametrize("key", RECIPES)
+def test_every_value_that_changes_the_size_of_the_model_is_said_to_shape_it(key: str) -> None:
+    cls = RECIPES[key].config_class
+    config, _ = RECIPES[key].preset(next(iter(RECIPES[key].presets)))
+    shaping = {name for name in cls.model_fields if cls.shapes_model(name)}
+    assert shaping, "a checkpoint of this recipe goes with any config"
+    for name, value in config:
+        if type(value) is int:
+            with contextlib.suppress(ConfigError):
+                changed = config.replace(**{name: 2 * value})
+                assert num_parameters(changed) == num_parameters(config) or name in shaping, name
+
+
+def test_another_number_of_heads_makes_another_model_of_the_same_size() -> None:
+    config = MLMPretrainingConfig(num_heads=2)
+    assert num_parameters(config) == num_parameters(config.replace(num_heads=4))
+    assert MLMPretrainingConfig.shapes_model("num_heads")
+    assert not MLMPretrainingConfig.shapes_model("sequence_length")
 
 
 def test_an_epoch_counts_only_full_steps() -> None:

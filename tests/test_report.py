@@ -249,6 +249,7 @@ def test_a_hostile_name_is_shown_literally_and_moves_no_cursor(gpus: list[Device
     checked = nt.preflight(script, gpus=(1,))
     assert "\x1b" not in repr(checked)
     table = checked._repr_html_()
+    assert "tex2jax_ignore" in table
     assert "<img" not in table
     assert "&lt;img src=x" in table
 

@@ -57,7 +57,7 @@ def test_a_program_that_always_fails_is_started_so_often_and_no_more(supervised:
     assert {row["attempt"] for row in rows(run)} == {1, 2, 3}
     assert run.failure is not None
     assert "boom at step 2" in run.failure.message
-    assert not members(run.files)
+    eventually(lambda: not members(run.files))
 
 
 def test_without_the_setting_a_failed_run_stays_failed(supervised: Start) -> None:

@@ -115,10 +115,8 @@ def test_text_in_any_field_is_refused_by_name_or_comes_back_as_it_went_in(cls: t
             assert len(str(caught.value)) < 500
             continue
         settings = cls(**{name: value})
-        config, launch = (
-            (RECIPES["mlm_pretraining"].config_class(), settings) if cls is Launch else (settings, Launch())
-        )
-        source = render(config, "plain", launch)  # type: ignore[arg-type]
+        config = MLMPretrainingConfig() if cls is Launch else settings
+        source = render(config, "plain", settings if cls is Launch else None)  # type: ignore[arg-type]
         read = parse_script(Path("plain.py"), source.encode())
         assert getattr(read.launch if cls is Launch else read.config, name) == value
         assert all(character == "\n" or character.isprintable() for character in source)
@@ -696,10 +694,11 @@ def check_shown(run: Run, capsys: pytest.CaptureFixture[str]) -> None:
     found: list[Any] = [panel.widget]
     for widget in found:  # it grows meanwhile
         found += getattr(widget, "children", ())
-    states = [repr(widget.get_state()) for widget in found]
+    shown = [*(repr(widget.get_state()) for widget in found), repr(panel._repr_mimebundle_()), repr(run.info)]
     panel.close()
     said = capsys.readouterr()
-    assert "canary-" not in "".join([said.out, said.err, *states, repr(panel._repr_mimebundle_()), repr(run.info)])
+    assert run.id in said.out
+    assert "canary-" not in "".join([said.out, said.err, *shown])
 
 
 @pytest.mark.slow
@@ -740,8 +739,8 @@ def test_a_training_by_hand_writes_no_secret_down_and_doctor_tells_none(
 
 
 @pytest.fixture
-def shared(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A folder like /tmp."""
+def shared(project: Project, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A folder like /tmp, with the queue in it."""
     folder = tmp_path / "shared"
     folder.mkdir()
     folder.chmod(0o1777)

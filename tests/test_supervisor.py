@@ -336,9 +336,11 @@ def test_the_supervisor_is_small_and_idle(supervised: Start) -> None:
     before = sum(supervisor.cpu_times()[:2])
     time.sleep(3)
     assert supervisor.memory_info().rss < 25 * 2**20
-    assert sum(supervisor.cpu_times()[:2]) - before <= 0.02
+    assert sum(supervisor.cpu_times()[:2]) - before <= 0.05
     row = json.loads(run.files.system.read_text().splitlines()[0])
-    assert set(row) == {"time", "cpu_percent", "num_processes", "rss_bytes", "gpus"}
+    memory = {"memory_used_bytes", "memory_total_bytes", "oom_kills"}
+    assert set(row) == {"time", "cpu_percent", "num_processes", "rss_bytes", "gpus"} | memory
+    assert 0 < row["memory_used_bytes"] < row["memory_total_bytes"]
     assert row["num_processes"] == 1
     assert row["rss_bytes"] > 0
 

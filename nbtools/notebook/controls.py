@@ -62,13 +62,13 @@ class Controls:
             icon="stop",
             button_style="warning",
             tooltip="Save a checkpoint, then end every process of this run",
-            layout=_width(110),
+            layout=_width(92),
         )
         self.stacks = widgets.Button(
             description="Stacks",
             icon="list",
             tooltip="Show where every rank is in its code, without stopping it",
-            layout=_width(100),
+            layout=_width(92),
         )
         self.checkpoint = widgets.Dropdown(
             options=[("no checkpoint yet", NEWEST)],
@@ -76,22 +76,22 @@ class Controls:
             tooltip="Where Resume starts from",
             disabled=True,
             style={"description_width": "80px"},
-            layout=_width(300),
+            layout=_width(290),
         )
         self.changes = widgets.Text(
-            placeholder="learning_rate=1e-4 batch_size=16",
+            placeholder="learning_rate=1e-4 seed=1",
             description="Changes",
             tooltip="Values to change, separated by spaces; the new run then gets a script of its own",
             disabled=True,
             style={"description_width": "62px"},
-            layout=_width(340),
+            layout=_width(300),
         )
         self.resume = widgets.Button(
             description="Resume",
             icon="play",
             disabled=True,
             tooltip="Continue from this checkpoint, with these changes, in a new run, which this panel then shows",
-            layout=_width(110),
+            layout=_width(100),
         )
         self.options = (self.log, self.smoothing, self.x, self.span, self.dark)
         self.actions = (self.stop, self.stacks, self.checkpoint, self.changes, self.resume)

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import ipywidgets as widgets
 
+from nbtools import report
 from nbtools.config import Launch, TrainConfig
 from nbtools.errors import DataError
 from nbtools.recipes import Schedule, num_parameters, schedule
@@ -72,12 +73,9 @@ class Summary:
         """Show what the values come to; return why the data cannot be trained on, or an empty string."""
         outcome = self.count(config, launch.nproc_per_node)
         parameters = num_parameters(config)
-        accumulation = config.gradient_accumulation_steps
-        batch = config.batch_size * accumulation * launch.nproc_per_node
-        product = f"{config.batch_size}{f' × {accumulation} accumulated' if accumulation > 1 else ''}"
-        processes = f"{launch.nproc_per_node} process{'' if launch.nproc_per_node == 1 else 'es'}"
+        batch, product = report.batch(config, launch.nproc_per_node)
         tiles = [
-            _tile(f"{batch:,}", "effective batch", f"{product} × {processes}"),
+            _tile(f"{batch:,}", "effective batch", product),
             *_data_tiles(config, outcome),
             _tile(f"{parameters:,}", "parameters", f"trained in {config.precision}")
             if parameters is not None
@@ -95,10 +93,8 @@ class Summary:
 
 def _data_tiles(config: TrainConfig, outcome: Schedule | DataError | str | None) -> list[str]:
     if isinstance(outcome, Schedule):
-        epochs = outcome.total_steps / outcome.steps_per_epoch
-        ends = f"{epochs:,.1f} epochs" if outcome.total_steps % outcome.steps_per_epoch else f"{epochs:,.0f} epochs"
         return [
-            _tile(f"{outcome.total_steps:,}", "optimizer steps", f"{outcome.steps_per_epoch:,} per epoch, {ends}"),
+            _tile(f"{outcome.total_steps:,}", "optimizer steps", report.epochs(outcome)),
             _tile(f"{outcome.num_train_samples:,}", "training samples", f"{outcome.num_eval_samples:,} held out"),
         ]
     if isinstance(outcome, DataError):

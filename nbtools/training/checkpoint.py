@@ -148,15 +148,23 @@ def _sync(path: Path) -> None:
 
 
 def _put_in_place(temporary: Path, final: Path) -> None:
+    replaced = final.with_name(f".{final.name}.replaced.tmp")
+    _remove(replaced)
     if final.exists():  # a damaged or abandoned one of an earlier attempt at this step
-        replaced = final.with_name(f".{final.name}.replaced.tmp")
-        _remove(replaced)
-        final.rename(replaced)
-        temporary.rename(final)
-        _remove(replaced)
-    else:
-        temporary.rename(final)
+        _rename(final, replaced)
+    try:
+        _rename(temporary, final)
+    except OSError:
+        if replaced.exists():
+            replaced.rename(final)
+        raise
+    _remove(replaced)
     _sync(final.parent)
+
+
+def _rename(source: Path, target: Path) -> None:
+    """Rename a folder. Of a network file system that says it failed, nobody knows whether it was done all the same."""
+    rundir.retried(lambda: None if target.exists() and not source.exists() else source.rename(target))
 
 
 def _remove(path: Path) -> None:

@@ -5,6 +5,7 @@ import ctypes
 import faulthandler
 import hashlib
 import io
+import multiprocessing
 import os
 import re
 import shutil
@@ -52,9 +53,28 @@ def die_with_agent() -> None:
     """
     if not is_under_torchrun() or sys.platform != "linux":
         return
-    ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+    _die_with_parent()
     if os.getppid() != PARENT_PID:  # it died before we asked
         raise SystemExit("torchrun's agent is gone")
+
+
+def stay_with_rank(worker_id: int) -> None:
+    """Let a DataLoader worker (this process) end with its rank, neither earlier nor later: a `worker_init_fn`.
+
+    torchrun signals the process group of a rank, and a terminal that of the whole job. A rank goes on to the end of
+    its step and a checkpoint, and for that it needs its workers. torch's own way notices a rank's death in 5 s.
+    """
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, signal.SIG_IGN)
+    if sys.platform == "linux":
+        _die_with_parent()
+    rank = multiprocessing.parent_process()
+    if rank is not None and not rank.is_alive():  # it died before we asked
+        raise SystemExit("the rank of this DataLoader worker is gone")
+
+
+def _die_with_parent() -> None:
+    ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
 
 
 def stay_on_this_machine() -> None:

@@ -144,7 +144,7 @@ def test_who_comes_back_in_a_fresh_kernel_is_told_what_happened(notebook: Any, r
         log.write("step 700\nwarning: no checkpoint at step 700: No space left on device; older ones are kept\n")
     notebook.run_cell(0)
     panel = notebook.output(0)
-    card = panel.locator("details")
+    card = panel.locator("details", has_text="While you were away")
     card.get_by_text("While you were away").wait_for()
     card.get_by_text("step 400 → 1,200").wait_for()
     notebook.shoot("away", panel)
@@ -209,13 +209,14 @@ def test_a_failed_run_shows_first_what_matters(notebook: Any, record: Any) -> No
     message = "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 1.50 GiB (GPU 1; 24.00 GiB total capacity)"
     with run.files.log.open("a") as log:
         log.write(f"{trace}{message}\n")
-    run.end(
-        returncode=1,
-        failure={"rank": 1, "host": "node", "exitcode": 1, "message": message, "traceback": trace + message},
-    )
+    failure = {"rank": 1, "host": "node", "exitcode": 1, "message": message, "traceback": trace + message}
+    failure |= {"where": "scripts/tiny.py:33 in train: loss.backward()", "step": 600, "loss": 3.21}
+    failure |= {"advice": "lower batch_size (32), or raise gradient_accumulation"}
+    run.end(returncode=1, failure={**failure, "others": [{"rank": 0, "message": "was closed after rank 1 failed"}]})
     panel = show(notebook, "failed.ipynb", run.files)
     panel.get_by_text("FAILED").first.wait_for()
     panel.get_by_text("CUDA out of memory").first.wait_for()
+    panel.get_by_text("What to do: lower batch_size (32)").wait_for()
     panel.locator("[data-mime-type='image/png'] img").wait_for()
     notebook.shoot("failed", panel)
     assert notebook.mistakes == []
@@ -245,7 +246,9 @@ def test_hostile_text_is_shown_literally_on_the_page_and_in_the_exported_one(
     parent = {"run": HOSTILE, "step": 1}
     launch = {"name": HOSTILE, "script": f"/{HOSTILE}.py", "recipe": None, "args": [], "time": time.time()}
     write_json(run.launch, {**launch, "resumed_from": parent})
-    failure = {"rank": 0, "host": HOSTILE, "exitcode": 1, "signal": HOSTILE, "message": HOSTILE, "traceback": HOSTILE}
+    failure: dict[str, Any] = {"rank": 0, "exitcode": 1, "step": 2, "loss": 1.0}
+    failure |= dict.fromkeys(("host", "signal", "message", "traceback", "where", "advice"), HOSTILE)
+    failure["others"] = [{"rank": 1, "exitcode": 1, "signal": HOSTILE, "message": HOSTILE}]
     write_json(run.finished, {"why": "failed", "step": 2, "metrics": {}, "failure": failure, "time": time.time()})
     line = {"format": 1, "attempt": 1, "time": time.time(), "failure": failure, "checkpoint": HOSTILE}
     run.attempts.write_text(json.dumps(line) + "\n")

@@ -1,0 +1,425 @@
+"""File systems that are slow, forgetful, read-only or not there: retried, or a clear error before anything starts."""
+
+import ctypes
+import errno
+import json
+import os
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from nbtools.checkpoints import Checkpoint, checkpoints_in, newest_verified
+from nbtools.errors import CheckpointError
+from nbtools.project import Project
+from nbtools.run import Run, RunState
+from nbtools.rundir import RunDir, acquire_lock, read_json, retried, run_folders, write_json
+from nbtools.training import checkpoint
+from nbtools.training.checkpoint import Progress
+
+PASSING = [errno.ESTALE, errno.EIO, errno.ETIMEDOUT]
+
+
+@pytest.fixture
+def failing(monkeypatch: pytest.MonkeyPatch) -> Callable[..., list[str]]:
+    """Let a function of `os` fail so often, before or after it has done its work, for paths that hold a word."""
+
+    def let(name: str, word: str, number: int, times: int = 1, *, done: bool = False) -> list[str]:
+        really = getattr(os, name)
+        failed: list[str] = []
+
+        def act(*args: Any, **options: Any) -> Any:
+            if len(failed) < times and isinstance(args[0], str | Path) and word in str(args[0]):
+                failed.append(str(args[0]))
+                if done:
+                    really(*args, **options)
+                raise OSError(number, os.strerror(number), str(args[0]))
+            return really(*args, **options)
+
+        monkeypatch.setattr(os, name, act)
+        return failed
+
+    return let
+
+
+# --- JSON files -----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("number", PASSING)
+@pytest.mark.parametrize("done", [False, True], ids=["not done", "done all the same"])
+def test_a_rename_that_fails_once_is_tried_again_and_nothing_is_left_behind(
+    tmp_path: Path, failing: Callable[..., list[str]], number: int, done: bool
+) -> None:
+    write_json(tmp_path / "exit.json", {"returncode": 1})
+    failed = failing("replace", "exit.json", number, done=done)
+    write_json(tmp_path / "exit.json", {"returncode": 0})
+    assert len(failed) == 1
+    assert read_json(tmp_path / "exit.json") == {"format": 1, "returncode": 0}
+    assert [path.name for path in tmp_path.iterdir()] == ["exit.json"]
+
+
+@pytest.mark.parametrize("number", [*PASSING, errno.ENOSPC, errno.EROFS])
+def test_a_rename_that_fails_for_good_is_an_error_and_the_old_file_stays(
+    tmp_path: Path, failing: Callable[..., list[str]], number: int
+) -> None:
+    write_json(tmp_path / "exit.json", {"returncode": 1})
+    failed = failing("replace", "exit.json", number, times=100)
+    with pytest.raises(OSError, match=os.strerror(number)):
+        write_json(tmp_path / "exit.json", {"returncode": 0})
+    assert len(failed) == (4 if number in PASSING else 1)
+    assert read_json(tmp_path / "exit.json") == {"format": 1, "returncode": 1}
+    assert [path.name for path in tmp_path.iterdir()] == ["exit.json"]
+
+
+@pytest.mark.parametrize("number", PASSING)
+def test_an_end_whose_record_is_stale_for_a_moment_is_not_taken_for_lost(
+    project: Project, failing: Callable[..., list[str]], number: int
+) -> None:
+    run = RunDir.create(project.runs, "toy")
+    run.lock.touch()
+    write_json(run.launch, {"name": "toy"})
+    write_json(run.exit, {"returncode": 0, "stopped": False})
+    failed = failing("open", "exit.json", number, times=2)
+    assert Run(run.path).state is RunState.SUCCEEDED
+    assert len(failed) == 2
+
+
+@pytest.mark.parametrize("number", PASSING)
+def test_a_lock_that_cannot_be_opened_for_a_moment_is_still_held(
+    project: Project, failing: Callable[..., list[str]], number: int
+) -> None:
+    run = RunDir.create(project.runs, "toy")
+    lock = acquire_lock(run.lock)
+    assert lock is not None
+    write_json(run.launch, {"name": "toy"})
+    run.log.touch()
+    failed = failing("open", f"{run.id}/lock", number)
+    assert Run(run.path).state is RunState.RUNNING
+    assert len(failed) == 1
+    os.close(lock)
+
+
+@pytest.mark.parametrize("number", PASSING)
+def test_a_listing_that_fails_once_hides_no_run(
+    project: Project, failing: Callable[..., list[str]], number: int
+) -> None:
+    run = RunDir.create(project.runs, "toy")
+    run.lock.touch()
+    failed = failing("listdir", "runs", number)
+    assert run_folders(project.runs) == [run.path]
+    assert len(failed) == 1
+
+
+def test_what_is_not_there_is_not_waited_for(tmp_path: Path) -> None:
+    began = time.monotonic()
+    for _ in range(100):
+        assert read_json(tmp_path / "exit.json") is None
+    assert time.monotonic() - began < 10  # with the pauses of a retry it would be a minute
+    with pytest.raises(FileNotFoundError):
+        retried((tmp_path / "none").read_bytes)
+
+
+def test_a_slow_rename_shows_the_old_file_until_it_is_done(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Readers in other threads see one of two whole files, whatever the moment."""
+    path = tmp_path / "0.heartbeat.json"
+    write_json(path, {"step": 0})
+    really = os.replace
+
+    def slowly(source: Any, target: Any) -> None:
+        time.sleep(0.05)
+        really(source, target)
+
+    monkeypatch.setattr(os, "replace", slowly)
+    seen, ended = [], threading.Event()
+
+    def read() -> None:
+        while not ended.is_set():
+            seen.append((read_json(path) or {}).get("step"))
+
+    reader = threading.Thread(target=read)
+    reader.start()
+    for step in range(1, 11):
+        write_json(path, {"step": step})
+    ended.set()
+    reader.join()
+    assert None not in seen
+    assert seen == sorted(seen)
+
+
+# --- checkpoints ----------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    path = tmp_path / "run" / "checkpoints"
+    path.mkdir(parents=True)
+    return path
+
+
+def save(folder: Path, step: int, value: float = 0.0) -> Path:
+    def write_model(path: Path) -> None:
+        (path / "weights").write_bytes(b"abc" * step)
+
+    return checkpoint.save(
+        folder,
+        Progress(step=step),
+        write_model=write_model,
+        state={"value": value},
+        rank_states=[{"random": torch.arange(3)}],
+        metrics={},
+        attempt=1,
+        keep_last=10,
+    )
+
+
+def names(folder: Path) -> list[str]:
+    return sorted(path.name for path in folder.iterdir())
+
+
+@pytest.mark.parametrize("number", PASSING)
+@pytest.mark.parametrize("done", [False, True], ids=["not done", "done all the same"])
+@pytest.mark.parametrize("again", [False, True], ids=["new", "in place of another"])
+def test_a_checkpoint_is_put_in_place_although_a_rename_fails_once(
+    folder: Path, failing: Callable[..., list[str]], number: int, done: bool, again: bool
+) -> None:
+    save(folder, 1)
+    if again:
+        save(folder, 2, value=1.0)
+    failed = failing("rename", "step-000002", number, done=done)
+    path = save(folder, 2, value=2.0)
+    assert len(failed) == 1
+    assert names(folder) == ["step-000001", "step-000002"]
+    Checkpoint.read(path).verify()
+    assert checkpoint.load_state(path)["value"] == 2.0
+
+
+@pytest.mark.parametrize("number", PASSING)
+@pytest.mark.parametrize("name", ["state.pt", "manifest.json"])
+def test_a_checkpoint_that_is_stale_for_a_moment_is_not_passed_over(
+    folder: Path, failing: Callable[..., list[str]], monkeypatch: pytest.MonkeyPatch, number: int, name: str
+) -> None:
+    for step in (1, 2):
+        save(folder, step)
+    really, failed = Path.open, []
+
+    def stale(path: Path, *args: Any, **options: Any) -> Any:
+        if path.match(f"step-000002/{name}") and not failed:
+            failed.append(path)
+            raise OSError(number, os.strerror(number))
+        return really(path, *args, **options)
+
+    monkeypatch.setattr(Path, "open", stale)
+    failed += failing("open", f"step-000002/{name}", number) if name == "manifest.json" else []
+    newest, reasons = newest_verified(folder)
+    assert (newest and newest.step, reasons) == (2, [])
+
+
+def test_a_checkpoint_whose_rename_fails_for_good_leaves_the_one_it_was_to_replace(
+    folder: Path, failing: Callable[..., list[str]]
+) -> None:
+    save(folder, 1, value=1.0)
+    failing("rename", ".step-000001.tmp", errno.EIO, times=100)
+    with pytest.raises(OSError, match="Input/output"):
+        save(folder, 1, value=2.0)
+    assert names(folder) == ["step-000001"]
+    assert checkpoint.load_state(folder / "step-000001")["value"] == 1.0
+    Checkpoint.read(folder / "step-000001").verify()
+
+
+def test_the_manifest_decides_whatever_a_listing_says(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A client of a network file system may see a folder before its files, after its removal, or not yet."""
+    whole = save(folder, 1)
+    (folder / "step-000002").mkdir()  # seen before its files
+    (folder / "step-000002" / "state.pt").write_bytes(b"abc")
+    newer = save(folder, 4)
+    really = os.listdir
+
+    def stale(path: Any = ".") -> list[str]:
+        found = really(path)
+        if Path(os.fspath(path)) == folder:
+            return [name for name in found if name != "step-000004"] + ["step-000003"]  # one too few, one too many
+        return found
+
+    monkeypatch.setattr(os, "listdir", stale)
+    assert [found.step for found in checkpoints_in(folder)] == [1]
+    newest, reasons = newest_verified(folder)
+    assert newest is not None and newest.path == whole
+    assert [reason[:11] for reason in reasons] == ["step-000003", "step-000002"]
+    assert checkpoint.open_verified(newer).step == 4  # named by its path, it needs no listing
+    with pytest.raises(CheckpointError, match="missing"):
+        checkpoint.open_verified(folder / "step-000002")
+
+
+def test_a_listing_of_checkpoints_that_fails_once_does_not_start_a_training_anew(
+    folder: Path, failing: Callable[..., list[str]]
+) -> None:
+    save(folder, 1)
+    failed = failing("listdir", "checkpoints", errno.ESTALE)
+    newest, _ = newest_verified(folder)
+    assert newest is not None and newest.step == 1
+    assert len(failed) == 1
+
+
+SLOW_DISK = """
+import errno, os, time
+really, seen = {name: getattr(os, name) for name in ("replace", "rename")}, {}
+def odd(name):
+    def act(source, target, **options):
+        time.sleep(0.05)
+        if not seen.get(str(target)):
+            seen[str(target)] = True
+            raise OSError((errno.ESTALE, errno.EIO)[len(seen) % 2], "odd", str(target))
+        return really[name](source, target, **options)
+    return act
+for name in really:
+    setattr(os, name, odd(name))
+"""
+
+
+def test_a_run_on_a_slow_and_forgetful_file_system_ends_as_on_any_other(
+    supervised: Callable[..., Run], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In every process of it the first rename onto every name fails, and each takes its time."""
+    (tmp_path / "odd").mkdir()
+    (tmp_path / "odd" / "sitecustomize.py").write_text(SLOW_DISK)
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path / "odd"))
+    trainer = Path(__file__).parent / "programs" / "fake_trainer.py"
+    run = supervised(sys.executable, trainer, "--steps", "10", "--step-s", "0.01", "--checkpoint-every", "100")
+    assert run.wait(timeout_s=120) is RunState.SUCCEEDED
+    assert run.step == 10
+    assert run.process is not None
+    assert read_json(run.files.finished) is not None
+    assert run.files.supervisor_log.read_text() == ""
+    assert not list(run.dir.glob("**/.*.tmp"))
+
+
+# --- folders that cannot be written ----------------------------------------------------------------
+
+_PR_CAPBSET_DROP = 24
+_CAP_DAC_OVERRIDE, _CAP_DAC_READ_SEARCH, _CAP_FOWNER = 1, 2, 3
+
+
+def obey_permissions() -> None:
+    """Let the program that is started next obey the rights of files, even as root."""
+    if os.geteuid() == 0:
+        for capability in (_CAP_DAC_OVERRIDE, _CAP_DAC_READ_SEARCH, _CAP_FOWNER):
+            if ctypes.CDLL(None, use_errno=True).prctl(_PR_CAPBSET_DROP, capability, 0, 0, 0):
+                raise OSError(ctypes.get_errno(), "cannot drop a capability")
+
+
+def nbtools(*words: str | Path, env: dict[str, str], code: int) -> subprocess.CompletedProcess[str]:
+    done = subprocess.run(
+        [sys.executable, "-m", "nbtools", *map(str, words)],
+        env=env,
+        preexec_fn=obey_permissions,
+        capture_output=True,
+        text=True,
+        timeout=240,
+        check=False,
+    )
+    assert "Traceback" not in done.stderr, done.stderr
+    assert done.returncode == code, (words, done.stdout, done.stderr)
+    return done
+
+
+@pytest.fixture
+def read_only() -> Iterator[Callable[[Path], None]]:
+    """Take the right to write from folders, and give it back afterwards."""
+    locked: list[Path] = []
+
+    def lock(path: Path) -> None:
+        locked.append(path)
+        path.chmod(0o555)
+
+    yield lock
+    for path in locked:
+        path.chmod(0o755)
+
+
+@pytest.fixture
+def bare(project: Project) -> dict[str, str]:
+    """The environment of `env -i`, but for the project."""
+    (project.scripts / "toy.py").write_text("print('loss=1.5')\n")
+    return {"NBTOOLS_ROOT": str(project.root)}
+
+
+def test_the_rights_of_folders_hold_in_these_tests(tmp_path: Path, read_only: Callable[[Path], None]) -> None:
+    (tmp_path / "locked").mkdir()
+    read_only(tmp_path / "locked")
+    program = [sys.executable, "-c", "import sys; open(sys.argv[1], 'w')", str(tmp_path / "locked" / "x")]
+    done = subprocess.run(program, preexec_fn=obey_permissions, capture_output=True, text=True, check=False)
+    assert "PermissionError" in done.stderr
+
+
+@pytest.mark.parametrize("which", ["runs", "root without runs"])
+def test_runs_that_cannot_be_written_are_a_clear_error_before_anything_starts(
+    project: Project, bare: dict[str, str], read_only: Callable[[Path], None], which: str
+) -> None:
+    if which == "runs":
+        read_only(project.runs)
+    else:
+        project.runs.rmdir()
+        read_only(project.root)
+    for words in (["launch", project.scripts / "toy.py"], ["preflight", project.scripts / "toy.py"]):
+        said = nbtools(*words, env=bare, code=2).stderr
+        assert f"{project.runs}: cannot be written" in said
+        assert "change its permissions, or set NBTOOLS_ROOT" in said
+        assert len(said.splitlines()) == 1
+    findings = json.loads(nbtools("doctor", "--json", env=bare, code=1).stdout)
+    assert any(finding["level"] == "problem" and "runs" in finding["subject"] for finding in findings)
+    assert not project.runs.exists() or list(project.runs.iterdir()) == []
+
+
+def test_scripts_that_cannot_be_written_are_a_clear_error(
+    project: Project, bare: dict[str, str], read_only: Callable[[Path], None]
+) -> None:
+    read_only(project.scripts)
+    said = nbtools("new", "mlm_pretraining", "tiny", env=bare, code=2).stderr
+    assert "cannot be written: Permission denied" in said
+    assert [path.name for path in project.scripts.iterdir()] == ["toy.py"]
+
+
+def test_runs_of_somebody_else_can_be_looked_at(
+    project: Project, bare: dict[str, str], read_only: Callable[[Path], None]
+) -> None:
+    run = RunDir.create(project.runs, "toy")
+    run.lock.touch()
+    write_json(run.launch, {"name": "toy", "recipe": "mlm_pretraining", "time": 1e9})
+    run.metrics.write_text('{"step": 7, "time": 1e9, "train/loss": 2.5}\n')
+    write_json(run.exit, {"returncode": 0, "stopped": False, "failure": None, "time": 1e9})
+    for path in (run.checkpoints, run.ranks, run.path, project.runs):
+        read_only(path)
+    assert json.loads(nbtools("show", "latest", "--json", env=bare, code=0).stdout)["state"] == "SUCCEEDED"
+    nbtools("runs", env=bare, code=0)
+    nbtools("log", "latest", env=bare, code=0)
+    nbtools("wait", "latest", env=bare, code=0)
+    nbtools("stop", "latest", env=bare, code=0)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("home", ["no HOME", "HOME cannot be", "HOME is read-only"])
+def test_a_run_needs_no_home_and_no_environment(
+    project: Project, bare: dict[str, str], tmp_path: Path, read_only: Callable[[Path], None], home: str
+) -> None:
+    """`env -i`: no PATH, no HOME, no USER, no LANG."""
+    (tmp_path / "file").touch()
+    if home == "HOME cannot be":
+        bare["HOME"] = str(tmp_path / "file" / "home")
+    if home == "HOME is read-only":
+        bare["HOME"] = str(tmp_path / "home")
+        (tmp_path / "home").mkdir()
+        read_only(tmp_path / "home")
+    run_id = nbtools("launch", project.scripts / "toy.py", "--gpus", "none", env=bare, code=0).stdout.strip()
+    assert nbtools("wait", run_id, env=bare, code=0).stdout == f"{run_id} SUCCEEDED\n"
+    shown = json.loads(nbtools("show", run_id, "--json", env=bare, code=0).stdout)
+    assert shown["metrics"] == {"train/loss": 1.5}
+    nbtools("new", "mlm_pretraining", "tiny", env=bare, code=0)
+    nbtools("plot", run_id, "-o", project.root / "curves.png", env=bare, code=0)
+    nbtools("doctor", env=bare, code=0)
+    assert home != "HOME is read-only" or list((tmp_path / "home").iterdir()) == []
