@@ -101,7 +101,7 @@ def batch(config: TrainConfig, world_size: int) -> tuple[int, str]:
     accumulation = config.gradient_accumulation_steps
     accumulated = f" × {accumulation} accumulated" if accumulation > 1 else ""
     product = f"{config.batch_size}{accumulated} × {plural(world_size, 'process')}"
-    return config.batch_size * accumulation * world_size, product
+    return config.effective_batch(world_size), product
 
 
 def epochs(counted: Schedule) -> str:

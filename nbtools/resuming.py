@@ -19,7 +19,7 @@ from nbtools.readiness import Preflight, check, run_name, with_flags
 from nbtools.recipes import RECIPES, Schedule, schedule
 from nbtools.run import Run
 from nbtools.rundir import is_run, whole
-from nbtools.script import Script, differences, parse_script, write_script
+from nbtools.script import differences, parse_script, write_script
 
 
 def resume(
@@ -58,35 +58,38 @@ def resume(
     with contextlib.ExitStack() as kept:
         for needed, _ in _lineage(parent):
             kept.enter_context(in_use(needed.files))  # or `nbtools clean` could remove what is about to be read
-        found = None if checkpoint is None else _named(parent, checkpoint)
-        found, notes = _newest(parent) if found is None else (_verified(found), [])
+        found, notes = _newest(parent) if checkpoint is None else (_verified(_named(parent, checkpoint)), [])
         settings = _settings(parent, nproc_per_node, gpus, max_restarts)
-        before = _known_config(parent)
-        after = before if before is None or not changes else changed(parent, changes)
-        forked: Path | None = None
-        if changes and after is not None and after != before:
-            forked, more = _forked(parent, found, after, changes, settings)
-            notes += more
+        forked, more = _forked(parent, found, changes or {}, settings)
         try:
-            checked = check(
-                forked or _script_of(parent),
-                args=[*resuming([] if forked else _args_of(parent), found.path), *args],
-                **settings,
-            )
-            record, more = _changes(parent, found, before, checked)
-            for note in notes + more:
-                warnings.warn(note, stacklevel=2)
-            origin = {"run": parent.id, "checkpoint": found.name, "step": found.step}
-            return start(
-                checked if forked else replace(checked, name=run_name(parent.name)),  # the copy is called script.py
-                runs=parent.dir.parent,
-                script=str(forked or parent.info.get("script")),
-                resumed_from={**origin, "changes": record} if record else origin,
-            )
+            return _started(parent, found, forked, args, settings, notes + more)
         except BaseException:
             if forked is not None:
                 forked.unlink(missing_ok=True)
             raise
+
+
+def _started(
+    parent: Run,
+    found: Checkpoint,
+    forked: Path | None,
+    args: Sequence[str],
+    settings: Mapping[str, Any],
+    notes: Sequence[str],
+) -> Run:
+    """Start the new run, of the script of a fork or of the old one, and tell what the user should know."""
+    own = resuming([] if forked else _args_of(parent), found.path)
+    checked = check(forked or _script_of(parent), args=[*own, *args], **settings)
+    changes, more = _changes(parent, found, _known_config(parent), checked)
+    for note in [*notes, *more]:
+        warnings.warn(note, stacklevel=3)
+    origin = {"run": parent.id, "checkpoint": found.name, "step": found.step}
+    return start(
+        checked if forked else replace(checked, name=run_name(parent.name)),  # the copy is called script.py
+        runs=parent.dir.parent,
+        script=str(forked or parent.info.get("script")),
+        resumed_from={**origin, "changes": changes} if changes else origin,
+    )
 
 
 def config_of(run: Run) -> TrainConfig:
@@ -303,22 +306,23 @@ def _script_of(parent: Run) -> Path:
 
 
 def _forked(
-    parent: Run, found: Checkpoint, after: TrainConfig, changes: Mapping[str, object], settings: Mapping[str, Any]
-) -> tuple[Path, list[str]]:
-    """Write the script of a fork; return its path and what the user should know."""
+    parent: Run, found: Checkpoint, changes: Mapping[str, object], settings: Mapping[str, Any]
+) -> tuple[Path | None, list[str]]:
+    """Write the script of a fork, if any value differs; return its path and what the user should know."""
+    before = config_of(parent) if changes else None
+    if before is None or (after := changed(parent, changes)) == before:
+        return None, []
     try:
-        plain: Script = parse_script(parent.files.script)
+        plain = parse_script(parent.files.script)
     except ScriptError as error:
         raise LaunchError(
             f"{error}. So no script can be written for other values: give them as flags (args=['--learning-rate', "
             "'1e-4'], or after --)"
         ) from None
     kept = {name: value for name, value in settings.items() if value is not None and name != "omp_num_threads"}
-    launch = plain.launch.replace(**kept)
-    project = find_project(parent.dir)
-    notes: list[str] = []
+    launch, project, notes = plain.launch.replace(**kept), find_project(parent.dir), []
     if "max_steps" in changes and "epochs" not in changes:
-        plan = _plan(parent, config_of(parent), after, launch.nproc_per_node, project)
+        plan = _plan(parent, before, after, launch.nproc_per_node, project)
         epochs = _epochs_for_max_steps(found, after, plan)
         if epochs > after.epochs:
             notes = [f"epochs {after.epochs} -> {epochs}: max_steps={after.max_steps} needs as many"]

@@ -188,11 +188,10 @@ class Run:
         recorded = whole((self._read_once(self.files.finished) or {}).get("step"))
         if recorded is not None:
             return recorded
-        if self._last_step is not None:
-            return self._last_step
-        has_ended = self._read_once(self.files.exit) is not None  # so no row will follow, and one reading is enough
-        last = max(self.own_history.last_step or 0, *(beat.step for beat in self.ranks), 0)
-        self._last_step = last if has_ended else None
+        if (last := self._last_step) is None:
+            has_ended = self._read_once(self.files.exit) is not None  # so no row will follow: one reading is enough
+            last = max(self.own_history.last_step or 0, *(beat.step for beat in self.ranks), 0)
+            self._last_step = last if has_ended else None
         return last
 
     @property

@@ -118,14 +118,7 @@ def error_file(path: Path, inside: Path | None = None) -> tuple[str | None, str 
             return _first_line(content), None
         traceback = content.get("extraInfo", {}).get("py_callstack")
         return _first_line(str(content["message"])), traceback if isinstance(traceback, str) else None
-    except (
-        OSError,
-        ValueError,
-        KeyError,
-        TypeError,
-        AttributeError,
-        RuntimeError,
-    ):  # nested too deep, links in a circle
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, RuntimeError):  # RuntimeError: nested too deep
         return None, None
 
 

@@ -223,7 +223,10 @@ def test_a_checkpoint_that_is_not_there_or_not_of_this_run_is_refused(parent: Ru
     (parent.files.checkpoint(4) / "manifest.json").unlink()
     with pytest.raises(CheckpointError, match=r"manifest\.json: is missing"):
         resume(parent, 4)
-    assert "has no checkpoint 'step-7'" in nbtools("resume", parent.id, "--checkpoint", "step-7", code=2).stderr
+    assert (
+        "has no checkpoint 'step-7'; it has step-000002, step-000006"
+        in nbtools("resume", parent.id, "--checkpoint", "step-7", code=2).stderr
+    )
     assert shown() == before
 
 

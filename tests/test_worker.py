@@ -1,6 +1,7 @@
 """What loops call: learning rate, accumulation without traffic, signals as flags, heartbeats, the end of the agent."""
 
 import contextlib
+import ipaddress
 import json
 import os
 import shutil
@@ -12,6 +13,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 import torch
 import torch.distributed as dist
@@ -23,7 +25,7 @@ from nbtools.devices import Device
 from nbtools.errors import LaunchError
 from nbtools.project import Project
 from nbtools.rundir import RunDir, read_json
-from nbtools.training.process import Heartbeat, StopRequest, choose_device
+from nbtools.training.process import Heartbeat, StopRequest, choose_device, stay_on_this_machine
 from nbtools.training.step import accumulating, adamw, autocast, learning_rate, update
 
 # --- pieces of a step -----------------------------------------------------------------------------
@@ -302,3 +304,129 @@ def test_ranks_share_values_errors_and_the_decision_to_stop(project: Project) ->
     assert json.loads(files.finished.read_text())["why"] == "stopped"
     assert not files.launch.exists()  # the launcher's files are the launcher's
     assert not files.process.exists()
+
+
+PATIENT = """
+import time
+import torch
+from nbtools.config import TrainConfig
+from nbtools.training import worker
+from nbtools.training.flags import Flags
+
+worker._SECONDS_PER_MINUTE = 20
+
+def train(worker, config):
+    model = worker.wrap(torch.nn.Linear(2, 2))
+    model(torch.ones(1, 2)).sum().backward()
+    worker.progress.step = 1
+    worker.save(slowly, {}, {})
+    assert worker.sum([1.0]) == [2.0]
+
+def slowly(folder):
+    time.sleep(26)
+    (folder / "weights").write_text("x")
+
+worker.run(train, Flags(TrainConfig(collective_timeout_min=1)))
+"""
+
+
+@pytest.mark.slow
+def test_ranks_wait_for_a_slow_save_and_listen_where_only_this_machine_reaches_them(project: Project) -> None:
+    files = RunDir.create(project.runs, "patient")
+    script = project.scripts / "patient.py"
+    script.write_text(PATIENT)
+    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2", str(script)]
+    environment = {**os.environ, "NBTOOLS_RUN_DIR": str(files.path), "OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": ""}
+    environment.pop("GLOO_SOCKET_IFNAME", None)
+    with subprocess.Popen(command, env=environment, stderr=subprocess.PIPE, text=True) as torchrun:
+        deadline = time.monotonic() + 120
+        while beat(files, 1).get("phase") != "checkpoint" and time.monotonic() < deadline:
+            time.sleep(0.05)
+        listening = [
+            connection.laddr.ip
+            for rank in (0, 1)
+            for connection in psutil.Process(beat(files, rank)["pid"]).net_connections("inet")
+            if connection.status == psutil.CONN_LISTEN
+        ]
+        _, err = torchrun.communicate(timeout=120)
+    assert torchrun.returncode == 0, err
+    assert len(listening) >= 2  # gloo: each rank listens for its peers; torchrun's own store is the agent's
+    assert all(ipaddress.ip_address(ip).is_loopback for ip in listening)
+    assert json.loads(files.finished.read_text())["why"] == "completed"
+
+
+@pytest.mark.parametrize(
+    ("chosen", "local_world_size", "expected"), [(None, "2", "lo"), ("eth7", "2", "eth7"), (None, "1", None)]
+)
+def test_gloo_stays_on_this_machine_if_all_ranks_do_and_nobody_said_otherwise(
+    monkeypatch: pytest.MonkeyPatch, chosen: str | None, local_world_size: str, expected: str | None
+) -> None:
+    monkeypatch.setenv("GLOO_SOCKET_IFNAME", chosen or "")
+    if chosen is None:
+        monkeypatch.delenv("GLOO_SOCKET_IFNAME")
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    monkeypatch.setenv("LOCAL_WORLD_SIZE", local_world_size)
+    stay_on_this_machine()
+    found = os.environ.get("GLOO_SOCKET_IFNAME")
+    assert found == (devices.loopback() if expected == "lo" else expected)
+
+
+LOADER = """
+import os, sys, time
+import torch
+from torch.utils.data import DataLoader, Dataset
+from nbtools.training.process import loader_worker_init
+
+class Samples(Dataset):
+    def __len__(self):
+        return 10**6
+    def __getitem__(self, index):
+        return os.getpid()
+
+os.setpgrp()
+batches = iter(DataLoader(Samples(), None, num_workers=1, worker_init_fn=loader_worker_init()))
+print("ready", flush=True)
+print(next(batches), flush=True)
+for line in sys.stdin:
+    for _ in range(100):
+        worker = next(batches)
+    print(worker, flush=True)
+    if line == "fail\\n":
+        raise ValueError("with the iterator in the traceback")
+"""
+
+
+@pytest.mark.parametrize("end", ["fail", "end", "kill"])
+def test_loader_workers_outlive_signals_to_their_group_but_never_their_rank(end: str) -> None:
+    rank = subprocess.Popen(
+        [sys.executable, "-c", LOADER],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        text=True,
+    )
+    assert rank.stdin is not None
+    assert rank.stdout is not None
+    try:
+        assert rank.stdout.readline() == "ready\n"
+        worker = int(rank.stdout.readline())
+        assert worker != rank.pid
+        for number in (signal.SIGTERM, signal.SIGINT, signal.SIGTERM):
+            os.kill(worker, number)
+        rank.stdin.write("go on\n")
+        rank.stdin.flush()
+        assert int(rank.stdout.readline()) == worker  # the same one: a new one would have another pid
+        if end == "kill":
+            rank.kill()
+        elif end == "fail":
+            rank.stdin.write("fail\n")
+        rank.stdin.close()
+        assert rank.wait(timeout=60) == {"fail": 1, "end": 0, "kill": -9}[end]
+        deadline = time.monotonic() + 60
+        while is_running(worker) and time.monotonic() < deadline:
+            time.sleep(0.02)
+        assert not is_running(worker)
+    finally:
+        rank.kill()
+        rank.stdout.close()
+        rank.wait()

@@ -32,7 +32,7 @@ from transformers import AutoTokenizer, PreTrainedTokenizerBase, PreTrainedToken
 from nbtools import corpus
 from nbtools.errors import ConfigError, DataError
 from nbtools.recipes import SPECIAL_TOKENS
-from nbtools.training.process import stay_with_rank
+from nbtools.training.process import loader_worker_init
 
 IGNORED = -100
 """Label of a position that counts neither in the loss nor in the accuracy (torch's own default)."""
@@ -257,7 +257,7 @@ def load(dataset: Dataset[Any], order: SampleOrder, num_workers: int = 0, *, pin
         batch_size=None,  # the dataset builds whole batches
         num_workers=num_workers,
         pin_memory=pin_memory,
-        worker_init_fn=stay_with_rank,
+        worker_init_fn=loader_worker_init() if num_workers else None,
         generator=torch.Generator().manual_seed(0),  # or each iterator would take a number from the model's stream
     )
     return iter(loader)

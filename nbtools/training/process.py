@@ -1,8 +1,10 @@
 """This process and the run directory: signals, the agent's death, the heartbeat, and a run that was started by hand."""
 
+import atexit
 import contextlib
 import ctypes
 import faulthandler
+import functools
 import hashlib
 import io
 import multiprocessing
@@ -15,6 +17,7 @@ import sys
 import threading
 import time
 import traceback
+from collections.abc import Callable
 from pathlib import Path
 from types import FrameType
 from typing import Any, NamedTuple, Self, TextIO
@@ -58,19 +61,30 @@ def die_with_agent() -> None:
         raise SystemExit("torchrun's agent is gone")
 
 
-def stay_with_rank(worker_id: int) -> None:
-    """Let a DataLoader worker (this process) end with its rank, neither earlier nor later: a `worker_init_fn`.
+def loader_worker_init() -> Callable[[int], None]:
+    """Return a `worker_init_fn` that lets DataLoader workers end with this rank, neither earlier nor later.
 
-    torchrun signals the process group of a rank, and a terminal that of the whole job. A rank goes on to the end of
-    its step and a checkpoint, and for that it needs its workers. torch's own way notices a rank's death in 5 s.
+    torchrun signals the whole process group of a rank, as a terminal and Slurm do. A rank goes on to the end of its
+    step and a checkpoint, and for that it needs its workers.
     """
-    for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, signal.SIG_IGN)
+    is_leaving = multiprocessing.RawValue("b", 0)
+    # Runs before multiprocessing's own, which sends SIGTERM to the children that are left, and waits for them.
+    atexit.register(setattr, is_leaving, "value", 1)
+    return functools.partial(_stay_with_rank, is_leaving)
+
+
+def _stay_with_rank(is_leaving: Any, worker_id: int) -> None:
+    def obey(number: int, frame: FrameType | None) -> None:
+        if is_leaving.value:
+            os._exit(0)
+
+    signal.signal(signal.SIGTERM, obey)
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
     if sys.platform == "linux":
-        _die_with_parent()
+        _die_with_parent()  # torch's own way notices in 5 s
     rank = multiprocessing.parent_process()
     if rank is not None and not rank.is_alive():  # it died before we asked
-        raise SystemExit("the rank of this DataLoader worker is gone")
+        os._exit(1)
 
 
 def _die_with_parent() -> None:
