@@ -1,5 +1,7 @@
 """The runs of a project, and how a notebook shows them."""
 
+import contextlib
+import hashlib
 from pathlib import Path
 
 from nbtools.errors import FormatError
@@ -29,3 +31,14 @@ def runs(project: Project | str | Path | None = None) -> RunList:
     """
     found = project if isinstance(project, Project) else find_project(project)
     return RunList(Run(path) for path in run_folders(found.runs))
+
+
+def active_run(script: Path, project: Project) -> Run | None:
+    """Return the run of a script as it is now, if one is active: a second click must not train it twice."""
+    wanted = hashlib.sha256(script.read_bytes()).hexdigest()
+    for run in runs(project):
+        with contextlib.suppress(FormatError):  # of a newer nbtools, which this one cannot judge
+            same = run.info.get("script_sha256") == wanted and not run.info.get("args")
+            if same and not run.state.is_final:
+                return run
+    return None

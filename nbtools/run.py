@@ -16,7 +16,7 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any, Self
 
-from nbtools import processes, stopping, tickets
+from nbtools import stopping, tickets
 from nbtools.checkpoints import Checkpoint, best_of, checkpoints_in, newest_verified, origin_in_words
 from nbtools.errors import RunFailed, RunNotFoundError
 from nbtools.failure import Failure
@@ -163,8 +163,7 @@ class Run:
         """The ranks that are stuck, or that the others wait for; none unless it is RUNNING."""
         every = [self.own_history[name] for name in self.own_history]
         usual_step_s = max(every, key=len).seconds_per_step if every else None
-        is_running = self.state is RunState.RUNNING
-        return laggards(self.ranks, time.time(), usual_step_s) if is_running else []
+        return laggards(self.ranks, time.time(), usual_step_s) if self.state is RunState.RUNNING else []
 
     @property
     def waiting_for(self) -> str:
@@ -292,9 +291,6 @@ class Run:
         Raises:
             NbtoolsError: the run lives on another machine.
         """
-        if timeout_s is None:
-            granted = finite(_part(self.info, "launch").get("shutdown_timeout_s"))
-            timeout_s = (60 if granted is None else granted) + processes.STOP_GRACE_S + 5
         return stopping.stop(self, timeout_s)
 
     def stacks(self) -> list[RankStacks]:

@@ -2,10 +2,11 @@
 
 import time
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from nbtools import processes
 from nbtools.devices import Device, devices
+from nbtools.rundir import finite
 from nbtools.state import RunState
 
 if TYPE_CHECKING:
@@ -15,12 +16,17 @@ _GPU_WAIT_S = 2.0
 _POLL_S = 0.1
 
 
-def stop(run: "Run", timeout_s: float) -> str:
+def stop(run: "Run", timeout_s: float | None = None) -> str:
     """Stop a run and say what was seen. Arguments and errors are those of `Run.stop`."""
+    launch = run.info.get("launch")
+    settings = launch if isinstance(launch, dict) else {}
+    if timeout_s is None:
+        granted = finite(settings.get("shutdown_timeout_s"))
+        timeout_s = (60 if granted is None else granted) + processes.STOP_GRACE_S + 5
     before, known = run.state, {checkpoint.step for checkpoint in run.checkpoints}
     if before.is_final and before is not RunState.LOST and not _left_behind(run):
         return f"{run.id} had already ended: {before} at step {run.step}"
-    used = _gpus_of(run.info)
+    used = _chosen(settings.get("gpus"))
     ending = processes.stop(run.files, lambda: run.state.is_final, timeout_s)
     state, saved = run.state, run.checkpoints
     if state is RunState.STOPPED and not run.files.log.exists() and not ending.left:
@@ -58,11 +64,9 @@ def released(before: Sequence[Device], wait_s: float = _GPU_WAIT_S) -> list[str]
     return []
 
 
-def _gpus_of(info: dict[str, Any]) -> list[Device]:
+def _chosen(gpus: object) -> list[Device]:
     """The GPUs that a run was launched on, as they are now; none without NVML."""
-    launch = info.get("launch")
-    chosen = launch.get("gpus") if isinstance(launch, dict) else None
-    return [device for device in devices() if device.index in chosen] if isinstance(chosen, list) and chosen else []
+    return [device for device in devices() if device.index in gpus] if isinstance(gpus, list) and gpus else []
 
 
 def _is_free(before: Device, after: Device) -> bool:

@@ -224,7 +224,9 @@ def num_code_lines(path: Path) -> int:
 
 
 def test_the_stem_stays_within_its_budget() -> None:
-    assert sum(num_code_lines(path) for path in STEM) <= 4050  # "about 4,000": a new file replaces one
+    # 4,000 for config, script, launch and what a run shows; 2,000 for its whole life: the queue, restarts, causes of
+    # failures, stacks, forks, preflight, clearing up. From here on a new file replaces one.
+    assert sum(num_code_lines(path) for path in STEM) <= 6050
 
 
 def test_no_module_outgrows_a_screenful_of_concerns() -> None:

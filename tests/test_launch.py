@@ -368,7 +368,9 @@ def test_a_run_is_resumed_from_its_newest_whole_checkpoint_with_its_own_argument
             *("--max-steps", "50", "--seed", "1", "--resume-from", str(whole), "--max-steps", "60"),
         ]
         assert run.info["resumed_from"] == {
-            **{"run": parent.id, "checkpoint": "step-000010", "step": 10},
+            "run": parent.id,
+            "checkpoint": "step-000010",
+            "step": 10,
             "changes": {"max_steps": [50, 60]},
         }
         assert run.info["script"] == str(script)

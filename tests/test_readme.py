@@ -24,7 +24,8 @@ COMMANDS: dict[str, argparse.ArgumentParser] = next(
 
 
 def blocks(text: str, language: str) -> list[str]:
-    return re.findall(rf"^```{language}\n(.*?)^```$", text, flags=re.MULTILINE | re.DOTALL)
+    fenced = re.findall(r"^```(\w*)\n(.*?)^```$", text, flags=re.MULTILINE | re.DOTALL)
+    return [body for found, body in fenced if found == language]
 
 
 def prose(text: str) -> str:

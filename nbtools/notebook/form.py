@@ -1,6 +1,5 @@
 """The form: a config as rows that say in place what is wrong, and the buttons that lead to a script and a run."""
 
-import contextlib
 import functools
 import threading
 import warnings
@@ -11,12 +10,12 @@ from typing import Any
 
 from nbtools.config import Launch, TrainConfig, errors_by_field
 from nbtools.devices import devices
-from nbtools.errors import ConfigError, FormatError, HandEditedError, LaunchError, NbtoolsError
+from nbtools.errors import ConfigError, HandEditedError, LaunchError, NbtoolsError
 from nbtools.launch import launch as launch_script
-from nbtools.listing import runs
+from nbtools.listing import active_run
 from nbtools.notebook.fields import mark
 from nbtools.notebook.layout import FormLayout
-from nbtools.notebook.overwrite import KnownScripts, OverwriteQuestion, differs, digest, in_words, shown, state_in_words
+from nbtools.notebook.overwrite import KnownScripts, OverwriteQuestion, differs, in_words, shown, state_in_words
 from nbtools.notebook.summary import Summary
 from nbtools.project import check_name, find_project
 from nbtools.readiness import command_line
@@ -152,7 +151,7 @@ class ConfigForm:
         with self._lock:
             path = self._project.script(self.name)
             self.write()
-            self._run = self._active_run(path) or launch_script(path)
+            self._run = active_run(path, self._project) or launch_script(path)
             return self._run
 
     def load(self, path: str | Path | None = None) -> None:
@@ -385,16 +384,6 @@ class ConfigForm:
                 self._panel.close()
             self._panel = LivePlot(run)
             self._view.panel.children = (self._panel.widget,)
-
-    def _active_run(self, path: Path) -> Run | None:
-        """Return the active run of this very script, so that Run All after a click does not train twice."""
-        wanted = digest(path)
-        for run in runs(self._project):
-            with contextlib.suppress(FormatError):  # of a newer nbtools, which this one cannot judge
-                same = run.info.get("script_sha256") == wanted and not run.info.get("args")
-                if same and not run.state.is_final:
-                    return run
-        return None
 
 
 def _plural(count: int, noun: str) -> str:

@@ -4,8 +4,8 @@
 
 The same two-rank program under `nbtools.launch` and under plain `torchrun --standalone`, one after the other. Goals:
 from a stop to "no process left" at most 2 s when ranks cooperate and `shutdown_timeout` + 2 s when they do not; a
-killed rank seen within 5 s; the panel drawn in a fresh kernel within 2 s of its imports; supervisor at most 25 MB and 0.5 % of
-a core.
+killed rank seen within 5 s; the panel drawn in a fresh kernel within 2 s of its imports; supervisor at most 25 MB and
+0.5 % of a core.
 """
 
 import contextlib

@@ -222,6 +222,28 @@ def test_a_failed_run_shows_first_what_matters(notebook: Any, record: Any) -> No
     assert notebook.mistakes == []
 
 
+def test_changes_are_checked_in_place_before_a_fork(notebook: Any, record: Any) -> None:
+    parent, now = record("mlm_tiny"), time.time()
+    parent.train(5, 600, now - 2500)
+    parent.end()
+    origin = {"run": parent.files.id, "checkpoint": "step-000400", "step": 400}
+    run = record("mlm_tiny_2", resumed_from={**origin, "changes": {"learning_rate": [0.003, 0.0001]}})
+    run.train(405, 800, now - 1200)
+    run.end()
+    panel = show(notebook, "fork.ipynb", run.files)
+    panel.get_by_text(f"forked from {parent.files.id} at step 400: learning_rate 0.003 -> 0.0001").wait_for()
+    typed, resume = panel.get_by_placeholder("learning_rate=1e-4"), panel.get_by_role("button", name="Resume")
+    typed.fill("learning_rate=1e-4 num_heads=2")
+    panel.get_by_text("are of a model with num_heads=4").wait_for()
+    assert resume.is_disabled()
+    notebook.shoot("fork-refused", panel)
+    typed.fill("learning_rate=1e-4 batch_size=16")
+    panel.get_by_text("Resume writes a new script: batch_size 32 -> 16, learning_rate 0.001 -> 0.0001").wait_for()
+    resume.and_(panel.locator(":enabled")).wait_for()
+    notebook.shoot("fork", panel)
+    assert notebook.mistakes == []
+
+
 # --- text that would rather be something else ---
 
 HOSTILE = "<img src=x onerror=window.__pwned=1>\"'><script>window.__pwned=2</script>$\\frac{1}{0}$"
