@@ -36,7 +36,7 @@ from nbtools.processes import kinds_of, members, ranks_among
 from nbtools.project import Project
 from nbtools.recipes import MLMPretrainingConfig
 from nbtools.run import Run, RunState
-from nbtools.rundir import RunDir, read_json
+from nbtools.rundir import RunDir, read_json, run_folders
 from nbtools.script import write_script
 from nbtools.training import checkpoint, data, mlm_pretraining
 from nbtools.training.data import Masking
@@ -449,7 +449,7 @@ def eventually(condition: Callable[[], object], within_s: float = 180) -> None:
 
 
 def newest_run(project: Project) -> Run:
-    return Run(max(folder for folder in project.runs.iterdir() if not folder.name.startswith(".")))
+    return Run(run_folders(project.runs)[0])
 
 
 def test_plain_python_writes_the_whole_run_directory(
@@ -501,7 +501,7 @@ def wait_for_step(project: Project, step: int, num_runs: int = 1, timeout_s: flo
     """Wait until the newest of so many runs has done so many steps."""
     deadline = time.monotonic() + timeout_s
     while time.monotonic() < deadline:
-        if sum(not folder.name.startswith(".") for folder in project.runs.iterdir()) >= num_runs:
+        if len(run_folders(project.runs)) >= num_runs:  # not those that are just being made
             run = newest_run(project)
             if (run.own_history.last_step or 0) >= step:
                 return run
