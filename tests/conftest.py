@@ -2,6 +2,7 @@
 
 import functools
 import os
+import signal
 import subprocess
 import sys
 import threading
@@ -18,6 +19,10 @@ from nbtools.processes import members, sweep
 from nbtools.project import Project
 from nbtools.run import Run
 from nbtools.rundir import RunDir, acquire_lock, write_json
+
+# In the background of a shell without job control SIGINT is ignored, and children would inherit that.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 NO_SKIP = bool(os.environ.get("NBTOOLS_NO_SKIP"))
 

@@ -354,6 +354,7 @@ STAND_IN_FOR_TORCH = {
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(900)
 def test_of_fifty_starts_of_one_run_at_once_one_wins_and_the_others_say_why(project: Project) -> None:
     for _ in range(2):
         run = RunDir.create(project.runs, "contested")
@@ -480,12 +481,12 @@ def test_a_clock_that_is_set_meanwhile_changes_no_duration_and_ends_no_run(
     began = time.monotonic()
     while not run.state.is_final:
         look_at(run)
-        assert time.monotonic() - began < 120
+        assert time.monotonic() - began < 250
         time.sleep(0.1)
     assert run.state is RunState.SUCCEEDED
     assert run.step == 40
     ended = read_json(run.files.exit) or {}
-    assert 1.5 < ended["duration_s"] < 120
+    assert 1.5 < ended["duration_s"] < 600
     assert abs(ended["time"] - time.time() - jump_s) < 600, "the clock did jump"
     look_at(run)
 
@@ -650,6 +651,7 @@ def by_hand(script: Path, *args: str | Path) -> subprocess.CompletedProcess[str]
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(900)
 def test_a_training_is_not_resumed_from_a_pickle(tiny_script: Path, project: Project, tmp_path: Path) -> None:
     assert by_hand(tiny_script).returncode == 0
     whole = Run.latest().files.checkpoint(1)
