@@ -598,6 +598,7 @@ def loader_workers(run: Run) -> list[psutil.Process]:
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(600)
 @pytest.mark.parametrize("fault", ["killed", "raises"])
 def test_a_loader_worker_that_dies_ends_all_ranks_and_every_other_worker(texts: Project, fault: str) -> None:
     config = tiny(num_workers=1, batch_size=4, max_steps=1_000_000, epochs=1_000_000, eval_every=1_000_000)
@@ -617,6 +618,7 @@ def test_a_loader_worker_that_dies_ends_all_ranks_and_every_other_worker(texts: 
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(600)
 def test_a_stop_counts_the_loader_workers_that_ended_with_their_ranks(texts: Project) -> None:
     config = tiny(num_workers=1, batch_size=4, max_steps=1_000_000, epochs=1_000_000, eval_every=1_000_000)
     run = launch(write_script(config, "mlm_tiny", Launch(nproc_per_node=2, gpus=()), project=texts))

@@ -356,6 +356,7 @@ def training(supervised: Start, project: Project, monkeypatch: pytest.MonkeyPatc
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(600)
 def test_a_rank_held_in_a_collective_is_named_and_shown_and_the_run_fails_in_time(training: Run) -> None:
     ranks = ranks_among(members(training.files))
     eventually(lambda: training.ranks[1].phase == "backward")
@@ -376,6 +377,7 @@ def test_a_rank_held_in_a_collective_is_named_and_shown_and_the_run_fails_in_tim
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(600)
 def test_stacks_do_a_training_no_harm_and_show_where_it_hangs(training: Run) -> None:
     for _ in range(5):
         assert [item.has_stacks for item in training.stacks()] == [True, True]

@@ -331,6 +331,7 @@ worker.run(train, Flags(TrainConfig(collective_timeout_min=1)))
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(600)
 def test_ranks_wait_for_a_slow_save_and_listen_where_only_this_machine_reaches_them(project: Project) -> None:
     files = RunDir.create(project.runs, "patient")
     script = project.scripts / "patient.py"
