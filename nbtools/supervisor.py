@@ -118,6 +118,7 @@ class Supervisor:
         ticket, after = self.plan.get("ticket"), self.plan.get("after")
         while not self.was_asked:
             is_our_turn = not (isinstance(ticket, str) and tickets.ahead(Path(ticket)))
+            self._keep_ticket()
             if is_our_turn and not (isinstance(after, str) and goes_on(RunDir(after))):
                 return
             self.was_asked = _asks_to_stop(self.signals.wait(_LOOK_EVERY_S))
@@ -131,6 +132,13 @@ class Supervisor:
         if failure is not None or self.returncode == 0 or self._was_stopped():
             return failure
         return first_failure(self.run, self._code, self.host, since=self._log_start)
+
+    def _keep_ticket(self) -> None:
+        """Touch the ticket: machines clear away what lies in /tmp untouched for days."""
+        ticket = self.plan.get("ticket")
+        if isinstance(ticket, str):
+            with contextlib.suppress(OSError):
+                os.utime(ticket)
 
     # --- starting again ---
 
@@ -303,6 +311,7 @@ class Supervisor:
     def _sample(self) -> None:
         """Append one row to system.jsonl, and choose the time of the next by what this one cost."""
         began = time.process_time()
+        self._keep_ticket()
         num_processes = rss = 0
         for process in psutil.Process().children(recursive=True):
             with contextlib.suppress(psutil.Error):

@@ -235,6 +235,18 @@ def test_after_a_run_means_when_it_has_ended_however_it_ends(supervised: Start) 
     assert began > (first.ended_at or 0)
 
 
+def test_tickets_of_living_runs_stay_fresh_for_those_who_clear_tmp_away(supervised: Start) -> None:
+    first = supervised(*AGENT, TRAINER, name="first", gpus=(0,))
+    second = supervised(*AGENT, TRAINER, name="second", gpus=(0,))
+    held = [Path(run.info["ticket"]) for run in (first, second)]
+    eventually(lambda: training(first) and second.files.process.exists())
+    for path in held:
+        os.utime(path, (0, 0))
+    eventually(lambda: all(path.stat().st_mtime > 0 for path in held))
+    second.stop()
+    first.stop()
+
+
 def test_waiting_costs_next_to_nothing(supervised: Start) -> None:
     first = supervised(*AGENT, TRAINER, name="first", gpus=(0,))
     second = supervised(*AGENT, TRAINER, name="second", gpus=(0,))
