@@ -1,13 +1,13 @@
 """The runs of a project, and how a notebook shows them."""
 
 import contextlib
-import hashlib
 from pathlib import Path
 
 from nbtools.errors import FormatError
 from nbtools.project import Project, find_project
 from nbtools.run import Run, clock, table
 from nbtools.rundir import run_folders
+from nbtools.script import digest
 
 
 class RunList(list[Run]):
@@ -35,7 +35,7 @@ def runs(project: Project | str | Path | None = None) -> RunList:
 
 def active_run(script: Path, project: Project) -> Run | None:
     """Return the run of a script as it is now, if one is active: a second click must not train it twice."""
-    wanted = hashlib.sha256(script.read_bytes()).hexdigest()
+    wanted = digest(script)
     for run in runs(project):
         with contextlib.suppress(FormatError):  # of a newer nbtools, which this one cannot judge
             same = run.info.get("script_sha256") == wanted and not run.info.get("args")

@@ -6,6 +6,7 @@ still be launched as it is.
 """
 
 import ast
+import hashlib
 import os
 import warnings
 from dataclasses import dataclass
@@ -138,6 +139,11 @@ def write_script(
         _replace(path, data)
     _seen[located(path)] = data
     return path
+
+
+def digest(path: Path) -> str:
+    """SHA-256 of a script, as `launch.json` records it."""
+    return hashlib.sha256(path.read_bytes()).hexdigest()
 
 
 def differences(a: Script | Settings, b: Script | Settings) -> list[tuple[str, Any, Any]]:

@@ -9,6 +9,7 @@ import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+import psutil
 import pytest
 
 from nbtools import tickets
@@ -251,8 +252,6 @@ def test_waiting_costs_next_to_nothing(supervised: Start) -> None:
     first = supervised(*AGENT, TRAINER, name="first", gpus=(0,))
     second = supervised(*AGENT, TRAINER, name="second", gpus=(0,))
     eventually(lambda: training(first) and second.files.process.exists())
-    import psutil
-
     assert second.process is not None
     waiting = psutil.Process(second.process.pid)
     before = sum(waiting.cpu_times()[:2])

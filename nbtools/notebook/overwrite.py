@@ -1,6 +1,5 @@
 """The script on disk beside the form: what differs, whose text it is, and the question before it is replaced."""
 
-import hashlib
 from collections.abc import Callable
 from html import escape
 from pathlib import Path
@@ -10,7 +9,7 @@ import ipywidgets as widgets
 
 from nbtools.config import Launch, TrainConfig
 from nbtools.errors import ScriptError
-from nbtools.script import differences, parse_script
+from nbtools.script import differences, digest, parse_script
 
 
 class KnownScripts:
@@ -37,11 +36,6 @@ class KnownScripts:
             return True
         theirs = path.is_symlink() or script.hand_edited or self._digests.get(path) != digest(path)
         return theirs and differs(path, config, launch) != []
-
-
-def digest(path: Path) -> str:
-    """SHA-256 of a file, as `launch.json` records it."""
-    return hashlib.sha256(path.read_bytes()).hexdigest()
 
 
 def differs(path: Path, config: TrainConfig, launch: Launch) -> list[tuple[str, Any, Any]] | None:
