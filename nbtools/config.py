@@ -234,8 +234,13 @@ class TrainConfig(Settings):
     warmup_ratio: float = setting(0.1, ge=0, le=1, unit="of all steps", help="Share of the steps spent warming up.")
     weight_decay: float = setting(0.01, ge=0, help="AdamW's decoupled weight decay (not on biases and norms).")
     gradient_clip: float = setting(1.0, ge=0, help="Largest gradient norm; 0 turns clipping off.")
-    precision: Literal["fp32", "bf16"] = setting(
-        "fp32", basic=True, help="bf16 means autocast; weights and optimizer stay fp32."
+    precision: Literal["fp32", "bf16", "fp16"] = setting(
+        "fp32",
+        basic=True,
+        help="bf16 and fp16 mean autocast, fp16 with a loss scale; weights and optimizer stay fp32.",
+    )
+    gradient_checkpointing: bool = setting(
+        False, help="Compute activations again in the backward pass: less memory, about a third more time."
     )
     seed: int = setting(0, ge=0, lt=2**32, help="Seeds weights, data order and masking.")
     deterministic: bool = setting(False, help="Use deterministic kernels only: reproducible on GPUs too, and slower.")
@@ -263,6 +268,15 @@ class TrainConfig(Settings):
         le=1_000_000,
         unit="checkpoints",
         help="How many to keep beside them for their low eval/loss, of those saved at an evaluation.",
+    )
+    save_dir: str | None = setting(
+        None, help="A folder that gets the final model, history and plot, too; the run directory always has them."
+    )
+    report_to: Literal["none", "tensorboard"] = setting(
+        "none", help="Write the metric rows as TensorBoard events into the run directory, too."
+    )
+    profile_steps: int = setting(
+        0, ge=0, le=1000, unit="steps", help="Profile so many steps, after five: a trace for Perfetto and a table."
     )
     collective_timeout_min: int = setting(
         10,

@@ -16,15 +16,17 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from nbtools import corpus, report
+from nbtools import report
 from nbtools.command import as_shell, torchrun_command
 from nbtools.config import Launch, TrainConfig
 from nbtools.devices import GLOO_INTERFACE, Device, cuda_version, devices, driver_version, loopback, num_cores
 from nbtools.errors import ConfigError, DataError, LaunchError, NotPlainError, ProjectError, ScriptError, shown
 from nbtools.project import Project, find_project, located
-from nbtools.recipes import checkpoint_bytes, schedule
+from nbtools.recipes import Source, recipe_of
 from nbtools.report import Finding
+from nbtools.schedule import schedule
 from nbtools.script import Script, parse_script
+from nbtools.sizes import checkpoint_bytes
 
 _COUNTED_BYTES = 4 * 2**20
 """What a preflight counts within a second; the samples of a larger dataset are counted by form and training."""
@@ -137,7 +139,7 @@ def check(
     cwd = project.root if path.is_relative_to(project.root) else path.parent
     config = None if plain is None else with_flags(plain, path, arguments, cwd)
     if config is not None:
-        _dataset_files(path, config, project)
+        _source_of(path, config, project)
     resolved, environment, about_machine = on_this_machine(wanted)
     about_config = [] if config is None else list(report.of_training(config, resolved.nproc_per_node))
     return Preflight(
@@ -266,29 +268,26 @@ def with_flags(plain: Script, path: Path, args: Sequence[str], cwd: Path) -> Tra
         return plain.config
 
 
-def _dataset_files(path: Path, config: TrainConfig, project: Project) -> list[Path]:
-    dataset = getattr(config, "dataset", None)
-    if not isinstance(dataset, str):
-        return []
+def _source_of(path: Path, config: TrainConfig, project: Project) -> Source:
+    """Find the files that will be read, and see that they can be."""
     try:
-        files = corpus.files_in(corpus.resolve(dataset, project.root))
+        source = recipe_of(config).source(config, project.root)
     except DataError as error:
         raise LaunchError(f"{path}: {error}") from None
-    for file in files:
+    for file in source.files:
         if not os.access(file, os.R_OK):
-            raise LaunchError(f"{path}: dataset {shown(dataset)}: {file} cannot be read; change its permissions")
-    return files
+            raise LaunchError(f"{path}: dataset {shown(source.name)}: {file} cannot be read; change its permissions")
+    return source
 
 
 def _data_findings(path: Path, config: TrainConfig, checked: Preflight) -> list[Finding]:
-    files = _dataset_files(path, config, checked.project)
+    source = _source_of(path, config, checked.project)
     try:
-        num_bytes = sum(file.stat().st_size for file in files)
         world_size, root = checked.launch.nproc_per_node, checked.project.root
         counted = schedule(config, world_size, root=root, largest_bytes=_COUNTED_BYTES)
+        return list(report.of_data(config, source, counted))
     except (DataError, OSError) as error:
         raise LaunchError(f"{path}: {error}") from None
-    return list(report.of_data(config, len(files), num_bytes, counted))
 
 
 def _torch_folder() -> Path:

@@ -7,7 +7,9 @@ from typing import Literal
 
 from nbtools.config import Launch, TrainConfig
 from nbtools.devices import Device, num_cores
-from nbtools.recipes import Schedule, checkpoint_bytes, num_checkpoints_kept, num_parameters
+from nbtools.recipes import Source
+from nbtools.schedule import Schedule
+from nbtools.sizes import checkpoint_bytes, num_checkpoints_kept, num_parameters
 from nbtools.tail import clean
 
 
@@ -145,18 +147,17 @@ def of_training(config: TrainConfig, world_size: int) -> Iterator[Finding]:
     yield ok("parameters", known)
 
 
-def of_data(config: TrainConfig, num_files: int, num_bytes: int, counted: Schedule | None) -> Iterator[Finding]:
+def of_data(config: TrainConfig, source: Source, counted: Schedule | None) -> Iterator[Finding]:
     """Say what will be trained on and for how many steps; `counted` is None where only the training will know."""
-    dataset = getattr(config, "dataset", None)
-    what = "the English text that ships with Python" if dataset is None else str(dataset)
-    files = f": {plural(num_files, 'file')}, {size(num_bytes)}" if num_files else ""
+    num_bytes = sum(file.stat().st_size for file in source.files)
+    files = f": {plural(len(source.files), 'file')}, {size(num_bytes)}" if source.files else ""
     if counted is None:
-        yield ok("dataset", f"{what}{files}; the training counts its samples")
+        yield ok("dataset", f"{source.name}{files}; the training counts its samples")
         most = f"{plural(config.epochs, 'epoch')}" + (f", at most {config.max_steps:,}" if config.max_steps else "")
         yield ok("steps", f"known once the training has read the data: {most}")
         return
     samples = f"{counted.num_train_samples:,} training and {counted.num_eval_samples:,} evaluation samples"
-    yield ok("dataset", f"{what}{files}, {samples}")
+    yield ok("dataset", f"{source.name}{files}, {samples}")
     yield ok("steps", f"{counted.total_steps:,}: {epochs(counted)}")
 
 

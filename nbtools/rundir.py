@@ -72,6 +72,8 @@ class RunDir:
         """What the supervisor itself had to say; empty if all went well."""
         self.checkpoints = self.path / "checkpoints"
         """Folder of the checkpoints."""
+        self.exhibits = self.path / "exhibits"
+        """What the training shows beside its curves: see `nbtools.exhibits` (rank 0, appended)."""
         self.finished = self.path / "finished.json"
         """`why` (completed, stopped, failed), last `step`, final `metrics` (rank 0, once)."""
         self.exit = self.path / "exit.json"

@@ -9,20 +9,9 @@ from transformers import AutoTokenizer, PreTrainedTokenizerFast
 
 from nbtools import corpus
 from nbtools.errors import ConfigError, DataError
-from nbtools.training.data import (
-    IGNORED,
-    MaskedTraining,
-    Masking,
-    SampleOrder,
-    TokenizedText,
-    epoch_order,
-    evaluation_batches,
-    load,
-    open_tokenized,
-    tokenize,
-    unigram_log_probabilities,
-    word_tokenizer,
-)
+from nbtools.training.data import IGNORED, SampleOrder, epoch_order, load
+from nbtools.training.masking import MaskedTraining, Masking, evaluation_batches, unigram_log_probabilities
+from nbtools.training.text import TokenizedText, open_tokenized, tokenize, word_tokenizer
 
 WORDS = ["zero", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine"]
 

@@ -10,20 +10,10 @@ import pytest
 from nbtools import corpus
 from nbtools.config import TrainConfig
 from nbtools.errors import ConfigError, DataError
-from nbtools.recipes import (
-    LARGEST_COUNTED_BYTES,
-    RECIPES,
-    SPECIAL_TOKENS,
-    MLMPretrainingConfig,
-    Schedule,
-    checkpoint_bytes,
-    modernbert_settings,
-    num_checkpoints_kept,
-    num_parameters,
-    recipe_named,
-    recipe_of,
-    schedule,
-)
+from nbtools.recipes import RECIPES, MLMPretrainingConfig, recipe_named, recipe_of
+from nbtools.recipes.modernbert import SPECIAL_TOKENS, modernbert_settings
+from nbtools.schedule import LARGEST_COUNTED_BYTES, Schedule, schedule
+from nbtools.sizes import checkpoint_bytes, num_checkpoints_kept, num_parameters
 
 MLM = RECIPES["mlm_pretraining"]
 GPU_PRESETS = {  # processes, total batch, layers, heads, width, epochs, learning rate
@@ -104,7 +94,7 @@ def test_every_preset_trains_on_the_built_in_text(name: str) -> None:
 def test_the_parameter_count_is_that_of_the_real_model(config: MLMPretrainingConfig, vocab_size: int | None) -> None:
     from transformers import ModernBertConfig, ModernBertForMaskedLM
 
-    settings = ModernBertConfig(**modernbert_settings(config, vocab_size))
+    settings = ModernBertConfig(**modernbert_settings(config, vocab_size or config.vocab_size))
     model = ModernBertForMaskedLM(settings)
     assert num_parameters(config, vocab_size) == sum(weights.numel() for weights in model.parameters())
     assert settings.layer_types == ["full_attention"] * config.num_layers
@@ -113,7 +103,7 @@ def test_the_parameter_count_is_that_of_the_real_model(config: MLMPretrainingCon
 
 
 def test_the_special_tokens_have_the_ids_that_the_model_is_told() -> None:
-    settings = modernbert_settings(MLMPretrainingConfig())
+    settings = modernbert_settings(MLMPretrainingConfig(), 2000)
     assert SPECIAL_TOKENS == ("[PAD]", "[CLS]", "[SEP]", "[UNK]", "[MASK]")
     assert [settings[f"{name}_token_id"] for name in ("pad", "cls", "sep")] == [0, 1, 2]
 
@@ -127,7 +117,7 @@ def test_a_checkpoint_is_as_large_as_was_said(tmp_path: Path, hidden_size: int) 
     from nbtools.training import checkpoint
 
     config = MLMPretrainingConfig(num_layers=3, num_heads=4, hidden_size=hidden_size, vocab_size=2000)
-    model = ModernBertForMaskedLM(ModernBertConfig(**modernbert_settings(config)))
+    model = ModernBertForMaskedLM(ModernBertConfig(**modernbert_settings(config, config.vocab_size)))
     optimizer = torch.optim.AdamW(model.parameters())
     tokens_BT = torch.zeros(1, 8, dtype=torch.long)
     model(input_ids=tokens_BT, labels=tokens_BT).loss.backward()

@@ -17,9 +17,10 @@ from nbtools import readiness, report
 from nbtools.devices import Device, Holder
 from nbtools.errors import LaunchError
 from nbtools.project import Project
-from nbtools.recipes import RECIPES, checkpoint_bytes, num_checkpoints_kept
+from nbtools.recipes import RECIPES
 from nbtools.report import Finding
 from nbtools.script import write_script
+from nbtools.sizes import checkpoint_bytes, num_checkpoints_kept
 
 MLM = RECIPES["mlm_pretraining"]
 

@@ -471,9 +471,9 @@ RECORDS_SAMPLES = """
 import os
 if "RANK" in os.environ:
     import json
-    from nbtools.training import data
+    from nbtools.training import masking
 
-    real = data.MaskedTraining.__getitem__
+    real = masking.MaskedTraining.__getitem__
 
     def recorded(self, key):
         path = os.path.join(os.environ["NBTOOLS_RUN_DIR"], f"samples-{os.environ['RANK']}.jsonl")
@@ -481,7 +481,7 @@ if "RANK" in os.environ:
             file.write(json.dumps([key[0], [int(sample) for sample in key[1]]]) + "\\n")
         return real(self, key)
 
-    data.MaskedTraining.__getitem__ = recorded
+    masking.MaskedTraining.__getitem__ = recorded
 """
 
 

@@ -44,8 +44,8 @@ from nbtools.script import parse_script, read_script, render, write_script
 from nbtools.state import laggards
 from nbtools.terminal import print_run, status_line
 from nbtools.training.checkpoint import load_state, load_weights
-from nbtools.training.data import pretrained_tokenizer
 from nbtools.training.mlm_pretraining import build_model
+from nbtools.training.pretrained import masking_tokenizer
 
 PACKAGE = Path(nt.__file__).parent
 PROGRAMS = Path(__file__).parent / "programs"
@@ -612,7 +612,7 @@ def test_code_that_comes_with_a_model_is_refused_at_once_and_never_asked_about(t
     with pytest.raises(ConfigError, match="custom code"):
         build_model(config, NoText())  # type: ignore[arg-type]
     with pytest.raises(ConfigError, match="custom code"):
-        pretrained_tokenizer(str(folder))
+        masking_tokenizer(str(folder))
     assert not (tmp_path / "victim").exists()
 
 

@@ -329,7 +329,7 @@ def train(worker, config):
         worker.phase("backward")
         loss.backward()
         worker.progress.step = step
-        worker.log({"train/loss": float(loss)}, 100_000)
+        worker.end_step({"train/loss": float(loss)}, 100_000)
         if worker.stop_agreed():
             break
 

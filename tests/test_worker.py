@@ -3,6 +3,7 @@
 import contextlib
 import ipaddress
 import json
+import math
 import os
 import shutil
 import signal
@@ -26,7 +27,9 @@ from nbtools.errors import LaunchError
 from nbtools.project import Project
 from nbtools.rundir import RunDir, read_json
 from nbtools.training.process import Heartbeat, StopRequest, choose_device, stay_on_this_machine
-from nbtools.training.step import accumulating, adamw, autocast, learning_rate, update
+from nbtools.training.step import Optimizer, accumulating, autocast, learning_rate
+
+CPU = torch.device("cpu")
 
 # --- pieces of a step -----------------------------------------------------------------------------
 
@@ -52,26 +55,66 @@ def test_schedules_with_no_or_nothing_but_warm_up(warmup_ratio: float) -> None:
 
 def test_only_matrices_decay() -> None:
     model = torch.nn.Sequential(torch.nn.Linear(2, 3), torch.nn.LayerNorm(3))
-    decaying, others = adamw(model, TrainConfig(weight_decay=0.3)).param_groups
+    decaying, others = Optimizer(model, TrainConfig(weight_decay=0.3), 10, CPU).adamw.param_groups
     assert [weight.shape for weight in decaying["params"]] == [(3, 2)]
     assert (decaying["weight_decay"], others["weight_decay"]) == (0.3, 0.0)
     assert len(others["params"]) == 3
 
 
 @pytest.mark.parametrize(("clip", "expected"), [(1.0, 1.0), (0.0, 5.0)])
-def test_update_clips_reports_the_norm_before_and_clears(clip: float, expected: float) -> None:
+def test_a_step_clips_reports_the_norm_before_and_clears(clip: float, expected: float) -> None:
     model = torch.nn.Linear(2, 1, bias=False)
-    model.weight.data.zero_()
-    model.weight.grad = torch.tensor([[3.0, 4.0]])
-    norm = update(model, torch.optim.SGD(model.parameters(), lr=1.0), clip)
-    assert float(norm) == pytest.approx(5)
-    assert float(model.weight.detach().norm()) == pytest.approx(expected, rel=1e-4)
+    optimizer = Optimizer(
+        model, TrainConfig(gradient_clip=clip, learning_rate=0.5, warmup_ratio=0, lr_schedule="constant"), 10, CPU
+    )
+    optimizer.backward((model.weight * torch.tensor([[3.0, 4.0]])).sum())
+    optimizer.step(1)
+    assert optimizer.metrics() == {"train/learning_rate": 0.5, "train/grad_norm": pytest.approx(5)}
+    (moments,) = optimizer.state()["optimizer"].values()
+    assert float(moments["exp_avg"].norm()) == pytest.approx(0.1 * expected, rel=1e-4)  # of the clipped gradient
     assert model.weight.grad is None
 
 
-def test_bf16_computes_in_bf16_and_keeps_weights_in_fp32() -> None:
+def test_fp16_scales_the_loss_and_leaves_out_a_step_that_overflowed() -> None:
+    model = torch.nn.Linear(2, 1, bias=False)
+    config = TrainConfig(precision="fp16", warmup_ratio=0, lr_schedule="constant")
+    optimizer = Optimizer(model, config, 10, CPU)
+    before = model.weight.detach().clone()
+
+    def step(number: int, factor: float) -> dict[str, float]:
+        optimizer.backward((model.weight * factor).sum())
+        optimizer.step(number)
+        return optimizer.metrics()
+
+    row = step(1, math.inf)
+    assert row == {"train/learning_rate": config.learning_rate, "train/loss_scale": 2.0**15}  # half of what it was
+    assert torch.equal(model.weight, before)
+    assert [int(moments["step"]) for moments in optimizer.state()["optimizer"].values()] == [0]
+    row = step(2, 1.0)
+    assert row["train/grad_norm"] == pytest.approx(math.sqrt(2)), "as if nothing had been scaled"
+    assert not torch.equal(model.weight, before)
+
+    again = Optimizer(model, config, 10, CPU)
+    again.load(optimizer.state())
+    assert again.metrics()["train/loss_scale"] == 2.0**15
+
+
+def test_fp16_takes_the_same_step_as_fp32() -> None:
+    weights = []
+    for precision in ("fp32", "fp16"):
+        torch.manual_seed(0)
+        model = torch.nn.Linear(4, 1)
+        optimizer = Optimizer(model, TrainConfig(precision=precision, warmup_ratio=0), 10, CPU)
+        for number in range(1, 4):
+            optimizer.backward(model(torch.ones(3, 4)).square().mean())
+            optimizer.step(number)
+        weights.append(model.weight.detach().clone())
+    assert torch.allclose(*weights, rtol=1e-5)
+
+
+def test_a_low_precision_is_that_of_the_computation_and_weights_stay_fp32() -> None:
     model = torch.nn.Linear(2, 2)
-    for precision, dtype in (("bf16", torch.bfloat16), ("fp32", torch.float32)):
+    for precision, dtype in (("bf16", torch.bfloat16), ("fp16", torch.float16), ("fp32", torch.float32)):
         with autocast(torch.device("cpu"), precision):
             assert model(torch.ones(2)).dtype == dtype
     assert model.weight.dtype == torch.float32

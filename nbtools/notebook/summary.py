@@ -10,7 +10,8 @@ import ipywidgets as widgets
 from nbtools import report
 from nbtools.config import Launch, TrainConfig
 from nbtools.errors import DataError
-from nbtools.recipes import Schedule, num_parameters, schedule
+from nbtools.schedule import Schedule, schedule
+from nbtools.sizes import num_parameters
 
 _PATIENCE_S = 0.05
 

@@ -2,21 +2,22 @@
 
 import sys
 from collections.abc import Mapping
+from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 import torch
 import torch.distributed as dist
 
-from nbtools.recipes import recipe_of
 from nbtools.rundir import write_json
 
 if TYPE_CHECKING:
+    from nbtools.training.plan import Plan
     from nbtools.training.worker import Worker
 
 _RULE = "=" * 60
 
 
-def describe(worker: "Worker", derived: Mapping[str, Any], dataset: str) -> None:
+def describe(worker: "Worker", plan: "Plan", derived: Mapping[str, Any]) -> None:
     """Write config.json and print the banner: what is going to run, on what (rank 0)."""
     config, world = worker.config, worker.world_size
     backend = dist.get_backend() if world > 1 else "none"
@@ -30,14 +31,21 @@ def describe(worker: "Worker", derived: Mapping[str, Any], dataset: str) -> None
         "torch": torch.__version__,
         "python": sys.version.split()[0],
     }
+    derived = {
+        **asdict(plan.schedule),
+        "world_size": world,
+        "total_steps": plan.total_steps,
+        **derived,
+    }
     content = {
-        "recipe": recipe_of(config).key,
+        "recipe": worker.recipe.key,
         "config": config.model_dump(mode="json"),
         "overridden": list(worker.flags.overridden),
-        "derived": dict(derived),
+        "derived": derived,
         "environment": environment,
     }
     write_json(worker.files.config, content)
+    source = worker.recipe.source(config, worker.project.root)
     launch = getattr(sys.modules["__main__"], "launch", None)
     asked = getattr(launch, "nproc_per_node", world)
     processes = f"process{'es' if world > 1 else ''}"
@@ -50,10 +58,11 @@ def describe(worker: "Worker", derived: Mapping[str, Any], dataset: str) -> None
         f"{processes} = {derived['effective_batch']} samples per step",
         "steps": f"{derived['total_steps']:,} ({derived['steps_per_epoch']:,} per epoch)",
         "parameters": f"{derived['num_parameters']:,}",
-        "vocabulary": f"{derived['vocab_size']:,}",
-        "dataset": f"{dataset}: {derived['num_train_samples']:,} training and "
+        "vocabulary": f"{derived['vocab_size']:,}" if "vocab_size" in derived else "",
+        "dataset": f"{source.name}: {derived['num_train_samples']:,} training and "
         f"{derived['num_eval_samples']:,} evaluation samples",
         "run": str(worker.files.path),
+        "save directory": config.save_dir or "",
         "resumed from": str(worker.flags.resume_from or ""),
         "attempt": str(worker.attempt) if worker.attempt > 1 else "",
         "changed by flags": ", ".join(worker.flags.overridden),

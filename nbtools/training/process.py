@@ -32,11 +32,20 @@ from nbtools.failure import Failure, explained
 from nbtools.project import find_project
 from nbtools.recipes import recipe_of
 from nbtools.rundir import RUN_DIR_VARIABLE, ProcessIdentity, RunDir, acquire_lock, read_json, write_json
-from nbtools.training import PARENT_PID
+from nbtools.training import PARENT_PID, checkpoint
 from nbtools.training.flags import Flags
 
 _PR_SET_PDEATHSIG = 1
 _BEAT_EVERY_S = 1.0
+
+
+def seed_everything(seed: int, rank: int, *, deterministic: bool) -> None:
+    """Seed this rank's generators: dropout differs between ranks, weights do not (DDP sends rank 0's)."""
+    checkpoint.seed(seed + 1_000_003 * rank)
+    if deterministic:
+        os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
+        torch.use_deterministic_algorithms(True)
+        torch.backends.cudnn.benchmark = False
 
 
 def is_under_torchrun() -> bool:

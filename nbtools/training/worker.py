@@ -9,7 +9,6 @@ import math
 import os
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
 from typing import Any, TypeVar
@@ -18,16 +17,24 @@ import torch
 import torch.distributed as dist
 from torch.distributed.elastic.multiprocessing.errors import record
 from torch.nn.parallel import DistributedDataParallel
+from torch.utils.data import Dataset
 
+from nbtools import exhibits
 from nbtools.checkpoints import Progress
 from nbtools.config import TrainConfig
 from nbtools.errors import NbtoolsError
+from nbtools.exhibits import Exhibit
 from nbtools.metrics import MetricWriter
 from nbtools.project import Project, find_project
+from nbtools.recipes import Recipe, recipe_of
 from nbtools.rundir import ATTEMPT_VARIABLE, RunDir, write_json
-from nbtools.training import banner, checkpoint
+from nbtools.schedule import Schedule
+from nbtools.training import banner, checkpoint, step
 from nbtools.training.checkpoint import State
+from nbtools.training.data import SampleOrder, load
 from nbtools.training.flags import Flags
+from nbtools.training.origin import Origin
+from nbtools.training.plan import Due, Plan
 from nbtools.training.process import (
     Heartbeat,
     StopRequest,
@@ -37,14 +44,15 @@ from nbtools.training.process import (
     failure_of,
     is_under_torchrun,
     script_path,
+    seed_everything,
     stay_on_this_machine,
 )
+from nbtools.training.vote import StopVote
 
 T = TypeVar("T")
 C = TypeVar("C", bound=TrainConfig)
 
 _PROGRESS_EVERY_S = 5.0
-_VOTE_EVERY_S = 0.5
 _SECONDS_PER_MINUTE = 60
 _MAIN_MAY_TAKE = timedelta(hours=24)
 
@@ -76,23 +84,6 @@ def run(train: Callable[["Worker", C], None], flags: Flags[C]) -> None:
             raise SystemExit(f"{type(error).__name__}: {error}") from None
 
 
-@dataclass(frozen=True)
-class Resumed:
-    """A checkpoint to go on from."""
-
-    state: State
-    """What all ranks share."""
-    rank_state: State
-    """What this rank alone knew; empty if there was no such rank."""
-    weights: Path
-    """Folder of the model."""
-
-    def restore_random_state(self) -> None:
-        """Go on with this rank's random numbers; a rank that is new keeps its own."""
-        if "random" in self.rank_state:
-            checkpoint.set_random_state(self.rank_state["random"])
-
-
 class Worker:
     """This process among its peers, and its part of the run directory."""
 
@@ -111,10 +102,6 @@ class Worker:
         self.stopped = False
         self._measured: tuple[int, Mapping[str, float]] = (-1, {})
         self._away_s = 0.0
-        self._stop = stop
-        self._vote: tuple[dist.Work, torch.Tensor] | None = None
-        self._voted = time.monotonic()
-        self._vote_every, self._steps_to_vote = 1, 0
         self._control: dist.ProcessGroup | None = None
         self._patient: dist.ProcessGroup | None = None
         if self.world_size > 1:
@@ -128,6 +115,7 @@ class Worker:
             self._control = dist.new_group(backend="gloo", timeout=patience)
             # While rank 0 tokenizes for hours, the others wait, and nothing is wrong.
             self._patient = dist.new_group(backend="gloo", timeout=_MAIN_MAY_TAKE)
+        self._vote = StopVote(stop, self._control)
         self.files = RunDir(self.from_main(lambda: claim_run(flags)))
         self.heartbeat = Heartbeat(self.files, self.rank, stop)
         self._writer = MetricWriter(self.files.metrics, self.attempt) if self.is_main else None
@@ -181,35 +169,14 @@ class Worker:
             dist.all_reduce(total, group=self._control)
         return [float(value) for value in total]
 
-    def stop_agreed(self) -> bool:
-        """Whether all ranks stop after this step; call it once per step, on every rank.
-
-        About twice a second a call starts a vote, which the next call counts: it has arrived by then, so nobody waits,
-        and everybody stops after the same step. The ranks agree in the vote itself on how many steps half a second is.
-        """
-        if self._control is None:
-            self.stopped = self._stop.requested
-            return self.stopped
-        self._count_vote()
-        self._steps_to_vote -= 1
-        if not self.stopped and self._steps_to_vote <= 0:
-            now = time.monotonic()
-            step_s = max(now - self._voted, 1e-6) / self._vote_every
-            self._voted = now
-            vote = torch.tensor([int(self._stop.requested), max(1, min(1000, round(_VOTE_EVERY_S / step_s)))])
-            work = dist.all_reduce(vote, op=dist.ReduceOp.MAX, group=self._control, async_op=True)
-            self._vote = None if work is None else (work, vote)
-        return self.stopped
-
-    def _count_vote(self) -> None:
-        if self._vote is not None:
-            work, vote = self._vote
-            work.wait()
-            self._vote, self.stopped = None, bool(vote[0])
-            self._vote_every = self._steps_to_vote = int(vote[1])
-
     def wrap(self, module: torch.nn.Module) -> torch.nn.Module:
-        """Move a module to this rank's device and let DDP average its gradients."""
+        """Move a module to this rank's device and let DDP average its gradients.
+
+        Raises:
+            ConfigError: it cannot compute its activations again, as gradient_checkpointing asks.
+        """
+        if self.config.gradient_checkpointing:
+            step.checkpoint_gradients(module)
         module = module.to(self.device)
         if self.world_size == 1:
             return module
@@ -221,6 +188,11 @@ class Worker:
         )
 
     # --- what the run directory shows -------------------------------------------------------------
+
+    @property
+    def recipe(self) -> Recipe:
+        """The recipe that is trained."""
+        return recipe_of(self.config)
 
     @property
     def project(self) -> Project:
@@ -254,13 +226,52 @@ class Worker:
         if self.is_main:
             print(text, flush=True)
 
-    def describe(self, derived: Mapping[str, Any], *, dataset: str) -> None:
-        """Write config.json and print the banner: what is going to run, on what."""
+    def show(self, name: str, exhibit: Exhibit) -> None:
+        """Append something to look at to the run directory (rank 0)."""
         if self.is_main:
-            banner.describe(self, derived, dataset)
+            with contextlib.suppress(OSError):  # a full disk costs no training
+                exhibits.append(self.files.exhibits, name, self.progress.step, exhibit)
 
-    def log(self, values: Mapping[str, float], total_steps: int) -> None:
-        """Append a metric row for the current step (rank 0), and now and then print it."""
+    # --- steps ------------------------------------------------------------------------------------
+
+    def plan(self, num_train_samples: int, num_eval_samples: int) -> Plan:
+        """Plan the steps that are left; call it after `origin`.
+
+        Raises:
+            DataError: there are too few samples.
+        """
+        schedule = Schedule.of(self.config, self.world_size, num_train_samples, num_eval_samples)
+        return Plan.of(self.config, schedule, self.progress, self.rank, self.world_size)
+
+    def describe(self, plan: Plan, derived: Mapping[str, Any]) -> None:
+        """Write config.json and print the banner: what is going to run, on what.
+
+        Args:
+            plan: of this training.
+            derived: `num_parameters`, `vocab_size` and whatever else the recipe found out.
+        """
+        if self.is_main:
+            banner.describe(self, plan, derived)
+
+    def batches(self, dataset: Dataset[Any], order: SampleOrder) -> Iterator[tuple[torch.Tensor, ...]]:
+        """Iterate over `dataset[epoch, indices]` in the given order, on this rank's device."""
+        on_gpu = self.device.type == "cuda"
+        loaded = load(dataset, order, self.config.num_workers, pin_memory=on_gpu)
+        while True:
+            self.phase("data")
+            yield tuple(part.to(self.device, non_blocking=True) for part in next(loaded))
+
+    def advance(self, plan: Plan) -> Due:
+        """Count an optimizer step and say what is due after it; every rank calls it once per step."""
+        return plan.advance(self.progress, stop=self.stop_agreed())
+
+    def stop_agreed(self) -> bool:
+        """Whether all ranks stop after this step; every rank calls it once per step."""
+        self.stopped = self._vote.agreed()
+        return self.stopped
+
+    def end_step(self, values: Mapping[str, float], total_steps: int) -> None:
+        """Append a metric row for the step that was counted (rank 0), if it has one, and now and then print it."""
         if not values:
             return
         broken = [name for name, value in values.items() if not math.isfinite(value)]
@@ -279,7 +290,7 @@ class Worker:
 
     # --- checkpoints and the end ------------------------------------------------------------------
 
-    def save(self, write_model: Callable[[Path], None], state: State, rank_state: State) -> None:
+    def save(self, write_model: Callable[[Path], None], state: State, rank_state: State, **best: Any) -> None:
         """Save a checkpoint of the current step; every rank calls it, rank 0 writes while the others wait.
 
         A full disk costs the checkpoint, not the training: older ones stay and a warning is printed.
@@ -288,13 +299,18 @@ class Worker:
             write_model: writes the model's files into a folder.
             state: what all ranks share: optimizer and the like.
             rank_state: what this rank alone knows; its random number generators are added.
+            best: `best_by` and `lower_is_better` of `checkpoint.save`, where not the least eval/loss is the best.
         """
+        effective_batch = self.config.effective_batch(self.world_size)
+        state = {**state, "recipe": self.recipe.key, "effective_batch": effective_batch}
         with self.aside("checkpoint"):
             rank_states = self.gather({**rank_state, "random": checkpoint.random_state()})
             # In a collective of the next step they would wait, too, but not for as long as a slow disk may take.
-            self.from_main(lambda: self._write(write_model, state, rank_states))
+            self.from_main(lambda: self._write(write_model, state, rank_states, best))
 
-    def _write(self, write_model: Callable[[Path], None], state: State, rank_states: list[State]) -> None:
+    def _write(
+        self, write_model: Callable[[Path], None], state: State, rank_states: list[State], best: Mapping[str, Any]
+    ) -> None:
         try:
             checkpoint.save(
                 self.files.checkpoints,
@@ -306,36 +322,39 @@ class Worker:
                 attempt=self.attempt,
                 keep_last=self.config.keep_last,
                 keep_best=self.config.keep_best,
+                **best,
             )
         except OSError as error:
             self.say(f"warning: no checkpoint at step {self.progress.step}: {error}; older ones are kept")
 
-    def resumed(self) -> Resumed | None:
-        """Open the checkpoint to go on from, after rank 0 verified every byte; None without `--resume-from`.
+    def origin(self) -> Origin:
+        """Open what the training starts from: the checkpoint of `--resume-from`, every byte verified, or nothing.
 
         Raises:
-            CheckpointError: it is missing, incomplete or damaged.
+            CheckpointError: it is missing, incomplete, damaged or of another recipe.
         """
         folder = self.flags.resume_from
         if folder is None:
-            return None
+            return Origin()
         opened = self.from_main(lambda: checkpoint.open_verified(folder))
         state = checkpoint.load_state(opened.path)
         self.progress = Progress(**state["progress"])
         self.metrics = dict(opened.metrics)
         known = opened.manifest.get("world_size", 0)
         rank_state = checkpoint.load_state(opened.path, f"rank-{self.rank}.pt") if self.rank < known else {}
-        effective_batch = self.world_size * self.config.batch_size * self.config.gradient_accumulation_steps
+        origin = Origin(state, rank_state, opened.path / "model")
+        origin.check_recipe(self.recipe.key, opened.path)
+        effective_batch = self.config.effective_batch(self.world_size)
         if state.get("effective_batch", effective_batch) != effective_batch:
             self.say(f"note: {effective_batch} samples per step from here on, {state['effective_batch']} until now")
         elif known != self.world_size:
             self.say(f"note: {known} processes until now, {self.world_size} from here on; the same samples per step")
-        return Resumed(state, rank_state, opened.path / "model")
+        return origin
 
     def finish(self, why: str, error: BaseException | None = None) -> None:
         """Record the end; a failed rank leaves its peers alone, torchrun ends them."""
         if error is None:
-            self._count_vote()
+            self._vote.count()
             if self._control is not None:
                 self.phase("collective")
                 dist.barrier(group=self._control)  # nobody leaves while a peer still saves
@@ -357,12 +376,3 @@ class Worker:
                 self.say(f"{why} at step {self.progress.step}")
         if error is None and self.world_size > 1:
             dist.destroy_process_group()
-
-
-def seed_everything(seed: int, rank: int, *, deterministic: bool) -> None:
-    """Seed this rank's generators: dropout differs between ranks, weights do not (DDP sends rank 0's)."""
-    checkpoint.seed(seed + 1_000_003 * rank)
-    if deterministic:
-        os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
-        torch.use_deterministic_algorithms(True)
-        torch.backends.cudnn.benchmark = False

@@ -21,11 +21,14 @@ from torch.nn.parallel import DistributedDataParallel
 from transformers import ModernBertConfig, ModernBertForMaskedLM
 
 from nbtools import recipes
-from nbtools.recipes import MLMPretrainingConfig, modernbert_settings
+from nbtools.recipes import MLMPretrainingConfig
+from nbtools.recipes.modernbert import modernbert_settings
 from nbtools.rundir import RunDir
-from nbtools.training import data, mlm_pretraining
-from nbtools.training.data import MaskedTraining, Masking, SampleOrder, TokenizedText
+from nbtools.training import mlm_pretraining
+from nbtools.training.data import SampleOrder, load
 from nbtools.training.flags import Flags
+from nbtools.training.masking import MaskedTraining, Masking
+from nbtools.training.text import TokenizedText, open_tokenized
 from nbtools.training.worker import Worker, run
 
 GOAL = 0.98
@@ -49,15 +52,15 @@ def main(rounds: int = 12) -> None:
         (Path(folder) / "runs").mkdir()
         os.environ["NBTOOLS_RUN_DIR"] = str(RunDir.create(Path(folder) / "runs", "bench").path)
         peers = Peers(rounds)
-        real_start, real_log = Worker.start_clock, Worker.log
+        real_start, real_end = Worker.start_clock, Worker.end_step
 
-        def log(worker: Worker, *arguments: object) -> None:
-            real_log(worker, *arguments)  # type: ignore[arg-type]
+        def end_step(worker: Worker, *arguments: object) -> None:
+            real_end(worker, *arguments)  # type: ignore[arg-type]
             peers.between_steps(worker, config)
 
-        Worker.log = log  # type: ignore[method-assign]
+        Worker.end_step = end_step  # type: ignore[method-assign]
         run(mlm_pretraining.train, Flags(config))
-        Worker.log, Worker.start_clock = real_log, real_start  # type: ignore[method-assign]
+        Worker.end_step, Worker.start_clock = real_end, real_start  # type: ignore[method-assign]
 
 
 class Peers:
@@ -75,7 +78,7 @@ class Peers:
             return
         if not self.steps:
             cache = worker.files.path.parent / ".cache"
-            text = data.open_tokenized(next(cache.iterdir()), config.sequence_length)
+            text = open_tokenized(next(cache.iterdir()), config.sequence_length)
             for name, sparse in (("minimal loop", True), ("minimal, whole head", False)):
                 self.steps[name] = minimal_loop(config, text, worker.rank, worker.world_size, sparse=sparse)
         if self.mark is not None:
@@ -127,7 +130,7 @@ def minimal_loop(
     scheduler = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: 1 / (1 + step))
     order = SampleOrder(len(text.train_NT), config.batch_size, rank=rank, world_size=world_size)
     masking = Masking.of(text, config.mask_probability, config.seed)
-    batches: Iterator[Batch] = data.load(MaskedTraining(text.train_NT, masking), order)
+    batches: Iterator[Batch] = load(MaskedTraining(text.train_NT, masking), order)
 
     def step() -> float:
         inputs_BT, positions_BK, labels_BK = next(batches)

@@ -1,0 +1,41 @@
+"""The training systems nbtools ships. Costs nothing to import: each one's training is named, never loaded."""
+
+from nbtools.config import TrainConfig
+from nbtools.errors import ConfigError
+from nbtools.recipes import mlm_pretraining, text_classification
+from nbtools.recipes.mlm_pretraining import MLMPretrainingConfig
+from nbtools.recipes.recipe import Preset, Recipe, Source
+from nbtools.recipes.text_classification import TextClassificationConfig
+
+__all__ = [
+    "RECIPES",
+    "MLMPretrainingConfig",
+    "Preset",
+    "Recipe",
+    "Source",
+    "TextClassificationConfig",
+    "recipe_named",
+    "recipe_of",
+]
+
+RECIPES: dict[str, Recipe] = {module.RECIPE.key: module.RECIPE for module in (mlm_pretraining, text_classification)}
+
+
+def recipe_of(config: TrainConfig) -> Recipe:
+    """Return the recipe that `config` belongs to."""
+    for recipe in RECIPES.values():
+        if type(config) is recipe.config_class:
+            return recipe
+    known = ", ".join(recipe.config_class.__name__ for recipe in RECIPES.values())
+    raise ConfigError(f"{type(config).__name__}: no recipe has this config class; use one of {known}")
+
+
+def recipe_named(key: str) -> Recipe:
+    """Return the recipe called `key`.
+
+    Raises:
+        ConfigError: there is none.
+    """
+    if key not in RECIPES:
+        raise ConfigError(f"recipe={key[:80]!r}: there is no such recipe; nbtools has {', '.join(RECIPES)}")
+    return RECIPES[key]

@@ -1,0 +1,128 @@
+"""BERT-style masked language modelling: its config, presets and sizes."""
+
+import functools
+from pathlib import Path
+from typing import Self
+
+from pydantic import model_validator
+
+from nbtools import corpus
+from nbtools.config import TrainConfig, setting
+from nbtools.recipes import modernbert
+from nbtools.recipes.recipe import Preset, Recipe, Source
+
+
+class MLMPretrainingConfig(TrainConfig):
+    """BERT-style masked language modelling, from scratch or from pretrained weights."""
+
+    dataset: str | None = setting(
+        None,
+        basic=True,
+        help="A text file or a folder of .txt files; None for the English text that ships with Python.",
+    )
+    model_name: str | None = setting(
+        None,
+        shapes=True,
+        help="A local folder or hub id to start from (`from_pretrained`); None builds a ModernBERT as given below.",
+    )
+    num_layers: int = setting(2, ge=1, le=128, basic=True, shapes=True, unit="layers", help="Transformer layers.")
+    num_heads: int = setting(4, ge=1, le=128, basic=True, shapes=True, unit="heads", help="Attention heads per layer.")
+    hidden_size: int = setting(
+        64,
+        ge=2,
+        le=16_384,
+        basic=True,
+        shapes=True,
+        unit="dimensions",
+        help="Width of the model; a multiple of 2 x num_heads.",
+    )
+    dropout: float = setting(0.0, ge=0, lt=1, help="Dropout in attention and feed-forward layers.")
+    sequence_length: int = setting(64, ge=8, le=8192, basic=True, unit="tokens", help="Tokens per sequence.")
+    vocab_size: int = setting(
+        2000,
+        ge=16,
+        le=1_000_000,
+        shapes=True,
+        unit="words",
+        help="Size of the word-level vocabulary built on the corpus.",
+    )
+    min_words: int = setting(5, ge=1, le=1_000_000, unit="words", help="Documents with fewer words are left out.")
+    mask_probability: float = setting(
+        0.15, gt=0, lt=1, help="Share of the tokens to predict: 80% [MASK], 10% random, 10% kept."
+    )
+
+    @model_validator(mode="after")
+    def _heads_divide_width(self) -> Self:
+        if self.model_name is None:
+            modernbert.check_width(self.hidden_size, self.num_heads)
+        return self
+
+
+def _num_parameters(config: MLMPretrainingConfig, vocab_size: int | None) -> int | None:
+    if config.model_name is not None:
+        return None
+    return modernbert.num_parameters(config, config.vocab_size if vocab_size is None else vocab_size)
+
+
+def _source(config: MLMPretrainingConfig, root: Path | None) -> Source:
+    if config.dataset is None:
+        return Source("the English text that ships with Python")
+    return Source(config.dataset, tuple(corpus.files_in(corpus.resolve(config.dataset, root))))
+
+
+def _count_samples(config: MLMPretrainingConfig, root: Path | None, fingerprint: object) -> tuple[int, int] | None:
+    if config.model_name is not None:
+        return None  # its tokenizer decides
+    dataset = None if config.dataset is None else str(corpus.resolve(config.dataset, root))
+    return _counted(dataset, config.min_words, config.sequence_length, fingerprint)
+
+
+@functools.lru_cache(maxsize=64)
+def _counted(dataset: str | None, min_words: int, sequence_length: int, fingerprint: object) -> tuple[int, int]:
+    """Return the numbers of training and evaluation sequences; `fingerprint` makes a changed file count anew."""
+    train, evaluation = corpus.split(corpus.read_documents(dataset, min_words))
+    return corpus.num_sequences(train, sequence_length), corpus.num_sequences(evaluation, sequence_length)
+
+
+def _gpu_preset(total_batch: int, num_gpus: int, shape: tuple[int, int, int], epochs: int, lr: float) -> Preset:
+    """A preset on `num_gpus` GPUs that share `total_batch`, of `shape` (layers, heads, width)."""
+    values = {"batch_size": total_batch // num_gpus, "epochs": epochs, "learning_rate": lr, "precision": "bf16"}
+    values |= dict(zip(("num_layers", "num_heads", "hidden_size"), shape, strict=True))
+    values |= {"sequence_length": 128, "vocab_size": 10_000}
+    return Preset(f"{num_gpus} GPU{'s' if num_gpus > 1 else ''}, total batch {total_batch}", num_gpus, values)
+
+
+RECIPE = Recipe(
+    key="mlm_pretraining",
+    title="Masked language modelling",
+    summary="Pretrain a small bidirectional encoder to fill in masked words.",
+    config_class=MLMPretrainingConfig,
+    presets={
+        "cpu_demo": Preset(
+            "Learns within a minute or two on two CPU cores; needs no download",
+            2,
+            {
+                "batch_size": 16,
+                "epochs": 20,
+                "max_steps": 600,
+                "checkpoint_epochs": False,
+                "learning_rate": 3e-3,
+                "num_layers": 2,
+                "num_heads": 4,
+                "hidden_size": 128,
+                "sequence_length": 64,
+                "vocab_size": 2000,
+            },
+            gpus=(),
+        ),
+        "h200_8gpu_fast": _gpu_preset(512, 8, (4, 4, 8), epochs=3, lr=5e-5),
+        "h200_8gpu_standard": _gpu_preset(256, 8, (6, 8, 16), epochs=5, lr=3e-5),
+        "h200_8gpu_quality": _gpu_preset(128, 8, (8, 12, 24), epochs=10, lr=2e-5),
+        "4gpu_standard": _gpu_preset(128, 4, (4, 4, 8), epochs=5, lr=3e-5),
+        "2gpu_standard": _gpu_preset(64, 2, (4, 4, 8), epochs=5, lr=3e-5),
+        "1gpu_standard": _gpu_preset(16, 1, (4, 4, 8), epochs=5, lr=3e-5),
+    },
+    num_parameters=_num_parameters,
+    source=_source,
+    count_samples=_count_samples,
+)

@@ -1,0 +1,80 @@
+"""How many samples, epochs and optimizer steps a training has: form, preflight and training all ask here."""
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Self
+
+from nbtools.config import TrainConfig
+from nbtools.errors import DataError
+from nbtools.recipes import recipe_of
+
+LARGEST_COUNTED_BYTES = 64 * 2**20
+"""`schedule` does not count datasets larger than this: a form should answer soon. The training always counts."""
+
+
+@dataclass(frozen=True)
+class Schedule:
+    """How many samples and optimizer steps a training has."""
+
+    num_train_samples: int
+    num_eval_samples: int
+    effective_batch: int
+    """Samples per optimizer step: per process x accumulated x processes."""
+    steps_per_epoch: int
+    total_steps: int
+
+    @classmethod
+    def of(cls, config: TrainConfig, world_size: int, num_train_samples: int, num_eval_samples: int) -> Self:
+        """Derive the steps from the number of samples; every training uses this very function.
+
+        Every optimizer step is a full one: what is left of an epoch is left out, and the next epoch shuffles anew.
+
+        Raises:
+            DataError: there are too few samples for one optimizer step, or none to evaluate on.
+        """
+        effective_batch = config.effective_batch(world_size)
+        if num_train_samples < effective_batch:
+            raise DataError(
+                f"{num_train_samples} training samples are too few for one step of {config.batch_size} per process x "
+                f"{config.gradient_accumulation_steps} accumulated x {world_size} processes = {effective_batch}; "
+                "lower batch_size or nproc_per_node, or give more data"
+            )
+        if num_eval_samples < 1:
+            raise DataError("no full sample is left to evaluate on; lower sequence_length or give more data")
+        steps_per_epoch = num_train_samples // effective_batch
+        total_steps = config.epochs * steps_per_epoch
+        if config.max_steps is not None:
+            total_steps = min(total_steps, config.max_steps)
+        return cls(num_train_samples, num_eval_samples, effective_batch, steps_per_epoch, total_steps)
+
+
+def schedule(
+    config: TrainConfig,
+    world_size: int,
+    *,
+    root: str | Path | None = None,
+    largest_bytes: int = LARGEST_COUNTED_BYTES,
+) -> Schedule | None:
+    """Count the samples and steps that `config` means on `world_size` processes.
+
+    Args:
+        config: any recipe's config.
+        world_size: number of processes.
+        root: what a relative dataset path starts from; the project of the working directory when None.
+        largest_bytes: datasets larger than this are not counted (seven megabytes take about a second).
+
+    Returns:
+        None where only the training will know: the tokenizer comes with a pretrained model, or the dataset is larger
+        than `largest_bytes`.
+
+    Raises:
+        DataError: the dataset is missing, malformed, or too small.
+    """
+    recipe = recipe_of(config)
+    root = None if root is None else Path(root)
+    facts = [(str(file), file.stat()) for file in recipe.source(config, root).files]
+    if sum(fact.st_size for _, fact in facts) > largest_bytes:
+        return None
+    fingerprint = tuple((name, fact.st_size, fact.st_mtime_ns) for name, fact in facts)
+    counted = recipe.count_samples(config, root, fingerprint)
+    return None if counted is None else Schedule.of(config, world_size, *counted)
