@@ -77,12 +77,18 @@ class Settings(BaseModel):
 def assigned(cls: type[Settings], texts: Iterable[str]) -> dict[str, Any]:
     """Read texts such as `learning_rate=1e-4` into values for `cls`, whose validation still has to see them.
 
-    Text fields take what follows the `=` as it is, others take it as a Python literal; `none` is None.
+    Text fields take what follows the `=` as it is, lists of names take names separated by commas, others take it as a
+    Python literal; `none` is None.
 
     Raises:
         ConfigError: a text has no `=`.
     """
     return dict(_assignment(cls, text) for text in texts)
+
+
+def names_in(text: str) -> tuple[str, ...]:
+    """Read names that are separated by commas; spaces belong to the names, but not at their ends."""
+    return tuple(name for part in text.split(",") if (name := part.strip()))
 
 
 def _assignment(cls: type[Settings], text: str) -> tuple[str, Any]:
@@ -92,7 +98,10 @@ def _assignment(cls: type[Settings], text: str) -> tuple[str, Any]:
         raise ConfigError(f"{shown(text)}: has no '='; write FIELD=VALUE, such as learning_rate=1e-4")
     if value in ("None", "none"):
         return name, None
-    if name not in cls.model_fields or "str" in str(cls.model_fields[name].annotation):
+    annotation = str(cls.model_fields[name].annotation) if name in cls.model_fields else "str"
+    if "tuple[str, ...]" in annotation:
+        return name, names_in(value)
+    if "str" in annotation:
         return name, value
     try:
         return name, ast.literal_eval({"true": "True", "false": "False"}.get(value, value))

@@ -6,6 +6,7 @@ import json
 import os
 import platform
 import shutil
+import socket
 import subprocess
 import sys
 import tempfile
@@ -24,15 +25,18 @@ from nbtools.report import Finding, ok, problem, warn
 from nbtools.rundir import acquire_lock, is_locked
 
 _PROBE_TIMEOUT_S = 180
+_USUAL_PORTS = (29500, 12355)
 
 # Importing torch takes seconds and a driver may crash it: another process does it.
 _TORCH_PROBE = """
 import json, torch, torch.distributed as dist
-facts = {"version": torch.__version__, "build": torch.version.cuda, "error": "", "num_gpus": 0,
+facts = {"version": torch.__version__, "build": torch.version.cuda, "error": "", "num_gpus": 0, "nccl_version": "",
          "gloo": dist.is_available() and dist.is_gloo_available(),
          "nccl": dist.is_available() and dist.is_nccl_available()}
 try:
     facts["num_gpus"] = torch.cuda.device_count() if torch.cuda.is_available() else 0
+    if facts["nccl"] and facts["num_gpus"]:  # a CPU build has no such attribute
+        facts["nccl_version"] = ".".join(map(str, torch.cuda.nccl.version()))
     for number in range(facts["num_gpus"]):
         torch.ones(1, device=f"cuda:{number}").sum().item()
 except Exception as error:
@@ -45,7 +49,7 @@ def examine(*, all_reduce: bool = False) -> list[Finding]:
     """Check this machine; with `all_reduce`, also run a collective on two processes (about ten seconds)."""
     gpus = devices()
     facts = _probe_torch()
-    findings = [*_versions(), *_widgets(), *_machine(gpus), *_torch(gpus, facts), *_folders()]
+    findings = [*_versions(), *_widgets(), *_machine(gpus), *_torch(gpus, facts), *_ports(), *_hub(), *_folders()]
     if all_reduce and isinstance(facts, dict):
         if facts["gloo"]:
             findings.append(_all_reduce("gloo"))
@@ -159,9 +163,43 @@ def _torch(gpus: list[Device], facts: dict[str, Any] | str | None) -> Iterator[F
     else:
         yield problem("gloo", "missing in this torch: no CPU training", "install a standard torch build")
     if facts["nccl"]:
-        yield ok("nccl", "available (GPU collectives)")
+        version = f" {facts['nccl_version']}" if facts["nccl_version"] else ""
+        yield ok("nccl", f"available{version} (GPU collectives)")
     elif gpus:
         yield problem("nccl", "missing in this torch: one GPU at most", "install a CUDA build of torch")
+
+
+def _ports() -> Iterator[Finding]:
+    """The ports that older guides name: nothing here needs them, but who types torchrun by hand may."""
+    taken = []
+    for port in _USUAL_PORTS:
+        with socket.socket() as probe:
+            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            try:
+                probe.bind(("127.0.0.1", port))
+            except OSError:
+                taken.append(str(port))
+    if taken:
+        text = f"{' and '.join(taken)} taken; nbtools always takes a free one"
+        yield ok("ports", f"{text}, torchrun typed by hand does with --standalone")
+    else:
+        yield ok("ports", f"{' and '.join(map(str, _USUAL_PORTS))} are free")
+
+
+def _hub() -> Iterator[Finding]:
+    """Where models and datasets of the hub are kept: they take more room than anything else."""
+    cache = Path(os.environ.get("HF_HOME") or Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache", "huggingface"))
+    folder = cache = cache.expanduser()
+    while not folder.is_dir() and folder != folder.parent:
+        folder = folder.parent
+    free = f"{cache}, {shutil.disk_usage(folder).free / 2**30:.1f} GiB free"
+    offline = [name for name in ("HF_HUB_OFFLINE", "HF_DATASETS_OFFLINE") if os.environ.get(name, "0") not in ("", "0")]
+    if not os.access(folder, os.W_OK):
+        yield warn("hub cache", f"{cache} cannot be written", "set HF_HOME to a folder of yours")
+    elif offline:
+        yield ok("hub cache", f"{free}; {' and '.join(offline)}: only what is there already is found")
+    else:
+        yield ok("hub cache", free)
 
 
 def _folders() -> Iterator[Finding]:

@@ -13,7 +13,7 @@ from typing import Any, Literal, Union, get_args, get_origin
 import ipywidgets as widgets
 from IPython.core.interactiveshell import InteractiveShell
 
-from nbtools.config import Launch, Settings
+from nbtools.config import Launch, Settings, names_in
 
 LABEL_WIDTH = "204px"
 INPUT_WIDTH = "372px"
@@ -259,6 +259,8 @@ def read(text: str, kinds: tuple[type, ...]) -> Any:
         return None
     if str in kinds:
         return text
+    if any(kind == tuple[str, ...] for kind in kinds):
+        return names_in(text)
     if stripped.lower() == "none" and NoneType in kinds:
         return None
     if int in kinds or float in kinds:
@@ -293,6 +295,8 @@ def _integral(number: float) -> int:
 def _written(value: Any) -> str:
     if value is None:
         return ""
+    if isinstance(value, tuple) and value and all(isinstance(item, str) for item in value):
+        return ", ".join(value)
     return value if isinstance(value, str) else repr(value)
 
 

@@ -9,6 +9,7 @@ import torch
 import torch.distributed as dist
 
 from nbtools.rundir import write_json
+from nbtools.training import precision
 
 if TYPE_CHECKING:
     from nbtools.training.plan import Plan
@@ -69,3 +70,5 @@ def describe(worker: "Worker", plan: "Plan", derived: Mapping[str, Any]) -> None
     }
     rows = [f"{name:<17}{text}" for name, text in lines.items() if text]
     worker.say("\n".join([_RULE, f"{content['recipe']}: {worker.files.id}", _RULE, *rows, _RULE]))
+    if text := precision.warning(worker.device, config.precision):
+        worker.say(text)

@@ -1,0 +1,52 @@
+"""Doctor: what older guides' troubleshooting pages ask for by hand is looked at, with the next step."""
+
+import os
+import socket
+from pathlib import Path
+
+import pytest
+
+from nbtools import devices, doctor
+from nbtools.devices import Device
+
+FACTS = {"version": "2.13.0", "build": "13.0", "error": "", "num_gpus": 1, "gloo": True, "nccl": True}
+GPU = Device(0, "GPU-1", "NVIDIA H200", 10**11, 0, (), "0")
+
+
+def test_a_taken_port_is_told_and_harms_nobody(monkeypatch: pytest.MonkeyPatch) -> None:
+    with socket.socket() as held:
+        held.bind(("127.0.0.1", 0))
+        held.listen()
+        port = held.getsockname()[1]
+        monkeypatch.setattr(doctor, "_USUAL_PORTS", (port,))
+        (finding,) = doctor._ports()
+        assert finding.level == "ok" and finding.text.startswith(f"{port} taken; nbtools always takes a free one")
+    (finding,) = doctor._ports()
+    assert finding.text == f"{port} are free"
+
+
+def test_the_hubs_cache_is_named_with_its_room(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HF_HOME", str(tmp_path / "hub"))
+    monkeypatch.delenv("HF_HUB_OFFLINE", raising=False)
+    (finding,) = doctor._hub()
+    assert finding.level == "ok" and finding.text.startswith(f"{tmp_path / 'hub'}, ") and "GiB free" in finding.text
+    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+    (finding,) = doctor._hub()
+    assert "HF_HUB_OFFLINE: only what is there already is found" in finding.text
+
+
+def test_a_cache_that_cannot_be_written_is_a_warning_with_the_variable_to_set(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HF_HOME", str(tmp_path))
+    monkeypatch.setattr(os, "access", lambda path, mode: False)
+    (finding,) = doctor._hub()
+    assert finding.level == "warn" and finding.next_step.startswith("set HF_HOME")
+
+
+def test_nccl_is_told_with_its_version_and_a_build_without_it_is_no_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(devices, "driver_version", lambda: "580.1")
+    told = {finding.subject: finding.text for finding in doctor._torch([GPU], {**FACTS, "nccl_version": "2.27.3"})}
+    assert told["nccl"] == "available 2.27.3 (GPU collectives)"
+    facts = {**FACTS, "nccl": False, "num_gpus": 0, "build": None, "nccl_version": ""}
+    assert "nccl" not in {finding.subject for finding in doctor._torch([], facts)}
