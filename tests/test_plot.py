@@ -261,14 +261,27 @@ ROWS = [
 ]
 
 
-def test_the_four_usual_panels_come_first_and_in_order() -> None:
+def test_the_usual_panels_come_first_and_in_order() -> None:
     groups = grouped(history(ROWS))
-    assert [group for group, _ in groups] == ["loss", "learning_rate", "throughput", "grad_norm", "accuracy"]
+    assert [group for group, _ in groups] == ["loss", "scores", "learning_rate", "throughput", "grad_norm"]
     assert groups[0][1] == ["train/loss", "eval/loss", "eval/unigram_loss"]
     figure = drawn(View(history(ROWS)))
     titles = [panel.title.get_text() for panel in figure.panels]
-    assert titles == ["Loss", "Learning rate", "Throughput", "Gradient norm"]
-    assert {"train 0.05", "eval 0.06", "unigram 4"} <= set(texts(figure))
+    assert titles == ["Loss", "Scores", "Learning rate", "Throughput"]
+    assert {"train 0.05", "eval 0.06", "unigram 4", "accuracy 0.5"} <= set(texts(figure))
+
+
+def test_shares_of_an_evaluation_are_one_panel_and_what_needs_no_context_is_a_level() -> None:
+    row = {"eval/accuracy": 0.9, "eval/exact": 0.8, "eval/majority_accuracy": 0.1}
+    row |= {"eval/loss": 2.0, "eval/unigram_loss": 3.0, "eval/bigram_loss": 2.5}
+    found = dict(grouped(history([{"step": i, "time": i, **row} for i in (1, 2)])))
+    assert set(found) == {"loss", "scores"}
+    assert set(found["scores"]) == {name for name in row if "loss" not in name}
+    figure = drawn(View(history([{"step": i, "time": i, **row} for i in (1, 2)])))
+    scores = next(panel for panel in figure.panels if panel.title.get_text() == "Scores")
+    assert {"accuracy 0.9", "exact 0.8", "majority 0.1", "bigram 2.5"} <= set(texts(figure))
+    colours = {line.get_color() for line in scores.lines if line.get_marker() == "o"}
+    assert len(colours) == 2, "every score has a colour of its own"
 
 
 def test_panels_adapt_to_a_foreign_run() -> None:

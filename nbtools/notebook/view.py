@@ -21,7 +21,6 @@ X = Literal["step", "samples", "time"]
 # Names that different programs give to the same quantity, and the order in which they are shown.
 _GROUPS = {
     "loss": "loss",
-    "unigram_loss": "loss",
     "learning_rate": "learning_rate",
     "lr": "learning_rate",
     "tokens_per_s": "throughput",
@@ -30,7 +29,17 @@ _GROUPS = {
     "samples_per_second": "throughput",
     "grad_norm": "grad_norm",
 }
-TITLES = {"loss": "Loss", "learning_rate": "Learning rate", "throughput": "Throughput", "grad_norm": "Gradient norm"}
+TITLES = {
+    "loss": "Loss",
+    "scores": "Scores",
+    "learning_rate": "Learning rate",
+    "throughput": "Throughput",
+    "grad_norm": "Gradient norm",
+}
+_SCORES = re.compile(r"(?:.*_)?(?:accuracy|precision|recall|f1|exact)(?:_.*)?")
+"""Shares between 0 and 1, the higher the better, which one pair of axes can hold."""
+_BASELINE = re.compile(r"(unigram|bigram|majority)_(loss|accuracy)")
+"""What a model without any context reaches: a level, not a curve."""
 _SPLITS = ("train", "eval", "val", "valid", "validation", "test")
 
 
@@ -217,7 +226,7 @@ def traces_of(group: str, names: Sequence[str], view: View, axis: Axis, width: i
     """Reduce the metrics of a panel to what its `width` pixel columns can show."""
     traces = []
     for index, name in enumerate(names):
-        hue = sum(kind_of(earlier) == "train" for earlier in names[:index])
+        hue = sum(kind_of(earlier) == kind_of(name) for earlier in names[:index])
         traces.append(_trace(name, group, view, axis, width, theme, hue))
     return traces
 
@@ -235,7 +244,10 @@ def _trace(name: str, group: str, view: View, axis: Axis, width: int, theme: The
     # A schedule has no noise: smoothing would only draw it late.
     is_smoothed = kind == "train" and group != "learning_rate" and view.smoothing > 0
     if kind == "eval":
-        style |= {"color": theme.evaluation, "marker": "o" if len(curve.x) <= 80 else "none", "markersize": 4.5}
+        # In the other panels the line's own hue belongs to training.
+        colours = (theme.evaluation, *((theme.line,) if group == "scores" else ()), *theme.others)
+        style |= {"color": colours[hue % len(colours)], "marker": "o" if len(curve.x) <= 80 else "none"}
+        style |= {"linestyle": _DASHES[hue % len(_DASHES)], "markersize": 4.5}
     else:
         colours = (theme.line, *theme.others)
         style |= {"color": colours[hue % len(colours)], "linestyle": _DASHES[hue % len(_DASHES)]}
@@ -277,13 +289,15 @@ def _split(name: str) -> tuple[str, str]:
 
 def _group(name: str) -> str:
     rest = _split(name)[1].lower()
-    return _GROUPS.get(rest, rest)
+    if found := _BASELINE.fullmatch(rest):
+        rest = found[2]
+    return "scores" if _SCORES.fullmatch(rest) else _GROUPS.get(rest, rest)
 
 
 def kind_of(name: str) -> Literal["train", "eval", "baseline"]:
     """Which of the three ways of drawing suits a metric."""
     split, rest = _split(name)
-    if rest == "unigram_loss":
+    if _BASELINE.fullmatch(rest):
         return "baseline"
     return "eval" if split in _SPLITS[1:] else "train"
 
@@ -291,8 +305,10 @@ def kind_of(name: str) -> Literal["train", "eval", "baseline"]:
 def label_of(name: str, group: str) -> str:
     """What the legend calls a metric beside its panel's title."""
     split, rest = _split(name)
-    if rest == "unigram_loss":
-        return "unigram"
+    if found := _BASELINE.fullmatch(rest):
+        return found[1]
+    if group == "scores":
+        return " ".join((*((split,) if split == "train" else ()), *rest.split("_")))
     if group == "throughput":
         return rest.replace("_per_second", "/s").replace("_per_s", "/s")
     return split if group == "loss" or split in _SPLITS[1:] else ""
