@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from nbtools.arguments import WRONG_CALL, complain, parser
-from nbtools.errors import ConfigError, FormatError, NbtoolsError, ProjectError, RunFailed
+from nbtools.errors import ConfigError, FormatError, NbtoolsError, ProjectError, RunFailed, shown
 
 if TYPE_CHECKING:
     from nbtools.run import Run
@@ -78,35 +78,60 @@ def _recipes(arguments: argparse.Namespace) -> int:
 
 def _presets(arguments: argparse.Namespace) -> int:
     from nbtools.recipes import RECIPES, recipe_named
+    from nbtools.terminal import print_presets
 
-    recipes = RECIPES.values() if arguments.recipe is None else [recipe_named(arguments.recipe)]
-    for recipe in recipes:
-        print(f"{recipe.key}: {recipe.title}")
-        for name, preset in recipe.presets.items():
-            print(f"  {name}: {preset.description}; nproc_per_node={preset.nproc_per_node}")
-            print(f"    {' '.join(f'{field}={value}' for field, value in preset.values.items())}")
+    for recipe in RECIPES.values() if arguments.recipe is None else [recipe_named(arguments.recipe)]:
+        print_presets(recipe)
     return DONE
 
 
 def _new(arguments: argparse.Namespace) -> int:
     from nbtools.config import Launch, assigned
+    from nbtools.flat_yaml import read_flat_yaml
+    from nbtools.project import find_project
     from nbtools.recipes import recipe_named
     from nbtools.script import write_script
+    from nbtools.shell import check_shell_script, shell_text, write_shell_script
 
     recipe = recipe_named(arguments.recipe)
     if arguments.preset is None:
         config, launch = recipe.config_class(), Launch()
     else:
         config, launch = recipe.preset(arguments.preset)
-    config = config.replace(**assigned(type(config), arguments.values))
+    old = None if arguments.from_yaml is None else read_flat_yaml(Path(arguments.from_yaml), type(config))
+    config = config.replace(**{**(old.values if old else {}), **assigned(type(config), arguments.values)})
     overrides = {name: getattr(arguments, name) for name in ("nproc_per_node", "gpus")}
     launch = launch.replace(**{name: value for name, value in overrides.items() if value is not None})
-    print(_shortest(write_script(config, arguments.name, launch, overwrite=arguments.force)))
+    name, project, force = arguments.name, find_project(), arguments.force
+    if arguments.sh and not force:  # before anything is written
+        check_shell_script(project.script(name).with_suffix(".sh"), shell_text(name, launch))
+    remarks = old.remarks if old else ()
+    print(_shortest(write_script(config, name, launch, project=project, overwrite=force, remarks=remarks)))
+    if arguments.sh:
+        print(_shortest(write_shell_script(project, name, launch, overwrite=force)))
+    for key, why in old.unknown.items() if old else ():
+        complain(f"{arguments.from_yaml}: {key}: {why}; kept as a comment at the end of the script", DONE)
     return DONE
 
 
 def _shortest(path: Path) -> Path:
     return path.relative_to(Path.cwd()) if path.is_relative_to(Path.cwd()) else path
+
+
+def _prepare(arguments: argparse.Namespace) -> int:
+    from nbtools.project import expanded
+    from nbtools.training.preparation import prepare
+
+    text, folder = (expanded(path).absolute() for path in (arguments.text, arguments.out))
+    try:
+        metadata = prepare(str(text), folder, arguments.tokenizer, vocab_size=arguments.vocab_size)
+    except NbtoolsError as error:
+        raise type(error)(f"{shown(arguments.out)} was not made: {error}") from None
+    print(
+        f"{_shortest(folder)}: {metadata.num_train_tokens:,} training and {metadata.num_val_tokens:,} validation "
+        f"tokens, {metadata.vocab_size:,} different ones ({metadata.tokenizer})"
+    )
+    return DONE
 
 
 # --- runs -----------------------------------------------------------------------------------------
@@ -224,13 +249,20 @@ def _runs(arguments: argparse.Namespace) -> int:
 
 
 def _show(arguments: argparse.Namespace) -> int:
-    from nbtools.terminal import print_run
+    from nbtools import exhibits
+    from nbtools.terminal import print_exhibit, print_run
 
-    summary = _named(arguments).summary(stacks=arguments.stacks)
+    run = _named(arguments)
+    summary = run.summary(stacks=arguments.stacks)
+    shown = run.exhibits if arguments.exhibits else []
     if arguments.json:
-        _print_json(summary)
-    else:
-        print_run(summary)
+        _print_json({**summary, "exhibits": list(map(exhibits.to_json, shown))} if arguments.exhibits else summary)
+        return DONE
+    print_run(summary)
+    for exhibit in shown:
+        print_exhibit(exhibit)
+    if arguments.exhibits and not shown:
+        print("\nit shows nothing beside its curves")
     return DONE
 
 
@@ -317,6 +349,7 @@ VERBS: dict[str, Callable[[argparse.Namespace], int]] = {
     "recipes": _recipes,
     "presets": _presets,
     "new": _new,
+    "prepare": _prepare,
     "launch": _launch,
     "preflight": _preflight,
     "runs": _runs,

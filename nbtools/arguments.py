@@ -67,7 +67,18 @@ def parser(description: str) -> argparse.ArgumentParser:
     new.add_argument("recipe", metavar="RECIPE")
     new.add_argument("name", metavar="NAME")
     new.add_argument("--preset", help="start from these values instead of the defaults")
+    new.add_argument("--from-yaml", "--from_yaml", metavar="OLD.yaml", help="values of an older program's config")
+    new.add_argument("--sh", action="store_true", help="also write scripts/NAME.sh, which runs it with torchrun")
     new.add_argument("--force", action="store_true", help="replace a script that says something else")
+
+    said = "Turn a text into token ids once and for all, in a new folder that --data-dir takes."
+    prepare = command("prepare", said)
+    prepare.add_argument("text", metavar="TEXT", help="a text file or a folder of .txt files")
+    prepare.add_argument("--out", required=True, metavar="DIR", help="the folder to make")
+    said = "chars (the default), words, or the folder or hub id of a model"
+    prepare.add_argument("--tokenizer", default="chars", metavar="chars|words|MODEL", help=said)
+    said = "largest size of a vocabulary that is built on the text (default: 50000)"
+    prepare.add_argument("--vocab-size", "--vocab_size", type=_at_least_one, default=50_000, metavar="N", help=said)
 
     launch = command(
         "launch", "Start a script in the background, print the run's id; its arguments go after --.", settings, restarts
@@ -83,6 +94,7 @@ def parser(description: str) -> argparse.ArgumentParser:
     command("runs", "List the runs, newest first.", as_json)
     show = command("show", "Tell what a run is doing and how it ended.", run, as_json)
     show.add_argument("--stacks", action="store_true", help="also where every rank is in its code, without stopping it")
+    show.add_argument("--exhibits", action="store_true", help="also what the training shows beside its curves")
 
     log = command("log", "Print the end of rank 0's log.", run)
     log.add_argument("-n", dest="num_lines", type=_at_least_one, default=50, metavar="N", help="lines (default: 50)")

@@ -65,3 +65,14 @@ def as_shell(
         script, launch, run=run, args=args, python="python", has_shutdown_timeout=has_shutdown_timeout
     )
     return " ".join([*(f"{name}={shlex.quote(value)}" for name, value in environment.items()), shlex.join(command)])
+
+
+def by_hand(script: str, launch: Launch) -> list[str]:
+    """Return the command for a person at a terminal, in the project's root: rank 0 makes the run directory itself."""
+    return ["torchrun", "--standalone", f"--nproc-per-node={launch.nproc_per_node}", script]
+
+
+def variables(launch: Launch) -> dict[str, str]:
+    """Return the environment that belongs to `by_hand`."""
+    found = {} if launch.gpus is None else {"CUDA_VISIBLE_DEVICES": ",".join(map(str, launch.gpus))}
+    return found | ({} if launch.omp_num_threads is None else {"OMP_NUM_THREADS": str(launch.omp_num_threads)})

@@ -2,15 +2,22 @@
 
 Everybody who needs a number of sequences (the form, the schedule, the training) asks here, so the numbers agree.
 
-Memory: a file is read whole and cut into documents, which takes about three times its size for a moment and its size
-afterwards; words are made one document at a time. One gigabyte of text is fine, and is cleaned in about a minute.
+Memory: `documents` reads a megabyte at a time and holds one document; the split needs no more than the lengths of all
+of them. A gigabyte is cleaned in about a minute.
 """
 
+import codecs
+import io
 import random
 import re
 import stat
-from collections.abc import Iterable, Sequence
+from array import array
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from itertools import chain
 from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
 
 from nbtools.errors import DataError
 from nbtools.project import expanded, find_project
@@ -37,11 +44,19 @@ _BLANK_LINES = re.compile(r"\n[^\S\n]*\n")
 FEWEST_DOCUMENTS = 20
 """A dataset of fewer files than this is cut into sections, so that a held-out tenth exists."""
 _LONGEST_DOCUMENT = 1_000_000
+_NUM_SECTIONS = 50
+_SHORTEST_SECTION, _LONGEST_SECTION = 200, _LONGEST_DOCUMENT // _NUM_SECTIONS
+_READ_BYTES = 2**20
 _EVALUATION_SHARE = 0.1
 
 
 def read_documents(dataset: str | None, min_words: int = 1, *, root: str | Path | None = None) -> list[str]:
-    """Read, clean and cut the text that `dataset` names.
+    """Return all that `documents` yields, for datasets that fit into memory."""
+    return list(documents(dataset, min_words, root=root))
+
+
+def documents(dataset: str | None, min_words: int = 1, *, root: str | Path | None = None) -> Iterator[str]:
+    """Read, clean and cut the text that `dataset` names, one document after the other.
 
     A folder gives one document per `.txt` file, in the order of their paths. One file, fewer than 20, or one larger
     than a megabyte is cut into sections of consecutive paragraphs (else lines, else words), each a document.
@@ -56,17 +71,44 @@ def read_documents(dataset: str | None, min_words: int = 1, *, root: str | Path 
         DataError: there is no such path, no text in it, or it is not UTF-8.
     """
     if dataset is None:
-        documents, origin = _python_topics(), "the text that ships with Python"
-    else:
-        path = resolve(dataset, root)
-        documents, origin = _documents_in(path), str(path)
-    kept = [document for document in documents if _has_words(document, min_words)]
-    if not kept:
+        return with_words(_python_topics(), min_words, "the text that ships with Python")
+    path = resolve(dataset, root)
+    return with_words(cleaned(_texts_in(path), f"dataset {str(path)!r}"), min_words, str(path))
+
+
+def cleaned(texts: Iterable[str], origin: str) -> Iterator[str]:
+    """Clean texts and leave out those without a letter; what is longer than a megabyte is cut into sections.
+
+    Raises:
+        DataError: nothing is left.
+    """
+    is_empty = True
+    for text in texts:
+        for section in _sections([text], _LONGEST_SECTION) if len(text) > _LONGEST_DOCUMENT else [text]:
+            if document := clean(section):
+                is_empty = False
+                yield document
+    if is_empty:
+        raise DataError(f"{origin}: empty, no line of it has a letter; choose another dataset")
+
+
+def with_words(documents: Iterable[str], min_words: int, origin: str) -> Iterator[str]:
+    """Leave out documents with fewer words.
+
+    Raises:
+        DataError: none is left.
+    """
+    num_documents, is_empty = 0, True
+    for document in documents:
+        num_documents += 1
+        if _has_words(document, min_words):
+            is_empty = False
+            yield document
+    if is_empty:
         raise DataError(
-            f"{origin}: none of its {len(documents)} documents has {min_words} words (min_words); "
+            f"{origin}: none of its {num_documents} documents has {min_words} words (min_words); "
             "lower min_words or choose another dataset"
         )
-    return kept
 
 
 def resolve(dataset: str | Path, root: str | Path | None = None) -> Path:
@@ -123,23 +165,33 @@ def split(documents: Sequence[str], seed: int = 0) -> tuple[list[str], list[str]
     Raises:
         DataError: there is only one document, so nothing can be held out.
     """
-    if len(documents) < 2:
+    held_out_N = held_out([len(document) for document in documents], seed)
+    train = [document for document, is_held_out in zip(documents, held_out_N, strict=True) if not is_held_out]
+    return train, [documents[index] for index in np.flatnonzero(held_out_N).tolist()]
+
+
+def held_out(lengths_N: Sequence[int], seed: int = 0) -> npt.NDArray[np.bool_]:
+    """Say which documents `split` holds out, from nothing but their lengths in characters.
+
+    Raises:
+        DataError: there is only one document.
+    """
+    if len(lengths_N) < 2:
         raise DataError(
-            f"{len(documents)} document: at least two are needed, one of them to evaluate on; "
+            f"{len(lengths_N)} document: at least two are needed, one of them to evaluate on; "
             "give a longer text or a lower min_words"
         )
-    order = list(range(len(documents)))
+    order = array("q", range(len(lengths_N)))  # a list of five million numbers would take 200 MB
     random.Random(seed).shuffle(order)
-    budget = _EVALUATION_SHARE * sum(len(document) for document in documents)
-    held_out: set[int] = set()
+    budget = _EVALUATION_SHARE * sum(lengths_N)
+    held_out_N = np.zeros(len(lengths_N), dtype=np.bool_)
     for index in order:
-        if len(documents[index]) <= budget:
-            held_out.add(index)
-            budget -= len(documents[index])
-    if not held_out:
-        held_out = {min(order, key=lambda index: len(documents[index]))}
-    train = [document for index, document in enumerate(documents) if index not in held_out]
-    return train, [documents[index] for index in sorted(held_out)]
+        if lengths_N[index] <= budget:
+            held_out_N[index] = True
+            budget -= lengths_N[index]
+    if not held_out_N.any():
+        held_out_N[min(order, key=lambda index: lengths_N[index])] = True
+    return held_out_N
 
 
 def words(text: str) -> list[str]:
@@ -165,58 +217,92 @@ def num_sequences(documents: Iterable[str], sequence_length: int) -> int:
     return sum(num_words(document) + 1 for document in documents) // sequence_length
 
 
+def count_tokens(documents: Iterable[str], num_tokens: Callable[[str], int] = num_words) -> tuple[int, int]:
+    """Return the tokens of the training and of the evaluation documents, each with its separator, in one pass.
+
+    Raises:
+        DataError: there is only one document, so nothing can be held out.
+    """
+    lengths_N, counts_N = array("q"), array("q")
+    for document in documents:
+        lengths_N.append(len(document))
+        counts_N.append(num_tokens(document) + 1)
+    held_out_N = held_out(lengths_N)
+    counts = np.frombuffer(counts_N, dtype=np.int64)
+    return int(counts[~held_out_N].sum()), int(counts[held_out_N].sum())
+
+
 def _has_words(document: str, least: int) -> bool:
     return any(number >= least for number, _ in enumerate(_WORD.finditer(document), start=1))
 
 
-def _documents_in(path: Path) -> list[str]:
+def _texts_in(path: Path) -> Iterator[str]:
     files = files_in(path)
-    documents = []
     for file in files:
-        text = _read(file)
-        if len(files) < FEWEST_DOCUMENTS or len(text) > _LONGEST_DOCUMENT:
-            documents += [clean(section) for section in _sections(text)]
+        pieces = _pieces(file)
+        beginning = ""
+        for piece in pieces:
+            beginning += piece
+            if len(beginning) > _LONGEST_DOCUMENT:
+                yield from _sections(chain([beginning], pieces), _LONGEST_SECTION)
+                break
         else:
-            documents.append(clean(text))
-    documents = [document for document in documents if document]
-    if not documents:
-        raise DataError(f"dataset {str(path)!r}: empty, no line of it has a letter; choose another dataset")
-    return documents
+            size = min(max(len(beginning) // _NUM_SECTIONS, _SHORTEST_SECTION), _LONGEST_SECTION)
+            yield from _sections([beginning], size) if len(files) < FEWEST_DOCUMENTS else [beginning]
 
 
-def _read(file: Path) -> str:
+def _pieces(file: Path) -> Iterator[str]:
+    """Read a file a megabyte at a time: without a byte order mark, every line end as one line feed."""
+    decoder = codecs.getincrementaldecoder("utf-8")()
+    line_ends = io.IncrementalNewlineDecoder(None, translate=True)
+    num_bytes, is_first = 0, True
     try:
-        text = file.read_bytes().decode("utf-8")
+        with file.open("rb") as opened:
+            while True:
+                data = opened.read(_READ_BYTES)
+                num_undecoded = len(decoder.getstate()[0])  # of a character that the last piece cut in two
+                text = decoder.decode(data, final=not data)
+                num_bytes += len(data)
+                yield line_ends.decode(text.removeprefix("\ufeff") if is_first else text, final=not data)
+                is_first = is_first and not text
+                if not data:
+                    return
     except UnicodeDecodeError as error:
+        position = num_bytes - num_undecoded + error.start
         raise DataError(
-            f"{file}: byte {error.start} (0x{error.object[error.start]:02x}) is not UTF-8; "
+            f"{file}: byte {position} (0x{error.object[error.start]:02x}) is not UTF-8; "
             f"convert the file, for instance with: iconv -f latin1 -t utf-8 {file.name}"
         ) from None
     except OSError as error:
         raise DataError(f"{file}: cannot be read: {error.strerror}") from error
-    return text.removeprefix("\ufeff").replace("\r\n", "\n").replace("\r", "\n")
 
 
-def _sections(text: str) -> list[str]:
-    """Cut text into about 50 sections of 200 to 20,000 characters: at blank lines, else at lines, else at spaces."""
-    size = min(max(len(text) // 50, 200), 20_000)
-    sections = []
-    start = 0
+def _sections(pieces: Iterable[str], size: int) -> Iterator[str]:
+    """Cut text into sections of `size` to twice as many characters: at blank lines, else at lines, else at spaces."""
+    text, start = "", 0
+    for piece in pieces:
+        text, start = text[start:] + piece, 0
+        while len(text) - start > 2 * size:  # where to cut depends on so many characters
+            end = _end_of_section(text, start, size)
+            yield text[start:end]
+            start = end
     while len(text) - start > size:
-        end = start + size
-        blank = _BLANK_LINES.search(text, end - 1, end + size)
-        if blank:
-            end = blank.end()
-        else:
-            for mark in ("\n", " "):
-                found = text.find(mark, end, end + size)
-                if found >= 0:
-                    end = found + 1
-                    break
-        sections.append(text[start:end])
+        end = _end_of_section(text, start, size)
+        yield text[start:end]
         start = end
-    sections.append(text[start:])
-    return sections
+    yield text[start:]
+
+
+def _end_of_section(text: str, start: int, size: int) -> int:
+    end = start + size
+    blank = _BLANK_LINES.search(text, end - 1, end + size)
+    if blank:
+        return blank.end()
+    for mark in ("\n", " "):
+        found = text.find(mark, end, end + size)
+        if found >= 0:
+            return found + 1
+    return end
 
 
 def _python_topics() -> list[str]:

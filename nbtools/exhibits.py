@@ -12,7 +12,9 @@ Any program may write such lines into `$NBTOOLS_RUN_DIR/exhibits/`. Readers skip
 """
 
 import json
+import os
 import re
+import stat
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -20,15 +22,15 @@ from pathlib import Path
 from typing import Any, Literal
 
 from nbtools.errors import ConfigError, shown
-from nbtools.rundir import strict_number
+from nbtools.rundir import finite, strict_number, whole
 
 Kind = Literal["text", "table", "frames", "series"]
 
 _NAME = re.compile(r"[a-z][a-z0-9_]{0,63}")
 _LARGEST_BYTES = 4 * 2**20
 """Of a file, only so much of its end is read."""
-_LONGEST_TEXT = 20_000
-_MOST_ROWS = 1000
+_LONGEST_TEXT, _LONGEST_CELL, _LONGEST_TITLE, _LONGEST_LABEL = 20_000, 1000, 200, 80
+_MOST_ROWS, _MOST_COLUMNS, _MOST_LINES, _MOST_POINTS = 1000, 50, 20, 100_000
 
 
 @dataclass(frozen=True)
@@ -109,56 +111,89 @@ def read(folder: Path, name: str) -> list[Exhibit]:
 
     What is torn, malformed or of an unknown kind is left out.
     """
-    path = folder / f"{name}.jsonl"
-    try:
-        with path.open("rb") as file:
-            size = file.seek(0, 2)
-            file.seek(max(size - _LARGEST_BYTES, 0))
-            data = file.read(_LARGEST_BYTES)
-    except OSError:
-        return []
-    lines = data.split(b"\n")[:-1]  # the last one may still be written
-    if size > _LARGEST_BYTES:
-        lines = lines[1:]
-    found = (_parsed(name, line) for line in lines)
+    found = (_parsed(name, line) for line in _lines(folder, name))
     return [exhibit for exhibit in found if exhibit is not None]
 
 
 def latest(folder: Path) -> list[Exhibit]:
     """Return the newest showing of every exhibit."""
-    return [showings[-1] for name in names(folder) if (showings := read(folder, name))]
+    found = []
+    for name in names(folder):
+        showings = (_parsed(name, line) for line in reversed(_lines(folder, name)))
+        found += [next((showing for showing in showings if showing is not None), None)]
+    return [exhibit for exhibit in found if exhibit is not None]
+
+
+def to_json(exhibit: Exhibit) -> dict[str, Any]:
+    """Return an exhibit as it stands in its file, with its name."""
+    content: dict[str, Any] = {"name": exhibit.name, "step": exhibit.step, "time": exhibit.time}
+    content |= {"kind": exhibit.kind, "title": exhibit.title}
+    strict: dict[str, Any] = _strict(content | {field: getattr(exhibit, field) for field in _FIELDS[exhibit.kind]})
+    return strict
+
+
+def _lines(folder: Path, name: str) -> list[bytes]:
+    """The whole lines in the last 4 MiB of a file."""
+    path = folder / f"{name}.jsonl"
+    try:
+        descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+        with os.fdopen(descriptor, "rb") as file:
+            if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+                return []
+            size = file.seek(0, os.SEEK_END)
+            file.seek(max(size - _LARGEST_BYTES, 0))
+            data = file.read(_LARGEST_BYTES)
+    except OSError:
+        return []
+    lines = data.split(b"\n")[:-1]  # the last one may still be written
+    return lines[1:] if size > _LARGEST_BYTES else lines
 
 
 def _parsed(name: str, line: bytes) -> Exhibit | None:
     try:
         content = json.loads(line)
-        kind, step, at = content["kind"], int(content["step"]), float(content["time"])
-        title = str(content.get("title", name))[:200]
+        kind, step, at = content["kind"], whole(content["step"]), finite(content["time"])
+        if step is None or at is None:
+            return None
+        title = _text(content.get("title", name), _LONGEST_TITLE)
         known: dict[str, Any] = {"kind": kind, "title": title, "name": name, "step": step, "time": at}
         if kind == "text":
-            return Exhibit(**known, text=str(content["text"])[:_LONGEST_TEXT])
+            return Exhibit(**known, text=_text(content["text"], _LONGEST_TEXT))
         if kind == "table":
-            rows = tuple(tuple(_cell(cell) for cell in row) for row in content["rows"][:_MOST_ROWS])
-            return Exhibit(**known, columns=tuple(map(_cell, content["columns"])), rows=rows)
+            rows = tuple(_cells(row) for row in _items(content["rows"], _MOST_ROWS))
+            return Exhibit(**known, columns=_cells(content["columns"]), rows=rows)
         if kind == "frames":
-            return Exhibit(
-                **known, frames=tuple(str(frame)[:_LONGEST_TEXT] for frame in content["frames"][:_MOST_ROWS])
-            )
+            shown = tuple(_text(frame, _LONGEST_TEXT) for frame in _items(content["frames"], _MOST_ROWS))
+            return Exhibit(**known, frames=shown) if shown else None
         if kind == "series":
-            lines = {str(key)[:80]: _numbers(values) for key, values in content["lines"].items()}
-            x_label, y_label = (str(content.get(label, ""))[:80] for label in ("x_label", "y_label"))
+            pairs = list(content["lines"].items())[:_MOST_LINES]
+            lines = {_text(key, _LONGEST_LABEL): _numbers(values) for key, values in pairs}
+            x_label, y_label = (_text(content.get(label, ""), _LONGEST_LABEL) for label in ("x_label", "y_label"))
             return Exhibit(**known, x_label=x_label, y_label=y_label, x=_numbers(content["x"]), lines=lines)
     except (ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError):
         pass
     return None
 
 
-def _cell(value: object) -> str:
-    return str(value)[:1000]
+def _items(value: object, most: int) -> list[Any]:
+    if not isinstance(value, list):
+        raise TypeError("is no list")
+    return value[:most]
 
 
-def _numbers(values: Sequence[Any]) -> tuple[float, ...]:
-    return tuple(float(value) for value in values[:100_000])
+def _text(value: object, longest: int) -> str:
+    """A text, or another plain value as one, that every program can encode."""
+    if isinstance(value, list | dict):
+        raise TypeError("is no text")
+    return str(value)[:longest].encode("utf-8", "replace").decode()
+
+
+def _cells(row: object) -> tuple[str, ...]:
+    return tuple(_text(cell, _LONGEST_CELL) for cell in _items(row, _MOST_COLUMNS))
+
+
+def _numbers(values: object) -> tuple[float, ...]:
+    return tuple(float(value) for value in _items(values, _MOST_POINTS))
 
 
 def _strict(value: Any) -> Any:

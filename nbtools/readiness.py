@@ -139,9 +139,10 @@ def check(
     cwd = project.root if path.is_relative_to(project.root) else path.parent
     config = None if plain is None else with_flags(plain, path, arguments, cwd)
     if config is not None:
+        _check_config(path, config)
         _source_of(path, config, project)
     resolved, environment, about_machine = on_this_machine(wanted)
-    about_config = [] if config is None else list(report.of_training(config, resolved.nproc_per_node))
+    about_config = [] if config is None else list(report.of_training(config, resolved))
     return Preflight(
         script=path,
         name=run_name(path.stem),
@@ -266,6 +267,13 @@ def with_flags(plain: Script, path: Path, args: Sequence[str], cwd: Path) -> Tra
         return type(plain.config)(**json.loads(parsed.stdout))
     except (ValueError, TypeError):  # --help, or no parser on this machine
         return plain.config
+
+
+def _check_config(path: Path, config: TrainConfig) -> None:
+    try:
+        recipe_of(config).refuse(config)
+    except ConfigError as error:
+        raise LaunchError(f"{path}: {error}") from None
 
 
 def _source_of(path: Path, config: TrainConfig, project: Project) -> Source:

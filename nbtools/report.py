@@ -6,10 +6,11 @@ from dataclasses import asdict, dataclass
 from typing import Literal
 
 from nbtools.config import Launch, TrainConfig
-from nbtools.devices import Device, num_cores
+from nbtools.devices import Device, devices, num_cores
+from nbtools.errors import LaunchError
 from nbtools.recipes import Source
 from nbtools.schedule import Schedule
-from nbtools.sizes import checkpoint_bytes, num_checkpoints_kept, num_parameters
+from nbtools.sizes import checkpoint_bytes, num_checkpoints_kept, num_parameters, training_bytes
 from nbtools.tail import clean
 
 
@@ -138,13 +139,27 @@ def on_devices(launch: Launch, chosen: Sequence[Device]) -> Iterator[Finding]:
         yield warn("devices", f"nproc_per_node={launch.nproc_per_node} leaves GPU {idle} idle")
 
 
-def of_training(config: TrainConfig, world_size: int) -> Iterator[Finding]:
-    """Say what a config means on so many processes, without a look at the data."""
-    samples, product = batch(config, world_size)
+def of_training(config: TrainConfig, launch: Launch) -> Iterator[Finding]:
+    """Say what a config means for a launch whose GPUs are chosen, without a look at the data.
+
+    Raises:
+        LaunchError: a GPU cannot even hold weights, gradients and optimizer.
+    """
+    samples, product = batch(config, launch.nproc_per_node)
     yield ok("batch", f"{plural(samples, 'sample')} per step: {product}")
     parameters = num_parameters(config)
     known = "known once the model is loaded" if parameters is None else f"{parameters:,}, trained in {config.precision}"
     yield ok("parameters", known)
+    if (needed := training_bytes(config)) is None:
+        return
+    for device in devices() if launch.gpus else ():
+        if device.index in (launch.gpus or ()) and device.memory_total_bytes < needed:
+            raise LaunchError(
+                f"weights, gradients and AdamW's moments of this model take {size(needed)} on every GPU, and GPU "
+                f"{device.index} ({device.name}) has {size(device.memory_total_bytes)}: choose GPUs with more memory, "
+                "or a smaller model"
+            )
+    yield ok("memory", f"{size(needed)} per process for weights, gradients and AdamW's moments, before activations")
 
 
 def of_data(config: TrainConfig, source: Source, counted: Schedule | None) -> Iterator[Finding]:

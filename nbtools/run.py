@@ -16,9 +16,10 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any, Self
 
-from nbtools import stopping, tickets
+from nbtools import exhibits, stopping, tickets
 from nbtools.checkpoints import Checkpoint, best_of, checkpoints_in, newest_verified, origin_in_words
 from nbtools.errors import RunFailed, RunNotFoundError
+from nbtools.exhibits import Exhibit
 from nbtools.failure import Failure
 from nbtools.foreign.readers import LogMetrics
 from nbtools.metrics import History
@@ -141,10 +142,8 @@ class Run:
         """The first failure, if the run is FAILED or LOST."""
         state = self.state
         if state is RunState.LOST:
-            host = self.process.host if self.process else None
-            return Failure(
-                None, host, None, None, f"its processes are gone and none recorded an end (step {self.step})"
-            )
+            gone = f"its processes are gone and none recorded an end (step {self.step})"
+            return Failure(None, self.process.host if self.process else None, None, None, gone)
         if state is not RunState.FAILED:
             return None
         for path in (self.files.exit, self.files.finished):
@@ -273,6 +272,11 @@ class Run:
         """Checkpoints of this run, oldest first."""
         return checkpoints_in(self.files.checkpoints)
 
+    @property
+    def exhibits(self) -> list[Exhibit]:
+        """What the training shows beside its curves: the newest showing of each."""
+        return exhibits.latest(self.files.exhibits)
+
     def log(self, num_lines: int = 200) -> str:
         """The last lines that rank 0 and torchrun printed, as plain text (not escaped for HTML)."""
         return "\n".join(last_lines(self.files.log, num_lines))
@@ -318,10 +322,8 @@ class Run:
 
     def summary(self, *, stacks: bool = False) -> dict[str, Any]:
         """What `nbtools show --json` prints: plain values, strict JSON; with `stacks`, of every rank what it does."""
-        saved = self.checkpoints
+        saved, state, failure = self.checkpoints, self.state, self.failure
         best = best_of(saved)
-        state = self.state
-        failure = self.failure
         return {
             "id": self.id,
             "name": self.name,

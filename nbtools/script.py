@@ -8,12 +8,15 @@ still be launched as it is.
 import ast
 import hashlib
 import os
+import shlex
 import warnings
+from collections.abc import Sequence
 from dataclasses import dataclass
 from importlib.util import decode_source
 from pathlib import Path
 from typing import Any, NoReturn, TypeVar
 
+from nbtools import command
 from nbtools.config import Launch, Settings, TrainConfig, complaints
 from nbtools.errors import HandEditedError, NotPlainError, ProjectError, ScriptError, shown
 from nbtools.project import NAME_PATTERN, Project, check_name, find_project, located
@@ -108,6 +111,7 @@ def write_script(
     *,
     project: Project | str | Path | None = None,
     overwrite: bool = False,
+    remarks: Sequence[str] = (),
 ) -> Path:
     """Write `scripts/NAME.py` and return its path; a file with the same content is left alone.
 
@@ -118,6 +122,7 @@ def write_script(
         project: whose `scripts/` to write to; the project of the working directory when None.
         overwrite: replace whatever is there. Without it only a generated script is replaced, and only as this very
             process last wrote or read it: other comments or values are somebody's, or another experiment's.
+        remarks: comment lines for the end of the script.
 
     Raises:
         InvalidNameError: the name could leave the folder or shadow a module.
@@ -126,7 +131,8 @@ def write_script(
     """
     project = project if isinstance(project, Project) else find_project(project)
     path = project.script(name)
-    data = render(config, name, launch).encode()
+    assert all(line.startswith("#") and len(line.splitlines()) == 1 for line in remarks)
+    data = "".join([render(config, name, launch), *(f"\n{line}" for line in remarks), "\n" * bool(remarks)]).encode()
     _check_folder(project)
     is_same = False
     if path.is_symlink() or path.exists():
@@ -136,7 +142,7 @@ def write_script(
         if not is_same and not overwrite:
             _check_known(path, config, launch or Launch())
     if not is_same:
-        _replace(path, data)
+        put_in_place(path, data)
     _seen[located(path)] = data
     return path
 
@@ -168,15 +174,15 @@ def _values(content: Script | Settings) -> dict[str, Any]:
 
 def _docstring(recipe: Recipe, config: TrainConfig, name: str, launch: Launch) -> str:
     """Only a checked name, our own words and numbers: no value can end the docstring."""
-    gpus = "" if launch.gpus is None else f"CUDA_VISIBLE_DEVICES={','.join(map(str, launch.gpus))} "
+    here = " ".join([*(f"{key}={value}" for key, value in command.variables(launch).items()), ""]).lstrip()
     processes = "1 process" if launch.nproc_per_node == 1 else f"{launch.nproc_per_node} processes"
     return f'''"""{name}: {recipe.title[0].lower()}{recipe.title[1:]}, {processes} x {config.batch_size} sequences.
 
 In the background as the notebook does it; here and now; on one process, where flags override the values below:
 
     nbtools launch scripts/{name}.py
-    {gpus}torchrun --standalone --nproc-per-node={launch.nproc_per_node} scripts/{name}.py
-    {gpus}python scripts/{name}.py --batch-size 8
+    {here}{shlex.join(command.by_hand(f"scripts/{name}.py", launch))}
+    {here}python scripts/{name}.py --batch-size 8
 """'''
 
 
@@ -364,13 +370,19 @@ def _check_known(path: Path, config: TrainConfig, launch: Launch) -> None:
         raise HandEditedError(f"{path}: {how} ({what}); {step}, read_script() tells its values")
 
 
-def _replace(path: Path, data: bytes) -> None:
-    """Write a temporary file beside `path` and rename it: nobody ever sees half a script."""
+def put_in_place(path: Path, data: bytes, mode: int | None = None) -> None:
+    """Write a temporary file beside `path` and rename it: nobody ever sees half a script.
+
+    Raises:
+        ProjectError: it cannot be written.
+    """
     temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     try:
         descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666)
         with os.fdopen(descriptor, "wb") as file:
             file.write(data)
+        if mode is not None:
+            temporary.chmod(mode)
         temporary.replace(path)
     except OSError as error:
         step = f"check the rights of {path.parent} and the free space"

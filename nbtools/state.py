@@ -13,7 +13,9 @@ import psutil
 from nbtools.failure import Failure
 from nbtools.rundir import ProcessIdentity, RunDir, finite, read_json, read_small, whole
 
-_PHASES = ("start", "evaluation", "checkpoint", "data", "forward", "backward", "collective", "done")
+_PHASES = (
+    *("start", "evaluation", "checkpoint", "profile", "data", "forward", "backward", "collective", "outputs", "done"),
+)
 """In the order in which a rank that is at step k goes through them on its way to step k + 1."""
 _PATIENCE_S = 3.0
 """Beside twice the usual step; a heartbeat is written, and read, once a second: that makes five in all."""
@@ -81,7 +83,8 @@ class RankBeat:
     @property
     def may_take_long(self) -> bool:
         """Whether nothing is wrong with a rank that does this for minutes: reading data is one before step 1."""
-        return self.phase in ("start", "evaluation", "checkpoint") or (self.phase == "data" and self.step == 0)
+        long = ("start", "evaluation", "checkpoint", "profile", "outputs")
+        return self.phase in long or (self.phase == "data" and self.step == 0)
 
 
 @dataclass(frozen=True)

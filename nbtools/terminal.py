@@ -9,12 +9,17 @@ from pathlib import Path
 from typing import Any
 
 from nbtools.clean import CACHE, Item, Kept, Plan, leftovers
+from nbtools.exhibits import Exhibit
 from nbtools.failure import Failure
+from nbtools.recipes import Recipe
 from nbtools.report import plural, size
 from nbtools.run import Run, clock
+from nbtools.sizes import num_parameters
 from nbtools.storage import num_bytes_in, survey
 from nbtools.tail import Tail, clean
 
+_NUM_FRAMES, _NUM_POINTS, _LONGEST_CELL = 4, 12, 60
+"""Of what a training shows: the last states of a text, the last points of curves, characters of a table's cell."""
 _QUIET_INTERVAL_S = 10.0
 """Without a terminal every line of progress stays, so there are fewer."""
 
@@ -39,6 +44,34 @@ def print_runs(summaries: Iterable[dict[str, Any]]) -> None:
         loss = _number(run["metrics"].get("train/loss", run["metrics"].get("loss")))
         rows.append((run["id"], run["state"], _steps(run["step"], run["total_steps"]), loss, clock(run["started_at"])))
     print_table(rows)
+
+
+def print_presets(recipe: Recipe) -> None:
+    """Print a line per preset of a recipe: how large a model, on how much, for how long, and what for."""
+    print(f"{recipe.key}: {recipe.title}")
+    rows = [("", "PRESET", "MODEL", "PARAMETERS", "GPU BATCH", "TOTAL BATCH", "EPOCHS", "USE")]
+    for name, preset in recipe.presets.items():
+        config, launch = recipe.preset(name)
+        shape = [str(getattr(config, field)) for field in _SHAPE if hasattr(config, field)]
+        parameters, model_name = num_parameters(config), getattr(config, "model_name", None)
+        batch, processes = config.effective_batch(1), launch.nproc_per_node
+        rows.append(
+            (
+                "",
+                name,
+                "/".join(shape) if model_name is None else str(model_name),
+                "-" if parameters is None else f"{parameters:,}",
+                f"{batch} x {processes}",
+                str(batch * processes),
+                str(config.epochs) + (f", {config.max_steps:,} steps" if config.max_steps else ""),
+                preset.description,
+            )
+        )
+    print_table(rows)
+    print("  MODEL is layers/heads/width, GPU BATCH per process x processes")
+
+
+_SHAPE = ("num_layers", "num_heads", "hidden_size")
 
 
 def print_run(summary: dict[str, Any]) -> None:
@@ -67,6 +100,31 @@ def print_run(summary: dict[str, Any]) -> None:
         headline, *lines = [*failure.lines, *failure.other_lines]
         told = [headline, *(f"  {line}" for line in lines), "", failure.traceback or ""]
         print(cleaned("\n" + "\n".join(told)).rstrip())
+
+
+def print_exhibit(exhibit: Exhibit) -> None:
+    """Print what a training shows: a text, a table, the last states of a text that changes, or the ends of curves."""
+    print(f"\n--- {cleaned(exhibit.title).replace(chr(10), ' ')} ({exhibit.name}, step {exhibit.step:,})")
+    if exhibit.kind == "text":
+        print(cleaned(exhibit.text))
+    elif exhibit.kind == "table":
+        width = max([len(exhibit.columns), *map(len, exhibit.rows)], default=0)
+        rows = [exhibit.columns, *exhibit.rows]
+        print_table([[*(_brief(cell) for cell in row), *[""] * (width - len(row))] for row in rows])
+    elif exhibit.kind == "frames":
+        first = max(0, len(exhibit.frames) - _NUM_FRAMES)
+        for number, frame in enumerate(exhibit.frames[first:], first + 1):
+            print(f"[{number}/{len(exhibit.frames)}] {cleaned(frame)}")
+    else:
+        rows = [(exhibit.x_label or "x", *(lines := exhibit.lines or {}))]
+        for index in range(max(0, len(exhibit.x) - _NUM_POINTS), len(exhibit.x)):
+            values = (f"{line[index]:.4g}" if index < len(line) else "" for line in lines.values())
+            rows.append((f"{exhibit.x[index]:g}", *values))
+        print_table(rows)
+
+
+def _brief(cell: str) -> str:
+    return cell if len(cell) <= _LONGEST_CELL else cell[: _LONGEST_CELL - 1] + "…"
 
 
 def print_stored(runs: Path) -> None:

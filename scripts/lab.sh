@@ -108,7 +108,7 @@ main() {
     mode=--headless
   fi
 
-  set_up notebook,train
+  set_up notebook,train,data
   case "$mode" in
     --setup-only) register_for_user ;;
     --headless) exec "$PYTHON" -m nbtools.notebook.execute "$NOTEBOOK" ;;

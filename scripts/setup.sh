@@ -3,7 +3,7 @@
 # PYTHON, with that environment first on PATH. An active environment that already satisfies the project is used as
 # it is; otherwise `.venv` in the project is made or brought up to date.
 
-ALL_EXTRAS="notebook,train,dev"
+ALL_EXTRAS="notebook,train,data,dev"
 PROJECT_ROOT="$(CDPATH='' cd -- "$(dirname -- "${BASH_SOURCE[0]}")/.." && pwd -P)"
 VENV="$PROJECT_ROOT/.venv"
 PYTHON=""
@@ -266,10 +266,10 @@ say_size() {
     place="UV_TORCH_BACKEND=cpu"
   fi
   if [ -n "$place" ] || [ "$(uname -s)" = Darwin ]; then
-    say "  About 400 MB to fetch, 1.7 GB on disk: PyTorch's CPU build${place:+ (from $place)}."
+    say "  About 500 MB to fetch, 2 GB on disk: PyTorch's CPU build${place:+ (from $place)}."
   else
     say "  About 3 GB to download, 6 GB on disk: on Linux, package indexes give PyTorch's CUDA build."
-    say "  The CPU build makes it 400 MB. To get it, stop now (Ctrl-C) and set PIP_EXTRA_INDEX_URL to PyTorch's"
+    say "  The CPU build makes it 500 MB. To get it, stop now (Ctrl-C) and set PIP_EXTRA_INDEX_URL to PyTorch's"
     say "  CPU wheel index (its install page has the address) or, with uv, UV_TORCH_BACKEND=cpu; then start again."
   fi
 }

@@ -47,7 +47,7 @@ run_part() {
 }
 
 main() {
-  local selection=(-m "not slow and not browser and not soak")
+  local selection=(-m "not slow and not browser and not soak and not seeds")
   local pytest_arguments=()
   while [ $# -gt 0 ]; do
     case "$1" in
@@ -55,13 +55,13 @@ main() {
         usage
         exit 0
         ;;
-      --all) selection=(-m "not soak") ;;
+      --all) selection=(-m "not soak and not seeds") ;;
       *) pytest_arguments+=("$1") ;;
     esac
     shift
   done
 
-  set_up notebook,train,dev
+  set_up notebook,train,data,dev
   report set-up "$SECONDS" ready
   run_part ruff "$PYTHON" -m ruff check .
   run_part format "$PYTHON" -m ruff format --check .

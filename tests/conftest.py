@@ -31,10 +31,13 @@ NO_SKIP = bool(os.environ.get("NBTOOLS_NO_SKIP"))
 def _no_surrounding_run(monkeypatch: pytest.MonkeyPatch) -> None:
     """Take away what torchrun, the launcher or a shell would set, so that a test sees only what it sets itself."""
     for name in list(os.environ):
-        if (name.startswith("NBTOOLS_") and name != "NBTOOLS_NO_SKIP") or name.startswith("TORCHELASTIC_"):
+        if (name.startswith("NBTOOLS_") and name != "NBTOOLS_NO_SKIP") or name.startswith(
+            ("TORCHELASTIC_", "ACCELERATE_")
+        ):
             monkeypatch.delenv(name)
     for name in ("RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT"):
         monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("NBTOOLS_NO_PICTURE", "1")  # a second for each of hundreds of trainings
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -163,3 +166,53 @@ def supervised(project: Project) -> Iterator[Callable[..., Run]]:
     for supervisor in started:
         supervisor.kill()
         supervisor.wait()
+
+
+# --- trainings of a second --------------------------------------------------------------------------
+
+
+@pytest.fixture
+def tiny_config() -> Callable[..., Any]:
+    """Return a maker of configs for a masked language model of some thousand weights, on the folder `texts`."""
+    from nbtools.recipes import MLMPretrainingConfig
+
+    values: dict[str, Any] = {"dataset": "texts", "batch_size": 4, "max_steps": 4, "epochs": 50, "min_words": 1}
+    values |= {"num_layers": 1, "num_heads": 2, "hidden_size": 16, "sequence_length": 16, "vocab_size": 60}
+    values |= {"log_every": 1, "eval_every": 2, "checkpoint_every": 2}
+    return lambda **changes: MLMPretrainingConfig(**{**values, **changes})
+
+
+@pytest.fixture
+def texts(project: Project, monkeypatch: pytest.MonkeyPatch) -> Project:
+    """Make a project with 30 small documents, on the CPU."""
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
+    monkeypatch.setenv("OMP_NUM_THREADS", "1")
+    (project.root / "texts").mkdir()
+    for number in range(30):
+        text = " ".join(f"w{(number + step * step) % 40}" for step in range(40))
+        (project.root / "texts" / f"{number:02}.txt").write_text(text)
+    return project
+
+
+@pytest.fixture
+def tiny_training(
+    texts: Project, tiny_config: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
+) -> Callable[..., RunDir]:
+    """Train in this process, in a run directory as the launcher makes it."""
+    import torch
+
+    from nbtools.training.flags import Flags
+    from nbtools.training.mlm_pretraining import train
+    from nbtools.training.worker import run
+
+    torch.set_num_threads(1)
+
+    def start(resume_from: Path | None = None, files: RunDir | None = None, attempt: int = 1, **changes: Any) -> RunDir:
+        files = files or RunDir.create(texts.runs, "mlm")
+        files.lock.touch()
+        monkeypatch.setenv("NBTOOLS_RUN_DIR", str(files.path))
+        monkeypatch.setenv("NBTOOLS_ATTEMPT", str(attempt))
+        run(train, Flags(tiny_config(**changes), resume_from=resume_from))
+        return files
+
+    return start

@@ -30,6 +30,7 @@ SINGLE_MODULES = {
     "notebook/execute.py": {"nbclient", "nbformat"},
     "notebook/plot.py": {"PIL"},  # matplotlib's own writer of PNG files, always there with it
     "training/flags.py": {"tyro"},
+    "training/hub.py": {"datasets"},
 }
 # These start, or are read, before anything else: they and all that they import of nbtools stay this light.
 LIGHT_MODULES = ("rundir.py", "supervisor.py")
@@ -111,9 +112,8 @@ def test_every_imported_package_is_a_declared_dependency() -> None:
     extras = project["optional-dependencies"]
     distributions = {"IPython": "ipython", "PIL": "pillow", "pynvml": "nvidia-ml-py", "yaml": "PyYAML"}
     for path in MODULES:
-        lines = project["dependencies"] + {"notebook": extras["notebook"], "training": extras["train"]}.get(
-            part_of(path), []
-        )
+        parts = {"notebook": extras["notebook"], "training": extras["train"] + extras["data"]}
+        lines = project["dependencies"] + parts.get(part_of(path), [])
         declared = {line.split(">=")[0] for line in lines}
         imported = {item.package for item in imports_of(path)} - sys.stdlib_module_names - {"nbtools"}
         assert {distributions.get(name, name) for name in imported} <= declared, inside(path)

@@ -14,6 +14,7 @@ import pytest
 
 from nbtools.listing import runs
 from nbtools.project import Project
+from nbtools.recipes import RECIPES
 from nbtools.run import Run
 from nbtools.script import read_script
 
@@ -74,8 +75,19 @@ def test_recipes_and_presets_are_listed(root: Path) -> None:
     assert "mlm_pretraining" in nbtools("recipes").stdout
     assert "batch_size" in nbtools("recipes", "mlm_pretraining").stdout
     listed = nbtools("presets").stdout
-    assert "cpu_demo" in listed
-    assert nbtools("presets", "mlm_pretraining").stdout == listed
+    mlm = nbtools("presets", "mlm_pretraining").stdout
+    assert listed.startswith(mlm)
+    title, columns, *presets, legend = mlm.splitlines()
+    assert title == "mlm_pretraining: Masked language modelling"
+    assert columns.split() == ["PRESET", "MODEL", "PARAMETERS", "GPU", "BATCH", "TOTAL", "BATCH", "EPOCHS", "USE"]
+    assert [line.split()[0] for line in presets][:2] == ["cpu_demo", "h200_8gpu_fast"]
+    standard = next(line for line in presets if "h200_8gpu_standard" in line)
+    model = ["6/8/16", "183,536", "32", "x", "8", "256", "5"]
+    assert standard.split()[1:8] == model
+    assert "1,000,000 documents" in standard
+    assert "layers/heads/width" in legend
+    for key in RECIPES:
+        assert f"{key}: " in listed
 
 
 def test_new_writes_a_script_and_prints_its_path(root: Path) -> None:

@@ -121,6 +121,70 @@ def test_line_ends_and_a_byte_order_mark_make_no_difference(tmp_path: Path) -> N
     assert documents[0] == documents[1] == documents[2]
 
 
+@pytest.mark.parametrize("read_bytes", [1, 2, 3, 7, 1000])
+@pytest.mark.parametrize("separator", ["\n\n", "\r\n \r\n", "\r", " ", ""])
+def test_reading_in_pieces_cuts_where_reading_the_whole_file_cuts(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, separator: str, read_bytes: int
+) -> None:
+    monkeypatch.setattr(corpus, "_LONGEST_DOCUMENT", 2000)
+    monkeypatch.setattr(corpus, "_LONGEST_SECTION", 40)
+    file = tmp_path / "text.txt"
+    words = ["ein", "café", "東京", "\U0001d518", "x" * 50, "- - -", "end."]
+    # A section of digits alone would be left out.
+    text = separator.join(words[number * number % 7] + str(number) for number in range(500)) + "end"
+    file.write_bytes(b"\xef\xbb\xbf" + text.encode())
+    monkeypatch.setattr(corpus, "_READ_BYTES", 10**6)
+    whole = corpus.read_documents(str(file))
+    monkeypatch.setattr(corpus, "_READ_BYTES", read_bytes)
+    assert corpus.read_documents(str(file)) == whole
+    assert len(whole) > 20
+    assert "".join("".join(whole).split()) == "".join(text.replace("- - -", "-").split())
+
+
+def test_documents_come_one_at_a_time_in_little_memory(tmp_path: Path) -> None:
+    file = tmp_path / "text.txt"
+    file.write_text(paragraphs(150_000))
+    size = file.stat().st_size
+    tracemalloc.start()
+    try:
+        counted = corpus.count_tokens(corpus.documents(str(file), 5))
+        _, peak = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert sum(counted) > 2_000_000
+    assert size > 12_000_000
+    assert peak < size / 2
+
+
+def test_the_first_document_does_not_wait_for_the_last_one(tmp_path: Path) -> None:
+    file = tmp_path / "text.txt"
+    file.write_bytes(paragraphs(40_000).encode() + b"\xe9")
+    found = corpus.documents(str(file))
+    assert "quick brown" in next(found)
+    with pytest.raises(DataError, match=rf"byte {file.stat().st_size - 1} \(0xe9\) is not UTF-8"):
+        list(found)
+
+
+@given(st.lists(st.integers(0, 50), min_size=2, max_size=60), st.integers(0, 5))
+def test_what_is_held_out_follows_from_the_lengths_alone(lengths: list[int], seed: int) -> None:
+    documents = [f"{number}:".ljust(3) + "x" * length for number, length in enumerate(lengths)]
+    held_out = corpus.held_out([len(document) for document in documents], seed)
+    train, evaluation = corpus.split(documents, seed)
+    assert [document for document, is_out in zip(documents, held_out, strict=True) if is_out] == evaluation
+    assert [document for document, is_out in zip(documents, held_out, strict=True) if not is_out] == train
+    assert train
+    assert evaluation
+
+
+def test_counting_in_one_pass_gives_what_counting_the_split_gives() -> None:
+    documents = corpus.read_documents(None)
+    parts = corpus.split(documents)
+    for count in (corpus.num_words, len):
+        assert corpus.count_tokens(iter(documents), count) == tuple(
+            sum(count(document) + 1 for document in part) for part in parts
+        )
+
+
 def test_a_relative_path_starts_from_the_project_root_and_not_from_the_working_directory(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

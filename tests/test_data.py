@@ -9,6 +9,7 @@ from transformers import AutoTokenizer, PreTrainedTokenizerFast
 
 from nbtools import corpus
 from nbtools.errors import ConfigError, DataError
+from nbtools.training import text as text_module
 from nbtools.training.data import IGNORED, SampleOrder, epoch_order, load
 from nbtools.training.masking import MaskedTraining, Masking, evaluation_batches, unigram_log_probabilities
 from nbtools.training.text import TokenizedText, open_tokenized, tokenize, word_tokenizer
@@ -90,6 +91,17 @@ def test_a_text_is_tokenized_once_and_found_again(dataset: Path, tmp_path: Path)
     (dataset / "00.txt").write_text("something else entirely")
     assert tokenized(dataset, tmp_path) not in (first, None)
     assert not list((tmp_path / "cache").glob(".tmp-*"))
+
+
+def test_a_long_reading_says_how_far_it_is(
+    dataset: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    tokenized(dataset, tmp_path)
+    assert capsys.readouterr().out == "", "a short one says nothing"
+    monkeypatch.setattr(text_module, "_SAY_EVERY_S", 0.0)
+    said: list[str] = []
+    tokenize(tmp_path / "other", dataset=str(dataset), min_words=1, vocab_size=50, say=said.append)
+    assert said[-1] == "reading the text: 40 documents so far"
 
 
 def test_an_unwritable_cache_is_a_data_error(dataset: Path, tmp_path: Path) -> None:

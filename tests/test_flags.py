@@ -1,11 +1,17 @@
 """Flags: every field, both spellings, the words of older programs, and clear refusals."""
 
 from pathlib import Path
+from typing import Any
 
 import pytest
+import torch
 
+from nbtools.config import TrainConfig
 from nbtools.recipes import MLMPretrainingConfig
-from nbtools.training.flags import ALIASES, parse
+from nbtools.spellings import ALIASES
+from nbtools.training import launchers
+from nbtools.training.flags import parse
+from nbtools.training.process import choose_device
 
 CONFIG = MLMPretrainingConfig(batch_size=4, learning_rate=1e-3)
 
@@ -47,20 +53,131 @@ def test_help_says_meaning_unit_and_the_checkpoint_to_resume_from(capsys: pytest
 
 
 @pytest.mark.parametrize("alias", ALIASES)
-def test_an_alias_means_a_field(alias: str) -> None:
-    assert ALIASES[alias].replace("-", "_") in MLMPretrainingConfig.model_fields
+@pytest.mark.parametrize("dash", ["-", "_"])
+def test_an_alias_sets_its_field(alias: str, dash: str) -> None:
+    field = ALIASES[alias]
+    text = {"precision": "bf16", "learning_rate": "0.5", "gradient_clip": "0.5"}.get(field, "8")
+    flags = parse(CONFIG, [f"--{alias.replace('_', dash)}", text])
+    assert flags.overridden == (field,)
+    assert str(getattr(flags.config, field)) == text
 
 
 def test_lr_is_the_learning_rate() -> None:
     assert parse(CONFIG, ["--lr", "0.02"]).config.learning_rate == 0.02
 
 
-@pytest.mark.parametrize("old", [["--local-rank=1"], ["--local_rank", "1"], ["--local_rank=1"], ["--distributed"]])
+@pytest.mark.parametrize(
+    "old",
+    [
+        ["--local-rank=1"],
+        ["--local_rank", "1"],
+        ["--local-rank", "-1"],
+        ["--local_rank=1"],
+        ["--distributed"],
+        ["--distributed", "true"],
+        ["--distributed=False"],
+    ],
+)
 def test_what_old_launchers_pass_is_ignored_with_a_note(old: list[str]) -> None:
     flags = parse(CONFIG, [*old, "--batch-size", "8"])
     assert flags.config == CONFIG.replace(batch_size=8)
     assert len(flags.notes) == 1
     assert "ignored" in flags.notes[0]
+
+
+@pytest.mark.parametrize(
+    ("given", "precision"),
+    [
+        (["--fp16"], "fp16"),
+        (["--fp16", "true"], "fp16"),
+        (["--fp16=1"], "fp16"),
+        (["--no_fp16"], "fp32"),
+        (["--no-fp16"], "fp32"),
+        (["--fp16", "false"], "fp32"),
+        (["--bf16"], "bf16"),
+        (["--mixed_precision", "no"], "fp32"),
+        (["--mixed-precision=fp16"], "fp16"),
+        (["--mixed_precision", "bf16"], "bf16"),
+        (["--precision", "fp32"], "fp32"),
+    ],
+)
+def test_older_words_for_a_precision(given: list[str], precision: str) -> None:
+    started = CONFIG.replace(precision="bf16" if precision != "bf16" else "fp32")
+    flags = parse(started, [*given, "--lr", "0.5"])
+    assert (flags.config.precision, flags.config.learning_rate) == (precision, 0.5)
+
+
+@pytest.mark.parametrize(("given", "number"), [("500k", 500_000), ("5M", 5_000_000), ("0.5G", 500_000_000), ("7", 7)])
+@pytest.mark.parametrize("joined", [True, False])
+def test_counts_take_units(given: str, number: int, joined: bool) -> None:
+    flags = parse(CONFIG, [f"--max_steps={given}"] if joined else ["--max-steps", given])
+    assert flags.config.max_steps == number
+
+
+def test_a_name_that_stands_for_a_field_of_another_recipe_says_what_there_is(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    with pytest.raises(SystemExit) as ended:
+        parse(TrainConfig(), ["--tf_n_embd", "64"], prog="toy.py")
+    assert ended.value.code == 2
+    assert "toy.py: error: tf_n_embd means hidden_size, which TrainConfig does not have" in capsys.readouterr().err
+
+
+# --- what accelerate says through the environment ---------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("asked", "args", "script", "precision"),
+    [
+        ("bf16", [], "fp32", "bf16"),
+        ("fp16", [], "bf16", "fp16"),
+        ("no", [], "bf16", "bf16"),
+        ("bf16", ["--precision", "fp32"], "fp32", "fp32"),
+        ("bf16", ["--fp16"], "fp32", "fp16"),
+        ("bf16", ["--batch-size", "8"], "fp32", "bf16"),
+    ],
+)
+def test_a_flag_counts_more_than_accelerate_and_accelerate_more_than_the_script(
+    asked: str, args: list[str], script: Any, precision: str
+) -> None:
+    flags = parse(CONFIG.replace(precision=script), args, environment={"ACCELERATE_MIXED_PRECISION": asked})
+    assert flags.config.precision == precision
+    assert ("precision" in flags.overridden) == (precision != script)
+    assert any("accelerate" in note for note in flags.notes) == (asked != "no")
+
+
+def test_a_precision_of_accelerate_that_is_not_there_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as ended:
+        parse(CONFIG, [], environment={"ACCELERATE_MIXED_PRECISION": "fp8"})
+    assert ended.value.code == 2
+    assert "ACCELERATE_MIXED_PRECISION='fp8': must be no, fp16 or bf16" in capsys.readouterr().err
+
+
+def test_sharding_that_accelerate_asks_for_is_said_to_be_ignored() -> None:
+    (note,) = parse(CONFIG, [], environment={"ACCELERATE_USE_FSDP": "true"}).notes
+    assert "FSDP" in note and "ignored" in note
+
+
+@pytest.mark.parametrize(
+    ("environment", "args", "name"),
+    [
+        ({}, [], "python"),
+        ({"WORLD_SIZE": "2", "TORCHELASTIC_RUN_ID": "x"}, [], "torchrun"),
+        ({"WORLD_SIZE": "2", "TORCHELASTIC_RUN_ID": "x"}, ["--local-rank=0"], "torch.distributed.launch"),
+        ({"WORLD_SIZE": "2", "TORCHELASTIC_RUN_ID": "x", "ACCELERATE_MIXED_PRECISION": "no"}, [], "accelerate launch"),
+        ({"WORLD_SIZE": "2", "TORCHELASTIC_RUN_ID": "x", "NBTOOLS_RUN_DIR": "/r"}, [], "nbtools launch"),
+        ({"WORLD_SIZE": "2"}, [], "a launcher that sets WORLD_SIZE"),
+    ],
+)
+def test_what_started_a_process_is_recognised(environment: dict[str, str], args: list[str], name: str) -> None:
+    assert launchers.name(environment, args) == name
+
+
+def test_accelerate_s_cpu_is_obeyed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("torch.cuda.is_available", lambda: True)
+    monkeypatch.setenv("ACCELERATE_USE_CPU", "True")
+    assert choose_device(0) == torch.device("cpu")
+    assert not launchers.wants_cpu({"ACCELERATE_USE_CPU": "False"})
 
 
 @pytest.mark.parametrize(
@@ -99,6 +216,9 @@ def test_resume_from_is_a_path_and_no_override() -> None:
         (["--precision", "fp7"], "precision"),
         (["--hidden-size", "7"], "multiple of 2 x num_heads"),
         (["--dataset"], "--dataset"),
+        (["--batch-size", "--lr", "1"], "batch-size"),
+        (["--max-steps", "5X"], "max-steps"),
+        (["--fp16", "--precision", "no-such"], "precision"),
         (["stray"], "stray"),
     ],
 )

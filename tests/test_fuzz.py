@@ -21,11 +21,13 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 import nbtools as nt
+from nbtools import exhibits
 from nbtools.checkpoints import Checkpoint, newest_verified
 from nbtools.errors import CheckpointError, FormatError, ScriptError
 from nbtools.failure import Failure
 from nbtools.foreign.readers import LogMetrics
 from nbtools.metrics import History
+from nbtools.notebook.exhibits import static
 from nbtools.notebook.facts import facts_of, stamp_of
 from nbtools.notebook.view import view_of
 from nbtools.project import Project
@@ -34,7 +36,7 @@ from nbtools.run import Run, RunState
 from nbtools.rundir import LARGEST_JSON_BYTES, ProcessIdentity, RunDir, read_json, write_json
 from nbtools.script import parse_script, render
 from nbtools.tail import last_lines
-from nbtools.terminal import print_run, status_line
+from nbtools.terminal import print_exhibit, print_run, status_line
 from nbtools.training import flags
 
 fuzz = settings(max_examples=2000, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
@@ -247,6 +249,29 @@ def test_a_run_directory_of_anything_is_looked_at_without_an_exception(
             look_at(run_files.path)
         except FormatError:
             assert any(b'"format"' in (content or b"") for content in found.values())
+    capsys.readouterr()
+
+
+EXHIBITS: list[dict[str, Any]] = [
+    {"step": 1, "time": 1.0, "kind": "text", "title": "t", "text": "once"},
+    {"step": 1, "time": 1.0, "kind": "table", "title": "t", "columns": ["a", "b"], "rows": [["1", "2"], ["3", "4"]]},
+    {"step": 1, "time": 1.0, "kind": "frames", "title": "t", "frames": ["__", "_b", "ab"]},
+    {"step": 1, "time": 1.0, "kind": "series", "title": "t", "x": [1, 2], "lines": {"y": [1, 2]}, "x_label": "x"},
+]
+
+
+@given(st.lists(st.one_of([files_like(valid) for valid in EXHIBITS]), min_size=1, max_size=3))
+@settings(fuzz, max_examples=1000)
+def test_exhibits_of_anything_are_shown_or_left_out(
+    tmp_path_factory: pytest.TempPathFactory, capsys: pytest.CaptureFixture[str], found: list[bytes]
+) -> None:
+    folder = tmp_path_factory.getbasetemp() / "exhibits"
+    folder.mkdir(exist_ok=True)
+    (folder / "it.jsonl").write_bytes(b"\n".join(found) + b"\n")
+    for exhibit in exhibits.read(folder, "it"):
+        json.dumps(exhibits.to_json(exhibit), allow_nan=False).encode()
+        print_exhibit(exhibit)
+        static(exhibit, dark=False).encode()
     capsys.readouterr()
 
 

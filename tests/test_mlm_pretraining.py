@@ -42,7 +42,7 @@ from nbtools.sizes import num_parameters
 from nbtools.training import checkpoint
 from nbtools.training.flags import Flags
 from nbtools.training.masking import Masking, evaluation_batches
-from nbtools.training.mlm_pretraining import MaskedLM, build_model, train
+from nbtools.training.mlm_pretraining import MaskedLM, build_model, main, train
 from nbtools.training.step import Optimizer
 from nbtools.training.text import open_tokenized, tokenize
 from nbtools.training.worker import run
@@ -333,6 +333,149 @@ def test_bf16_learns_like_fp32(trained: Callable[..., RunDir]) -> None:
     assert losses[0] == pytest.approx(losses[1], rel=0.02)
 
 
+@pytest.mark.parametrize("precision", ["fp16", "bf16"])
+def test_two_steps_in_half_precision_leave_a_whole_run(trained: Callable[..., RunDir], precision: str) -> None:
+    expected = rows(trained(tiny(max_steps=2)))
+    files = trained(tiny(max_steps=2, precision=precision))
+    seen = rows(files)
+    assert [row["step"] for row in seen] == [1, 2]
+    for row, right in zip(seen, expected, strict=True):
+        assert row["train/loss"] == pytest.approx(right["train/loss"], rel=0.02)
+        assert row["train/loss"] != right["train/loss"], "it was computed in another precision"
+    assert seen[1]["eval/loss"] == pytest.approx(expected[1]["eval/loss"], rel=0.02)
+    assert ("train/loss_scale" in seen[0]) == (precision == "fp16")
+    assert (read_json(files.config) or {})["environment"]["precision"] == precision
+    (finished,) = checkpoints_in(files.checkpoints)
+    model = AutoModelForMaskedLM.from_pretrained(finished.path / "model")
+    assert {weight.dtype for weight in model.parameters()} == {torch.float32}
+    assert all(bool(weight.isfinite().all()) for weight in model.parameters())
+    resumed = rows(trained(tiny(max_steps=3, precision=precision), finished.path))
+    assert [row["step"] for row in resumed] == [3]
+
+
+def spied_gradients(
+    trained: Callable[..., RunDir], monkeypatch: pytest.MonkeyPatch, config: MLMPretrainingConfig
+) -> tuple[list[torch.Tensor], list[dict[str, Any]]]:
+    """All gradients of a training, and its rows."""
+    gradients: list[torch.Tensor] = []
+    real = Optimizer.step
+
+    def spy(optimizer: Optimizer, step: int) -> None:
+        gradients.extend(weight.grad.clone() for weight in optimizer.weights if weight.grad is not None)
+        real(optimizer, step)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Optimizer, "step", spy)
+        return gradients, rows(trained(config))
+
+
+def test_activations_computed_again_give_the_same_loss_and_gradients(
+    trained: Callable[..., RunDir], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Dropout included: the second time it leaves out the same activations."""
+    config = tiny(max_steps=3, num_layers=3, dropout=0.2, gradient_accumulation_steps=2, batch_size=4)
+    kept, kept_rows = spied_gradients(trained, monkeypatch, config)
+    again, again_rows = spied_gradients(trained, monkeypatch, config.replace(gradient_checkpointing=True))
+    assert len(kept) == len(again) > 30
+    for one, other in zip(kept, again, strict=True):
+        assert one.abs().max() > 0
+        assert torch.allclose(one, other, atol=1e-6, rtol=1e-6)
+    for one_row, other_row in zip(kept_rows, again_rows, strict=True):
+        assert one_row == pytest.approx(other_row, rel=1e-6)
+
+
+STEP_MEMORY = """
+import sys
+from pathlib import Path
+
+import torch
+
+from nbtools.recipes import MLMPretrainingConfig
+from nbtools.recipes.modernbert import modernbert_settings
+from nbtools.training.mlm_pretraining import MaskedLM
+from nbtools.training.step import checkpoint_gradients
+from transformers import ModernBertConfig, ModernBertForMaskedLM
+
+def peak_mib():
+    lines = Path("/proc/self/status").read_text().splitlines()
+    return next(int(line.split()[1]) // 1024 for line in lines if line.startswith("VmHWM"))
+
+config = MLMPretrainingConfig(num_layers=12, num_heads=4, hidden_size=128, sequence_length=128)
+model = MaskedLM(ModernBertForMaskedLM(ModernBertConfig(**modernbert_settings(config, 1000)))).train()
+if sys.argv[1] == "again":
+    checkpoint_gradients(model)
+positions_BK = torch.arange(8).expand(2, -1)
+for batch_size in (2, 32):  # the first pass loads what is loaded once
+    if batch_size == 32:
+        before = peak_mib()
+    inputs_BT = torch.randint(5, 1000, (batch_size, 128))
+    positions_BK = torch.arange(8).expand(batch_size, -1)
+    model(inputs_BT, positions_BK, inputs_BT[:, :8]).backward()
+print(peak_mib() - before)
+"""
+
+
+@pytest.mark.slow
+def test_activations_computed_again_take_less_than_half_the_memory() -> None:
+    growth = {}
+    for way in ("kept", "again"):
+        program = [sys.executable, "-c", STEP_MEMORY, way]
+        environment = {**os.environ, "CUDA_VISIBLE_DEVICES": "", "OMP_NUM_THREADS": "1"}
+        answer = subprocess.run(program, capture_output=True, text=True, check=True, timeout=200, env=environment)
+        growth[way] = int(answer.stdout)
+    assert growth["kept"] > 100
+    assert growth["again"] < growth["kept"] / 2, growth
+
+
+@pytest.mark.parametrize("name", [name for name in RECIPES["mlm_pretraining"].presets if name != "cpu_demo"])
+def test_every_value_of_a_preset_reaches_the_training(
+    texts: Project, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    """Two steps of it on the CPU, on another text: all else is as the preset says."""
+    torch.set_num_threads(1)
+    config, _ = RECIPES["mlm_pretraining"].preset(name)
+    assert isinstance(config, MLMPretrainingConfig)
+    files = RunDir.create(texts.runs, "preset")
+    monkeypatch.setenv("NBTOOLS_RUN_DIR", str(files.path))
+    flags = ["--dataset", "None", "--max-steps", "2", "--log-every", "1", "--precision", "fp32"]
+    monkeypatch.setattr(sys, "argv", ["preset.py", *flags])
+    rates: list[float] = []
+    real = Optimizer.step
+
+    def spy(optimizer: Optimizer, step: int) -> None:
+        real(optimizer, step)
+        assert optimizer.adamw.param_groups[0]["weight_decay"] == config.weight_decay
+        rates.append(optimizer.adamw.param_groups[0]["lr"])
+
+    monkeypatch.setattr(Optimizer, "step", spy)
+    main(config)
+    content = read_json(files.config) or {}
+    changed = {"dataset": None, "max_steps": 2, "log_every": 1, "precision": "fp32"}
+    assert content["config"] == {**config.model_dump(mode="json"), **changed}
+    assert sorted(content["overridden"]) == sorted(changed)
+    assert [row["samples"] for row in rows(files)] == [config.batch_size, 2 * config.batch_size]
+    assert rates == pytest.approx([config.learning_rate * share for share in (2 / 3, 1 / 3)])
+    model = AutoModelForMaskedLM.from_pretrained(checkpoints_in(files.checkpoints)[-1].path / "model").config
+    shape = (model.num_hidden_layers, model.num_attention_heads, model.hidden_size, model.max_position_embeddings)
+    assert shape == (config.num_layers, config.num_heads, config.hidden_size, config.sequence_length)
+    assert model.vocab_size == content["derived"]["vocab_size"] <= config.vocab_size
+
+
+def test_a_dataset_of_the_hub_is_trained_on_like_a_folder(
+    trained: Callable[..., RunDir], texts: Project, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    datasets = pytest.importorskip("datasets", reason="the extra `data` is not installed")
+    documents = [{"text": file.read_text()} for file in sorted((texts.root / "texts").iterdir())]
+    found = datasets.Dataset.from_list(documents)
+    monkeypatch.setattr(datasets, "load_dataset", lambda *_, **__: found.to_iterable_dataset())
+    downloaded = trained(tiny(dataset="hf/owner/name:part"))
+    assert "owner/name (part) from the Hugging Face hub, a download of all its documents" in capfd.readouterr().out
+    assert rows(downloaded) == rows(trained(tiny()))
+    first = trained(tiny(dataset="hf/owner/name:part", max_samples=20))
+    samples = [(read_json(files.config) or {})["derived"]["num_train_samples"] for files in (downloaded, first)]
+    assert 0 < samples[1] < samples[0]
+
+
 def test_training_goes_on_from_pretrained_weights(trained: Callable[..., RunDir]) -> None:
     first = trained(tiny(max_steps=30, eval_every=30))
     start = first.checkpoint(30) / "model"
@@ -513,6 +656,24 @@ def wait_for_step(project: Project, step: int, num_runs: int = 1, timeout_s: flo
 
 
 @pytest.mark.slow
+def test_a_hub_out_of_reach_ends_all_ranks_before_the_first_step(
+    start: Callable[..., subprocess.Popen[str]], texts: Project, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pytest.importorskip("datasets", reason="the extra `data` is not installed")
+    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+    monkeypatch.setenv("HF_HOME", str(texts.root / "hf"))
+    process = start(tiny(dataset="hf"))
+    process.communicate(timeout=180)
+    assert process.returncode == 1
+    run = newest_run(texts)
+    assert run.state is RunState.FAILED
+    assert run.failure is not None
+    assert "dataset='hf': allenai/c4 (en) cannot be read from the Hugging Face hub" in run.failure.message
+    assert not run.files.metrics.exists() or rows(run.files) == []
+    assert (run.own_history.last_step or 0) == 0
+
+
+@pytest.mark.slow
 def test_two_ranks_give_the_gradients_of_one_with_the_joined_batch(
     start: Callable[..., subprocess.Popen[str]], texts: Project
 ) -> None:
@@ -640,22 +801,40 @@ def demo(project: Project, start: Callable[..., subprocess.Popen[str]], *args: s
     assert config.max_steps is not None
     assert config.max_steps <= 600
     process = start(config, *args)
-    _, err = process.communicate(timeout=600)
+    _, err = process.communicate(timeout=1100)
     assert process.returncode == 0, err
     return newest_run(project).own_history
 
 
+def assert_learned(history: History, step: int, gain: float, accuracy: float) -> None:
+    """At that step, words behind masks were guessed so much better than from their frequencies."""
+    measured = {}
+    for name in ("loss", "unigram_loss", "accuracy"):
+        series = history[f"eval/{name}"]
+        measured[name] = dict(zip(series.steps.tolist(), series.values.tolist(), strict=True))[step]
+    assert measured["loss"] <= measured["unigram_loss"] - gain, measured
+    assert measured["accuracy"] >= accuracy, measured
+
+
+# Both targets in one run. Measured with seeds 0 and 1: 1.32 and 1.29 nats and 0.28 and 0.27 at step 600; 1.59 and 1.58
+# nats and 0.32 at step 1200.
+TWICE_AS_LONG = ("--max-steps", "1200", "--epochs", "40", "--learning-rate", "5e-3", "--weight-decay", "0.1")
+
+
 @pytest.mark.slow
-@pytest.mark.timeout(700)
+@pytest.mark.timeout(1200)
 def test_the_cpu_demo_learns_from_context(start: Callable[..., subprocess.Popen[str]], texts: Project) -> None:
-    history = demo(texts, start)
-    loss, unigram = history.last("eval/loss"), history.last("eval/unigram_loss")
-    accuracy = history.last("eval/accuracy")
-    assert loss is not None
-    assert unigram is not None
-    assert accuracy is not None
-    assert loss <= unigram - 0.8
-    assert accuracy >= 0.20
+    history = demo(texts, start, *TWICE_AS_LONG)
+    assert_learned(history, 600, gain=0.8, accuracy=0.20)
+    assert_learned(history, 1200, gain=1.5, accuracy=0.30)
+
+
+@pytest.mark.seeds
+@pytest.mark.timeout(1200)
+def test_the_cpu_demo_learns_with_another_seed(start: Callable[..., subprocess.Popen[str]], texts: Project) -> None:
+    history = demo(texts, start, *TWICE_AS_LONG, "--seed", "1")
+    assert_learned(history, 600, gain=0.8, accuracy=0.20)
+    assert_learned(history, 1200, gain=1.5, accuracy=0.30)
 
 
 @pytest.mark.slow

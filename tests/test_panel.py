@@ -824,7 +824,8 @@ def test_a_stored_notebook_keeps_the_picture_of_a_run_that_ended_after_the_cell(
     client = NotebookClient(notebook, timeout=60, kernel_name="python3", store_widget_state=False)
     client.on_cell_executed = lambda cell, cell_index, **_: folder.end() if cell_index == 1 else None
     client.execute()
-    above, picture, controls = notebook.cells[1].outputs
+    above, picture, shown, controls = notebook.cells[1].outputs
+    assert shown.data == {"text/plain": ""}, "nothing: this run has no exhibits"
     assert "Succeeded" in above.data["text/html"]
     assert "SUCCEEDED" in above.data["text/plain"]
     assert set(picture.data) == {"image/png", "text/plain"}

@@ -66,7 +66,7 @@ def test_every_path_in_the_prose_exists() -> None:
     pattern = r"`((?:scripts|notebooks|nbtools|tests|\.github|\.ci)/[\w./-]*)`|`([\w-]+\.(?:yml|toml|txt|md))`"
     named = [first or second for first, second in re.findall(pattern, prose(TEXT))]
     assert len(named) > 10
-    placeholders = {"scripts/NAME.py"}
+    placeholders = {"scripts/NAME.py", "scripts/NAME.sh"}
     # A part of the package may be called without its parent, as in the tree.
     missing = [
         name

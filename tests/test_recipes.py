@@ -16,13 +16,13 @@ from nbtools.schedule import LARGEST_COUNTED_BYTES, Schedule, schedule
 from nbtools.sizes import checkpoint_bytes, num_checkpoints_kept, num_parameters
 
 MLM = RECIPES["mlm_pretraining"]
-GPU_PRESETS = {  # processes, total batch, layers, heads, width, epochs, learning rate
-    "h200_8gpu_fast": (8, 512, 4, 4, 8, 3, 5e-5),
-    "h200_8gpu_standard": (8, 256, 6, 8, 16, 5, 3e-5),
-    "h200_8gpu_quality": (8, 128, 8, 12, 24, 10, 2e-5),
-    "4gpu_standard": (4, 128, 4, 4, 8, 5, 3e-5),
-    "2gpu_standard": (2, 64, 4, 4, 8, 5, 3e-5),
-    "1gpu_standard": (1, 16, 4, 4, 8, 5, 3e-5),
+GPU_PRESETS = {  # processes, total batch, layers, heads, width, epochs, learning rate, documents
+    "h200_8gpu_fast": (8, 512, 4, 4, 8, 3, 5e-5, 500_000),
+    "h200_8gpu_standard": (8, 256, 6, 8, 16, 5, 3e-5, 1_000_000),
+    "h200_8gpu_quality": (8, 128, 8, 12, 24, 10, 2e-5, 2_000_000),
+    "4gpu_standard": (4, 128, 4, 4, 8, 5, 3e-5, 500_000),
+    "2gpu_standard": (2, 64, 4, 4, 8, 5, 3e-5, 500_000),
+    "1gpu_standard": (1, 16, 4, 4, 8, 5, 3e-5, 250_000),
 }
 
 
@@ -63,8 +63,11 @@ def test_a_gpu_preset_divides_its_total_batch_by_its_processes(name: str) -> Non
         config.hidden_size,
         config.epochs,
         config.learning_rate,
+        config.max_samples,
     )
     assert (config.precision, config.warmup_ratio, config.sequence_length) == ("bf16", 0.1, 128)
+    assert (config.weight_decay, config.gradient_clip) == (0.01, 1.0)
+    assert (config.dataset, config.streaming, config.min_words) == ("hf", True, 5)
 
 
 def test_every_preset_is_listed_here_and_can_be_built() -> None:
@@ -74,11 +77,12 @@ def test_every_preset_is_listed_here_and_can_be_built() -> None:
 
 
 @pytest.mark.parametrize("name", MLM.presets)
-def test_every_preset_trains_on_the_built_in_text(name: str) -> None:
+def test_every_preset_can_train_on_the_built_in_text(name: str) -> None:
     config, launch = MLM.preset(name)
-    found = schedule(config, launch.nproc_per_node)
+    found = schedule(config.replace(dataset=None), launch.nproc_per_node)
     assert found is not None
     assert found.total_steps >= 1
+    assert (schedule(config, launch.nproc_per_node) is None) == (name != "cpu_demo"), "the others are downloaded"
 
 
 @pytest.mark.parametrize(

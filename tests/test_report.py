@@ -39,7 +39,7 @@ def found(checked: readiness.Preflight, subject: str) -> Finding:
 
 def test_it_says_everything_that_a_launch_means(project: Project) -> None:
     checked = nt.preflight(written(project))
-    subjects = ["devices", "torch", "disk", "batch", "parameters", "dataset", "steps", "command"]
+    subjects = ["devices", "torch", "disk", "batch", "parameters", "memory", "dataset", "steps", "command"]
     assert [finding.subject for finding in checked.findings] == subjects
     assert {finding.level for finding in checked.findings} == {"ok"}
     assert found(checked, "devices").text.startswith("CPU: 2 processes with ")

@@ -39,6 +39,7 @@ dependencies = ["thing>=1"]
 [project.optional-dependencies]
 notebook = ["ipykernel", "jupyterlab"]
 train = []
+data = []
 dev = ["checker"]
 
 [tool.ruff]
@@ -58,7 +59,8 @@ def build_editable(wheel_directory, config_settings=None, metadata_directory=Non
         "Requires-Dist: thing>=1\\n"
         "Provides-Extra: notebook\\nRequires-Dist: ipykernel; extra == \\'notebook\\'\\n"
         "Requires-Dist: jupyterlab; extra == \\'notebook\\'\\n"
-        "Provides-Extra: train\\nProvides-Extra: dev\\nRequires-Dist: checker; extra == \\'dev\\'\\n",
+        "Provides-Extra: train\\nProvides-Extra: data\\n"
+        "Provides-Extra: dev\\nRequires-Dist: checker; extra == \\'dev\\'\\n",
         f"{info}/WHEEL": "Wheel-Version: 1.0\\nGenerator: test\\nRoot-Is-Purelib: true\\nTag: py3-none-any\\n",
     }
     with zipfile.ZipFile(os.path.join(wheel_directory, name), "w") as wheel:
@@ -86,7 +88,7 @@ UV = """#!/usr/bin/env bash
 printf '%s\\n' "$@" --- >> "$UV_CALLS"
 case "$1" in
   venv) exec python3 -m venv "${!#}" ;;
-  pip) exec "$4" -m pip install -q -c scripts/constraints.txt -e '.[notebook,train,dev]' ;;
+  pip) exec "$4" -m pip install -q -c scripts/constraints.txt -e '.[notebook,train,data,dev]' ;;
 esac
 """
 
@@ -402,7 +404,7 @@ def test_uv_gets_the_settings_of_pip(stand_in: StandIn, tmp_path: Path) -> None:
     assert ("--default-index", "https://main.example/simple") in pairs
     assert ("--index-strategy", "unsafe-best-match") in pairs
     assert ("-c", "scripts/constraints.txt") in pairs
-    assert ("-e", ".[notebook,train,dev]") in pairs
+    assert ("-e", ".[notebook,train,data,dev]") in pairs
     assert "--no-index" in arguments
     assert "--index" not in arguments  # UV_INDEX is set, and uv's own settings win
     assert "/overridden/by/the/variable" not in arguments
@@ -472,13 +474,13 @@ def test_test_sh_runs_every_part_although_one_fails(ready: StandIn, tmp_path: Pa
 
     runs = [line for line in output.splitlines() if line.startswith("RAN")]
     assert [line.split()[1] for line in runs] == ["ruff", "ruff", "mypy", "pytest", "pytest"]
-    assert "'-m', 'not slow and not browser and not soak', '-k', 'tail'" in runs[-1]
+    assert "'-m', 'not slow and not browser and not soak and not seeds', '-k', 'tail'" in runs[-1]
     assert "FAILED (exit status 1)" in output
     assert output.count("passed") == 3
 
     (modules / "ruff.py").write_text("")
     output = ready.run("test.sh", "--all", PYTHONPATH=str(modules))
-    assert "RAN pytest ['-m', 'not soak']" in output
+    assert "RAN pytest ['-m', 'not soak and not seeds']" in output
 
 
 FLAKY = """
@@ -487,7 +489,7 @@ tries = pathlib.Path("tries")
 tries.write_text(tries.read_text() + "x" if tries.exists() else "x")
 if "--last-failed" in sys.argv:
     sys.exit({second})
-if "not soak" in sys.argv:
+if "not soak and not seeds" in sys.argv:
     cache = pathlib.Path(".pytest_cache/v/cache")
     cache.mkdir(parents=True, exist_ok=True)
     (cache / "lastfailed").write_text(json.dumps({{"tests/test_x.py::test_y": True}}))
@@ -527,8 +529,8 @@ def test_environment_yml_defers_to_pyproject() -> None:
     python, installer = conda
     assert python.split(",")[0] == f"python{project['requires-python']}"
     assert installer == "pip"  # nothing that pyproject.toml lists is repeated here
-    assert pip == ["-c scripts/constraints.txt", f"-e .[{','.join(('notebook', 'train', 'dev'))}]"]
-    assert set(project["optional-dependencies"]) == {"notebook", "train", "dev"}
+    assert pip == ["-c scripts/constraints.txt", f"-e .[{','.join(('notebook', 'train', 'data', 'dev'))}]"]
+    assert set(project["optional-dependencies"]) == {"notebook", "train", "data", "dev"}
     for line in pip:
         assert (ROOT / line.split()[1].split("[")[0]).exists()
 

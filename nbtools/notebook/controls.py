@@ -5,6 +5,7 @@ from typing import Any
 import ipywidgets as widgets
 
 from nbtools.notebook import cards
+from nbtools.notebook.exhibits import Exhibition
 from nbtools.notebook.fields import answers_beside_cells
 from nbtools.notebook.plot import UNTITLED_HEIGHT, WIDTH
 from nbtools.notebook.view import X
@@ -97,15 +98,22 @@ class Controls:
         self.actions = (self.stop, self.stacks, self.checkpoint, self.changes, self.resume)
         row, actions = _row(*self.options), _row(*self.actions)
         self.upper = _column(self.header, self.progress, self.away, self.ranks, self.failure)
+        self.shown = Exhibition()
         self.lower = _column(row, actions, self.changing, self.note, self.taken, self.losses, self.trouble, self.tail)
-        self.whole = _column(self.upper, self.image, self.lower)
+        self.whole = _column(self.upper, self.image, self.shown.widget, self.lower)
 
     def answer_beside_cells(self) -> bool:
         """Let every control answer while a cell runs; False where this ipykernel cannot."""
         return all([answers_beside_cells(w) for w in (*self.options, *self.actions)])  # noqa: C419 - every one
 
+    def keep_players(self, are_needed: bool) -> None:
+        """Put what can be played above the controls, where the exhibits have become static; take it away again."""
+        others = tuple(child for child in self.lower.children if child is not self.shown.players)
+        self.lower.children = (self.shown.players, *others) if are_needed and self.shown.players.children else others
+
     def close(self) -> None:
         """Remove every widget from the page."""
+        self.shown.close()
         for box in (*self.lower.children, *self.upper.children, *self.whole.children, self.whole):
             for child in getattr(box, "children", ()):
                 child.close()

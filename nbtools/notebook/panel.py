@@ -70,7 +70,7 @@ class LivePlot:
         self._wake = threading.Event()
         self._thread: threading.Thread | None = None
         self._is_closed = False
-        self._displays: list[tuple[str, str]] = []
+        self._displays: list[tuple[str, ...]] = []
         self._forget()
         self._is_acting = False
         self._is_static = False
@@ -97,16 +97,16 @@ class LivePlot:
         return self._widgets.whole
 
     def _ipython_display_(self) -> None:
-        """Three outputs: words, picture, controls.
+        """Four outputs: words, picture, what the training shows, controls.
 
-        Once the run has ended the first two become static, so that the picture is there for a reader without a
+        Once the run has ended all but the controls become static, so that the picture is there for a reader without a
         kernel: on GitHub, or after a restart.
         """
         _close_earlier(self)
         with self._lock:
             if self.run.state.is_final:
                 self.refresh()
-            ids = (uuid.uuid4().hex, uuid.uuid4().hex)
+            ids = tuple(uuid.uuid4().hex for _ in range(3))
             self._displays.append(ids)
             for bundle, metadata, display_id in self._outputs(ids):
                 _publish(bundle, metadata, transient={"display_id": display_id})
@@ -117,7 +117,7 @@ class LivePlot:
         if not self.run.state.is_final:
             return bundle, {}
         self.refresh()
-        return {**bundle, "text/html": self._words(), "image/png": self._png}, _SIZE
+        return {**bundle, "text/html": self._words() + self._widgets.shown.html(), "image/png": self._png}, _SIZE
 
     def picture(self) -> StaticImage:
         """The picture as it is now, for the last cell of a notebook: it stays when the kernel is gone."""
@@ -130,12 +130,15 @@ class LivePlot:
         words = "".join(part.value for part in self._widgets.upper.children)
         return f"<div class='{cards.NO_FORMULAS}' style='max-width:{WIDTH}px'>{words}</div>"
 
-    def _outputs(self, ids: tuple[str, str]) -> list[tuple[dict[str, Any], dict[str, Any], str]]:
+    def _outputs(self, ids: tuple[str, ...]) -> list[tuple[dict[str, Any], dict[str, Any], str]]:
+        widgets = self._widgets
         if self._drawn_state is None or not self._drawn_state.is_final:
-            upper, image = view_bundle(self._widgets.upper, repr(self)), view_bundle(self._widgets.image, "")
-            return [(upper, {}, ids[0]), (image, {}, ids[1])]
+            parts = (widgets.upper, repr(self)), (widgets.image, ""), (widgets.shown.widget, "")
+            return [(view_bundle(part, text), {}, name) for (part, text), name in zip(parts, ids, strict=True)]
         words = {"text/html": self._words(), "text/plain": repr(self)}
-        return [(words, {}, ids[0]), ({"image/png": self._png, "text/plain": ""}, _SIZE, ids[1])]
+        shown = {"text/html": html, "text/plain": ""} if (html := widgets.shown.html()) else {"text/plain": ""}
+        picture = {"image/png": self._png, "text/plain": ""}
+        return [(words, {}, ids[0]), (picture, _SIZE, ids[1]), (shown, {}, ids[2])]
 
     def _update_displays(self) -> None:
         if not InteractiveShell.initialized():
@@ -231,15 +234,18 @@ class LivePlot:
             self._visit.leave(self.run.files)
         self._say(state, now)
         wanted = (widgets.dark.value, self._facts.version, state, *self._options().items())
-        if wanted == self._wanted:
+        shows_more = widgets.shown.look(self.run.files.exhibits, dark=widgets.dark.value)
+        if wanted == self._wanted and not shows_more:
             return
-        if self._figure is None or wanted[0] != self._wanted[0]:
-            self._figure = RunFigure(dark=widgets.dark.value, titled=False)
-        self._figure.update(view_of(self.run, **self._options()))
-        self._png = widgets.image.value = self._figure.png()
-        widgets.image.layout.visibility = "visible"
+        if wanted != self._wanted:
+            if self._figure is None or wanted[0] != self._wanted[0]:
+                self._figure = RunFigure(dark=widgets.dark.value, titled=False)
+            self._figure.update(view_of(self.run, **self._options()))
+            self._png = widgets.image.value = self._figure.png()
+            widgets.image.layout.visibility = "visible"
         self._wanted, self._drawn_state = wanted, state
         if state.is_final or self._is_static:
+            widgets.keep_players(state.is_final and bool(self._displays))
             self._is_static = state.is_final
             self._update_displays()
 

@@ -148,8 +148,8 @@ class RunFigure:
         self.figure.clear()
         add, css = self.add, Affine2D().scale(self.scale)
         y = self.height - 17
-        self._title = add(_text(16, y, 12, self.theme.text, css, va="center", weight="bold"))
-        self._subtitle = add(_text(self.width - 16, y, 11, self.theme.muted, css, "right", "center"))
+        self._title = add(text_at(16, y, 12, self.theme.text, css, va="center", weight="bold"))
+        self._subtitle = add(text_at(self.width - 16, y, 11, self.theme.muted, css, "right", "center"))
         self.panels = []
         columns = 1 if num_panels == 1 else 2
         num_rows = -(-num_panels // columns)
@@ -179,36 +179,37 @@ class Panel:
         self._clip = Bbox(np.array([[self.left, self.bottom - 2], [self.right + 2, self.top + 2]]) * owner.scale)
         add, title_y = owner.add, self.top + 17
         self._grid = add(LineCollection([], colors=theme.grid, linewidths=1, transform=css, zorder=0))
-        self._floor = add(_line(css, zorder=1, color=theme.axis, linewidth=1))
+        self._floor = add(line_of(css, zorder=1, color=theme.axis, linewidth=1))
         self._floor.set_data([self.left, self.right], [self.bottom, self.bottom])
-        self.title = add(_text(left + 16, title_y, 12.5, theme.text, css, va="center", weight="bold"))
-        self._x_ticks = [add(_text(0, self.bottom - 6, 10.5, muted, css, "center", "top")) for _ in range(16)]
-        self._y_ticks = [add(_text(self.left - 7, 0, 10.5, muted, css, "right", "center")) for _ in range(12)]
-        self._x_label = add(_text((self.left + self.right) / 2, self.bottom - 34, 10.5, muted, css, "center"))
+        self.title = add(text_at(left + 16, title_y, 12.5, theme.text, css, va="center", weight="bold"))
+        self._x_ticks = [add(text_at(0, self.bottom - 6, 10.5, muted, css, "center", "top")) for _ in range(16)]
+        self._y_ticks = [add(text_at(self.left - 7, 0, 10.5, muted, css, "right", "center")) for _ in range(12)]
+        self._x_label = add(text_at((self.left + self.right) / 2, self.bottom - 34, 10.5, muted, css, "center"))
         self._has_x_label = is_last_row
         self._message = add(
-            _text((self.left + self.right) / 2, (self.bottom + self.top) / 2, 12, muted, css, "center", "center")
+            text_at((self.left + self.right) / 2, (self.bottom + self.top) / 2, 12, muted, css, "center", "center")
         )
         self.raw = [self._curve(2, linewidth=1, alpha=0.38) for _ in range(_NUM_SERIES)]
         self.lines = [self._curve(3) for _ in range(_NUM_SERIES)]
         self._legend = [
-            (add(_line(css)), add(_text(0, title_y, 11, theme.text, css, va="center"))) for _ in range(_NUM_SERIES + 1)
+            (add(line_of(css)), add(text_at(0, title_y, 11, theme.text, css, va="center")))
+            for _ in range(_NUM_SERIES + 1)
         ]
         self._veil = add(Rectangle((self.left, self.bottom + 1), 0, self.height, transform=css, zorder=5))
         self._veil.set(facecolor=theme.background, alpha=0.6, linewidth=0)
-        self._resume = add(_line(css, zorder=6, color=muted, linewidth=1, linestyle=(0, (2, 2))))
-        self._resume_label = add(_text(0, self.top - 2, 10, muted, css, va="top", zorder=7))
+        self._resume = add(line_of(css, zorder=6, color=muted, linewidth=1, linestyle=(0, (2, 2))))
+        self._resume_label = add(text_at(0, self.top - 2, 10, muted, css, va="top", zorder=7))
         edge = {"markeredgecolor": theme.background, "markeredgewidth": 0.8, "linestyle": "none"}
-        self.checkpoint_marks = add(_line(css, zorder=7, marker="^", markersize=7, color=theme.text, **edge))
+        self.checkpoint_marks = add(line_of(css, zorder=7, marker="^", markersize=7, color=theme.text, **edge))
         ring = {"markerfacecolor": "none", "markeredgewidth": 1.3, "linestyle": "none", "color": theme.evaluation}
-        self.checkpoint_rings = add(_line(self._place, zorder=4, marker="o", markersize=9, **ring))
-        self._break_line = add(_line(css, zorder=6, color=theme.alarm, linewidth=1.2, linestyle=(0, (1, 2))))
-        self.break_mark = add(_line(css, zorder=8, marker="X", markersize=8, color=theme.alarm, **edge))
-        self.badge = add(_text(self.right - 6, self.top - 6, 10.5, "#ffffff", css, "right", "top", "bold", 9))
+        self.checkpoint_rings = add(line_of(self._place, zorder=4, marker="o", markersize=9, **ring))
+        self._break_line = add(line_of(css, zorder=6, color=theme.alarm, linewidth=1.2, linestyle=(0, (1, 2))))
+        self.break_mark = add(line_of(css, zorder=8, marker="X", markersize=8, color=theme.alarm, **edge))
+        self.badge = add(text_at(self.right - 6, self.top - 6, 10.5, "#ffffff", css, "right", "top", "bold", 9))
         self.badge.set_bbox({"boxstyle": "round,pad=0.35", "facecolor": theme.alarm, "linewidth": 0})
 
     def _curve(self, zorder: float, **style: Any) -> Line2D:
-        line = self._add(_line(self._place, zorder=zorder, **style))
+        line = self._add(line_of(self._place, zorder=zorder, **style))
         line.set_clip_box(self._clip)
         return line
 
@@ -358,7 +359,7 @@ def plain(text: str, max_length: int) -> str:
 # --- artists ------------------------------------------------------------------------------------
 
 
-def _text(
+def text_at(
     x: float,
     y: float,
     size: float,
@@ -369,13 +370,15 @@ def _text(
     weight: str = "normal",
     zorder: float = 4,
 ) -> Text:
+    """A text that no setting of matplotlib changes, still empty."""
     font = FontProperties(family="DejaVu Sans", size=size, weight=weight)
     text = Text(x, y, "", color=colour, fontproperties=font, horizontalalignment=ha, verticalalignment=va)
     text.set(parse_math=False, usetex=False, transform=transform, zorder=zorder, path_effects=[])
     return text
 
 
-def _line(transform: Affine2D, **style: Any) -> Line2D:
+def line_of(transform: Affine2D, **style: Any) -> Line2D:
+    """A line that no setting of matplotlib changes, still empty."""
     line = Line2D(
         [], [], **{"linestyle": "-", "marker": "none", "markeredgewidth": 0, "solid_joinstyle": "round", **style}
     )

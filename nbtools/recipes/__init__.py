@@ -2,7 +2,8 @@
 
 from nbtools.config import TrainConfig
 from nbtools.errors import ConfigError
-from nbtools.recipes import mlm_pretraining, text_classification
+from nbtools.recipes import masked_diffusion, mlm_pretraining, text_classification
+from nbtools.recipes.masked_diffusion import MaskedDiffusionConfig
 from nbtools.recipes.mlm_pretraining import MLMPretrainingConfig
 from nbtools.recipes.recipe import Preset, Recipe, Source
 from nbtools.recipes.text_classification import TextClassificationConfig
@@ -10,6 +11,7 @@ from nbtools.recipes.text_classification import TextClassificationConfig
 __all__ = [
     "RECIPES",
     "MLMPretrainingConfig",
+    "MaskedDiffusionConfig",
     "Preset",
     "Recipe",
     "Source",
@@ -18,7 +20,9 @@ __all__ = [
     "recipe_of",
 ]
 
-RECIPES: dict[str, Recipe] = {module.RECIPE.key: module.RECIPE for module in (mlm_pretraining, text_classification)}
+RECIPES: dict[str, Recipe] = {
+    module.RECIPE.key: module.RECIPE for module in (mlm_pretraining, masked_diffusion, text_classification)
+}
 
 
 def recipe_of(config: TrainConfig) -> Recipe:

@@ -1,12 +1,13 @@
 """BERT-style masked language modelling: its config, presets and sizes."""
 
 import functools
+from itertools import islice
 from pathlib import Path
 from typing import Self
 
 from pydantic import model_validator
 
-from nbtools import corpus
+from nbtools import corpus, hub
 from nbtools.config import TrainConfig, setting
 from nbtools.recipes import modernbert
 from nbtools.recipes.recipe import Preset, Recipe, Source
@@ -18,7 +19,18 @@ class MLMPretrainingConfig(TrainConfig):
     dataset: str | None = setting(
         None,
         basic=True,
-        help="A text file or a folder of .txt files; None for the English text that ships with Python.",
+        help="A text file or a folder of .txt files; None for the English text that ships with Python. From the "
+        "Hugging Face hub: imdb, hf (C4's English), hf/OWNER/NAME or hf/OWNER/NAME:CONFIG.",
+    )
+    max_samples: int | None = setting(
+        None,
+        ge=2,
+        le=1_000_000_000,
+        unit="documents",
+        help="Take so many documents from the beginning of the dataset; None for all of it (hf: 500,000).",
+    )
+    streaming: bool = setting(
+        True, help="Read a dataset of the hub over the network as needed; False downloads all of its files first."
     )
     model_name: str | None = setting(
         None,
@@ -52,6 +64,11 @@ class MLMPretrainingConfig(TrainConfig):
     )
 
     @model_validator(mode="after")
+    def _hub_has_such_names(self) -> Self:
+        hub.named(self.dataset)
+        return self
+
+    @model_validator(mode="after")
     def _heads_divide_width(self) -> Self:
         if self.model_name is None:
             modernbert.check_width(self.hidden_size, self.num_heads)
@@ -67,29 +84,41 @@ def _num_parameters(config: MLMPretrainingConfig, vocab_size: int | None) -> int
 def _source(config: MLMPretrainingConfig, root: Path | None) -> Source:
     if config.dataset is None:
         return Source("the English text that ships with Python")
+    if (downloaded := hub.named(config.dataset)) is not None:
+        hub.check_package(downloaded)
+        return Source(downloaded.title(config.max_samples, streaming=config.streaming))
     return Source(config.dataset, tuple(corpus.files_in(corpus.resolve(config.dataset, root))))
 
 
 def _count_samples(config: MLMPretrainingConfig, root: Path | None, fingerprint: object) -> tuple[int, int] | None:
-    if config.model_name is not None:
-        return None  # its tokenizer decides
+    if config.model_name is not None or hub.named(config.dataset) is not None:
+        return None  # its tokenizer decides; nothing is downloaded to be counted
     dataset = None if config.dataset is None else str(corpus.resolve(config.dataset, root))
-    return _counted(dataset, config.min_words, config.sequence_length, fingerprint)
+    return _counted(dataset, config.min_words, config.max_samples, config.sequence_length, fingerprint)
 
 
 @functools.lru_cache(maxsize=64)
-def _counted(dataset: str | None, min_words: int, sequence_length: int, fingerprint: object) -> tuple[int, int]:
+def _counted(
+    dataset: str | None, min_words: int, max_samples: int | None, sequence_length: int, fingerprint: object
+) -> tuple[int, int]:
     """Return the numbers of training and evaluation sequences; `fingerprint` makes a changed file count anew."""
-    train, evaluation = corpus.split(corpus.read_documents(dataset, min_words))
-    return corpus.num_sequences(train, sequence_length), corpus.num_sequences(evaluation, sequence_length)
+    documents = islice(corpus.documents(dataset, min_words), max_samples)
+    num_train, num_eval = corpus.count_tokens(documents)
+    return num_train // sequence_length, num_eval // sequence_length
 
 
-def _gpu_preset(total_batch: int, num_gpus: int, shape: tuple[int, int, int], epochs: int, lr: float) -> Preset:
+def _gpu_preset(
+    use: str, total_batch: int, num_gpus: int, shape: tuple[int, int, int], *, epochs: int, lr: float, max_samples: int
+) -> Preset:
     """A preset on `num_gpus` GPUs that share `total_batch`, of `shape` (layers, heads, width)."""
     values = {"batch_size": total_batch // num_gpus, "epochs": epochs, "learning_rate": lr, "precision": "bf16"}
+    values |= {"dataset": "hf", "streaming": True, "max_samples": max_samples, "min_words": 5}
     values |= dict(zip(("num_layers", "num_heads", "hidden_size"), shape, strict=True))
-    values |= {"sequence_length": 128, "vocab_size": 10_000}
-    return Preset(f"{num_gpus} GPU{'s' if num_gpus > 1 else ''}, total batch {total_batch}", num_gpus, values)
+    values |= {"sequence_length": 128, "vocab_size": 10_000, "warmup_ratio": 0.1, "weight_decay": 0.01}
+    # About four times an epoch: a document of C4 fills some three sequences, and a tenth of them is a lot to evaluate.
+    every = round(3 * max_samples / total_batch / 4, -2)
+    values |= {"eval_every": int(every), "checkpoint_every": int(every)}
+    return Preset(f"{use}; downloads {max_samples:,} documents of C4", num_gpus, values)
 
 
 RECIPE = Recipe(
@@ -115,12 +144,18 @@ RECIPE = Recipe(
             },
             gpus=(),
         ),
-        "h200_8gpu_fast": _gpu_preset(512, 8, (4, 4, 8), epochs=3, lr=5e-5),
-        "h200_8gpu_standard": _gpu_preset(256, 8, (6, 8, 16), epochs=5, lr=3e-5),
-        "h200_8gpu_quality": _gpu_preset(128, 8, (8, 12, 24), epochs=10, lr=2e-5),
-        "4gpu_standard": _gpu_preset(128, 4, (4, 4, 8), epochs=5, lr=3e-5),
-        "2gpu_standard": _gpu_preset(64, 2, (4, 4, 8), epochs=5, lr=3e-5),
-        "1gpu_standard": _gpu_preset(16, 1, (4, 4, 8), epochs=5, lr=3e-5),
+        "h200_8gpu_fast": _gpu_preset(
+            "A quick look on 8 H200", 512, 8, (4, 4, 8), epochs=3, lr=5e-5, max_samples=500_000
+        ),
+        "h200_8gpu_standard": _gpu_preset(
+            "The usual run on 8 H200", 256, 8, (6, 8, 16), epochs=5, lr=3e-5, max_samples=1_000_000
+        ),
+        "h200_8gpu_quality": _gpu_preset(
+            "The best model, on 8 H200", 128, 8, (8, 12, 24), epochs=10, lr=2e-5, max_samples=2_000_000
+        ),
+        "4gpu_standard": _gpu_preset("Four GPUs", 128, 4, (4, 4, 8), epochs=5, lr=3e-5, max_samples=500_000),
+        "2gpu_standard": _gpu_preset("Two GPUs", 64, 2, (4, 4, 8), epochs=5, lr=3e-5, max_samples=500_000),
+        "1gpu_standard": _gpu_preset("One GPU", 16, 1, (4, 4, 8), epochs=5, lr=3e-5, max_samples=250_000),
     },
     num_parameters=_num_parameters,
     source=_source,

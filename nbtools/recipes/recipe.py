@@ -47,6 +47,8 @@ class Recipe:
     count_samples: Callable[[Any, Path | None, object], tuple[int, int] | None]
     """(config, project root, fingerprint of the files) -> numbers of training and evaluation samples, kept until the
     fingerprint changes; None where only the training will know."""
+    refuse: Callable[[Any], None] = lambda config: None
+    """(config) -> raises ConfigError where it takes a word of the user's that it lacks, before anything is started."""
 
     @property
     def module(self) -> str:

@@ -1,5 +1,6 @@
 """What a training says about itself before its first step: config.json for programs, a banner for people."""
 
+import os
 import sys
 from collections.abc import Mapping
 from dataclasses import asdict
@@ -9,7 +10,7 @@ import torch
 import torch.distributed as dist
 
 from nbtools.rundir import write_json
-from nbtools.training import precision
+from nbtools.training import launchers, precision
 
 if TYPE_CHECKING:
     from nbtools.training.plan import Plan
@@ -51,6 +52,7 @@ def describe(worker: "Worker", plan: "Plan", derived: Mapping[str, Any]) -> None
     asked = getattr(launch, "nproc_per_node", world)
     processes = f"process{'es' if world > 1 else ''}"
     lines = {
+        "started by": launchers.name(os.environ, sys.argv[1:]),
         "processes": (f"{world}, backend {backend}" if world > 1 else "1")
         + ("" if asked == world else f" (the script's launch says {asked}; what started it wins)"),
         "devices": f"{environment['device_name']}, {environment['threads']} threads per process",

@@ -275,7 +275,8 @@ def load_state(checkpoint: Path, name: str = "state.pt") -> State:
     try:
         state = torch.load(checkpoint / name, map_location="cpu", weights_only=True)
     except Exception as error:
-        raise CheckpointError(f"{checkpoint / name}: cannot be read: {str(error).splitlines()[0][:200]}") from error
+        reason = str(error).strip().partition("\n")[0][:200] or type(error).__name__
+        raise CheckpointError(f"{checkpoint / name}: cannot be read: {reason}") from error
     if not isinstance(state, dict):
         raise CheckpointError(f"{checkpoint / name}: holds no state")
     return state
@@ -293,6 +294,15 @@ def load_weights(model: torch.nn.Module, folder: Path) -> None:
             weights.update(load_file(path))
     except (OSError, SafetensorError) as error:
         raise CheckpointError(f"{folder}: the weights cannot be read: {error}") from error
+    fill(model, weights, folder)
+
+
+def fill(model: torch.nn.Module, weights: Mapping[str, torch.Tensor], where: Path | None) -> None:
+    """Copy weights, which were read from `where`, into a model.
+
+    Raises:
+        CheckpointError: some are missing, left over or of another shape: another model, recipe or vocabulary.
+    """
     own = model.state_dict()
     shared = {name: tensor.data_ptr() for name, tensor in own.items()}
     present = {shared[name] for name in weights if name in shared}
@@ -305,7 +315,7 @@ def load_weights(model: torch.nn.Module, folder: Path) -> None:
     ]
     if problems:
         raise CheckpointError(
-            f"{folder}: its weights are of another model ({len(problems)} differences; {problems[0]}); "
+            f"{where}: its weights are of another model ({len(problems)} differences; {problems[0]}); "
             "resume with the config and dataset that it was trained with"
         )
     model.load_state_dict(weights, strict=False)

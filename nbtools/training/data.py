@@ -110,7 +110,9 @@ def epoch_order(seed: int, epoch: int, num_samples: int) -> npt.NDArray[np.int64
     return np.random.default_rng([seed, epoch]).permutation(num_samples)
 
 
-def load(dataset: Dataset[Any], order: SampleOrder, num_workers: int = 0, *, pin_memory: bool = False) -> Iterator[Any]:
+def load(
+    dataset: Dataset[Any], order: Sampler[Any], num_workers: int = 0, *, pin_memory: bool = False
+) -> Iterator[Any]:
     """Iterate over `dataset[epoch, indices]` in the given order, read ahead by `num_workers` processes."""
     loader = DataLoader(
         dataset,

@@ -15,6 +15,8 @@ from torch.utils.data import Dataset
 from nbtools.training.data import IGNORED, Randoms, randoms
 from nbtools.training.text import TokenizedText, Tokens
 
+_PIECE_TOKENS = 2**20
+
 
 @dataclass(frozen=True)
 class Masking:
@@ -112,7 +114,22 @@ def evaluation_batches(
 
 def unigram_log_probabilities(tokens_NT: Tokens, maskable_ids: npt.NDArray[np.int64], vocab_size: int) -> torch.Tensor:
     """Return log p(word) from add-one smoothed training counts over the ordinary words; -inf elsewhere. Shape (V,)."""
-    counts_V = np.bincount(tokens_NT.reshape(-1), minlength=vocab_size)[maskable_ids] + 1.0
+    counts_V = np.zeros(vocab_size)
+    for rows_BT in _pieces(tokens_NT):
+        counts_V += np.bincount(rows_BT.reshape(-1), minlength=vocab_size)[:vocab_size]
+    counts_V = counts_V[maskable_ids] + 1.0
     log_p_V = np.full(vocab_size, -np.inf)
     log_p_V[maskable_ids] = np.log(counts_V / counts_V.sum())
     return torch.from_numpy(log_p_V)
+
+
+def _pieces(tokens_NT: Tokens) -> Iterator[Tokens]:
+    """All rows, some megabytes at a time; those of a mapped file are read, since mapped pages would count as memory."""
+    num_rows = max(_PIECE_TOKENS // tokens_NT.shape[1], 1)
+    for start in range(0, len(tokens_NT), num_rows):
+        piece_BT = tokens_NT[start : start + num_rows]
+        if isinstance(tokens_NT, np.memmap) and tokens_NT.filename is not None:
+            offset = tokens_NT.offset + start * tokens_NT.strides[0]
+            flat: Tokens = np.fromfile(tokens_NT.filename, np.int32, piece_BT.size, offset=offset)
+            piece_BT = flat.reshape(piece_BT.shape)
+        yield piece_BT

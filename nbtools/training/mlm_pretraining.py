@@ -166,6 +166,9 @@ def tokenized(worker: Worker, config: MLMPretrainingConfig) -> TokenizedText:
             vocab_size=config.vocab_size,
             model_name=config.model_name,
             root=worker.project.root,
+            max_samples=config.max_samples,
+            streaming=config.streaming,
+            say=worker.say,
         )
     )
     return open_tokenized(folder, config.sequence_length)

@@ -1,4 +1,7 @@
-"""Models and tokenizers that somebody else made: loaded from a folder or a hub id, and never by running their code."""
+"""Models and tokenizers that somebody else made: loaded from a folder or a hub id.
+
+Code that comes with a model is not run, unless the user allowed it for that very model.
+"""
 
 import pickle
 from typing import Any
@@ -11,20 +14,21 @@ from transformers.utils import logging
 from nbtools.errors import ConfigError
 
 
-def load_model(auto_class: Any, model_name: str, kind: str) -> PreTrainedModel:
+def load_model(auto_class: Any, model_name: str, kind: str, *, trust_remote_code: bool = False) -> PreTrainedModel:
     """Load a model with fp32 weights.
 
     Args:
         auto_class: such as `AutoModelForMaskedLM`.
         model_name: a local folder or hub id.
         kind: what it has to be, in words, for the message.
+        trust_remote_code: the user allowed code that comes with it to run.
 
     Raises:
         ConfigError: it cannot be loaded, or its weights are a pickle that could run code.
     """
     try:
         model: PreTrainedModel = auto_class.from_pretrained(
-            model_name, dtype=torch.float32, trust_remote_code=False, weights_only=True
+            model_name, dtype=torch.float32, trust_remote_code=trust_remote_code, weights_only=True
         )
     except pickle.UnpicklingError as error:
         raise ConfigError(

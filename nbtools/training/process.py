@@ -32,7 +32,7 @@ from nbtools.failure import Failure, explained
 from nbtools.project import find_project
 from nbtools.recipes import recipe_of
 from nbtools.rundir import RUN_DIR_VARIABLE, ProcessIdentity, RunDir, acquire_lock, read_json, write_json
-from nbtools.training import PARENT_PID, checkpoint
+from nbtools.training import PARENT_PID, checkpoint, launchers
 from nbtools.training.flags import Flags
 
 _PR_SET_PDEATHSIG = 1
@@ -236,6 +236,8 @@ class Heartbeat:
 
 def choose_device(local_rank: int) -> torch.device:
     """This rank's device; never the CPU where the user has a reason to expect a GPU."""
+    if launchers.wants_cpu(os.environ):
+        return torch.device("cpu")
     if torch.cuda.is_available():
         if local_rank >= torch.cuda.device_count():
             raise LaunchError(
@@ -292,6 +294,8 @@ def _run_by_hand(flags: Flags[Any]) -> Path:
     identity = ProcessIdentity.of(os.getppid() if under_torchrun else os.getpid())
     write_json(files.process, {"role": "torchrun" if under_torchrun else "worker", **identity.to_json()})
     resumed_from = flags.resume_from and flags.resume_from.expanduser().resolve()
+    if resumed_from and resumed_from.is_file():
+        resumed_from = None  # weights of an older program: there is no run to go on from
     ours = ("NBTOOLS_", "OMP_NUM_THREADS", "CUDA_VISIBLE_DEVICES")
     gpus = None if torch.cuda.is_available() else ()
     launch = Launch(nproc_per_node=int(os.environ.get("LOCAL_WORLD_SIZE", "1")), gpus=gpus)

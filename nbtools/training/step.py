@@ -39,9 +39,16 @@ def checkpoint_gradients(module: torch.nn.Module) -> None:
         model for model in models if not any(model in other.modules() for other in models if other is not model)
     ]
     for model in outermost:
+        own_switch = getattr(getattr(model, "model", None), "set_activation_checkpointing", None)
+        if not model.supports_gradient_checkpointing and callable(own_switch):  # LLaDA's code, made after OLMo's
+            own_switch("whole_layer")
+            continue
         if not model.supports_gradient_checkpointing:
             raise ConfigError(f"gradient_checkpointing=True: {type(model).__name__} does not support it; turn it off")
-        model.gradient_checkpointing_enable({"use_reentrant": False})  # type: ignore[no-untyped-call]
+        # The first name is that of newer versions of transformers, where the second one warns.
+        names = ("activation_checkpointing_enable", "gradient_checkpointing_enable")
+        enable = next(getattr(model, name) for name in names if hasattr(model, name))
+        enable({"use_reentrant": False})
 
 
 class Optimizer:

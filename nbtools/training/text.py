@@ -4,10 +4,10 @@ import contextlib
 import hashlib
 import json
 import tempfile
-from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from itertools import chain
+from itertools import chain, islice
 from pathlib import Path
 
 import numpy as np
@@ -22,10 +22,15 @@ from transformers import AutoTokenizer, PreTrainedModel, PreTrainedTokenizerBase
 
 from nbtools import corpus
 from nbtools.errors import CheckpointError, DataError
+from nbtools.hub import named
 from nbtools.recipes.modernbert import SPECIAL_TOKENS
+from nbtools.rundir import read_json, write_json
+from nbtools.training import hub
 from nbtools.training.pretrained import masking_tokenizer
+from nbtools.training.spool import Selection, Spool, WordCounts, save_pieces
 
 _CACHE_FORMAT = 1
+_SAY_EVERY_S = 30.0
 
 Tokens = npt.NDArray[np.int32]
 
@@ -53,48 +58,96 @@ def tokenize(
     vocab_size: int,
     model_name: str | None = None,
     root: Path | None = None,
+    max_samples: int | None = None,
+    streaming: bool = True,
+    say: Callable[[str], None] = print,
 ) -> Path:
     """Tokenize a text once and return the folder that holds the result; call it on rank 0 only.
 
     The folder is named after the content, is put in place by one rename, and is found again by later runs. It holds
     `tokenizer/` (for `AutoTokenizer.from_pretrained`), `train.npy` and `eval.npy` (flat int32, documents separated
-    by one separator token).
+    by one separator token). What comes from the hub is downloaded once: a note in `cache` remembers what it became.
+
+    Memory stays small however long the text is; on disk it takes the size of the text for a while.
 
     Args:
         cache: where such folders are kept.
-        dataset: see `corpus.read_documents`.
+        dataset: see `corpus.documents` and `hub.named`.
         min_words: documents with fewer words are left out.
         vocab_size: largest size of the word-level vocabulary; special tokens count.
         model_name: take this model's own tokenizer instead of a word-level one.
         root: what a relative `dataset` starts from.
+        max_samples: take so many documents from the beginning; None for all, or as many as `hub.named` says.
+        streaming: see `training.hub.texts`.
+        say: gets a line now and then while a long text is read.
 
     Raises:
         DataError: the text is missing, malformed or too short, or the cache cannot be written.
         ConfigError: `model_name` has no tokenizer that could be loaded, or it knows no mask token.
     """
-    train, evaluation = corpus.split(corpus.read_documents(dataset, min_words, root=root))
-    tokenizer = word_tokenizer(train, vocab_size) if model_name is None else masking_tokenizer(model_name)
-    digest = hashlib.sha256(json.dumps([_CACHE_FORMAT, tokenizer.backend_tokenizer.to_str()]).encode())
-    for document in chain(train, ["\0"], evaluation):
-        digest.update(hashlib.sha256(document.encode("utf-8", "surrogatepass")).digest())
-    folder = cache / digest.hexdigest()[:32]
-    if folder.is_dir():
-        return folder
-    separator = tokenizer.sep_token_id if tokenizer.sep_token_id is not None else tokenizer.eos_token_id
+    downloaded = named(dataset)
+    note = None
+    if downloaded is None:
+        documents = corpus.documents(dataset, min_words, root=root)
+    else:
+        max_samples = max_samples or downloaded.max_samples
+        request = [_CACHE_FORMAT, downloaded.path, downloaded.config, max_samples, min_words, vocab_size, model_name]
+        note = cache / f"hub-{hashlib.sha256(json.dumps(request).encode()).hexdigest()[:32]}.json"
+        known = read_json(note)
+        if known is not None and (cache / str(known.get("folder"))).is_dir():
+            return cache / str(known["folder"])
+        origin = f"dataset={dataset!r}"
+        texts = hub.texts(downloaded, streaming=streaming)
+        documents = corpus.with_words(corpus.cleaned(texts, origin), min_words, origin)
     try:
         cache.mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryDirectory(prefix=".tmp-", dir=cache, ignore_cleanup_errors=True) as temporary:
-            built = Path(temporary) / "built"
-            tokenizer.save_pretrained(built / "tokenizer")
-            for name, documents in (("train", train), ("eval", evaluation)):
-                np.save(built / f"{name}.npy", _encode(tokenizer, documents, separator, words=model_name is None))
-            with contextlib.suppress(OSError):  # another run was faster: its folder has the same content
-                built.rename(folder)
-        if not folder.is_dir():
-            raise OSError(f"{folder} could not be put in place")
+        with Spool(_told(islice(documents, max_samples), say), cache) as spool:
+            held_out_N = corpus.held_out(spool.lengths_N)
+            parts = {"train": ~held_out_N, "eval": held_out_N}
+            tokenizer: PreTrainedTokenizerBase
+            if model_name is None:
+                tokenizer = word_tokenizer(spool.texts(parts["train"]), vocab_size, cache)
+            else:
+                tokenizer = masking_tokenizer(model_name)
+            folder = cache / _digest(tokenizer, spool, parts)
+            if not folder.is_dir():
+                _build(folder, tokenizer, spool, parts, words=model_name is None)
+        if note is not None:
+            write_json(note, {"folder": folder.name, "request": request})
     except OSError as error:
         raise DataError(f"{cache}: the tokenized text cannot be written there: {error}") from error
     return folder
+
+
+def _told(documents: Iterable[str], say: Callable[[str], None]) -> Iterator[str]:
+    told = time.monotonic()
+    for number, document in enumerate(documents, start=1):
+        yield document
+        if (now := time.monotonic()) - told >= _SAY_EVERY_S:
+            say(f"reading the text: {number:,} documents so far")
+            told = now
+
+
+def _digest(tokenizer: PreTrainedTokenizerBase, spool: Spool, parts: Mapping[str, Selection]) -> str:
+    digest = hashlib.sha256(json.dumps([_CACHE_FORMAT, tokenizer.backend_tokenizer.to_str()]).encode())
+    for document in chain(spool.raw(parts["train"]), [b"\0"], spool.raw(parts["eval"])):
+        digest.update(hashlib.sha256(document).digest())
+    return digest.hexdigest()[:32]
+
+
+def _build(
+    folder: Path, tokenizer: PreTrainedTokenizerBase, spool: Spool, parts: Mapping[str, Selection], *, words: bool
+) -> None:
+    separator = tokenizer.sep_token_id if tokenizer.sep_token_id is not None else tokenizer.eos_token_id
+    with tempfile.TemporaryDirectory(prefix=".tmp-", dir=folder.parent, ignore_cleanup_errors=True) as temporary:
+        built = Path(temporary) / "built"
+        tokenizer.save_pretrained(built / "tokenizer")
+        for name, part in parts.items():
+            save_pieces(built / f"{name}.npy", _encoded(tokenizer, spool.texts(part), separator, words=words), np.int32)
+        with contextlib.suppress(OSError):  # another run was faster: its folder has the same content
+            built.rename(folder)
+    if not folder.is_dir():
+        raise OSError(f"{folder} could not be put in place")
 
 
 def open_tokenized(folder: Path, sequence_length: int) -> TokenizedText:
@@ -105,11 +158,15 @@ def open_tokenized(folder: Path, sequence_length: int) -> TokenizedText:
     return TokenizedText(tokenizer, *rows)
 
 
-def word_tokenizer(documents: Iterable[str], vocab_size: int) -> PreTrainedTokenizerFast:
-    """Build a tokenizer of the most frequent lower-cased words and punctuation characters of `documents`."""
-    counts = Counter(chain.from_iterable(corpus.words(document) for document in documents))
-    ranked = sorted(counts, key=lambda word: (-counts[word], word))  # ties in an order that every machine agrees on
-    words = [word for word in ranked if word not in SPECIAL_TOKENS][: max(vocab_size - len(SPECIAL_TOKENS), 1)]
+def word_tokenizer(documents: Iterable[str], vocab_size: int, folder: Path | None = None) -> PreTrainedTokenizerFast:
+    """Build a tokenizer of the most frequent lower-cased words and punctuation characters of `documents`.
+
+    Words that are too many to be counted in memory wait in `folder`, the system's temporary one when None.
+    """
+    with WordCounts(folder) as counts:
+        for document in documents:
+            counts.add(corpus.words(document))
+        words = counts.most_common(max(vocab_size - len(SPECIAL_TOKENS), 1))  # a special token is never one word
     ids = {word: number for number, word in enumerate([*SPECIAL_TOKENS, *words])}
     backend = Tokenizer(WordLevel(ids, unk_token="[UNK]"))
     # As corpus.lowered and corpus.words do it.
@@ -145,16 +202,16 @@ def writer(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase) -> Callab
     return write
 
 
-def _encode(tokenizer: PreTrainedTokenizerBase, documents: Sequence[str], separator: int, *, words: bool) -> Tokens:
-    pieces = []
-    if words:  # through corpus.words, whose counts the form showed; the saved tokenizer cuts at the same places
-        ids, unknown = tokenizer.get_vocab(), tokenizer.unk_token_id
-        for document in documents:
-            pieces.append([ids.get(word, unknown) for word in corpus.words(document)])
-    else:
-        for document in documents:
-            pieces.append(tokenizer(document, add_special_tokens=False, verbose=False)["input_ids"])
-    return np.concatenate([np.array([*piece, separator], dtype=np.int32) for piece in pieces])
+def _encoded(
+    tokenizer: PreTrainedTokenizerBase, documents: Iterable[str], separator: int, *, words: bool
+) -> Iterator[Tokens]:
+    ids, unknown = tokenizer.get_vocab(), tokenizer.unk_token_id
+    for document in documents:
+        if words:  # through corpus.words, whose counts the form showed; the saved tokenizer cuts at the same places
+            piece = [ids.get(word, unknown) for word in corpus.words(document)]
+        else:
+            piece = tokenizer(document, add_special_tokens=False, verbose=False)["input_ids"]
+        yield np.array([*piece, separator], dtype=np.int32)
 
 
 def _rows(path: Path, sequence_length: int) -> Tokens:

@@ -17,7 +17,7 @@ import torch
 import torch.distributed as dist
 from torch.distributed.elastic.multiprocessing.errors import record
 from torch.nn.parallel import DistributedDataParallel
-from torch.utils.data import Dataset
+from torch.utils.data import Dataset, Sampler
 
 from nbtools import exhibits
 from nbtools.checkpoints import Progress
@@ -31,9 +31,10 @@ from nbtools.rundir import ATTEMPT_VARIABLE, RunDir, write_json
 from nbtools.schedule import Schedule
 from nbtools.training import banner, checkpoint, step
 from nbtools.training.checkpoint import State
-from nbtools.training.data import SampleOrder, load
+from nbtools.training.data import load
 from nbtools.training.flags import Flags
-from nbtools.training.origin import Origin
+from nbtools.training.origin import Origin, open_origin
+from nbtools.training.outputs import Outputs
 from nbtools.training.plan import Due, Plan
 from nbtools.training.process import (
     Heartbeat,
@@ -70,6 +71,7 @@ def run(train: Callable[["Worker", C], None], flags: Flags[C]) -> None:
             die_with_agent()
             worker = Worker(flags, stop)
             try:
+                worker.prepare()
                 train(worker, flags.config)
             except BaseException as error:
                 worker.finish("failed", error)
@@ -119,6 +121,7 @@ class Worker:
         self.files = RunDir(self.from_main(lambda: claim_run(flags)))
         self.heartbeat = Heartbeat(self.files, self.rank, stop)
         self._writer = MetricWriter(self.files.metrics, self.attempt) if self.is_main else None
+        self._outputs: Outputs | None = None
         self._said = 0.0
         self.start_clock()
         seed_everything(self.config.seed, self.rank, deterministic=self.config.deterministic)
@@ -126,6 +129,18 @@ class Worker:
             checkpoint.sweep(self.files.checkpoints)
         for note in flags.notes:
             self.say(f"note: {note}")
+
+    def prepare(self) -> None:
+        """Open what the config wants beside curves and checkpoints; what cannot be had is told before the first step.
+
+        Raises:
+            ConfigError: `save_dir` cannot be written, or a package is missing.
+        """
+
+        def open_outputs() -> None:
+            self._outputs = Outputs(self.files, self.config, self.project.root, self.device, self.say)
+
+        self.from_main(open_outputs)
 
     # --- among peers ------------------------------------------------------------------------------
 
@@ -253,7 +268,7 @@ class Worker:
         if self.is_main:
             banner.describe(self, plan, derived)
 
-    def batches(self, dataset: Dataset[Any], order: SampleOrder) -> Iterator[tuple[torch.Tensor, ...]]:
+    def batches(self, dataset: Dataset[Any], order: Sampler[Any]) -> Iterator[tuple[torch.Tensor, ...]]:
         """Iterate over `dataset[epoch, indices]` in the given order, on this rank's device."""
         on_gpu = self.device.type == "cuda"
         loaded = load(dataset, order, self.config.num_workers, pin_memory=on_gpu)
@@ -272,6 +287,10 @@ class Worker:
 
     def end_step(self, values: Mapping[str, float], total_steps: int) -> None:
         """Append a metric row for the step that was counted (rank 0), if it has one, and now and then print it."""
+        if self.config.profile_steps:
+            with self.aside("profile"):  # on all ranks: the order of phases tells who is behind
+                if self._outputs is not None:
+                    self._outputs.end_step()
         if not values:
             return
         broken = [name for name, value in values.items() if not math.isfinite(value)]
@@ -282,6 +301,8 @@ class Worker:
         if self._writer is None:
             return
         self._writer.write(self.progress.step, values, samples=self.progress.samples)
+        if self._outputs is not None:
+            self._outputs.add_row(self.progress.step, values)
         now = time.monotonic()
         if now - self._said >= _PROGRESS_EVERY_S or any("eval/" in name for name in values):
             numbers = "  ".join(f"{name} {value:.4g}" for name, value in values.items())
@@ -328,38 +349,28 @@ class Worker:
             self.say(f"warning: no checkpoint at step {self.progress.step}: {error}; older ones are kept")
 
     def origin(self) -> Origin:
-        """Open what the training starts from: the checkpoint of `--resume-from`, every byte verified, or nothing.
+        """Open what the training starts from: what `--resume-from` names, or nothing.
 
         Raises:
             CheckpointError: it is missing, incomplete, damaged or of another recipe.
         """
-        folder = self.flags.resume_from
-        if folder is None:
-            return Origin()
-        opened = self.from_main(lambda: checkpoint.open_verified(folder))
-        state = checkpoint.load_state(opened.path)
-        self.progress = Progress(**state["progress"])
-        self.metrics = dict(opened.metrics)
-        known = opened.manifest.get("world_size", 0)
-        rank_state = checkpoint.load_state(opened.path, f"rank-{self.rank}.pt") if self.rank < known else {}
-        origin = Origin(state, rank_state, opened.path / "model")
-        origin.check_recipe(self.recipe.key, opened.path)
-        effective_batch = self.config.effective_batch(self.world_size)
-        if state.get("effective_batch", effective_batch) != effective_batch:
-            self.say(f"note: {effective_batch} samples per step from here on, {state['effective_batch']} until now")
-        elif known != self.world_size:
-            self.say(f"note: {known} processes until now, {self.world_size} from here on; the same samples per step")
-        return origin
+        path = self.flags.resume_from
+        return Origin() if path is None else open_origin(self, path)
 
     def finish(self, why: str, error: BaseException | None = None) -> None:
         """Record the end; a failed rank leaves its peers alone, torchrun ends them."""
+        outputs = self._outputs
         if error is None:
             self._vote.count()
+            with self.aside("outputs"):
+                self.from_main(lambda: outputs.hand_over(draws=why == "completed") if outputs else None)
             if self._control is not None:
                 self.phase("collective")
                 dist.barrier(group=self._control)  # nobody leaves while a peer still saves
             self.phase("done")
         self.heartbeat.close()
+        if outputs is not None:
+            outputs.close()
         if self._writer is not None:
             self._writer.close()
             failure = None if error is None else failure_of(error, self.rank, self.files).to_json()

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from nbtools import tickets
+from nbtools import exhibits, tickets
 from nbtools.metrics import MetricWriter
 from nbtools.project import Project
 from nbtools.run import Run, RunState
@@ -258,6 +258,57 @@ FORMULAS = """() => {
   }
   return found;
 }"""
+
+
+def test_what_a_training_shows_can_be_played_and_stays(notebook: Any, record: Any, eventually: Any) -> None:
+    run, now = record("shows"), time.time()
+    run.train(5, 400, started=now - 400, every_s=1.0)
+    text = "to be, or not to be: that is the question"
+    order = [(7 * place) % len(text) for place in range(len(text))]
+    states = [
+        "".join(c if order[place] < known else "\N{LIGHT SHADE}" for place, c in enumerate(text))
+        for known in range(len(text) + 1)
+    ]
+    folder = run.files.exhibits
+    exhibits.append(folder, "unmasked", 400, exhibits.frames("A text being unmasked", states))
+    mistakes = [
+        [f"smith and farmer {number}", "83110 61110", "83110", f"{0.99 - number / 50:.2f}"] for number in range(25)
+    ]
+    columns = ["text", "true", "predicted", "confidence"]
+    exhibits.append(folder, "mistakes", 400, exhibits.table("The worst mistakes", columns, mistakes))
+    exhibits.append(folder, "sample", 400, exhibits.text("A sample", "once upon a time there was\na loss that fell"))
+    returns = {
+        "unseen goals": [0.4 * x**0.8 for x in range(32)],
+        "context cleared": [0.8 + 0.01 * x for x in range(32)],
+    }
+    labels = {"x_label": "episode", "y_label": "return"}
+    exhibits.append(folder, "returns", 400, exhibits.series("Return by episode", list(range(32)), returns, **labels))
+    panel = show(notebook, "shows.ipynb", run.files)
+    panel.get_by_role("button", name="What the training shows").wait_for()
+    panel.get_by_text("smith and farmer 19").wait_for()
+    assert panel.get_by_text("smith and farmer 20").count() == 0
+    panel.get_by_text("and 5 more rows").wait_for()
+    notebook.shoot("exhibits", panel)
+
+    def state() -> int:
+        slider = panel.locator(".widget-hslider", has_text="State")
+        return int(slider.locator(".widget-readout").inner_text())
+
+    assert state() == len(text)
+    masked = "\N{LIGHT SHADE}"
+    # Play from the first state: the button of ipywidgets' Play begins at its minimum once it has reached its end.
+    panel.locator(".widget-play button").first.click()
+    eventually(lambda: 0 < state() < len(text), "the states go by")
+    eventually(lambda: panel.get_by_text(masked, exact=False).count() > 0, "a state with masks is shown")
+    eventually(lambda: state() == len(text), "it plays to the end")
+    run.end()
+    panel.get_by_text("Succeeded").wait_for()
+    panel.locator("details[open] summary", has_text="What the training shows").wait_for()
+    panel.locator("details[open]").get_by_text("smith and farmer 19").wait_for()
+    assert panel.locator("details[open] img").count() == 1
+    assert panel.locator(".widget-play").count() == 1, "what can be played still can"
+    notebook.shoot("exhibits-ended", panel)
+    assert notebook.mistakes == []
 
 
 def test_hostile_text_is_shown_literally_on_the_page_and_in_the_exported_one(

@@ -1,0 +1,188 @@
+"""Code systems: how a set of codes becomes a sequence of symbols of fixed length, and back.
+
+A sequence is BOS, one block of symbols per code, blocks of PAD up to the largest number of codes, EOS. Codes stay
+strings all the way: "04217" is not 4217. For HISCO (five digits, or -1, -2, -3 for no title, no work, no occupation) a
+special code is one symbol that fills its block, so that five codes always make 27 symbols.
+"""
+
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, Literal
+
+import numpy as np
+import numpy.typing as npt
+
+from nbtools.errors import DataError, shown
+
+Formatter = Literal["hisco", "generic"]
+
+PAD, BOS, EOS, SEP = 1, 2, 3, 4
+"""Ids of the marks; 0 is unused, as in OccCANINE's files."""
+_FIRST_SYMBOL = 5
+_HISCO_SYMBOLS = ("-3", "-2", "-1", *"0123456789")
+HISCO_SPECIAL = ("-1", "-2", "-3")
+HISCO_BLOCK = 5
+SEPARATOR = "&"
+"""Between the codes of one cell."""
+MISSING = ("?", "NA", "NaN", "nan")
+"""Cells that hold no code, as those that are empty: OccCANINE's, R's and pandas' words for it."""
+_LONGEST_CODE = 32
+
+Array = npt.NDArray[np.int64]
+
+
+def hisco_code(cell: str) -> str:
+    """Return a HISCO code as it is written: five digits, or -1, -2, -3.
+
+    Spreadsheets turn "04217" into 4217 and, in columns with gaps, 61110 into 61110.0; both are put right.
+
+    Raises:
+        ValueError: it is none; the message says what one is.
+    """
+    text = cell.strip().removesuffix(".0")
+    if text in HISCO_SPECIAL:
+        return text
+    if text.isascii() and text.isdecimal() and HISCO_BLOCK - 1 <= len(text) <= HISCO_BLOCK:
+        return text.zfill(HISCO_BLOCK)
+    raise ValueError(f"{shown(cell)} is no HISCO code; one has five digits, or is -1, -2 or -3")
+
+
+def generic_code(cell: str) -> str:
+    """Return a code of any other system as it is written, without the spaces around it.
+
+    Raises:
+        ValueError: it is too long, or not printable.
+    """
+    text = cell.strip()
+    if len(text) > _LONGEST_CODE or not text.isprintable():
+        raise ValueError(f"{shown(cell)} is no code; one has at most {_LONGEST_CODE} printable characters")
+    return text
+
+
+def split_cell(cell: str) -> list[str]:
+    """Return the codes of a cell as they are written in it; none where it is empty or says so."""
+    return [part for part in re.split(f"\\s*{SEPARATOR}\\s*", cell.strip()) if part and part not in MISSING]
+
+
+@dataclass(frozen=True)
+class CodeSystem:
+    """The codes that a model knows (its classes), and how they are spelt as symbols. Shapes: C classes, S block, L all.
+
+    Attributes:
+        formatter: how codes are written.
+        codes: in the order of their classes: sorted, without duplicates.
+        symbols: in the order of their ids, which begin at 5.
+        block_size: symbols of a code.
+        max_codes: blocks of a sequence.
+    """
+
+    formatter: Formatter
+    codes: tuple[str, ...]
+    symbols: tuple[str, ...]
+    block_size: int
+    max_codes: int
+
+    @classmethod
+    def of(cls, formatter: Formatter, codes: Iterable[str], max_codes: int) -> "CodeSystem":
+        """Make the system of the codes that the data has; a generic one takes symbols and block size from them."""
+        known = tuple(sorted(set(codes)))
+        if not known:
+            raise DataError("there is not a single code to learn; name the columns that hold codes with target_cols")
+        if formatter == "hisco":
+            return cls("hisco", known, _HISCO_SYMBOLS, HISCO_BLOCK, max_codes)
+        return cls("generic", known, tuple(sorted(set("".join(known)))), max(map(len, known)), max_codes)
+
+    @property
+    def num_symbols(self) -> int:
+        """Ids that a symbol can have, marks included."""
+        return _FIRST_SYMBOL + len(self.symbols)
+
+    @property
+    def sequence_length(self) -> int:
+        """Symbols of a sequence, BOS and EOS included."""
+        return self.max_codes * self.block_size + 2
+
+    @cached_property
+    def classes(self) -> Mapping[str, int]:
+        """Class of each code."""
+        return {code: number for number, code in enumerate(self.codes)}
+
+    @cached_property
+    def blocks_CS(self) -> Array:
+        """The symbols of every code; one more row at the end is all PAD, so that class -1 means no code."""
+        rows = [self._block(code) for code in self.codes]
+        return np.array([*rows, [PAD] * self.block_size], dtype=np.int64)
+
+    def _block(self, code: str) -> list[int]:
+        if self.formatter == "hisco" and code in HISCO_SPECIAL:
+            spelt = [code] * self.block_size
+        else:
+            spelt = list(code)
+        ids = [_FIRST_SYMBOL + self.symbols.index(symbol) for symbol in spelt]
+        return ids + [PAD] * (self.block_size - len(ids))
+
+    def format(self, codes: Sequence[str]) -> Array:
+        """Return the sequence of a row's codes in the order given. Shape (L,).
+
+        Raises:
+            DataError: there are too many, or one that the system does not have.
+        """
+        if len(codes) > self.max_codes:
+            raise DataError(f"{SEPARATOR.join(codes)}: {len(codes)} codes; there may be {self.max_codes} (max_codes)")
+        unknown = [code for code in codes if code not in self.classes]
+        if unknown:
+            raise DataError(f"code {shown(unknown[0])}: is none of the {len(self.codes)} that the training data has")
+        classes = [self.classes[code] for code in codes] + [-1] * (self.max_codes - len(codes))
+        return np.concatenate([[BOS], self.blocks_CS[classes].reshape(-1), [EOS]])
+
+    def read(self, sequence_L: Sequence[int] | Array) -> tuple[str, ...]:
+        """Return the codes that a sequence spells, in its order; blocks that spell no code count as empty."""
+        blocks = np.asarray(sequence_L)[1:-1].reshape(self.max_codes, self.block_size)
+        by_block = {tuple(row): code for row, code in zip(self.blocks_CS.tolist(), self.codes, strict=False)}
+        found = [by_block[key] for block in blocks.tolist() if (key := tuple(block)) in by_block]
+        return tuple(dict.fromkeys(found))
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the system as plain values."""
+        return {
+            "format": 1,
+            "formatter": self.formatter,
+            "codes": list(self.codes),
+            "symbols": list(self.symbols),
+            "block_size": self.block_size,
+            "max_codes": self.max_codes,
+        }
+
+    @classmethod
+    def from_json(cls, content: Mapping[str, Any]) -> "CodeSystem":
+        """Return the system that `to_json` described.
+
+        Raises:
+            DataError: something is missing or makes no sense.
+        """
+        try:
+            formatter: Formatter = "hisco" if content["formatter"] == "hisco" else "generic"
+            system = cls(
+                formatter,
+                tuple(map(str, content["codes"])),
+                tuple(map(str, content["symbols"])),
+                int(content["block_size"]),
+                int(content["max_codes"]),
+            )
+            if len(system.blocks_CS[0]) != system.block_size or list(system.codes) != sorted(set(system.codes)):
+                raise ValueError("the codes do not fit their blocks")
+        except (KeyError, TypeError, ValueError) as error:
+            raise DataError(f"this is no code system: {str(error)[:200]}") from error
+        return system
+
+    def difference(self, other: "CodeSystem") -> str:
+        """Say what sets `other` apart from this system, or nothing where they are equal."""
+        for name in ("formatter", "max_codes"):
+            if getattr(self, name) != getattr(other, name):
+                return f"{name} is {getattr(other, name)}, not {getattr(self, name)}"
+        if self.codes != other.codes:
+            apart = sorted(set(self.codes) ^ set(other.codes))
+            return f"it has {len(other.codes)} codes, not {len(self.codes)}; they differ in {', '.join(apart[:5])}"
+        return "" if self == other else "its symbols differ"

@@ -1,0 +1,131 @@
+"""The flat YAML configs of older programs, read into the values of a recipe. Nothing in them is dropped.
+
+Values are taken as the text that stands in the file, so that `no`, `1e-4` and `500k` mean what their writer meant.
+"""
+
+import difflib
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from nbtools import spellings
+from nbtools.config import TrainConfig, errors_by_field, value_of
+from nbtools.errors import ConfigError, shown
+
+LARGEST_BYTES = 2**18
+_LONGEST_NAME = 100
+
+
+@dataclass(frozen=True)
+class FlatYAML:
+    """What a file says to a recipe, and what it says to nobody."""
+
+    values: dict[str, Any]
+    unknown: dict[str, str]
+    """Keys that mean nothing here, and why, with the nearest field."""
+    remarks: tuple[str, ...]
+    """The entries with these keys, as comment lines for a script."""
+
+
+def read_flat_yaml(path: Path, cls: type[TrainConfig]) -> FlatYAML:
+    """Read a file of `key: value` lines into values for `cls`.
+
+    Raises:
+        ConfigError: the file cannot be read, is no flat YAML, says two things of one field, or holds a value that the
+            field does not take.
+    """
+    text = _text(path)
+    values: dict[str, Any] = {}
+    said_by: dict[str, str] = {}
+    unknown: dict[str, str] = {}
+    remarks: list[str] = []
+    for line, key, value, source in _entries(path, text):
+        try:
+            field, meant = _meaning(cls, key, value)
+        except ConfigError as error:
+            unknown[key], field = str(error), ""
+        if not field:
+            remarks += [f"#   {part}" for part in source.splitlines()]
+            continue
+        if values.get(field, meant) != meant and not _denies(said_by[field], values[field]):
+            if _denies(key, meant):
+                continue
+            raise ConfigError(f"{path}:{line}: {key} and {said_by[field]} both mean {field} and differ; keep one")
+        values[field], said_by[field] = meant, key
+        if wrong := errors_by_field(cls, {field: meant}).get(field):
+            raise ConfigError(f"{path}:{line}: {key}={shown(meant)}: {wrong} ({cls.__name__})")
+    if remarks:
+        remarks.insert(0, f"# What {ascii(path.name)[1:-1]} says beyond this; nothing here uses it:")
+    return FlatYAML(values, unknown, tuple(remarks))
+
+
+def _denies(key: str, meant: object) -> bool:
+    """Whether an entry only says which precision it is not: `fp16: false` does not contradict `bf16: true`."""
+    return key in ("fp16", "bf16") and meant == "fp32"
+
+
+def _text(path: Path) -> str:
+    try:
+        if not path.is_file():
+            raise ConfigError(f"{shown(str(path))}: {'not a file' if path.exists() else 'no such file'}")
+        with path.open("rb") as file:
+            data = file.read(LARGEST_BYTES + 1)
+        if len(data) > LARGEST_BYTES:
+            raise ConfigError(f"{path}: larger than {LARGEST_BYTES} bytes; give a flat file of `key: value` lines")
+        return data.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        raise ConfigError(f"{path}: byte {error.start} is not UTF-8; convert the file") from None
+    except (OSError, ValueError) as error:
+        if isinstance(error, ConfigError):
+            raise
+        raise ConfigError(f"{shown(str(path))}: cannot be read: {getattr(error, 'strerror', error)}") from None
+
+
+def _entries(path: Path, text: str) -> Iterator[tuple[int, str, yaml.Node, str]]:
+    """Each entry's line, key, value and source text. Nothing is constructed: no tag, alias or nesting can do harm."""
+    try:
+        root = yaml.compose(text, Loader=yaml.SafeLoader)
+    except yaml.MarkedYAMLError as error:
+        line = error.problem_mark.line + 1 if error.problem_mark else 1
+        raise ConfigError(f"{path}:{line}: not YAML: {error.problem}") from None
+    except (yaml.YAMLError, RecursionError, ValueError) as error:
+        raise ConfigError(f"{path}: not YAML: {shown(str(error).partition(chr(10))[0], 200)}") from None
+    if root is None:
+        return
+    if not isinstance(root, yaml.MappingNode):
+        raise ConfigError(f"{path}:{root.start_mark.line + 1}: is no list of `key: value` lines")
+    seen: set[str] = set()
+    for key, value in root.value:
+        line = key.start_mark.line + 1
+        if not isinstance(key, yaml.ScalarNode):
+            raise ConfigError(f"{path}:{line}: a key has to be a name")
+        if key.value in seen:
+            raise ConfigError(f"{path}:{line}: {shown(key.value)} is given twice; keep one")
+        seen.add(key.value)
+        yield line, key.value, value, text[key.start_mark.index : value.end_mark.index].rstrip()
+
+
+def _meaning(cls: type[TrainConfig], key: str, value: yaml.Node) -> tuple[str, Any]:
+    """Return the field and its value.
+
+    Raises:
+        ConfigError: the key means nothing to this recipe; the message says so.
+    """
+    name = key.replace("-", "_")
+    if name in spellings.IGNORED:
+        raise ConfigError(f"is not needed: {spellings.IGNORED[name]}")
+    field, _ = spellings.translated(cls, name, "")
+    if field not in cls.model_fields:
+        close = difflib.get_close_matches(name[:_LONGEST_NAME], [*cls.model_fields, *spellings.ALIASES], n=1)
+        raise ConfigError(f"{cls.__name__} has no such field" + (f"; did you mean {close[0]}?" if close else ""))
+    if isinstance(value, yaml.ScalarNode):
+        is_null = value.tag == "tag:yaml.org,2002:null"
+        return value_of(cls, name, "None" if is_null else value.value)
+    if isinstance(value, yaml.SequenceNode) and all(isinstance(item, yaml.ScalarNode) for item in value.value):
+        annotation = str(cls.model_fields[field].annotation)
+        if "tuple[str, ...]" in annotation:
+            return field, tuple(item.value for item in value.value)
+    raise ConfigError(f"holds nested values, which {field} does not take")

@@ -1,0 +1,383 @@
+"""What a training shows beside its curves: as widgets that follow the run, and as HTML that stays.
+
+Every text is escaped by `cards.literal` or `frames.as_row`. A text that changes has a slider over its states and a play
+button; both act in the browser and in this kernel, as they are core widgets.
+"""
+
+import base64
+from collections.abc import Callable, Sequence
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import ipywidgets as widgets
+import numpy as np
+from matplotlib.collections import LineCollection
+from matplotlib.transforms import Affine2D
+
+from nbtools import exhibits
+from nbtools.exhibits import Exhibit
+from nbtools.notebook.cards import NO_FORMULAS, literal
+from nbtools.notebook.curves import Floats, is_lone, ticks
+from nbtools.notebook.fields import answers_beside_cells
+from nbtools.notebook.frames import as_row, picked
+from nbtools.notebook.plot import WIDTH, RunFigure, line_of, plain, text_at
+
+HEADING = "What the training shows"
+_PICTURE_HEIGHT = 250
+_FRAME_MS = 250
+_MOST_ROWS, _MOST_COLUMNS, _LONGEST_CELL = 20, 12, 300
+_LONGEST_TEXT, _LONGEST_FRAME = 5000, 2000
+_NUM_STATES = 5
+"""Of a text that changes, so many are in the HTML that stays."""
+_FONT = (
+    "font-family:var(--jp-ui-font-family,system-ui,sans-serif);font-size:13px;line-height:1.45;"
+    "color:var(--jp-ui-font-color1,inherit);"
+)
+_BORDER = "1px solid var(--jp-border-color2,#d0d7de)"
+_MONO = "font-family:var(--jp-code-font-family,ui-monospace,monospace);font-size:12px;line-height:1.45;"
+
+
+class Exhibition:
+    """The exhibits of a run, below its curves; each is drawn again only when there is a newer showing of it."""
+
+    def __init__(self) -> None:
+        self.widget = widgets.VBox(layout=widgets.Layout(width="100%", max_width=f"{WIDTH}px", display="none"))
+        self.players = widgets.VBox(layout=widgets.Layout(width="100%"))
+        """Those of the parts that can be played, for where all others have become static."""
+        self._fold = widgets.ToggleButton(
+            value=True, description=HEADING, icon="chevron-down", tooltip="Show or hide what the training shows"
+        )
+        self._fold.layout = widgets.Layout(width="auto", align_self="flex-start")
+        self._fold.observe(lambda _: self._arrange(), "value")
+        answers_beside_cells(self._fold)
+        self._stamp: object = None
+        self._shown: list[Exhibit] = []
+        self._dark = False
+        self._parts: dict[str, _Part] = {}
+
+    def look(self, folder: Path, *, dark: bool) -> bool:
+        """Look for newer showings in a run's folder and draw them; returns whether there was anything to draw."""
+        stamp = (dark, folder, *_stamps(folder))
+        if stamp == self._stamp:
+            return False
+        self._stamp, self._dark = stamp, dark
+        self._shown = exhibits.latest(folder)
+        names = [exhibit.name for exhibit in self._shown]
+        for name in [name for name in self._parts if name not in names]:
+            self._parts.pop(name).close()
+        for exhibit in self._shown:
+            part = self._parts.get(exhibit.name)
+            if part is None or part.kind != exhibit.kind:
+                if part is not None:
+                    part.close()
+                part = self._parts[exhibit.name] = _PARTS[exhibit.kind]()
+            part.show(exhibit, dark)
+        self._arrange()
+        return True
+
+    def html(self) -> str:
+        """Everything as HTML without widgets, for the picture that stays when the run has ended."""
+        if not self._shown:
+            return ""
+        body = "".join(static(exhibit, dark=self._dark) for exhibit in self._shown)
+        return (
+            f"<div class='{NO_FORMULAS}' style='max-width:{WIDTH}px'><details open style='{_FONT}'>"
+            f"<summary style='cursor:pointer'><b>{HEADING}</b></summary>{body}</details></div>"
+        )
+
+    def close(self) -> None:
+        """Remove every widget from the page."""
+        for part in self._parts.values():
+            part.close()
+        for widget in (self._fold, self.players, self.widget):
+            widget.close()
+
+    def _arrange(self) -> None:
+        """Put the parts in the order of their names; nothing at all where there are none."""
+        is_open = self._fold.value
+        self._fold.icon = "chevron-down" if is_open else "chevron-right"
+        parts = [self._parts[exhibit.name].widget for exhibit in self._shown] if is_open else []
+        children = (self._fold, *parts) if self._shown else ()
+        if self.widget.children != children:
+            self.widget.children = children
+        self.widget.layout.display = "" if children else "none"
+        self.players.children = [
+            self._parts[exhibit.name].widget for exhibit in self._shown if exhibit.kind == "frames"
+        ]
+
+
+def _stamps(folder: Path) -> list[tuple[str, int, int]]:
+    found = []
+    for name in exhibits.names(folder):
+        try:
+            status = (folder / f"{name}.jsonl").stat()
+        except OSError:
+            continue
+        found.append((name, status.st_mtime_ns, status.st_size))
+    return found
+
+
+# --- parts ----------------------------------------------------------------------------------------
+
+
+class _Part:
+    """One exhibit as a widget."""
+
+    kind = ""
+
+    def __init__(self) -> None:
+        self._content = widgets.HTML(layout=widgets.Layout(width="100%", margin="0"))
+        for name in NO_FORMULAS.split():
+            self._content.add_class(name)
+        self.widget: widgets.Widget = self._content
+
+    def show(self, exhibit: Exhibit, dark: bool) -> None:
+        """Show a newer showing."""
+        raise NotImplementedError
+
+    def _put(self, value: str) -> None:
+        if self._content.value != value:
+            self._content.value = value
+
+    def close(self) -> None:
+        """Remove it from the page."""
+        for child in getattr(self.widget, "children", ()):
+            for inner in getattr(child, "children", ()):
+                inner.close()
+            child.close()
+        self.widget.close()
+
+
+class _Text(_Part):
+    kind = "text"
+
+    def show(self, exhibit: Exhibit, dark: bool) -> None:
+        self._put(_title(exhibit) + text_html(exhibit))
+
+
+class _Table(_Part):
+    kind = "table"
+
+    def show(self, exhibit: Exhibit, dark: bool) -> None:
+        self._put(_title(exhibit) + table_html(exhibit))
+
+
+class _Frames(_Part):
+    """A text as it changes: a play button and a slider over its states."""
+
+    kind = "frames"
+
+    def __init__(self) -> None:
+        super().__init__()
+        shape = {"min": 0, "max": 0, "value": 0}
+        self._play = widgets.Play(interval=_FRAME_MS, tooltip="Play the states one after the other", **shape)
+        self._slider = widgets.IntSlider(
+            description="State",
+            tooltip="Which state of the text to show",
+            style={"description_width": "40px"},
+            layout=widgets.Layout(width="420px", max_width="100%"),
+            **shape,
+        )
+        self._link = widgets.jslink((self._play, "value"), (self._slider, "value"))
+        self._slider.observe(lambda _: self._draw(), "value")
+        answers_beside_cells(self._slider)
+        answers_beside_cells(self._play)
+        self._heading = widgets.HTML(layout=widgets.Layout(width="100%", margin="0"))
+        for name in NO_FORMULAS.split():
+            self._heading.add_class(name)
+        row = widgets.HBox([self._play, self._slider], layout=widgets.Layout(flex_flow="row wrap"))
+        self.widget = widgets.VBox([self._heading, row, self._content], layout=widgets.Layout(width="100%"))
+        self._exhibit: Exhibit | None = None
+
+    def show(self, exhibit: Exhibit, dark: bool) -> None:
+        if exhibit == self._exhibit:
+            return
+        was_at_end = self._exhibit is None or self._slider.value >= self._slider.max
+        self._exhibit = exhibit
+        self._heading.value = _title(exhibit)
+        last = len(exhibit.frames) - 1
+        for control in (self._play, self._slider):
+            control.max = last
+        if was_at_end:  # the whole text; whoever looks at a state in the middle stays there
+            self._play.value = self._slider.value = last
+        self._draw()
+
+    def close(self) -> None:
+        self._link.close()
+        super().close()
+
+    def _draw(self) -> None:
+        if self._exhibit is not None:
+            self._put(frame_html(self._exhibit, min(self._slider.value, len(self._exhibit.frames) - 1)))
+
+
+class _Series(_Part):
+    """Curves over something else than steps, drawn into a picture like the others."""
+
+    kind = "series"
+
+    def __init__(self) -> None:
+        super().__init__()
+        layout = widgets.Layout(max_width="100%", height="auto")
+        self._image = widgets.Image(format="png", width=WIDTH, height=_PICTURE_HEIGHT, layout=layout)
+        self.widget = widgets.VBox([self._content, self._image], layout=widgets.Layout(width="100%"))
+        self._drawn: tuple[Exhibit, bool] | None = None
+
+    def show(self, exhibit: Exhibit, dark: bool) -> None:
+        if self._drawn != (exhibit, dark):
+            self._put(_title(exhibit))
+            self._image.value, self._drawn = draw_series(exhibit, dark=dark), (exhibit, dark)
+
+
+_PARTS: dict[str, Callable[[], _Part]] = {part.kind: part for part in (_Text, _Table, _Frames, _Series)}
+
+
+# --- HTML -----------------------------------------------------------------------------------------
+
+
+def _title(exhibit: Exhibit) -> str:
+    return (
+        f"<div style='{_FONT}margin:8px 0 3px'><b>{literal(exhibit.title)}</b> "
+        f"<span style='color:var(--jp-ui-font-color2,#6b7280)'>step {exhibit.step:,}</span></div>"
+    )
+
+
+def text_html(exhibit: Exhibit) -> str:
+    """A text, cut where it is long."""
+    return _boxed(literal(_cut(exhibit.text, _LONGEST_TEXT)))
+
+
+def frame_html(exhibit: Exhibit, number: int) -> str:
+    """One state of a text, with marks on what has changed since the one before; the page does not jump between them."""
+    before = exhibit.frames[number - 1] if number else ""
+    frame, lines = exhibit.frames[number], max(map(_num_lines, exhibit.frames))
+    row = as_row(number, _cut(frame, _LONGEST_FRAME), before[:_LONGEST_FRAME])
+    return f"<div style='{_FONT}min-height:{1.6 * min(lines, 12):.1f}em'>{row}</div>"
+
+
+def _num_lines(frame: str) -> int:
+    return 1 + len(frame) // 100
+
+
+def table_html(exhibit: Exhibit) -> str:
+    """A table of the first rows; a sentence says how many more there are."""
+    style = f"border-bottom:{_BORDER};padding:2px 10px 2px 0;text-align:left;vertical-align:top;overflow-wrap:anywhere"
+
+    def row(cells: Sequence[str], tag: str) -> str:
+        shown = [_cut(cell, _LONGEST_CELL) for cell in cells[:_MOST_COLUMNS]]
+        return "<tr>" + "".join(f"<{tag} style='{style}'>{literal(cell)}</{tag}>" for cell in shown) + "</tr>"
+
+    head = row(exhibit.columns, "th")
+    body = "".join(row(cells, "td") for cells in exhibit.rows[:_MOST_ROWS])
+    more = len(exhibit.rows) - _MOST_ROWS
+    note = f"<div style='{_FONT}'>… and {more:,} more rows: nbtools show RUN --exhibits</div>" if more > 0 else ""
+    table = f"<table style='{_FONT}{_MONO}border-collapse:collapse;margin:0'>{head}{body}</table>"
+    return f"<div tabindex='0' style='overflow:auto;max-height:340px'>{table}</div>{note}"
+
+
+def static(exhibit: Exhibit, *, dark: bool) -> str:
+    """An exhibit as HTML that needs no kernel."""
+    if exhibit.kind == "text":
+        content = text_html(exhibit)
+    elif exhibit.kind == "table":
+        content = table_html(exhibit)
+    elif exhibit.kind == "frames":
+        shown = [(number, _cut(frame, _LONGEST_FRAME)) for number, frame in picked(exhibit.frames, _NUM_STATES)]
+        before = ["", *(frame for _, frame in shown)]
+        content = "".join(as_row(number, frame, was) for (number, frame), was in zip(shown, before, strict=False))
+    else:
+        data = base64.b64encode(draw_series(exhibit, dark=dark)).decode()
+        content = (
+            f"<img src='data:image/png;base64,{data}' width='{WIDTH}' height='{_PICTURE_HEIGHT}' "
+            f"style='max-width:100%;height:auto' alt='{literal(exhibit.title)}'>"
+        )
+    return _title(exhibit) + content
+
+
+def _boxed(text: str) -> str:
+    style = f"{_FONT}{_MONO}border:{_BORDER};margin:0;padding:6px 8px;max-height:280px;overflow:auto"
+    return f"<pre tabindex='0' style='{style};white-space:pre-wrap;overflow-wrap:anywhere'>{text}</pre>"
+
+
+def _cut(text: str, longest: int) -> str:
+    return text if len(text) <= longest else f"{text[:longest]}… ({len(text):,} characters)"
+
+
+# --- curves ---------------------------------------------------------------------------------------
+
+
+def draw_series(exhibit: Exhibit, *, dark: bool) -> bytes:
+    """Draw the curves of an exhibit as a PNG in the manner of the panel's others."""
+    figure = RunFigure(WIDTH, _PICTURE_HEIGHT, dark=dark, titled=False)
+    theme, css = figure.theme, Affine2D().scale(figure.scale)
+    figure.figure.clear()
+    write = partial(_write, figure, css)
+    left, bottom, right, top = 56.0, 44.0, WIDTH - 16.0, _PICTURE_HEIGHT - 34.0
+    curves = [(name, *_points(exhibit.x, values)) for name, values in (exhibit.lines or {}).items()]
+    curves = [(name, x, y) for name, x, y in curves if np.isfinite(y).any()]
+    if not curves:
+        write(WIDTH / 2, _PICTURE_HEIGHT / 2, 12, theme.muted, "no values yet", "center")
+        return figure.png()
+    x_low, x_high = _limits([x for _, x, _ in curves])
+    y_low, y_high = _limits([y for _, _, y in curves])
+    width, height = (right - left) / (x_high - x_low), (top - bottom) / (y_high - y_low)
+    place = Affine2D().translate(-x_low, -y_low).scale(width, height).translate(left, bottom).scale(figure.scale)
+    y_ticks, x_ticks = ticks(y_low, y_high, 5), ticks(x_low, x_high, 9)
+    rows = [[(x_low, value), (x_high, value)] for value, _ in y_ticks]
+    figure.add(LineCollection(rows, colors=theme.grid, linewidths=1, transform=place, zorder=0))
+    for value, label in y_ticks:
+        write(left - 7, _at(value, y_low, y_high, bottom, top), 10.5, theme.muted, label, "right")
+    for value, label in x_ticks:
+        write(_at(value, x_low, x_high, left, right), bottom - 12, 10.5, theme.muted, label, "center")
+    write((left + right) / 2, bottom - 32, 10.5, theme.muted, plain(exhibit.x_label, 60), "center")
+    write(16, top + 18, 12, theme.text, plain(exhibit.y_label, 40), "left", "bold")
+    at = left + 9 * len(plain(exhibit.y_label, 40))
+    colours = (theme.line, theme.evaluation, *theme.others)
+    for (name, x, y), colour in zip(curves, colours, strict=False):
+        curve = figure.add(
+            line_of(place, color=colour, linewidth=1.8, zorder=3, marker="o" if is_lone(x, y) else "none")
+        )
+        curve.set_data(x, y)
+        key = figure.add(line_of(css, color=colour, linewidth=2.2))
+        key.set_data([at, at + 16], [top + 18, top + 18])
+        label = plain(name, 24)
+        write(at + 21, top + 18, 11, theme.text, label, "left")
+        at += 38 + 7.2 * len(label)
+    if (hidden := len(curves) - len(colours)) > 0:
+        write(at, top + 18, 11, theme.muted, f"and {hidden} more", "left")
+    return figure.png()
+
+
+def _write(
+    figure: RunFigure,
+    css: Affine2D,
+    x: float,
+    y: float,
+    size: float,
+    colour: str,
+    content: str,
+    ha: Any,
+    weight: str = "normal",
+) -> None:
+    figure.add(text_at(x, y, size, colour, css, ha, "center", weight)).set_text(content)
+
+
+def _points(x: Sequence[float], y: Sequence[float]) -> tuple[Floats, Floats]:
+    """The points of a curve as far as both coordinates are given; what is not finite is a gap."""
+    number = min(len(x), len(y))
+    xs, ys = np.asarray(x[:number], float), np.asarray(y[:number], float)
+    is_sound = np.isfinite(xs) & (np.abs(xs) < 1e300) & np.isfinite(ys) & (np.abs(ys) < 1e300)
+    return xs, np.where(is_sound, ys, np.nan)
+
+
+def _limits(columns: Sequence[Floats]) -> tuple[float, float]:
+    every = np.concatenate(columns)
+    every = every[np.isfinite(every) & (np.abs(every) < 1e300)]
+    low, high = float(every.min()), float(every.max())
+    margin = 0.04 * (high - low) or max(abs(high), 1.0) * 0.5
+    return low - margin, high + margin
+
+
+def _at(value: float, low: float, high: float, start: float, end: float) -> float:
+    return start + (value - low) / (high - low) * (end - start)

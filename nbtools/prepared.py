@@ -1,0 +1,77 @@
+"""A text that `nbtools prepare` turned into token ids: the folder's file names, and what it says of itself.
+
+    train_data.npy, val_data.npy    token ids in a row, an end-of-text token behind every document
+    metadata.json                   which tokenizer, and how many tokens
+    vocab.json                      token -> id
+    tokenizer/                      the same for `AutoTokenizer.from_pretrained`
+
+Training and validation never share a document. Sequences are cut from the rows side by side, so none overlap.
+"""
+
+import json
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from nbtools.errors import DataError
+
+TRAIN, VALIDATION, METADATA, VOCABULARY, TOKENIZER = (
+    "train_data.npy",
+    "val_data.npy",
+    "metadata.json",
+    "vocab.json",
+    "tokenizer",
+)
+_MADE_BY = "nbtools prepare"
+
+
+@dataclass(frozen=True)
+class Metadata:
+    """What metadata.json says."""
+
+    tokenizer: str
+    """chars, words, or the model whose tokenizer it is."""
+    vocab_size: int
+    """With the mask, which is the last one where the tokenizer was built here."""
+    num_train_tokens: int
+    num_val_tokens: int
+    made_by: str = _MADE_BY
+    format: int = 1
+
+    def to_json(self) -> dict[str, Any]:
+        """The content of metadata.json."""
+        return asdict(self)
+
+
+def is_prepared(path: Path) -> bool:
+    """Whether a folder holds token ids rather than text."""
+    return (path / METADATA).is_file() or (path / TRAIN).is_file()
+
+
+def read_metadata(folder: Path) -> Metadata:
+    """Read what a prepared folder says of itself.
+
+    Raises:
+        DataError: it was not made by `nbtools prepare`, or is damaged.
+    """
+    again = f"make a new one: nbtools prepare TEXT --out {folder.name}_new"
+    for name in (TRAIN, VALIDATION, METADATA):
+        if not (folder / name).is_file():
+            raise DataError(f"dataset {str(folder)!r}: has no {name}; {again}")
+    try:
+        content = json.loads((folder / METADATA).read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise DataError(f"{folder / METADATA}: cannot be read ({error}); {again}") from None
+    if not isinstance(content, dict) or content.get("made_by") != _MADE_BY:
+        raise DataError(
+            f"{folder / METADATA}: was not made by nbtools prepare. The windows of older programs overlap and were "
+            f"divided at random, so that training text is in the validation; {again}"
+        )
+    names = ("vocab_size", "num_train_tokens", "num_val_tokens", "format")
+    numbers = [int(content[name]) for name in names if type(content.get(name)) is int and content[name] > 0]
+    if not isinstance(content.get("tokenizer"), str) or len(numbers) < len(names):
+        raise DataError(f"{folder / METADATA}: is damaged; {again}")
+    vocab_size, num_train_tokens, num_val_tokens, version = numbers
+    if version != 1:
+        raise DataError(f"{folder / METADATA}: is of a newer nbtools; update nbtools, or {again}")
+    return Metadata(content["tokenizer"], vocab_size, num_train_tokens, num_val_tokens)

@@ -1,0 +1,284 @@
+"""Masked diffusion language models (LLaDA): config, presets and sizes."""
+
+import functools
+from collections.abc import Mapping
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any, Literal, Self
+
+from pydantic import model_validator
+
+from nbtools import corpus, pairs, prepared
+from nbtools.config import TrainConfig, setting
+from nbtools.errors import ConfigError, DataError
+from nbtools.recipes import modernbert
+from nbtools.recipes.recipe import Preset, Recipe, Source
+
+LLADA_PARAMETERS = 8_015_581_184
+"""32 layers of width 4096 with 12,288 inside, and two tables of 126,464 words: input and output are not tied."""
+
+KNOWN_MODELS: Mapping[str, int] = MappingProxyType(
+    {f"GSAI-ML/LLaDA-{name}": LLADA_PARAMETERS for name in ("8B-Base", "8B-Instruct", "1.5")}
+)
+"""Weights of models on the hub that bring their own code, by name."""
+
+
+class MaskedDiffusionConfig(TrainConfig):
+    """Masked diffusion language modelling (LLaDA): pretraining on text, or fine-tuning on prompts and answers."""
+
+    dataset: str | None = setting(
+        None,
+        basic=True,
+        help="A text file, a folder of .txt files, a folder made by `nbtools prepare`, or a .jsonl file of prompts and "
+        "answers; None for the English text that ships with Python.",
+    )
+    tokenizer: Literal["chars", "words"] = setting(
+        "chars",
+        basic=True,
+        shapes=True,
+        help="What a token is, where the vocabulary is built on the text: a pretrained model and a prepared folder "
+        "bring their own.",
+    )
+    model_name: str | None = setting(
+        None,
+        shapes=True,
+        help="A local folder or hub id to start from (`from_pretrained`); None builds a ModernBERT as given below.",
+    )
+    trust_remote_code: bool = setting(
+        False, help="Run the Python code that comes with `model_name`; GSAI-ML/LLaDA-8B-Instruct cannot do without."
+    )
+    num_layers: int = setting(2, ge=1, le=128, basic=True, shapes=True, unit="layers", help="Transformer layers.")
+    num_heads: int = setting(4, ge=1, le=128, basic=True, shapes=True, unit="heads", help="Attention heads per layer.")
+    hidden_size: int = setting(
+        128,
+        ge=2,
+        le=16_384,
+        basic=True,
+        shapes=True,
+        unit="dimensions",
+        help="Width of the model; a multiple of 2 x num_heads.",
+    )
+    dropout: float = setting(0.0, ge=0, lt=1, help="Dropout in attention and feed-forward layers.")
+    sequence_length: int = setting(
+        64, ge=8, le=32_768, basic=True, unit="tokens", help="Tokens per sequence; of a prompt and its answer together."
+    )
+    vocab_size: int = setting(
+        1000,
+        ge=16,
+        le=1_000_000,
+        shapes=True,
+        unit="tokens",
+        help="Largest size of a vocabulary that is built on the text; the rarest tokens beyond it are [UNK].",
+    )
+    min_words: int = setting(5, ge=1, le=1_000_000, unit="words", help="Documents with fewer words are left out.")
+    random_length_share: float = setting(
+        0.01,
+        ge=0,
+        le=1,
+        unit="of the sequences",
+        help="How many are cut to a random length, so that the model knows short texts; not of prompts and answers.",
+    )
+    eval_draws: int = setting(
+        512, ge=1, le=1_000_000, unit="masked sequences", help="How many an evaluation averages over, always the same."
+    )
+    sample_texts: int = setting(
+        2,
+        ge=0,
+        le=64,
+        unit="texts",
+        help="Texts to sample at every evaluation, the first of them shown step by step; 0 for none.",
+    )
+    sample_length: int | None = setting(
+        None, ge=1, le=32_768, unit="tokens", help="Tokens of a sampled text; None for sequence_length, at most 64."
+    )
+    sample_steps: int | None = setting(
+        None, ge=1, le=32_768, unit="steps", help="Evaluations of the model per sampled text; None for one per token."
+    )
+    sample_block_length: int | None = setting(
+        None,
+        ge=1,
+        le=32_768,
+        unit="tokens",
+        help="Tokens that are finished before those behind them begin; None for the whole text at once.",
+    )
+    temperature: float = setting(0.7, ge=0, le=100, help="Of the sampled tokens; 0 takes the likeliest.")
+    remasking: Literal["low_confidence", "random"] = setting(
+        "low_confidence", help="Which predictions a step keeps: the surest ones, or any."
+    )
+    guidance: float = setting(
+        0.0, ge=0, le=100, help="Scale of classifier-free guidance towards the prompt; 0 for none."
+    )
+    suppress_eos: bool = setting(False, help="Never sample the end-of-text token; instruction-tuned models overdo it.")
+
+    @property
+    def sampling(self) -> tuple[int, int, int]:
+        """Length, steps and block length of sampled texts, with None resolved."""
+        length = min(self.sequence_length, 64) if self.sample_length is None else self.sample_length
+        block = length if self.sample_block_length is None else self.sample_block_length
+        return length, length if self.sample_steps is None else self.sample_steps, block
+
+    @model_validator(mode="after")
+    def _heads_divide_width(self) -> Self:
+        if self.model_name is None:
+            modernbert.check_width(self.hidden_size, self.num_heads)
+        return self
+
+    @model_validator(mode="after")
+    def _sampling_fits(self) -> Self:
+        length, steps, block = self.sampling
+        if length > self.sequence_length:
+            raise ValueError(f"sample_length={length}: must be <= sequence_length={self.sequence_length}")
+        if length % block:
+            raise ValueError(f"sample_block_length={block}: must divide the sampled length {length}")
+        if steps % (length // block) or steps > length:
+            raise ValueError(
+                f"sample_steps={steps}: must be a multiple of the {length // block} blocks of {block} tokens, and "
+                f"<= {length}, as a step reveals at least one token"
+            )
+        return self
+
+    @property
+    def has_pairs(self) -> bool:
+        """Whether the dataset is prompts and answers."""
+        return self.dataset is not None and self.dataset.endswith(".jsonl")
+
+
+def refuse_remote_code(config: MaskedDiffusionConfig) -> None:
+    """Refuse a model that is known to bring its own code, before anything of it is downloaded.
+
+    Raises:
+        ConfigError: the user has not allowed the code; it also says what the model takes.
+    """
+    parameters = KNOWN_MODELS.get(config.model_name or "")
+    if parameters is not None and not config.trust_remote_code:
+        gib = 16 * parameters / 2**30  # as nbtools.sizes.training_bytes counts, which imports this package
+        raise ConfigError(
+            f"model_name={config.model_name!r}: comes with Python code of its own that would run on this machine; if "
+            "you trust it, say so: trust_remote_code=True in the script, or --trust-remote-code. Nothing was "
+            f"downloaded. It has {parameters:,} parameters: about {gib:,.0f} GiB on every process for weights, "
+            "gradients and AdamW's moments, before any activation"
+        )
+
+
+def _num_parameters(config: MaskedDiffusionConfig, vocab_size: int | None) -> int | None:
+    if config.model_name is not None:
+        return KNOWN_MODELS.get(config.model_name)
+    return modernbert.num_parameters(config, config.vocab_size if vocab_size is None else vocab_size)
+
+
+def _source(config: MaskedDiffusionConfig, root: Path | None) -> Source:
+    if config.dataset is None:
+        return Source("the English text that ships with Python")
+    path = corpus.resolve(config.dataset, root)
+    if prepared.is_prepared(path):
+        prepared.read_metadata(path)
+        return Source(config.dataset, (path / prepared.TRAIN, path / prepared.VALIDATION))
+    return Source(config.dataset, tuple(corpus.files_in(path)))
+
+
+def _count_samples(config: MaskedDiffusionConfig, root: Path | None, fingerprint: object) -> tuple[int, int] | None:
+    path = None if config.dataset is None else corpus.resolve(config.dataset, root)
+    if path is not None and prepared.is_prepared(path):
+        metadata = prepared.read_metadata(path)
+        numbers = (metadata.num_train_tokens, metadata.num_val_tokens)
+        return numbers[0] // config.sequence_length, numbers[1] // config.sequence_length
+    if config.model_name is not None:
+        return None  # its tokenizer decides
+    if path is not None and config.has_pairs:
+        return _counted_pairs(path, config.tokenizer, config.sequence_length, fingerprint)
+    return _counted(path, config.min_words, config.tokenizer, config.sequence_length, fingerprint)
+
+
+def num_tokens(text: str, tokenizer: str) -> int:
+    """Return how many tokens a text has where the vocabulary is built here."""
+    return len(text) if tokenizer == "chars" else corpus.num_words(text)
+
+
+@functools.lru_cache(maxsize=64)
+def _counted(
+    path: Path | None, min_words: int, tokenizer: str, sequence_length: int, fingerprint: object
+) -> tuple[int, int]:
+    """Return the numbers of training and evaluation sequences; `fingerprint` makes a changed file count anew."""
+    documents = corpus.documents(None if path is None else str(path), min_words)
+    train, evaluation = corpus.count_tokens(documents, lambda text: num_tokens(text, tokenizer))
+    return train // sequence_length, evaluation // sequence_length
+
+
+@functools.lru_cache(maxsize=64)
+def _counted_pairs(path: Path, tokenizer: str, sequence_length: int, fingerprint: object) -> tuple[int, int]:
+    found = list(pairs.read_pairs(path))
+    if not found:
+        raise DataError(f"{path}: empty; write a line {{'prompt': ..., 'answer': ...}} for each pair, as JSON")
+    train, evaluation = pairs.divided(
+        found, sequence_length, lambda pair: num_tokens(pair.prompt, tokenizer) + num_tokens(pair.answer, tokenizer)
+    )
+    return len(train), len(evaluation)
+
+
+def _llada(num_gpus: int) -> Preset:
+    """The settings of the guide to fine-tuning LLaDA, on `num_gpus` GPUs."""
+    values: dict[str, Any] = {"batch_size": 1, "epochs": 5, "learning_rate": 1e-5, "precision": "bf16"}
+    values |= {"model_name": "GSAI-ML/LLaDA-8B-Instruct", "sequence_length": 4096, "gradient_checkpointing": True}
+    values |= {"eval_draws": 128, "sample_block_length": 32}
+    described = f"Fine-tunes LLaDA-8B on {num_gpus} GPUs of 141 GB, total batch {num_gpus}; dataset= names the text"
+    return Preset(described, num_gpus, values)
+
+
+RECIPE = Recipe(
+    key="masked_diffusion",
+    title="Masked diffusion",
+    summary="Train a language model that writes by unmasking tokens in any order (LLaDA), or fine-tune one.",
+    config_class=MaskedDiffusionConfig,
+    presets={
+        "cpu_demo": Preset(
+            "Learns within a minute or two on two CPU cores, character by character; needs no download",
+            2,
+            {
+                "batch_size": 16,
+                "epochs": 20,
+                "max_steps": 1000,
+                "checkpoint_epochs": False,
+                "learning_rate": 3e-3,
+                "num_layers": 2,
+                "num_heads": 4,
+                "hidden_size": 128,
+                "sequence_length": 64,
+                "vocab_size": 128,
+                "eval_draws": 1024,
+                # The surest tokens of so small a model are always the same; any of them, a little cooler, read better.
+                "remasking": "random",
+                "temperature": 0.5,
+            },
+            gpus=(),
+        ),
+        "shakespeare_2gpu": _llada(2),
+        "shakespeare_4gpu": _llada(4),
+        "pretraining_8gpu": Preset(
+            "8 GPUs, total batch 512 of 1024 tokens, 266 M parameters from scratch; dataset= names a prepared folder",
+            8,
+            {
+                "batch_size": 16,
+                "gradient_accumulation_steps": 4,
+                "epochs": 1,
+                "learning_rate": 4e-4,
+                "lr_schedule": "cosine",
+                "warmup_ratio": 0.02,
+                "weight_decay": 0.1,
+                "precision": "bf16",
+                "num_layers": 24,
+                "num_heads": 16,
+                "hidden_size": 1024,
+                "sequence_length": 1024,
+                "vocab_size": 50_000,
+                "tokenizer": "words",
+                "eval_every": 500,
+                "checkpoint_every": 1000,
+                "num_workers": 2,
+            },
+        ),
+    },
+    num_parameters=_num_parameters,
+    source=_source,
+    count_samples=_count_samples,
+    refuse=refuse_remote_code,
+)

@@ -1,0 +1,114 @@
+"""What older programs call the fields of a config, and their words for values: one table for all that read them.
+
+Command lines of scripts, `--set` and `nbtools new --from-yaml` go through here. Nothing is dropped in silence: a name
+that nobody knows comes back as it was given.
+"""
+
+import re
+from collections.abc import Mapping
+from decimal import Decimal
+from types import MappingProxyType
+from typing import TYPE_CHECKING
+
+from nbtools.errors import ConfigError
+
+if TYPE_CHECKING:
+    from nbtools.config import Settings
+
+ALIASES: Mapping[str, str] = MappingProxyType(
+    {
+        "lr": "learning_rate",
+        "data_dir": "dataset",
+        "train_batch_size": "batch_size",
+        "batch_size_per_gpu": "batch_size",
+        "per_device_train_batch_size": "batch_size",
+        "accumulation_steps": "gradient_accumulation_steps",
+        "n_epochs": "epochs",
+        "num_epochs": "epochs",
+        "num_train_epochs": "epochs",
+        "mixed_precision": "precision",
+        "max_grad_norm": "gradient_clip",
+        "save_path": "save_dir",
+        "output_dir": "save_dir",
+        "checkpoint_freq": "checkpoint_every",
+        "tf_n_embd": "hidden_size",
+        "tf_n_layer": "num_layers",
+        "tf_n_head": "num_heads",
+        "n_embd": "hidden_size",
+        "n_embed": "hidden_size",
+        "n_layer": "num_layers",
+        "n_layers": "num_layers",
+        "n_head": "num_heads",
+        "n_heads": "num_heads",
+        "max_seq_len": "sequence_length",
+    }
+)
+"""Names in older programs, and the field that each of them means."""
+
+IGNORED: Mapping[str, str] = MappingProxyType(
+    {
+        "local_rank": "the launcher's environment says which process this is",
+        "distributed": "several processes are found by themselves",
+    }
+)
+"""What older launchers and programs pass and nobody needs, and why."""
+
+SWITCHES: Mapping[str, tuple[str, str]] = MappingProxyType(
+    {
+        "fp16": ("fp16", "fp32"),
+        "bf16": ("bf16", "fp32"),
+        "no_fp16": ("fp32", "fp16"),
+        "no_bf16": ("fp32", "bf16"),
+    }
+)
+"""Truth values in older programs that now are the field `precision`: its value when they are on, and when off."""
+
+TRUTHS: Mapping[str, bool] = MappingProxyType(
+    {"true": True, "yes": True, "on": True, "1": True, "false": False, "no": False, "off": False, "0": False}
+)
+_PRECISIONS = {"no": "fp32", "false": "fp32", "none": "fp32", "float32": "fp32", "float16": "fp16", "bfloat16": "bf16"}
+_COUNT = re.compile(r"([0-9]+(?:\.[0-9]+)?)([kmgb])", re.IGNORECASE)
+_UNITS = {"k": 10**3, "m": 10**6, "g": 10**9, "b": 10**9}
+
+
+def translated(cls: type["Settings"], name: str, text: str | None) -> tuple[str, str | None]:
+    """Return the field of `cls` that a name means, and its value in the field's own words.
+
+    Args:
+        cls: the config class.
+        name: of a flag or key, with dashes or underscores.
+        text: the value; None for a flag that has none.
+
+    Raises:
+        ConfigError: the name is an older one for a field that this class lacks.
+    """
+    name = name.replace("-", "_")
+    fields = cls.model_fields
+    if name in SWITCHES and name not in fields and "precision" in fields:
+        on, off = SWITCHES[name]
+        truth = TRUTHS.get(text.lower()) if text is not None else True
+        return "precision", str(text) if truth is None else on if truth else off
+    field = name if name in fields else ALIASES.get(name, name)
+    if field not in fields:
+        if field != name:
+            own = [known for known in cls.__annotations__ if known in fields]
+            raise ConfigError(
+                f"{name} means {field}, which {cls.__name__} does not have; of its own it has {', '.join(own)}"
+            )
+        return name, text
+    if text is not None:
+        if field == "precision":
+            text = _PRECISIONS.get(text.lower(), text)
+        elif fields[field].annotation in (int, int | None):
+            text = counted(text)
+        elif fields[field].annotation is bool and text.lower() in TRUTHS:
+            text = str(TRUTHS[text.lower()]).lower()
+    return field, text
+
+
+def counted(text: str) -> str:
+    """Return `500k`, `5M` or `1.5G` as digits; a text that says anything else stays as it is."""
+    if not (match := _COUNT.fullmatch(text.strip())) or len(text) > 20:
+        return text
+    number = Decimal(match[1]) * _UNITS[match[2].lower()]
+    return str(int(number)) if number == number.to_integral_value() else text

@@ -1,0 +1,61 @@
+"""What started this process, and what that says through the environment.
+
+torchrun, `python -m torch.distributed.launch`, `accelerate launch` and plain `python` all start the same script.
+"""
+
+from collections.abc import Mapping, Sequence
+
+from nbtools.errors import ConfigError, shown
+from nbtools.rundir import RUN_DIR_VARIABLE
+from nbtools.spellings import TRUTHS
+
+_PRECISION = "ACCELERATE_MIXED_PRECISION"
+_USE_CPU = "ACCELERATE_USE_CPU"
+_SHARDED = {
+    "ACCELERATE_USE_FSDP": "FSDP",
+    "ACCELERATE_USE_DEEPSPEED": "DeepSpeed",
+    "ACCELERATE_USE_MEGATRON_LM": "Megatron-LM",
+}
+
+
+def name(environment: Mapping[str, str], args: Sequence[str]) -> str:
+    """Return what started this process, in words.
+
+    Args:
+        environment: of the process.
+        args: its command line: torch.distributed.launch passes `--local-rank`.
+    """
+    if _PRECISION in environment:
+        return "accelerate launch"
+    if any(argument.replace("_", "-").startswith("--local-rank") for argument in args):
+        return "torch.distributed.launch"
+    if "TORCHELASTIC_RUN_ID" in environment:
+        return "nbtools launch" if RUN_DIR_VARIABLE in environment else "torchrun"
+    return "a launcher that sets WORLD_SIZE" if "WORLD_SIZE" in environment else "python"
+
+
+def precision(environment: Mapping[str, str]) -> str | None:
+    """Return the precision that accelerate was asked for; None for "no", which is also what it says unasked.
+
+    Raises:
+        ConfigError: it is one that nbtools does not have.
+    """
+    asked = environment.get(_PRECISION, "no").lower()
+    if asked in ("no", ""):
+        return None
+    if asked not in ("fp16", "bf16"):
+        raise ConfigError(
+            f"{_PRECISION}={shown(asked)}: must be no, fp16 or bf16; pass --mixed_precision to accelerate"
+        )
+    return asked
+
+
+def wants_cpu(environment: Mapping[str, str]) -> bool:
+    """Whether accelerate was called with `--cpu`."""
+    return TRUTHS.get(environment.get(_USE_CPU, "").lower(), False)
+
+
+def notes(environment: Mapping[str, str]) -> list[str]:
+    """Say what accelerate asks for that is not done here."""
+    asked = [words for variable, words in _SHARDED.items() if TRUTHS.get(environment.get(variable, "").lower())]
+    return [f"accelerate asks for {words}, which is ignored: every process holds the whole model" for words in asked]

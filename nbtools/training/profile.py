@@ -1,0 +1,67 @@
+"""Where the time of a step goes: some steps under torch's profiler, as a trace for Perfetto and as a table."""
+
+from collections.abc import Callable
+from pathlib import Path
+
+import torch
+from torch.profiler import ProfilerActivity
+
+SKIPPED_STEPS = 5
+"""The first ones compile, allocate and connect: they are not how a step usually is."""
+_NUM_ROWS = 25
+
+
+class Profile:
+    """Counts steps, and profiles `num_steps` of them behind the first ones."""
+
+    def __init__(self, folder: Path, num_steps: int, device: torch.device, say: Callable[[str], None]) -> None:
+        """Prepare to profile; costs nothing until the steps are there.
+
+        Args:
+            folder: gets `trace.json` and `table.txt`; made when there is something to write.
+            num_steps: how many to profile.
+            device: of the training.
+            say: prints the table.
+        """
+        self._folder = folder
+        self._num_steps = num_steps
+        self._say = say
+        self._on_gpu = device.type == "cuda"
+        self._num_seen = 0
+        self._profiler: torch.profiler.profile | None = None
+
+    def end_step(self) -> None:
+        """Count a step; begin behind the last one that is skipped, end behind the last one that is profiled."""
+        self._num_seen += 1
+        if self._num_seen == SKIPPED_STEPS:
+            activities = [ProfilerActivity.CPU, *([ProfilerActivity.CUDA] if self._on_gpu else [])]
+            self._profiler = torch.profiler.profile(activities=activities)
+            self._profiler.start()
+        elif self._profiler is not None:
+            if self._num_seen == SKIPPED_STEPS + self._num_steps:
+                self.close()
+            else:
+                self._profiler.step()
+
+    def close(self) -> None:
+        """Write what was profiled; a training that ended early gives what there is."""
+        profiler, self._profiler = self._profiler, None
+        num_steps = self._num_seen - SKIPPED_STEPS
+        if profiler is not None:
+            profiler.stop()
+        if num_steps <= 0:
+            self._say(f"note: nothing was profiled: the first {SKIPPED_STEPS} steps never are, and no more followed")
+        if profiler is None or num_steps <= 0:
+            return
+        by = "self_device_time_total" if self._on_gpu else "self_cpu_time_total"
+        table = profiler.key_averages().table(sort_by=by, row_limit=_NUM_ROWS, max_name_column_width=60)
+        text = f"{num_steps} steps from step {SKIPPED_STEPS + 1} of this process on, by {by}\n{table}"
+        try:
+            self._folder.mkdir(exist_ok=True)
+            (self._folder / "table.txt").write_text(text, encoding="utf-8")
+            hidden = self._folder / ".trace.tmp.json"
+            profiler.export_chrome_trace(str(hidden))
+            hidden.replace(self._folder / "trace.json")
+        except (OSError, RuntimeError) as error:
+            self._say(f"warning: the profile was not written: {error}")
+        self._say(f"{text}\nprofile: open {self._folder / 'trace.json'} in https://ui.perfetto.dev")

@@ -1,0 +1,140 @@
+"""Text that is larger than the memory it may take: documents and word counts that wait on disk.
+
+Shape suffix: N documents.
+"""
+
+import contextlib
+import heapq
+import os
+import tempfile
+from array import array
+from collections import Counter
+from collections.abc import Iterable, Iterator
+from itertools import groupby
+from pathlib import Path
+from typing import IO, Any, Self
+
+import numpy as np
+import numpy.typing as npt
+
+_MOST_WORDS = 2**18
+"""So many different words are counted in memory, which takes about 40 MB."""
+_MOST_RUNS = 64
+
+Selection = npt.NDArray[np.bool_]
+
+
+class Spool:
+    """Documents in a nameless file, to be gone through as often as needed, one at a time.
+
+    Reading them again from where they came from could give something else, or mean another download.
+    """
+
+    def __init__(self, documents: Iterable[str], folder: Path) -> None:
+        self.lengths_N = array("q")
+        """Lengths in characters."""
+        self._sizes_N = array("q")  # in bytes
+        self._file = tempfile.TemporaryFile(dir=folder)  # noqa: SIM115 - closed by `__exit__`
+        with contextlib.ExitStack() as stack:
+            stack.callback(self._file.close)
+            for document in documents:
+                data = document.encode("utf-8", "surrogatepass")
+                self._file.write(data)
+                self.lengths_N.append(len(document))
+                self._sizes_N.append(len(data))
+            stack.pop_all()  # all went well: it stays open
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._file.close()
+
+    def raw(self, selected_N: Selection) -> Iterator[bytes]:
+        """Yield the selected documents in their order, as UTF-8."""
+        self._file.flush()
+        with os.fdopen(os.dup(self._file.fileno()), "rb") as file:
+            file.seek(0)
+            for size, is_selected in zip(self._sizes_N, selected_N, strict=True):
+                if is_selected:
+                    yield file.read(size)
+                else:
+                    file.seek(size, os.SEEK_CUR)
+
+    def texts(self, selected_N: Selection) -> Iterator[str]:
+        """Yield the selected documents in their order."""
+        return (data.decode("utf-8", "surrogatepass") for data in self.raw(selected_N))
+
+
+class WordCounts:
+    """How often each word was seen, exactly, however many different ones there are.
+
+    What does not fit into memory goes to disk in sorted runs, which are merged at the end.
+    """
+
+    def __init__(self, folder: Path | None = None) -> None:
+        self._folder = folder
+        self._counts: Counter[str] = Counter()
+        self._runs: list[IO[bytes]] = []
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for run in self._runs:
+            run.close()
+
+    def add(self, words: Iterable[str]) -> None:
+        """Count some more words."""
+        self._counts.update(words)
+        if len(self._counts) > _MOST_WORDS:
+            self._runs.append(self._written(sorted(self._counts.items())))
+            self._counts.clear()
+            if len(self._runs) == _MOST_RUNS:  # each is an open file
+                merged = self._written(self._merged())
+                self.__exit__()
+                self._runs = [merged]
+
+    def most_common(self, num_words: int) -> list[str]:
+        """Return the most frequent words; those of one frequency in an order that every machine agrees on."""
+        ranked = heapq.nsmallest(num_words, ((-count, word) for word, count in self._merged()))
+        return [word for _, word in ranked]
+
+    def _merged(self) -> Iterator[tuple[str, int]]:
+        if not self._runs:
+            yield from self._counts.items()
+            return
+        merged = heapq.merge(*map(_read, self._runs), sorted(self._counts.items()))
+        for word, group in groupby(merged, key=lambda item: item[0]):
+            yield word, sum(count for _, count in group)
+
+    def _written(self, items: Iterable[tuple[str, int]]) -> IO[bytes]:
+        file = tempfile.TemporaryFile(dir=self._folder)  # noqa: SIM115 - closed by `__exit__`
+        file.writelines(f"{word}\t{count}\n".encode("utf-8", "surrogatepass") for word, count in items)
+        return file
+
+
+def _read(file: IO[bytes]) -> Iterator[tuple[str, int]]:
+    file.seek(0)
+    for line in file:
+        word, count = line.decode("utf-8", "surrogatepass").split("\t")
+        yield word, int(count)
+
+
+def save_pieces(path: Path, pieces: Iterable[npt.NDArray[Any]], dtype: npt.DTypeLike) -> int:
+    """Write one long array piece by piece, as `np.save` would write it whole, and return its length."""
+
+    def write_header(length: int) -> int:
+        header = {"descr": np.lib.format.dtype_to_descr(np.dtype(dtype)), "fortran_order": False, "shape": (length,)}
+        np.lib.format.write_array_header_1_0(file, header)
+        return file.tell()
+
+    length = 0
+    with path.open("wb") as file:
+        start = write_header(0)
+        for piece in pieces:
+            file.write(piece.astype(dtype, copy=False).tobytes())
+            length += len(piece)
+        file.seek(0)
+        assert write_header(length) == start, "NumPy leaves room in the header for a growing array"
+    return length

@@ -1,0 +1,71 @@
+"""The metric rows once more, as TensorBoard events: `tensorboard --logdir runs` shows every run that asked for them."""
+
+import importlib.util
+import os
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+from nbtools.errors import ConfigError
+
+_FLUSH_S = 5
+
+
+def check() -> None:
+    """Refuse to start where events could not be written.
+
+    Raises:
+        ConfigError: the package is missing.
+    """
+    if importlib.util.find_spec("tensorboard") is None:
+        raise ConfigError(
+            "report_to='tensorboard': the package tensorboard is not installed here; "
+            "`bash scripts/lab.sh --setup-only` installs it, or set report_to='none'"
+        )
+
+
+class Events:
+    """Mirrors metric rows into a folder; opens the file at the first row.
+
+    An attempt or a resumed training says from which step on it counts, so that TensorBoard hides what an earlier one
+    wrote beyond it.
+    """
+
+    def __init__(self, folder: Path, warn: Callable[[str], None]) -> None:
+        """Mirror into `folder`.
+
+        Args:
+            folder: made at the first row.
+            warn: is told, once, if the events cannot be written; training goes on without.
+        """
+        self._folder = folder
+        self._warn = warn
+        self._writer: Any = None
+        self._failed = False
+
+    def write(self, step: int, values: Mapping[str, float]) -> None:
+        """Write one row."""
+        if self._failed:
+            return
+        try:
+            if self._writer is None:
+                os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")  # where tensorflow is installed, it has its say
+                from torch.utils.tensorboard import SummaryWriter
+
+                self._writer = SummaryWriter(str(self._folder), purge_step=step, flush_secs=_FLUSH_S)
+            for name, value in values.items():
+                self._writer.add_scalar(name, value, step)
+        except (OSError, ImportError) as error:
+            self._fail(error)
+
+    def close(self) -> None:
+        """Write what is left."""
+        if self._writer is not None and not self._failed:
+            try:
+                self._writer.close()
+            except OSError as error:
+                self._fail(error)
+
+    def _fail(self, error: Exception) -> None:
+        self._failed = True
+        self._warn(f"no more TensorBoard events: {error}")

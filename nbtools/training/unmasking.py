@@ -1,0 +1,149 @@
+"""Sampling from a masked diffusion model: start from masks only, and reveal a few tokens at each step.
+
+At every step the model predicts all masked tokens at once; the predictions it is most sure of are kept, and the rest is
+masked again (low-confidence remasking). With blocks the text is finished from left to right, one block after the
+other, and within a block in any order. See Nie et al. 2025, "Large Language Diffusion Models", arXiv 2502.09992,
+section 2.4.
+
+Shape suffixes: B batch, P prompt, L sampled positions, T = P + L positions, V vocabulary.
+"""
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Literal
+
+import torch
+
+from nbtools.errors import ConfigError
+
+Predict = Callable[[torch.Tensor], torch.Tensor]
+"""Token ids of shape (B, T) in, logits of shape (B, T, V) out."""
+
+
+@dataclass(frozen=True)
+class Unmasking:
+    """How texts are sampled; bad combinations are refused when it is made."""
+
+    length: int
+    """Tokens to sample."""
+    steps: int
+    """Evaluations of the model, over all blocks (twice as many with guidance)."""
+    block_length: int
+    """Tokens that are finished before later ones begin; `length` for one block."""
+    temperature: float = 0.0
+    """Of the tokens; 0 takes the likeliest."""
+    guidance: float = 0.0
+    """Scale s of classifier-free guidance; 0 for none."""
+    remasking: Literal["low_confidence", "random"] = "low_confidence"
+    """Which predictions are kept: the surest ones, or any."""
+    suppressed_ids: tuple[int, ...] = ()
+    """Tokens that are never sampled, such as EOS, of which instruction-tuned models give too many."""
+
+    def __post_init__(self) -> None:
+        check_lengths(self.length, self.steps, self.block_length)
+        if self.temperature < 0:
+            raise ConfigError(f"temperature={self.temperature}: must be >= 0; 0 takes the likeliest token")
+        if self.remasking not in ("low_confidence", "random"):
+            raise ConfigError(f"remasking={self.remasking!r}: choose low_confidence or random")
+
+    @property
+    def num_blocks(self) -> int:
+        """How many blocks follow one another."""
+        return self.length // self.block_length
+
+    @property
+    def revealed_per_step(self) -> list[int]:
+        """Tokens that each step of a block reveals: equally many, and what is left over at the earliest steps."""
+        steps = self.steps // self.num_blocks
+        least, rest = divmod(self.block_length, steps)
+        return [least + (step < rest) for step in range(steps)]
+
+
+def check_lengths(length: int, steps: int, block_length: int) -> None:
+    """Refuse numbers that do not divide one another.
+
+    Raises:
+        ConfigError: what was given, and what is allowed.
+    """
+    if min(length, steps, block_length) < 1:
+        raise ConfigError(f"length={length}, steps={steps}, block_length={block_length}: each must be at least 1")
+    if length % block_length:
+        raise ConfigError(f"block_length={block_length}: must divide the length {length}")
+    num_blocks = length // block_length
+    if steps % num_blocks:
+        raise ConfigError(f"steps={steps}: must be a multiple of the {num_blocks} blocks of {block_length} tokens")
+    if steps > length:
+        raise ConfigError(f"steps={steps}: a step reveals at least one token, so at most {length} (the length)")
+
+
+@torch.no_grad()
+def unmask(
+    predict: Predict,
+    prompt_BP: torch.Tensor,
+    unmasking: Unmasking,
+    *,
+    mask_id: int,
+    generator: torch.Generator | None = None,
+) -> Iterator[torch.Tensor]:
+    """Sample the tokens that follow a prompt, and yield every state on the way.
+
+    Args:
+        predict: the model, in evaluation mode.
+        prompt_BP: token ids that stay as they are; P may be 0.
+        unmasking: how to sample.
+        mask_id: what stands for a token that is not known yet; it is never sampled.
+        generator: of the prompt's device; where random numbers come from.
+
+    Yields:
+        tokens_BT, first with all L positions masked, then after each step: `unmasking.steps` + 1 states.
+    """
+    prompt_length = prompt_BP.shape[1]
+    masked_BL = prompt_BP.new_full((len(prompt_BP), unmasking.length), mask_id)
+    tokens_BT = torch.cat([prompt_BP, masked_BL], dim=1)
+    yield tokens_BT.clone()
+    for block in range(unmasking.num_blocks):
+        start = prompt_length + block * unmasking.block_length
+        inside = slice(start, start + unmasking.block_length)
+        for count in unmasking.revealed_per_step:
+            logits_BTV = _logits(predict, tokens_BT, prompt_length, unmasking, mask_id)
+            logits_BLV = logits_BTV[:, inside].double()
+            logits_BLV[..., [mask_id, *unmasking.suppressed_ids]] = -torch.inf
+            sampled_BL = sample(logits_BLV, unmasking.temperature, generator)
+            if unmasking.remasking == "random":
+                like = logits_BLV[..., 0]
+                confidence_BL = torch.rand(like.shape, dtype=like.dtype, device=like.device, generator=generator)
+            else:
+                confidence_BL = logits_BLV.softmax(-1).gather(-1, sampled_BL[..., None])[..., 0]
+            known_BL = tokens_BT[:, inside] != mask_id
+            confidence_BL = confidence_BL.masked_fill(known_BL, -torch.inf)
+            kept_BK = confidence_BL.topk(count, dim=1).indices
+            tokens_BT[:, inside] = tokens_BT[:, inside].scatter(1, kept_BK, sampled_BL.gather(1, kept_BK))
+            yield tokens_BT.clone()
+
+
+def sample(logits_V: torch.Tensor, temperature: float, generator: torch.Generator | None = None) -> torch.Tensor:
+    """Draw from softmax(logits / temperature) along the last dimension by the Gumbel-max trick, in double precision.
+
+    In lower precision the noise is cut off, which has the effect of a lower temperature (Zheng et al. 2024, "Masked
+    Diffusion Models are Secretly Time-Agnostic Masked Models", arXiv 2409.02908).
+    """
+    if temperature == 0:
+        return logits_V.argmax(-1)
+    uniform_V = torch.rand(logits_V.shape, dtype=torch.float64, device=logits_V.device, generator=generator)
+    gumbel_V = -torch.log(-torch.log(uniform_V.clamp_min(1e-300)))
+    return (logits_V.double() + temperature * gumbel_V).argmax(-1)
+
+
+def _logits(
+    predict: Predict, tokens_BT: torch.Tensor, prompt_length: int, unmasking: Unmasking, mask_id: int
+) -> torch.Tensor:
+    """Return the model's logits, with guidance away from those that it would have without the prompt.
+
+    guided = without + (s + 1) (with - without): Nie et al. 2025, on unsupervised classifier-free guidance.
+    """
+    if unmasking.guidance == 0 or prompt_length == 0:
+        return predict(tokens_BT)
+    without_BT = tokens_BT.clone()
+    without_BT[:, :prompt_length] = mask_id
+    with_BTV, without_BTV = predict(torch.cat([tokens_BT, without_BT])).chunk(2)
+    return without_BTV + (unmasking.guidance + 1) * (with_BTV - without_BTV)

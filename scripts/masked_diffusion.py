@@ -1,0 +1,71 @@
+"""masked_diffusion: masked diffusion, 2 processes x 16 sequences.
+
+In the background as the notebook does it; here and now; on one process, where flags override the values below:
+
+    nbtools launch scripts/masked_diffusion.py
+    CUDA_VISIBLE_DEVICES= torchrun --standalone --nproc-per-node=2 scripts/masked_diffusion.py
+    CUDA_VISIBLE_DEVICES= python scripts/masked_diffusion.py --batch-size 8
+"""
+
+from nbtools import Launch
+from nbtools.recipes import MaskedDiffusionConfig
+from nbtools.training.masked_diffusion import main
+
+launch = Launch(
+    nproc_per_node=2,  # processes
+    gpus=(),
+    omp_num_threads=None,  # threads
+    shutdown_timeout_s=60,  # s
+    max_restarts=0,  # restarts
+)
+
+config = MaskedDiffusionConfig(
+    batch_size=16,  # sequences per process
+    gradient_accumulation_steps=1,  # forward passes
+    epochs=20,  # epochs
+    max_steps=1000,  # steps
+    learning_rate=0.003,
+    lr_schedule="linear",
+    warmup_ratio=0.1,  # of all steps
+    weight_decay=0.01,
+    gradient_clip=1.0,
+    precision="fp32",
+    gradient_checkpointing=False,
+    seed=0,
+    deterministic=False,
+    num_workers=0,  # processes per rank
+    log_every=10,  # steps
+    eval_every=100,  # steps
+    checkpoint_every=200,  # steps
+    checkpoint_epochs=False,
+    keep_last=3,  # checkpoints
+    keep_best=1,  # checkpoints
+    save_dir=None,
+    report_to="none",
+    profile_steps=0,  # steps
+    collective_timeout_min=10,  # minutes
+    dataset=None,
+    tokenizer="chars",
+    model_name=None,
+    trust_remote_code=False,
+    num_layers=2,  # layers
+    num_heads=4,  # heads
+    hidden_size=128,  # dimensions
+    dropout=0.0,
+    sequence_length=64,  # tokens
+    vocab_size=128,  # tokens
+    min_words=5,  # words
+    random_length_share=0.01,  # of the sequences
+    eval_draws=1024,  # masked sequences
+    sample_texts=2,  # texts
+    sample_length=None,  # tokens
+    sample_steps=None,  # steps
+    sample_block_length=None,  # tokens
+    temperature=0.5,
+    remasking="random",
+    guidance=0.0,
+    suppress_eos=False,
+)
+
+if __name__ == "__main__":
+    main(config)

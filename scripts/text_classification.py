@@ -1,0 +1,73 @@
+"""text_classification: text classification, 2 processes x 32 sequences.
+
+In the background as the notebook does it; here and now; on one process, where flags override the values below:
+
+    nbtools launch scripts/text_classification.py
+    CUDA_VISIBLE_DEVICES= torchrun --standalone --nproc-per-node=2 scripts/text_classification.py
+    CUDA_VISIBLE_DEVICES= python scripts/text_classification.py --batch-size 8
+"""
+
+from nbtools import Launch
+from nbtools.recipes import TextClassificationConfig
+from nbtools.training.text_classification import main
+
+launch = Launch(
+    nproc_per_node=2,  # processes
+    gpus=(),
+    omp_num_threads=None,  # threads
+    shutdown_timeout_s=60,  # s
+    max_restarts=0,  # restarts
+)
+
+config = TextClassificationConfig(
+    batch_size=32,  # sequences per process
+    gradient_accumulation_steps=1,  # forward passes
+    epochs=20,  # epochs
+    max_steps=400,  # steps
+    learning_rate=0.002,
+    lr_schedule="linear",
+    warmup_ratio=0.1,  # of all steps
+    weight_decay=0.01,
+    gradient_clip=1.0,
+    precision="fp32",
+    gradient_checkpointing=False,
+    seed=0,
+    deterministic=False,
+    num_workers=0,  # processes per rank
+    log_every=10,  # steps
+    eval_every=100,  # steps
+    checkpoint_every=200,  # steps
+    checkpoint_epochs=False,
+    keep_last=3,  # checkpoints
+    keep_best=1,  # checkpoints
+    save_dir=None,
+    report_to="none",
+    profile_steps=0,  # steps
+    collective_timeout_min=10,  # minutes
+    dataset=None,
+    train_data=None,
+    val_data=None,
+    validation_share=0.1,  # of the texts
+    text_col="occ1",
+    lang_col=None,
+    target_cols=None,
+    formatter=None,
+    key=None,
+    max_codes=2,  # codes
+    model_name=None,
+    num_layers=2,  # layers
+    num_heads=4,  # heads
+    hidden_size=128,  # dimensions
+    num_hash_buckets=1024,  # buckets
+    num_decoder_layers=2,  # layers
+    num_decoder_heads=4,  # heads
+    sequence_length=64,  # characters
+    dropout=0.0,
+    seq2seq_weight=0.5,
+    flat_loss_scale=10.0,
+    augmentation=0.3,  # of the texts
+    unknown_lang=0.25,  # of the texts
+)
+
+if __name__ == "__main__":
+    main(config)

@@ -1,0 +1,232 @@
+"""The recipe's loop against `transformers.Trainer`: the same model on the same masked batches, one process each.
+
+    python tests/benchmarks/bench_hf_trainer.py [rounds]
+
+Goals: at least 1.8 x as many steps per second as the Trainer with the model as it comes, at least 1.0 x as many as with
+`sparse_prediction=True`, at equal losses. The three processes take turns in blocks of steps, so that a busy machine is
+equally busy for all; CPU time counts. The Trainer gets batches that are masked already, no progress bar, no evaluation
+and no checkpoint; it logs as often as the recipe.
+
+The Trainer needs the package accelerate, which nothing else here does: `pip install accelerate` before, and remove it
+afterwards.
+"""
+
+import importlib.util
+import os
+import statistics
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from multiprocessing import get_context
+from multiprocessing.connection import Connection
+from pathlib import Path
+from typing import Any
+
+GOALS = {"Trainer as it comes": 1.8, "Trainer, sparse_prediction": 1.0}
+BLOCK = 10
+TOLERANCE = 1e-3
+
+
+def main(rounds: int = 12) -> None:
+    """Print times per step, ratios of rates, and how far the losses are apart."""
+    if importlib.util.find_spec("accelerate") is None:
+        sys.exit("transformers.Trainer needs the package accelerate, which is not installed: pip install accelerate")
+    os.environ |= {"OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": ""}
+    contenders: dict[str, Callable[[str, int, Connection], None]] = {
+        "recipe": recipe,
+        "Trainer as it comes": trainer,
+        "Trainer, sparse_prediction": sparse_trainer,
+    }
+    times: dict[str, list[tuple[float, float]]] = {name: [] for name in contenders}
+    losses: dict[str, list[float]] = {name: [] for name in contenders}
+    with tempfile.TemporaryDirectory() as folder:
+        (Path(folder) / "runs").mkdir()
+        tokenized(folder)
+        spawn, pipes, processes = get_context("spawn"), {}, []
+        for name, contender in contenders.items():
+            pipes[name], theirs = spawn.Pipe()
+            processes.append(spawn.Process(target=contender, args=(folder, rounds, theirs), daemon=True))
+            processes[-1].start()
+            theirs.close()
+        for pipe in pipes.values():
+            pipe.recv()  # it is ready for its first step
+        for number in range(rounds + 1):
+            for name in sorted(pipes, reverse=number % 2 == 0):
+                pipes[name].send("go")
+                wall, cpu, loss = pipes[name].recv()
+                losses[name].append(loss)
+                if number:  # the first block warms up
+                    times[name].append((wall / BLOCK, cpu / BLOCK))
+        for process in processes:
+            process.join()
+    print(f"{rounds} rounds of {BLOCK} steps, one thread each")
+    for name, rows in times.items():
+        wall, cpu = ([row[column] * 1e3 for row in rows] for column in range(2))
+        print(
+            f"{name:<28} CPU median {statistics.median(cpu):7.2f} ms ({1e3 / statistics.median(cpu):6.2f} steps/s)  "
+            f"least {min(cpu):7.2f} ms  wall median {statistics.median(wall):7.2f} ms"
+        )
+    for name, goal in GOALS.items():
+        ratio = statistics.median(peer[1] / own[1] for peer, own in zip(times[name], times["recipe"], strict=True))
+        apart = max(abs(one - other) for one, other in zip(losses[name], losses["recipe"], strict=True))
+        print(
+            f"recipe is {ratio:.2f} x as fast as {name}, by CPU time (goal >= {goal}): "
+            f"{'reached' if ratio >= goal else 'MISSED'}; losses differ by {apart:.1e} at most: "
+            f"{'equal' if apart <= TOLERANCE else 'NOT EQUAL'} (last: {losses[name][-1]:.4f})",
+            flush=True,
+        )
+
+
+class Turns:
+    """Blocks of steps, each when the others wait."""
+
+    def __init__(self, pipe: Connection) -> None:
+        self.pipe = pipe
+        self.mark: tuple[float, float] | None = None
+
+    def next(self, loss: float) -> None:
+        """Report the block that is done, if any, and wait for the next turn."""
+        if self.mark is None:
+            self.pipe.send("ready")
+        else:
+            self.pipe.send((time.perf_counter() - self.mark[0], time.process_time() - self.mark[1], loss))
+        self.pipe.recv()
+        self.mark = time.perf_counter(), time.process_time()
+
+    def last(self, loss: float) -> None:
+        """Report the last block."""
+        assert self.mark is not None
+        self.pipe.send((time.perf_counter() - self.mark[0], time.process_time() - self.mark[1], loss))
+
+
+def demo(rounds: int) -> Any:
+    """The config of all three: the CPU demo at a constant learning rate, as schedules differ in their first step."""
+    from nbtools.recipes import RECIPES
+
+    never = 10**6
+    config, _ = RECIPES["mlm_pretraining"].preset("cpu_demo")
+    return config.replace(
+        max_steps=BLOCK * (rounds + 1),
+        epochs=never,
+        log_every=BLOCK,
+        eval_every=never,
+        checkpoint_every=never,
+        learning_rate=1e-3,
+        lr_schedule="constant",
+        warmup_ratio=0.0,
+    )
+
+
+def tokenized(folder: str) -> Any:
+    """The text of all three, tokenized once."""
+    from nbtools.training.text import open_tokenized, tokenize
+
+    config = demo(1)
+    cache = Path(folder) / "runs" / ".cache"
+    path = tokenize(cache, dataset=None, min_words=config.min_words, vocab_size=config.vocab_size)
+    return open_tokenized(path, config.sequence_length)
+
+
+def recipe(folder: str, rounds: int, pipe: Connection) -> None:
+    """Run the recipe's own `train`, which stops between blocks."""
+    from nbtools.rundir import RunDir
+    from nbtools.training import mlm_pretraining
+    from nbtools.training.flags import Flags
+    from nbtools.training.worker import Worker, run
+
+    os.environ["NBTOOLS_ROOT"] = folder
+    os.environ["NBTOOLS_RUN_DIR"] = str(RunDir.create(Path(folder) / "runs", "bench").path)
+    config, turns = demo(rounds), Turns(pipe)
+    real_describe, real_end = Worker.describe, Worker.end_step
+
+    def describe(worker: Worker, *arguments: Any) -> None:
+        real_describe(worker, *arguments)  # the last thing before the first step
+        turns.next(0.0)
+
+    def end_step(worker: Worker, values: Any, *arguments: Any) -> None:
+        real_end(worker, values, *arguments)
+        step = worker.progress.step
+        if step % BLOCK == 0:
+            (turns.last if step == config.max_steps else turns.next)(values["train/loss"])
+
+    Worker.describe, Worker.end_step = describe, end_step  # type: ignore[method-assign]
+    sys.stdout = open(os.devnull, "w")  # noqa: SIM115, PTH123 - its banner
+    run(mlm_pretraining.train, Flags(config))
+
+
+def sparse_trainer(folder: str, rounds: int, pipe: Connection) -> None:
+    """The Trainer with the model's own way to compute the head at predicted positions only."""
+    trainer(folder, rounds, pipe, sparse=True)
+
+
+def trainer(folder: str, rounds: int, pipe: Connection, *, sparse: bool = False) -> None:
+    """Run `transformers.Trainer`, which stops between blocks."""
+    import torch
+    from torch.utils.data import Dataset
+    from transformers import ModernBertConfig, ModernBertForMaskedLM, Trainer, TrainerCallback, TrainingArguments
+
+    from nbtools.recipes.modernbert import modernbert_settings
+    from nbtools.training.data import SampleOrder, load
+    from nbtools.training.masking import MaskedTraining, Masking
+    from nbtools.training.process import seed_everything
+
+    config, text, turns = demo(rounds), tokenized(folder), Turns(pipe)
+    masking = Masking.of(text, config.mask_probability, config.seed)
+    order = SampleOrder(len(text.train_NT), config.batch_size, seed=config.seed)
+    batches: Iterator[Any] = load(MaskedTraining(text.train_NT, masking), order)
+
+    class Batches(Dataset[Any]):
+        def __len__(self) -> int:
+            return config.max_steps
+
+        def __getitem__(self, _: int) -> dict[str, torch.Tensor]:
+            inputs_BT, positions_BK, labels_BK = next(batches)
+            labels_BT = torch.full_like(inputs_BT, -100).scatter(1, positions_BK, labels_BK)
+            return {"input_ids": inputs_BT, "labels": labels_BT}
+
+    class TakesTurns(TrainerCallback):
+        loss = 0.0
+
+        def on_log(self, *_: Any, logs: dict[str, float], **__: Any) -> None:
+            self.loss = logs.get("loss", self.loss)
+
+        def on_step_begin(self, _: Any, state: Any, *__: Any, **___: Any) -> None:
+            if state.global_step % BLOCK == 0:
+                turns.next(self.loss)
+
+        def on_train_end(self, *_: Any, **__: Any) -> None:
+            turns.last(self.loss)
+
+    seed_everything(config.seed, 0, deterministic=False)
+    model = ModernBertForMaskedLM(
+        ModernBertConfig(**modernbert_settings(config, len(text.tokenizer)), sparse_prediction=sparse)
+    )
+    arguments = TrainingArguments(
+        output_dir=str(Path(folder) / "trainer"),
+        use_cpu=True,
+        per_device_train_batch_size=1,  # each item is a whole batch
+        max_steps=config.max_steps,
+        learning_rate=config.learning_rate,
+        lr_scheduler_type="constant",
+        weight_decay=config.weight_decay,
+        adam_beta2=0.98,
+        max_grad_norm=config.gradient_clip,
+        logging_steps=BLOCK,
+        save_strategy="no",
+        report_to="none",
+        disable_tqdm=True,
+        dataloader_pin_memory=False,
+    )
+    sys.stdout = open(os.devnull, "w")  # noqa: SIM115, PTH123 - its log
+    Trainer(
+        model=model,
+        args=arguments,
+        train_dataset=Batches(),
+        data_collator=lambda items: items[0],
+        callbacks=[TakesTurns()],
+    ).train()
+
+
+if __name__ == "__main__":
+    main(*(int(argument) for argument in sys.argv[1:]))

@@ -1,0 +1,114 @@
+"""Code systems: sets of codes as sequences of symbols, and back; nothing but codes gets in."""
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from nbtools.codes import BOS, EOS, HISCO_SPECIAL, PAD, CodeSystem, generic_code, hisco_code, split_cell
+from nbtools.errors import DataError
+
+HISCO = st.one_of(st.sampled_from(HISCO_SPECIAL), st.integers(0, 99999).map(lambda number: f"{number:05}"))
+ANY = st.text(
+    st.characters(codec="utf-8", exclude_categories=("C", "Z"), exclude_characters="&"), min_size=1, max_size=12
+)
+
+
+@given(st.lists(HISCO, min_size=1, max_size=5, unique=True), st.sets(HISCO))
+def test_hisco_codes_survive_the_way_to_symbols_and_back(row: list[str], others: set[str]) -> None:
+    system = CodeSystem.of("hisco", [*row, *others], 5)
+    sequence_L = system.format(row)
+    assert len(sequence_L) == system.sequence_length == 27
+    assert (sequence_L[0], sequence_L[-1]) == (BOS, EOS)
+    assert sequence_L.max() < system.num_symbols == 18
+    assert system.read(sequence_L) == tuple(row)
+    assert (sequence_L == PAD).sum() == 5 * (5 - len(row))
+
+
+@given(st.lists(ANY, min_size=1, max_size=3, unique=True), st.sets(ANY))
+def test_codes_of_any_other_system_survive_it_too(row: list[str], others: set[str]) -> None:
+    system = CodeSystem.of("generic", [*row, *others], 3)
+    assert system.block_size == max(map(len, [*row, *others]))
+    assert system.read(system.format(row)) == tuple(row)
+    assert CodeSystem.from_json(system.to_json()) == system
+
+
+def test_the_sequences_are_those_of_occcanine() -> None:
+    # BOS 2, EOS 3, PAD 1, the symbols -3 … 9 are 5 … 17, a special code fills its block.
+    system = CodeSystem.of("hisco", ["12345", "-1"], 5)
+    assert system.format(("12345", "-1")).tolist() == [2, 9, 10, 11, 12, 13, *[7] * 5, *[1] * 15, 3]
+
+
+def test_a_block_that_spells_no_code_counts_as_empty_and_a_repeated_one_once() -> None:
+    system = CodeSystem.of("hisco", ["61110", "83110"], 3)
+    sequence_L = system.format(("83110", "61110", "83110"))
+    assert system.read(sequence_L) == ("83110", "61110")
+    sequence_L[3] = 17
+    assert system.read(sequence_L) == ("61110", "83110")
+
+
+@pytest.mark.parametrize(
+    ("cell", "code"),
+    [("61110", "61110"), ("4217", "04217"), (" 61110.0", "61110"), ("4217.0", "04217"), ("-1", "-1"), ("-3.0", "-3")],
+)
+def test_what_spreadsheets_do_to_hisco_codes_is_put_right(cell: str, code: str) -> None:
+    assert hisco_code(cell) == code
+
+
+@pytest.mark.parametrize("cell", ["", "123", "123456", "-4", "6111O", "1e4", "٦١١١٠", "farmer"])
+def test_what_is_no_hisco_code_is_refused(cell: str) -> None:
+    with pytest.raises(ValueError, match="is no HISCO code"):
+        hisco_code(cell)
+
+
+@pytest.mark.parametrize("cell", ["x" * 33, "a\x00b"])
+def test_what_is_no_code_at_all_is_refused(cell: str) -> None:
+    with pytest.raises(ValueError, match="is no code"):
+        generic_code(cell)
+
+
+@pytest.mark.parametrize(
+    ("cell", "parts"),
+    [("61110 & 83110", ["61110", "83110"]), ("61110&", ["61110"]), ("?", []), (" ", []), ("NA", []), ("a&?", ["a"])],
+)
+def test_a_cell_holds_codes_or_says_that_it_holds_none(cell: str, parts: list[str]) -> None:
+    assert split_cell(cell) == parts
+
+
+def test_too_many_codes_unknown_ones_and_none_at_all_are_refused() -> None:
+    system = CodeSystem.of("generic", ["a", "b", "c"], 2)
+    with pytest.raises(DataError, match=r"3 codes; there may be 2"):
+        system.format(("a", "b", "c"))
+    with pytest.raises(DataError, match=r"'d': is none of the 3"):
+        system.format(("d",))
+    with pytest.raises(DataError, match="not a single code"):
+        CodeSystem.of("generic", [], 2)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"codes": ["b", "a"]},
+        {"symbols": []},
+        {"block_size": 1, "codes": ["ab"]},
+        {"max_codes": "many"},
+        {"codes": None},
+    ],
+)
+def test_a_damaged_description_of_a_system_is_refused(change: dict[str, object]) -> None:
+    content = CodeSystem.of("generic", ["a", "b"], 2).to_json()
+    with pytest.raises(DataError, match="no code system"):
+        CodeSystem.from_json({**content, **change})
+
+
+def test_two_systems_tell_what_sets_them_apart() -> None:
+    one = CodeSystem.of("hisco", ["61110", "83110"], 2)
+    assert one.difference(one) == ""
+    assert "max_codes is 3, not 2" in one.difference(CodeSystem.of("hisco", ["61110", "83110"], 3))
+    assert "they differ in 83110" in one.difference(CodeSystem.of("hisco", ["61110"], 2))
+    assert "formatter is generic" in one.difference(CodeSystem.of("generic", ["61110", "83110"], 2))
+
+
+def test_every_code_has_its_block_and_no_code_is_all_pad() -> None:
+    system = CodeSystem.of("generic", ["1", "12"], 2)
+    assert np.array_equal(system.blocks_CS, [[5, PAD], [5, 6], [PAD, PAD]])

@@ -1,0 +1,243 @@
+"""The forward process: unbiased, independent of ranks, and right at the borders of prompts and cuts; its yardsticks."""
+
+import itertools
+import math
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pytest
+import torch
+
+from nbtools.training import baselines
+from nbtools.training.data import SampleOrder
+from nbtools.training.forward_process import EPSILON, Draws, Noise, NoisedTraining, Sequences
+
+MASK, PAD = 9, 0
+
+
+def sequences(num: int = 40, length: int = 12, starts: int | npt.NDArray[np.int64] = 0, seed: int = 0) -> Sequences:
+    rng = np.random.default_rng(seed)
+    tokens_NT = rng.integers(1, MASK, (num, length)).astype(np.uint8)
+    return Sequences(tokens_NT, np.full(num, starts) if isinstance(starts, int) else starts)
+
+
+def batch(
+    of: Sequences, samples: Any, epoch: int = 0, *, seed: int = 0, share: float = 0.0
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]:
+    return NoisedTraining(of, Noise(MASK, PAD, seed, share))[epoch, np.asarray(samples)]
+
+
+def test_masked_positions_are_those_given_and_all_others_stay() -> None:
+    of = sequences()
+    inputs_BT, positions_K, labels_K, weights_K, lengths_B = batch(of, range(40))
+    tokens_BT = torch.from_numpy(of.tokens_NT.astype(np.int64))
+    assert len(lengths_B) == 0
+    assert torch.equal((inputs_BT == MASK).flatten().nonzero()[:, 0], positions_K)
+    assert torch.equal(tokens_BT.flatten()[positions_K], labels_K)
+    kept = inputs_BT != MASK
+    assert torch.equal(inputs_BT[kept], tokens_BT[kept])
+    rows_K = positions_K // 12
+    for row in range(40):
+        assert len(set(weights_K[rows_K == row].tolist())) <= 1, "one probability for all tokens of a sequence"
+
+
+def test_the_time_is_uniform_and_the_mask_has_its_probability() -> None:
+    of = sequences(num=20_000, length=32)
+    masked_BT, weight_B1, _ = Noise(MASK, PAD, 0).masks(of.tokens_NT, of.starts_N, np.arange(20_000), 0)
+    probability_B = 1 / weight_B1[:, 0] / 32
+    assert probability_B.min() >= EPSILON
+    assert probability_B.max() <= 1
+    time_B = (probability_B - EPSILON) / (1 - EPSILON)
+    assert np.abs(np.sort(time_B) - np.linspace(0, 1, 20_000)).max() < 0.015  # Kolmogorov and Smirnov: 0.0115 at 1%
+    for low, high in itertools.pairwise((0, 0.25, 0.5, 0.75, 1)):
+        inside = (probability_B >= low) & (probability_B < high)
+        assert masked_BT[inside].mean() == pytest.approx(probability_B[inside].mean(), abs=0.005)
+    ordinary = masked_BT[:, :-1] - probability_B[:, None]
+    following = masked_BT[:, 1:] - probability_B[:, None]
+    assert abs((ordinary * following).mean()) < 0.002, "neighbours are masked independently"
+
+
+def test_the_masks_are_a_function_of_seed_epoch_and_sample() -> None:
+    of = sequences()
+    whole = batch(of, range(8))
+    halves = [batch(of, range(4)), batch(of, range(4, 8))]
+    assert torch.equal(whole[0], torch.cat([half[0] for half in halves]))
+    for part in (2, 3):
+        assert torch.equal(whole[part], torch.cat([half[part] for half in halves]))
+    for other in (batch(of, range(8), epoch=1), batch(of, range(8), seed=1)):
+        assert not torch.equal(whole[0], other[0])
+
+
+@pytest.mark.parametrize("world_size", [2, 4])
+def test_ranks_together_see_the_batch_that_one_rank_would(world_size: int) -> None:
+    of = sequences()
+    data = NoisedTraining(of, Noise(MASK, PAD, 3, 0.2))
+
+    def rows(rank: int, num_ranks: int, accumulation: int = 1) -> list[list[int]]:
+        size = 8 // num_ranks // accumulation
+        order = SampleOrder(40, size, gradient_accumulation_steps=accumulation, rank=rank, world_size=num_ranks, seed=5)
+        keys = itertools.islice(iter(order), 7 * accumulation)  # beyond the first epoch
+        return [row for key in keys for row in data[key][0].tolist()]
+
+    alone = rows(0, 1)
+    shared = [rows(rank, world_size) for rank in range(world_size)]
+    size = 8 // world_size
+    joined = [row for step in range(7) for part in shared for row in part[step * size : (step + 1) * size]]
+    assert joined == alone == rows(0, 1, accumulation=4)
+
+
+def test_a_prompt_is_never_masked_and_the_answer_weighs_by_its_own_length() -> None:
+    starts_N = np.arange(40) % 11
+    of = sequences(starts=starts_N)
+    for epoch in range(5):
+        inputs_BT, positions_K, _, weights_K, lengths_B = batch(of, range(40), epoch, seed=epoch)
+        assert len(lengths_B) == 0
+        rows, columns = np.divmod(positions_K.numpy(), 12)
+        assert (columns >= starts_N[rows]).all()
+        for row, start in enumerate(starts_N):
+            assert inputs_BT[row, :start].tolist() == of.tokens_NT[row, :start].tolist()
+        probability_K = 1 / weights_K.numpy() / (12 - starts_N[rows])
+        assert ((probability_K > EPSILON / 2) & (probability_K < 1.001)).all()
+
+
+def test_cut_sequences_are_padded_ignored_and_weigh_as_much_as_whole_ones() -> None:
+    of = sequences(num=4000)
+    inputs_BT, positions_K, _, weights_K, lengths_B = batch(of, range(4000), share=0.25)
+    cut = lengths_B < 12
+    # A twelfth of those that are cut keep their whole length.
+    assert float(cut.float().mean()) == pytest.approx(0.25 * 11 / 12, abs=0.03)
+    assert set(lengths_B.tolist()) == set(range(1, 13))
+    outside_BT = torch.arange(12) >= lengths_B[:, None]
+    assert (inputs_BT[outside_BT] == PAD).all()
+    rows_K, columns_K = positions_K // 12, positions_K % 12
+    assert (columns_K < lengths_B[rows_K]).all()
+    # In expectation the weights of a sequence add up to 1, whatever its length.
+    weight_B = torch.zeros(4000).index_add(0, rows_K, weights_K)
+    assert float(weight_B[cut].mean()) == pytest.approx(1, abs=0.15)
+    assert float(weight_B[~cut].mean()) == pytest.approx(1, abs=0.1)
+
+
+# --- the bound ------------------------------------------------------------------------------------
+
+LENGTH, VOCABULARY = 3, 3
+
+
+def toy_losses(tokens_T: npt.NDArray[np.int64], masked_T: npt.NDArray[np.bool_]) -> npt.NDArray[np.float64]:
+    """Cross-entropies of a small, arbitrary model of three tokens that sees what is not masked. Shape (T,)."""
+    table = np.random.default_rng(1).normal(size=(LENGTH, (VOCABULARY + 1) ** LENGTH, VOCABULARY)) * 2
+    context = 0
+    for token, masked in zip(tokens_T, masked_T, strict=True):
+        context = context * (VOCABULARY + 1) + (VOCABULARY if masked else int(token))
+    logits_TV = table[:, context]
+    log_p_TV = logits_TV - np.log(np.exp(logits_TV).sum(1, keepdims=True))
+    return -log_p_TV[np.arange(LENGTH), tokens_T]
+
+
+def exact_bound(tokens_T: npt.NDArray[np.int64]) -> float:
+    """The bound per token with every mask enumerated: the mean over k of the mean over all masks of k tokens."""
+    by_count: dict[int, list[float]] = {}
+    for mask in itertools.product((False, True), repeat=LENGTH):
+        if any(mask):
+            masked_T = np.array(mask)
+            by_count.setdefault(sum(mask), []).append(float(toy_losses(tokens_T, masked_T)[masked_T].mean()))
+    return float(np.mean([np.mean(values) for values in by_count.values()]))
+
+
+def exact_expectation(tokens_T: npt.NDArray[np.int64]) -> float:
+    """What training's estimator is worth on average: 1/p weights, every mask enumerated, the time integrated."""
+    times = (np.arange(20_000) + 0.5) / 20_000
+    probabilities = (1 - EPSILON) * times + EPSILON
+    total = 0.0
+    for mask in itertools.product((False, True), repeat=LENGTH):
+        masked_T = np.array(mask)
+        chance = probabilities ** sum(mask) * (1 - probabilities) ** (LENGTH - sum(mask))
+        total += float((chance / probabilities).mean()) * float(toy_losses(tokens_T, masked_T)[masked_T].sum())
+    return total / LENGTH
+
+
+def test_training_and_evaluation_estimate_the_same_bound_which_is_one() -> None:
+    rows_NT = np.array(list(itertools.product(range(VOCABULARY), repeat=LENGTH)))
+    bound = float(np.mean([exact_bound(row) for row in rows_NT]))
+    assert float(np.mean([exact_expectation(row) for row in rows_NT])) == pytest.approx(bound, abs=5 * EPSILON)
+
+    of = Sequences(rows_NT, np.zeros(27, dtype=np.int64))
+    estimates, by_masked_count = [], []
+    for epoch in range(300):
+        samples_B = np.arange(27)
+        masked_BT, weight_B1, _ = Noise(VOCABULARY, 0, 0).masks(rows_NT, of.starts_N, samples_B, epoch)
+        losses = [(toy_losses(row, mask) * mask).sum() for row, mask in zip(rows_NT, masked_BT, strict=True)]
+        estimates.append(float((np.array(losses) * weight_B1[:, 0]).sum() / 27))
+        wrong_B = np.array(losses) * weight_B1[:, 0] * LENGTH / np.maximum(masked_BT.sum(1), 1)
+        by_masked_count.append(float(wrong_B.mean()))
+    error = np.std(estimates) / math.sqrt(len(estimates))
+    assert abs(np.mean(estimates) - bound) < 4 * error + 5 * EPSILON
+    assert error < 0.1 * bound, "the test would notice"
+
+    draws = Draws.of(of, 27 * 3 * 20)
+    counted = [
+        float((toy_losses(row, mask) * mask).sum() / mask.sum())
+        for _, tokens_BT, masked_BT in draws.batches(of, 100)
+        for row, mask in zip(tokens_BT, masked_BT, strict=True)
+    ]
+    spread = np.std(counted) / math.sqrt(len(counted))
+    assert abs(np.mean(counted) - bound) < 4 * spread
+    # Dividing by how many happened to be masked, as some programs do, is another number.
+    assert abs(np.mean(by_masked_count) - bound) > 10 * error
+
+
+def test_draws_are_spread_evenly_over_counts_and_sequences_and_always_the_same() -> None:
+    of = sequences(num=30, length=8)
+    draws = Draws.of(of, 64)
+    assert np.bincount(draws.counts_D).tolist() == [0, *[8] * 8]
+    assert np.bincount(draws.rows_D).max() - np.bincount(draws.rows_D).min() <= 1
+    first, again = (draws.masks(of, np.arange(64)) for _ in range(2))
+    assert (first == again).all()
+    assert (first.sum(1) == draws.counts_D).all()
+    few = Draws.of(of, 5)
+    assert len(set(few.rows_D.tolist())) == 5, "from everywhere in the text, not from its beginning"
+    assert few.rows_D.max() >= 20
+
+
+def test_draws_mask_answers_only_and_ranks_share_them() -> None:
+    of = sequences(num=6, length=10, starts=np.array([0, 3, 9, 5, 2, 8]))
+    draws = Draws.of(of, 40)
+    seen: list[int] = []
+    for rank in range(3):
+        for draws_B, tokens_BT, masked_BT in draws.batches(of, 4, rank=rank, world_size=3):
+            seen += draws_B.tolist()
+            starts_B = of.starts_N[draws.rows_D[draws_B]]
+            assert not (masked_BT & (np.arange(10) < starts_B[:, None])).any()
+            assert (masked_BT.sum(1) == draws.counts_D[draws_B]).all()
+            assert (tokens_BT == of.tokens_NT[draws.rows_D[draws_B]]).all()
+    assert sorted(seen) == list(range(40))
+    assert draws.shares_D.max() <= 1
+
+
+# --- yardsticks -----------------------------------------------------------------------------------
+
+
+def test_the_baselines_are_what_counting_by_hand_gives() -> None:
+    train = Sequences(np.array([[1, 2, 1, 2, 1, 3]]), np.zeros(1, dtype=np.int64))
+    evaluation = Sequences(np.array([[2, 1, 3, 3]]), np.zeros(1, dtype=np.int64))
+    draws = Draws(np.array([0]), np.array([4]), np.array([1.0]))
+    unigram_V = np.array([1, 4, 3, 2]) / 10  # one more of each than there is
+    # Witten and Bell: 1 is followed by 2, 2, 3; 2 by 1, 1; 3 by nothing.
+    bigrams = [unigram_V[2], (2 + 1 * unigram_V[1]) / 3, (1 + 2 * unigram_V[3]) / 5, unigram_V[3]]
+    unigram, bigram = baselines.losses(train, evaluation, draws, 4)
+    assert unigram == pytest.approx(-np.log(unigram_V[[2, 1, 3, 3]]).mean())
+    assert bigram == pytest.approx(-np.log(bigrams).mean())
+
+
+def test_the_bigram_is_a_distribution() -> None:
+    frequencies = baselines.Frequencies(sequences(num=50, starts=3), 12)
+    for before in range(12):
+        assert frequencies.bigram(np.full(12, before), np.arange(12)).sum() == pytest.approx(1)
+
+
+def test_prompts_are_not_counted_but_an_answers_first_token_follows_one() -> None:
+    train = Sequences(np.array([[5, 5, 1, 2], [5, 5, 1, 2]]), np.array([2, 2]))
+    frequencies = baselines.Frequencies(train, 6)
+    assert frequencies.unigram_V[5] == pytest.approx(1 / 10)
+    assert frequencies.bigram(np.array([5]), np.array([1]))[0] > 0.6
+    assert frequencies.bigram(np.array([5]), np.array([5]))[0] < 0.1

@@ -1,0 +1,88 @@
+"""Every launcher that people use starts the same script on as many processes as it was told; the banner says so."""
+
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from nbtools.__main__ import main
+from nbtools.project import Project
+from nbtools.run import Run, RunState
+
+REPOSITORY = Path(__file__).resolve().parents[1]
+SCRIPT = "scripts/mlm_pretraining.py"
+TWO = "--nproc_per_node=2"
+PORT_0 = ("--rdzv_backend=c10d", "--rdzv_endpoint=localhost:0")
+SMALL = (
+    *("--max_steps", "2", "--train_batch_size", "4", "--sequence-length", "16", "--num-layers", "1"),
+    *("--hidden-size", "16", "--num-heads", "2", "--lr", "1e-3", "--eval-every", "1k"),
+)
+
+# `accelerate launch` starts torch.distributed.run like this, and says the rest through the environment.
+ACCELERATE = {"ACCELERATE_MIXED_PRECISION": "bf16", "ACCELERATE_USE_CPU": "True"}
+
+
+def trained(project: Project, *words: str, **variables: str) -> Run:
+    """Run a command in the project's folder and return the run that it left."""
+    environment = {**os.environ, "CUDA_VISIBLE_DEVICES": "", "OMP_NUM_THREADS": "1", **variables}
+    log = project.root / "output.txt"
+    with log.open("wb") as file:  # never two processes in one pipe
+        code = subprocess.run(
+            words, cwd=project.root, env=environment, stdout=file, stderr=file, timeout=280, check=False
+        ).returncode
+    assert code == 0, log.read_text(errors="replace")[-4000:]
+    (folder,) = project.runs.glob("*_mlm_pretraining")
+    return Run(folder)
+
+
+@pytest.fixture
+def shipped(project: Project) -> Project:
+    """A project with the script as it is shipped."""
+    shutil.copyfile(REPOSITORY / SCRIPT, project.root / SCRIPT)
+    return project
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("words", "variables", "name", "world_size"),
+    [
+        (["python"], {}, "python", 1),
+        (["python", "-m", "torch.distributed.run", "--standalone", TWO], {}, "torchrun", 2),
+        (["python", "-W", "ignore", "-m", "torch.distributed.launch", TWO, *PORT_0], {}, "torch.distributed.launch", 2),
+        (["python", "-m", "torch.distributed.run", TWO, *PORT_0], ACCELERATE, "accelerate launch", 2),
+        (["python"], {"ACCELERATE_MIXED_PRECISION": "no"}, "accelerate launch", 1),
+    ],
+    ids=["python", "torchrun", "torch.distributed.launch", "accelerate", "accelerate-alone"],
+)
+def test_each_launcher_starts_the_shipped_script(
+    shipped: Project, words: list[str], variables: dict[str, str], name: str, world_size: int
+) -> None:
+    run = trained(shipped, sys.executable, *words[1:], SCRIPT, *SMALL, **variables)
+    assert (run.state, run.step) == (RunState.SUCCEEDED, 2)
+    assert run.config is not None
+    assert run.config["derived"]["world_size"] == world_size
+    precision = "bf16" if variables.get("ACCELERATE_MIXED_PRECISION") == "bf16" else "fp32"
+    assert run.config["config"]["precision"] == precision
+    assert run.config["config"]["batch_size"] == 4
+    log = " ".join(run.log(500).split())
+    assert f"started by {name} " in log
+    assert f"precision {precision} " in log
+    assert f"4 per process x 1 accumulated x {world_size} process" in log
+    assert ("precision=bf16 unless a flag says otherwise" in log) == (precision == "bf16")
+
+
+@pytest.mark.slow
+def test_the_written_shell_script_trains_from_any_folder(project: Project) -> None:
+    words = ["--preset", "cpu_demo", "--sh", "--set", "max_steps=1k"]
+    assert main(["new", "mlm_pretraining", "mlm_pretraining", *words]) == 0
+    path = str(project.scripts / "mlm_pretraining.sh")
+    folder = str(Path(sys.executable).parent)
+    run = trained(
+        project, "sh", "-c", f'cd / && exec "{path}" "$@"', path, *SMALL, PATH=f"{folder}:{os.environ['PATH']}"
+    )
+    assert (run.state, run.step) == (RunState.SUCCEEDED, 2)
+    assert run.config is not None
+    assert run.config["derived"]["world_size"] == 2

@@ -1,0 +1,767 @@
+"""Masked diffusion: the loss that it says, the same however the batch is divided, bit-exact resume, real learning."""
+
+import json
+import math
+import re
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from safetensors.torch import save_file
+from transformers import BertConfig, BertForMaskedLM, GPT2Config, GPT2LMHeadModel, ModernBertForMaskedLM
+
+import nbtools as nt
+from nbtools import exhibits, report
+from nbtools.checkpoints import Checkpoint, checkpoints_in
+from nbtools.config import Launch
+from nbtools.devices import Device
+from nbtools.errors import ConfigError, LaunchError
+from nbtools.metrics import History
+from nbtools.project import Project
+from nbtools.recipes import RECIPES, MaskedDiffusionConfig
+from nbtools.recipes.masked_diffusion import LLADA_PARAMETERS
+from nbtools.run import Run
+from nbtools.rundir import RunDir, read_json, run_folders
+from nbtools.schedule import schedule
+from nbtools.script import write_script
+from nbtools.sizes import num_parameters, training_bytes
+from nbtools.training import checkpoint
+from nbtools.training.denoiser import Denoiser, build_denoiser
+from nbtools.training.flags import Flags, parse
+from nbtools.training.forward_process import Draws, Noise, NoisedTraining, Sequences
+from nbtools.training.masked_diffusion import rendered, train
+from nbtools.training.preparation import build_tokenizer, cached_text, open_text, prepare
+from nbtools.training.step import Optimizer
+from nbtools.training.worker import run
+
+TINY: dict[str, Any] = {
+    "dataset": "texts",
+    "batch_size": 8,
+    "max_steps": 6,
+    "epochs": 50,
+    "learning_rate": 1e-2,
+    "num_layers": 1,
+    "num_heads": 2,
+    "hidden_size": 16,
+    "sequence_length": 16,
+    "vocab_size": 60,
+    "min_words": 1,
+    "random_length_share": 0.2,
+    "eval_draws": 20,
+    "sample_length": 8,
+    "log_every": 1,
+    "eval_every": 3,
+    "checkpoint_every": 3,
+    "keep_last": 20,
+}
+CHANGING = ("time", "train/tokens_per_s")
+
+
+def tiny(**changes: Any) -> MaskedDiffusionConfig:
+    return MaskedDiffusionConfig(**{**TINY, **changes})
+
+
+@pytest.fixture
+def texts(project: Project, monkeypatch: pytest.MonkeyPatch) -> Project:
+    """A project with 30 small documents, and as many prompts and answers, on the CPU."""
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
+    monkeypatch.setenv("OMP_NUM_THREADS", "1")
+    (project.root / "texts").mkdir()
+    for number in range(30):
+        text = " ".join(f"w{(number + step * step) % 40}" for step in range(15))
+        (project.root / "texts" / f"{number:02}.txt").write_text(text)
+    pairs = [{"prompt": f"say {n} ", "answer": str(n) * (n % 3 + 1)} for n in range(40)]
+    (project.root / "pairs.jsonl").write_text("\n".join(map(json.dumps, pairs)))
+    return project
+
+
+@pytest.fixture
+def trained(texts: Project, monkeypatch: pytest.MonkeyPatch) -> Callable[..., RunDir]:
+    """Train in this process, in a run directory as the launcher makes it."""
+    torch.set_num_threads(1)
+
+    def start(config: MaskedDiffusionConfig, resume_from: Path | None = None) -> RunDir:
+        files = RunDir.create(texts.runs, "diffusion")
+        monkeypatch.setenv("NBTOOLS_RUN_DIR", str(files.path))
+        run(train, Flags(config, resume_from=resume_from))
+        return files
+
+    return start
+
+
+def rows(files: RunDir) -> list[dict[str, Any]]:
+    """Metric rows without what differs between two equal runs."""
+    parsed = [json.loads(line) for line in files.metrics.read_text().splitlines()]
+    return [{key: value for key, value in row.items() if key not in CHANGING} for row in parsed]
+
+
+def assert_equal(first: Any, second: Any, where: str = "") -> None:
+    """Nested values and tensors are equal to the bit."""
+    if isinstance(first, dict):
+        assert first.keys() == second.keys(), where
+        for key, value in first.items():
+            assert_equal(value, second[key], f"{where}/{key}")
+    elif isinstance(first, torch.Tensor):
+        assert torch.equal(first, second), where
+    elif isinstance(first, list | tuple) and any(isinstance(item, torch.Tensor) for item in first):
+        for number, (one, other) in enumerate(zip(first, second, strict=True)):
+            assert_equal(one, other, f"{where}/{number}")
+    else:
+        assert first == second, where
+
+
+def assert_same_checkpoints(first: Path, second: Path) -> None:
+    claims = [Checkpoint.read(path).manifest["files"] for path in (first, second)]
+    assert claims[0].keys() == claims[1].keys()
+    for name, claim in claims[0].items():
+        if name.endswith(".pt"):  # equal content may be pickled in two ways
+            assert_equal(*(checkpoint.load_state(path, name) for path in (first, second)), name)
+        else:
+            assert claim == claims[1][name], name
+
+
+# --- the loss -------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def denoiser() -> Denoiser:
+    torch.manual_seed(0)
+    config = tiny(vocab_size=20, hidden_size=32)
+    made = build_denoiser(config, build_tokenizer("chars", ["abcdefghijklmnopq"], 20))
+    torch.nn.init.normal_(made.model.decoder.bias)
+    return made.eval()
+
+
+def test_the_loss_is_the_formula_token_by_token(denoiser: Denoiser) -> None:
+    rng = np.random.default_rng(0)
+    of = Sequences(rng.integers(0, 19, (6, 10)), np.array([0, 0, 3, 9, 0, 5]))
+    batch = NoisedTraining(of, Noise(19, 0, 0, 0.5))[0, np.arange(6)]
+    inputs_BT, _, _, _, lengths_B = batch
+    assert len(lengths_B) == 6, "one of them is cut, or the test is not a whole one"
+    masked_BT, weight_B1, _ = Noise(19, 0, 0, 0.5).masks(of.tokens_NT, of.starts_N, np.arange(6), 0)
+    expected = 0.0
+    for row, length in enumerate(lengths_B.tolist()):
+        logits_TV = denoiser.model(input_ids=inputs_BT[row : row + 1, :length]).logits[0].double()
+        for place in np.flatnonzero(masked_BT[row]):
+            scores = logits_TV[place, :19]  # [MASK] is no possible answer
+            true = int(of.tokens_NT[row, place])
+            p = 1 / float(weight_B1[row, 0]) / (length - of.starts_N[row])
+            expected += (scores.logsumexp(0) - scores[true]).item() / p / (length - of.starts_N[row])
+    assert expected > 0
+    assert denoiser(*batch).item() == pytest.approx(expected, rel=1e-4)
+
+
+def test_what_stands_behind_a_cut_changes_nothing(denoiser: Denoiser) -> None:
+    batch = list(
+        NoisedTraining(Sequences(np.ones((5, 10), int), np.zeros(5, int)), Noise(19, 0, 3, 1.0))[0, np.arange(5)]
+    )
+    before = denoiser(*batch)
+    behind = torch.arange(10) >= batch[4][:, None]
+    assert behind.any()
+    batch[0] = torch.where(behind, 7, batch[0])
+    assert torch.allclose(denoiser(*batch), before, rtol=1e-6)
+
+
+def test_the_mask_is_never_predicted(denoiser: Denoiser) -> None:
+    inputs_BT = torch.full((1, 4), 19)
+    losses = [
+        denoiser.losses(inputs_BT, torch.tensor([2]), torch.tensor([token]), torch.zeros(0, dtype=torch.long))
+        for token in range(20)
+    ]
+    assert sum(math.exp(-loss.item()) for loss in losses[:19]) == pytest.approx(1, abs=1e-5)
+    assert losses[19].item() == math.inf
+
+
+def test_a_batch_without_any_mask_costs_nothing_and_has_gradients(denoiser: Denoiser) -> None:
+    nothing = torch.zeros(0, dtype=torch.long)
+    loss = denoiser(torch.ones(2, 4, dtype=torch.long), nothing, nothing, torch.zeros(0), nothing)
+    loss.backward()
+    assert loss.item() == 0
+    assert all(weight.grad is not None for weight in denoiser.parameters()), "or DDP would wait for them"
+
+
+def test_every_token_of_the_vocabulary_learns_even_eos(denoiser: Denoiser) -> None:
+    """[EOS] fills up answers; as a padding index its embedding would stay zero."""
+    embedding = denoiser.model.get_input_embeddings()
+    assert embedding.padding_idx is None
+    assert embedding.weight[0].abs().sum() > 0
+    positions = torch.arange(8)
+    denoiser(torch.zeros(1, 8, dtype=torch.long), positions, positions * 0, torch.ones(8), positions[:0]).backward()
+    assert embedding.weight.grad[0].abs().sum() > 0
+
+
+def test_any_masked_language_model_is_taken_at_its_masked_positions() -> None:
+    torch.manual_seed(0)
+    shape = {"vocab_size": 20, "hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2}
+    model = BertForMaskedLM(BertConfig(**shape, intermediate_size=16)).eval()
+    batch = NoisedTraining(Sequences(np.ones((5, 10), int), np.zeros(5, int)), Noise(19, 0, 0))[0, np.arange(5)]
+    inputs_BT, positions_K, labels_K, weights_K, _ = batch
+    logits_KV = model(input_ids=inputs_BT).logits.reshape(50, 20)[positions_K][:, :19]
+    expected = (torch.nn.functional.cross_entropy(logits_KV, labels_K, reduction="none") * weights_K).sum()
+    assert torch.allclose(Denoiser(model, 19)(*batch), expected)
+
+
+# --- in one process -------------------------------------------------------------------------------
+
+
+def test_a_run_leaves_rows_exhibits_checkpoints_and_a_record_of_its_end(
+    trained: Callable[..., RunDir], texts: Project, capfd: pytest.CaptureFixture[str]
+) -> None:
+    config = tiny(sample_texts=3)
+    expected = schedule(config, 1, root=texts.root)
+    assert expected is not None
+    files = trained(config)
+    derived = (read_json(files.config) or {})["derived"]
+    assert {name: derived[name] for name in vars(expected)} == vars(expected)
+    assert derived["num_parameters"] == num_parameters(config, derived["vocab_size"])
+    seen = rows(files)
+    assert [row["step"] for row in seen] == [1, 2, 3, 4, 5, 6]
+    assert {"train/loss", "train/learning_rate", "train/grad_norm", "train/epoch"} <= seen[0].keys()
+    assert {"eval/loss", "eval/unigram_loss", "eval/bigram_loss", "eval/loss_nearly_all_masked"} <= seen[2].keys()
+    assert exhibits.names(files.exhibits) == ["loss_by_masking", "samples", "unmasking"]
+    unmasking = exhibits.read(files.exhibits, "unmasking")
+    assert [showing.step for showing in unmasking] == [3, 6]
+    masks = [frame.count("░") for frame in unmasking[-1].frames]
+    assert masks == [8, 7, 6, 5, 4, 3, 2, 1, 0]
+    assert exhibits.read(files.exhibits, "samples")[-1].text.startswith(unmasking[-1].frames[-1])
+    levels = exhibits.read(files.exhibits, "loss_by_masking")[-1]
+    assert levels.lines is not None
+    assert [len(values) for values in levels.lines.values()] == [len(levels.x)]
+    last = checkpoints_in(files.checkpoints)[-1]
+    assert (last.step, last.metrics["eval/loss"]) == (6, seen[-1]["eval/loss"])
+    assert (read_json(files.finished) or {})["why"] == "completed"
+    assert "vocabulary" in capfd.readouterr().out
+
+
+def test_the_evaluation_is_the_bound_of_the_saved_model_and_its_yardsticks(
+    trained: Callable[..., RunDir], texts: Project
+) -> None:
+    files = trained(tiny())
+    last = checkpoints_in(files.checkpoints)[-1]
+    model = ModernBertForMaskedLM.from_pretrained(last.path / "model").eval()
+    folder = cached_text(texts.runs / ".cache", "texts", "chars", vocab_size=60, min_words=1, root=texts.root)
+    text = open_text(folder, 16)
+    draws = Draws.of(text.evaluation, 20)
+    total = 0.0
+    for draw in range(20):
+        tokens_T = torch.from_numpy(text.evaluation.tokens_NT[draws.rows_D[draw]].astype(np.int64))
+        masked_T = torch.from_numpy(draws.masks(text.evaluation, np.array([draw]))[0])
+        with torch.no_grad():
+            logits_TV = model(input_ids=torch.where(masked_T, text.tokenizer.mask_token_id, tokens_T)[None]).logits[0]
+        logits_TV[:, text.tokenizer.mask_token_id] = -math.inf
+        total += torch.nn.functional.cross_entropy(logits_TV[masked_T], tokens_T[masked_T]).item()
+    assert last.metrics["eval/loss"] == pytest.approx(total / 20, rel=1e-4)
+    train_V = np.bincount(text.train.tokens_NT.reshape(-1), minlength=len(text.tokenizer)) + 1
+    log_p_V = np.log(train_V / train_V.sum())
+    unigram = 0.0
+    for draw in range(20):
+        masked_T = draws.masks(text.evaluation, np.array([draw]))[0]
+        unigram -= log_p_V[text.evaluation.tokens_NT[draws.rows_D[draw]][masked_T]].mean() / 20
+    assert last.metrics["eval/unigram_loss"] == pytest.approx(unigram)
+
+
+@pytest.mark.parametrize(("checkpoint_step", "num_workers"), [(3, 0), (7, 0), (7, 1)])
+def test_a_resumed_run_ends_with_the_same_bits(
+    trained: Callable[..., RunDir], checkpoint_step: int, num_workers: int
+) -> None:
+    config = tiny(
+        batch_size=4,
+        gradient_accumulation_steps=2,
+        dropout=0.2,
+        max_steps=12,
+        log_every=5,
+        checkpoint_every=1,
+        num_workers=num_workers,
+        temperature=1.0,
+    )
+    straight = trained(config)
+    resumed = trained(config, straight.checkpoint(checkpoint_step))
+    assert_same_checkpoints(straight.checkpoint(12), resumed.checkpoint(12))
+    later = [row for row in rows(straight) if row["step"] > checkpoint_step]
+    assert rows(resumed) == later
+    assert {row["step"] for row in later} >= {9, 10, 12}
+    texts = [[showing.text for showing in exhibits.read(files.exhibits, "samples")] for files in (straight, resumed)]
+    assert texts[0][-len(texts[1]) :] == texts[1]
+
+
+def test_what_is_sampled_does_not_change_what_is_learnt(trained: Callable[..., RunDir]) -> None:
+    config = tiny(dropout=0.2, checkpoint_every=6)
+    first, second, third = (trained(config.replace(**more)) for more in ({}, {"sample_texts": 0}, {"seed": 1}))
+    names = [Checkpoint.read(files.checkpoint(6)).manifest["files"] for files in (first, second, third)]
+    weights = [claims["model/model.safetensors"] for claims in names]
+    assert weights[0] == weights[1] != weights[2]
+
+
+def test_accumulated_passes_give_the_gradients_of_one_large_batch(
+    trained: Callable[..., RunDir], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    gradients: list[list[torch.Tensor]] = []
+    real = Optimizer.step
+
+    def spy(optimizer: Optimizer, step: int) -> None:
+        gradients.append([weight.grad.clone() for weight in optimizer.weights if weight.grad is not None])
+        real(optimizer, step)
+
+    monkeypatch.setattr(Optimizer, "step", spy)
+    losses = []
+    for batch_size, accumulation in ((8, 1), (2, 4)):
+        files = trained(tiny(batch_size=batch_size, gradient_accumulation_steps=accumulation, max_steps=1))
+        losses.append(rows(files)[0]["train/loss"])
+    assert losses[0] == pytest.approx(losses[1], rel=1e-6)
+    assert len(gradients[0]) == len(gradients[1]) > 8
+    for whole, accumulated in zip(*gradients, strict=True):
+        assert torch.allclose(whole, accumulated, atol=1e-6, rtol=1e-4)
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"tokenizer": "words"},
+        {"precision": "bf16"},
+        {"precision": "fp16"},
+        {"gradient_checkpointing": True},
+        {"remasking": "random", "temperature": 0.0, "sample_block_length": 4, "sample_steps": 4, "suppress_eos": True},
+        {"sample_texts": 0},
+        {"dataset": None, "min_words": 5, "vocab_size": 128},
+    ],
+    ids=lambda changes: next(iter(changes)),
+)
+def test_every_setting_trains(trained: Callable[..., RunDir], changes: dict[str, Any]) -> None:
+    files = trained(tiny(**changes, max_steps=3))
+    assert math.isfinite(rows(files)[-1]["eval/loss"])
+
+
+def test_prompts_and_answers_are_learnt_and_sampled(trained: Callable[..., RunDir], texts: Project) -> None:
+    pairs = [{"prompt": f"say {n}: ", "answer": str(n % 9 + 1) * 3} for n in range(100, 700)]
+    (texts.root / "many.jsonl").write_text("\n".join(map(json.dumps, pairs)))
+    config = tiny(dataset="many.jsonl", max_steps=200, eval_every=200, eval_draws=100, sample_length=7, guidance=0.5)
+    files = trained(config)
+    shown = exhibits.read(files.exhibits, "samples")[-1]
+    assert (shown.columns, len(shown.rows)) == (("prompt", "sampled", "true"), 2)
+    assert all(row[0].startswith("say ") and row[2].endswith("¶") for row in shown.rows)
+    last = rows(files)[-1]
+    assert last["eval/loss"] < last["eval/unigram_loss"] - 0.4, "at least where an answer ends"
+    assert (read_json(files.config) or {})["derived"]["num_train_samples"] == 540
+
+
+def test_it_trains_from_a_prepared_folder_as_from_its_text(trained: Callable[..., RunDir], texts: Project) -> None:
+    prepare(str(texts.root / "texts"), texts.root / "made", vocab_size=60)
+    config = tiny()
+    losses = [rows(trained(config.replace(dataset=dataset)))[-1]["eval/loss"] for dataset in ("texts", "made")]
+    assert losses[0] == losses[1]
+    assert parse(config, ["--data_dir", "made"]).config.dataset == "made"
+
+
+def test_the_command_line_of_the_old_program_still_says_the_same() -> None:
+    old = ["--data_dir", "shakespeare_processed", "--model_name", "GSAI-ML/LLaDA-8B-Instruct", "--batch_size", "1"]
+    old += ["--epochs", "5", "--learning_rate", "1e-5", "--save_dir", "checkpoints_pretrained"]
+    config = parse(tiny(), [*old, "--fp16"]).config
+    wanted = {"dataset": "shakespeare_processed", "model_name": "GSAI-ML/LLaDA-8B-Instruct", "batch_size": 1}
+    wanted |= {"epochs": 5, "learning_rate": 1e-5, "save_dir": "checkpoints_pretrained", "precision": "fp16"}
+    assert {name: getattr(config, name) for name in wanted} == wanted
+    assert parse(config, ["--no_fp16"]).config.precision == "fp32"
+    assert parse(config, ["--trust-remote-code"]).config.trust_remote_code
+
+
+def test_no_text_is_shown_where_no_prompt_leaves_room_for_one(trained: Callable[..., RunDir]) -> None:
+    files = trained(tiny(dataset="pairs.jsonl", sample_length=16, max_steps=1))
+    assert exhibits.names(files.exhibits) == ["loss_by_masking"]
+
+
+def test_a_prepared_folders_tokens_win_and_that_is_said(
+    trained: Callable[..., RunDir], texts: Project, capfd: pytest.CaptureFixture[str]
+) -> None:
+    prepare(str(texts.root / "texts"), texts.root / "made", "words", vocab_size=60)
+    trained(tiny(dataset="made", max_steps=1))
+    assert "note: the tokens are those of the prepared folder: words, not chars" in capfd.readouterr().out
+
+
+def test_training_goes_on_from_pretrained_weights(trained: Callable[..., RunDir], texts: Project) -> None:
+    first = trained(tiny(max_steps=30, eval_every=30))
+    start = str(first.checkpoint(30) / "model")
+    more = trained(tiny(model_name=start, max_steps=1, learning_rate=1e-9))
+    assert rows(more)[-1]["eval/loss"] == pytest.approx(rows(first)[-1]["eval/loss"], rel=1e-3)
+    with pytest.raises(SystemExit, match=r"sequence_length=64: .* takes at most 16"):
+        trained(tiny(model_name=start, sequence_length=64))
+    prepare(str(texts.root / "texts"), texts.root / "made", "words", vocab_size=60)
+    with pytest.raises(SystemExit, match=r"was prepared with --tokenizer words, whose ids are others"):
+        trained(tiny(model_name=start, dataset="made"))
+
+
+# --- what is refused before the first step ----------------------------------------------------------
+
+
+def test_a_checkpoint_of_another_vocabulary_recipe_or_size_is_not_resumed(
+    trained: Callable[..., RunDir], texts: Project
+) -> None:
+    path = trained(tiny()).checkpoint(3)
+    with pytest.raises(SystemExit, match="of another model"):
+        trained(tiny(hidden_size=32), path)
+    for file in (texts.root / "texts").iterdir():
+        file.write_text(file.read_text().replace("w1", "v1"))
+    with pytest.raises(SystemExit, match="vocabulary"):
+        trained(tiny(), path)
+    state = checkpoint.load_state(path)
+    assert state["recipe"] == "masked_diffusion"
+
+
+def test_a_model_without_a_mask_token_is_refused(trained: Callable[..., RunDir], tmp_path: Path) -> None:
+    tokenizer = build_tokenizer("chars", ["w0123456789 "], 30)
+    tokenizer._special_tokens_map.pop("mask_token", None)
+    model = BertForMaskedLM(
+        BertConfig(vocab_size=30, hidden_size=16, num_hidden_layers=1, num_attention_heads=2, intermediate_size=16)
+    )
+    model.save_pretrained(tmp_path / "model")
+    tokenizer.save_pretrained(tmp_path / "model")
+    for name in ("tokenizer.json", "tokenizer_config.json", "special_tokens_map.json"):
+        path = tmp_path / "model" / name
+        if path.is_file():
+            path.write_text(path.read_text().replace("[MASK]", "[NONE]").replace('"mask_token"', '"other_token"'))
+    with pytest.raises(SystemExit, match="its tokenizer has no mask token"):
+        trained(tiny(model_name=str(tmp_path / "model")))
+
+
+def test_a_model_that_is_not_masked_is_refused(trained: Callable[..., RunDir], tmp_path: Path) -> None:
+    GPT2LMHeadModel(GPT2Config(vocab_size=30, n_embd=8, n_layer=1, n_head=1)).save_pretrained(tmp_path / "model")
+    build_tokenizer("chars", ["w0123456789 "], 30).save_pretrained(tmp_path / "model")
+    with pytest.raises(SystemExit, match=r"cannot be loaded as a masked language model"):
+        trained(tiny(model_name=str(tmp_path / "model")))
+
+
+def test_a_model_that_does_not_fit_its_tokenizer_is_refused(trained: Callable[..., RunDir], tmp_path: Path) -> None:
+    shape = {"vocab_size": 5, "hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2}
+    BertForMaskedLM(BertConfig(**shape, intermediate_size=16)).save_pretrained(tmp_path / "model")
+    build_tokenizer("chars", ["w0123456789 "], 30).save_pretrained(tmp_path / "model")
+    with pytest.raises(SystemExit, match=r"has 5 tokens, but its tokenizer"):
+        trained(tiny(model_name=str(tmp_path / "model")))
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ({"dataset": "missing"}, "dataset .*missing"),
+        ({"dataset": "missing.jsonl"}, r"missing\.jsonl.*cannot be read"),
+        ({"batch_size": 1000}, "too few for one step"),
+        ({"sequence_length": 8192}, "too few|no full sample"),
+        ({"model_name": "nowhere at all"}, "neither a folder nor a hub id"),
+    ],
+)
+def test_bad_data_ends_before_the_first_step(
+    trained: Callable[..., RunDir], texts: Project, changes: dict[str, Any], said: str
+) -> None:
+    with pytest.raises(SystemExit, match=said):
+        trained(tiny(**changes))
+    (folder,) = (folder for folder in texts.runs.iterdir() if not folder.name.startswith("."))
+    finished = read_json(RunDir(folder).finished) or {}
+    assert finished["why"] == "failed"
+    assert re.search(said, finished["failure"]["message"])
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ({"sample_length": 32}, "sample_length=32: must be <= sequence_length=16"),
+        ({"sample_block_length": 3}, "sample_block_length=3: must divide the sampled length 8"),
+        ({"sample_steps": 3, "sample_block_length": 4}, "sample_steps=3: must be a multiple of the 2 blocks"),
+        ({"sample_steps": 16}, "<= 8, as a step reveals at least one token"),
+        ({"hidden_size": 30}, "multiple of 2 x num_heads = 4"),
+        ({"temperature": -1}, "must be >= 0"),
+    ],
+)
+def test_values_that_do_not_fit_together_are_refused(changes: dict[str, Any], said: str) -> None:
+    with pytest.raises(ConfigError, match=re.escape(said)):
+        tiny(**changes)
+
+
+# --- LLaDA ----------------------------------------------------------------------------------------
+
+
+def test_preflight_says_what_llada_takes_and_who_has_to_allow_its_code(
+    texts: Project, trained: Callable[..., RunDir], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    config, launch = RECIPES["masked_diffusion"].preset("shakespeare_2gpu")
+    assert isinstance(config, MaskedDiffusionConfig)
+    assert num_parameters(config) == LLADA_PARAMETERS == 8_015_581_184
+    assert training_bytes(config) == 16 * LLADA_PARAMETERS
+    said = r"code of its own.*--trust-remote-code.*8,015,581,184 parameters: about 119 GiB on every process"
+    script = write_script(config, "llada", launch, project=texts)
+    with pytest.raises(LaunchError, match=said):
+        nt.preflight(script, gpus=())
+    with pytest.raises(SystemExit, match=said):  # and so does the training itself, started by hand
+        trained(config)
+    allowed = config.replace(trust_remote_code=True)
+    small = Device(0, "GPU-0", "a GPU", 80 * 2**30, 0, (), "0")
+    monkeypatch.setattr(report, "devices", lambda: [small])
+    with pytest.raises(LaunchError, match=r"take 119\.4 GiB on every GPU, and GPU 0 \(a GPU\) has 80\.0 GiB"):
+        list(report.of_training(allowed, Launch(gpus=(0,))))
+    found = {finding.subject: finding.text for finding in report.of_training(allowed, Launch(gpus=()))}
+    assert found["parameters"].startswith("8,015,581,184")
+    assert found["memory"].startswith("119.4 GiB per process")
+
+
+OWN_CODE = {
+    "config.json": json.dumps(
+        {
+            "model_type": "llada",
+            "vocab_size": 40,
+            "auto_map": {"AutoConfig": "own.OwnConfig", "AutoModel": "own.OwnModel"},
+            "max_sequence_length": 32,
+        }
+    ),
+    "own.py": """\
+import torch
+from pathlib import Path
+from transformers import PretrainedConfig, PreTrainedModel
+from transformers.modeling_outputs import MaskedLMOutput
+
+Path(__file__).with_name("ran").touch()
+
+class OwnConfig(PretrainedConfig):
+    model_type = "llada"
+    mask_token_id = 39
+
+class Inner(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.strategy = None
+        self.wte, self.out = torch.nn.Embedding(40, 8), torch.nn.Linear(8, 40)
+
+    def set_activation_checkpointing(self, strategy):
+        self.strategy = strategy
+
+class OwnModel(PreTrainedModel):
+    config_class = OwnConfig
+
+    def __init__(self, config):
+        super().__init__(config)
+        self.model = Inner()
+        self.post_init()
+
+    def get_input_embeddings(self):
+        return self.model.wte
+
+    def forward(self, input_ids=None, attention_mask=None):
+        assert not self.training or self.model.strategy == "whole_layer"
+        hidden = self.model.wte(input_ids)
+        return MaskedLMOutput(logits=self.model.out(hidden + hidden.mean(1, keepdim=True)))
+""",
+}
+
+
+def test_a_model_with_code_of_its_own_runs_only_when_the_user_allows_it(
+    trained: Callable[..., RunDir], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("transformers.dynamic_module_utils.HF_MODULES_CACHE", str(tmp_path / "modules"))
+    folder = tmp_path / "own_model"
+    folder.mkdir()
+    for name, content in OWN_CODE.items():
+        (folder / name).write_text(content)
+    build_tokenizer("chars", ["w0123456789 "], 40).save_pretrained(folder)
+    inner = {"model.wte.weight": torch.randn(40, 8), "model.out.weight": torch.randn(40, 8)}
+    save_file({**inner, "model.out.bias": torch.zeros(40)}, folder / "model.safetensors", metadata={"format": "pt"})
+    config = tiny(model_name=str(folder), gradient_checkpointing=True, max_steps=2)
+    with pytest.raises(SystemExit, match=r"code of its own .*--trust-remote-code"):
+        trained(config)
+    assert not list(tmp_path.rglob("ran"))
+    files = trained(config.replace(trust_remote_code=True))
+    assert math.isfinite(rows(files)[-1]["eval/loss"])
+    assert list(tmp_path.rglob("ran"))
+
+
+def test_masks_and_ends_can_be_seen_in_what_is_shown() -> None:
+    class Text:
+        eos_id = 0
+
+        def __init__(self, level: str) -> None:
+            self.tokenizer = build_tokenizer(level, ["ab, cd"], 50)
+
+    chars, words = Text("chars"), Text("words")
+    ids = chars.tokenizer.get_vocab()
+    tokens = [ids["a"], ids["b"], ids["[MASK]"], ids[","], 0, 0]
+    assert rendered(chars, torch.tensor(tokens), ids["[MASK]"]) == "ab░,¶¶"  # type: ignore[arg-type]
+    ids = words.tokenizer.get_vocab()
+    tokens = [ids["ab"], ids[","], ids["[MASK]"], ids["[MASK]"], ids["cd"], 0]
+    assert rendered(words, torch.tensor(tokens), ids["[MASK]"]) == "ab , ░ ░ cd ¶"  # type: ignore[arg-type]
+
+
+# --- real processes -------------------------------------------------------------------------------
+
+SCRIPT = """\
+from nbtools import Launch
+from nbtools.recipes import MaskedDiffusionConfig
+from nbtools.training.masked_diffusion import main
+
+launch = Launch(nproc_per_node=2)
+
+config = MaskedDiffusionConfig(**{values!r})
+{more}
+if __name__ == "__main__":
+    main(config)
+"""
+
+SAVE_GRADIENTS = """
+import os
+
+import torch
+from nbtools.training.step import Optimizer
+
+real = Optimizer.step
+
+def step(optimizer, number):
+    torch.save([weight.grad for weight in optimizer.weights], f"gradients-{os.environ.get('RANK', '0')}.pt")
+    real(optimizer, number)
+
+Optimizer.step = step
+"""
+
+SHUFFLED = """
+import numpy as np
+from nbtools.training import masked_diffusion
+from nbtools.training.forward_process import Sequences
+from nbtools.training.preparation import DiffusionText
+
+real = masked_diffusion.open_data
+
+def shuffled(sequences, seed):
+    tokens_NT = np.random.default_rng(seed).permuted(np.array(sequences.tokens_NT), axis=None)
+    return Sequences(tokens_NT, sequences.starts_N)
+
+def open_data(worker, config):
+    text = real(worker, config)
+    return DiffusionText(text.tokenizer, shuffled(text.train, 1), shuffled(text.evaluation, 2))
+
+masked_diffusion.open_data = open_data
+"""
+
+
+@pytest.fixture
+def start(texts: Project) -> Iterator[Callable[..., subprocess.Popen[str]]]:
+    """Start a script by hand, under torchrun or plain python, and leave nothing behind."""
+    started: list[subprocess.Popen[str]] = []
+
+    def begin(
+        config: MaskedDiffusionConfig, *args: str | Path, nproc: int | None = 2, more: str = ""
+    ) -> subprocess.Popen[str]:
+        script = texts.scripts / "diffusion_tiny.py"
+        script.write_text(SCRIPT.format(values=config.model_dump(), more=more))
+        command = [sys.executable]
+        if nproc is not None:
+            command += ["-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={nproc}"]
+        process = subprocess.Popen(
+            [*command, str(script), *map(str, args)],
+            cwd=texts.root,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            start_new_session=True,
+        )
+        started.append(process)
+        return process
+
+    yield begin
+    for process in started:
+        if process.poll() is None:
+            process.kill()  # its ranks follow: they asked the kernel for it
+        process.communicate()
+
+
+def finished(process: subprocess.Popen[str], project: Project, timeout_s: float = 300) -> Run:
+    _, err = process.communicate(timeout=timeout_s)
+    assert process.returncode == 0, err
+    return Run(run_folders(project.runs)[0])
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("dataset", ["texts", "pairs.jsonl"])
+def test_two_ranks_give_the_gradients_of_one_with_the_joined_batch(
+    start: Callable[..., subprocess.Popen[str]], texts: Project, dataset: str
+) -> None:
+    gradients, metrics = [], []
+    for batch_size, accumulation, nproc in ((8, 1, None), (4, 1, 2), (2, 2, 2)):
+        config = tiny(
+            dataset=dataset,
+            batch_size=batch_size,
+            gradient_accumulation_steps=accumulation,
+            max_steps=1,
+            sample_texts=0,
+        )
+        run = finished(start(config, nproc=nproc, more=SAVE_GRADIENTS), texts)
+        saved = [torch.load(path) for path in sorted(texts.root.glob("gradients-*.pt"))]
+        for path in texts.root.glob("gradients-*.pt"):
+            path.unlink()
+        assert len(saved) == (nproc or 1)
+        for other in saved[1:]:
+            assert all(torch.equal(*pair) for pair in zip(saved[0], other, strict=True))
+        gradients.append(saved[0])
+        metrics.append(run.metrics)
+    for name in ("train/loss", "eval/loss", "eval/unigram_loss", "eval/bigram_loss"):
+        assert [values[name] for values in metrics[1:]] == pytest.approx([metrics[0][name]] * 2, rel=1e-5), name
+    for other in gradients[1:]:
+        assert any(gradient.abs().max() > 0 for gradient in other)
+        for whole, divided in zip(gradients[0], other, strict=True):
+            assert torch.allclose(whole, divided, atol=1e-6, rtol=1e-4)
+
+
+@pytest.mark.slow
+def test_two_ranks_resumed_in_the_middle_of_an_epoch_end_with_the_same_bits(
+    start: Callable[..., subprocess.Popen[str]], texts: Project
+) -> None:
+    config = tiny(batch_size=2, gradient_accumulation_steps=2, dropout=0.2, max_steps=10, checkpoint_every=5)
+    straight = finished(start(config), texts)
+    middle = straight.files.checkpoint(5)
+    resumed = finished(start(config, "--resume-from", middle, "--num-workers", "1"), texts)
+    assert_same_checkpoints(straight.files.checkpoint(10), resumed.files.checkpoint(10))
+    assert rows(resumed.files) == [row for row in rows(straight.files) if row["step"] > 5]
+    # One process with the joined batch goes on with the same samples.
+    alone = finished(start(config.replace(batch_size=4, dropout=0.0), "--resume-from", middle, nproc=None), texts)
+    assert [row["samples"] for row in rows(alone.files)] == [row["samples"] for row in rows(resumed.files)]
+
+
+def demo(project: Project, start: Callable[..., subprocess.Popen[str]], *args: str, more: str = "") -> History:
+    """The preset cpu_demo on two ranks, with Python's own English."""
+    config, _ = RECIPES["masked_diffusion"].preset("cpu_demo")
+    assert isinstance(config, MaskedDiffusionConfig)
+    assert config.max_steps is not None
+    assert config.max_steps <= 1000
+    return finished(start(config, *args, more=more), project, timeout_s=900).own_history
+
+
+def assert_learns_from_context(history: History) -> None:
+    losses = dict(zip(history["eval/loss"].steps.tolist(), history["eval/loss"].values.tolist(), strict=True))
+    last = {name: history.last(f"eval/{name}") or math.nan for name in ("loss", "unigram_loss", "bigram_loss")}
+    assert losses[500] <= last["unigram_loss"] - 0.4
+    assert last["loss"] <= last["bigram_loss"] + 0.1
+    few, nearly_all = (history.last(f"eval/loss_{name}") or math.nan for name in ("few_masked", "nearly_all_masked"))
+    assert few <= nearly_all - 1.0
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(1000)
+def test_the_cpu_demo_learns_from_context(start: Callable[..., subprocess.Popen[str]], texts: Project) -> None:
+    assert_learns_from_context(demo(texts, start))
+
+
+@pytest.mark.seeds
+@pytest.mark.timeout(1000)
+def test_the_cpu_demo_learns_from_context_with_another_seed(
+    start: Callable[..., subprocess.Popen[str]], texts: Project
+) -> None:
+    assert_learns_from_context(demo(texts, start, "--seed", "1"))
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(1000)
+def test_without_any_context_that_target_is_not_reached(
+    start: Callable[..., subprocess.Popen[str]], texts: Project
+) -> None:
+    """Characters in random order: there is nothing to learn but how frequent each of them is."""
+    history = demo(texts, start, "--max-steps", "300", "--sample-texts", "0", more=SHUFFLED)
+    loss, unigram = history.last("eval/loss") or math.nan, history.last("eval/unigram_loss") or math.nan
+    assert loss >= unigram - 0.02
+    few, nearly_all = (history.last(f"eval/loss_{name}") or math.nan for name in ("few_masked", "nearly_all_masked"))
+    assert few >= nearly_all - 0.3

@@ -1,0 +1,184 @@
+"""The mixer: its losses against formulas of their own, sets without order, and only codes that exist."""
+
+import itertools
+import math
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import torch
+from transformers import CanineConfig, CanineModel
+
+from nbtools.codes import BOS, EOS, CodeSystem
+from nbtools.errors import CheckpointError, ConfigError
+from nbtools.recipes import RECIPES, TextClassificationConfig
+from nbtools.training.characters import encode, padded
+from nbtools.training.mixer import Mixer, build, canine_settings, check_codes, in_order, open_mixer
+
+SYSTEM = CodeSystem.of("hisco", ["-1", "04217", "61110", "61115", "83110"], 3)
+CONFIG = TextClassificationConfig(
+    num_layers=1, num_heads=2, hidden_size=16, num_decoder_layers=1, num_decoder_heads=2, max_codes=3
+)
+
+
+@pytest.fixture(autouse=True)
+def _without_gradients() -> Iterator[None]:
+    with torch.no_grad():
+        yield
+
+
+def a_mixer(system: CodeSystem = SYSTEM, **changes: object) -> Mixer:
+    torch.manual_seed(0)
+    return build(CONFIG.replace(**changes), system, torch.full((len(system.codes),), 0.2)).eval()
+
+
+def inputs(*texts: str) -> torch.Tensor:
+    encoded = [encode(text, "en", 64) for text in texts]
+    return padded(encoded, max(map(len, encoded)))
+
+
+LABELS = torch.tensor([[2, -1, -1], [4, 0, 3], [1, 3, -1]])
+TEXTS = ("farmer", "smith and nothing and cottager", "captain, husbandman")
+
+
+def test_the_sequence_loss_is_the_mean_cross_entropy_of_all_symbols_but_the_first() -> None:
+    mixer = a_mixer()
+    memory, mask, _ = mixer.read(inputs(*TEXTS))
+    total = 0.0
+    for row, classes in enumerate(LABELS.tolist()):
+        codes = sorted(SYSTEM.codes[number] for number in classes if number >= 0)
+        sequence = SYSTEM.format(codes).tolist()
+        for place in range(1, len(sequence)):
+            read = torch.tensor([sequence[:place]])
+            log_p = mixer.spell(read, memory[row : row + 1], mask[row : row + 1])[0, -1].log_softmax(-1)
+            total -= float(log_p[sequence[place]]) / (len(sequence) - 1)
+    assert float(mixer(inputs(*TEXTS), LABELS)[0]) == pytest.approx(total, rel=1e-4)
+
+
+def test_the_flat_loss_is_the_mean_binary_cross_entropy_of_all_codes() -> None:
+    mixer = a_mixer()
+    logits = mixer.flat(mixer.read(inputs(*TEXTS))[2]).tolist()
+    total = 0.0
+    for scores, classes in zip(logits, LABELS.tolist(), strict=True):
+        for number, value in enumerate(scores):
+            p = 1 / (1 + math.exp(-value))
+            total -= math.log(p if number in classes else 1 - p) / len(scores)
+    assert float(mixer(inputs(*TEXTS), LABELS)[1]) == pytest.approx(total, rel=1e-4)
+
+
+def test_a_set_has_no_order() -> None:
+    mixer = a_mixer()
+    expected = mixer(inputs(*TEXTS), LABELS)
+    for order in itertools.permutations(range(3)):
+        assert torch.equal(mixer(inputs(*TEXTS), LABELS[:, list(order)]), expected)
+    assert in_order(torch.tensor([[3, -1, 0]])).tolist() == [[0, 3, -1]]
+
+
+def test_the_losses_are_mixed_as_the_config_says() -> None:
+    losses = (2.0, 3.0)
+    assert a_mixer(seq2seq_weight=0.1).mix(losses) == pytest.approx(0.1 * 2 + 0.9 * 5 * 3)  # times the number of codes
+    assert a_mixer(seq2seq_weight=0.5, flat_loss_scale=7.0).mix(losses) == pytest.approx(0.5 * 2 + 0.5 * 7 * 3)
+
+
+def test_only_codes_that_exist_are_spelt_each_once_and_at_least_one() -> None:
+    mixer = a_mixer()
+    mixer.speller.weight.normal_()  # any sequence may come
+    memory = 5 * torch.randn(200, 4, 16)
+    classes_BK, probability_B = mixer.decode(memory, torch.zeros(200, 4, dtype=torch.bool))
+    for classes in classes_BK.tolist():
+        known = [number for number in classes if number >= 0]
+        assert known
+        assert len(set(known)) == len(known)
+        assert classes == known + [-1] * (3 - len(known))
+        assert max(known) < len(SYSTEM.codes)
+    assert len({tuple(classes) for classes in classes_BK.tolist()}) > 5
+    assert ((probability_B >= 0) & (probability_B <= 1)).all()
+
+
+def test_greedy_decoding_takes_the_likeliest_symbol_where_any_code_is_allowed() -> None:
+    system = CodeSystem.of("generic", [a + b for a, b in itertools.product("abc", repeat=2)], 1)
+    mixer = a_mixer(system, max_codes=1)
+    memory, mask, _ = mixer.read(inputs(*TEXTS))
+    classes_BK, probability_B = mixer.decode(memory, mask)
+    for row in range(3):
+        sequence, p = [BOS], 1.0
+        for _ in range(2):
+            scores = mixer.spell(torch.tensor([sequence]), memory[row : row + 1], mask[row : row + 1])[0, -1]
+            letter = int(scores[5:].argmax()) + 5  # behind the marks
+            p *= float(scores.softmax(-1)[letter])
+            sequence.append(letter)
+        assert system.read([*sequence, EOS]) == (system.codes[int(classes_BK[row, 0])],)
+        assert float(probability_B[row]) == pytest.approx(p, rel=1e-4)
+
+
+def test_the_flat_head_picks_what_is_likelier_than_not_and_never_nothing() -> None:
+    mixer = a_mixer()
+    mixer.flat.weight.zero_()
+    mixer.flat.bias.copy_(torch.tensor([1.0, -1.0, 2.0, -3.0, -1.0]))
+    assert mixer.pick(torch.zeros(1, 16)).tolist() == [[1, 0, 1, 0, 0]]
+    mixer.flat.bias.copy_(torch.tensor([-1.0, -0.5, -2.0, -3.0, -1.0]))
+    assert mixer.pick(torch.zeros(1, 16)).tolist() == [[0, 1, 0, 0, 0]]
+
+
+def test_the_flat_head_begins_at_the_frequency_of_each_code() -> None:
+    mixer = build(CONFIG, SYSTEM, torch.tensor([0.5, 0.1, 0.0, 0.2, 0.2]))
+    assert mixer.flat.bias.sigmoid().tolist() == pytest.approx([0.5, 0.1, 0.0, 0.2, 0.2], abs=1e-5)
+
+
+@pytest.mark.parametrize("changes", [{}, {"num_layers": 3, "hidden_size": 24, "max_codes": 5, "num_hash_buckets": 300}])
+def test_the_form_knows_the_number_of_parameters(changes: dict[str, int]) -> None:
+    config = CONFIG.replace(**changes)
+    system = CodeSystem.of("hisco", SYSTEM.codes, config.max_codes)
+    count = RECIPES["text_classification"].num_parameters(config, len(system.codes))
+    assert count == build(config, system, torch.ones(5) / 5).num_parameters()
+
+
+def test_what_was_saved_is_a_canine_with_two_more_heads(tmp_path: Path) -> None:
+    mixer = a_mixer()
+    mixer.save_pretrained(tmp_path)
+    again = open_mixer(tmp_path).eval()
+    assert torch.equal(again(inputs(*TEXTS), LABELS), mixer(inputs(*TEXTS), LABELS))
+    encoder = CanineModel.from_pretrained(tmp_path).eval()
+    assert torch.equal(
+        encoder(input_ids=inputs("farmer")).last_hidden_state,
+        mixer.canine(input_ids=inputs("farmer")).last_hidden_state,
+    )
+
+
+def test_training_starts_from_any_canine(tmp_path: Path) -> None:
+    torch.manual_seed(1)
+    canine = CanineModel(CanineConfig(**canine_settings(CONFIG.replace(hidden_size=32))))
+    canine.save_pretrained(tmp_path / "canine")
+    mixer = a_mixer(model_name=str(tmp_path / "canine"), dropout=0.25)
+    for name, weight in canine.state_dict().items():
+        assert torch.equal(mixer.canine.state_dict()[name], weight)
+    assert mixer.flat.in_features == 32
+    mixer.save_pretrained(tmp_path / "mixer")
+    assert torch.equal(open_mixer(tmp_path / "mixer").flat.weight, mixer.flat.weight)
+    assert mixer(inputs(*TEXTS), LABELS).isfinite().all()
+    for changes, said in (
+        ({"num_decoder_heads": 5}, "must divide the width of .*, 32"),
+        ({"sequence_length": 128}, "takes at most 64"),
+    ):
+        with pytest.raises(ConfigError, match=said):
+            a_mixer(model_name=str(tmp_path / "canine"), **changes)
+
+
+def test_a_model_that_is_no_canine_or_not_there_is_refused(tmp_path: Path) -> None:
+    from transformers import BertConfig, BertModel
+
+    BertModel(
+        BertConfig(hidden_size=16, num_hidden_layers=1, num_attention_heads=2, intermediate_size=16)
+    ).save_pretrained(tmp_path / "bert")
+    for name in ("bert", "nowhere"):
+        with pytest.raises(ConfigError, match=name):
+            a_mixer(model_name=str(tmp_path / name))
+
+
+def test_a_checkpoint_of_other_codes_is_refused(tmp_path: Path) -> None:
+    a_mixer().save_pretrained(tmp_path)
+    check_codes(SYSTEM, tmp_path)
+    with pytest.raises(CheckpointError, match=r"codes are of other data .*differ in 64100"):
+        check_codes(CodeSystem.of("hisco", [*SYSTEM.codes, "64100"], 3), tmp_path)
+    with pytest.raises(CheckpointError, match="no text classifier"):
+        check_codes(SYSTEM, tmp_path / "nowhere")

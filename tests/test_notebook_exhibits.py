@@ -1,0 +1,256 @@
+"""What a training shows, in the panel: real widgets, real run directories; a browser looks in tests/browser."""
+
+import io
+import math
+import os
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import ipywidgets as widgets
+import numpy as np
+import pytest
+from PIL import Image
+
+from nbtools import exhibits
+from nbtools.exhibits import append
+from nbtools.notebook.exhibits import Exhibition, draw_series, frame_html, table_html, text_html
+from nbtools.notebook.panel import LivePlot
+from nbtools.rundir import RunDir, acquire_lock, write_json
+
+HOSTILE = ["<img src=x onerror=alert(1)>", "</pre></script><script>alert(1)</script>", r"$\frac{1}{2}$", "' onclick='x"]
+TABLE = exhibits.table("Mistakes", ["text", "true"], [[f"row {number}", "83110"] for number in range(30)])
+FRAMES = exhibits.frames("Unmasked", ["░░░░", "░nce", "once"])
+SERIES = exhibits.series("Return", [1, 2, 3], {"unseen": [0.5, 2.0, 6.9]}, x_label="episode", y_label="return")
+
+
+@pytest.fixture
+def exhibition() -> Iterator[Exhibition]:
+    made = Exhibition()
+    yield made
+    made.close()
+
+
+def everything(widget: widgets.Widget) -> list[widgets.Widget]:
+    found = [widget]
+    for child in getattr(widget, "children", ()):
+        found += everything(child)
+    return found
+
+
+def words(widget: widgets.Widget) -> str:
+    return "".join(part.value for part in everything(widget) if isinstance(part, widgets.HTML))
+
+
+def only(exhibition: Exhibition, kind: type[Any]) -> Any:
+    (found,) = [part for part in everything(exhibition.widget) if isinstance(part, kind)]
+    return found
+
+
+def is_visible(exhibition: Exhibition) -> bool:
+    return bool(exhibition.widget.layout.display != "none")
+
+
+def test_nothing_is_shown_where_there_is_nothing(exhibition: Exhibition, tmp_path: Path) -> None:
+    exhibition.look(tmp_path / "missing", dark=False)
+    assert not is_visible(exhibition)
+    assert exhibition.widget.children == ()
+    assert exhibition.html() == ""
+
+
+def test_each_kind_is_shown_and_kept_as_html(exhibition: Exhibition, tmp_path: Path) -> None:
+    for name, exhibit in (("a", exhibits.text("Sample", "once upon")), ("b", TABLE), ("c", FRAMES), ("d", SERIES)):
+        append(tmp_path, name, 1200, exhibit)
+    assert exhibition.look(tmp_path, dark=False)
+    assert is_visible(exhibition)
+    for said in (words(exhibition.widget), exhibition.html()):
+        assert "once upon" in said and "Mistakes" in said and "step 1,200" in said
+        assert "row 19" in said and "row 20" not in said and "10 more rows" in said
+    picture = Image.open(io.BytesIO(only(exhibition, widgets.Image).value))
+    assert picture.size == (1800, 500)
+    assert "src='data:image/png;base64," in exhibition.html()
+    assert exhibition.html().count("<details open") == 1
+
+
+def test_it_is_drawn_again_only_when_something_is_new(exhibition: Exhibition, tmp_path: Path) -> None:
+    append(tmp_path, "a", 1, exhibits.text("Sample", "first"))
+    append(tmp_path, "d", 1, SERIES)
+    assert exhibition.look(tmp_path, dark=False)
+    assert not exhibition.look(tmp_path, dark=False)
+    before, picture = exhibition.widget.children, only(exhibition, widgets.Image).value
+    append(tmp_path, "a", 2, exhibits.text("Sample", "second"))
+    assert exhibition.look(tmp_path, dark=False)
+    assert "second" in words(exhibition.widget) and "first" not in words(exhibition.widget)
+    assert exhibition.widget.children == before, "the same widgets: nothing jumps"
+    assert only(exhibition, widgets.Image).value is picture
+    assert exhibition.look(tmp_path, dark=True)
+    assert only(exhibition, widgets.Image).value != picture
+
+
+def test_an_exhibit_may_come_change_its_kind_and_go(exhibition: Exhibition, tmp_path: Path) -> None:
+    append(tmp_path, "a", 1, FRAMES)
+    exhibition.look(tmp_path, dark=False)
+    append(tmp_path, "a", 2, exhibits.text("Sample", "now a text"))
+    exhibition.look(tmp_path, dark=False)
+    assert "now a text" in words(exhibition.widget)
+    assert not [part for part in everything(exhibition.widget) if isinstance(part, widgets.Play)]
+    (tmp_path / "a.jsonl").unlink()
+    exhibition.look(tmp_path, dark=False)
+    assert not is_visible(exhibition)
+
+
+def test_the_fold_hides_all_of_it(exhibition: Exhibition, tmp_path: Path) -> None:
+    append(tmp_path, "a", 1, exhibits.text("Sample", "once"))
+    exhibition.look(tmp_path, dark=False)
+    fold = only(exhibition, widgets.ToggleButton)
+    assert fold.description == "What the training shows"
+    fold.value = False
+    assert "once" not in words(exhibition.widget)
+    fold.value = True
+    assert "once" in words(exhibition.widget)
+
+
+# --- a text that changes ----------------------------------------------------------------------------
+
+
+def test_the_slider_and_the_play_button_go_through_the_states(exhibition: Exhibition, tmp_path: Path) -> None:
+    append(tmp_path, "a", 1, FRAMES)
+    exhibition.look(tmp_path, dark=False)
+    play, slider = only(exhibition, widgets.Play), only(exhibition, widgets.IntSlider)
+    assert (slider.min, slider.max, slider.value) == (0, 2, 2), "the finished text first"
+    assert (play.min, play.max) == (0, 2)
+    at_end = words(exhibition.widget)
+    slider.value = 0
+    assert words(exhibition.widget) != at_end
+    assert "░" in words(exhibition.widget)
+
+
+def test_who_looks_at_a_state_in_the_middle_is_left_there(exhibition: Exhibition, tmp_path: Path) -> None:
+    append(tmp_path, "a", 1, FRAMES)
+    exhibition.look(tmp_path, dark=False)
+    slider = only(exhibition, widgets.IntSlider)
+    slider.value = 1
+    append(tmp_path, "a", 2, exhibits.frames("Unmasked", ["░", "a", "ab", "abc", "abcd"]))
+    exhibition.look(tmp_path, dark=False)
+    assert (slider.value, slider.max) == (1, 4)
+    slider.value = 4
+    append(tmp_path, "a", 3, exhibits.frames("Unmasked", ["░", "z"]))
+    exhibition.look(tmp_path, dark=False)
+    assert (slider.value, slider.max) == (1, 1)
+    assert "z" in words(exhibition.widget)
+
+
+def test_what_has_changed_since_the_state_before_is_marked() -> None:
+    assert frame_html(FRAMES, 1).count("<span style='background:#f5a62366") == 3
+    assert frame_html(FRAMES, 0).count("background:#8886") == 4
+
+
+# --- limits and hostile content ---------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("text", HOSTILE)
+def test_hostile_text_is_never_markup(exhibition: Exhibition, tmp_path: Path, text: str) -> None:
+    append(tmp_path, "a", 1, exhibits.text(text, text))
+    append(tmp_path, "b", 1, exhibits.table(text, [text], [[text]]))
+    append(tmp_path, "c", 1, exhibits.frames(text, [text, text]))
+    append(tmp_path, "d", 1, exhibits.series(text, [1, 2], {text: [1, 2]}, x_label=text, y_label=text))
+    exhibition.look(tmp_path, dark=False)
+    for said in (words(exhibition.widget), exhibition.html()):
+        for markup in ("<img src=x", "<script", "</script", " onclick='"):
+            assert markup not in said
+    for part in everything(exhibition.widget):
+        if isinstance(part, widgets.HTML):
+            assert "mathjax_ignore" in part._dom_classes
+
+
+def test_long_texts_and_wide_tables_are_cut() -> None:
+    assert len(text_html(exhibits.text("t", "x" * 20_000))) < 6000
+    assert "20,000 characters" in text_html(exhibits.text("t", "x" * 20_000))
+    wide = exhibits.table("t", ["c"] * 50, [["y" * 1000] * 50] * 100)
+    assert table_html(wide).count("<td") == 20 * 12
+    assert len(table_html(wide)) < 200_000
+    long = exhibits.frames("t", ["░" * 20_000] * 2)
+    assert len(frame_html(long, 1)) < 300_000
+
+
+@pytest.mark.parametrize(
+    ("x", "lines"),
+    [
+        ([], {}),
+        ([], {"a": []}),
+        ([1.0], {"a": [2.0]}),
+        ([1, 2], {"a": [math.nan, math.inf]}),
+        ([1, 2, 3], {"a": [1.0], "b": [1, 2, 3, 4]}),
+        ([math.nan, 1], {"a": [1, 2]}),
+        ([0, 1], {"a": [1e308, -1e308]}),
+        ([5, 5], {"a": [1, 1]}),
+        ([0, 1], {f"{number} a rather long name": [number, 1] for number in range(20)}),
+        (list(range(100_000)), {"a": [math.sin(number / 999) for number in range(100_000)]}),
+    ],
+    ids=range(10),
+)
+@pytest.mark.parametrize("dark", [False, True])
+def test_any_curves_are_drawn(x: list[float], lines: dict[str, list[float]], dark: bool) -> None:
+    drawn = draw_series(exhibits.series("t", x, lines, x_label="x", y_label="y"), dark=dark)
+    picture = np.asarray(Image.open(io.BytesIO(drawn)).convert("RGB"))
+    assert picture.std() > 1, "something is on it"
+    assert (picture[0, 0].mean() < 60) == dark
+
+
+# --- the panel --------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def files(tmp_path: Path) -> Iterator[RunDir]:
+    """A run that is going on."""
+    made = RunDir(tmp_path / "2026-01-31_142233_tiny")
+    made.ranks.mkdir(parents=True)
+    made.checkpoints.mkdir()
+    write_json(made.launch, {"name": "tiny", "recipe": "mlm_pretraining", "time": time.time() - 9, "args": []})
+    write_json(made.config, {"config": {}, "derived": {"total_steps": 100}})
+    made.metrics.write_text(f'{{"step": 1, "time": {time.time()}, "train/loss": 2.0}}\n')
+    made.log.touch()
+    lock = acquire_lock(made.lock)
+    assert lock is not None
+    yield made
+    os.close(lock)
+
+
+@pytest.fixture
+def panel(files: RunDir) -> Iterator[LivePlot]:
+    made = LivePlot(files.path, refresh_s=0.05)
+    yield made
+    made.close()
+    assert not [thread for thread in threading.enumerate() if thread.name == f"panel {files.id}"]
+
+
+def until(condition: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + 20
+    while not condition():
+        assert time.monotonic() < deadline, "did not happen in time"
+        time.sleep(0.01)
+
+
+def test_a_live_panel_shows_what_comes_without_drawing_the_curves_again(files: RunDir, panel: LivePlot) -> None:
+    shown = panel._widgets.shown
+    until(lambda: bool(panel._widgets.image.value))
+    picture = panel._widgets.image.value
+    assert not is_visible(shown)
+    append(files.exhibits, "sample", 5, exhibits.text("A sample", "once upon a time"))
+    until(lambda: "once upon a time" in words(panel.widget))
+    assert panel._widgets.image.value is picture
+
+
+def test_the_picture_that_stays_holds_it_and_what_can_be_played_stays(files: RunDir, panel: LivePlot) -> None:
+    append(files.exhibits, "unmasked", 5, FRAMES)
+    panel._displays.append(("a", "b", "c"))
+    write_json(files.exit, {"returncode": 0, "stopped": False, "failure": None, "time": time.time()})
+    until(lambda: bool(panel._widgets.shown.players in panel._widgets.lower.children))
+    panel.refresh()
+    outputs = panel._outputs(("a", "b", "c"))
+    assert "Unmasked" in outputs[2][0]["text/html"]
+    assert "widget" not in "".join(outputs[2][0])
+    bundle, _ = panel._repr_mimebundle_()
+    assert "Unmasked" in bundle["text/html"]

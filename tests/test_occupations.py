@@ -1,0 +1,49 @@
+"""The generated occupations: always the same for a seed, all different, and as hard as they claim to be."""
+
+import subprocess
+import sys
+from collections import Counter
+
+from nbtools import occupations
+from nbtools.codes import hisco_code
+from nbtools.recipes import TextClassificationConfig
+from nbtools.recipes.text_classification import NUM_GENERATED_CODES
+from nbtools.samples import read_samples
+from nbtools.tables import clean
+
+
+def test_a_seed_always_gives_the_same_rows_in_any_process() -> None:
+    program = "from nbtools import occupations; print(occupations.rows(3, 500))"
+    elsewhere = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    assert elsewhere.stdout == f"{occupations.rows(3, 500)}\n"
+    assert occupations.rows(3, 500) == occupations.rows(3, 600)[:500]
+    assert occupations.rows(3, 500) != occupations.rows(4, 500)
+
+
+def test_all_rows_differ_and_are_as_a_model_sees_them() -> None:
+    rows = occupations.rows()
+    assert len({row.text for row in rows}) == len(rows) == occupations.NUM_ROWS
+    assert all(row.text == clean(row.text) for row in rows[::7])
+
+
+def test_there_are_enough_codes_titles_and_languages_and_no_code_prevails() -> None:
+    rows = occupations.rows()
+    assert len(occupations.CODES) == NUM_GENERATED_CODES >= 30
+    assert {code for row in rows for code in row.codes} == set(occupations.CODES)
+    assert all(hisco_code(code) == code for code in occupations.CODES)
+    assert any(code.startswith("0") for code in occupations.CODES)
+    titles = {name for _, _, *names in occupations._TITLES for each in names for name in each.split("|")}
+    assert len(titles) >= 50
+    assert {row.lang for row in rows} == {"en", "da", "de"}
+    (_, most), *_ = Counter(row.codes for row in rows).most_common(1)
+    assert most / len(rows) < 0.06
+    assert 0.1 < sum(len(row.codes) == 2 for row in rows) / len(rows) < 0.25
+
+
+def test_validation_strings_are_in_no_training_row() -> None:
+    samples = read_samples(TextClassificationConfig())
+    train = {samples.train.text(row) for row in samples.train_rows.tolist()}
+    held_out = {samples.evaluation.text(row) for row in samples.evaluation_rows.tolist()}
+    assert not train & held_out
+    assert 400 < len(held_out) < 600
+    assert len(train) + len(held_out) == occupations.NUM_ROWS

@@ -1,0 +1,103 @@
+"""Going on from the weights that an older program saved: what is taken, what is said, what is refused."""
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from safetensors.torch import load_file
+
+from nbtools.errors import CheckpointError
+from nbtools.rundir import RunDir, read_json
+from nbtools.training.origin import read_weights
+
+
+def weights_of(files: RunDir, step: int) -> dict[str, torch.Tensor]:
+    return load_file(files.checkpoint(step) / "model" / "model.safetensors")
+
+
+def test_weights_of_an_old_checkpoint_are_loaded_and_everything_else_starts_anew(
+    tiny_training: Callable[..., RunDir], tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    first = tiny_training()
+    content = {f"module.{name}": weight for name, weight in weights_of(first, 4).items()}
+    old = tmp_path / "checkpoint_epoch_5.pt"
+    torch.save({"epoch": 5, "model_state_dict": content, "optimizer_state_dict": {}, "vocab_size": 45}, old)
+    capfd.readouterr()
+    # A rate that changes nothing: what is saved is what was loaded.
+    second = tiny_training(resume_from=old, learning_rate=1e-12, weight_decay=0.0, max_steps=2)
+    said = capfd.readouterr().out
+    assert f"note: weights only, from {old}: the optimizer and the place in the data start anew" in said
+    assert "resumed from" in said
+    for name, weight in weights_of(second, 2).items():
+        torch.testing.assert_close(weight, weights_of(first, 4)[name], rtol=0, atol=1e-6)
+    assert (read_json(second.finished) or {})["step"] == 2
+
+
+@pytest.mark.parametrize("wrapped", [True, False])
+@pytest.mark.parametrize("key", ["model_state_dict", "state_dict", "model", None])
+def test_weights_are_found_with_and_without_a_key_and_a_prefix(tmp_path: Path, wrapped: bool, key: str | None) -> None:
+    weights = {"a.weight": torch.ones(2), "module.b": torch.zeros(1)}
+    saved = {f"module.{name}" if wrapped else name: weight for name, weight in weights.items()}
+    torch.save({key: saved, "epoch": 3} if key else saved, tmp_path / "old.pt")
+    read = read_weights(tmp_path / "old.pt")
+    assert read.keys() == weights.keys()
+    assert all(torch.equal(read[name], weights[name]) for name in weights)
+
+
+class Evil:
+    """Makes a folder when it is unpickled."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return os.mkdir, (str(self.folder),)
+
+
+def test_a_malicious_pickle_is_refused_and_does_not_run(tmp_path: Path) -> None:
+    torch.save({"model_state_dict": {"a": torch.ones(1)}, "more": Evil(tmp_path / "pwned")}, tmp_path / "old.pt")
+    with pytest.raises(CheckpointError, match=r"old\.pt: cannot be read"):
+        read_weights(tmp_path / "old.pt")
+    assert not (tmp_path / "pwned").exists()
+
+
+@pytest.mark.parametrize(
+    ("content", "said"),
+    [
+        ({}, "it is empty"),
+        ({"model_state_dict": {}}, "it is empty"),
+        ({"epoch": 5}, "'epoch' is a int"),
+        ({"model_state_dict": {"a": torch.ones(1), "b": "text"}}, "'b' is a str"),
+        ([1, 2], "holds no state"),
+    ],
+)
+def test_a_file_without_weights_is_refused(tmp_path: Path, content: object, said: str) -> None:
+    torch.save(content, tmp_path / "old.pt")
+    with pytest.raises(CheckpointError, match=said):
+        read_weights(tmp_path / "old.pt")
+
+
+@pytest.mark.parametrize("content", [b"", b"PK\x03\x04 no archive", b"text", b"\x80\x02]q\x00."])
+def test_a_file_that_is_none_of_torch_s_is_refused(tmp_path: Path, content: bytes) -> None:
+    (tmp_path / "old.pt").write_bytes(content)
+    with pytest.raises(CheckpointError, match=r"old\.pt"):
+        read_weights(tmp_path / "old.pt")
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        (lambda weights: weights | {"extra": torch.ones(1)}, "extra is not part of this model"),
+        (lambda weights: dict(list(weights.items())[1:]), "is missing"),
+        (lambda weights: {name: torch.ones(7, 7) for name in weights}, r"is \(7, 7\), not"),
+    ],
+)
+def test_weights_of_another_model_are_refused_before_the_first_step(
+    tiny_training: Callable[..., RunDir], tmp_path: Path, change: Callable[[Any], Any], said: str
+) -> None:
+    torch.save({"model_state_dict": change(weights_of(tiny_training(), 4))}, tmp_path / "old.pt")
+    with pytest.raises(SystemExit, match=f"old.pt: its weights are of another model .*{said}"):
+        tiny_training(resume_from=tmp_path / "old.pt")

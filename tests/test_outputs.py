@@ -1,0 +1,230 @@
+"""What a training leaves: model, history, picture, the same in save_dir, TensorBoard events and a profile."""
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from transformers import AutoModelForMaskedLM, AutoTokenizer
+
+from nbtools.checkpoints import checkpoints_in
+from nbtools.errors import ConfigError
+from nbtools.metrics import MetricWriter
+from nbtools.project import Project
+from nbtools.recipes import MLMPretrainingConfig
+from nbtools.run import Run
+from nbtools.rundir import RunDir, read_json
+from nbtools.script import write_script
+from nbtools.training import outputs
+from nbtools.training.outputs import Outputs, check
+
+
+def tree(folder: Path) -> set[str]:
+    return {path.relative_to(folder).as_posix() for path in folder.rglob("*") if path.is_file()}
+
+
+# --- outputs ----------------------------------------------------------------------------------------
+
+
+def test_a_completed_training_leaves_its_model_its_history_and_its_picture(
+    tiny_training: Callable[..., RunDir], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv(outputs.UNDRAWN_VARIABLE)
+    files = tiny_training()
+    newest = checkpoints_in(files.checkpoints)[-1].path / "model"
+    assert tree(files.outputs / "model") == tree(newest)
+    assert {"tokenizer.json", "config.json", "model.safetensors"} <= tree(files.outputs / "model")
+    assert AutoModelForMaskedLM.from_pretrained(files.outputs / "model").num_parameters() > 1000
+    assert len(AutoTokenizer.from_pretrained(files.outputs / "model")) > 10
+    assert (files.outputs / "training_history.png").read_bytes()[:8] == b"\x89PNG\r\n\x1a\n"
+    assert tree(files.outputs) == {f"model/{name}" for name in tree(newest)} | {
+        "training_history.json",
+        "training_history.png",
+    }
+    history = json.loads((files.outputs / "training_history.json").read_text())
+    rows = [json.loads(line) for line in files.metrics.read_text().splitlines()]
+    assert history["format"] == 1
+    assert history["steps"] == [1, 2, 3, 4]
+    assert history["train_losses"] == [row["train/loss"] for row in rows]
+    assert (history["val_steps"], len(history["val_losses"])) == ([2, 4], 2)
+    assert history["val_losses"] == [row["eval/loss"] for row in rows if "eval/loss" in row]
+    names = {name for row in rows for name in row} - {"step", "time", "samples"}
+    assert set(history["columns"]) == names
+
+
+def test_the_history_of_a_resumed_training_begins_where_its_parent_began(tiny_training: Callable[..., RunDir]) -> None:
+    first = tiny_training(max_steps=2)
+    second = RunDir.create(first.path.parent, "mlm")
+    content = {"name": "mlm", "recipe": "mlm_pretraining", "resumed_from": {"run": first.id, "step": 2}}
+    first.lock.touch()
+    second.launch.write_text(json.dumps(content))
+    tiny_training(resume_from=first.checkpoint(2), files=second)
+    assert json.loads((second.outputs / "training_history.json").read_text())["steps"] == [1, 2, 3, 4]
+
+
+def test_a_value_that_is_not_finite_is_a_word_in_the_history(project: Project) -> None:
+    files = RunDir.create(project.runs, "x")
+    files.lock.touch()
+    with MetricWriter(files.metrics) as writer:
+        writer.write(1, {"train/loss": float("nan")})
+        writer.write(2, {"train/loss": 2.5})
+    history = json.loads(outputs.history(Run(files.path)))
+    assert history["train_losses"] == ["NaN", 2.5]
+    assert history["val_losses"] == []
+
+
+def test_large_files_are_links_to_the_checkpoint_and_small_ones_are_copies(
+    tiny_training: Callable[..., RunDir], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(outputs, "_LINKED_BYTES", 10_000)
+    files = tiny_training(vocab_size=200, hidden_size=64)
+    saved, handed = (folder / "model" for folder in (checkpoints_in(files.checkpoints)[-1].path, files.outputs))
+    assert (saved / "model.safetensors").samefile(handed / "model.safetensors")
+    assert not (saved / "config.json").samefile(handed / "config.json")
+    (handed / "config.json").write_text("{}")
+    checkpoints_in(files.checkpoints)[-1].verify()
+
+
+def test_where_links_do_not_work_files_are_copied(
+    tiny_training: Callable[..., RunDir], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*_: object, **__: object) -> None:
+        raise OSError(1, "Operation not permitted")
+
+    monkeypatch.setattr(outputs, "_LINKED_BYTES", 0)
+    monkeypatch.setattr(os, "link", refuse)
+    files = tiny_training()
+    saved, handed = (folder / "model" for folder in (checkpoints_in(files.checkpoints)[-1].path, files.outputs))
+    assert not (saved / "model.safetensors").samefile(handed / "model.safetensors")
+    assert (saved / "model.safetensors").read_bytes() == (handed / "model.safetensors").read_bytes()
+
+
+def test_a_picture_that_cannot_be_drawn_is_a_warning_and_no_failure(
+    tiny_training: Callable[..., RunDir], monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.delenv(outputs.UNDRAWN_VARIABLE)
+    monkeypatch.setenv("MPLBACKEND", "no-such-backend")
+    monkeypatch.setattr(sys, "executable", "/usr/bin/false")
+    files = tiny_training()
+    assert (read_json(files.finished) or {})["why"] == "completed"
+    assert "warning: outputs/training_history.png was not drawn: exit code 1" in capfd.readouterr().out
+    assert not (files.outputs / "training_history.png").exists()
+    assert not list(files.outputs.glob(".*"))
+
+
+def test_outputs_that_cannot_be_written_are_a_warning_and_no_failure(
+    tiny_training: Callable[..., RunDir], project: Project, capfd: pytest.CaptureFixture[str]
+) -> None:
+    files = RunDir.create(project.runs, "mlm")
+    files.outputs.write_text("in the way")
+    tiny_training(files=files)
+    assert (read_json(files.finished) or {})["why"] == "completed"
+    assert "warning: outputs/ is not complete" in capfd.readouterr().out
+
+
+def test_a_training_without_a_checkpoint_hands_over_no_model(
+    project: Project, capsys: pytest.CaptureFixture[str]
+) -> None:
+    files = RunDir.create(project.runs, "x")
+    files.lock.touch()
+    made = Outputs(files, MLMPretrainingConfig(), project.root, torch.device("cpu"), print)
+    made.hand_over(draws=False)
+    assert "no checkpoint was saved" in capsys.readouterr().out
+    assert tree(files.outputs) == {"training_history.json"}
+
+
+# --- save_dir ---------------------------------------------------------------------------------------
+
+
+def test_save_dir_gets_the_same_and_a_later_training_replaces_only_its_own(
+    tiny_training: Callable[..., RunDir], project: Project
+) -> None:
+    folder = project.root / "results" / "mlm"
+    folder.mkdir(parents=True)
+    (folder / "notes.txt").write_text("mine")
+    first = tiny_training(save_dir="results/mlm")
+    assert tree(folder) == tree(first.outputs) | {"notes.txt", outputs.RECORD}
+    (folder / "model" / "README.md").write_text("mine, too")
+    before = (folder / "model" / "model.safetensors").read_bytes()
+    record = json.loads((folder / outputs.RECORD).read_text())
+    (folder / "model" / "model-00002.safetensors").write_text("a shard of an earlier training")
+    record["files"].append("model/model-00002.safetensors")
+    (folder / outputs.RECORD).write_text(json.dumps(record))
+    # A folder with a file of somebody else where ours belong is only taken if it is none of our names.
+    (folder / "model" / "README.md").unlink()
+    second = tiny_training(save_dir="results/mlm", seed=1)
+    assert tree(folder) == tree(second.outputs) | {"notes.txt", outputs.RECORD}
+    assert (folder / "model" / "model.safetensors").read_bytes() != before
+    assert (folder / "notes.txt").read_text() == "mine"
+
+
+def test_a_folder_with_somebody_s_model_is_refused_before_the_first_step(
+    tiny_training: Callable[..., RunDir], project: Project
+) -> None:
+    (project.root / "out" / "model").mkdir(parents=True)
+    (project.root / "out" / "model" / "config.json").write_text("theirs")
+    with pytest.raises(SystemExit, match=r"save_dir='out': holds model, which nbtools did not write"):
+        tiny_training(save_dir="out")
+    assert (project.root / "out" / "model" / "config.json").read_text() == "theirs"
+
+
+@pytest.mark.parametrize("name", ["file/below", "file", "\0", "x" * 300])
+def test_a_folder_that_cannot_be_written_is_refused_before_the_first_step(project: Project, name: str) -> None:
+    (project.root / "file").write_text("")
+    with pytest.raises(ConfigError, match=r"save_dir='.*: cannot be written \(.+\); name a folder of yours"):
+        check(name, project.root)
+
+
+def test_a_refused_save_dir_ends_the_run_as_failed_with_its_reason(
+    tiny_training: Callable[..., RunDir], project: Project
+) -> None:
+    (project.root / "file").write_text("")
+    files = RunDir.create(project.runs, "mlm")
+    with pytest.raises(SystemExit, match="save_dir='file'"):
+        tiny_training(files=files, save_dir="file")
+    ended = read_json(files.finished) or {}
+    assert (ended["why"], ended["step"]) == ("failed", 0)
+    assert "save_dir='file'" in ended["failure"]["message"]
+    assert not files.outputs.exists()
+
+
+def test_a_hostile_record_leads_to_no_file_outside_its_folder(
+    tiny_training: Callable[..., RunDir], project: Project
+) -> None:
+    folder = project.root / "out"
+    folder.mkdir()
+    (project.root / "precious").write_text("mine")
+    names = ["../precious", str(project.root / "precious"), 7, None]
+    (folder / outputs.RECORD).write_text(json.dumps({"files": names}))
+    tiny_training(save_dir="out")
+    assert (project.root / "precious").read_text() == "mine"
+
+
+@pytest.mark.slow
+def test_two_ranks_write_one_save_dir_and_a_refusal_ends_both(texts: Project, tiny_config: Any) -> None:
+    config = tiny_config(save_dir="out", report_to="tensorboard", profile_steps=1, max_steps=8)
+    write_script(config, "mlm_two", project=texts)
+    torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2"]
+    words = [*torchrun, "scripts/mlm_two.py"]
+    log = texts.root / "log.txt"
+
+    def code(*more: str) -> int:
+        with log.open("wb") as file:
+            return subprocess.run(
+                [*words, *more], cwd=texts.root, stdout=file, stderr=file, timeout=250, check=False
+            ).returncode
+
+    assert code() == 0, log.read_text()[-3000:]
+    (folder,) = texts.runs.glob("*_mlm_two")
+    files = RunDir(folder)
+    assert tree(texts.root / "out") == tree(files.outputs) | {outputs.RECORD}
+    assert len(list(files.tensorboard.iterdir())) == 1
+    assert tree(files.profile) == {"trace.json", "table.txt"}
+    (texts.root / "file").touch()
+    assert code("--save-path", "file") != 0
+    assert "save_dir='file': cannot be written" in log.read_text()

@@ -1,0 +1,318 @@
+"""From text, prompts and answers to sequences: nothing is lost or leaks, and what is wrong is named with its place."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from transformers import AutoTokenizer
+
+from nbtools import corpus, prepared
+from nbtools.__main__ import main
+from nbtools.errors import ConfigError, DataError
+from nbtools.pairs import Pair, divided, read_pairs
+from nbtools.project import Project
+from nbtools.recipes import MaskedDiffusionConfig
+from nbtools.schedule import schedule
+from nbtools.training.preparation import (
+    EOS,
+    MASK,
+    UNKNOWN,
+    build_tokenizer,
+    cached_pairs,
+    cached_text,
+    encoder,
+    open_pairs,
+    open_text,
+    prepare,
+)
+
+
+def documents(number: int = 40) -> list[str]:
+    return [f"Document {n} says:\n\n{'so it goes, ' * (5 + n % 7)}and ends with {n * n}." for n in range(number)]
+
+
+@pytest.fixture
+def text(project: Project) -> Path:
+    """A folder of documents, each with a number that no other has."""
+    folder = project.root / "texts"
+    folder.mkdir()
+    for number, document in enumerate(documents()):
+        (folder / f"{number:02}.txt").write_text(document)
+    return folder
+
+
+def stream(folder: Path, name: str) -> str:
+    tokenizer = AutoTokenizer.from_pretrained(folder / prepared.TOKENIZER)
+    return str(tokenizer.decode(np.load(folder / name).tolist(), clean_up_tokenization_spaces=False))
+
+
+# --- tokenizers -----------------------------------------------------------------------------------
+
+
+@given(st.text(max_size=60))
+def test_characters_are_cut_as_the_tokenizer_cuts_them_and_come_back(written: str) -> None:
+    tokenizer = build_tokenizer("chars", ["abc \n\té字😀\r\0"], 100)
+    fast = list(encoder(tokenizer, "chars")(written))
+    assert len(fast) == len(written)
+    known = "".join(c for c in written if c in "abc \n\té字😀\r\0")
+    ids = list(encoder(tokenizer, "chars")(known))
+    assert tokenizer(known)["input_ids"] == ids
+    assert tokenizer.decode(ids, clean_up_tokenization_spaces=False) == known
+
+
+def test_the_mask_is_the_last_of_the_vocabulary_and_the_rarest_tokens_are_unknown() -> None:
+    for level, written in (("chars", "aaaa bbb cc d"), ("words", "aa aa aa bb bb cc dd")):
+        tokenizer = build_tokenizer(level, [written], 6)
+        ids = tokenizer.get_vocab()
+        assert len(tokenizer) == 6
+        assert (ids[EOS], ids[UNKNOWN], ids[MASK]) == (0, 1, 5) == (0, 1, tokenizer.mask_token_id)
+        assert encoder(tokenizer, level)(written)[-1] == ids[UNKNOWN]
+        assert tokenizer.eos_token_id == tokenizer.pad_token_id == 0
+
+
+def test_words_are_cut_as_the_tokenizer_cuts_them() -> None:
+    written = "One, two: THREE 字字 it's"
+    tokenizer = build_tokenizer("words", [written], 100)
+    assert list(encoder(tokenizer, "words")(written)) == tokenizer(written)["input_ids"]
+    assert tokenizer.decode(tokenizer("One, two")["input_ids"]) == "one , two"
+
+
+# --- prepared folders -----------------------------------------------------------------------------
+
+
+def test_a_prepared_folder_holds_every_document_once_on_one_side(text: Path, tmp_path: Path) -> None:
+    metadata = prepare(str(text), tmp_path / "made", vocab_size=200)
+    parts = {name: stream(tmp_path / "made", name) for name in (prepared.TRAIN, prepared.VALIDATION)}
+    for document in documents():
+        assert sum((EOS + part).count(EOS + corpus.clean(document) + EOS) for part in parts.values()) == 1
+    assert 0.03 < len(parts[prepared.VALIDATION]) / len(parts[prepared.TRAIN]) < 0.2
+    content = json.loads((tmp_path / "made" / "metadata.json").read_text())
+    assert content == metadata.to_json()
+    assert content["num_train_tokens"] == len(np.load(tmp_path / "made" / "train_data.npy"))
+    vocabulary = json.loads((tmp_path / "made" / "vocab.json").read_text())
+    assert len(vocabulary) == content["vocab_size"] == max(vocabulary.values()) + 1
+    assert vocabulary[MASK] == content["vocab_size"] - 1
+
+
+def test_sequences_do_not_overlap_and_hold_the_stream_in_order(text: Path, tmp_path: Path) -> None:
+    prepare(str(text), tmp_path / "made", vocab_size=200)
+    opened = open_text(tmp_path / "made", 16)
+    flat = np.load(tmp_path / "made" / "train_data.npy")
+    assert opened.train.tokens_NT.shape == (len(flat) // 16, 16)
+    assert (opened.train.tokens_NT.reshape(-1) == flat[: len(flat) // 16 * 16]).all()
+    assert (opened.train.starts_N == 0).all()
+    assert opened.eos_id == 0
+
+
+def test_the_command_makes_what_the_training_counts(
+    text: Path, project: Project, monkeypatch: Any, capsys: Any
+) -> None:
+    monkeypatch.chdir(project.root)
+    assert main(["prepare", "texts", "--out", "made", "--tokenizer", "words", "--vocab-size", "30"]) == 0
+    said = capsys.readouterr().out
+    config = MaskedDiffusionConfig(dataset="made", sequence_length=16, batch_size=4)
+    counted = schedule(config, 2, root=project.root)
+    assert counted is not None
+    opened = open_text(project.root / "made", 16)
+    assert (counted.num_train_samples, counted.num_eval_samples) == (len(opened.train), len(opened.evaluation))
+    assert said.startswith("made: ")
+    assert "30 different ones (words)" in said
+    assert main(["prepare", "texts", "--out", "made"]) == 2
+    assert "is there already" in capsys.readouterr().err
+    assert main(["prepare", "nowhere", "--out", "other"]) == 2
+    assert "nowhere" in capsys.readouterr().err
+    assert main(["prepare", "texts", "--out", "other", "--tokenizer", "no such"]) == 2
+    assert "neither a folder nor a hub id" in capsys.readouterr().err
+    assert not (project.root / "other").exists()
+    assert not [path for path in project.root.iterdir() if path.name.startswith(".tmp")]
+
+
+@pytest.mark.parametrize("name", ["$(touch p)", "a b'c", "-dash", "ü\u3000字"])
+def test_the_folder_is_called_as_it_was_asked_for(text: Path, project: Project, monkeypatch: Any, name: str) -> None:
+    monkeypatch.chdir(project.root)
+    before = {path.name for path in project.root.iterdir()}
+    assert main(["prepare", "texts", f"--out={name}"]) == 0
+    assert {path.name for path in project.root.iterdir()} - before == {name}
+
+
+@pytest.mark.parametrize("tokenizer", ["chars", "words"])
+def test_the_form_counts_what_the_training_will_read(text: Path, project: Project, tokenizer: Any) -> None:
+    config = MaskedDiffusionConfig(dataset="texts", tokenizer=tokenizer, sequence_length=16, batch_size=2)
+    counted = schedule(config, 1, root=project.root)
+    assert counted is not None
+    folder = cached_text(
+        project.runs, "texts", tokenizer, vocab_size=config.vocab_size, min_words=config.min_words, root=project.root
+    )
+    opened = open_text(folder, 16)
+    assert (counted.num_train_samples, counted.num_eval_samples) == (len(opened.train), len(opened.evaluation))
+
+
+def test_the_cache_is_found_again_by_content(text: Path, project: Project) -> None:
+    def made(tokenizer: str = "chars", vocab_size: int = 100) -> Path:
+        return cached_text(project.runs, str(text), tokenizer, vocab_size=vocab_size, min_words=1)
+
+    first = made()
+    written = (first / prepared.TRAIN).stat().st_mtime_ns
+    assert made() == first
+    assert (first / prepared.TRAIN).stat().st_mtime_ns == written
+    assert len({first, made("words"), made(vocab_size=10)}) == 3
+    (text / "00.txt").write_text("other words here, and enough of them.")
+    assert made() != first
+
+
+def test_a_folder_of_an_older_program_is_refused_for_its_leak(tmp_path: Path) -> None:
+    folder = tmp_path / "old"
+    folder.mkdir()
+    for name in (prepared.TRAIN, prepared.VALIDATION):
+        np.save(folder / name, np.zeros((10, 4096), dtype=np.int64))
+    (folder / prepared.METADATA).write_text('{"vocab_size": 68, "sequence_length": 4096}')
+    with pytest.raises(DataError, match=r"was not made by nbtools prepare.*overlap.*nbtools prepare TEXT --out"):
+        open_text(folder, 64)
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "said"),
+    [
+        (prepared.METADATA, b"{", "metadata.json: cannot be read"),
+        (prepared.METADATA, b'{"made_by": "nbtools prepare", "tokenizer": "chars"}', "is damaged"),
+        (prepared.TRAIN, b"\x93NUMPY", "train_data.npy: cannot be read"),
+        (prepared.VALIDATION, None, "has no val_data.npy"),
+        ("tokenizer/tokenizer.json", b"{}", "tokenizer: cannot be read"),
+    ],
+)
+def test_a_damaged_folder_is_refused_by_the_name_of_the_file(
+    text: Path, tmp_path: Path, name: str, content: bytes | None, said: str
+) -> None:
+    prepare(str(text), tmp_path / "made", vocab_size=100)
+    if content is None:
+        (tmp_path / "made" / name).unlink()
+    else:
+        (tmp_path / "made" / name).write_bytes(content)
+    with pytest.raises(DataError, match=said):
+        open_text(tmp_path / "made", 16)
+
+
+def test_arrays_that_do_not_fit_their_metadata_or_hold_objects_are_refused(text: Path, tmp_path: Path) -> None:
+    prepare(str(text), tmp_path / "made", vocab_size=100)
+    for wrong in (np.zeros(5, dtype=np.uint8), np.array([{}, []], dtype=object)):
+        np.save(tmp_path / "made" / prepared.TRAIN, wrong, allow_pickle=True)
+        with pytest.raises(DataError, match=r"train_data.npy: (is not what|cannot be read)"):
+            open_text(tmp_path / "made", 16)
+
+
+def test_text_that_is_too_little_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "empty.txt").write_text("")
+    with pytest.raises(DataError, match="empty"):
+        prepare(str(tmp_path / "empty.txt"), tmp_path / "made", vocab_size=10)
+    (tmp_path / "one.txt").write_text("one document")
+    with pytest.raises(DataError, match="at least two"):
+        prepare(str(tmp_path / "one.txt"), tmp_path / "made", vocab_size=10)
+    assert not (tmp_path / "made").exists()
+
+
+# --- prompts and answers --------------------------------------------------------------------------
+
+
+def lines(path: Path, number: int = 30) -> Path:
+    content = [{"prompt": f"what is {n} + 1? ", "answer": str(n + 1)} for n in range(number)]
+    path.write_text("\n".join(json.dumps(line) for line in content) + "\n\n")
+    return path
+
+
+def test_an_answer_follows_its_prompt_and_eos_fills_up_the_rest(tmp_path: Path) -> None:
+    file = lines(tmp_path / "pairs.jsonl")
+    folder, remark = cached_pairs(tmp_path, file, "chars", vocab_size=100, sequence_length=24)
+    opened = open_pairs(folder)
+    assert remark == ""
+    tokenizer = opened.tokenizer
+    seen = set()
+    for part in (opened.train, opened.evaluation):
+        for tokens_T, start in zip(part.tokens_NT, part.starts_N, strict=True):
+            prompt = tokenizer.decode(tokens_T[:start].tolist(), clean_up_tokenization_spaces=False)
+            answer, *rest = tokenizer.decode(tokens_T[start:].tolist()).split(EOS)
+            assert prompt == f"what is {int(answer) - 1} + 1? "
+            assert rest == [""] * (24 - start - len(answer)), "at least one, and nothing but EOS"
+            seen.add(answer)
+    assert len(seen) == 30
+    assert len(opened.evaluation) == 3
+
+
+def test_a_chat_template_writes_the_prompt(tmp_path: Path) -> None:
+    tokenizer = build_tokenizer("chars", ["what is 0123456789+?<>userbot\n "], 100)
+    tokenizer.chat_template = (
+        "{% for message in messages %}<{{ message['role'] }}>{{ message['content'] }}{% endfor %}"
+        "{% if add_generation_prompt %}<bot>{% endif %}"
+    )
+    tokenizer.save_pretrained(tmp_path / "model")
+    file = lines(tmp_path / "pairs.jsonl")
+    folder, _ = cached_pairs(tmp_path, file, str(tmp_path / "model"), vocab_size=9, sequence_length=40)
+    opened = open_pairs(folder)
+    start = opened.train.starts_N[0]
+    written = opened.tokenizer.decode(opened.train.tokens_NT[0, :start].tolist())
+    assert written.startswith("<user>what is ")
+    assert written.endswith("<bot>")
+
+
+def test_pairs_that_are_too_long_are_left_out_and_told(tmp_path: Path) -> None:
+    file = lines(tmp_path / "pairs.jsonl")
+    _, remark = cached_pairs(tmp_path, file, "chars", vocab_size=100, sequence_length=17)
+    assert remark == "21 of 30 pairs are longer than 17 tokens and left out"
+    with pytest.raises(DataError, match=r"none of 30 pairs .* fits into 16 tokens"):
+        cached_pairs(tmp_path, file, "chars", vocab_size=100, sequence_length=16)
+
+
+def test_a_prompt_is_never_on_both_sides_whatever_the_order() -> None:
+    found = [Pair(f"p{n % 20}", f"a{n}", n) for n in range(100)]
+    train, evaluation = divided(found, 10, lambda _: 0)
+    assert not {pair.prompt for pair in train} & {pair.prompt for pair in evaluation}
+    assert len(train) + len(evaluation) == 100
+    assert len({pair.prompt for pair in evaluation}) == 2
+    assert {pair.line for pair in divided(found[::-1], 10, lambda _: 0)[1]} == {pair.line for pair in evaluation}
+    with pytest.raises(DataError, match="at least two are needed"):
+        divided([Pair("p", "a", 1), Pair("p", "b", 2)], 10, lambda _: 0)
+
+
+@pytest.mark.parametrize(
+    ("line", "said"),
+    [
+        (b'{"prompt": "a"', "not JSON"),
+        (b'["a", "b"]', "not an object"),
+        (b'{"prompt": "a"}', "has no 'answer'"),
+        (b'{"prompt": "", "answer": "b"}', "'prompt' is empty"),
+        (b'{"prompt": "a", "answer": " \\n"}', "'answer' is empty"),
+        (b'{"prompt": "a", "answer": 3}', "'answer' is 3, not text"),
+        (b'{"prompt": "a", "answer": "\\ud800"}', "'answer' holds half of a surrogate pair"),
+        (b'{"prompt": "\xe9", "answer": "b"}', r"byte 12 \(0xe9\) is not UTF-8"),
+        (b"[" * 100_000, "not JSON"),
+    ],
+)
+def test_a_bad_line_is_named_with_file_line_and_what_to_write(tmp_path: Path, line: bytes, said: str) -> None:
+    file = tmp_path / "pairs.jsonl"
+    file.write_bytes(b'{"prompt": "a", "answer": "b"}\n\n' + line + b'\n{"prompt": "a", "answer": "b"}\n')
+    with pytest.raises(DataError, match=rf"pairs\.jsonl, line 3: {said}"):
+        list(read_pairs(file))
+
+
+def test_a_file_without_pairs_is_refused_in_form_and_training(project: Project) -> None:
+    file = project.root / "pairs.jsonl"
+    file.write_text("\n\n")
+    with pytest.raises(DataError, match="empty"):
+        cached_pairs(project.runs, file, "chars", vocab_size=100, sequence_length=16)
+    with pytest.raises(DataError, match="empty"):
+        schedule(MaskedDiffusionConfig(dataset="pairs.jsonl"), 1, root=project.root)
+    lines(file)
+    counted = schedule(
+        MaskedDiffusionConfig(dataset="pairs.jsonl", sequence_length=24, batch_size=4), 1, root=project.root
+    )
+    assert counted is not None
+    assert (counted.num_train_samples, counted.num_eval_samples) == (27, 3)
+
+
+def test_a_model_without_a_tokenizer_is_a_clear_error(tmp_path: Path) -> None:
+    (tmp_path / "nothing").mkdir()
+    with pytest.raises(ConfigError, match="tokenizer cannot be loaded"):
+        cached_pairs(tmp_path, lines(tmp_path / "p.jsonl"), str(tmp_path / "nothing"), vocab_size=9, sequence_length=40)

@@ -1,0 +1,66 @@
+"""A profile of some steps: a trace that Perfetto opens, a table, and nothing at all when nobody asked."""
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import torch
+
+from nbtools.project import Project
+from nbtools.rundir import RunDir, read_json
+from nbtools.training.profile import SKIPPED_STEPS, Profile
+
+
+def test_the_steps_after_the_fifth_are_profiled(
+    tiny_training: Callable[..., RunDir], capfd: pytest.CaptureFixture[str]
+) -> None:
+    files = tiny_training(profile_steps=2, max_steps=10, eval_every=100, checkpoint_every=100)
+    trace = json.loads((files.profile / "trace.json").read_text())
+    names = [event.get("name") for event in trace["traceEvents"]]
+    assert names.count("Optimizer.step#AdamW.step") == 2
+    assert any(str(name).startswith("aten::") for name in names)
+    assert sorted(path.name for path in files.profile.iterdir()) == ["table.txt", "trace.json"]
+    table = (files.profile / "table.txt").read_text()
+    assert table.startswith("2 steps from step 6 ")
+    assert "Self CPU" in table and "aten::" in table
+    said = capfd.readouterr().out
+    assert table.splitlines()[4] in said
+    assert "ui.perfetto.dev" in said
+
+
+def test_without_being_asked_for_there_is_none(
+    tiny_training: Callable[..., RunDir], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*_: object, **__: object) -> None:
+        raise AssertionError("a profile costs nothing when nobody asked for it")
+
+    monkeypatch.setattr("nbtools.training.outputs.Profile", refuse)
+    assert not tiny_training().profile.exists()
+
+
+def test_a_training_that_ends_early_gives_the_steps_there_were(tiny_training: Callable[..., RunDir]) -> None:
+    files = tiny_training(profile_steps=50, max_steps=SKIPPED_STEPS + 3)
+    assert (files.profile / "table.txt").read_text().startswith("3 steps ")
+
+
+def test_a_training_of_too_few_steps_says_so(
+    tiny_training: Callable[..., RunDir], capfd: pytest.CaptureFixture[str]
+) -> None:
+    for max_steps in (3, SKIPPED_STEPS):
+        files = tiny_training(profile_steps=2, max_steps=max_steps)
+        assert (read_json(files.finished) or {})["why"] == "completed"
+        assert not files.profile.exists()
+        assert "note: nothing was profiled" in capfd.readouterr().out
+
+
+def test_a_profile_that_cannot_be_written_costs_a_warning(project: Project, tmp_path: Path) -> None:
+    (tmp_path / "profile").write_text("in the way")
+    said: list[str] = []
+    profile = Profile(tmp_path / "profile", 1, torch.device("cpu"), said.append)
+    for _ in range(SKIPPED_STEPS + 1):
+        torch.ones(3).sum()
+        profile.end_step()
+    profile.close()
+    assert said[0].startswith("warning: the profile was not written")
+    assert len(said) == 2

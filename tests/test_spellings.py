@@ -1,0 +1,308 @@
+"""What older programs wrote, on command lines, in `--set` and in YAML files, means the same everywhere."""
+
+import stat
+import subprocess
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from nbtools.__main__ import main
+from nbtools.config import Launch, TrainConfig, assigned, setting
+from nbtools.errors import ConfigError, HandEditedError
+from nbtools.flat_yaml import LARGEST_BYTES, read_flat_yaml
+from nbtools.project import Project
+from nbtools.recipes import MLMPretrainingConfig, TextClassificationConfig
+from nbtools.script import read_script
+from nbtools.shell import shell_text, write_shell_script
+from nbtools.spellings import ALIASES, IGNORED, SWITCHES, counted
+
+REPOSITORY = Path(__file__).resolve().parents[1]
+
+
+class SampledConfig(TrainConfig):
+    """A config with a count that may be None."""
+
+    max_samples: int | None = setting(None, ge=1, help="Samples.")
+    streaming: bool = setting(True, help="Streaming.")
+
+
+def test_no_alias_hides_a_field_and_each_means_one_that_some_recipe_has() -> None:
+    fields = set(MLMPretrainingConfig.model_fields)
+    assert set(ALIASES.values()) <= fields
+    assert not {*ALIASES, *SWITCHES, *IGNORED} & fields
+
+
+@pytest.mark.parametrize(
+    ("text", "digits"),
+    [
+        ("500k", "500000"),
+        ("5M", "5000000"),
+        ("1.5K", "1500"),
+        ("2G", "2000000000"),
+        ("50m", "50000000"),
+        ("1.0001k", "1.0001k"),
+        ("12", "12"),
+        ("k", "k"),
+        ("5 M", "5 M"),
+        ("-5k", "-5k"),
+        ("1e3k", "1e3k"),
+        ("", ""),
+    ],
+)
+def test_a_count_with_a_unit_becomes_digits_and_anything_else_stays(text: str, digits: str) -> None:
+    assert counted(text) == digits
+
+
+@given(st.text())
+def test_no_text_breaks_a_count(text: str) -> None:
+    assert counted(text) == text or counted(text).isdecimal()
+
+
+@pytest.mark.parametrize(
+    ("text", "field", "value"),
+    [
+        ("lr=1e-4", "learning_rate", 1e-4),
+        ("train_batch_size=512", "batch_size", 512),
+        ("tf-n-embd=64", "hidden_size", 64),
+        ("num_epochs=3", "epochs", 3),
+        ("max_steps=5k", "max_steps", 5000),
+        ("max_steps=none", "max_steps", None),
+        ("mixed_precision=no", "precision", "fp32"),
+        ("precision=float16", "precision", "fp16"),
+        ("fp16=true", "precision", "fp16"),
+        ("bf16=1", "precision", "bf16"),
+        ("no_fp16=true", "precision", "fp32"),
+        ("save-path=out/5k", "save_dir", "out/5k"),
+        ("report_to=none", "report_to", "none"),
+        ("deterministic=true", "deterministic", True),
+    ],
+)
+def test_set_understands_the_words_of_older_programs(text: str, field: str, value: object) -> None:
+    given = assigned(MLMPretrainingConfig, [text])
+    assert given == {field: value}
+    assert getattr(MLMPretrainingConfig(**given), field) == value
+
+
+def test_an_old_name_for_a_field_that_a_recipe_lacks_names_what_there_is() -> None:
+    with pytest.raises(ConfigError, match=r"data_dir means dataset, which TrainConfig does not have"):
+        assigned(TrainConfig, ["data_dir=x"])
+    with pytest.raises(ConfigError, match=r"dataset, which SampledConfig .* it has max_samples, streaming"):
+        assigned(SampledConfig, ["data_dir=x"])
+
+
+def test_a_wrong_word_for_a_precision_is_refused_by_name() -> None:
+    with pytest.raises(ConfigError, match="precision='fp8'"):
+        MLMPretrainingConfig(**assigned(MLMPretrainingConfig, ["mixed_precision=fp8"]))
+    with pytest.raises(ConfigError, match="precision='maybe'"):
+        MLMPretrainingConfig(**assigned(MLMPretrainingConfig, ["fp16=maybe"]))
+
+
+# --- YAML -------------------------------------------------------------------------------------------
+
+OLD = """\
+# of an older program
+include: env/darkroom
+mixed_precision: fp16
+gradient_accumulation_steps: 4
+train_batch_size: 512   # per GPU
+lr: 1e-4
+num_workers: 4
+tf_n_embd: 64
+tf_n_layer: 4
+tf_n_head: 4
+n_transit: 240
+local_rank: -1
+env:
+  size: [9, 9]
+  name: "dark\u2028room"
+"""
+
+
+def old(tmp_path: Path, text: str | bytes) -> Path:
+    path = tmp_path / "old.yaml"
+    path.write_bytes(text if isinstance(text, bytes) else text.encode())
+    return path
+
+
+def test_an_old_flat_yaml_becomes_values_and_what_means_nothing_is_named_and_kept(tmp_path: Path) -> None:
+    read = read_flat_yaml(old(tmp_path, OLD), MLMPretrainingConfig)
+    assert read.values == {
+        "precision": "fp16",
+        "gradient_accumulation_steps": 4,
+        "batch_size": 512,
+        "learning_rate": 1e-4,
+        "num_workers": 4,
+        "hidden_size": 64,
+        "num_layers": 4,
+        "num_heads": 4,
+    }
+    assert list(read.unknown) == ["include", "n_transit", "local_rank", "env"]
+    assert all(line.startswith("#") for line in read.remarks)
+    kept = [line.removeprefix("#   ") for line in read.remarks[1:]]
+    assert kept[:3] == ["include: env/darkroom", "n_transit: 240", "local_rank: -1"]
+    assert kept[3:] == ["env:", "  size: [9, 9]", '  name: "dark', 'room"']
+
+
+@pytest.mark.parametrize(
+    ("text", "values"),
+    [
+        ("mixed_precision: no", {"precision": "fp32"}),
+        ("mixed_precision: 'no'", {"precision": "fp32"}),
+        ("fp16: false\nbf16: true", {"precision": "bf16"}),
+        ("bf16: yes\nfp16: no", {"precision": "bf16"}),
+        ("fp16: false", {"precision": "fp32"}),
+        ("max_samples: 500k\nstreaming: off", {"max_samples": 500_000, "streaming": False}),
+        ("max_samples: ~", {"max_samples": None}),
+        ("max_samples:", {"max_samples": None}),
+        ("lr: 3e-5\nlearning-rate: 3.0e-5", {"learning_rate": 3e-5}),
+        ("max_steps: 1_000", {"max_steps": 1000}),
+        ("save_dir: 007", {"save_dir": "007"}),
+        ("", {}),
+        ("# only a comment", {}),
+    ],
+)
+def test_values_mean_what_their_writer_meant(tmp_path: Path, text: str, values: dict[str, object]) -> None:
+    read = read_flat_yaml(old(tmp_path, text), SampledConfig)
+    assert read.values == values
+    assert read.remarks == ()
+
+
+def test_lists_are_for_fields_that_take_several_texts(tmp_path: Path) -> None:
+    read = read_flat_yaml(old(tmp_path, "target_cols: [a, 'b c']\ntext_col: 12"), TextClassificationConfig)
+    assert read.values == {"target_cols": ("a", "b c"), "text_col": "12"}
+    read = read_flat_yaml(old(tmp_path, "epochs: [1, 2]"), TextClassificationConfig)
+    assert read.values == {}
+    assert "nested" in read.unknown["epochs"]
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("lr: fast", "old.yaml:1: lr='fast'"),
+        ("epochs: 3\nbatch_size: 0", "old.yaml:2: batch_size=0: must be >= 1"),
+        ("lr: 1\nlearning_rate: 2", "old.yaml:2: learning_rate and lr both mean learning_rate and differ"),
+        ("fp16: true\nbf16: true", "both mean precision"),
+        ("epochs: 1\nepochs: 2", "old.yaml:2: 'epochs' is given twice"),
+        ("- a\n- b", "no list of"),
+        ("just words", "no list of"),
+        ("a: [1", "old.yaml:1: not YAML"),
+        ("a: 1\n b: 2", "old.yaml:2: not YAML"),
+        ("{[1]: 2}", "a key has to be a name"),
+        ("a: *nobody", "not YAML"),
+        ("a: 1\n---\nb: 2", "not YAML"),
+        ("a: \0", "not YAML"),
+        (b"name: M\xfcller", "byte 7 is not UTF-8"),
+        ("[" * 5000, "old.yaml"),
+        ("a: " + "x" * LARGEST_BYTES, "larger than"),
+    ],
+)
+def test_a_file_that_cannot_be_understood_is_refused_with_its_line(
+    tmp_path: Path, text: str | bytes, said: str
+) -> None:
+    with pytest.raises(ConfigError) as refused:
+        read_flat_yaml(old(tmp_path, text), MLMPretrainingConfig)
+    assert said in str(refused.value)
+    assert len(str(refused.value)) < 1000
+
+
+def test_tags_and_aliases_are_never_carried_out(tmp_path: Path) -> None:
+    bomb = "a: &a [x, x, x, x]\n" + "".join(f"b{n}: &b{n} [*{'a' if n == 0 else f'b{n - 1}'}, *a]\n" for n in range(30))
+    path = old(tmp_path, "evil: !!python/object/apply:os.system ['touch pwned']\n" + bomb)
+    read = read_flat_yaml(path, MLMPretrainingConfig)
+    assert read.values == {}
+    assert len(read.unknown) == 32
+    assert sum(map(len, read.remarks)) < 5000
+
+
+@given(st.text(max_size=200))
+def test_no_text_makes_anything_but_values_or_a_refusal(tmp_path_factory: pytest.TempPathFactory, text: str) -> None:
+    path = tmp_path_factory.getbasetemp() / "any.yaml"
+    path.write_bytes(text.encode("utf-8", "surrogatepass"))
+    try:
+        read = read_flat_yaml(path, MLMPretrainingConfig)
+    except ConfigError:
+        return
+    assert all(line.startswith("#") and len(line.splitlines()) == 1 for line in read.remarks)
+
+
+def test_new_writes_what_an_old_yaml_says_and_names_the_rest(
+    project: Project, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = old(tmp_path, OLD)
+    words = ["new", "mlm_pretraining", "dark", "--preset", "cpu_demo", "--from-yaml", str(path)]
+    assert main([*words, "--set", "lr=2e-4", "--set", "hidden_size=128"]) == 0
+    said = capsys.readouterr()
+    script = read_script(project.scripts / "dark.py")
+    assert isinstance(script.config, MLMPretrainingConfig)
+    assert script.launch.nproc_per_node == 2, "of the preset"
+    assert (script.config.sequence_length, script.config.num_layers) == (64, 4), "of the preset, of the file"
+    assert (script.config.learning_rate, script.config.hidden_size) == (2e-4, 128), "--set counts most"
+    assert "n_transit: MLMPretrainingConfig has no such field" in said.err
+    assert (
+        (project.scripts / "dark.py")
+        .read_text()
+        .endswith('#   env:\n#     size: [9, 9]\n#     name: "dark\n#   room"\n')
+    )
+    assert main([*words, "--set", "lr=2e-4", "--set", "hidden_size=128"]) == 0, "the same again changes nothing"
+    assert main(words) == 2, "other values are not written over these"
+
+
+def test_a_near_miss_is_told_the_nearest_field(tmp_path: Path) -> None:
+    read = read_flat_yaml(old(tmp_path, "learning_rat: 1\nzzz: 2"), MLMPretrainingConfig)
+    assert "did you mean learning_rate?" in read.unknown["learning_rat"]
+    assert "did you mean" not in read.unknown["zzz"]
+
+
+# --- shell scripts ----------------------------------------------------------------------------------
+
+
+def test_sh_writes_an_executable_script_that_passes_its_arguments_on(project: Project, tmp_path: Path) -> None:
+    """torchrun is a stand-in here, found on PATH; the real one is used below."""
+    assert main(["new", "mlm_pretraining", "fresh", "--preset", "cpu_demo", "--sh"]) == 0
+    path = project.scripts / "fresh.sh"
+    assert stat.S_IMODE(path.stat().st_mode) == 0o755
+    assert subprocess.run(["bash", "-n", path], check=False).returncode == 0
+    (tmp_path / "bin").mkdir()
+    stand_in = tmp_path / "bin" / "torchrun"
+    stand_in.write_text('#!/bin/sh\necho "$PWD|$CUDA_VISIBLE_DEVICES|$*|$3"\n')
+    stand_in.chmod(0o755)
+    environment = {"PATH": f"{stand_in.parent}:/usr/bin:/bin", "CUDA_VISIBLE_DEVICES": "7", "CDPATH": "/usr:/"}
+    done = subprocess.run([path, "--lr", "a b"], cwd="/", env=environment, capture_output=True, text=True, check=True)
+    assert (
+        done.stdout == f"{project.root}||--standalone --nproc-per-node=2 scripts/fresh.py --lr a b|scripts/fresh.py\n"
+    )
+
+
+def test_a_shell_script_names_the_gpus_and_threads_it_was_made_for() -> None:
+    text = shell_text("fresh", Launch(nproc_per_node=2, gpus=(1, 3), omp_num_threads=4))
+    assert "\nexport CUDA_VISIBLE_DEVICES=1,3\nexport OMP_NUM_THREADS=4\nexec torchrun --standalone " in text
+    assert "export" not in shell_text("fresh", Launch())
+
+
+def test_a_shell_script_that_was_changed_is_only_replaced_by_force(
+    project: Project, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = ["new", "mlm_pretraining", "fresh", "--sh"]
+    assert main(words) == 0
+    assert main(words) == 0, "the same again"
+    path = project.scripts / "fresh.sh"
+    path.write_text(path.read_text() + "# mine\n")
+    (project.scripts / "fresh.py").unlink()
+    capsys.readouterr()
+    assert main(words) == 2
+    assert "fresh.sh: is there already" in capsys.readouterr().err
+    assert not (project.scripts / "fresh.py").exists(), "nothing is written by halves"
+    assert main([*words, "--force"]) == 0
+    assert "# mine" not in path.read_text()
+
+
+def test_a_link_is_replaced_and_its_target_left_alone(project: Project, tmp_path: Path) -> None:
+    (tmp_path / "theirs").write_text("theirs")
+    (project.scripts / "fresh.sh").symlink_to(tmp_path / "theirs")
+    with pytest.raises(HandEditedError):
+        write_shell_script(project, "fresh", Launch())
+    write_shell_script(project, "fresh", Launch(), overwrite=True)
+    assert (tmp_path / "theirs").read_text() == "theirs"
+    assert not (project.scripts / "fresh.sh").is_symlink()

@@ -1,0 +1,119 @@
+"""Text larger than memory: documents and counts that wait on disk give what they would give in memory."""
+
+import io
+import subprocess
+import sys
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from nbtools.training import spool
+from nbtools.training.spool import Spool, WordCounts, save_pieces
+
+DOCUMENTS = ["one", "", "two lines\nof text", "ß \U0001d518 \ud800", "last"]
+
+
+def test_documents_come_back_as_they_were_and_as_often_as_asked(tmp_path: Path) -> None:
+    with Spool(iter(DOCUMENTS), tmp_path) as spooled:
+        assert spooled.lengths_N.tolist() == [len(document) for document in DOCUMENTS]
+        everything = np.ones(len(DOCUMENTS), dtype=bool)
+        for _ in range(2):
+            assert list(spooled.texts(everything)) == DOCUMENTS
+        assert list(spooled.raw(everything)) == [text.encode("utf-8", "surrogatepass") for text in DOCUMENTS]
+        assert list(spooled.texts(np.array([False, True, False, True, False]))) == [DOCUMENTS[1], DOCUMENTS[3]]
+        assert list(tmp_path.iterdir()) == [], "the file has no name, so that nothing can be left behind"
+
+
+def test_documents_that_cannot_be_read_leave_nothing_open(tmp_path: Path) -> None:
+    def broken() -> Iterator[str]:
+        yield "one"
+        raise OSError("torn off")
+
+    with pytest.raises(OSError, match="torn off"):
+        Spool(broken(), tmp_path)
+
+
+def expected(words: list[str], number: int) -> list[str]:
+    return [word for word, _ in sorted(Counter(words).items(), key=lambda item: (-item[1], item[0]))[:number]]
+
+
+@given(st.lists(st.lists(st.text(st.characters(codec=None, exclude_characters="\t\n"), min_size=1, max_size=3))))
+@pytest.mark.parametrize("number", [1, 3, 1000])
+def test_words_that_wait_on_disk_are_counted_like_those_in_memory(number: int, texts: list[list[str]]) -> None:
+    """Some words at once, at most three runs on disk: everything is spilled and merged again and again."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(spool, "_MOST_WORDS", 2)
+        patch.setattr(spool, "_MOST_RUNS", 3)
+        with WordCounts() as counts:
+            for words in texts:
+                counts.add(words)
+            found = counts.most_common(number)
+        assert found == expected([word for words in texts for word in words], number)
+
+
+def test_counting_in_memory_needs_no_disk(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delattr(spool.tempfile, "TemporaryFile")
+    with WordCounts() as counts:
+        counts.add(["b", "a", "b", "c"])
+        assert counts.most_common(2) == ["b", "a"]
+
+
+@pytest.mark.parametrize("lengths", [[], [0], [3], [5, 0, 100_000, 1]])
+@pytest.mark.parametrize("dtype", [np.int32, np.uint16])
+def test_an_array_saved_in_pieces_has_the_bytes_of_one_saved_whole(
+    tmp_path: Path, lengths: list[int], dtype: type[np.generic]
+) -> None:
+    pieces = [np.arange(length, dtype=np.int64) % 50_000 for length in lengths]
+    assert save_pieces(tmp_path / "pieces.npy", iter(pieces), dtype) == sum(lengths)
+    whole = io.BytesIO()
+    np.save(whole, np.concatenate([np.array([], dtype=dtype), *pieces]).astype(dtype))
+    assert (tmp_path / "pieces.npy").read_bytes() == whole.getvalue()
+
+
+MEASURED = """
+import sys
+from pathlib import Path
+
+from nbtools.training import mlm_pretraining  # what a rank has loaded by then
+from nbtools.training.masking import Masking, unigram_log_probabilities
+from nbtools.training.text import open_tokenized, tokenize
+
+def peak_mib():
+    lines = Path("/proc/self/status").read_text().splitlines()
+    return next(int(line.split()[1]) // 1024 for line in lines if line.startswith("VmHWM"))
+
+before = peak_mib()
+folder = tokenize(Path(sys.argv[2]), dataset=sys.argv[1], min_words=5, vocab_size=10_000)
+text = open_tokenized(folder, 128)
+masking = Masking.of(text, 0.15, seed=0)
+unigram_log_probabilities(text.train_NT, masking.maskable_ids, masking.vocab_size)
+print(before, peak_mib(), len(text.train_NT) + len(text.eval_NT))
+"""
+
+
+def write_text(path: Path, num_bytes: int) -> None:
+    """Words as unevenly frequent as those of a language, with a long tail: millions of different ones."""
+    rng = np.random.default_rng(0)
+    with path.open("w") as file:
+        while file.tell() < num_bytes:
+            words = (f"w{number:x}" for number in (rng.zipf(1.2, 100_000) % 5_000_000).tolist())
+            file.write(" ".join(word + ".\n\n" if at % 97 == 0 else word for at, word in enumerate(words)))
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(900)
+def test_a_text_many_times_larger_is_tokenized_in_little_more_memory_than_importing_takes(tmp_path: Path) -> None:
+    """300 MB here; 1 GB needs no more, as documents, words and tokens pass through memory a piece at a time."""
+    file = tmp_path / "text.txt"
+    write_text(file, 300_000_000)
+    program = [sys.executable, "-c", MEASURED, str(file), str(tmp_path / "cache")]
+    answer = subprocess.run(program, capture_output=True, text=True, check=True, timeout=800)
+    before, peak, num_rows = map(int, answer.stdout.split())
+    assert num_rows > 300_000
+    assert peak - before < 100, f"{peak} MiB at most, {before} before the text was opened"
+    assert peak < 500 or before > 400, "the builds of torch for GPUs take more before anything is read"

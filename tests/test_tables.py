@@ -1,0 +1,231 @@
+"""CSV files: every mistake is told with file, line and column; no text on two sides; memory stays small."""
+
+import csv
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from nbtools import tables
+from nbtools.codes import generic_code, hisco_code
+from nbtools.errors import DataError
+from nbtools.recipes import TextClassificationConfig
+from nbtools.samples import read_samples
+from nbtools.tables import Columns, Table, clean, read, split
+
+HISCO = Columns("occ1", None, None)
+
+
+def written(folder: Path, text: str | bytes, name: str = "data.csv") -> Path:
+    path = folder / name
+    path.write_bytes(text if isinstance(text, bytes) else text.encode())
+    return path
+
+
+def rows_of(table: Table) -> list[tuple[str, str, list[str]]]:
+    codes = {number: code for code, number in table.numbers.items()}
+    return [
+        (table.text(row), table.lang(row), [codes[number] for number in table.codes(row)]) for row in range(len(table))
+    ]
+
+
+def test_a_file_as_occcanine_wrote_it_is_read(tmp_path: Path) -> None:
+    path = written(
+        tmp_path,
+        'occ1,lang,code1,code2,code3\n"Smith, and  Farmer",EN,83110,61110.0,\n'
+        "fisker,da,64100,,\nskipper,da,4217,?,NA\n\n",
+    )
+    assert rows_of(read([path], HISCO, hisco_code, 5)) == [
+        ("smith, and farmer", "en", ["83110", "61110"]),
+        ("fisker", "da", ["64100"]),
+        ("skipper", "da", ["04217"]),
+    ]
+
+
+@pytest.mark.parametrize("encoding", ["utf-8", "utf-8-sig"])
+@pytest.mark.parametrize(("delimiter", "end"), [(",", "\n"), (";", "\r\n"), ("\t", "\n")])
+def test_delimiters_line_ends_and_byte_order_marks_of_spreadsheets_are_understood(
+    tmp_path: Path, encoding: str, delimiter: str, end: str
+) -> None:
+    lines = [["beruf", "code"], ["müller", "a&b"], ["bäcker", "b"]]
+    text = end.join(delimiter.join(line) for line in lines)
+    path = written(tmp_path, text.encode(encoding))
+    table = read([path], Columns("beruf", None, None), generic_code, 2)
+    assert rows_of(table) == [("müller", "unk", ["a", "b"]), ("bäcker", "unk", ["b"])]
+
+
+def test_several_files_make_one_table_and_chosen_columns_are_read(tmp_path: Path) -> None:
+    paths = [
+        written(tmp_path, "y,text,x,l\n7,one,8,en\n", "a.csv"),
+        written(tmp_path, "l,x,y,text\nde,9,,two\n", "b.csv"),
+    ]
+    table = read(paths, Columns("text", "l", ("x", "y")), generic_code, 2)
+    assert rows_of(table) == [("one", "en", ["8", "7"]), ("two", "de", ["9"])]
+
+
+BAD: dict[str, tuple[str | bytes, str]] = {
+    "missing text column": (
+        "occ,code1\na,61110\n",
+        r"line 1, column 'occ1': is missing; the file has 'occ', 'code1'.*text_col",
+    ),
+    "missing code column": ("occ1,lang\na,en\n", r"line 1, column 'code1': is missing.*target_cols"),
+    "a column twice": ("occ1,code1,code1\na,61110,61110\n", r"line 1, column 'code1': appears 2 times"),
+    "no header": ("", r"line 1: is empty"),
+    "no rows": ("occ1,code1\n", r"no row below the column names"),
+    "empty label": ("occ1,code1\na,61110\nb,\n", r"line 3, column 'code1': no code, but ''"),
+    "label that says missing": ("occ1,code1\nb,?\n", r"line 2, column 'code1': no code, but '\?'"),
+    "empty text": ('occ1,code1\n"  ",61110\n', r"line 2, column 'occ1': no text"),
+    "unknown code": ("occ1,code1,code2\na,61110,\nb,61110,x1\n", r"line 3, column 'code2': 'x1' is no HISCO code"),
+    "too many codes": ("occ1,codes\na,61110&83110&64100\n", r"line 2, column 'codes': 3 codes; a row may have 2"),
+    "short row": ("occ1,lang,code1\na,en\n", r"line 2, column 'code1': is missing in this row: it has 2 cells"),
+    "long row": ("occ1,code1\na,61110\nb, and c,61110\n", r"line 3, column 3: '61110' is beyond the last one, 'code1'"),
+    "latin-1": (
+        "occ1,lang,code1\nm\xfcller,de,77120\n".encode("latin-1"),
+        r"line 2, column 'occ1': byte 17 \(0xfc\) is not UTF-8.*iconv",
+    ),
+    "latin-1 in the header": ("occ1,spr\xe5k,code1\n".encode("latin-1"), r"line 1, column .*: byte 8 \(0xe5\)"),
+    "utf-16": ("occ1,code1\na,61110\n".encode("utf-16"), r"line 1, column .*: byte 0 \(0xff\) is not UTF-8"),
+    "open quotation mark": ('occ1,code1\n"a,61110\nb,61110\n', r"line 3: unexpected end of data; check the quotation"),
+    "NUL": ("occ1,code1\na\0b,x\n", r"line 2"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", BAD)
+def test_a_mistake_is_told_with_file_line_and_column(tmp_path: Path, name: str) -> None:
+    content, said = BAD[name]
+    path = written(tmp_path, content)
+    with pytest.raises(DataError, match=said) as caught:
+        read([path], HISCO, hisco_code, 2)
+    assert str(path) in str(caught.value)
+
+
+def test_the_byte_that_is_not_utf_8_is_found_far_behind_the_decoder_s_buffer(tmp_path: Path) -> None:
+    lines = b"occ1,lang,code1\n" + b"smed,da,83110\n" * 5000
+    path = written(tmp_path, lines + b"smed,da\xe6,83110\n" + b"smed,da,83110\n" * 5000)
+    with pytest.raises(DataError, match=rf"line 5002, column 'lang': byte {len(lines) + 7} \(0xe6\)"):
+        read([path], HISCO, hisco_code, 2)
+
+
+@pytest.mark.parametrize(("path", "said"), [("no.csv", "No such file"), (".", "Is a directory")])
+def test_a_path_that_is_no_file_is_told(tmp_path: Path, path: str, said: str) -> None:
+    with pytest.raises(DataError, match=f"cannot be read: {said}"):
+        read([tmp_path / path], HISCO, hisco_code, 2)
+
+
+def test_a_code_that_no_training_row_has_is_told_with_its_place(tmp_path: Path) -> None:
+    written(tmp_path, "occ1,code1\na,61110\nb,83110\n", "train.csv")
+    written(tmp_path, "occ1,code1\nc,61110\nd,64100\n", "val.csv")
+    config = TextClassificationConfig(train_data=("train.csv",), val_data="val.csv")
+    with pytest.raises(DataError, match=r"val\.csv, line 3, column 'code1': code '64100' is in none of the training"):
+        read_samples(config, tmp_path)
+
+
+def test_numbers_are_looked_up_in_a_key(tmp_path: Path) -> None:
+    written(tmp_path, "en_hisco_text,hisco,code\nempty, ,NA\nNo title,-1,2\nMaster,4217,151\n", "key.csv")
+    written(tmp_path, "occ1,code1,code2\na,2,\nb,151.0,2.0\n", "data.csv")
+    config = TextClassificationConfig(train_data=("data.csv",), val_data="data.csv", key="key.csv")
+    samples = read_samples(config, tmp_path)
+    assert samples.system.codes == ("-1", "04217")
+    assert [list(samples.train.codes(row)) for row in range(2)] == [[0], [1, 0]]
+    written(tmp_path, "occ1,code1\na,2\nb,9\n", "data.csv")
+    with pytest.raises(DataError, match=r"line 3, column 'code1': '9' is not in the key, which has 2 numbers"):
+        read_samples(config, tmp_path)
+    written(tmp_path, "number,hisco\n1,2\n", "key.csv")
+    with pytest.raises(DataError, match=r"key\.csv, line 1, column 'code': is missing"):
+        read_samples(config, tmp_path)
+
+
+TEXT = st.text(st.characters(codec="utf-8", exclude_characters="\0"), max_size=20).filter(clean)
+ROW = st.tuples(TEXT, st.sampled_from(["en", "da", ""]), st.lists(st.sampled_from("abcd"), min_size=1, max_size=3))
+
+
+@settings(max_examples=50, deadline=None)
+@given(rows=st.lists(ROW, min_size=1, max_size=8))
+def test_whatever_a_csv_writer_writes_is_read(
+    rows: list[tuple[str, str, list[str]]], tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    path = tmp_path_factory.mktemp("csv") / "data.csv"
+    with path.open("w", encoding="utf-8", newline="") as file:
+        writer = csv.writer(file)
+        writer.writerow(["occ1", "lang", "codes"])
+        writer.writerows([text, lang, "&".join(codes)] for text, lang, codes in rows)
+    table = read([path], HISCO, generic_code, 4)
+    expected = [(clean(text), lang or "unk", list(dict.fromkeys(codes))) for text, lang, codes in rows]
+    assert rows_of(table) == expected
+    assert table.lengths().tolist() == [len(text) for text, _, _ in expected]
+    assert table.lang_lengths().tolist() == [len(lang) for _, lang, _ in expected]
+
+
+def a_table(rows: list[tuple[str, list[int]]]) -> Table:
+    table = Table()
+    for text, numbers in rows:
+        table.append(text, "en", numbers)
+        for number in numbers:
+            table.numbers.setdefault(str(number), number)
+    return table
+
+
+@settings(deadline=None)
+@given(
+    rows=st.lists(
+        st.tuples(st.sampled_from([f"text {number}" for number in range(30)]), st.sets(st.integers(0, 5), min_size=1)),
+        min_size=1,
+        max_size=60,
+    ),
+    share=st.floats(0.05, 0.6),
+)
+def test_no_text_is_on_both_sides_and_every_held_out_code_is_trained_on(
+    rows: list[tuple[str, set[int]]], share: float
+) -> None:
+    numbers = {number: place for place, number in enumerate(dict.fromkeys(n for _, each in rows for n in sorted(each)))}
+    table = a_table([(text, [numbers[number] for number in sorted(each)]) for text, each in rows])
+    train, held_out = split(table, share)
+    assert sorted([*train.tolist(), *held_out.tolist()]) == list(range(len(rows)))
+    assert not {table.text(row) for row in train.tolist()} & {table.text(row) for row in held_out.tolist()}
+    seen = {number for row in train.tolist() for number in table.codes(row)}
+    assert {number for row in held_out.tolist() for number in table.codes(row)} <= seen
+
+
+def test_which_side_a_text_is_on_depends_on_that_text_alone() -> None:
+    rows = [(f"text {number}", [0]) for number in range(2000)]
+    first = a_table(rows)
+    held_out = {first.text(row) for row in split(first, 0.1)[1].tolist()}
+    assert 150 < len(held_out) < 250
+    second = a_table([*rows[1000:][::-1], ("another", [0])])
+    again = {second.text(row) for row in split(second, 0.1)[1].tolist()}
+    assert again - {"another"} == {text for text, _ in rows[1000:] if text in held_out}
+
+
+MILLION = """
+import resource, sys
+from pathlib import Path
+from nbtools.recipes import TextClassificationConfig
+from nbtools.samples import read_samples
+
+samples = read_samples(TextClassificationConfig(dataset="large.csv"), Path(sys.argv[1]))
+samples.train.lengths()
+print(len(samples.train), resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024)
+"""
+
+
+@pytest.mark.slow
+def test_a_million_rows_are_read_and_divided_in_less_than_500_mb(tmp_path: Path) -> None:
+    with (tmp_path / "large.csv").open("w") as file:
+        file.write("occ1,lang,code1,code2\n")
+        for number in range(1_000_000):
+            code = 10_000 + number % 1900
+            second = 10_000 + number % 37 if number % 7 == 0 else ""
+            file.write(f"labourer number {number} of the parish,en,{code},{second}\n")
+    done = subprocess.run(
+        [sys.executable, "-c", MILLION, str(tmp_path)], capture_output=True, text=True, timeout=280, check=True
+    )
+    num_rows, peak_mb = done.stdout.split()
+    assert int(num_rows) == 1_000_000
+    assert float(peak_mb) < 500
+
+
+def test_a_table_is_divided_by_share(tmp_path: Path) -> None:
+    assert tables.split(a_table([("only", [0])]), 0.5)[0].tolist() == [0]

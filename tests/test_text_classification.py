@@ -1,0 +1,572 @@
+"""Text classification: the same gradients however the batch is divided, bit-exact resume, real learning."""
+
+import csv
+import json
+import random
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from nbtools import exhibits, occupations, recipes
+from nbtools.checkpoints import Checkpoint, checkpoints_in
+from nbtools.errors import CheckpointError, ConfigError
+from nbtools.metrics import History
+from nbtools.project import Project
+from nbtools.recipes import MLMPretrainingConfig, TextClassificationConfig
+from nbtools.run import Run
+from nbtools.rundir import RunDir, read_json, run_folders
+from nbtools.samples import read_samples
+from nbtools.training import checkpoint, mlm_pretraining
+from nbtools.training.flags import Flags, parse
+from nbtools.training.mixer import open_mixer
+from nbtools.training.predictor import Predictor
+from nbtools.training.step import Optimizer
+from nbtools.training.text_classification import train
+from nbtools.training.worker import run
+
+TINY: dict[str, Any] = {
+    "dataset": "data.csv",
+    "validation_share": 0.2,
+    "batch_size": 8,
+    "max_steps": 6,
+    "epochs": 5,
+    "learning_rate": 1e-2,
+    "num_layers": 1,
+    "num_heads": 2,
+    "hidden_size": 16,
+    "num_hash_buckets": 128,
+    "num_decoder_layers": 1,
+    "num_decoder_heads": 2,
+    "max_codes": 2,
+    "log_every": 1,
+    "eval_every": 3,
+    "checkpoint_every": 3,
+    "keep_last": 20,
+}
+FEW = {"61110", "04217", "83110", "80110", "99910", "-3"}
+ROWS = [row for row in occupations.rows(1, 2000) if set(row.codes) <= FEW][:160]
+CLOCKED = ("time", "train/samples_per_s")
+
+
+def tiny(**changes: Any) -> TextClassificationConfig:
+    return TextClassificationConfig(**{**TINY, **changes})
+
+
+def write_csv(path: Path, rows: list[tuple[str, str, tuple[str, ...]]]) -> Path:
+    with path.open("w", encoding="utf-8", newline="") as file:
+        writer = csv.writer(file)
+        writer.writerow(["occ1", "lang", "code1", "code2"])
+        writer.writerows([text, lang, *(*codes, "")[:2]] for text, lang, codes in rows)
+    return path
+
+
+@pytest.fixture
+def tables(project: Project, monkeypatch: pytest.MonkeyPatch) -> Project:
+    """A project with a CSV file of 160 occupations, on the CPU."""
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
+    monkeypatch.setenv("OMP_NUM_THREADS", "1")
+    write_csv(project.root / "data.csv", [(row.text, row.lang, row.codes) for row in ROWS])
+    return project
+
+
+@pytest.fixture
+def trained(tables: Project, monkeypatch: pytest.MonkeyPatch) -> Callable[..., RunDir]:
+    """Train in this process, in a run directory as the launcher makes it."""
+    torch.set_num_threads(1)
+
+    def start(config: TextClassificationConfig, resume_from: Path | None = None) -> RunDir:
+        files = RunDir.create(tables.runs, "texts")
+        monkeypatch.setenv("NBTOOLS_RUN_DIR", str(files.path))
+        run(train, Flags(config, resume_from=resume_from))
+        return files
+
+    return start
+
+
+def rows(files: RunDir) -> list[dict[str, Any]]:
+    """Metric rows without what differs between two equal runs."""
+    parsed = [json.loads(line) for line in files.metrics.read_text().splitlines()]
+    return [{key: value for key, value in row.items() if key not in CLOCKED} for row in parsed]
+
+
+def assert_same(first: Any, second: Any, where: str) -> None:
+    """Nested values and tensors are equal to the bit."""
+    if isinstance(first, dict):
+        assert first.keys() == second.keys(), where
+        for key, value in first.items():
+            assert_same(value, second[key], f"{where}/{key}")
+    elif isinstance(first, torch.Tensor):
+        assert torch.equal(first, second), where
+    elif isinstance(first, list):
+        assert len(first) == len(second), where
+        for number, (one, other) in enumerate(zip(first, second, strict=True)):
+            assert_same(one, other, f"{where}/{number}")
+    else:
+        assert first == second, where
+
+
+def assert_same_checkpoints(first: Path, second: Path) -> None:
+    files = [Checkpoint.read(path).manifest["files"] for path in (first, second)]
+    assert files[0].keys() == files[1].keys()
+    for name in files[0]:
+        if name.endswith(".pt"):
+            assert_same(*(checkpoint.load_state(path, name) for path in (first, second)), name)
+        else:
+            assert files[0][name] == files[1][name], name
+
+
+# --- in one process -------------------------------------------------------------------------------
+
+
+def test_a_run_leaves_scores_mistakes_and_what_the_form_had_shown(
+    trained: Callable[..., RunDir], tables: Project, capfd: pytest.CaptureFixture[str]
+) -> None:
+    config = tiny(max_steps=None, epochs=1)
+    expected = recipes.RECIPES["text_classification"]
+    files = trained(config)
+    derived = (read_json(files.config) or {})["derived"]
+    counted = expected.count_samples(config, tables.root, None)
+    assert counted == (derived["num_train_samples"], derived["num_eval_samples"])
+    assert sum(counted) == 160
+    assert derived["num_parameters"] == expected.num_parameters(config, derived["vocab_size"])
+    seen = rows(files)
+    assert seen[-1]["step"] == derived["total_steps"] == counted[0] // 8
+    assert {"train/loss", "train/seq2seq_loss", "train/flat_loss", "train/padding", "train/grad_norm"} <= seen[0].keys()
+    scores = {"loss", "accuracy", "precision", "recall", "f1", "exact", "flat_accuracy", "majority_accuracy"}
+    scores |= {f"accuracy_{digits}_digits" for digits in range(1, 5)}
+    assert {f"eval/{name}" for name in scores} <= seen[2].keys()
+    assert all(0 <= seen[2][f"eval/{name}"] <= 1 for name in scores - {"loss"})
+    assert seen[2]["eval/accuracy"] <= seen[2]["eval/accuracy_4_digits"] <= seen[2]["eval/accuracy_1_digits"]
+    last = seen[-1]
+    assert last["eval/loss"] == pytest.approx(
+        0.5 * last["eval/seq2seq_loss"] + 0.5 * derived["vocab_size"] * last["eval/flat_loss"]
+    )
+    shown = exhibits.read(files.exhibits, "mistakes")
+    assert [exhibit.step for exhibit in shown] == [row["step"] for row in seen if "eval/loss" in row]
+    assert shown[0].columns == ("text", "true", "predicted", "confidence")
+    assert 0 < len(shown[0].rows) <= 20
+    confidences = [float(cells[3]) for cells in shown[0].rows]
+    assert confidences == sorted(confidences, reverse=True)
+    assert all(true != predicted for _, true, predicted, _ in shown[0].rows)
+    assert "data.csv" in capfd.readouterr().out
+
+
+def test_the_scores_are_those_that_anybody_measures_with_the_checkpoint(
+    trained: Callable[..., RunDir], tables: Project
+) -> None:
+    files = trained(tiny(max_steps=40, epochs=40, eval_every=40, checkpoint_every=40))
+    last = checkpoints_in(files.checkpoints)[-1]
+    samples = read_samples(tiny(), tables.root)
+    texts, langs, truths = [], [], []
+    for row in samples.evaluation_rows.tolist():
+        texts.append(samples.evaluation.text(row))
+        langs.append(samples.evaluation.lang(row))
+        truths.append({samples.system.codes[number] for number in samples.evaluation.codes(row)})
+    predictor = Predictor.open(files.path)
+    found = predictor.predict(texts, langs, batch_size=7)
+    exact = sum(set(codes) == truth for (codes, _), truth in zip(found, truths, strict=True)) / len(texts)
+    accuracy = sum(
+        len(set(codes) & truth) / max(len(codes), len(truth)) for (codes, _), truth in zip(found, truths, strict=True)
+    ) / len(texts)
+    assert last.metrics["eval/exact"] == pytest.approx(exact)
+    assert last.metrics["eval/accuracy"] == pytest.approx(accuracy)
+    assert 0 < accuracy < 1
+    for text, lang, (codes, probability) in zip(texts, langs, found, strict=True):
+        assert predictor.predict([text], lang) == [(codes, pytest.approx(probability, rel=1e-4))]
+
+
+def test_a_file_of_its_own_for_evaluation_and_generic_codes(trained: Callable[..., RunDir], tables: Project) -> None:
+    colours = [("rot", "r"), ("grün", "g"), ("blau", "b"), ("rot und blau", "r&b"), ("grün und rot", "g")]
+    for name, start in (("a.csv", 0), ("b.csv", 30), ("v.csv", 60)):
+        lines = [
+            f"{colours[n % 5][0]} {n},{colours[n % 5][1]},{'extra' if n % 5 == 2 else '?'}"
+            for n in range(start, start + 30)
+        ]
+        (tables.root / name).write_text("\n".join(["text,colour,more", *lines]))
+    config = tiny(
+        dataset=None, train_data=("a.csv", "b.csv"), val_data="v.csv", text_col="text", target_cols=("colour", "more")
+    )
+    files = trained(config)
+    derived = (read_json(files.config) or {})["derived"]
+    assert (derived["num_train_samples"], derived["num_eval_samples"], derived["vocab_size"]) == (60, 30, 4)
+    codes, _ = Predictor.open(files.path).predict(["rot"])[0]
+    assert set(codes) <= {"r", "g", "b", "extra"}
+    assert "eval/accuracy_1_digits" not in rows(files)[-1]
+
+
+# 16 steps of 8 samples per epoch: checkpoints in the middle of an epoch and at its end.
+@pytest.mark.parametrize(("checkpoint_step", "num_workers"), [(5, 0), (8, 0), (5, 1)])
+def test_a_resumed_run_ends_with_the_same_bits(
+    trained: Callable[..., RunDir], checkpoint_step: int, num_workers: int
+) -> None:
+    config = tiny(
+        batch_size=4,
+        gradient_accumulation_steps=2,
+        dropout=0.2,
+        max_steps=20,
+        log_every=5,
+        eval_every=10,
+        checkpoint_every=1,
+        num_workers=num_workers,
+    )
+    straight = trained(config)
+    resumed = trained(config, straight.checkpoint(checkpoint_step))
+    assert_same_checkpoints(straight.checkpoint(20), resumed.checkpoint(20))
+    assert rows(resumed) == [row for row in rows(straight) if row["step"] > checkpoint_step]
+
+
+def test_accumulated_passes_give_the_gradients_of_one_large_batch(
+    trained: Callable[..., RunDir], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    gradients: list[list[torch.Tensor]] = []
+    real = Optimizer.step
+
+    def spy(optimizer: Optimizer, step: int) -> None:
+        gradients.append([weight.grad.clone() for weight in optimizer.weights if weight.grad is not None])
+        real(optimizer, step)
+
+    monkeypatch.setattr(Optimizer, "step", spy)
+    losses = []
+    for batch_size, accumulation in ((16, 1), (4, 4)):
+        files = trained(tiny(batch_size=batch_size, gradient_accumulation_steps=accumulation, max_steps=1))
+        losses.append(rows(files)[0]["train/loss"])
+    assert losses[0] == pytest.approx(losses[1], rel=1e-5)
+    assert len(gradients[0]) == len(gradients[1]) > 10
+    for whole, accumulated in zip(*gradients, strict=True):
+        assert torch.allclose(whole, accumulated, atol=1e-5, rtol=1e-3)
+
+
+def test_bf16_gradient_checkpointing_and_fp32_learn_alike(trained: Callable[..., RunDir]) -> None:
+    variants: tuple[dict[str, Any], ...] = ({}, {"precision": "bf16"}, {"gradient_checkpointing": True})
+    losses = [rows(trained(tiny(**changes)))[-1]["train/loss"] for changes in variants]
+    assert losses[1:] == pytest.approx([losses[0]] * 2, rel=0.05)
+    assert losses[0] != losses[1]
+
+
+@pytest.mark.parametrize("weight", [0.0, 1.0])
+def test_one_head_alone_trains_too(trained: Callable[..., RunDir], weight: float) -> None:
+    seen = rows(trained(tiny(seq2seq_weight=weight, max_steps=40)))
+    key = "eval/seq2seq_loss" if weight else "eval/flat_loss"
+    first, *_, last = (row[key] for row in seen if key in row)
+    assert last < first
+
+
+def test_a_checkpoint_of_other_codes_or_another_shape_is_not_resumed(
+    trained: Callable[..., RunDir], tables: Project
+) -> None:
+    path = trained(tiny()).checkpoint(3)
+    with pytest.raises(SystemExit, match="of another model"):
+        trained(tiny(hidden_size=32), path)
+    with pytest.raises(SystemExit, match="max_codes is 2, not 3"):
+        trained(tiny(max_codes=3), path)
+    more = [(row.text, row.lang, row.codes) for row in ROWS]
+    write_csv(tables.root / "data.csv", [*more, ("astronaut", "en", ("04120",))])
+    with pytest.raises(SystemExit, match=r"CheckpointError: .*differ in 04120"):
+        trained(tiny(), path)
+
+
+def test_a_checkpoint_of_another_recipe_is_not_resumed(
+    trained: Callable[..., RunDir], tables: Project, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tables.root / "words.txt").write_text("\n\n".join(f"word{n} follows word{n % 7}, again" for n in range(300)))
+    small = {"num_layers": 1, "num_heads": 2, "hidden_size": 16, "sequence_length": 16, "min_words": 1, "max_steps": 1}
+    other = RunDir.create(tables.runs, "words")
+    monkeypatch.setenv("NBTOOLS_RUN_DIR", str(other.path))
+    run(mlm_pretraining.train, Flags(MLMPretrainingConfig(dataset="words.txt", batch_size=4, **small)))
+    with pytest.raises(SystemExit, match="is a checkpoint of mlm_pretraining, not of text_classification"):
+        trained(tiny(), other.checkpoint(1))
+    with pytest.raises(CheckpointError, match="no text classifier"):
+        Predictor.open(other.path)
+
+
+def test_training_goes_on_from_a_file_of_weights(trained: Callable[..., RunDir], tables: Project) -> None:
+    first = trained(tiny(max_steps=20))
+    weights = open_mixer(first.checkpoint(20) / "model").state_dict()
+    old = {"model_state_dict": {f"module.{name}": weight for name, weight in weights.items()}, "epoch": 5}
+    torch.save(old, tables.root / "checkpoint_epoch_5.pt")
+    more = trained(tiny(max_steps=1, learning_rate=1e-9), tables.root / "checkpoint_epoch_5.pt")
+    assert rows(more)[-1]["eval/loss"] == pytest.approx(rows(first)[-1]["eval/loss"], rel=1e-4)
+
+
+@pytest.mark.parametrize(
+    ("content", "changes", "said"),
+    [
+        (None, {"dataset": "no.csv"}, r"DataError: .*no\.csv: cannot be read"),
+        ("text,code1\na,61110\n", {}, r"data\.csv, line 1, column 'occ1': is missing"),
+        ("occ1,code1\na,61110\nb\n", {}, r"data\.csv, line 3, column 'code1': is missing in this row"),
+        ("occ1,code1\na,smith\n", {}, r"data\.csv, line 2, column 'code1': 'smith' is no HISCO code"),
+        ("occ1,code1\na,61110\nb,61110\nc,83110\n", {}, "too few for one step|no full sample"),
+        (None, {"model_name": "nowhere/at-all"}, r"ConfigError: model_name='nowhere/at-all'"),
+        (None, {"batch_size": 1000}, "too few for one step"),
+    ],
+)
+def test_bad_data_ends_before_the_first_step(
+    trained: Callable[..., RunDir],
+    tables: Project,
+    content: str | None,
+    changes: dict[str, Any],
+    said: str,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+    if content is not None:
+        (tables.root / "data.csv").write_text(content)
+    with pytest.raises(SystemExit, match=said):
+        trained(tiny(**changes))
+    (folder,) = (folder for folder in tables.runs.iterdir() if not folder.name.startswith("."))
+    assert (read_json(RunDir(folder).finished) or {})["step"] == 0
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ({"train_data": ("a.csv",)}, "dataset and train_data"),
+        ({"dataset": None, "val_data": "v.csv"}, "needs train_data"),
+        ({"target_cols": ()}, "name at least one"),
+        ({"hidden_size": 20}, "hidden_size=20: must be a multiple of CANINE's 8"),
+        ({"num_decoder_heads": 3}, "num_decoder_heads=3: must be a multiple"),
+        ({"max_codes": 7}, "must be <= 6"),
+        ({"formatter": "isco"}, "formatter"),
+    ],
+)
+def test_values_that_make_no_sense_are_refused(changes: dict[str, Any], said: str) -> None:
+    with pytest.raises(ConfigError, match=said):
+        tiny(**changes)
+
+
+def test_the_old_programs_command_lines_still_work() -> None:
+    config = TextClassificationConfig()
+    finetune = "--dataset x.csv --target-cols a b --save-path out --batch-size 128 --distributed"
+    changed = parse(config, finetune.split())
+    assert (changed.config.dataset, changed.config.target_cols, changed.config.batch_size) == ("x.csv", ("a", "b"), 128)
+    assert changed.config.spelling == "generic"
+    assert changed.config.save_dir == "out"
+    assert any("distributed is ignored" in note for note in changed.notes)
+    mixer = "--train-data a.csv b.csv --val-data v.csv --save-dir out --batch-size 512 --formatter hisco"
+    changed = parse(config, mixer.split())
+    assert changed.config.files == ("a.csv", "b.csv")
+    assert (changed.config.val_data, changed.config.spelling, changed.config.save_dir) == ("v.csv", "hisco", "out")
+
+
+def test_the_presets_divide_the_original_s_batch_among_the_gpus() -> None:
+    recipe = recipes.RECIPES["text_classification"]
+    for name, total in (("mixer", 512), ("finetune", 128)):
+        for num_gpus in (1, 2, 4):
+            config, launch = recipe.preset(f"{name}_{num_gpus}gpu")
+            assert config.effective_batch(launch.nproc_per_node) == total
+    config, _ = recipe.preset("mixer_4gpu")
+    assert isinstance(config, TextClassificationConfig)
+    assert (config.learning_rate, config.epochs, config.seq2seq_weight) == (2e-5, 50, 0.5)
+    assert (config.model_name, config.num_decoder_layers, config.num_decoder_heads) == ("google/canine-s", 3, 8)
+
+
+# --- prediction -----------------------------------------------------------------------------------
+
+
+def test_a_predictor_opens_runs_checkpoints_and_models_and_refuses_the_rest(
+    trained: Callable[..., RunDir], tables: Project, tmp_path: Path
+) -> None:
+    files = trained(tiny())
+    expected = Predictor.open(files.path).predict(["smed"])
+    for path in (files.checkpoint(6), files.checkpoint(6) / "model", str(files.path)):
+        assert Predictor.open(path).predict(["smed"]) == expected
+    (codes, probability) = expected[0]
+    assert 1 <= len(codes) <= 2
+    assert 0 < probability <= 1
+    (tmp_path / "empty").mkdir()
+    for path, said in (("nowhere", "no such folder"), (tmp_path / "empty", "no text classifier")):
+        with pytest.raises(CheckpointError, match=said):
+            Predictor.open(path)
+    weights = files.checkpoint(6) / "model" / "model.safetensors"
+    content = bytearray(weights.read_bytes())
+    content[-9] ^= 1
+    weights.write_bytes(content)
+    with pytest.raises(CheckpointError, match=r"model\.safetensors"):
+        Predictor.open(files.path)
+
+
+@pytest.mark.parametrize(
+    ("texts", "lang", "said"),
+    [("smed", None, "is one text"), (["smed", " \n"], None, r"texts\[1\]"), (["a", "b"], ["da"], "1 languages for 2")],
+)
+def test_a_predictor_tells_what_it_cannot_read(
+    trained: Callable[..., RunDir], texts: Any, lang: Any, said: str
+) -> None:
+    predictor = Predictor.open(trained(tiny(max_steps=1)).path)
+    with pytest.raises(ConfigError, match=said):
+        predictor.predict(texts, lang)
+    assert predictor.predict([]) == []
+
+
+# --- real processes -------------------------------------------------------------------------------
+
+SCRIPT = """\
+from nbtools import Launch
+from nbtools.recipes import MLMPretrainingConfig, TextClassificationConfig
+from nbtools.training.text_classification import main
+
+launch = Launch(nproc_per_node=2)
+
+config = TextClassificationConfig(**{values!r})
+{more}
+if __name__ == "__main__":
+    main(config)
+"""
+
+SAVE_GRADIENTS = """
+import os
+
+import torch
+from nbtools.training.step import Optimizer
+
+real = Optimizer.step
+
+def step(optimizer, number):
+    gradients = {str(index): weight.grad for index, weight in enumerate(optimizer.weights)}
+    torch.save(gradients, f"gradients-{os.environ.get('RANK', '0')}.pt")
+    real(optimizer, number)
+
+Optimizer.step = step
+"""
+
+
+@pytest.fixture
+def start(tables: Project) -> Iterator[Callable[..., subprocess.Popen[bytes]]]:
+    """Start a script by hand, under torchrun or plain python, and leave nothing behind; output goes to files."""
+    started: list[subprocess.Popen[bytes]] = []
+
+    def begin(
+        config: TextClassificationConfig, *args: str | Path, nproc: int | None = 2, more: str = ""
+    ) -> subprocess.Popen[bytes]:
+        script = tables.scripts / "texts_tiny.py"
+        script.write_text(SCRIPT.format(values=config.model_dump(), more=more))
+        command = [sys.executable]
+        if nproc is not None:
+            command += ["-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={nproc}"]
+        with (tables.root / "output.txt").open("wb") as output:
+            process = subprocess.Popen(
+                [*command, str(script), *map(str, args)],
+                cwd=tables.root,
+                stdout=output,
+                stderr=subprocess.STDOUT,
+                start_new_session=True,
+            )
+        started.append(process)
+        return process
+
+    yield begin
+    for process in started:
+        if process.poll() is None:
+            process.kill()  # its ranks follow: they asked the kernel for it
+        process.wait()
+
+
+def completed(process: subprocess.Popen[bytes], project: Project, timeout_s: float = 280) -> Run:
+    """Wait for the end of a training and return its run."""
+    assert process.wait(timeout=timeout_s) == 0, (project.root / "output.txt").read_text()[-4000:]
+    return Run(run_folders(project.runs)[0])
+
+
+@pytest.mark.slow
+def test_two_ranks_give_the_gradients_and_scores_of_one_with_the_joined_batch(
+    start: Callable[..., subprocess.Popen[bytes]], tables: Project
+) -> None:
+    gradients, metrics, mistakes = [], [], []
+    for batch_size, accumulation, nproc in ((8, 1, None), (4, 1, 2), (2, 2, 2)):
+        config = tiny(batch_size=batch_size, gradient_accumulation_steps=accumulation, max_steps=1)
+        finished = completed(start(config, nproc=nproc, more=SAVE_GRADIENTS), tables)
+        saved = [torch.load(path) for path in sorted(tables.root.glob("gradients-*.pt"))]
+        for path in tables.root.glob("gradients-*.pt"):
+            path.unlink()
+        assert len(saved) == (nproc or 1)
+        for name, gradient in saved[0].items():
+            assert all(torch.equal(gradient, other[name]) for other in saved[1:]), name
+        gradients.append(saved[0])
+        metrics.append(finished.metrics)
+        mistakes.append(exhibits.read(finished.files.exhibits, "mistakes")[-1].title)
+    for other in gradients[1:]:
+        for name, gradient in gradients[0].items():
+            assert gradient.abs().max() > 0
+            assert torch.allclose(gradient, other[name], atol=1e-5, rtol=1e-3), name
+    for name in ("train/loss", "eval/loss", "eval/flat_loss", "eval/majority_accuracy", "train/padding"):
+        assert [each[name] for each in metrics[1:]] == pytest.approx([metrics[0][name]] * 2, rel=1e-4), name
+    assert mistakes[0].split(" in ")[1] == mistakes[1].split(" in ")[1]
+
+
+@pytest.mark.slow
+def test_a_resumed_run_on_two_ranks_ends_with_the_same_bits_and_on_one_with_the_same_samples(
+    start: Callable[..., subprocess.Popen[bytes]], tables: Project
+) -> None:
+    config = tiny(batch_size=4, dropout=0.2, max_steps=12, eval_every=12, checkpoint_every=5)
+    straight = completed(start(config), tables)
+    saved = straight.files.checkpoint(5)
+    resumed = completed(start(config, "--resume-from", saved, "--num-workers", "1"), tables)
+    assert_same_checkpoints(straight.files.checkpoint(12), resumed.files.checkpoint(12))
+    alone = completed(start(config.replace(batch_size=8), "--resume-from", saved, nproc=None), tables)
+    assert [row["train/padding"] for row in rows(alone.files)] == pytest.approx(
+        [row["train/padding"] for row in rows(resumed.files)]
+    )
+
+
+# --- learning -------------------------------------------------------------------------------------
+
+
+def demo(
+    project: Project, start: Callable[..., subprocess.Popen[bytes]], seed: int = 0, **changes: Any
+) -> tuple[Run, History]:
+    """The preset cpu_demo on two ranks."""
+    config, _ = recipes.RECIPES["text_classification"].preset("cpu_demo")
+    assert isinstance(config, TextClassificationConfig)
+    assert config.max_steps is not None
+    assert config.max_steps <= 400
+    finished = completed(start(config.replace(seed=seed, **changes)), project, timeout_s=850)
+    return finished, finished.own_history
+
+
+def assert_target(finished: Run, history: History) -> None:
+    """Strings that no training row has: the targets, and far more than the most frequent code would give."""
+    scores = {name: history.last(f"eval/{name}") or 0.0 for name in ("accuracy", "exact", "flat_accuracy")}
+    majority = history.last("eval/majority_accuracy") or 1.0
+    assert majority < 0.1
+    assert scores["accuracy"] >= 0.80, scores
+    assert scores["exact"] >= 0.70, scores
+    assert scores["flat_accuracy"] >= 0.50, scores
+    padding = history["train/padding"].values
+    assert max(padding[1:]) < 0.10
+    ((codes, probability),) = Predictor.open(finished.dir).predict(["blacksmith of york"], "en")
+    assert codes == ("83110",)
+    assert probability > 0.5
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(900)
+def test_the_cpu_demo_learns_to_code_strings_that_it_never_saw(
+    start: Callable[..., subprocess.Popen[bytes]], tables: Project
+) -> None:
+    assert_target(*demo(tables, start))
+
+
+@pytest.mark.seeds
+@pytest.mark.timeout(900)
+def test_with_another_seed_it_learns_them_too(start: Callable[..., subprocess.Popen[bytes]], tables: Project) -> None:
+    assert_target(*demo(tables, start, seed=1))
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(900)
+def test_with_shuffled_labels_there_is_nothing_to_learn(
+    start: Callable[..., subprocess.Popen[bytes]], tables: Project
+) -> None:
+    made = occupations.rows()
+    labels = [row.codes for row in made]
+    random.Random(0).shuffle(labels)
+    rows_ = [(row.text, row.lang, codes) for row, codes in zip(made, labels, strict=True)]
+    write_csv(tables.root / "shuffled.csv", rows_)
+    _, history = demo(tables, start, dataset="shuffled.csv", validation_share=0.1)
+    assert (history.last("eval/accuracy") or 0) <= 0.10
+    assert (history.last("eval/flat_accuracy") or 0) <= 0.10

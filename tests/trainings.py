@@ -1,0 +1,156 @@
+"""Trainings of any recipe, for tests: in this process or started by hand, and what two equal ones have in common."""
+
+import contextlib
+import importlib
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from nbtools.checkpoints import Checkpoint
+from nbtools.config import TrainConfig
+from nbtools.project import Project
+from nbtools.recipes import recipe_of
+from nbtools.run import Run, RunState
+from nbtools.rundir import RUN_DIR_VARIABLE, RunDir, run_folders
+from nbtools.training import checkpoint
+from nbtools.training.flags import Flags
+from nbtools.training.worker import run
+
+CLOCKED = ("time", "train/tokens_per_s", "train/texts_per_s")
+"""Values of a metric row that differ between two equal trainings."""
+
+
+def train_here(project: Project, config: TrainConfig, resume_from: Path | None = None, name: str = "here") -> RunDir:
+    """Train in this process, in a run directory as the launcher makes it."""
+    torch.set_num_threads(1)
+    files = RunDir.create(project.runs, name)
+    os.environ[RUN_DIR_VARIABLE] = str(files.path)
+    run(importlib.import_module(recipe_of(config).module).train, Flags(config, resume_from=resume_from))
+    return files
+
+
+def rows(files: RunDir) -> list[dict[str, Any]]:
+    """Metric rows without what differs between two equal runs."""
+    parsed = [json.loads(line) for line in files.metrics.read_text().splitlines()]
+    return [{key: value for key, value in row.items() if key not in CLOCKED} for row in parsed]
+
+
+def assert_same_checkpoints(first: Path, second: Path) -> None:
+    """Two checkpoints hold the same weights, optimizer and random numbers, to the bit."""
+    claims = [Checkpoint.read(path).manifest for path in (first, second)]
+    assert claims[0]["samples"] == claims[1]["samples"]
+    assert claims[0]["files"].keys() == claims[1]["files"].keys()
+    for name, claim in claims[0]["files"].items():
+        if name.endswith(".pt"):  # equal content may be pickled in two ways
+            assert_equal(*(checkpoint.load_state(path, name) for path in (first, second)), name)
+        else:
+            assert claim == claims[1]["files"][name], name
+
+
+def assert_equal(first: Any, second: Any, where: str = "") -> None:
+    """Nested values and tensors are equal to the bit."""
+    if isinstance(first, dict):
+        assert first.keys() == second.keys(), where
+        for key, value in first.items():
+            assert_equal(value, second[key], f"{where}/{key}")
+    elif isinstance(first, torch.Tensor):
+        assert first.dtype == second.dtype, where
+        assert torch.equal(first, second), where
+    elif isinstance(first, list | tuple) and any(isinstance(item, torch.Tensor) for item in first):
+        for number, (one, other) in enumerate(zip(first, second, strict=True)):
+            assert_equal(one, other, f"{where}/{number}")
+    else:
+        assert first == second, where
+
+
+# --- real processes -------------------------------------------------------------------------------
+
+SAVE_GRADIENTS = """
+import os
+
+import torch
+from nbtools.training.step import Optimizer
+
+real = Optimizer.step
+
+def step(optimizer, number):
+    torch.save([weight.grad for weight in optimizer.weights], f"gradients-{os.environ.get('RANK', '0')}.pt")
+    real(optimizer, number)
+
+Optimizer.step = step
+"""
+"""Lines for a script: every rank writes its averaged gradients beside it, in place of those of the step before."""
+
+
+class ByHand:
+    """Scripts started under torchrun or plain python, whose output goes to files."""
+
+    def __init__(self, project: Project) -> None:
+        self.project = project
+        self._started: list[subprocess.Popen[bytes]] = []
+        self._logs: dict[int, Path] = {}
+
+    def __call__(
+        self, config: TrainConfig, *args: str | Path, nproc: int | None = 2, more: str = "", name: str = "by_hand"
+    ) -> "subprocess.Popen[bytes]":
+        """Write a script with this config and `more` lines, and start it; without `nproc` as one plain process."""
+        script = self.project.scripts / f"{name}.py"
+        recipe = recipe_of(config)
+        script.write_text(
+            f"from nbtools import Launch\nfrom nbtools.recipes import {recipe.config_class.__name__}\n"
+            f"from {recipe.module} import main\n\nlaunch = Launch(nproc_per_node={nproc or 1})\n\n"
+            f"config = {recipe.config_class.__name__}(**{config.model_dump()!r})\n{more}\n"
+            'if __name__ == "__main__":\n    main(config)\n'
+        )
+        command = [sys.executable]
+        if nproc is not None:
+            command += ["-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={nproc}"]
+        log = self.project.root / f"{name}-{len(self._started)}.log"
+        with log.open("wb") as output:
+            process = subprocess.Popen(
+                [*command, str(script), *map(str, args)],
+                cwd=self.project.root,
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=subprocess.STDOUT,
+                start_new_session=True,
+            )
+        self._started.append(process)
+        self._logs[process.pid] = log
+        return process
+
+    def said(self, process: "subprocess.Popen[bytes]") -> str:
+        """What a process and its ranks have printed."""
+        return self._logs[process.pid].read_text(errors="replace")
+
+    def completed(self, process: "subprocess.Popen[bytes]", timeout_s: float = 300) -> Run:
+        """Wait for a process to end well; its run is the newest one."""
+        assert process.wait(timeout_s) == 0, self.said(process)[-3000:]
+        finished = Run(run_folders(self.project.runs)[0])
+        assert finished.state is RunState.SUCCEEDED
+        return finished
+
+    def kill(self) -> None:
+        """End what is left; ranks follow their agent."""
+        for process in self._started:
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGKILL)
+            process.wait()
+
+
+@contextmanager
+def by_hand(project: Project) -> Iterator[ByHand]:
+    """Start scripts, and leave nothing behind."""
+    start = ByHand(project)
+    try:
+        yield start
+    finally:
+        start.kill()
