@@ -27,6 +27,7 @@ UNKNOWN_LANG = "unk"
 _LARGEST_FIELD = 1_000_000
 _REMEMBERED_CELLS = 100_000
 _ROWS_AT_ONCE = 65_536
+_FEW_TEXTS = 100
 _DELIMITERS = ",;\t"
 
 Rows = npt.NDArray[np.int64]
@@ -305,7 +306,7 @@ def split(table: Table, share: float) -> tuple[Rows, Rows]:
     """Divide the rows of a table for training and evaluation so that no text is on both sides.
 
     Which side a text is on follows from the text alone: neither order nor other rows matter. A text whose codes the
-    training would not see otherwise is trained on.
+    training would not see otherwise is trained on; where too few texts are left to hold out any, one is.
 
     Returns:
         Row numbers in ascending order, for training and for evaluation.
@@ -315,7 +316,17 @@ def split(table: Table, share: float) -> tuple[Rows, Rows]:
     for row in range(len(table)):
         text = table.texts[table.text_ends[row] : table.text_ends[row + 1]]
         hashes[row] = int.from_bytes(hashlib.blake2b(text, digest_size=8).digest(), "little")
-    held_out = hashes < np.uint64(limit)
+    held_out = _covered(table, hashes, hashes < np.uint64(limit))
+    if not held_out.any():
+        for least in np.unique(hashes)[:_FEW_TEXTS]:
+            held_out = _covered(table, hashes, hashes == least)
+            if held_out.any():
+                break
+    return np.flatnonzero(~held_out), np.flatnonzero(held_out)
+
+
+def _covered(table: Table, hashes: npt.NDArray[np.uint64], held_out: npt.NDArray[np.bool_]) -> npt.NDArray[np.bool_]:
+    """Return which texts can be held out so that all their codes are among those trained on."""
     numbers = np.frombuffer(table.code_numbers, dtype=np.int32)
     ends = np.frombuffer(table.code_ends, dtype=np.int64)
     num_each = ends[1:] - ends[:-1]
@@ -323,6 +334,6 @@ def split(table: Table, share: float) -> tuple[Rows, Rows]:
     is_seen[numbers[np.repeat(~held_out, num_each)]] = True
     for row in map(int, np.flatnonzero(held_out)):
         if held_out[row] and not all(is_seen[number] for number in table.codes(row)):
-            held_out[hashes == hashes[row]] = False
+            held_out = held_out & (hashes != hashes[row])
             is_seen[list(table.codes(row))] = True
-    return np.flatnonzero(~held_out), np.flatnonzero(held_out)
+    return held_out

@@ -77,7 +77,7 @@ GUIDES: dict[str, Row] = {
     ),
     "L9": row(
         "memory is batch x GPUs x model size; accumulate for large models",
-        "test_masked_diffusion.py::test_preflight",
+        "test_masked_diffusion.py::test_preflight_says_what_llada_takes_and_who_has_to_allow_its_code",
         "test_masked_diffusion.py::test_accumulated_passes_give_the_gradients_of_one_large_batch",
         better="the guide forgets gradients and optimizer: preflight says 16 bytes per weight and process",
     ),
@@ -239,19 +239,20 @@ GUIDES: dict[str, Row] = {
     # --- M: masked language model pretraining -----------------------------------------------------
     "M1": row(
         "multi_gpu_configs.py list, and generate NAME, which writes an executable script",
-        "PRESETS_LIST",
+        "test_cli.py::test_recipes_and_presets_are_listed",
         "SH",
         better="nbtools presets, and nbtools new … --preset NAME --sh; every value of the preset reaches the training",
     ),
     "M2": row(
         "torchrun … --dataset hf --batch-size 32 --epochs 5 --lr 3e-5 --streaming true --max-samples 500k",
         "test_the_old_command_lines_train",
-        "HUB",
+        "test_hub.py::test_the_library_is_asked_for_name_config_and_streaming",
     ),
     "M3": row("run_multi_gpu_training.sh hf 32 5 3e-5 true", "SH", better="the shell script passes its flags on"),
     "M4": row(
         "six presets by number and kind of GPUs",
         "test_recipes.py::test_a_gpu_preset_divides_its_total_batch_by_its_processes",
+        "test_mlm_pretraining.py::test_every_value_of_a_preset_reaches_the_training",
     ),
     "M5": row("the options and their defaults; --local_rank is automatic", "test_the_old_command_lines_train"),
     "M6": row(
@@ -289,7 +290,7 @@ GUIDES: dict[str, Row] = {
     "M12": row(
         "tuning: 32-64 per GPU, mixed precision, streaming, shorter sequences, accumulation",
         "test_mlm_pretraining.py::test_bf16_learns_like_fp32",
-        "CORPUS_MEMORY",
+        "test_spool.py::test_a_text_many_times_larger_is_tokenized_in_little_more_memory_than_importing_takes",
     ),
     "M13": row("mlm_model.pth, tokenizer.json, mlm_training_history.json, training_history.png", "OUTPUTS"),
     "M14": row(
@@ -307,7 +308,7 @@ GUIDES: dict[str, Row] = {
     "M17": row(
         "support: look into logs, nvidia-smi, one GPU with --dataset imdb, device_count()",
         "test_cli.py::test_doctor_reports_this_machine",
-        "HUB",
+        "test_hub.py::test_the_library_is_asked_for_name_config_and_streaming",
         better="nbtools doctor prints what an issue report needs",
     ),
     # --- G: LLM GAN -------------------------------------------------------------------------------

@@ -1,10 +1,9 @@
 """Masked diffusion: the loss that it says, the same however the batch is divided, bit-exact resume, real learning."""
 
+import functools
 import json
 import math
 import re
-import subprocess
-import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -23,21 +22,27 @@ from nbtools.devices import Device
 from nbtools.errors import ConfigError, LaunchError
 from nbtools.metrics import History
 from nbtools.project import Project
-from nbtools.recipes import RECIPES, MaskedDiffusionConfig
+from nbtools.recipes import RECIPES, MaskedDiffusionConfig, MLMPretrainingConfig
 from nbtools.recipes.masked_diffusion import LLADA_PARAMETERS
-from nbtools.run import Run
-from nbtools.rundir import RunDir, read_json, run_folders
+from nbtools.rundir import RunDir, read_json
 from nbtools.schedule import schedule
 from nbtools.script import write_script
 from nbtools.sizes import num_parameters, training_bytes
-from nbtools.training import checkpoint
 from nbtools.training.denoiser import Denoiser, build_denoiser
-from nbtools.training.flags import Flags, parse
+from nbtools.training.flags import parse
 from nbtools.training.forward_process import Draws, Noise, NoisedTraining, Sequences
-from nbtools.training.masked_diffusion import rendered, train
+from nbtools.training.masked_diffusion import rendered
 from nbtools.training.preparation import build_tokenizer, cached_text, open_text, prepare
-from nbtools.training.step import Optimizer
-from nbtools.training.worker import run
+
+from trainings import (
+    SAVE_GRADIENTS,
+    ByHand,
+    assert_accumulation_is_exact,
+    assert_same_checkpoints,
+    by_hand,
+    rows,
+    train_here,
+)
 
 TINY: dict[str, Any] = {
     "dataset": "texts",
@@ -59,7 +64,6 @@ TINY: dict[str, Any] = {
     "checkpoint_every": 3,
     "keep_last": 20,
 }
-CHANGING = ("time", "train/tokens_per_s")
 
 
 def tiny(**changes: Any) -> MaskedDiffusionConfig:
@@ -82,50 +86,8 @@ def texts(project: Project, monkeypatch: pytest.MonkeyPatch) -> Project:
 
 @pytest.fixture
 def trained(texts: Project, monkeypatch: pytest.MonkeyPatch) -> Callable[..., RunDir]:
-    """Train in this process, in a run directory as the launcher makes it."""
-    torch.set_num_threads(1)
-
-    def start(config: MaskedDiffusionConfig, resume_from: Path | None = None) -> RunDir:
-        files = RunDir.create(texts.runs, "diffusion")
-        monkeypatch.setenv("NBTOOLS_RUN_DIR", str(files.path))
-        run(train, Flags(config, resume_from=resume_from))
-        return files
-
-    return start
-
-
-def rows(files: RunDir) -> list[dict[str, Any]]:
-    """Metric rows without what differs between two equal runs."""
-    parsed = [json.loads(line) for line in files.metrics.read_text().splitlines()]
-    return [{key: value for key, value in row.items() if key not in CHANGING} for row in parsed]
-
-
-def assert_equal(first: Any, second: Any, where: str = "") -> None:
-    """Nested values and tensors are equal to the bit."""
-    if isinstance(first, dict):
-        assert first.keys() == second.keys(), where
-        for key, value in first.items():
-            assert_equal(value, second[key], f"{where}/{key}")
-    elif isinstance(first, torch.Tensor):
-        assert torch.equal(first, second), where
-    elif isinstance(first, list | tuple) and any(isinstance(item, torch.Tensor) for item in first):
-        for number, (one, other) in enumerate(zip(first, second, strict=True)):
-            assert_equal(one, other, f"{where}/{number}")
-    else:
-        assert first == second, where
-
-
-def assert_same_checkpoints(first: Path, second: Path) -> None:
-    claims = [Checkpoint.read(path).manifest["files"] for path in (first, second)]
-    assert claims[0].keys() == claims[1].keys()
-    for name, claim in claims[0].items():
-        if name.endswith(".pt"):  # equal content may be pickled in two ways
-            assert_equal(*(checkpoint.load_state(path, name) for path in (first, second)), name)
-        else:
-            assert claim == claims[1][name], name
-
-
-# --- the loss -------------------------------------------------------------------------------------
+    """Train in this process."""
+    return functools.partial(train_here, texts, monkeypatch=monkeypatch)
 
 
 @pytest.fixture
@@ -300,22 +262,7 @@ def test_what_is_sampled_does_not_change_what_is_learnt(trained: Callable[..., R
 def test_accumulated_passes_give_the_gradients_of_one_large_batch(
     trained: Callable[..., RunDir], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    gradients: list[list[torch.Tensor]] = []
-    real = Optimizer.step
-
-    def spy(optimizer: Optimizer, step: int) -> None:
-        gradients.append([weight.grad.clone() for weight in optimizer.weights if weight.grad is not None])
-        real(optimizer, step)
-
-    monkeypatch.setattr(Optimizer, "step", spy)
-    losses = []
-    for batch_size, accumulation in ((8, 1), (2, 4)):
-        files = trained(tiny(batch_size=batch_size, gradient_accumulation_steps=accumulation, max_steps=1))
-        losses.append(rows(files)[0]["train/loss"])
-    assert losses[0] == pytest.approx(losses[1], rel=1e-6)
-    assert len(gradients[0]) == len(gradients[1]) > 8
-    for whole, accumulated in zip(*gradients, strict=True):
-        assert torch.allclose(whole, accumulated, atol=1e-6, rtol=1e-4)
+    assert_accumulation_is_exact(trained, tiny(max_steps=1), monkeypatch)
 
 
 @pytest.mark.parametrize(
@@ -397,7 +344,7 @@ def test_training_goes_on_from_pretrained_weights(trained: Callable[..., RunDir]
 
 
 def test_a_checkpoint_of_another_vocabulary_recipe_or_size_is_not_resumed(
-    trained: Callable[..., RunDir], texts: Project
+    trained: Callable[..., RunDir], texts: Project, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     path = trained(tiny()).checkpoint(3)
     with pytest.raises(SystemExit, match="of another model"):
@@ -406,8 +353,10 @@ def test_a_checkpoint_of_another_vocabulary_recipe_or_size_is_not_resumed(
         file.write_text(file.read_text().replace("w1", "v1"))
     with pytest.raises(SystemExit, match="vocabulary"):
         trained(tiny(), path)
-    state = checkpoint.load_state(path)
-    assert state["recipe"] == "masked_diffusion"
+    shared = {name: value for name, value in TINY.items() if name in MLMPretrainingConfig.model_fields}
+    other = trained(MLMPretrainingConfig(**shared))
+    with pytest.raises(SystemExit, match="is a checkpoint of mlm_pretraining, not of masked_diffusion"):
+        trained(tiny(), other.checkpoint(3))
 
 
 def test_a_model_without_a_mask_token_is_refused(trained: Callable[..., RunDir], tmp_path: Path) -> None:
@@ -591,34 +540,6 @@ def test_masks_and_ends_can_be_seen_in_what_is_shown() -> None:
 
 # --- real processes -------------------------------------------------------------------------------
 
-SCRIPT = """\
-from nbtools import Launch
-from nbtools.recipes import MaskedDiffusionConfig
-from nbtools.training.masked_diffusion import main
-
-launch = Launch(nproc_per_node=2)
-
-config = MaskedDiffusionConfig(**{values!r})
-{more}
-if __name__ == "__main__":
-    main(config)
-"""
-
-SAVE_GRADIENTS = """
-import os
-
-import torch
-from nbtools.training.step import Optimizer
-
-real = Optimizer.step
-
-def step(optimizer, number):
-    torch.save([weight.grad for weight in optimizer.weights], f"gradients-{os.environ.get('RANK', '0')}.pt")
-    real(optimizer, number)
-
-Optimizer.step = step
-"""
-
 SHUFFLED = """
 import numpy as np
 from nbtools.training import masked_diffusion
@@ -640,47 +561,15 @@ masked_diffusion.open_data = open_data
 
 
 @pytest.fixture
-def start(texts: Project) -> Iterator[Callable[..., subprocess.Popen[str]]]:
-    """Start a script by hand, under torchrun or plain python, and leave nothing behind."""
-    started: list[subprocess.Popen[str]] = []
-
-    def begin(
-        config: MaskedDiffusionConfig, *args: str | Path, nproc: int | None = 2, more: str = ""
-    ) -> subprocess.Popen[str]:
-        script = texts.scripts / "diffusion_tiny.py"
-        script.write_text(SCRIPT.format(values=config.model_dump(), more=more))
-        command = [sys.executable]
-        if nproc is not None:
-            command += ["-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={nproc}"]
-        process = subprocess.Popen(
-            [*command, str(script), *map(str, args)],
-            cwd=texts.root,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-            start_new_session=True,
-        )
-        started.append(process)
-        return process
-
-    yield begin
-    for process in started:
-        if process.poll() is None:
-            process.kill()  # its ranks follow: they asked the kernel for it
-        process.communicate()
-
-
-def finished(process: subprocess.Popen[str], project: Project, timeout_s: float = 300) -> Run:
-    _, err = process.communicate(timeout=timeout_s)
-    assert process.returncode == 0, err
-    return Run(run_folders(project.runs)[0])
+def start(texts: Project) -> Iterator[ByHand]:
+    """Start scripts by hand, and leave nothing behind."""
+    with by_hand(texts) as started:
+        yield started
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("dataset", ["texts", "pairs.jsonl"])
-def test_two_ranks_give_the_gradients_of_one_with_the_joined_batch(
-    start: Callable[..., subprocess.Popen[str]], texts: Project, dataset: str
-) -> None:
+def test_two_ranks_give_the_gradients_of_one_with_the_joined_batch(start: ByHand, texts: Project, dataset: str) -> None:
     gradients, metrics = [], []
     for batch_size, accumulation, nproc in ((8, 1, None), (4, 1, 2), (2, 2, 2)):
         config = tiny(
@@ -690,7 +579,7 @@ def test_two_ranks_give_the_gradients_of_one_with_the_joined_batch(
             max_steps=1,
             sample_texts=0,
         )
-        run = finished(start(config, nproc=nproc, more=SAVE_GRADIENTS), texts)
+        run = start.completed(start(config, nproc=nproc, more=SAVE_GRADIENTS))
         saved = [torch.load(path) for path in sorted(texts.root.glob("gradients-*.pt"))]
         for path in texts.root.glob("gradients-*.pt"):
             path.unlink()
@@ -708,27 +597,25 @@ def test_two_ranks_give_the_gradients_of_one_with_the_joined_batch(
 
 
 @pytest.mark.slow
-def test_two_ranks_resumed_in_the_middle_of_an_epoch_end_with_the_same_bits(
-    start: Callable[..., subprocess.Popen[str]], texts: Project
-) -> None:
+def test_two_ranks_resumed_in_the_middle_of_an_epoch_end_with_the_same_bits(start: ByHand, texts: Project) -> None:
     config = tiny(batch_size=2, gradient_accumulation_steps=2, dropout=0.2, max_steps=10, checkpoint_every=5)
-    straight = finished(start(config), texts)
+    straight = start.completed(start(config))
     middle = straight.files.checkpoint(5)
-    resumed = finished(start(config, "--resume-from", middle, "--num-workers", "1"), texts)
+    resumed = start.completed(start(config, "--resume-from", middle, "--num-workers", "1"))
     assert_same_checkpoints(straight.files.checkpoint(10), resumed.files.checkpoint(10))
     assert rows(resumed.files) == [row for row in rows(straight.files) if row["step"] > 5]
     # One process with the joined batch goes on with the same samples.
-    alone = finished(start(config.replace(batch_size=4, dropout=0.0), "--resume-from", middle, nproc=None), texts)
+    alone = start.completed(start(config.replace(batch_size=4, dropout=0.0), "--resume-from", middle, nproc=None))
     assert [row["samples"] for row in rows(alone.files)] == [row["samples"] for row in rows(resumed.files)]
 
 
-def demo(project: Project, start: Callable[..., subprocess.Popen[str]], *args: str, more: str = "") -> History:
+def demo(start: ByHand, *args: str, more: str = "") -> History:
     """The preset cpu_demo on two ranks, with Python's own English."""
     config, _ = RECIPES["masked_diffusion"].preset("cpu_demo")
     assert isinstance(config, MaskedDiffusionConfig)
     assert config.max_steps is not None
     assert config.max_steps <= 1000
-    return finished(start(config, *args, more=more), project, timeout_s=900).own_history
+    return start.completed(start(config, *args, more=more), timeout_s=900).own_history
 
 
 def assert_learns_from_context(history: History) -> None:
@@ -742,25 +629,21 @@ def assert_learns_from_context(history: History) -> None:
 
 @pytest.mark.slow
 @pytest.mark.timeout(1000)
-def test_the_cpu_demo_learns_from_context(start: Callable[..., subprocess.Popen[str]], texts: Project) -> None:
-    assert_learns_from_context(demo(texts, start))
+def test_the_cpu_demo_learns_from_context(start: ByHand, texts: Project) -> None:
+    assert_learns_from_context(demo(start))
 
 
 @pytest.mark.seeds
 @pytest.mark.timeout(1000)
-def test_the_cpu_demo_learns_from_context_with_another_seed(
-    start: Callable[..., subprocess.Popen[str]], texts: Project
-) -> None:
-    assert_learns_from_context(demo(texts, start, "--seed", "1"))
+def test_the_cpu_demo_learns_from_context_with_another_seed(start: ByHand, texts: Project) -> None:
+    assert_learns_from_context(demo(start, "--seed", "1"))
 
 
 @pytest.mark.slow
 @pytest.mark.timeout(1000)
-def test_without_any_context_that_target_is_not_reached(
-    start: Callable[..., subprocess.Popen[str]], texts: Project
-) -> None:
+def test_without_any_context_that_target_is_not_reached(start: ByHand, texts: Project) -> None:
     """Characters in random order: there is nothing to learn but how frequent each of them is."""
-    history = demo(texts, start, "--max-steps", "300", "--sample-texts", "0", more=SHUFFLED)
+    history = demo(start, "--max-steps", "300", "--sample-texts", "0", more=SHUFFLED)
     loss, unigram = history.last("eval/loss") or math.nan, history.last("eval/unigram_loss") or math.nan
     assert loss >= unigram - 0.02
     few, nearly_all = (history.last(f"eval/loss_{name}") or math.nan for name in ("few_masked", "nearly_all_masked"))

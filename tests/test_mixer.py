@@ -153,6 +153,7 @@ def test_training_starts_from_any_canine(tmp_path: Path) -> None:
     for name, weight in canine.state_dict().items():
         assert torch.equal(mixer.canine.state_dict()[name], weight)
     assert mixer.flat.in_features == 32
+    assert {part.p for part in mixer.modules() if isinstance(part, torch.nn.Dropout)} == {0.25}
     mixer.save_pretrained(tmp_path / "mixer")
     assert torch.equal(open_mixer(tmp_path / "mixer").flat.weight, mixer.flat.weight)
     assert mixer(inputs(*TEXTS), LABELS).isfinite().all()

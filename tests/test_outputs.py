@@ -22,6 +22,7 @@ from nbtools.rundir import RunDir, read_json
 from nbtools.script import write_script
 from nbtools.training import outputs
 from nbtools.training.outputs import Outputs, check
+from nbtools.training.process import StopRequest
 
 
 def tree(folder: Path) -> set[str]:
@@ -65,6 +66,29 @@ def test_the_history_of_a_resumed_training_begins_where_its_parent_began(tiny_tr
     second.launch.write_text(json.dumps(content))
     tiny_training(resume_from=first.checkpoint(2), files=second)
     assert json.loads((second.outputs / "training_history.json").read_text())["steps"] == [1, 2, 3, 4]
+
+
+class Stopped(StopRequest):
+    """Somebody asked for a stop before the first step."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.requested = True
+
+
+def test_a_stopped_training_hands_over_too_and_draws_nothing(
+    tiny_training: Callable[..., RunDir], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*_: object) -> str:
+        raise AssertionError("a stop waits for no picture")
+
+    monkeypatch.delenv(outputs.UNDRAWN_VARIABLE)
+    monkeypatch.setattr("nbtools.training.worker.StopRequest", Stopped)
+    monkeypatch.setattr(outputs, "_draw", refuse)
+    files = tiny_training()
+    assert ((read_json(files.finished) or {})["why"], (read_json(files.finished) or {})["step"]) == ("stopped", 1)
+    assert (files.outputs / "model" / "model.safetensors").is_file()
+    assert json.loads((files.outputs / "training_history.json").read_text())["run"] == files.id
 
 
 def test_a_value_that_is_not_finite_is_a_word_in_the_history(project: Project) -> None:

@@ -9,7 +9,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from nbtools import tables
 from nbtools.codes import generic_code, hisco_code
 from nbtools.errors import DataError
 from nbtools.recipes import TextClassificationConfig
@@ -227,5 +226,9 @@ def test_a_million_rows_are_read_and_divided_in_less_than_500_mb(tmp_path: Path)
     assert float(peak_mb) < 500
 
 
-def test_a_table_is_divided_by_share(tmp_path: Path) -> None:
-    assert tables.split(a_table([("only", [0])]), 0.5)[0].tolist() == [0]
+def test_of_few_texts_one_is_held_out_if_its_code_is_trained_on_all_the_same() -> None:
+    assert [len(rows) for rows in split(a_table([("one", [0]), ("two", [0]), ("three", [0])]), 1e-9)] == [2, 1]
+    train, held_out = split(a_table([("one", [0]), ("two", [1]), ("three", [1])]), 1e-9)
+    assert (len(train), len(held_out)) == (2, 1)
+    assert held_out[0] != 0
+    assert [len(rows) for rows in split(a_table([("one", [0]), ("one", [0])]), 0.5)] == [2, 0]

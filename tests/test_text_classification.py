@@ -301,7 +301,7 @@ def test_training_goes_on_from_a_file_of_weights(trained: Callable[..., RunDir],
         ("occ1,code1\na,61110\nb\n", {}, r"data\.csv, line 3, column 'code1': is missing in this row"),
         ("occ1,code1\na,smith\n", {}, r"data\.csv, line 2, column 'code1': 'smith' is no HISCO code"),
         ("occ1,code1\na,61110\nb,61110\nc,83110\n", {}, "too few for one step|no full sample"),
-        (None, {"model_name": "nowhere/at-all"}, r"ConfigError: model_name='nowhere/at-all'"),
+        (None, {"model_name": "/nowhere/at/all"}, r"ConfigError: model_name='/nowhere/at/all'"),
         (None, {"batch_size": 1000}, "too few for one step"),
     ],
 )

@@ -7,11 +7,12 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+import pytest
 import torch
 
 from nbtools.checkpoints import Checkpoint
@@ -22,17 +23,21 @@ from nbtools.run import Run, RunState
 from nbtools.rundir import RUN_DIR_VARIABLE, RunDir, run_folders
 from nbtools.training import checkpoint
 from nbtools.training.flags import Flags
+from nbtools.training.step import Optimizer
 from nbtools.training.worker import run
 
 CLOCKED = ("time", "train/tokens_per_s", "train/texts_per_s")
 """Values of a metric row that differ between two equal trainings."""
 
 
-def train_here(project: Project, config: TrainConfig, resume_from: Path | None = None, name: str = "here") -> RunDir:
+def train_here(
+    project: Project, config: TrainConfig, resume_from: Path | None = None, *, monkeypatch: pytest.MonkeyPatch
+) -> RunDir:
     """Train in this process, in a run directory as the launcher makes it."""
     torch.set_num_threads(1)
-    files = RunDir.create(project.runs, name)
-    os.environ[RUN_DIR_VARIABLE] = str(files.path)
+    files = RunDir.create(project.runs, recipe_of(config).key)
+    files.lock.touch()
+    monkeypatch.setenv(RUN_DIR_VARIABLE, str(files.path))
     run(importlib.import_module(recipe_of(config).module).train, Flags(config, resume_from=resume_from))
     return files
 
@@ -41,6 +46,35 @@ def rows(files: RunDir) -> list[dict[str, Any]]:
     """Metric rows without what differs between two equal runs."""
     parsed = [json.loads(line) for line in files.metrics.read_text().splitlines()]
     return [{key: value for key, value in row.items() if key not in CLOCKED} for row in parsed]
+
+
+def gradients_of(
+    train: Callable[[Any], RunDir], config: TrainConfig, monkeypatch: pytest.MonkeyPatch
+) -> tuple[list[torch.Tensor], list[dict[str, Any]]]:
+    """Train in this process; return the gradients of all steps, one weight after the other, and the metric rows."""
+    gradients: list[torch.Tensor] = []
+    real = Optimizer.step
+
+    def spy(optimizer: Optimizer, step: int) -> None:
+        gradients.extend(weight.grad.clone() for weight in optimizer.weights if weight.grad is not None)
+        real(optimizer, step)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Optimizer, "step", spy)
+        return gradients, rows(train(config))
+
+
+def assert_accumulation_is_exact(
+    train: Callable[[Any], RunDir], config: TrainConfig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Four accumulated passes give loss and gradients of one with four times the batch."""
+    parts = config.replace(batch_size=config.batch_size // 4, gradient_accumulation_steps=4)
+    (whole, whole_rows), (divided, divided_rows) = (gradients_of(train, c, monkeypatch) for c in (config, parts))
+    assert whole_rows[0]["train/loss"] == pytest.approx(divided_rows[0]["train/loss"], rel=1e-5)
+    assert len(whole) == len(divided) > 8
+    assert any(gradient.abs().max() > 0 for gradient in whole)
+    for one, other in zip(whole, divided, strict=True):
+        assert torch.allclose(one, other, atol=1e-6, rtol=1e-4)
 
 
 def assert_same_checkpoints(first: Path, second: Path) -> None:

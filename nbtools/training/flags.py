@@ -117,7 +117,7 @@ def normalized(args: Sequence[str], config: TrainConfig) -> tuple[list[str], tup
         if name in spellings.IGNORED:
             if text is None and value_ahead(r"-?[0-9]+" if name == "local_rank" else truth):
                 rest.pop(0)
-            notes.append(f"--{given} is ignored: {spellings.IGNORED[name]}")
+            notes.append(f"--{name.replace('_', '-')} is ignored: {spellings.IGNORED[name]}")
             continue
         takes_truth = name in spellings.SWITCHES or is_truth(cls, name)
         if text is None and value_ahead(truth if takes_truth else "(?!--).*" if is_spelled(cls, name) else "(?!)"):

@@ -5,8 +5,9 @@ CANINE: Clark et al. 2022, arXiv 2103.06874. The pair of heads, trained together
 
 A set has no order, so the loss must not depend on one: the decoder reads and writes a set's codes in ascending order,
 whatever their order in the data, and blocks beyond the number of codes are PAD. (OccCANINE compares each code with all
-blocks and counts the one that fits best. But a decoder that is fed the true codes has read in block i the beginning of
-the i-th code: under that loss, 68% of the unseen demo strings were exactly right after 400 steps, under this one 72%.)
+blocks and counts the best. But a decoder that is fed the true codes has read the beginning of the i-th one in block i:
+with the best assignment of codes to blocks, 68% of the unseen demo strings were exactly right, in ascending order 72%;
+width 64, 400 steps, one seed.)
 
 Shape suffixes: B batch, T characters, H width, K blocks (codes of a row), S symbols of a block, L symbols of a
 sequence, V kinds of symbols, C codes (classes).
@@ -204,7 +205,11 @@ def build(config: TextClassificationConfig, system: CodeSystem, shares_C: torch.
                 f"num_decoder_heads={config.num_decoder_heads}: must divide the width of {config.model_name}, "
                 f"{canine.config.hidden_size}"
             )
-        canine.config.update({**heads, "hidden_dropout_prob": config.dropout})
+        for part in canine.modules():
+            if isinstance(part, nn.Dropout):
+                part.p = config.dropout
+        dropout = {"hidden_dropout_prob": config.dropout, "attention_probs_dropout_prob": config.dropout}
+        canine.config.update({**heads, **dropout})
         mixer = Mixer(canine.config, canine)
     with torch.no_grad():
         # A head that begins at each code's frequency need not first learn that all codes are rare (Lin et al. 2017,

@@ -99,16 +99,14 @@ def tokenize(
         origin = f"dataset={dataset!r}"
         texts = hub.texts(downloaded, streaming=streaming)
         documents = corpus.with_words(corpus.cleaned(texts, origin), min_words, origin)
+    given = None if model_name is None else masking_tokenizer(model_name)  # before a long reading
     try:
         cache.mkdir(parents=True, exist_ok=True)
         with Spool(_told(islice(documents, max_samples), say), cache) as spool:
             held_out_N = corpus.held_out(spool.lengths_N)
             parts = {"train": ~held_out_N, "eval": held_out_N}
-            tokenizer: PreTrainedTokenizerBase
-            if model_name is None:
-                tokenizer = word_tokenizer(spool.texts(parts["train"]), vocab_size, cache)
-            else:
-                tokenizer = masking_tokenizer(model_name)
+            train = spool.texts(parts["train"])
+            tokenizer = word_tokenizer(train, vocab_size, cache) if given is None else given
             folder = cache / _digest(tokenizer, spool, parts)
             if not folder.is_dir():
                 _build(folder, tokenizer, spool, parts, words=model_name is None)

@@ -1,12 +1,15 @@
-"""One training step of the recipe against a hand-written minimal DDP loop of the same math, in one process group.
+"""One training step of a recipe against a hand-written minimal DDP loop of the same math, in one process group.
 
-    torchrun --standalone --nproc-per-node=2 tests/benchmarks/bench_training_step.py [rounds]
+    torchrun --standalone --nproc-per-node=2 tests/benchmarks/bench_training_step.py mlm_pretraining [rounds]
+    torchrun --standalone --nproc-per-node=2 tests/benchmarks/bench_training_step.py masked_diffusion [rounds]
+    torchrun --standalone --nproc-per-node=2 tests/benchmarks/bench_training_step.py text_classification [rounds]
 
-Both train the same model on the same batches with bf16 off, clipping, AdamW and a metric row every ten steps' worth of
-losses; they alternate in blocks of steps. Goal: the recipe's loop reaches at least 0.98 of the minimal loop's rate.
-For information: the same minimal loop with the head at all positions, as the model comes.
+Both train the model of the preset cpu_demo on the same data, with clipping and AdamW, alternating in blocks of steps.
+Goal: the recipe's loop reaches at least 0.98 of the minimal loop's rate. For information, where the recipe has its head
+at chosen positions only: the same minimal loop with the head at all of them, as the model comes.
 """
 
+import importlib
 import os
 import statistics
 import sys
@@ -14,34 +17,43 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
+import numpy as np
 import torch
 import torch.distributed as dist
+from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 from transformers import ModernBertConfig, ModernBertForMaskedLM
 
-from nbtools import recipes
-from nbtools.recipes import MLMPretrainingConfig
+from nbtools.config import TrainConfig
+from nbtools.recipes import MaskedDiffusionConfig, MLMPretrainingConfig, TextClassificationConfig, recipe_named
 from nbtools.recipes.modernbert import modernbert_settings
 from nbtools.rundir import RunDir
-from nbtools.training import mlm_pretraining
+from nbtools.samples import read_samples
+from nbtools.training import text_classification
+from nbtools.training.characters import Augmentation, CharacterDataset, LengthOrder
 from nbtools.training.data import SampleOrder, load
 from nbtools.training.flags import Flags
 from nbtools.training.masking import MaskedTraining, Masking
-from nbtools.training.text import TokenizedText, open_tokenized
+from nbtools.training.mixer import build
+from nbtools.training.preparation import open_text
+from nbtools.training.text import open_tokenized
 from nbtools.training.worker import Worker, run
 
 GOAL = 0.98
 BLOCK = 10
-Batch = tuple[torch.Tensor, torch.Tensor, torch.Tensor]
+Loop = Callable[[], float]
+"""Does one step and returns its loss."""
+Batch = tuple[torch.Tensor, ...]
 
 
-def main(rounds: int = 12) -> None:
+def main(key: str, rounds: int = 12) -> None:
     """Run the recipe's own `train`, and the peers between its steps."""
     torch.set_num_threads(1)
     os.environ.setdefault("CUDA_VISIBLE_DEVICES", "")
-    preset, _ = recipes.RECIPES["mlm_pretraining"].preset("cpu_demo")
-    assert isinstance(preset, MLMPretrainingConfig)
+    recipe = recipe_named(key)
+    preset, _ = recipe.preset("cpu_demo")
     never = 10**6
     config = preset.replace(
         max_steps=BLOCK * (rounds + 1), epochs=never, log_every=BLOCK, eval_every=never, checkpoint_every=never
@@ -51,43 +63,41 @@ def main(rounds: int = 12) -> None:
         os.environ["NBTOOLS_ROOT"] = folder
         (Path(folder) / "runs").mkdir()
         os.environ["NBTOOLS_RUN_DIR"] = str(RunDir.create(Path(folder) / "runs", "bench").path)
-        peers = Peers(rounds)
-        real_start, real_end = Worker.start_clock, Worker.end_step
+        peers = Peers(rounds, LOOPS[key])
+        real = Worker.end_step
 
         def end_step(worker: Worker, *arguments: object) -> None:
-            real_end(worker, *arguments)  # type: ignore[arg-type]
+            real(worker, *arguments)  # type: ignore[arg-type]
             peers.between_steps(worker, config)
 
         Worker.end_step = end_step  # type: ignore[method-assign]
-        run(mlm_pretraining.train, Flags(config))
-        Worker.end_step, Worker.start_clock = real_end, real_start  # type: ignore[method-assign]
+        run(importlib.import_module(recipe.module).train, Flags(config))
+        Worker.end_step = real  # type: ignore[method-assign]
 
 
 class Peers:
     """The hand-written loops, run in blocks between blocks of the recipe's steps."""
 
-    def __init__(self, rounds: int) -> None:
+    def __init__(self, rounds: int, makers: "dict[str, Callable[[Any, Worker], Loop]]") -> None:
         self.rounds = rounds
-        self.times: dict[str, list[tuple[float, float]]] = {"recipe": [], "minimal loop": [], "minimal, whole head": []}
-        self.steps: dict[str, Callable[[], float]] = {}
+        self.makers = makers
+        self.times: dict[str, list[tuple[float, float]]] = {"recipe": [], **{name: [] for name in makers}}
+        self.loops: dict[str, Loop] = {}
         self.mark: tuple[float, float] | None = None
 
-    def between_steps(self, worker: Worker, config: MLMPretrainingConfig) -> None:
+    def between_steps(self, worker: Worker, config: TrainConfig) -> None:
         """After each block of the recipe, do a block with each peer."""
         if worker.progress.step % BLOCK:
             return
-        if not self.steps:
-            cache = worker.files.path.parent / ".cache"
-            text = open_tokenized(next(cache.iterdir()), config.sequence_length)
-            for name, sparse in (("minimal loop", True), ("minimal, whole head", False)):
-                self.steps[name] = minimal_loop(config, text, worker.rank, worker.world_size, sparse=sparse)
+        if not self.loops:
+            self.loops = {name: make(config, worker) for name, make in self.makers.items()}
         if self.mark is not None:
             self.add("recipe", self.mark)
         warm = self.mark is not None
-        for name in sorted(self.steps, reverse=worker.progress.step // BLOCK % 2 == 0):
+        for name in sorted(self.loops, reverse=worker.progress.step // BLOCK % 2 == 0):
             mark = start()
             for _ in range(BLOCK):
-                loss = self.steps[name]()
+                loss = self.loops[name]()
             assert loss == loss
             if warm:
                 self.add(name, mark)
@@ -108,7 +118,7 @@ class Peers:
                 f"{name:<22} CPU median {statistics.median(cpu):7.2f} ms  least {min(cpu):7.2f} ms  "
                 f"wall median {statistics.median(wall):7.2f} ms"
             )
-        for name in ("minimal loop", "minimal, whole head"):
+        for name in self.makers:
             pairs = zip(self.times[name], self.times["recipe"], strict=True)
             ratio = statistics.median(peer[1] / own[1] for peer, own in pairs)
             goal = f" (goal >= {GOAL}): {'reached' if ratio >= GOAL else 'MISSED'}" if name == "minimal loop" else ""
@@ -120,24 +130,28 @@ def start() -> tuple[float, float]:
     return time.perf_counter(), time.process_time()
 
 
+# --- what one would write by hand -------------------------------------------------------------------
+
+
 def minimal_loop(
-    config: MLMPretrainingConfig, text: TokenizedText, rank: int, world_size: int, *, sparse: bool
-) -> Callable[[], float]:
-    """What one would write by hand: transformers' own model and loss, DDP, AdamW."""
-    settings = modernbert_settings(config, len(text.tokenizer))
-    model = DistributedDataParallel(ModernBertForMaskedLM(ModernBertConfig(**settings, sparse_prediction=sparse)))
-    optimizer = torch.optim.AdamW(model.parameters(), lr=config.learning_rate, betas=(0.9, 0.98), fused=True)
+    model: nn.Module, config: TrainConfig, beta: float, batch_loss: Callable[[nn.Module], torch.Tensor]
+) -> Loop:
+    """DDP, AdamW, a scheduler, clipping, and nothing else.
+
+    Args:
+        model: is wrapped.
+        config: has the learning rate and the clipping.
+        beta: AdamW's second one.
+        batch_loss: takes the wrapped model and gives the loss of the next batch.
+    """
+    wrapped = DistributedDataParallel(model)
+    optimizer = torch.optim.AdamW(wrapped.parameters(), lr=config.learning_rate, betas=(0.9, beta), fused=True)
     scheduler = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: 1 / (1 + step))
-    order = SampleOrder(len(text.train_NT), config.batch_size, rank=rank, world_size=world_size)
-    masking = Masking.of(text, config.mask_probability, config.seed)
-    batches: Iterator[Batch] = load(MaskedTraining(text.train_NT, masking), order)
 
     def step() -> float:
-        inputs_BT, positions_BK, labels_BK = next(batches)
-        labels_BT = torch.full_like(inputs_BT, -100).scatter(1, positions_BK, labels_BK)
-        loss = model(input_ids=inputs_BT, labels=labels_BT).loss
+        loss = batch_loss(wrapped)
         loss.backward()
-        torch.nn.utils.clip_grad_norm_(model.parameters(), config.gradient_clip)
+        torch.nn.utils.clip_grad_norm_(wrapped.parameters(), config.gradient_clip)
         optimizer.step()
         scheduler.step()
         optimizer.zero_grad()
@@ -146,5 +160,98 @@ def minimal_loop(
     return step
 
 
+def cached(worker: Worker) -> Path:
+    """The folder in which the recipe has left its tokens."""
+    return next((worker.files.path.parent / ".cache").iterdir())
+
+
+def mlm_pretraining(config: MLMPretrainingConfig, worker: Worker, *, sparse: bool = True) -> Loop:
+    """transformers' own model and loss."""
+    text = open_tokenized(cached(worker), config.sequence_length)
+    settings = modernbert_settings(config, len(text.tokenizer))
+    order = SampleOrder(len(text.train_NT), config.batch_size, rank=worker.rank, world_size=worker.world_size)
+    masking = Masking.of(text, config.mask_probability, config.seed)
+    batches: Iterator[Batch] = load(MaskedTraining(text.train_NT, masking), order)
+
+    def batch_loss(model: nn.Module) -> torch.Tensor:
+        inputs_BT, positions_BK, labels_BK = next(batches)
+        labels_BT = torch.full_like(inputs_BT, -100).scatter(1, positions_BK, labels_BK)
+        loss: torch.Tensor = model(input_ids=inputs_BT, labels=labels_BT).loss
+        return loss
+
+    model = ModernBertForMaskedLM(ModernBertConfig(**settings, sparse_prediction=sparse))
+    return minimal_loop(model, config, 0.98, batch_loss)
+
+
+class Diffusion(nn.Module):
+    """transformers' own model, and the loss written out."""
+
+    def __init__(self, model: ModernBertForMaskedLM, mask_id: int, *, sparse: bool) -> None:
+        super().__init__()
+        self.model, self.mask_id, self.sparse = model, mask_id, sparse
+
+    def forward(self, tokens_BT: torch.Tensor, masked_BT: torch.Tensor, p_B1: torch.Tensor) -> torch.Tensor:
+        inputs_BT = torch.where(masked_BT, self.mask_id, tokens_BT)
+        if self.sparse:
+            hidden_KH = self.model.model(input_ids=inputs_BT)[0][masked_BT]
+            logits_KV = self.model.decoder(self.model.head(hidden_KH))
+        else:
+            logits_KV = self.model(input_ids=inputs_BT).logits[masked_BT]
+        logits_KV[:, self.mask_id] = -torch.inf
+        losses_K = nn.functional.cross_entropy(logits_KV, tokens_BT[masked_BT], reduction="none")
+        return (losses_K / p_B1.expand_as(tokens_BT)[masked_BT]).sum() / tokens_BT.numel()
+
+
+def masked_diffusion(config: MaskedDiffusionConfig, worker: Worker, *, sparse: bool = True) -> Loop:
+    """Masks drawn with torch.rand."""
+    text = open_text(cached(worker), config.sequence_length)
+    settings = modernbert_settings(config, len(text.tokenizer)) | {"pad_token_id": None}
+    order = iter(SampleOrder(len(text.train), config.batch_size, rank=worker.rank, world_size=worker.world_size))
+
+    def batch_loss(model: nn.Module) -> torch.Tensor:
+        _, samples_B = next(order)
+        tokens_BT = torch.from_numpy(text.train.tokens_NT[samples_B].astype(np.int64))
+        p_B1 = 0.999 * torch.rand(len(tokens_BT), 1) + 0.001
+        loss: torch.Tensor = model(tokens_BT, torch.rand(tokens_BT.shape) < p_B1, p_B1)
+        return loss
+
+    model = ModernBertForMaskedLM(ModernBertConfig(**settings))
+    return minimal_loop(Diffusion(model, text.tokenizer.mask_token_id, sparse=sparse), config, 0.98, batch_loss)
+
+
+def classification(config: TextClassificationConfig, worker: Worker) -> Loop:
+    """The same model, over the same batches."""
+    samples = read_samples(config)
+    mixer = build(config, samples.system, text_classification.shares(samples))
+    augmentation = Augmentation(config.seed, config.augmentation, config.unknown_lang)
+    dataset = CharacterDataset(
+        samples.train, samples.train_rows, augmentation, config.sequence_length, samples.system.max_codes
+    )
+    order = SampleOrder(
+        len(samples.train_rows), config.batch_size, rank=worker.rank, world_size=worker.world_size, seed=config.seed
+    )
+    batches = iter(torch.utils.data.DataLoader(dataset, sampler=LengthOrder(order, dataset), batch_size=None))
+
+    def batch_loss(model: nn.Module) -> torch.Tensor:
+        inputs_BT, labels_BK = next(batches)
+        loss: torch.Tensor = mixer.mix(model(inputs_BT, labels_BK)) / config.batch_size
+        return loss
+
+    return minimal_loop(mixer, config, 0.999, batch_loss)
+
+
+LOOPS: dict[str, dict[str, Callable[[Any, Worker], Loop]]] = {
+    "mlm_pretraining": {
+        "minimal loop": mlm_pretraining,
+        "minimal, whole head": lambda config, worker: mlm_pretraining(config, worker, sparse=False),
+    },
+    "masked_diffusion": {
+        "minimal loop": masked_diffusion,
+        "minimal, whole head": lambda config, worker: masked_diffusion(config, worker, sparse=False),
+    },
+    "text_classification": {"minimal loop": classification},
+}
+
+
 if __name__ == "__main__":
-    main(*(int(argument) for argument in sys.argv[1:]))
+    main(sys.argv[1], *(int(argument) for argument in sys.argv[2:]))
