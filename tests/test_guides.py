@@ -57,7 +57,8 @@ GUIDES: dict[str, Row] = {
     ),
     "L3": row(
         "a shell script that launches: number of GPUs, data set",
-        "test_spellings.py::test_sh",
+        "test_spellings.py::test_sh_writes_an_executable_script_that_passes_its_arguments_on",
+        "test_launchers.py::test_the_written_shell_script_trains_from_any_folder",
         better="nbtools new … --sh writes one; its arguments go on to the training",
     ),
     "L4": row("torchrun with addresses, ports and the old flags", "test_the_old_command_lines_train"),
@@ -66,7 +67,7 @@ GUIDES: dict[str, Row] = {
     "L7": row(
         "--data_dir --model_name --batch_size --epochs --learning_rate --save_dir --fp16 --no_fp16",
         "test_the_old_command_lines_train",
-        "test_flags.py::test_old_spellings",
+        "test_flags.py::test_older_words_for_a_precision",
         better="fp32 is the default here: 16 bits are asked for, and a machine that is slower with them says so",
     ),
     "L8": row(
@@ -96,7 +97,8 @@ GUIDES: dict[str, Row] = {
     ),
     "L14": row(
         "resume from checkpoint_epoch_5.pt, with or without module.",
-        "test_origin.py::test_old",
+        "test_origin.py::test_weights_of_an_old_checkpoint_are_loaded_and_everything_else_starts_anew",
+        "test_origin.py::test_weights_are_found_with_and_without_a_key_and_a_prefix",
     ),
     # --- A: Algorithm Distillation ----------------------------------------------------------------
     "A1": row(
@@ -106,7 +108,8 @@ GUIDES: dict[str, Row] = {
     ),
     "A2": row(
         "accelerate launch: --num_processes, --gpu_ids, --mixed_precision fp16",
-        "test_flags.py::ACCELERATE",
+        "test_flags.py::test_a_flag_counts_more_than_accelerate_and_accelerate_more_than_the_script",
+        "test_launchers.py::test_each_launcher_starts_the_shipped_script",
         better="its processes and devices arrive by torchrun's variables, its precision by a variable of its own; both "
         "hold, and so do --nproc-per-node and --gpus of nbtools launch",
     ),
@@ -119,7 +122,7 @@ GUIDES: dict[str, Row] = {
     "A5": row(
         "a flat YAML: mixed_precision, gradient_accumulation_steps, train_batch_size, test_batch_size, num_workers, "
         "tf_n_embd, tf_n_layer, n_transit",
-        "test_spellings.py::YAML",
+        "test_spellings.py::test_an_old_flat_yaml_becomes_values_and_what_means_nothing_is_named_and_kept",
         better="its shared keys become a script of any recipe, unknown ones are named and kept as comments",
         waits_for="algorithm_distillation",
     ),
@@ -155,13 +158,13 @@ GUIDES: dict[str, Row] = {
         "a banner of 60 signs: processes, kind of distribution, precision, accumulation, device",
         "test_the_banner_says_what_was_found",
     ),
-    "A13": row("tensorboard --logdir runs, each row once", "TENSORBOARD"),
+    "A13": row("tensorboard --logdir runs, each row once", "test_tensorboard.py::test_every_metric_row_is_an_event"),
     "A14": row(
         "trouble: memory, more GPUs that are slower, runs that differ, hangs, a checkpoint with module.",
         "test_failure.py::test_a_timeout_names_the_rank_that_was_waited_for",
         "test_mlm_pretraining.py::test_a_resumed_run_ends_with_the_same_bits",
         "test_doctor.py::test_nccl_is_told_with_its_version_and_a_build_without_it_is_no_error",
-        "OLD_CHECKPOINT",
+        "test_origin.py::test_weights_are_found_with_and_without_a_key_and_a_prefix",
         better="deterministic=True is one field; checkpoints never have the prefix, old ones may",
     ),
     "A15": row(
@@ -176,13 +179,13 @@ GUIDES: dict[str, Row] = {
     ),
     "A17": row(
         "practices: mixed precision, nvidia-smi, begin with 2 GPUs, checkpoints, torch.profiler by time",
-        "PROFILE",
+        "test_profile.py::test_the_steps_after_the_fifth_are_profiled",
         "test_devices.py::test_use_has_what_the_device_tells_and_no_more",
         better="GPU use is recorded beside the curves, profile_steps writes the trace and the table",
     ),
     "A18": row(
         "shell and Slurm scripts; a config changed in train.py and by launch flags",
-        "SH",
+        "test_launchers.py::test_the_written_shell_script_trains_from_any_folder",
         "test_flags.py::test_every_field_of_the_config_is_a_flag",
         better="the script is the config: every value is a line in it, every flag overrides one; no sbatch file yet",
     ),
@@ -194,7 +197,7 @@ GUIDES: dict[str, Row] = {
     "A20": row(
         "easy, automatic, near-linear, existing code runs unchanged",
         "test_launch.py::test_a_foreign_script_outside_any_project_runs_in_its_own_folder",
-        "test_config.py::UTF8",
+        "test_corpus.py::test_bad_utf8_names_the_file_and_the_byte",
         better="speed-up is not promised but seen as tokens per second on the curve; files are UTF-8 throughout",
     ),
     # --- O: OccCANINE -----------------------------------------------------------------------------
@@ -224,7 +227,7 @@ GUIDES: dict[str, Row] = {
     ),
     "O8": row(
         "logs and Weights & Biases from rank 0",
-        "TENSORBOARD",
+        "test_tensorboard.py::test_every_metric_row_is_an_event",
         better="rank0.log and metrics.jsonl; TensorBoard by report_to. No Weights & Biases: its variables pass through "
         "to scripts of your own, and metrics.jsonl is one line of code away from any service",
     ),
@@ -232,7 +235,7 @@ GUIDES: dict[str, Row] = {
     "O10": row("two nodes with addresses and port 29500", "test_two_nodes_started_by_hand_train_as_one"),
     "O11": row(
         "trouble: NCCL, single against several GPUs, memory",
-        "test_text_classification.py::JOINED",
+        "test_text_classification.py::test_two_ranks_give_the_gradients_and_scores_of_one_with_the_joined_batch",
         "test_causes.py::test_a_known_error_is_told_apart_in_words_with_what_to_do",
         better="one process with the joined batch and two with half of it take the same steps",
     ),
@@ -240,7 +243,7 @@ GUIDES: dict[str, Row] = {
     "M1": row(
         "multi_gpu_configs.py list, and generate NAME, which writes an executable script",
         "test_cli.py::test_recipes_and_presets_are_listed",
-        "SH",
+        "test_launchers.py::test_the_written_shell_script_trains_from_any_folder",
         better="nbtools presets, and nbtools new … --preset NAME --sh; every value of the preset reaches the training",
     ),
     "M2": row(
@@ -248,7 +251,11 @@ GUIDES: dict[str, Row] = {
         "test_the_old_command_lines_train",
         "test_hub.py::test_the_library_is_asked_for_name_config_and_streaming",
     ),
-    "M3": row("run_multi_gpu_training.sh hf 32 5 3e-5 true", "SH", better="the shell script passes its flags on"),
+    "M3": row(
+        "run_multi_gpu_training.sh hf 32 5 3e-5 true",
+        "test_launchers.py::test_the_written_shell_script_trains_from_any_folder",
+        better="the shell script passes its flags on",
+    ),
     "M4": row(
         "six presets by number and kind of GPUs",
         "test_recipes.py::test_a_gpu_preset_divides_its_total_batch_by_its_processes",
@@ -278,13 +285,13 @@ GUIDES: dict[str, Row] = {
     ),
     "M10": row(
         "bars, losses of training and validation, time left, GPU use",
-        "test_panel.py::PANEL",
+        "test_panel.py::test_the_remaining_time_follows_the_recent_rate",
         better="curves instead of bars, in the notebook and in nbtools watch",
     ),
     "M11": row(
         "trouble: memory, NCCL, the port, permission to execute",
         "test_causes.py::test_a_known_error_is_told_apart_in_words_with_what_to_do",
-        "SH",
+        "test_launchers.py::test_the_written_shell_script_trains_from_any_folder",
         better="--sh writes it executable; the port is always a free one",
     ),
     "M12": row(
@@ -292,7 +299,10 @@ GUIDES: dict[str, Row] = {
         "test_mlm_pretraining.py::test_bf16_learns_like_fp32",
         "test_spool.py::test_a_text_many_times_larger_is_tokenized_in_little_more_memory_than_importing_takes",
     ),
-    "M13": row("mlm_model.pth, tokenizer.json, mlm_training_history.json, training_history.png", "OUTPUTS"),
+    "M13": row(
+        "mlm_model.pth, tokenizer.json, mlm_training_history.json, training_history.png",
+        "test_outputs.py::test_a_completed_training_leaves_its_model_its_history_and_its_picture",
+    ),
     "M14": row(
         "6-8 times faster, linear scaling",
         better="refused as a promise: no figure without its benchmark (tests/benchmarks/bench_hf_trainer.py compares "
@@ -301,7 +311,7 @@ GUIDES: dict[str, Row] = {
     "M15": row(
         "a custom TrainingConfig(name, description, num_gpus, batch_size_per_gpu, …)",
         "test_config.py::test_every_field_has_help_that_ends_in_a_full_stop_and_a_valid_default",
-        "test_script.py::ROUND",
+        "test_script.py::test_config_to_script_to_config_is_the_identity",
         better="the form, --set, or a line in the script: all of its fields are there, validated",
     ),
     "M16": row("two nodes of 8 GPUs", "test_two_nodes_started_by_hand_train_as_one"),

@@ -1,10 +1,8 @@
 """Text classification: the same gradients however the batch is divided, bit-exact resume, real learning."""
 
 import csv
-import json
+import functools
 import random
-import subprocess
-import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -13,21 +11,27 @@ import pytest
 import torch
 
 from nbtools import exhibits, occupations, recipes
-from nbtools.checkpoints import Checkpoint, checkpoints_in
+from nbtools.checkpoints import checkpoints_in
 from nbtools.errors import CheckpointError, ConfigError
 from nbtools.metrics import History
 from nbtools.project import Project
 from nbtools.recipes import MLMPretrainingConfig, TextClassificationConfig
 from nbtools.run import Run
-from nbtools.rundir import RunDir, read_json, run_folders
+from nbtools.rundir import RunDir, read_json
 from nbtools.samples import read_samples
-from nbtools.training import checkpoint, mlm_pretraining
-from nbtools.training.flags import Flags, parse
+from nbtools.training.flags import parse
 from nbtools.training.mixer import open_mixer
 from nbtools.training.predictor import Predictor
-from nbtools.training.step import Optimizer
-from nbtools.training.text_classification import train
-from nbtools.training.worker import run
+
+from trainings import (
+    ByHand,
+    assert_accumulation_is_exact,
+    assert_same_checkpoints,
+    assert_same_gradients,
+    by_hand,
+    rows,
+    train_here,
+)
 
 TINY: dict[str, Any] = {
     "dataset": "data.csv",
@@ -76,48 +80,8 @@ def tables(project: Project, monkeypatch: pytest.MonkeyPatch) -> Project:
 
 @pytest.fixture
 def trained(tables: Project, monkeypatch: pytest.MonkeyPatch) -> Callable[..., RunDir]:
-    """Train in this process, in a run directory as the launcher makes it."""
-    torch.set_num_threads(1)
-
-    def start(config: TextClassificationConfig, resume_from: Path | None = None) -> RunDir:
-        files = RunDir.create(tables.runs, "texts")
-        monkeypatch.setenv("NBTOOLS_RUN_DIR", str(files.path))
-        run(train, Flags(config, resume_from=resume_from))
-        return files
-
-    return start
-
-
-def rows(files: RunDir) -> list[dict[str, Any]]:
-    """Metric rows without what differs between two equal runs."""
-    parsed = [json.loads(line) for line in files.metrics.read_text().splitlines()]
-    return [{key: value for key, value in row.items() if key not in CLOCKED} for row in parsed]
-
-
-def assert_same(first: Any, second: Any, where: str) -> None:
-    """Nested values and tensors are equal to the bit."""
-    if isinstance(first, dict):
-        assert first.keys() == second.keys(), where
-        for key, value in first.items():
-            assert_same(value, second[key], f"{where}/{key}")
-    elif isinstance(first, torch.Tensor):
-        assert torch.equal(first, second), where
-    elif isinstance(first, list):
-        assert len(first) == len(second), where
-        for number, (one, other) in enumerate(zip(first, second, strict=True)):
-            assert_same(one, other, f"{where}/{number}")
-    else:
-        assert first == second, where
-
-
-def assert_same_checkpoints(first: Path, second: Path) -> None:
-    files = [Checkpoint.read(path).manifest["files"] for path in (first, second)]
-    assert files[0].keys() == files[1].keys()
-    for name in files[0]:
-        if name.endswith(".pt"):
-            assert_same(*(checkpoint.load_state(path, name) for path in (first, second)), name)
-        else:
-            assert files[0][name] == files[1][name], name
+    """Train in this process."""
+    return functools.partial(train_here, tables, monkeypatch=monkeypatch)
 
 
 # --- in one process -------------------------------------------------------------------------------
@@ -223,22 +187,7 @@ def test_a_resumed_run_ends_with_the_same_bits(
 def test_accumulated_passes_give_the_gradients_of_one_large_batch(
     trained: Callable[..., RunDir], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    gradients: list[list[torch.Tensor]] = []
-    real = Optimizer.step
-
-    def spy(optimizer: Optimizer, step: int) -> None:
-        gradients.append([weight.grad.clone() for weight in optimizer.weights if weight.grad is not None])
-        real(optimizer, step)
-
-    monkeypatch.setattr(Optimizer, "step", spy)
-    losses = []
-    for batch_size, accumulation in ((16, 1), (4, 4)):
-        files = trained(tiny(batch_size=batch_size, gradient_accumulation_steps=accumulation, max_steps=1))
-        losses.append(rows(files)[0]["train/loss"])
-    assert losses[0] == pytest.approx(losses[1], rel=1e-5)
-    assert len(gradients[0]) == len(gradients[1]) > 10
-    for whole, accumulated in zip(*gradients, strict=True):
-        assert torch.allclose(whole, accumulated, atol=1e-5, rtol=1e-3)
+    assert_accumulation_is_exact(trained, tiny(batch_size=16, max_steps=1), monkeypatch)
 
 
 def test_bf16_gradient_checkpointing_and_fp32_learn_alike(trained: Callable[..., RunDir]) -> None:
@@ -270,14 +219,10 @@ def test_a_checkpoint_of_other_codes_or_another_shape_is_not_resumed(
         trained(tiny(), path)
 
 
-def test_a_checkpoint_of_another_recipe_is_not_resumed(
-    trained: Callable[..., RunDir], tables: Project, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_checkpoint_of_another_recipe_is_not_resumed(trained: Callable[..., RunDir], tables: Project) -> None:
     (tables.root / "words.txt").write_text("\n\n".join(f"word{n} follows word{n % 7}, again" for n in range(300)))
     small = {"num_layers": 1, "num_heads": 2, "hidden_size": 16, "sequence_length": 16, "min_words": 1, "max_steps": 1}
-    other = RunDir.create(tables.runs, "words")
-    monkeypatch.setenv("NBTOOLS_RUN_DIR", str(other.path))
-    run(mlm_pretraining.train, Flags(MLMPretrainingConfig(dataset="words.txt", batch_size=4, **small)))
+    other = trained(MLMPretrainingConfig(dataset="words.txt", batch_size=4, **small))
     with pytest.raises(SystemExit, match="is a checkpoint of mlm_pretraining, not of text_classification"):
         trained(tiny(), other.checkpoint(1))
     with pytest.raises(CheckpointError, match="no text classifier"):
@@ -405,94 +350,25 @@ def test_a_predictor_tells_what_it_cannot_read(
 
 # --- real processes -------------------------------------------------------------------------------
 
-SCRIPT = """\
-from nbtools import Launch
-from nbtools.recipes import MLMPretrainingConfig, TextClassificationConfig
-from nbtools.training.text_classification import main
-
-launch = Launch(nproc_per_node=2)
-
-config = TextClassificationConfig(**{values!r})
-{more}
-if __name__ == "__main__":
-    main(config)
-"""
-
-SAVE_GRADIENTS = """
-import os
-
-import torch
-from nbtools.training.step import Optimizer
-
-real = Optimizer.step
-
-def step(optimizer, number):
-    gradients = {str(index): weight.grad for index, weight in enumerate(optimizer.weights)}
-    torch.save(gradients, f"gradients-{os.environ.get('RANK', '0')}.pt")
-    real(optimizer, number)
-
-Optimizer.step = step
-"""
-
 
 @pytest.fixture
-def start(tables: Project) -> Iterator[Callable[..., subprocess.Popen[bytes]]]:
-    """Start a script by hand, under torchrun or plain python, and leave nothing behind; output goes to files."""
-    started: list[subprocess.Popen[bytes]] = []
-
-    def begin(
-        config: TextClassificationConfig, *args: str | Path, nproc: int | None = 2, more: str = ""
-    ) -> subprocess.Popen[bytes]:
-        script = tables.scripts / "texts_tiny.py"
-        script.write_text(SCRIPT.format(values=config.model_dump(), more=more))
-        command = [sys.executable]
-        if nproc is not None:
-            command += ["-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={nproc}"]
-        with (tables.root / "output.txt").open("wb") as output:
-            process = subprocess.Popen(
-                [*command, str(script), *map(str, args)],
-                cwd=tables.root,
-                stdout=output,
-                stderr=subprocess.STDOUT,
-                start_new_session=True,
-            )
-        started.append(process)
-        return process
-
-    yield begin
-    for process in started:
-        if process.poll() is None:
-            process.kill()  # its ranks follow: they asked the kernel for it
-        process.wait()
-
-
-def completed(process: subprocess.Popen[bytes], project: Project, timeout_s: float = 280) -> Run:
-    """Wait for the end of a training and return its run."""
-    assert process.wait(timeout=timeout_s) == 0, (project.root / "output.txt").read_text()[-4000:]
-    return Run(run_folders(project.runs)[0])
+def start(tables: Project) -> Iterator[ByHand]:
+    """Start scripts by hand, and leave nothing behind."""
+    with by_hand(tables) as started:
+        yield started
 
 
 @pytest.mark.slow
-def test_two_ranks_give_the_gradients_and_scores_of_one_with_the_joined_batch(
-    start: Callable[..., subprocess.Popen[bytes]], tables: Project
-) -> None:
+def test_two_ranks_give_the_gradients_and_scores_of_one_with_the_joined_batch(start: ByHand) -> None:
     gradients, metrics, mistakes = [], [], []
     for batch_size, accumulation, nproc in ((8, 1, None), (4, 1, 2), (2, 2, 2)):
         config = tiny(batch_size=batch_size, gradient_accumulation_steps=accumulation, max_steps=1)
-        finished = completed(start(config, nproc=nproc, more=SAVE_GRADIENTS), tables)
-        saved = [torch.load(path) for path in sorted(tables.root.glob("gradients-*.pt"))]
-        for path in tables.root.glob("gradients-*.pt"):
-            path.unlink()
-        assert len(saved) == (nproc or 1)
-        for name, gradient in saved[0].items():
-            assert all(torch.equal(gradient, other[name]) for other in saved[1:]), name
-        gradients.append(saved[0])
+        finished, averaged = start.gradients(config, nproc)
+        gradients.append(averaged)
         metrics.append(finished.metrics)
         mistakes.append(exhibits.read(finished.files.exhibits, "mistakes")[-1].title)
     for other in gradients[1:]:
-        for name, gradient in gradients[0].items():
-            assert gradient.abs().max() > 0
-            assert torch.allclose(gradient, other[name], atol=1e-5, rtol=1e-3), name
+        assert_same_gradients(gradients[0], other)
     for name in ("train/loss", "eval/loss", "eval/flat_loss", "eval/majority_accuracy", "train/padding"):
         assert [each[name] for each in metrics[1:]] == pytest.approx([metrics[0][name]] * 2, rel=1e-4), name
     assert mistakes[0].split(" in ")[1] == mistakes[1].split(" in ")[1]
@@ -500,14 +376,14 @@ def test_two_ranks_give_the_gradients_and_scores_of_one_with_the_joined_batch(
 
 @pytest.mark.slow
 def test_a_resumed_run_on_two_ranks_ends_with_the_same_bits_and_on_one_with_the_same_samples(
-    start: Callable[..., subprocess.Popen[bytes]], tables: Project
+    start: ByHand, tables: Project
 ) -> None:
     config = tiny(batch_size=4, dropout=0.2, max_steps=12, eval_every=12, checkpoint_every=5)
-    straight = completed(start(config), tables)
+    straight = start.completed(start(config))
     saved = straight.files.checkpoint(5)
-    resumed = completed(start(config, "--resume-from", saved, "--num-workers", "1"), tables)
+    resumed = start.completed(start(config, "--resume-from", saved, "--num-workers", "1"))
     assert_same_checkpoints(straight.files.checkpoint(12), resumed.files.checkpoint(12))
-    alone = completed(start(config.replace(batch_size=8), "--resume-from", saved, nproc=None), tables)
+    alone = start.completed(start(config.replace(batch_size=8), "--resume-from", saved, nproc=None))
     assert [row["train/padding"] for row in rows(alone.files)] == pytest.approx(
         [row["train/padding"] for row in rows(resumed.files)]
     )
@@ -516,15 +392,13 @@ def test_a_resumed_run_on_two_ranks_ends_with_the_same_bits_and_on_one_with_the_
 # --- learning -------------------------------------------------------------------------------------
 
 
-def demo(
-    project: Project, start: Callable[..., subprocess.Popen[bytes]], seed: int = 0, **changes: Any
-) -> tuple[Run, History]:
+def demo(start: ByHand, seed: int = 0, **changes: Any) -> tuple[Run, History]:
     """The preset cpu_demo on two ranks."""
     config, _ = recipes.RECIPES["text_classification"].preset("cpu_demo")
     assert isinstance(config, TextClassificationConfig)
     assert config.max_steps is not None
     assert config.max_steps <= 400
-    finished = completed(start(config.replace(seed=seed, **changes)), project, timeout_s=850)
+    finished = start.completed(start(config.replace(seed=seed, **changes)), timeout_s=850)
     return finished, finished.own_history
 
 
@@ -545,28 +419,24 @@ def assert_target(finished: Run, history: History) -> None:
 
 @pytest.mark.slow
 @pytest.mark.timeout(900)
-def test_the_cpu_demo_learns_to_code_strings_that_it_never_saw(
-    start: Callable[..., subprocess.Popen[bytes]], tables: Project
-) -> None:
-    assert_target(*demo(tables, start))
+def test_the_cpu_demo_learns_to_code_strings_that_it_never_saw(start: ByHand, tables: Project) -> None:
+    assert_target(*demo(start))
 
 
 @pytest.mark.seeds
 @pytest.mark.timeout(900)
-def test_with_another_seed_it_learns_them_too(start: Callable[..., subprocess.Popen[bytes]], tables: Project) -> None:
-    assert_target(*demo(tables, start, seed=1))
+def test_with_another_seed_it_learns_them_too(start: ByHand, tables: Project) -> None:
+    assert_target(*demo(start, seed=1))
 
 
 @pytest.mark.slow
 @pytest.mark.timeout(900)
-def test_with_shuffled_labels_there_is_nothing_to_learn(
-    start: Callable[..., subprocess.Popen[bytes]], tables: Project
-) -> None:
+def test_with_shuffled_labels_there_is_nothing_to_learn(start: ByHand, tables: Project) -> None:
     made = occupations.rows()
     labels = [row.codes for row in made]
     random.Random(0).shuffle(labels)
     rows_ = [(row.text, row.lang, codes) for row, codes in zip(made, labels, strict=True)]
     write_csv(tables.root / "shuffled.csv", rows_)
-    _, history = demo(tables, start, dataset="shuffled.csv", validation_share=0.1)
+    _, history = demo(start, dataset="shuffled.csv", validation_share=0.1)
     assert (history.last("eval/accuracy") or 0) <= 0.10
     assert (history.last("eval/flat_accuracy") or 0) <= 0.10
