@@ -100,6 +100,8 @@ def check_processes(happened: list[Event]) -> None:
 
 SETTINGS: list[type[Settings]] = [Launch, *(recipe.config_class for recipe in RECIPES.values())]
 FIELDS = [pytest.param(cls, name, id=f"{cls.__name__}.{name}") for cls in SETTINGS for name in cls.model_fields]
+COMPANIONS: dict[str, dict[str, Any]] = {"val_data": {"dataset": "a.csv"}}
+"""What has to be given with a field, for it to make sense."""
 
 
 def takes_any_text(annotation: Any) -> bool:
@@ -114,7 +116,7 @@ def test_text_in_any_field_is_refused_by_name_or_comes_back_as_it_went_in(cls: t
                 cls(**{name: value})
             assert len(str(caught.value)) < 500
             continue
-        settings = cls(**{name: value})
+        settings = cls(**{name: value}, **COMPANIONS.get(name, {}))
         config = MLMPretrainingConfig() if cls is Launch else settings
         source = render(config, "plain", settings if cls is Launch else None)  # type: ignore[arg-type]
         read = parse_script(Path("plain.py"), source.encode())

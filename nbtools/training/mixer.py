@@ -241,7 +241,7 @@ def open_mixer(folder: Path) -> Mixer:
         CheckpointError: it holds no mixer, or is damaged.
     """
     try:
-        mixer = Mixer(CanineConfig.from_pretrained(folder))
+        mixer = Mixer(CanineConfig.from_pretrained(folder, trust_remote_code=False))
     except (OSError, ValueError, AttributeError, DataError) as error:
         raise CheckpointError(f"{folder}: holds no text classifier ({pretrained.first_line(error)})") from error
     checkpoint.load_weights(mixer, folder)
@@ -255,7 +255,7 @@ def check_codes(system: CodeSystem, folder: Path) -> None:
         CheckpointError: it has.
     """
     try:
-        saved = CodeSystem.from_json(CanineConfig.from_pretrained(folder).code_system)
+        saved = CodeSystem.from_json(CanineConfig.from_pretrained(folder, trust_remote_code=False).code_system)
     except (OSError, ValueError, AttributeError) as error:
         raise CheckpointError(f"{folder}: holds no text classifier ({pretrained.first_line(error)})") from error
     if difference := system.difference(saved):
