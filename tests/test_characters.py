@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 from transformers import CanineTokenizer
 
 from nbtools.recipes import TextClassificationConfig
-from nbtools.samples import read_samples
-from nbtools.tables import Table, clean
+from nbtools.sources.samples import read_samples
+from nbtools.sources.tables import Table, clean
 from nbtools.training.characters import (
     Augmentation,
     CharacterDataset,

@@ -13,14 +13,14 @@ from typing import Any
 import numpy as np
 import pytest
 
-from nbtools import corpus
 from nbtools.errors import ConfigError, DataError, LaunchError
-from nbtools.hub import HubDataset, named
 from nbtools.launch import preflight
 from nbtools.project import Project
 from nbtools.recipes import RECIPES, MLMPretrainingConfig
 from nbtools.schedule import schedule
 from nbtools.script import write_script
+from nbtools.sources import corpus
+from nbtools.sources.hub import HubDataset, named
 from nbtools.training import hub
 from nbtools.training.text import tokenize
 

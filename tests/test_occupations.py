@@ -4,16 +4,16 @@ import subprocess
 import sys
 from collections import Counter
 
-from nbtools import occupations
-from nbtools.codes import hisco_code
 from nbtools.recipes import TextClassificationConfig
 from nbtools.recipes.text_classification import NUM_GENERATED_CODES
-from nbtools.samples import read_samples
-from nbtools.tables import clean
+from nbtools.sources import occupations
+from nbtools.sources.codes import hisco_code
+from nbtools.sources.samples import read_samples
+from nbtools.sources.tables import clean
 
 
 def test_a_seed_always_gives_the_same_rows_in_any_process() -> None:
-    program = "from nbtools import occupations; print(occupations.rows(3, 500))"
+    program = "from nbtools.sources import occupations; print(occupations.rows(3, 500))"
     elsewhere = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
     assert elsewhere.stdout == f"{occupations.rows(3, 500)}\n"
     assert occupations.rows(3, 500) == occupations.rows(3, 600)[:500]

@@ -10,13 +10,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 from transformers import AutoTokenizer
 
-from nbtools import corpus, prepared
 from nbtools.__main__ import main
 from nbtools.errors import ConfigError, DataError
-from nbtools.pairs import Pair, divided, read_pairs
 from nbtools.project import Project
 from nbtools.recipes import MaskedDiffusionConfig
 from nbtools.schedule import schedule
+from nbtools.sources import corpus, prepared
+from nbtools.sources.pairs import Pair, divided, read_pairs
 from nbtools.training.preparation import (
     EOS,
     MASK,

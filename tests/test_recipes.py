@@ -7,13 +7,13 @@ from typing import Any
 
 import pytest
 
-from nbtools import corpus
 from nbtools.config import TrainConfig
 from nbtools.errors import ConfigError, DataError
 from nbtools.recipes import RECIPES, MLMPretrainingConfig, recipe_named, recipe_of
 from nbtools.recipes.modernbert import SPECIAL_TOKENS, modernbert_settings
 from nbtools.schedule import LARGEST_COUNTED_BYTES, Schedule, schedule
 from nbtools.sizes import checkpoint_bytes, num_checkpoints_kept, num_parameters
+from nbtools.sources import corpus
 
 MLM = RECIPES["mlm_pretraining"]
 GPU_PRESETS = {  # processes, total batch, layers, heads, width, epochs, learning rate, documents

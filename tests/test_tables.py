@@ -9,11 +9,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from nbtools.codes import generic_code, hisco_code
 from nbtools.errors import DataError
 from nbtools.recipes import TextClassificationConfig
-from nbtools.samples import read_samples
-from nbtools.tables import Columns, Table, clean, read, split
+from nbtools.sources.codes import generic_code, hisco_code
+from nbtools.sources.samples import read_samples
+from nbtools.sources.tables import Columns, Table, clean, read, split
 
 HISCO = Columns("occ1", None, None)
 
@@ -202,7 +202,7 @@ MILLION = """
 import resource, sys
 from pathlib import Path
 from nbtools.recipes import TextClassificationConfig
-from nbtools.samples import read_samples
+from nbtools.sources.samples import read_samples
 
 samples = read_samples(TextClassificationConfig(dataset="large.csv"), Path(sys.argv[1]))
 samples.train.lengths()

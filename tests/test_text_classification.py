@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import torch
 
-from nbtools import exhibits, occupations, recipes
+from nbtools import exhibits, recipes
 from nbtools.checkpoints import checkpoints_in
 from nbtools.errors import CheckpointError, ConfigError
 from nbtools.metrics import History
@@ -18,7 +18,8 @@ from nbtools.project import Project
 from nbtools.recipes import MLMPretrainingConfig, TextClassificationConfig
 from nbtools.run import Run
 from nbtools.rundir import RunDir, read_json
-from nbtools.samples import read_samples
+from nbtools.sources import occupations
+from nbtools.sources.samples import read_samples
 from nbtools.training.flags import parse
 from nbtools.training.mixer import open_mixer
 from nbtools.training.predictor import Predictor

@@ -16,7 +16,7 @@ import numpy.typing as npt
 import torch
 from torch.utils.data import Dataset, Sampler
 
-from nbtools.tables import UNKNOWN_LANG, Rows, Table, clean
+from nbtools.sources.tables import UNKNOWN_LANG, Rows, Table, clean
 from nbtools.training.data import SampleOrder, epoch_order, randoms, uniforms
 
 BEGIN, END = 0xE000, 0xE001

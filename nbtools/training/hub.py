@@ -4,7 +4,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from nbtools.errors import DataError
-from nbtools.hub import HubDataset, missing_package
+from nbtools.sources.hub import HubDataset, missing_package
 from nbtools.training.pretrained import first_line
 
 TEXT = "text"

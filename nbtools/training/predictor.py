@@ -16,7 +16,7 @@ import torch
 from nbtools.checkpoints import checkpoints_in
 from nbtools.errors import CheckpointError, ConfigError, shown
 from nbtools.project import expanded
-from nbtools.tables import UNKNOWN_LANG, clean
+from nbtools.sources.tables import UNKNOWN_LANG, clean
 from nbtools.training import checkpoint
 from nbtools.training.characters import encoded_batches
 from nbtools.training.mixer import Mixer, open_mixer

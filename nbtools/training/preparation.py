@@ -24,10 +24,10 @@ from tokenizers.models import WordLevel
 from tokenizers.pre_tokenizers import Split
 from transformers import AutoTokenizer, PreTrainedTokenizerBase, PreTrainedTokenizerFast
 
-from nbtools import corpus, prepared
 from nbtools.errors import ConfigError, DataError, shown
-from nbtools.pairs import Pair, divided, read_pairs
-from nbtools.prepared import Metadata
+from nbtools.sources import corpus, prepared
+from nbtools.sources.pairs import Pair, divided, read_pairs
+from nbtools.sources.prepared import Metadata
 from nbtools.training.forward_process import Sequences
 from nbtools.training.pretrained import first_line
 from nbtools.training.text import word_tokenizer
@@ -151,7 +151,7 @@ def encoder(tokenizer: PreTrainedTokenizerBase, level: str) -> Encode:
 def prepare(
     dataset: str | None, folder: Path, tokenizer: str = "chars", *, vocab_size: int, min_words: int = 1
 ) -> Metadata:
-    """Tokenize a text into a folder, as described in `nbtools.prepared`.
+    """Tokenize a text into a folder, as described in `nbtools.sources.prepared`.
 
     Args:
         dataset: a text file or a folder of them; None for the English text that ships with Python.

@@ -14,7 +14,7 @@ import torch
 
 from nbtools import exhibits
 from nbtools.recipes import TextClassificationConfig
-from nbtools.samples import Samples, read_samples
+from nbtools.sources.samples import Samples, read_samples
 from nbtools.training import flags, pretrained
 from nbtools.training.characters import (
     Augmentation,

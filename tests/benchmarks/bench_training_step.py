@@ -30,7 +30,7 @@ from nbtools.config import TrainConfig
 from nbtools.recipes import MaskedDiffusionConfig, MLMPretrainingConfig, TextClassificationConfig, recipe_named
 from nbtools.recipes.modernbert import modernbert_settings
 from nbtools.rundir import RunDir
-from nbtools.samples import read_samples
+from nbtools.sources.samples import read_samples
 from nbtools.training import text_classification
 from nbtools.training.characters import Augmentation, CharacterDataset, LengthOrder
 from nbtools.training.data import SampleOrder, load

@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from nbtools import codes, corpus, occupations, tables
-from nbtools.codes import CodeSystem
 from nbtools.errors import shown
-from nbtools.tables import Columns, Rows, Table
+from nbtools.sources import codes, corpus, occupations, tables
+from nbtools.sources.codes import CodeSystem
+from nbtools.sources.tables import Columns, Rows, Table
 
 if TYPE_CHECKING:
     from nbtools.recipes import TextClassificationConfig
