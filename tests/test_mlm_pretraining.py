@@ -1,6 +1,6 @@
 """MLM pretraining: the same gradients however the batch is divided, bit-exact resume, and real learning."""
 
-import json
+import functools
 import os
 import re
 import signal
@@ -39,13 +39,22 @@ from nbtools.rundir import RunDir, read_json, run_folders
 from nbtools.schedule import schedule
 from nbtools.script import write_script
 from nbtools.sizes import num_parameters
-from nbtools.training import checkpoint
-from nbtools.training.flags import Flags
 from nbtools.training.masking import Masking, evaluation_batches
-from nbtools.training.mlm_pretraining import MaskedLM, build_model, main, train
+from nbtools.training.mlm_pretraining import MaskedLM, build_model, main
 from nbtools.training.step import Optimizer
 from nbtools.training.text import open_tokenized, tokenize
-from nbtools.training.worker import run
+
+from trainings import (
+    ByHand,
+    assert_accumulation_is_exact,
+    assert_same_checkpoints,
+    assert_same_gradients,
+    by_hand,
+    gradients_of,
+    rows,
+    script_text,
+    train_here,
+)
 
 TINY: dict[str, Any] = {
     "dataset": "texts",
@@ -85,50 +94,8 @@ def texts(project: Project, monkeypatch: pytest.MonkeyPatch) -> Project:
 
 @pytest.fixture
 def trained(texts: Project, monkeypatch: pytest.MonkeyPatch) -> Callable[..., RunDir]:
-    """Train in this process, in a run directory as the launcher makes it."""
-    torch.set_num_threads(1)
-
-    def start(config: MLMPretrainingConfig, resume_from: Path | None = None) -> RunDir:
-        files = RunDir.create(texts.runs, "mlm")
-        monkeypatch.setenv("NBTOOLS_RUN_DIR", str(files.path))
-        run(train, Flags(config, resume_from=resume_from))
-        return files
-
-    return start
-
-
-def rows(files: RunDir) -> list[dict[str, Any]]:
-    """Metric rows without what differs between two equal runs."""
-    parsed = [json.loads(line) for line in files.metrics.read_text().splitlines()]
-    return [{key: value for key, value in row.items() if key not in ("time", "train/tokens_per_s")} for row in parsed]
-
-
-def assert_same_bytes(first: Path, second: Path) -> None:
-    """Two checkpoints hold the same weights, optimizer and random numbers, to the bit."""
-    claims = [Checkpoint.read(path).manifest for path in (first, second)]
-    assert claims[0]["samples"] == claims[1]["samples"]
-    assert claims[0]["files"].keys() == claims[1]["files"].keys()
-    for name, claim in claims[0]["files"].items():
-        if name.endswith(".pt"):  # equal content may be pickled in two ways
-            assert_equal(*(checkpoint.load_state(path, name) for path in (first, second)), name)
-        else:
-            assert claim == claims[1]["files"][name], name
-
-
-def assert_equal(first: Any, second: Any, where: str) -> None:
-    """Nested values and tensors are equal to the bit."""
-    if isinstance(first, dict):
-        assert first.keys() == second.keys(), where
-        for key, value in first.items():
-            assert_equal(value, second[key], f"{where}/{key}")
-    elif isinstance(first, torch.Tensor):
-        assert first.dtype == second.dtype, where
-        assert torch.equal(first, second), where
-    elif isinstance(first, list) and any(isinstance(item, torch.Tensor) for item in first):
-        for number, (one, other) in enumerate(zip(first, second, strict=True)):
-            assert_equal(one, other, f"{where}/{number}")
-    else:
-        assert first == second, where
+    """Train in this process."""
+    return functools.partial(train_here, texts, monkeypatch=monkeypatch)
 
 
 # --- in one process -------------------------------------------------------------------------------
@@ -246,7 +213,7 @@ def test_a_resumed_run_ends_with_the_same_bits(
     )
     straight = trained(config)
     resumed = trained(config, straight.checkpoint(checkpoint_step))
-    assert_same_bytes(straight.checkpoint(12), resumed.checkpoint(12))
+    assert_same_checkpoints(straight.checkpoint(12), resumed.checkpoint(12))
     later = [row for row in rows(straight) if row["step"] > checkpoint_step]
     assert rows(resumed) == later
     assert {row["step"] for row in later} >= {5, 6, 10, 12}
@@ -292,22 +259,7 @@ def test_a_changed_batch_is_told_and_goes_on_with_the_data(
 def test_accumulated_passes_give_the_gradients_of_one_large_batch(
     trained: Callable[..., RunDir], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    gradients: list[list[torch.Tensor]] = []
-    real = Optimizer.step
-
-    def spy(optimizer: Optimizer, step: int) -> None:
-        gradients.append([weight.grad.clone() for weight in optimizer.weights if weight.grad is not None])
-        real(optimizer, step)
-
-    monkeypatch.setattr(Optimizer, "step", spy)
-    losses = []
-    for batch_size, accumulation in ((8, 1), (2, 4)):
-        files = trained(tiny(batch_size=batch_size, gradient_accumulation_steps=accumulation, max_steps=1))
-        losses.append(rows(files)[0]["train/loss"])
-    assert losses[0] == pytest.approx(losses[1], rel=1e-6)
-    assert len(gradients[0]) == len(gradients[1]) > 10
-    for whole, accumulated in zip(*gradients, strict=True):
-        assert torch.allclose(whole, accumulated, atol=1e-6, rtol=1e-4)
+    assert_accumulation_is_exact(trained, tiny(max_steps=1), monkeypatch)
 
 
 def test_a_loss_that_is_not_finite_is_recorded_said_once_and_does_not_end_the_run(
@@ -353,29 +305,13 @@ def test_two_steps_in_half_precision_leave_a_whole_run(trained: Callable[..., Ru
     assert [row["step"] for row in resumed] == [3]
 
 
-def spied_gradients(
-    trained: Callable[..., RunDir], monkeypatch: pytest.MonkeyPatch, config: MLMPretrainingConfig
-) -> tuple[list[torch.Tensor], list[dict[str, Any]]]:
-    """All gradients of a training, and its rows."""
-    gradients: list[torch.Tensor] = []
-    real = Optimizer.step
-
-    def spy(optimizer: Optimizer, step: int) -> None:
-        gradients.extend(weight.grad.clone() for weight in optimizer.weights if weight.grad is not None)
-        real(optimizer, step)
-
-    with monkeypatch.context() as patch:
-        patch.setattr(Optimizer, "step", spy)
-        return gradients, rows(trained(config))
-
-
 def test_activations_computed_again_give_the_same_loss_and_gradients(
     trained: Callable[..., RunDir], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Dropout included: the second time it leaves out the same activations."""
     config = tiny(max_steps=3, num_layers=3, dropout=0.2, gradient_accumulation_steps=2, batch_size=4)
-    kept, kept_rows = spied_gradients(trained, monkeypatch, config)
-    again, again_rows = spied_gradients(trained, monkeypatch, config.replace(gradient_checkpointing=True))
+    kept, kept_rows = gradients_of(trained, config, monkeypatch)
+    again, again_rows = gradients_of(trained, config.replace(gradient_checkpointing=True), monkeypatch)
     assert len(kept) == len(again) > 30
     for one, other in zip(kept, again, strict=True):
         assert one.abs().max() > 0
@@ -513,35 +449,6 @@ def test_bad_data_ends_before_the_first_step(
 
 # --- real processes -------------------------------------------------------------------------------
 
-SCRIPT = """\
-from nbtools import Launch
-from nbtools.recipes import RECIPES, MLMPretrainingConfig
-from nbtools.training.mlm_pretraining import main
-
-launch = Launch(nproc_per_node=2)
-
-config = MLMPretrainingConfig(**{values!r})
-{more}
-if __name__ == "__main__":
-    main(config)
-"""
-
-SAVE_GRADIENTS = """
-import os
-
-import torch
-from nbtools.training.step import Optimizer
-
-real = Optimizer.step
-
-def step(optimizer, number):
-    gradients = {str(index): weight.grad for index, weight in enumerate(optimizer.weights)}
-    torch.save(gradients, f"gradients-{os.environ.get('RANK', '0')}.pt")
-    real(optimizer, number)
-
-Optimizer.step = step
-"""
-
 SLOW_STEPS = """
 import time
 from nbtools.training.step import Optimizer
@@ -557,34 +464,10 @@ Optimizer.step = step
 
 
 @pytest.fixture
-def start(texts: Project) -> Iterator[Callable[..., subprocess.Popen[str]]]:
-    """Start a script by hand, under torchrun or plain python, and leave nothing behind."""
-    started: list[subprocess.Popen[str]] = []
-
-    def begin(
-        config: MLMPretrainingConfig, *args: str | Path, nproc: int | None = 2, more: str = ""
-    ) -> subprocess.Popen[str]:
-        script = texts.scripts / "mlm_tiny.py"
-        script.write_text(SCRIPT.format(values=config.model_dump(), more=more))
-        command = [sys.executable]
-        if nproc is not None:
-            command += ["-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={nproc}"]
-        process = subprocess.Popen(
-            [*command, str(script), *map(str, args)],
-            cwd=texts.root,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-            start_new_session=True,
-        )
-        started.append(process)
-        return process
-
-    yield begin
-    for process in started:
-        if process.poll() is None:
-            process.kill()  # its ranks follow: they asked the kernel for it
-        process.communicate()
+def start(texts: Project) -> Iterator[ByHand]:
+    """Start scripts by hand, and leave nothing behind."""
+    with by_hand(texts) as started:
+        yield started
 
 
 def eventually(condition: Callable[[], object], within_s: float = 180) -> None:
@@ -598,20 +481,15 @@ def newest_run(project: Project) -> Run:
     return Run(run_folders(project.runs)[0])
 
 
-def test_plain_python_writes_the_whole_run_directory(
-    start: Callable[..., subprocess.Popen[str]], texts: Project
-) -> None:
+def test_plain_python_writes_the_whole_run_directory(start: ByHand, texts: Project) -> None:
     process = start(tiny(), "--lr", "3e-3", "--local_rank=0", nproc=None)
-    out, err = process.communicate(timeout=120)
-    assert process.returncode == 0, err
-    assert err == ""
-    run = newest_run(texts)
-    assert run.state is RunState.SUCCEEDED
+    run = start.completed(process)
+    out = start.said(process)
     assert run.info["by_hand"] is True
-    assert run.info["name"] == run.name == "mlm_tiny"
+    assert run.info["name"] == run.name == "tiny"
     assert run.info["recipe"] == "mlm_pretraining"
     assert run.info["args"] == ["--lr", "3e-3", "--local_rank=0"]
-    assert run.files.script.read_bytes() == (texts.scripts / "mlm_tiny.py").read_bytes()
+    assert run.files.script.read_bytes() == (texts.scripts / "tiny.py").read_bytes()
     identity = read_json(run.files.process) or {}
     assert (identity["role"], identity["pid"]) == ("worker", process.pid)
     assert run.files.log.read_text() == out
@@ -621,24 +499,19 @@ def test_plain_python_writes_the_whole_run_directory(
     assert run.step == run.total_steps == 6
 
 
-def test_a_wrong_flag_ends_with_code_2_and_makes_no_run(
-    start: Callable[..., subprocess.Popen[str]], texts: Project
-) -> None:
+def test_a_wrong_flag_ends_with_code_2_and_makes_no_run(start: ByHand, texts: Project) -> None:
     process = start(tiny(), "--learning-rate", "-1", nproc=None)
-    _, err = process.communicate(timeout=120)
-    assert process.returncode == 2
-    assert "must be > 0" in err
+    assert process.wait(120) == 2
+    assert "must be > 0" in start.said(process)
     assert list(texts.runs.iterdir()) == []
 
 
-def test_ctrl_c_saves_a_checkpoint_and_ends_cleanly(
-    start: Callable[..., subprocess.Popen[str]], texts: Project
-) -> None:
+def test_ctrl_c_saves_a_checkpoint_and_ends_cleanly(start: ByHand, texts: Project) -> None:
     process = start(tiny(max_steps=500, epochs=500, checkpoint_every=500), nproc=None, more=SLOW_STEPS)
     run = wait_for_step(texts, 2)
     process.send_signal(signal.SIGINT)
-    _, err = process.communicate(timeout=60)
-    assert (process.returncode, err) == (0, "")
+    assert process.wait(60) == 0
+    assert "Traceback" not in start.said(process)
     assert run.state is RunState.STOPPED
     assert [listed.step for listed in checkpoints_in(run.files.checkpoints)][-1] == run.step
 
@@ -657,14 +530,13 @@ def wait_for_step(project: Project, step: int, num_runs: int = 1, timeout_s: flo
 
 @pytest.mark.slow
 def test_a_hub_out_of_reach_ends_all_ranks_before_the_first_step(
-    start: Callable[..., subprocess.Popen[str]], texts: Project, monkeypatch: pytest.MonkeyPatch
+    start: ByHand, texts: Project, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     pytest.importorskip("datasets", reason="the extra `data` is not installed")
     monkeypatch.setenv("HF_HUB_OFFLINE", "1")
     monkeypatch.setenv("HF_HOME", str(texts.root / "hf"))
     process = start(tiny(dataset="hf"))
-    process.communicate(timeout=180)
-    assert process.returncode == 1
+    assert process.wait(180) == 1
     run = newest_run(texts)
     assert run.state is RunState.FAILED
     assert run.failure is not None
@@ -674,41 +546,27 @@ def test_a_hub_out_of_reach_ends_all_ranks_before_the_first_step(
 
 
 @pytest.mark.slow
-def test_two_ranks_give_the_gradients_of_one_with_the_joined_batch(
-    start: Callable[..., subprocess.Popen[str]], texts: Project
-) -> None:
+def test_two_ranks_give_the_gradients_of_one_with_the_joined_batch(start: ByHand, texts: Project) -> None:
     gradients, losses = [], []
     for batch_size, accumulation, nproc in ((8, 1, None), (4, 1, 2), (2, 2, 2)):
         config = tiny(batch_size=batch_size, gradient_accumulation_steps=accumulation, max_steps=1)
-        process = start(config, nproc=nproc, more=SAVE_GRADIENTS)
-        _, err = process.communicate(timeout=180)
-        assert process.returncode == 0, err
-        saved = [torch.load(path) for path in sorted(texts.root.glob("gradients-*.pt"))]
-        for path in texts.root.glob("gradients-*.pt"):
-            path.unlink()
-        for name, gradient in saved[0].items():
-            assert all(torch.equal(gradient, other[name]) for other in saved[1:]), name
-        assert len(saved) == (nproc or 1)
-        gradients.append(saved[0])
-        losses.append(newest_run(texts).metrics["train/loss"])
+        finished, averaged = start.gradients(config, nproc)
+        gradients.append(averaged)
+        losses.append(finished.metrics["train/loss"])
     assert losses[1:] == pytest.approx([losses[0]] * 2, rel=1e-5)
     for other in gradients[1:]:
-        for name, gradient in gradients[0].items():
-            assert gradient.abs().max() > 0
-            assert torch.allclose(gradient, other[name], atol=1e-6, rtol=1e-4), name
+        assert_same_gradients(gradients[0], other)
 
 
 @pytest.mark.slow
 def test_a_stop_on_two_ranks_loses_no_step_and_the_resumed_run_ends_with_the_same_bits(
-    start: Callable[..., subprocess.Popen[str]], texts: Project
+    start: ByHand, texts: Project
 ) -> None:
     config = tiny(batch_size=2, gradient_accumulation_steps=2, dropout=0.2, max_steps=12, checkpoint_every=100)
     process = start(config)
-    assert process.wait(timeout=180) == 0
-    straight = newest_run(texts)
+    straight = start.completed(process)
     identity = read_json(straight.files.process) or {}
     assert (identity["role"], identity["pid"]) == ("torchrun", process.pid)
-    assert straight.state is RunState.SUCCEEDED
     assert [beat.phase for beat in straight.ranks] == ["done", "done"]
 
     process = start(config, more=SLOW_STEPS)
@@ -716,28 +574,24 @@ def test_a_stop_on_two_ranks_loses_no_step_and_the_resumed_run_ends_with_the_sam
     process.terminate()  # torchrun passes it on to both ranks
     for beat in stopped.ranks:
         os.kill(beat.pid, signal.SIGTERM)  # a second one changes nothing
-    process.communicate(timeout=60)
+    process.wait(timeout=60)
     assert stopped.state is RunState.STOPPED
     (saved,) = checkpoints_in(stopped.files.checkpoints)
     saved.verify()
     assert saved.step == stopped.step == rows(stopped.files)[-1]["step"] < 12
 
     # Read ahead by a process of each rank: that changes nothing either.
-    process = start(config, "--resume-from", saved.path, "--num-workers", "1")
-    _, err = process.communicate(timeout=180)
-    assert process.returncode == 0, err
-    resumed = newest_run(texts)
+    resumed = start.completed(start(config, "--resume-from", saved.path, "--num-workers", "1"))
     assert resumed.info["resumed_from"] == {"run": stopped.id, "checkpoint": saved.name, "step": saved.step}
-    assert_same_bytes(straight.files.checkpoint(12), resumed.files.checkpoint(12))
+    assert_same_checkpoints(straight.files.checkpoint(12), resumed.files.checkpoint(12))
     assert rows(stopped.files) + rows(resumed.files) == rows(straight.files)
 
     # One process with the joined batch goes on with the same samples, so with almost the same loss.
     alone = config.replace(batch_size=4, dropout=0.0)
     process = start(alone, "--resume-from", saved.path, nproc=None)
-    out, err = process.communicate(timeout=180)
-    assert process.returncode == 0, err
-    assert "2 processes until now, 1 from here on" in out
-    assert [row["samples"] for row in rows(newest_run(texts).files)] == [row["samples"] for row in rows(resumed.files)]
+    joined = start.completed(process)
+    assert "2 processes until now, 1 from here on" in start.said(process)
+    assert [row["samples"] for row in rows(joined.files)] == [row["samples"] for row in rows(resumed.files)]
 
 
 BAD_SAMPLE = """
@@ -767,7 +621,7 @@ def loader_workers(run: Run) -> list[psutil.Process]:
 def test_a_loader_worker_that_dies_ends_all_ranks_and_every_other_worker(texts: Project, fault: str) -> None:
     config = tiny(num_workers=1, batch_size=4, max_steps=1_000_000, epochs=1_000_000, eval_every=1_000_000)
     script = texts.scripts / "mlm_tiny.py"
-    script.write_text(SCRIPT.format(values=config.model_dump(), more=BAD_SAMPLE if fault == "raises" else ""))
+    script.write_text(script_text(config, BAD_SAMPLE if fault == "raises" else ""))
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # it is not a plain script any more
         run = launch(script, nproc_per_node=2, gpus=())
@@ -794,16 +648,13 @@ def test_a_stop_counts_the_loader_workers_that_ended_with_their_ranks(texts: Pro
     assert not members(run.files)
 
 
-def demo(project: Project, start: Callable[..., subprocess.Popen[str]], *args: str) -> History:
+def demo(start: ByHand, *args: str) -> History:
     """The preset cpu_demo on two ranks, with Python's own English."""
     config, _ = RECIPES["mlm_pretraining"].preset("cpu_demo")
     assert isinstance(config, MLMPretrainingConfig)
     assert config.max_steps is not None
     assert config.max_steps <= 600
-    process = start(config, *args)
-    _, err = process.communicate(timeout=1100)
-    assert process.returncode == 0, err
-    return newest_run(project).own_history
+    return start.completed(start(config, *args), timeout_s=1100).own_history
 
 
 def assert_learned(history: History, step: int, gain: float, accuracy: float) -> None:
@@ -823,26 +674,24 @@ TWICE_AS_LONG = ("--max-steps", "1200", "--epochs", "40", "--learning-rate", "5e
 
 @pytest.mark.slow
 @pytest.mark.timeout(1200)
-def test_the_cpu_demo_learns_from_context(start: Callable[..., subprocess.Popen[str]], texts: Project) -> None:
-    history = demo(texts, start, *TWICE_AS_LONG)
+def test_the_cpu_demo_learns_from_context(start: ByHand, texts: Project) -> None:
+    history = demo(start, *TWICE_AS_LONG)
     assert_learned(history, 600, gain=0.8, accuracy=0.20)
     assert_learned(history, 1200, gain=1.5, accuracy=0.30)
 
 
 @pytest.mark.seeds
 @pytest.mark.timeout(1200)
-def test_the_cpu_demo_learns_with_another_seed(start: Callable[..., subprocess.Popen[str]], texts: Project) -> None:
-    history = demo(texts, start, *TWICE_AS_LONG, "--seed", "1")
+def test_the_cpu_demo_learns_with_another_seed(start: ByHand, texts: Project) -> None:
+    history = demo(start, *TWICE_AS_LONG, "--seed", "1")
     assert_learned(history, 600, gain=0.8, accuracy=0.20)
     assert_learned(history, 1200, gain=1.5, accuracy=0.30)
 
 
 @pytest.mark.slow
 @pytest.mark.timeout(700)
-def test_without_learning_that_target_is_not_reached(
-    start: Callable[..., subprocess.Popen[str]], texts: Project
-) -> None:
-    history = demo(texts, start, "--learning-rate", "1e-6", "--max-steps", "100")
+def test_without_learning_that_target_is_not_reached(start: ByHand, texts: Project) -> None:
+    history = demo(start, "--learning-rate", "1e-6", "--max-steps", "100")
     loss, unigram = history.last("eval/loss"), history.last("eval/unigram_loss")
     assert loss is not None
     assert unigram is not None

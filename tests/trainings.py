@@ -129,6 +129,17 @@ Optimizer.step = step
 """Every rank writes its averaged gradients into the project's folder, in place of those of the step before."""
 
 
+def script_text(config: TrainConfig, more: str = "") -> str:
+    """A script for two processes, with `more` lines before it starts."""
+    recipe = recipe_of(config)
+    name = recipe.config_class.__name__
+    return (
+        f"from nbtools import Launch\nfrom nbtools.recipes import {name}\nfrom {recipe.module} import main\n\n"
+        f"launch = Launch(nproc_per_node=2)\n\nconfig = {name}(**{config.model_dump()!r})\n{more}\n"
+        'if __name__ == "__main__":\n    main(config)\n'
+    )
+
+
 class ByHand:
     """Scripts started under torchrun or plain python, whose output goes to files."""
 
@@ -138,17 +149,11 @@ class ByHand:
         self._logs: dict[int, Path] = {}
 
     def __call__(
-        self, config: TrainConfig, *args: str | Path, nproc: int | None = 2, more: str = "", name: str = "by_hand"
+        self, config: TrainConfig, *args: str | Path, nproc: int | None = 2, more: str = "", name: str = "tiny"
     ) -> "subprocess.Popen[bytes]":
         """Write a script with this config and `more` lines, and start it; without `nproc` as one plain process."""
         script = self.project.scripts / f"{name}.py"
-        recipe = recipe_of(config)
-        script.write_text(
-            f"from nbtools import Launch\nfrom nbtools.recipes import {recipe.config_class.__name__}\n"
-            f"from {recipe.module} import main\n\nlaunch = Launch(nproc_per_node={nproc or 1})\n\n"
-            f"config = {recipe.config_class.__name__}(**{config.model_dump()!r})\n{more}\n"
-            'if __name__ == "__main__":\n    main(config)\n'
-        )
+        script.write_text(script_text(config, more))
         command = [sys.executable]
         if nproc is not None:
             command += ["-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={nproc}"]
