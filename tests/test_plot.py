@@ -284,6 +284,17 @@ def test_shares_of_an_evaluation_are_one_panel_and_what_needs_no_context_is_a_le
     assert len(colours) == 2, "every score has a colour of its own"
 
 
+def test_every_curve_has_a_name_in_the_legend_if_need_be_without_its_value() -> None:
+    scores = ("accuracy", "exact", "flat_accuracy", "precision", "recall", "f1", "majority_accuracy")
+    row = {f"eval/{name}": 0.1234 + number / 10 for number, name in enumerate(scores)}
+    row |= {"train/loss": 2.345, "eval/loss": 2.5, "eval/unigram_loss": 3.5, "eval/bigram_loss": 2.75}
+    figure = drawn(View(history([{"step": i, "time": i, **row} for i in range(1, 9)])))
+    assert {"train 2.345", "eval 2.5", "unigram", "bigram"} <= set(texts(figure))
+    assert {"accuracy", "exact", "flat accuracy", "majority"} <= set(texts(figure))
+    (panel,) = (panel for panel in figure.panels if panel.title.get_text() == "Scores")
+    assert sum(len(line.get_xdata()) > 0 for line in panel.lines) == 4, "what nobody could name is not drawn"
+
+
 def test_panels_adapt_to_a_foreign_run() -> None:
     rows = [{"step": i, "time": i, "loss": 1.0, "reward": i, "kl": 0.1} for i in range(10)]
     assert [panel.title.get_text() for panel in drawn(View(history(rows))).panels] == ["Loss", "reward", "kl"]

@@ -2,7 +2,7 @@
 
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
@@ -228,7 +228,30 @@ def traces_of(group: str, names: Sequence[str], view: View, axis: Axis, width: i
     for index, name in enumerate(names):
         hue = sum(kind_of(earlier) == kind_of(name) for earlier in names[:index])
         traces.append(_trace(name, group, view, axis, width, theme, hue))
-    return traces
+    return _legible(traces, width - _TITLE_WIDTH)
+
+
+_TITLE_WIDTH, _CHARACTER_WIDTH, _SAMPLE_WIDTH = 35, 6.2, 35
+
+
+def _legible(traces: list[Trace], room: float) -> list[Trace]:
+    """Shorten labels, last ones first, until one line of legend holds all; a curve that nobody could name is left out.
+
+    Args:
+        traces: the first of which matter most.
+        room: width of the legend in pixels.
+    """
+
+    def needed(shown: Sequence[Trace]) -> float:
+        return sum(_SAMPLE_WIDTH + _CHARACTER_WIDTH * len(trace.label) for trace in shown) - 13
+
+    shown = list(traces)
+    for index in reversed(range(len(shown))):
+        if needed(shown) > room:
+            shown[index] = replace(shown[index], label=shown[index].label.rpartition(" ")[0])
+    while len(shown) > 2 and needed(shown) > room:
+        shown.pop()
+    return shown
 
 
 def _trace(name: str, group: str, view: View, axis: Axis, width: int, theme: Theme, hue: int) -> Trace:
@@ -273,9 +296,16 @@ def grouped(history: "History") -> list[tuple[str, list[str]]]:
             groups.setdefault(group, []).append(name)
     order = {group: index for index, group in enumerate(TITLES)}
     shown = sorted(groups.items(), key=lambda item: order.get(item[0], len(order)))
-    return [
-        (group, sorted(names, key=lambda n: ("train", "eval", "baseline").index(kind_of(n)))) for group, names in shown
-    ]
+    return [(group, _in_order(group, names)) for group, names in shown]
+
+
+def _in_order(group: str, names: list[str]) -> list[str]:
+    """Training before evaluation before baselines; of many scores the first three are enough before their baseline."""
+    ordered = sorted(names, key=lambda name: ("train", "eval", "baseline").index(kind_of(name)))
+    scores = [name for name in ordered if kind_of(name) != "baseline"]
+    return (
+        [*scores[:3], *(name for name in ordered if name not in scores), *scores[3:]] if group == "scores" else ordered
+    )
 
 
 def _split(name: str) -> tuple[str, str]:
