@@ -1,6 +1,8 @@
 """From text, prompts and answers to sequences: nothing is lost or leaks, and what is wrong is named with its place."""
 
 import json
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +19,8 @@ from nbtools.recipes import MaskedDiffusionConfig
 from nbtools.schedule import schedule
 from nbtools.sources import corpus, prepared
 from nbtools.sources.pairs import Pair, divided, read_pairs
+from nbtools.training import baselines
+from nbtools.training.forward_process import Sequences
 from nbtools.training.preparation import (
     EOS,
     MASK,
@@ -212,6 +216,84 @@ def test_text_that_is_too_little_is_refused(tmp_path: Path) -> None:
     with pytest.raises(DataError, match="at least two"):
         prepare(str(tmp_path / "one.txt"), tmp_path / "made", vocab_size=10)
     assert not (tmp_path / "made").exists()
+
+
+MEASURED = """
+import sys
+from pathlib import Path
+
+from nbtools.training import baselines, masked_diffusion  # what a rank has loaded by then
+from nbtools.training.data import SampleOrder
+from nbtools.training.forward_process import Draws, Noise, NoisedTraining
+from nbtools.training.preparation import cached_text, open_text
+
+def peak_mb():
+    # Not ru_maxrss: that of a new process begins with what its parent had.
+    lines = Path("/proc/self/status").read_text().splitlines()
+    return next(int(line.split()[1]) * 1024 // 10**6 for line in lines if line.startswith("VmHWM"))
+
+before = peak_mb()
+folder = cached_text(Path(sys.argv[2]), sys.argv[1], sys.argv[3], vocab_size=50_000, min_words=5)
+text = open_text(folder, 64)
+baselines.losses(text.train, text.evaluation, Draws.of(text.evaluation, 512), len(text.tokenizer))
+NoisedTraining(text.train, Noise(len(text.tokenizer) - 1, text.eos_id, 0))[next(iter(SampleOrder(len(text.train), 16)))]
+print(before, peak_mb(), len(text.tokenizer), 64 * (len(text.train) + len(text.evaluation)))
+"""
+
+
+def write_text(path: Path, num_bytes: int) -> None:
+    """A million different words, as unevenly frequent as those of a language, and all that a line may end with."""
+    rng = np.random.default_rng(0)
+    words = [f"w{number:x}" for number in range(1_000_000)]
+    with path.open("w") as file:
+        while file.tell() < num_bytes:
+            drawn = (len(words) ** rng.random(100_000)).astype(int).tolist()
+            lines = [" ".join(words[number - 1] for number in drawn[at : at + 100]) for at in range(0, 100_000, 100)]
+            file.write(".\n\n".join(lines) + ".\n")
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(900)
+def test_a_text_is_tokenized_and_its_baselines_counted_in_less_than_500_mb_with_the_imports(tmp_path: Path) -> None:
+    """150 MB here, 395 MB of memory for chars and 457 for words; of 1 GB only the order of its sequences takes more."""
+    file = tmp_path / "text.txt"
+    write_text(file, 150_000_000)
+    for level, (num_kinds, least) in {"chars": (20, 140_000_000), "words": (50_000, 20_000_000)}.items():
+        cache = tmp_path / level
+        program = [sys.executable, "-c", MEASURED, str(file), str(cache), level]
+        answer = subprocess.run(program, capture_output=True, text=True, check=True, timeout=400)
+        before, peak, vocab_size, num_tokens = map(int, answer.stdout.split())
+        assert vocab_size >= num_kinds
+        assert num_tokens > least
+        assert peak - before < 120, f"{peak} MB at most, {before} before the text was opened"
+        assert peak < 500 or before > 400, "the builds of torch for GPUs take more before anything is read"
+        assert [path.name for path in cache.iterdir() if path.name.startswith(".")] == []
+
+
+@given(
+    st.integers(2, 9),
+    st.lists(st.lists(st.integers(0, 8), min_size=8, max_size=8), min_size=1, max_size=9),
+    st.integers(0, 7),
+)
+def test_pairs_counted_in_pieces_are_those_of_a_whole_table(vocab_size: int, rows: list[list[int]], start: int) -> None:
+    """Against a dense table of all pairs, with pieces of one or two rows."""
+    tokens_NT = np.array(rows, dtype=np.int32) % vocab_size
+    starts_N = np.arange(len(rows)) * start % 8
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(baselines, "_TOKENS_AT_ONCE", 16)
+        counted = baselines.Frequencies(Sequences(tokens_NT, starts_N), vocab_size)
+    single_V, pairs_VV = np.ones(vocab_size), np.zeros((vocab_size, vocab_size))
+    for tokens_T, begin in zip(tokens_NT.tolist(), starts_N.tolist(), strict=True):
+        for place in range(begin, 8):
+            single_V[tokens_T[place]] += 1
+            if place:
+                pairs_VV[tokens_T[place - 1], tokens_T[place]] += 1
+    unigram_V = single_V / single_V.sum()
+    kinds_V1 = np.maximum((pairs_VV > 0).sum(1, keepdims=True), 1)
+    expected_VV = (pairs_VV + kinds_V1 * unigram_V) / (pairs_VV.sum(1, keepdims=True) + kinds_V1)
+    before, token = np.indices((vocab_size, vocab_size))
+    assert counted.unigram_V == pytest.approx(unigram_V)
+    assert counted.bigram(before, token) == pytest.approx(expected_VV)
 
 
 # --- prompts and answers --------------------------------------------------------------------------

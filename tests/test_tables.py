@@ -1,8 +1,6 @@
 """CSV files: every mistake is told with file, line and column; no text on two sides; memory stays small."""
 
 import csv
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -196,34 +194,6 @@ def test_which_side_a_text_is_on_depends_on_that_text_alone() -> None:
     second = a_table([*rows[1000:][::-1], ("another", [0])])
     again = {second.text(row) for row in split(second, 0.1)[1].tolist()}
     assert again - {"another"} == {text for text, _ in rows[1000:] if text in held_out}
-
-
-MILLION = """
-import resource, sys
-from pathlib import Path
-from nbtools.recipes import TextClassificationConfig
-from nbtools.sources.samples import read_samples
-
-samples = read_samples(TextClassificationConfig(dataset="large.csv"), Path(sys.argv[1]))
-samples.train.lengths()
-print(len(samples.train), resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024)
-"""
-
-
-@pytest.mark.slow
-def test_a_million_rows_are_read_and_divided_in_less_than_500_mb(tmp_path: Path) -> None:
-    with (tmp_path / "large.csv").open("w") as file:
-        file.write("occ1,lang,code1,code2\n")
-        for number in range(1_000_000):
-            code = 10_000 + number % 1900
-            second = 10_000 + number % 37 if number % 7 == 0 else ""
-            file.write(f"labourer number {number} of the parish,en,{code},{second}\n")
-    done = subprocess.run(
-        [sys.executable, "-c", MILLION, str(tmp_path)], capture_output=True, text=True, timeout=280, check=True
-    )
-    num_rows, peak_mb = done.stdout.split()
-    assert int(num_rows) == 1_000_000
-    assert float(peak_mb) < 500
 
 
 def test_of_few_texts_one_is_held_out_if_its_code_is_trained_on_all_the_same() -> None:

@@ -390,6 +390,48 @@ def test_a_resumed_run_on_two_ranks_ends_with_the_same_bits_and_on_one_with_the_
     )
 
 
+_SAY_PEAK = """
+import os
+from pathlib import Path
+
+from nbtools.training.worker import Worker
+
+real = Worker.batches
+
+def first(worker, *args):
+    for batch in real(worker, *args):
+        lines = Path("/proc/self/status").read_text().splitlines()
+        peak = next(int(line.split()[1]) * 1024 // 10**6 for line in lines if line.startswith("VmHWM"))
+        Path(f"peak-{worker.rank}.txt").write_text(f"{peak} {len(batch[0])}")
+        os._exit(0)
+        yield batch  # never: what calls this waits with the work until it is asked for the first batch
+
+Worker.batches = first
+"""
+"""Every rank writes its largest memory in MB when its first batch is there, and ends."""
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+def test_a_rank_has_a_million_rows_read_and_its_first_batch_made_in_less_than_500_mb(
+    start: ByHand, tables: Project
+) -> None:
+    """The whole process, with all that it imports: of 476 MB, 363 are that (torch for the CPU)."""
+    with (tables.root / "large.csv").open("w") as file:
+        file.write("occ1,lang,code1,code2\n")
+        for number in range(1_000_000):
+            second = 10_000 + number % 37 if number % 7 == 0 else ""
+            file.write(f"labourer number {number} of the parish,en,{10_000 + number % 1900},{second}\n")
+    config = TextClassificationConfig(dataset="large.csv")
+    process = start(config, nproc=None, more=_SAY_PEAK)
+    assert process.wait(500) == 0, start.said(process)[-3000:]
+    (tables.root / "large.csv").unlink()  # pytest keeps the folder
+    assert "900,200 training and 99,800 evaluation samples" in start.said(process)
+    peak_mb, num_rows = map(int, (tables.root / "peak-0.txt").read_text().split())
+    assert num_rows == config.batch_size
+    assert peak_mb < 500 or torch.version.cuda is not None, "torch for GPUs takes more before anything is read"
+
+
 # --- learning -------------------------------------------------------------------------------------
 
 

@@ -26,11 +26,12 @@ UNKNOWN_LANG = "unk"
 """Language of a row that names none."""
 _LARGEST_FIELD = 1_000_000
 _REMEMBERED_CELLS = 100_000
-_ROWS_AT_ONCE = 65_536
+_ROWS_AT_ONCE = 8192
 _FEW_TEXTS = 100
 _DELIMITERS = ",;\t"
 
 Rows = npt.NDArray[np.int64]
+Lengths = npt.NDArray[np.int32]
 
 
 @dataclass(frozen=True)
@@ -87,19 +88,19 @@ class Table:
         view = np.frombuffer(self.code_numbers, dtype=np.int32)
         view[:] = np.asarray(numbers, dtype=np.int32)[view]
 
-    def lengths(self) -> Rows:
+    def lengths(self) -> Lengths:
         """Characters of every row's text. Shape (R,)."""
-        lengths = np.empty(len(self), dtype=np.int64)
+        lengths = np.empty(len(self), dtype=np.int32)
         for first in range(0, len(self), _ROWS_AT_ONCE):
             ends = np.asarray(self.text_ends[first : first + _ROWS_AT_ONCE + 1])
             text = np.frombuffer(self.texts, dtype=np.uint8, count=ends[-1] - ends[0], offset=ends[0])
             is_start = (text & 0xC0) != 0x80  # a character's first byte
-            lengths[first : first + len(ends) - 1] = np.add.reduceat(is_start, ends[:-1] - ends[0], dtype=np.int64)
+            lengths[first : first + len(ends) - 1] = np.add.reduceat(is_start, ends[:-1] - ends[0], dtype=np.int32)
         return lengths
 
-    def lang_lengths(self) -> Rows:
+    def lang_lengths(self) -> Lengths:
         """Characters of every row's language. Shape (R,)."""
-        lengths: Rows = np.array([len(lang) for lang in self.langs], dtype=np.int64)[np.asarray(self.lang_numbers)]
+        lengths: Lengths = np.array([len(lang) for lang in self.langs], dtype=np.int32)[np.asarray(self.lang_numbers)]
         return lengths
 
 

@@ -3,7 +3,7 @@
 A model that ignores all context can do no better than the word frequencies (unigram). One that reads from left to right
 and knows one token back (bigram) is a first real model of the language.
 
-Shape suffixes: N samples, D draws, T positions, V vocabulary.
+Shape suffixes: N samples, D draws, T positions, V vocabulary, P pairs of neighbours.
 """
 
 import numpy as np
@@ -13,23 +13,40 @@ from nbtools.training.forward_process import Draws, Sequences
 
 _MOST_COUNTED_TOKENS = 2**21
 """Frequencies are counted on so many training tokens at most."""
+_TOKENS_AT_ONCE = 2**16
 
 
 class Frequencies:
     """Counts of tokens and of pairs of neighbours, over the parts of the sequences that can be masked."""
 
     def __init__(self, sequences: Sequences, vocab_size: int) -> None:
-        num_rows = max(_MOST_COUNTED_TOKENS // sequences.tokens_NT.shape[1], 1)
-        tokens_NT = sequences.tokens_NT[:num_rows].astype(np.int64)
-        answers_NT = np.arange(tokens_NT.shape[1]) >= sequences.starts_N[:num_rows, None]
-        counts_V = np.bincount(tokens_NT[answers_NT], minlength=vocab_size) + 1.0
+        length = sequences.tokens_NT.shape[1]
+        num_rows = min(max(_MOST_COUNTED_TOKENS // length, 1), len(sequences))
+        counts_V = np.ones(vocab_size)
+        pairs_P, num_pairs = np.empty(num_rows * (length - 1), dtype=np.int64), 0
+        rows_at_once = max(_TOKENS_AT_ONCE // length, 1)
+        for first in range(0, num_rows, rows_at_once):
+            rows = slice(first, min(first + rows_at_once, num_rows))
+            tokens_NT = sequences.tokens_NT[rows].astype(np.int64)
+            answers_NT = np.arange(length) >= sequences.starts_N[rows, None]
+            counts_V += np.bincount(tokens_NT[answers_NT], minlength=vocab_size)
+            pairs = (tokens_NT[:, :-1] * vocab_size + tokens_NT[:, 1:])[answers_NT[:, 1:]]
+            pairs_P[num_pairs : num_pairs + len(pairs)] = pairs
+            num_pairs += len(pairs)
         self.unigram_V: npt.NDArray[np.float64] = counts_V / counts_V.sum()
-        pairs = (tokens_NT[:, :-1] * vocab_size + tokens_NT[:, 1:])[answers_NT[:, 1:]]
         self._vocab_size = vocab_size
-        self._pairs, self._pair_counts = np.unique(pairs, return_counts=True)
-        before = self._pairs // vocab_size
-        self._num_after_V = np.bincount(before, self._pair_counts, minlength=vocab_size)
-        self._kinds_after_V = np.bincount(before, minlength=vocab_size)
+        # Sparse: a table of all pairs of 50,000 words would be 20 GB. Sorted in place, as `np.unique` does not.
+        pairs_P = pairs_P[:num_pairs]
+        pairs_P.sort()
+        is_last_P = np.ones(num_pairs, dtype=np.bool_)
+        np.not_equal(pairs_P[1:], pairs_P[:-1], out=is_last_P[:-1])
+        self._pairs = pairs_P[is_last_P]
+        del pairs_P
+        ends = np.append(0, np.flatnonzero(is_last_P) + 1).astype(np.int32)  # at most _MOST_COUNTED_TOKENS
+        self._pair_counts = np.diff(ends)
+        at_V = np.searchsorted(self._pairs, np.arange(vocab_size + 1) * vocab_size)
+        self._num_after_V = np.diff(ends[at_V])
+        self._kinds_after_V = np.diff(at_V)
 
     def bigram(self, before: npt.NDArray[np.int64], tokens: npt.NDArray[np.int64]) -> npt.NDArray[np.float64]:
         """Return p(token | the one before), smoothed by the method of Witten and Bell (1991).

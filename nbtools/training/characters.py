@@ -10,14 +10,15 @@ Shape suffixes: N rows, B batch, T characters, K codes.
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import torch
 from torch.utils.data import Dataset, Sampler
 
-from nbtools.sources.tables import UNKNOWN_LANG, Rows, Table, clean
-from nbtools.training.data import SampleOrder, epoch_order, randoms, uniforms
+from nbtools.sources.tables import UNKNOWN_LANG, Lengths, Rows, Table, clean
+from nbtools.training.data import Order, SampleOrder, epoch_order, randoms, uniforms
 
 BEGIN, END = 0xE000, 0xE001
 """CANINE's [CLS] and [SEP]: code points that Unicode leaves to private use."""
@@ -25,7 +26,7 @@ _BETWEEN = "[SEP]"
 _NUM_EDITS = 3
 _LETTERS = "abcdefghijklmnopqrstuvwxyz"
 _WINDOW = 50
-_AT_ONCE = 65_536
+_AT_ONCE = 8192
 
 Key = tuple[int, Rows, int]
 """Epoch, rows and width of a forward pass."""
@@ -118,17 +119,17 @@ class CharacterDataset(Dataset[tuple[torch.Tensor, torch.Tensor]]):
         """Texts whose end does not fit into an input."""
         return int((self._lengths_N + self._lang_lengths_N + len(_BETWEEN) + 2 > self.longest).sum())
 
-    def widths(self, epoch: int) -> Rows:
+    def widths(self, epoch: int) -> Lengths:
         """Return how many characters each sample has in `epoch` at most: deletions are not counted. Shape (N,)."""
         num_samples = len(self.rows_N)
-        widths_N = np.empty(num_samples, dtype=np.int64)
+        widths_N = np.empty(num_samples, dtype=np.int32)
         for start in range(0, num_samples, _AT_ONCE):
             samples_B = np.arange(start, min(start + _AT_ONCE, num_samples))
             is_edited_B, is_unknown_B, draws_BE3 = self.augmentation.fates(epoch, samples_B)
             inserted_B = (draws_BE3[:, :, 0] % _NUM_KINDS == _INSERT).sum(1) * is_edited_B
             lang_B = np.where(is_unknown_B, len(UNKNOWN_LANG), self._lang_lengths_N[samples_B])
             widths_N[samples_B] = self._lengths_N[samples_B] + inserted_B + lang_B + len(_BETWEEN) + 2
-        return np.minimum(widths_N, self.longest)
+        return np.minimum(widths_N, self.longest, out=widths_N)
 
 
 def labels(table: Table, rows_B: Rows, max_codes: int) -> torch.Tensor:
@@ -164,7 +165,7 @@ class LengthOrder(Sampler[Key]):
             widths_N = self.dataset.widths(epoch)
             order_N = by_length(widths_N, epoch_order(order.seed, epoch, order.num_samples), self.chunk_of(epoch))
             while position + size <= order.num_samples:
-                step = order_N[position : position + size]
+                step = order_N[position : position + size].astype(np.int64)
                 for micro_step in range(order.gradient_accumulation_steps):
                     start = (micro_step * order.world_size + order.rank) * batch_size
                     yield epoch, step[start : start + batch_size], int(widths_N[step].max())
@@ -172,17 +173,19 @@ class LengthOrder(Sampler[Key]):
             epoch, position = epoch + 1, 0
 
 
-def by_length(widths_N: Rows, order_N: Rows, chunk: int) -> Rows:
+def by_length(widths_N: npt.NDArray[np.integer[Any]], order_N: Order, chunk: int) -> Order:
     """Bring samples of like width together in chunks, in random order; what fills no chunk stays at the end."""
     num_chunks = len(order_N) // chunk
-    whole, rest = np.split(order_N, [num_chunks * chunk])
-    windows = [whole[start : start + _WINDOW * chunk] for start in range(0, len(whole), _WINDOW * chunk)]
-    sorted_CB = [window[np.argsort(widths_N[window], kind="stable")].reshape(-1, chunk) for window in windows]
-    if not sorted_CB:
+    if not num_chunks:
         return order_N
-    chunks_CB = np.concatenate(sorted_CB)
+    sorted_N = order_N.copy()
+    whole = sorted_N[: num_chunks * chunk]
+    for start in range(0, len(whole), _WINDOW * chunk):
+        window = whole[start : start + _WINDOW * chunk]
+        window[:] = window[np.argsort(widths_N[window], kind="stable")]
     shuffled = np.random.default_rng(order_N[:4]).permutation(num_chunks)
-    return np.concatenate([chunks_CB[shuffled].reshape(-1), rest])
+    whole[:] = whole.reshape(-1, chunk)[shuffled].reshape(-1)
+    return sorted_N
 
 
 def equal_widths(widths_N: Rows, batch_size: int) -> list[tuple[Rows, int]]:

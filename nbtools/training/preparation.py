@@ -1,20 +1,23 @@
 """From text, prompts and answers to the sequences of a masked diffusion model; what `nbtools prepare` does.
 
+Memory: a text waits on disk between the passes over it and is held one document at a time, so a gigabyte of it takes
+little more than the imports. On disk it takes its size once more for a while. Prompts and answers are held in memory.
+
 Shape suffixes: N samples, T positions.
 """
 
+import functools
 import hashlib
 import json
 import re
-import shutil
 import tempfile
-from array import array
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import chain
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -30,6 +33,7 @@ from nbtools.sources.pairs import Pair, divided, read_pairs
 from nbtools.sources.prepared import Metadata
 from nbtools.training.forward_process import Sequences
 from nbtools.training.pretrained import first_line
+from nbtools.training.spool import Selection, Spool, save_pieces
 from nbtools.training.text import word_tokenizer
 
 EOS, UNKNOWN, MASK = "[EOS]", "[UNK]", "[MASK]"
@@ -62,16 +66,19 @@ class DiffusionText:
 # --- tokenizers -----------------------------------------------------------------------------------
 
 
-def build_tokenizer(level: str, texts: Iterable[str], vocab_size: int) -> PreTrainedTokenizerFast:
+def build_tokenizer(
+    level: str, texts: Iterable[str], vocab_size: int, folder: Path | None = None
+) -> PreTrainedTokenizerFast:
     """Build a tokenizer of the most frequent characters or words of `texts`.
 
     Args:
         level: chars, or words: lower-cased words and punctuation characters.
         texts: the training part of the data.
         vocab_size: largest number of tokens, [EOS], [UNK] and [MASK] included.
+        folder: where words wait that are too many to be counted in memory, the system's temporary one when None.
     """
     if level == "words":
-        like = word_tokenizer(texts, vocab_size + 2)  # which has five special tokens, for its words and how it cuts
+        like = word_tokenizer(texts, vocab_size + 2, folder)  # has five special tokens, for its words and how it cuts
         ids = like.get_vocab()
         special = set(like.all_special_tokens)
         tokens = [token for token in sorted(ids, key=lambda token: ids[token]) if token not in special]
@@ -164,14 +171,15 @@ def prepare(
         DataError: the text is missing, malformed or too short, or the folder is in the way or cannot be written.
         ConfigError: there is no such tokenizer.
     """
-    made = None if tokenizer in ("chars", "words") else load_tokenizer(tokenizer)
-    documents = Documents(dataset, min_words)
+    made = None if tokenizer in ("chars", "words") else load_tokenizer(tokenizer)  # before a long reading
     try:
         if "\0" in str(folder) or (folder.exists() and (not folder.is_dir() or any(folder.iterdir()))):
             raise DataError(f"{shown(str(folder))}: is no folder, or is there already; name a new one with --out")
     except OSError as error:
         raise DataError(f"{shown(str(folder))}: {error.strerror}; name another folder with --out") from None
-    return _write(folder, made or build_tokenizer(tokenizer, documents.train(), vocab_size), tokenizer, documents)
+    with _spooled(dataset, min_words, folder.parent) as documents:
+        made = made or build_tokenizer(tokenizer, documents.train(), vocab_size, folder.parent)
+        return _write(folder, made, tokenizer, documents)
 
 
 def cached_text(
@@ -185,42 +193,55 @@ def cached_text(
     trust_remote_code: bool = False,
 ) -> Path:
     """Do the same in a folder named after the content, which later runs find again; call it on rank 0 only."""
-    documents = Documents(dataset, min_words, root)
-    made: PreTrainedTokenizerBase
-    if tokenizer in ("chars", "words"):
-        made = build_tokenizer(tokenizer, documents.train(), vocab_size)
-    else:
+    made: PreTrainedTokenizerBase | None = None
+    if tokenizer not in ("chars", "words"):  # before a long reading
         made = load_tokenizer(tokenizer, trust_remote_code=trust_remote_code)
-    settings = [_CACHE_FORMAT, tokenizer, _fingerprint(made), documents.digest]
-    folder = cache / hashlib.sha256(json.dumps(settings).encode()).hexdigest()[:32]
-    if not folder.is_dir():
-        _write(folder, made, tokenizer, documents)
+    with _spooled(dataset, min_words, cache, root) as documents:
+        made = made or build_tokenizer(tokenizer, documents.train(), vocab_size, cache)
+        settings = [_CACHE_FORMAT, tokenizer, _fingerprint(made), documents.digest()]
+        folder = cache / hashlib.sha256(json.dumps(settings).encode()).hexdigest()[:32]
+        if not folder.is_dir():
+            _write(folder, made, tokenizer, documents)
     return folder
 
 
-class Documents:
-    """A text that is read anew each time it is needed, one document in memory at once, and divided by documents."""
+class Documents(Spool):
+    """A text that waits on disk, one document in memory at once, and is divided by documents."""
 
-    def __init__(self, dataset: str | None, min_words: int, root: Path | None = None) -> None:
-        """Read it once, for the lengths, by which it is divided, and for what tells its content from others."""
-        self._dataset, self._min_words, self._root = dataset, min_words, root
-        lengths, digest = array("q"), hashlib.sha256()
-        for document in self._read():
-            lengths.append(len(document))
-            digest.update(hashlib.sha256(document.encode("utf-8", "surrogatepass")).digest())
-        self._held_out_N = corpus.held_out(lengths)
-        self.digest = digest.hexdigest()
+    @functools.cached_property
+    def held_out_N(self) -> Selection:
+        """Which documents are evaluated on.
 
-    def _read(self) -> Iterator[str]:
-        return corpus.documents(self._dataset, self._min_words, root=self._root)
+        Raises:
+            DataError: there is only one.
+        """
+        return corpus.held_out(self.lengths_N)
 
     def train(self) -> Iterator[str]:
         """Documents to train on."""
-        return (text for text, is_held_out in zip(self._read(), self._held_out_N, strict=True) if not is_held_out)
+        return self.texts(~self.held_out_N)
 
     def evaluation(self) -> Iterator[str]:
         """Documents to evaluate on."""
-        return (text for text, is_held_out in zip(self._read(), self._held_out_N, strict=True) if is_held_out)
+        return self.texts(self.held_out_N)
+
+    def digest(self) -> str:
+        """Return what tells this content from others."""
+        digest = hashlib.sha256()
+        for document in self.raw(np.ones(len(self.lengths_N), dtype=np.bool_)):
+            digest.update(hashlib.sha256(document).digest())
+        return digest.hexdigest()
+
+
+@contextmanager
+def _spooled(dataset: str | None, min_words: int, folder: Path, root: Path | None = None) -> Iterator[Documents]:
+    """Read a text once, and let it wait in `folder`."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        with Documents(corpus.documents(dataset, min_words, root=root), folder) as documents:
+            yield documents
+    except OSError as error:
+        raise DataError(f"{folder}: the tokenized text cannot be written there: {error}") from error
 
 
 def open_text(folder: Path, sequence_length: int) -> DiffusionText:
@@ -242,7 +263,7 @@ def open_text(folder: Path, sequence_length: int) -> DiffusionText:
             raise DataError(f"{folder / name}: is not what {prepared.METADATA} says of it; prepare the text again")
         num_rows = len(flat) // sequence_length
         rows_NT = flat[: num_rows * sequence_length].reshape(num_rows, sequence_length)
-        parts.append(Sequences(rows_NT, np.zeros(num_rows, dtype=np.int64)))
+        parts.append(Sequences(rows_NT, np.broadcast_to(np.int64(0), num_rows)))  # which takes no memory
     return DiffusionText(tokenizer, *parts)
 
 
@@ -274,26 +295,12 @@ def _write(folder: Path, tokenizer: PreTrainedTokenizerBase, name: str, document
         counts = []
         for file, texts in ((prepared.TRAIN, documents.train()), (prepared.VALIDATION, documents.evaluation())):
             pieces = (np.append(encode(text), separator).astype(dtype) for text in texts)
-            counts.append(_save(built / file, pieces, dtype))
+            counts.append(save_pieces(built / file, pieces, dtype))
         metadata = Metadata(name, len(tokenizer), counts[0], counts[1])
         (built / prepared.METADATA).write_text(json.dumps(metadata.to_json(), indent=1))
         return metadata
 
     return _in_place(folder, fill)
-
-
-def _save(path: Path, pieces: Iterable[npt.NDArray[Any]], dtype: np.dtype[Any]) -> int:
-    """Write one long array piece by piece: its length is known last, and stands first in the file."""
-    with tempfile.TemporaryFile(dir=path.parent) as raw:
-        for piece in pieces:
-            raw.write(piece.tobytes())
-        length = raw.tell() // dtype.itemsize
-        raw.seek(0)
-        with path.open("wb") as file:
-            header = {"descr": np.lib.format.dtype_to_descr(dtype), "fortran_order": False, "shape": (length,)}
-            np.lib.format.write_array_header_1_0(file, header)
-            shutil.copyfileobj(raw, file)
-    return length
 
 
 def _in_place(folder: Path, fill: Callable[[Path], T]) -> T:
