@@ -80,19 +80,6 @@ def tiny(**changes: Any) -> MLMPretrainingConfig:
 
 
 @pytest.fixture
-def texts(project: Project, monkeypatch: pytest.MonkeyPatch) -> Project:
-    """A project with 30 small documents, on the CPU."""
-    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
-    monkeypatch.setenv("OMP_NUM_THREADS", "1")
-    words = [f"w{number}" for number in range(40)]
-    (project.root / "texts").mkdir()
-    for number in range(30):
-        text = " ".join(words[(number + step * step) % 40] for step in range(40))
-        (project.root / "texts" / f"{number:02}.txt").write_text(text)
-    return project
-
-
-@pytest.fixture
 def trained(texts: Project, monkeypatch: pytest.MonkeyPatch) -> Callable[..., RunDir]:
     """Train in this process."""
     return functools.partial(train_here, texts, monkeypatch=monkeypatch)
