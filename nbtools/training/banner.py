@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 import torch.distributed as dist
 
+from nbtools.recipes import recipe_of
 from nbtools.rundir import write_json
 from nbtools.training import launchers, precision
 
@@ -40,14 +41,14 @@ def describe(worker: "Worker", plan: "Plan", derived: Mapping[str, Any]) -> None
         **derived,
     }
     content = {
-        "recipe": worker.recipe.key,
+        "recipe": worker.recipe,
         "config": config.model_dump(mode="json"),
         "overridden": list(worker.flags.overridden),
         "derived": derived,
         "environment": environment,
     }
     write_json(worker.files.config, content)
-    source = worker.recipe.source(config, worker.project.root)
+    source = recipe_of(config).source(config, worker.project.root)
     launch = getattr(sys.modules["__main__"], "launch", None)
     asked = getattr(launch, "nproc_per_node", world)
     processes = f"process{'es' if world > 1 else ''}"

@@ -89,7 +89,7 @@ def open_origin(worker: "Worker", path: Path) -> Origin:
     known = opened.manifest.get("world_size", 0)
     rank_state = checkpoint.load_state(opened.path, f"rank-{worker.rank}.pt") if worker.rank < known else {}
     origin = Origin(state, rank_state, opened.path / "model")
-    origin.check_recipe(worker.recipe.key, opened.path)
+    origin.check_recipe(worker.recipe, opened.path)
     effective_batch = worker.config.effective_batch(worker.world_size)
     if state.get("effective_batch", effective_batch) != effective_batch:
         worker.say(f"note: {effective_batch} samples per step from here on, {state['effective_batch']} until now")

@@ -26,7 +26,7 @@ from nbtools.errors import NbtoolsError
 from nbtools.exhibits import Exhibit
 from nbtools.metrics import MetricWriter
 from nbtools.project import Project, find_project
-from nbtools.recipes import Recipe, recipe_of
+from nbtools.recipes import RECIPES
 from nbtools.rundir import ATTEMPT_VARIABLE, RunDir, write_json
 from nbtools.schedule import Schedule
 from nbtools.training import banner, checkpoint, step
@@ -205,9 +205,10 @@ class Worker:
     # --- what the run directory shows -------------------------------------------------------------
 
     @property
-    def recipe(self) -> Recipe:
-        """The recipe that is trained."""
-        return recipe_of(self.config)
+    def recipe(self) -> str:
+        """Key of the recipe that is trained; the config's class where it belongs to none."""
+        cls = type(self.config)
+        return next((key for key, recipe in RECIPES.items() if recipe.config_class is cls), cls.__name__)
 
     @property
     def project(self) -> Project:
@@ -323,7 +324,7 @@ class Worker:
             best: `best_by` and `lower_is_better` of `checkpoint.save`, where not the least eval/loss is the best.
         """
         effective_batch = self.config.effective_batch(self.world_size)
-        state = {**state, "recipe": self.recipe.key, "effective_batch": effective_batch}
+        state = {**state, "recipe": self.recipe, "effective_batch": effective_batch}
         with self.aside("checkpoint"):
             rank_states = self.gather({**rank_state, "random": checkpoint.random_state()})
             # In a collective of the next step they would wait, too, but not for as long as a slow disk may take.
