@@ -18,6 +18,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from transformers import ModernBertConfig, ModernBertForMaskedLM
 
+from nbtools import rundir
 from nbtools.checkpoints import checkpoints_in, newest_verified
 from nbtools.errors import CheckpointError
 from nbtools.rundir import write_json
@@ -180,7 +181,7 @@ def made(folder: Path, step: int, metrics: dict[str, float], content: bytes) -> 
     path.mkdir()
     (path / "state.pt").write_bytes(content)
     files = {"state.pt": {"bytes": len(b"state"), "sha256": hashlib.sha256(b"state").hexdigest()}}
-    said = {name: checkpoint.json_number(value) for name, value in metrics.items()}
+    said = {name: rundir.strict_number(value) for name, value in metrics.items()}
     write_json(path / "manifest.json", {"step": step, "time": 1.0, "metrics": said, "files": files})
 
 

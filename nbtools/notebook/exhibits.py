@@ -5,6 +5,7 @@ button; both act in the browser and in this kernel, as they are core widgets.
 """
 
 import base64
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
@@ -121,7 +122,7 @@ def _stamps(folder: Path) -> list[tuple[str, int, int]]:
 # --- parts ----------------------------------------------------------------------------------------
 
 
-class _Part:
+class _Part(ABC):
     """One exhibit as a widget."""
 
     kind = ""
@@ -132,9 +133,9 @@ class _Part:
             self._content.add_class(name)
         self.widget: widgets.Widget = self._content
 
+    @abstractmethod
     def show(self, exhibit: Exhibit, dark: bool) -> None:
         """Show a newer showing."""
-        raise NotImplementedError
 
     def _put(self, value: str) -> None:
         if self._content.value != value:

@@ -9,7 +9,6 @@ checkpoints/step-000200/
 
 import contextlib
 import hashlib
-import math
 import os
 import random
 import shutil
@@ -89,7 +88,7 @@ def save(
             "time": time.time(),
             "attempt": attempt,
             "world_size": len(rank_states),
-            "metrics": {name: json_number(value) for name, value in metrics.items()},
+            "metrics": {name: rundir.strict_number(value) for name, value in metrics.items()},
             "files": dict(sorted(files.items())),
         }
         rundir.write_json(temporary / "manifest.json", manifest)
@@ -132,11 +131,6 @@ def sweep(folder: Path) -> None:
     """Remove what an interrupted save or removal left behind."""
     for path in folder.glob(".step-*.tmp"):
         _remove(path)
-
-
-def json_number(value: float) -> float | str:
-    """Return a number as strict JSON can say it; a diverged loss should stay visible."""
-    return value if math.isfinite(value) else {"nan": "NaN", "inf": "Infinity", "-inf": "-Infinity"}[str(value)]
 
 
 def _sync(path: Path) -> None:

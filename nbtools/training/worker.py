@@ -27,7 +27,7 @@ from nbtools.exhibits import Exhibit
 from nbtools.metrics import MetricWriter
 from nbtools.project import Project, find_project
 from nbtools.recipes import RECIPES
-from nbtools.rundir import ATTEMPT_VARIABLE, RunDir, write_json
+from nbtools.rundir import ATTEMPT_VARIABLE, RunDir, strict_number, write_json
 from nbtools.schedule import Schedule
 from nbtools.training import banner, checkpoint, step
 from nbtools.training.checkpoint import State
@@ -378,7 +378,7 @@ class Worker:
             record = {
                 "why": why,
                 "step": self.progress.step,
-                "metrics": {name: checkpoint.json_number(value) for name, value in self.metrics.items()},
+                "metrics": {name: strict_number(value) for name, value in self.metrics.items()},
                 "failure": failure,
                 "time": time.time(),
             }
