@@ -41,6 +41,14 @@ ALIASES: Mapping[str, str] = MappingProxyType(
         "n_head": "num_heads",
         "n_heads": "num_heads",
         "max_seq_len": "sequence_length",
+        "n_transit": "sequence_length",
+        "max_agent_tokens": "sequence_length",
+        "tf_dropout": "dropout",
+        "test_batch_size": "eval_batch_size",
+        "train_timesteps": "max_steps",
+        "data_path": "dataset",
+        "min_story_length": "min_chars",
+        "max_story_length": "max_chars",
     }
 )
 """Names in older programs, and the field that each of them means."""
@@ -49,6 +57,7 @@ IGNORED: Mapping[str, str] = MappingProxyType(
     {
         "local_rank": "the launcher's environment says which process this is",
         "distributed": "several processes are found by themselves",
+        "save_checkpoints": "checkpoints are always saved, every checkpoint_every steps and at each epoch's end",
     }
 )
 """What older launchers and programs pass and nobody needs, and why."""

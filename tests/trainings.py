@@ -55,9 +55,9 @@ def gradients_of(
     gradients: list[torch.Tensor] = []
     real = Optimizer.step
 
-    def spy(optimizer: Optimizer, step: int) -> None:
+    def spy(optimizer: Optimizer, step: int, rate: float | None = None) -> None:
         gradients.extend(weight.grad.clone() for weight in optimizer.weights if weight.grad is not None)
-        real(optimizer, step)
+        real(optimizer, step, rate)
 
     with monkeypatch.context() as patch:
         patch.setattr(Optimizer, "step", spy)
@@ -120,9 +120,9 @@ from nbtools.training.step import Optimizer
 
 real = Optimizer.step
 
-def step(optimizer, number):
+def step(optimizer, *args):
     torch.save([weight.grad for weight in optimizer.weights], f"gradients-{os.environ.get('RANK', '0')}.pt")
-    real(optimizer, number)
+    real(optimizer, *args)
 
 Optimizer.step = step
 """

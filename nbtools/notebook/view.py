@@ -31,13 +31,15 @@ _GROUPS = {
 }
 TITLES = {
     "loss": "Loss",
+    "return": "Return",
     "scores": "Scores",
     "learning_rate": "Learning rate",
     "throughput": "Throughput",
     "grad_norm": "Gradient norm",
 }
-_SCORES = re.compile(r"(?:.*_)?(?:accuracy|precision|recall|f1|exact)(?:_.*)?")
+_SCORES = re.compile(r"(?:.*_)?(?:accuracy|precision|recall|f1|exact|unique)(?:_.*)?")
 """Shares between 0 and 1, the higher the better, which one pair of axes can hold."""
+_RETURNS = re.compile(r"(?:.*_)?(?:return|reward)(?:_.*)?")
 _BASELINE = re.compile(r"(unigram|bigram|majority)_(loss|accuracy)")
 """What a model without any context reaches: a level, not a curve."""
 _SPLITS = ("train", "eval", "val", "valid", "validation", "test")
@@ -321,6 +323,8 @@ def _group(name: str) -> str:
     rest = _split(name)[1].lower()
     if found := _BASELINE.fullmatch(rest):
         rest = found[2]
+    if _RETURNS.fullmatch(rest):
+        return "return"
     return "scores" if _SCORES.fullmatch(rest) else _GROUPS.get(rest, rest)
 
 

@@ -2,7 +2,15 @@
 
 from nbtools.config import TrainConfig
 from nbtools.errors import ConfigError
-from nbtools.recipes import masked_diffusion, mlm_pretraining, text_classification
+from nbtools.recipes import (
+    algorithm_distillation,
+    llm_gan,
+    masked_diffusion,
+    mlm_pretraining,
+    text_classification,
+)
+from nbtools.recipes.algorithm_distillation import AlgorithmDistillationConfig
+from nbtools.recipes.llm_gan import LLMGANConfig
 from nbtools.recipes.masked_diffusion import MaskedDiffusionConfig
 from nbtools.recipes.mlm_pretraining import MLMPretrainingConfig
 from nbtools.recipes.recipe import Preset, Recipe, Source
@@ -10,6 +18,8 @@ from nbtools.recipes.text_classification import TextClassificationConfig
 
 __all__ = [
     "RECIPES",
+    "AlgorithmDistillationConfig",
+    "LLMGANConfig",
     "MLMPretrainingConfig",
     "MaskedDiffusionConfig",
     "Preset",
@@ -21,7 +31,8 @@ __all__ = [
 ]
 
 RECIPES: dict[str, Recipe] = {
-    module.RECIPE.key: module.RECIPE for module in (mlm_pretraining, masked_diffusion, text_classification)
+    module.RECIPE.key: module.RECIPE
+    for module in (mlm_pretraining, masked_diffusion, text_classification, algorithm_distillation, llm_gan)
 }
 
 

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from nbtools import devices
 from nbtools.config import Launch, TrainConfig
 from nbtools.errors import ConfigError, shown
 
@@ -14,7 +15,8 @@ class Preset:
     """Named values for a recipe: where it runs, and what differs from the config's defaults."""
 
     description: str
-    nproc_per_node: int
+    nproc_per_node: int | None
+    """None for every GPU of this machine, or one process where it has none."""
     values: Mapping[str, Any]
     gpus: tuple[int, ...] | None = None
 
@@ -64,4 +66,5 @@ class Recipe:
         if name not in self.presets:
             raise ConfigError(f"preset={shown(name)}: {self.key} has {', '.join(self.presets)}")
         preset = self.presets[name]
-        return self.config_class(**preset.values), Launch(nproc_per_node=preset.nproc_per_node, gpus=preset.gpus)
+        nproc_per_node = preset.nproc_per_node or max(1, len(devices.devices()))
+        return self.config_class(**preset.values), Launch(nproc_per_node=nproc_per_node, gpus=preset.gpus)

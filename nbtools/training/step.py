@@ -84,9 +84,14 @@ class Optimizer:
         """Add the gradients of `loss`."""
         self._scaler.scale(loss).backward()  # type: ignore[no-untyped-call]
 
-    def step(self, step: int) -> None:
-        """Clip, do the optimizer step `step` (counted from 1), and clear the gradients; waits for no GPU."""
-        self._rate = learning_rate(self._config, step, self._total_steps)
+    def step(self, step: int, rate: float | None = None) -> None:
+        """Clip, do the optimizer step `step` (counted from 1), and clear the gradients; waits for no GPU.
+
+        Args:
+            step: of the training.
+            rate: the learning rate; None for that of the config's schedule.
+        """
+        self._rate = learning_rate(self._config, step, self._total_steps) if rate is None else rate
         for group in self.adamw.param_groups:
             group["lr"] = self._rate
         self._scaler.unscale_(self.adamw)

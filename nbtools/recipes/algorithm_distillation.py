@@ -1,0 +1,262 @@
+"""Algorithm Distillation on the darkroom: its config, presets, data and sizes."""
+
+import re
+from pathlib import Path
+from typing import Literal, Self
+
+from pydantic import model_validator
+
+from nbtools.config import TrainConfig, setting
+from nbtools.errors import DataError, shown
+from nbtools.recipes import gpt2
+from nbtools.recipes.recipe import Preset, Recipe, Source
+from nbtools.sources import corpus
+
+NUM_ACTIONS = 5
+"""Four moves and staying."""
+NUM_REWARDS = 2
+EVALUATION_HISTORIES = 4
+"""Of every unseen goal, so many histories are generated to measure the loss on; they are never trained on."""
+_GOAL = re.compile(r"([0-9]{1,3}):([0-9]{1,3})")
+
+
+class AlgorithmDistillationConfig(TrainConfig):
+    """Algorithm Distillation: a causal transformer learns from learning histories, and then learns by itself.
+
+    One "sequence" of a batch is a window of `sequence_length` transitions of one history, across its episodes.
+    """
+
+    dataset: str | None = setting(
+        None,
+        basic=True,
+        help="A folder of learning histories that nbtools generated before or that has the same files; None generates "
+        "them as the fields below say, and keeps them.",
+    )
+    source_algorithm: Literal["annealed", "q_learning"] = setting(
+        "annealed",
+        basic=True,
+        help="Who learns in the histories: a demonstrator whose share of random actions falls from 1 to 0, or tabular "
+        "Q-learning.",
+    )
+    num_histories: int = setting(
+        60, ge=1, le=100_000, basic=True, unit="histories per goal", help="Learning histories for every training goal."
+    )
+    num_episodes: int = setting(20, ge=2, le=10_000, unit="episodes", help="Episodes of a history that are kept.")
+    source_episodes: int | None = setting(
+        None,
+        ge=2,
+        le=1_000_000,
+        unit="episodes",
+        help="Episodes that are played, of which num_episodes at equal distances are kept; None plays as many as are "
+        "kept (annealed) or 15 times as many (q_learning).",
+    )
+    grid_size: int = setting(
+        9, ge=2, le=64, shapes=True, unit="cells", help="Columns and rows of the room; 17 in Darkroom-Hard."
+    )
+    horizon: int = setting(20, ge=1, le=1000, unit="steps", help="Steps of an episode.")
+    reward_once: bool = setting(
+        False, help="Reward only the first step at the goal, as in Darkroom-Hard, not every one."
+    )
+    test_share: float = setting(
+        0.1, gt=0, lt=1, unit="of the cells", help="Goals that no history is made for, where test_goals names none."
+    )
+    test_goals: tuple[str, ...] | None = setting(
+        None, help="Goals to evaluate on, as column:row counted from 0, such as 7:2; None draws test_share of them."
+    )
+    num_layers: int = setting(2, ge=1, le=128, basic=True, shapes=True, unit="layers", help="Transformer layers.")
+    num_heads: int = setting(4, ge=1, le=128, basic=True, shapes=True, unit="heads", help="Attention heads per layer.")
+    hidden_size: int = setting(
+        64, ge=4, le=16_384, basic=True, shapes=True, unit="dimensions", help="Width; a multiple of num_heads."
+    )
+    dropout: float = setting(0.0, ge=0, lt=1, help="Dropout in the transformer.")
+    sequence_length: int = setting(
+        80,
+        ge=2,
+        le=8192,
+        basic=True,
+        shapes=True,
+        unit="transitions",
+        help="Context: it has to span several episodes, or there is no learning to be seen in it.",
+    )
+    eval_batch_size: int = setting(
+        2048, ge=1, le=1_000_000, unit="sequences per process", help="Rollouts or histories evaluated at once."
+    )
+    eval_rollouts: int = setting(
+        16, ge=1, le=10_000, unit="rollouts per goal", help="How often each unseen goal is looked for from scratch."
+    )
+    eval_episodes: int = setting(
+        40, ge=8, le=10_000, unit="episodes", help="Episodes of a rollout, through which the context lives on."
+    )
+
+    @model_validator(mode="after")
+    def _heads_divide_width(self) -> Self:
+        gpt2.check_width(self.hidden_size, self.num_heads)
+        return self
+
+    @model_validator(mode="after")
+    def _goals_can_be_reached(self) -> Self:
+        column, row = self.start
+        farthest = column + row
+        if self.horizon < farthest:
+            raise ValueError(
+                f"horizon={self.horizon}: the goal 0:0 is {farthest} steps from the start {column}:{row} of a room of "
+                f"grid_size={self.grid_size}; horizon must be >= {farthest}, or the room smaller"
+            )
+        goals = self.named_goals
+        if goals is not None and (len(set(goals)) != len(goals) or len(goals) >= self.grid_size**2):
+            raise ValueError(f"test_goals={shown(self.test_goals)}: name each goal once, and leave some to train on")
+        return self
+
+    @model_validator(mode="after")
+    def _context_fits_between_episode_and_history(self) -> Self:
+        if not self.horizon <= self.sequence_length <= self.num_episodes * self.horizon:
+            raise ValueError(
+                f"sequence_length={self.sequence_length}: must be >= horizon={self.horizon} (an episode) and <= "
+                f"{self.num_episodes * self.horizon} (num_episodes={self.num_episodes} of them, a whole history)"
+            )
+        return self
+
+    @model_validator(mode="after")
+    def _source_plays_what_it_keeps(self) -> Self:
+        if self.source_episodes is not None and self.source_episodes < self.num_episodes:
+            raise ValueError(
+                f"source_episodes={self.source_episodes}: must be >= num_episodes={self.num_episodes}, the episodes "
+                "that are kept of them"
+            )
+        return self
+
+    @property
+    def start(self) -> tuple[int, int]:
+        """Column and row where every episode begins: the middle of the room."""
+        return self.grid_size // 2, self.grid_size // 2
+
+    @property
+    def named_goals(self) -> tuple[tuple[int, int], ...] | None:
+        """`test_goals` as pairs of column and row.
+
+        Raises:
+            ValueError: one of them is malformed or outside the room.
+        """
+        if self.test_goals is None:
+            return None
+        if not self.test_goals:
+            raise ValueError("test_goals: name at least one goal, such as 7:2, or None")
+        found = []
+        for text in self.test_goals:
+            match = _GOAL.fullmatch(text)
+            if match is None:
+                raise ValueError(f"test_goals: {shown(text)} is no goal; write column:row, such as 7:2")
+            goal = int(match[1]), int(match[2])
+            if max(goal) >= self.grid_size:
+                raise ValueError(
+                    f"test_goals: {text} is outside the room; columns and rows go from 0 to {self.grid_size - 1}"
+                )
+            found.append(goal)
+        return tuple(found)
+
+    @property
+    def num_test_goals(self) -> int:
+        """How many goals no history is made for."""
+        cells = self.grid_size**2
+        drawn = min(max(1, cells - round((1 - self.test_share) * cells)), cells - 1)
+        return drawn if self.named_goals is None else len(self.named_goals)
+
+    @property
+    def episodes_played(self) -> int:
+        """Episodes of a history, those included that are not kept."""
+        usual = self.num_episodes * (15 if self.source_algorithm == "q_learning" else 1)
+        return self.source_episodes or usual
+
+    @property
+    def windows_per_history(self) -> int:
+        """Windows of `sequence_length` transitions that begin with an episode; they overlap."""
+        return (self.num_episodes * self.horizon - self.sequence_length) // self.horizon + 1
+
+
+def vocab_size(grid_size: int) -> int:
+    """Return the rows of the embedding: columns, rows, last actions and last rewards have some each.
+
+    Of the last two, one more row stands for "none yet".
+    """
+    return 2 * grid_size + (NUM_ACTIONS + 1) + (NUM_REWARDS + 1)
+
+
+def _num_parameters(config: AlgorithmDistillationConfig, _: int | None) -> int | None:
+    return gpt2.num_parameters(config, vocab_size(config.grid_size), config.sequence_length, num_labels=NUM_ACTIONS)
+
+
+def _source(config: AlgorithmDistillationConfig, root: Path | None) -> Source:
+    if config.dataset is None:
+        return Source("learning histories generated by nbtools")
+    folder = corpus.resolve(config.dataset, root)
+    if not folder.is_dir():
+        raise DataError(f"dataset {shown(config.dataset)}: no such folder; give a folder of learning histories")
+    return Source(config.dataset, tuple(sorted(path for path in folder.iterdir() if path.is_file())))
+
+
+def _count_samples(config: AlgorithmDistillationConfig, root: Path | None, _: object) -> tuple[int, int] | None:
+    whole_windows = config.num_episodes * config.horizon // config.sequence_length
+    if config.dataset is not None:
+        from nbtools.sources import histories  # numpy is for those who count
+
+        known = histories.read_metadata(corpus.resolve(config.dataset, root))
+        histories.check(known, config)
+        return known.num_train * config.windows_per_history, known.num_test * whole_windows
+    num_train = (config.grid_size**2 - config.num_test_goals) * config.num_histories
+    num_test = config.num_test_goals * EVALUATION_HISTORIES
+    return num_train * config.windows_per_history, num_test * whole_windows
+
+
+def _gpu_preset(num_gpus: int, batch_size: int, accumulation: int, precision: str) -> Preset:
+    """A preset of the guide for Algorithm Distillation on several GPUs; `batch_size` is per GPU, as everywhere."""
+    values = {
+        "batch_size": batch_size,
+        "gradient_accumulation_steps": accumulation,
+        "epochs": 100_000,
+        "max_steps": 50_000,
+        "checkpoint_epochs": False,
+        "learning_rate": 3e-4,
+        "lr_schedule": "cosine",
+        "warmup_ratio": 0.02,
+        "precision": precision,
+        "num_workers": 4,
+        "log_every": 100,
+        "eval_every": 1000,
+        "checkpoint_every": 1000,
+        "num_histories": 100,
+        "num_episodes": 50,
+        "num_layers": 4,
+        "dropout": 0.1,
+        "sequence_length": 240,
+    }
+    return Preset(f"{num_gpus} GPUs, {batch_size} windows of 12 episodes on each", num_gpus, values)
+
+
+RECIPE = Recipe(
+    key="algorithm_distillation",
+    title="Algorithm Distillation",
+    summary="Learn from learning histories to look for a goal that was never seen, and to remember where it was.",
+    config_class=AlgorithmDistillationConfig,
+    presets={
+        "cpu_demo": Preset(
+            "Learns within two minutes on two CPU cores; needs no download",
+            2,
+            {
+                "batch_size": 16,
+                "epochs": 20,
+                "max_steps": 1000,
+                "checkpoint_epochs": False,
+                "learning_rate": 2e-3,
+                "eval_every": 500,
+                "checkpoint_every": 500,
+            },
+            gpus=(),
+        ),
+        "2gpu": _gpu_preset(2, 512, 1, "fp16"),
+        "4gpu": _gpu_preset(4, 256, 1, "bf16"),
+        "8gpu": _gpu_preset(8, 128, 2, "bf16"),
+    },
+    num_parameters=_num_parameters,
+    source=_source,
+    count_samples=_count_samples,
+)

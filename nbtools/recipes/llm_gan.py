@@ -1,0 +1,233 @@
+"""A language model that writes and one that judges, trained against each other: config, presets, data and sizes."""
+
+import functools
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Literal, Self
+
+from pydantic import model_validator
+
+from nbtools.config import TrainConfig, setting
+from nbtools.errors import DataError, shown
+from nbtools.recipes import gpt2
+from nbtools.recipes.recipe import Preset, Recipe, Source
+from nbtools.sources import corpus
+
+TOPICS = "topics"
+"""The dataset made of the English text that ships with Python."""
+NUM_SPECIAL_TOKENS = 3
+"""Padding, beginning and end, the first words of every vocabulary that is built here."""
+
+
+class LLMGANConfig(TrainConfig):
+    """A generator and a judge, both causal language models: warmed up apart, then trained against each other.
+
+    Every step reads one batch of real texts. The first `generator_warmup_steps` teach the generator to predict them,
+    the next `judge_warmup_steps` (or more, until `judge_accuracy` is reached) teach the judge to tell them from
+    generated ones, all others are adversarial. Steps, epochs and checkpoints count through.
+    """
+
+    dataset: str | None = setting(
+        None,
+        basic=True,
+        help="A CSV file with prompts and human texts; `topics` for the English text that ships with Python; None for "
+        "sequences of a random Markov chain, whose true likelihood is known.",
+    )
+    text_col: str | None = setting(
+        None, help="Column that holds the human text; None takes human_story, human_solution or text."
+    )
+    prompt_cols: tuple[str, ...] | None = setting(
+        None, help="Columns that the generator is told; None takes title and genre, or problem, as far as there."
+    )
+    min_chars: int = setting(100, ge=1, le=1_000_000, unit="characters", help="Shortest human text.")
+    max_chars: int = setting(500, ge=1, le=1_000_000, unit="characters", help="Longer human texts are cut.")
+    short_texts: Literal["refuse", "leave_out"] = setting(
+        "refuse", help="What to do about a text shorter than min_chars: stop and name it, or train without it."
+    )
+    num_sequences: int = setting(
+        10_000, ge=16, le=100_000_000, unit="sequences", help="Sequences of the Markov chain to train on."
+    )
+    num_symbols: int = setting(
+        30, ge=2, le=10_000, shapes=True, unit="symbols", help="What the Markov chain writes in."
+    )
+    tokenizer: Literal["words", "chars"] = setting(
+        "words", shapes=True, help="Tokens of texts, where no pretrained model brings its own."
+    )
+    vocab_size: int = setting(2000, ge=16, le=1_000_000, shapes=True, unit="words", help="At most so many words.")
+    model_name: str | None = setting(
+        None,
+        basic=True,
+        shapes=True,
+        help="Generator to start from: a local folder or a hub id such as meta-llama/Llama-3.2-1B-Instruct; None "
+        "builds a GPT-2 as below.",
+    )
+    judge_name: str | None = setting(
+        None, shapes=True, help="Judge to start from, with the generator's vocabulary; None takes model_name."
+    )
+    num_layers: int = setting(2, ge=1, le=128, basic=True, shapes=True, unit="layers", help="Layers of either model.")
+    num_heads: int = setting(4, ge=1, le=128, basic=True, shapes=True, unit="heads", help="Attention heads per layer.")
+    hidden_size: int = setting(
+        64, ge=4, le=16_384, basic=True, shapes=True, unit="dimensions", help="Width; a multiple of num_heads."
+    )
+    dropout: float = setting(0.0, ge=0, lt=1, help="Dropout in both models.")
+    sequence_length: int = setting(
+        12, ge=2, le=8192, basic=True, shapes=True, unit="tokens", help="Longest text, its end included."
+    )
+    prompt_length: int = setting(
+        32, ge=1, le=8192, shapes=True, unit="tokens", help="Longest prompt; of a longer one the beginning is cut."
+    )
+    temperature: float = setting(1.0, gt=0, le=10, help="Of the texts that are judged; below 1 they vary less.")
+    judging: Literal["scores", "verdicts"] = setting(
+        "scores",
+        basic=True,
+        shapes=True,
+        help="scores: the judge rates every token, which rewards tokens; verdicts: it reads both texts and writes "
+        "which one is human, which rewards texts.",
+    )
+    max_judge_tokens: int = setting(
+        16, ge=4, le=8192, shapes=True, unit="tokens", help="Longest verdict that a judge may write."
+    )
+    generator_warmup_steps: int = setting(
+        300, ge=0, le=1_000_000_000, basic=True, unit="steps", help="Steps that teach the generator to predict texts."
+    )
+    judge_warmup_steps: int = setting(
+        300, ge=0, le=1_000_000_000, basic=True, unit="steps", help="Least number of steps that teach the judge alone."
+    )
+    judge_accuracy: float = setting(
+        0.8,
+        ge=0,
+        lt=1,
+        unit="of the pairs",
+        help="Held-out pairs that the judge has to get right first: a worse judge makes the generator worse.",
+    )
+    judge_steps: int = setting(
+        3, ge=1, le=1000, unit="judge steps", help="Steps of the judge for each adversarial one of the generator."
+    )
+    warmup_learning_rate: float = setting(1e-3, gt=0, le=10, help="Of both models until the adversarial steps.")
+    judge_learning_rate: float = setting(3e-4, gt=0, le=10, help="Of the judge in adversarial steps.")
+    discount: float = setting(0.25, ge=0, le=1, help="How much a token is credited for the rewards after it.")
+    entropy_weight: float = setting(0.005, ge=0, le=100, help="Weight of the generator's entropy, against repetition.")
+    freeze_generator: bool = setting(
+        False, help="Leave the generator alone after its warm-up: what adversarial training adds is then seen."
+    )
+    eval_samples: int = setting(
+        512, ge=8, le=1_000_000, unit="texts", help="Texts that are generated and measured at every evaluation."
+    )
+
+    @model_validator(mode="after")
+    def _heads_divide_width(self) -> Self:
+        if self.model_name is None or self.judge_name is None:
+            gpt2.check_width(self.hidden_size, self.num_heads)
+        return self
+
+    @model_validator(mode="after")
+    def _lengths_make_sense(self) -> Self:
+        if self.min_chars > self.max_chars:
+            raise ValueError(f"min_chars={self.min_chars} with max_chars={self.max_chars}: must not be larger")
+        return self
+
+    @model_validator(mode="after")
+    def _both_models_have_words(self) -> Self:
+        if self.judge_name is not None and self.model_name is None:
+            raise ValueError(
+                f"judge_name={shown(self.judge_name)}: a pretrained judge needs a generator with its vocabulary; give "
+                "model_name, too"
+            )
+        if self.dataset is None and self.model_name is not None:
+            raise ValueError(
+                f"model_name={shown(self.model_name)}: a pretrained model knows no Markov chain; give a dataset: a CSV "
+                f"file, or {TOPICS}"
+            )
+        if self.dataset is None and self.judging == "verdicts":
+            raise ValueError("judging='verdicts': a Markov chain has no words for them; give a dataset, or use scores")
+        return self
+
+
+def _num_parameters(config: LLMGANConfig, vocab_size: int | None) -> int | None:
+    """Count the weights of both models; `vocab_size` is what the data gave."""
+    if config.model_name is not None:
+        return None
+    if vocab_size is None:
+        vocab_size = config.vocab_size if config.dataset is not None else config.num_symbols + NUM_SPECIAL_TOKENS
+    generator = gpt2.num_parameters(config, vocab_size, num_positions(config))
+    labels = 1 if config.judging == "scores" else 0
+    return generator + gpt2.num_parameters(config, vocab_size, judge_positions(config), labels)
+
+
+def num_positions(config: LLMGANConfig) -> int:
+    """Longest input of the generator: a prompt and a text; the Markov chain's prompt is the mark of a beginning."""
+    return (1 if config.dataset is None else config.prompt_length) + config.sequence_length
+
+
+def judge_positions(config: LLMGANConfig) -> int:
+    """Longest input of the judge: what the generator reads; for verdicts a prompt, two texts and a verdict."""
+    if config.judging == "scores":
+        return num_positions(config)
+    return config.prompt_length + 2 * config.sequence_length + config.max_judge_tokens
+
+
+def _source(config: LLMGANConfig, root: Path | None) -> Source:
+    if config.dataset is None:
+        return Source("sequences of a random Markov chain")
+    if config.dataset == TOPICS:
+        return Source("the English text that ships with Python")
+    path = corpus.resolve(config.dataset, root)
+    if not path.is_file():
+        raise DataError(f"dataset {shown(config.dataset)}: no such file; give a CSV file, or {TOPICS}")
+    return Source(config.dataset, (path,))
+
+
+def _count_samples(config: LLMGANConfig, root: Path | None, fingerprint: object) -> tuple[int, int] | None:
+    if config.dataset is None:
+        return config.num_sequences, config.eval_samples
+    return _counted(config, root, fingerprint)
+
+
+@functools.lru_cache(maxsize=64)
+def _counted(config: LLMGANConfig, root: Path | None, fingerprint: object) -> tuple[int, int]:
+    """Return the numbers of training and evaluation texts; `fingerprint` makes a changed file count anew."""
+    from nbtools.sources import stories
+
+    train, evaluation = stories.read_stories(config, root)
+    return len(train), len(evaluation)
+
+
+def _guide_preset(description: str, nproc_per_node: int | None, values: Mapping[str, object]) -> Preset:
+    """A preset of the guide for the LLM GAN: generator and judge are Llamas of a billion weights each."""
+    shared: dict[str, object] = {
+        "dataset": TOPICS,
+        "model_name": "meta-llama/Llama-3.2-1B-Instruct",
+        "judging": "verdicts",
+        "sequence_length": 512,
+        "prompt_length": 128,
+        "max_judge_tokens": 1024,
+        "temperature": 0.8,
+        "learning_rate": 1e-5,
+        "warmup_learning_rate": 1e-5,
+        "judge_learning_rate": 1e-5,
+        "lr_schedule": "constant",
+        "precision": "bf16",
+        "gradient_checkpointing": True,
+        "log_every": 1,
+        "eval_samples": 64,
+    }
+    return Preset(description, nproc_per_node, {**shared, **values})
+
+
+RECIPE = Recipe(
+    key="llm_gan",
+    title="Generator against judge",
+    summary="Train a language model against another one that tells its texts from human ones.",
+    config_class=LLMGANConfig,
+    presets={
+        "cpu_demo": Preset(
+            "Learns within three minutes on two CPU cores, against a chain whose truth is known; needs no download",
+            2,
+            {"batch_size": 128, "epochs": 100, "max_steps": 760, "checkpoint_epochs": False, "learning_rate": 3e-4},
+            gpus=(),
+        ),
+    },
+    num_parameters=_num_parameters,
+    source=_source,
+    count_samples=_count_samples,
+)
