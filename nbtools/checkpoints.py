@@ -170,15 +170,16 @@ def checkpoints_in(folder: Path) -> list[Checkpoint]:
     return found
 
 
-def best_of(
-    checkpoints: Iterable[Checkpoint], count: int = 1, metric: str = BEST_BY, *, lower_is_better: bool = True
-) -> list[Checkpoint]:
-    """Return the `count` checkpoints with the best `metric`, best first; of equal ones the newer is better.
+def best_of(checkpoints: Iterable[Checkpoint], count: int = 1) -> list[Checkpoint]:
+    """Return the `count` best checkpoints, best first, by the metric that the newest one names.
 
-    Those that were not saved at an evaluation have none, and a diverged one (NaN, infinity) is never best.
+    Of equal ones the newer is better. Those that were not saved at an evaluation have no such metric, and a diverged
+    one (NaN, infinity) is never best.
     """
-    measured = [found for found in checkpoints if math.isfinite(found.metrics.get(metric, math.nan))]
-    sign = 1 if lower_is_better else -1
+    saved = list(checkpoints)
+    newest: Mapping[str, Any] = max(saved, key=lambda found: found.step).manifest if saved else {}
+    metric, sign = str(newest.get("best_by", BEST_BY)), 1 if newest.get("lower_is_better", True) else -1
+    measured = [found for found in saved if math.isfinite(found.metrics.get(metric, math.nan))]
     return sorted(measured, key=lambda found: (sign * found.metrics[metric], -found.step))[:count]
 
 

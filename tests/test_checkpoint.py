@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 from transformers import ModernBertConfig, ModernBertForMaskedLM
 
 from nbtools import rundir
-from nbtools.checkpoints import checkpoints_in, newest_verified
+from nbtools.checkpoints import best_of, checkpoints_in, newest_verified
 from nbtools.errors import CheckpointError
 from nbtools.rundir import write_json
 from nbtools.training import checkpoint
@@ -135,7 +135,9 @@ def test_a_recipe_may_prefer_another_metric_and_the_greater_value(folder: Path, 
             best_by="eval/accuracy",
             lower_is_better=False,
         )
-    assert [listed.step for listed in checkpoints_in(folder)] == [4, 8]
+    kept = checkpoints_in(folder)
+    assert [listed.step for listed in kept] == [4, 8]
+    assert [listed.step for listed in best_of(kept)] == [4], "all readers see which one is meant"
 
 
 LOSSES = st.none() | st.sampled_from([math.nan, math.inf, -math.inf]) | st.integers(0, 5).map(float)

@@ -64,7 +64,8 @@ def save(
         attempt: number of the automatic restart.
         keep_last: how many of the newest checkpoints to keep.
         keep_best: how many to keep beside them because their metric `best_by` is the best.
-        best_by: name of a metric; checkpoints saved at a step that did not measure it are never among the best.
+        best_by: name of a metric, which the manifest passes on to all who look for the best; checkpoints saved at a
+            step that did not measure it are never among them.
         lower_is_better: whether the least value of that metric is the best one.
 
     Raises:
@@ -89,35 +90,30 @@ def save(
             "attempt": attempt,
             "world_size": len(rank_states),
             "metrics": {name: rundir.strict_number(value) for name, value in metrics.items()},
+            "best_by": best_by,
+            "lower_is_better": lower_is_better,
             "files": dict(sorted(files.items())),
         }
         rundir.write_json(temporary / "manifest.json", manifest)
-        for path in (temporary / "manifest.json", temporary / "model", temporary):
+        folders = sorted((path for path in temporary.rglob("*") if path.is_dir()), reverse=True)
+        for path in (temporary / "manifest.json", *folders, temporary):
             _sync(path)
         _put_in_place(temporary, final)
     except BaseException:
         _remove(temporary)
         raise
-    prune(folder, progress.step, keep_last, keep_best, best_by, lower_is_better=lower_is_better)
+    prune(folder, progress.step, keep_last, keep_best)
     return final
 
 
-def prune(
-    folder: Path,
-    step: int,
-    keep_last: int,
-    keep_best: int = 0,
-    best_by: str = BEST_BY,
-    *,
-    lower_is_better: bool = True,
-) -> None:
+def prune(folder: Path, step: int, keep_last: int, keep_best: int = 0) -> None:
     """Keep the `keep_last` newest and the `keep_best` best checkpoints up to `step`.
 
     That one was just written and is known to be whole. Later ones, left by an attempt that went further and was found
     damaged, are not counted: they could push out the only one that verifies.
     """
     older = [checkpoint for checkpoint in checkpoints_in(folder) if checkpoint.step <= step]
-    best = best_of(older, keep_best, best_by, lower_is_better=lower_is_better)
+    best = best_of(older, keep_best)
     for checkpoint in older[:-keep_last]:
         if checkpoint in best:
             continue
