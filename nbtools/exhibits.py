@@ -5,6 +5,7 @@ One file for each, `exhibits/NAME.jsonl` in the run directory, and one line a sh
     {"step": 100, "time": 1769868153.2, "kind": "text", "title": "A sample", "text": "once upon a time"}
     {"step": 100, "time": …, "kind": "table", "title": "…", "columns": ["text", "true"], "rows": [["smith", "83110"]]}
     {"step": 100, "time": …, "kind": "frames", "title": "…", "frames": ["____", "_nce", "once"]}
+    {"step": 100, "time": …, "kind": "drawings", "title": "…", "frames": ["..\\n.@", "..\\n@."]}
     {"step": 100, "time": …, "kind": "series", "title": "…", "x_label": "episode", "y_label": "return",
      "x": [1, 2, 3], "lines": {"unseen goals": [0.5, 2.0, 6.9]}}
 
@@ -24,7 +25,7 @@ from typing import Any, Literal
 from nbtools.errors import ConfigError, shown
 from nbtools.rundir import finite, strict_number, whole
 
-Kind = Literal["text", "table", "frames", "series"]
+Kind = Literal["text", "table", "frames", "drawings", "series"]
 
 _NAME = re.compile(r"[a-z][a-z0-9_]{0,63}")
 _LARGEST_BYTES = 4 * 2**20
@@ -68,6 +69,11 @@ def frames(title: str, frames: Sequence[str]) -> Exhibit:
     return Exhibit("frames", title, frames=tuple(frames))
 
 
+def drawings(title: str, frames: Sequence[str]) -> Exhibit:
+    """A drawing made of characters as it changes, such as a room in which somebody walks; it keeps its lines."""
+    return Exhibit("drawings", title, frames=tuple(frames))
+
+
 def series(
     title: str, x: Sequence[float], lines: Mapping[str, Sequence[float]], *, x_label: str, y_label: str
 ) -> Exhibit:
@@ -80,6 +86,7 @@ _FIELDS: dict[str, tuple[str, ...]] = {
     "text": ("text",),
     "table": ("columns", "rows"),
     "frames": ("frames",),
+    "drawings": ("frames",),
     "series": ("x_label", "y_label", "x", "lines"),
 }
 
@@ -162,7 +169,7 @@ def _parsed(name: str, line: bytes) -> Exhibit | None:
         if kind == "table":
             rows = tuple(_cells(row) for row in _items(content["rows"], _MOST_ROWS))
             return Exhibit(**known, columns=_cells(content["columns"]), rows=rows)
-        if kind == "frames":
+        if kind in ("frames", "drawings"):
             shown = tuple(_text(frame, _LONGEST_TEXT) for frame in _items(content["frames"], _MOST_ROWS))
             return Exhibit(**known, frames=shown) if shown else None
         if kind == "series":

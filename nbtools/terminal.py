@@ -111,10 +111,11 @@ def print_exhibit(exhibit: Exhibit) -> None:
         width = max([len(exhibit.columns), *map(len, exhibit.rows)], default=0)
         rows = [exhibit.columns, *exhibit.rows]
         print_table([[*(_brief(cell) for cell in row), *[""] * (width - len(row))] for row in rows])
-    elif exhibit.kind == "frames":
+    elif exhibit.kind in ("frames", "drawings"):
+        between = "\n" if exhibit.kind == "drawings" else " "
         first = max(0, len(exhibit.frames) - _NUM_FRAMES)
         for number, frame in enumerate(exhibit.frames[first:], first + 1):
-            print(f"[{number}/{len(exhibit.frames)}] {cleaned(frame)}")
+            print(f"[{number}/{len(exhibit.frames)}]{between}{cleaned(frame)}")
     else:
         rows = [(exhibit.x_label or "x", *(lines := exhibit.lines or {}))]
         for index in range(max(0, len(exhibit.x) - _NUM_POINTS), len(exhibit.x)):

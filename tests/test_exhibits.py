@@ -22,6 +22,7 @@ from nbtools.rundir import RunDir
 TEXT = exhibits.text("A sample", "once\nupon é東🚀")
 TABLE = exhibits.table("Mistakes", ["text", "true", "p"], [["smith", "83110", 0.25], ["baker", "-1", None]])
 FRAMES = exhibits.frames("Unmasked", ["____", "_nce", "once"])
+DRAWINGS = exhibits.drawings("A walk", ["..\n.@", "..\n@."])
 SERIES = exhibits.series("Return", [1, 2, 3], {"unseen": [0.5, math.nan, 2]}, x_label="episode", y_label="return")
 
 
@@ -29,7 +30,7 @@ def without_place(exhibit: Exhibit) -> dict[str, Any]:
     return {key: value for key, value in to_json(exhibit).items() if key not in ("name", "step", "time")}
 
 
-@pytest.mark.parametrize("exhibit", [TEXT, TABLE, FRAMES, SERIES], ids=lambda exhibit: exhibit.kind)
+@pytest.mark.parametrize("exhibit", [TEXT, TABLE, FRAMES, DRAWINGS, SERIES], ids=lambda exhibit: exhibit.kind)
 def test_what_is_appended_is_read_back(tmp_path: Path, exhibit: Exhibit) -> None:
     folder = tmp_path / "exhibits"
     append(folder, "it", 100, exhibit)
@@ -215,6 +216,14 @@ def test_ragged_and_empty_tables_are_printed(project: Project, capsys: pytest.Ca
     said = capsys.readouterr().out
     assert "1  2  3" in said and "--- none" in said
     assert max(map(len, said.splitlines())) < 200
+
+
+def test_the_terminal_shows_a_drawing_line_by_line(project: Project, capsys: pytest.CaptureFixture[str]) -> None:
+    files = RunDir.create(project.runs, "toy")
+    files.lock.touch()
+    append(files.exhibits, "walk", 3, DRAWINGS)
+    assert main(["show", "latest", "--exhibits"]) == 0
+    assert "[1/2]\n..\n.@\n[2/2]\n..\n@.\n" in capsys.readouterr().out
 
 
 def test_a_run_that_shows_nothing_says_so(project: Project, capsys: pytest.CaptureFixture[str]) -> None:

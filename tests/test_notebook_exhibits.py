@@ -3,6 +3,7 @@
 import io
 import math
 import os
+import re
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -16,13 +17,15 @@ from PIL import Image
 
 from nbtools import exhibits
 from nbtools.exhibits import append
-from nbtools.notebook.exhibits import Exhibition, draw_series, frame_html, table_html, text_html
+from nbtools.notebook.exhibits import Exhibition, frame_html, table_html, text_html
 from nbtools.notebook.panel import LivePlot
+from nbtools.notebook.series import draw_series
 from nbtools.rundir import RunDir, acquire_lock, write_json
 
 HOSTILE = ["<img src=x onerror=alert(1)>", "</pre></script><script>alert(1)</script>", r"$\frac{1}{2}$", "' onclick='x"]
 TABLE = exhibits.table("Mistakes", ["text", "true"], [[f"row {number}", "83110"] for number in range(30)])
 FRAMES = exhibits.frames("Unmasked", ["░░░░", "░nce", "once"])
+DRAWINGS = exhibits.drawings("A walk", ["...\n..@", "...\n.@.", "...\n@.."])
 SERIES = exhibits.series("Return", [1, 2, 3], {"unseen": [0.5, 2.0, 6.9]}, x_label="episode", y_label="return")
 
 
@@ -148,6 +151,30 @@ def test_what_has_changed_since_the_state_before_is_marked() -> None:
 
 
 # --- limits and hostile content ---------------------------------------------------------------------
+
+
+def test_a_drawing_is_played_with_its_lines_and_what_moved_is_marked(exhibition: Exhibition, tmp_path: Path) -> None:
+    append(tmp_path, "walk", 1, DRAWINGS)
+    exhibition.look(tmp_path, dark=False)
+    slider = only(exhibition, widgets.IntSlider)
+    slider.value = 1
+    (drawn,) = re.findall("<pre.*?</pre>", words(exhibition.widget), re.DOTALL)
+    rows = re.sub("<span style='opacity.*?</span>\n|</?pre.*?>", "", drawn).split("<br>")
+    assert [re.sub("<.*?>", "", row) for row in rows] == ["...", ".@."]
+    assert re.findall(r"f5a623[^>]*>(.)<", rows[1]) == ["@", "."]
+    assert exhibition.html().count("<pre") == 3, "all of them side by side"
+
+
+def test_earlier_curves_lie_faintly_behind_the_newest(exhibition: Exhibition, tmp_path: Path) -> None:
+    append(tmp_path, "returns", 1, exhibits.series("t", [1, 2], {"a": [0, 1]}, x_label="x", y_label="y"))
+    exhibition.look(tmp_path, dark=False)
+    alone = bytes(only(exhibition, widgets.Image).value)
+    append(tmp_path, "returns", 2, exhibits.series("t", [1, 2], {"a": [0, 9]}, x_label="x", y_label="y"))
+    exhibition.look(tmp_path, dark=False)
+    newest, earlier = exhibits.read(tmp_path, "returns")[::-1]
+    both = bytes(only(exhibition, widgets.Image).value)
+    assert both == draw_series(newest, dark=False, earlier=[earlier])
+    assert both not in (alone, draw_series(newest, dark=False))
 
 
 @pytest.mark.parametrize("text", HOSTILE)

@@ -7,30 +7,25 @@ button; both act in the browser and in this kernel, as they are core widgets.
 import base64
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
-from functools import partial
 from pathlib import Path
-from typing import Any
 
 import ipywidgets as widgets
-import numpy as np
-from matplotlib.collections import LineCollection
-from matplotlib.transforms import Affine2D
 
 from nbtools import exhibits
 from nbtools.exhibits import Exhibit
+from nbtools.notebook import drawings
 from nbtools.notebook.cards import NO_FORMULAS, literal
-from nbtools.notebook.curves import Floats, is_lone, ticks
 from nbtools.notebook.fields import answers_beside_cells
 from nbtools.notebook.frames import as_row, picked
-from nbtools.notebook.plot import WIDTH, RunFigure, line_of, plain, text_at
+from nbtools.notebook.plot import WIDTH
+from nbtools.notebook.series import HEIGHT, draw_series
 
 HEADING = "What the training shows"
-_PICTURE_HEIGHT = 250
 _FRAME_MS = 250
 _MOST_ROWS, _MOST_COLUMNS, _LONGEST_CELL = 20, 12, 300
 _LONGEST_TEXT, _LONGEST_FRAME = 5000, 2000
-_NUM_STATES = 5
-"""Of a text that changes, so many are in the HTML that stays."""
+_NUM_STATES, _NUM_DRAWINGS = 5, 8
+"""Of a text or drawing that changes, so many are in the HTML that stays."""
 _FONT = (
     "font-family:var(--jp-ui-font-family,system-ui,sans-serif);font-size:13px;line-height:1.45;"
     "color:var(--jp-ui-font-color1,inherit);"
@@ -54,6 +49,8 @@ class Exhibition:
         answers_beside_cells(self._fold)
         self._stamp: object = None
         self._shown: list[Exhibit] = []
+        self._earlier: dict[str, list[Exhibit]] = {}
+        """Showings of the curves before the ones that are shown."""
         self._dark = False
         self._parts: dict[str, _Part] = {}
 
@@ -64,6 +61,8 @@ class Exhibition:
             return False
         self._stamp, self._dark = stamp, dark
         self._shown = exhibits.latest(folder)
+        curves = [exhibit.name for exhibit in self._shown if exhibit.kind == "series"]
+        self._earlier = {name: exhibits.read(folder, name)[:-1] for name in curves}
         names = [exhibit.name for exhibit in self._shown]
         for name in [name for name in self._parts if name not in names]:
             self._parts.pop(name).close()
@@ -73,7 +72,7 @@ class Exhibition:
                 if part is not None:
                     part.close()
                 part = self._parts[exhibit.name] = _PARTS[exhibit.kind]()
-            part.show(exhibit, dark)
+            part.show(exhibit, dark, self._earlier.get(exhibit.name, ()))
         self._arrange()
         return True
 
@@ -81,7 +80,10 @@ class Exhibition:
         """Everything as HTML without widgets, for the picture that stays when the run has ended."""
         if not self._shown:
             return ""
-        body = "".join(static(exhibit, dark=self._dark) for exhibit in self._shown)
+        earlier = self._earlier
+        body = "".join(
+            static(exhibit, dark=self._dark, earlier=earlier.get(exhibit.name, ())) for exhibit in self._shown
+        )
         return (
             f"<div class='{NO_FORMULAS}' style='max-width:{WIDTH}px'><details open style='{_FONT}'>"
             f"<summary style='cursor:pointer'><b>{HEADING}</b></summary>{body}</details></div>"
@@ -104,7 +106,7 @@ class Exhibition:
             self.widget.children = children
         self.widget.layout.display = "" if children else "none"
         self.players.children = [
-            self._parts[exhibit.name].widget for exhibit in self._shown if exhibit.kind == "frames"
+            self._parts[exhibit.name].widget for exhibit in self._shown if exhibit.kind in ("frames", "drawings")
         ]
 
 
@@ -134,8 +136,8 @@ class _Part(ABC):
         self.widget: widgets.Widget = self._content
 
     @abstractmethod
-    def show(self, exhibit: Exhibit, dark: bool) -> None:
-        """Show a newer showing."""
+    def show(self, exhibit: Exhibit, dark: bool, earlier: Sequence[Exhibit] = ()) -> None:
+        """Show a newer showing, with those before it where there is room for them."""
 
     def _put(self, value: str) -> None:
         if self._content.value != value:
@@ -153,14 +155,14 @@ class _Part(ABC):
 class _Text(_Part):
     kind = "text"
 
-    def show(self, exhibit: Exhibit, dark: bool) -> None:
+    def show(self, exhibit: Exhibit, dark: bool, earlier: Sequence[Exhibit] = ()) -> None:
         self._put(_title(exhibit) + text_html(exhibit))
 
 
 class _Table(_Part):
     kind = "table"
 
-    def show(self, exhibit: Exhibit, dark: bool) -> None:
+    def show(self, exhibit: Exhibit, dark: bool, earlier: Sequence[Exhibit] = ()) -> None:
         self._put(_title(exhibit) + table_html(exhibit))
 
 
@@ -191,7 +193,7 @@ class _Frames(_Part):
         self.widget = widgets.VBox([self._heading, row, self._content], layout=widgets.Layout(width="100%"))
         self._exhibit: Exhibit | None = None
 
-    def show(self, exhibit: Exhibit, dark: bool) -> None:
+    def show(self, exhibit: Exhibit, dark: bool, earlier: Sequence[Exhibit] = ()) -> None:
         if exhibit == self._exhibit:
             return
         was_at_end = self._exhibit is None or self._slider.value >= self._slider.max
@@ -213,6 +215,12 @@ class _Frames(_Part):
             self._put(frame_html(self._exhibit, min(self._slider.value, len(self._exhibit.frames) - 1)))
 
 
+class _Drawings(_Frames):
+    """A drawing as it changes, played like a text."""
+
+    kind = "drawings"
+
+
 class _Series(_Part):
     """Curves over something else than steps, drawn into a picture like the others."""
 
@@ -221,17 +229,18 @@ class _Series(_Part):
     def __init__(self) -> None:
         super().__init__()
         layout = widgets.Layout(max_width="100%", height="auto")
-        self._image = widgets.Image(format="png", width=WIDTH, height=_PICTURE_HEIGHT, layout=layout)
+        self._image = widgets.Image(format="png", width=WIDTH, height=HEIGHT, layout=layout)
         self.widget = widgets.VBox([self._content, self._image], layout=widgets.Layout(width="100%"))
         self._drawn: tuple[Exhibit, bool] | None = None
 
-    def show(self, exhibit: Exhibit, dark: bool) -> None:
+    def show(self, exhibit: Exhibit, dark: bool, earlier: Sequence[Exhibit] = ()) -> None:
         if self._drawn != (exhibit, dark):
             self._put(_title(exhibit))
-            self._image.value, self._drawn = draw_series(exhibit, dark=dark), (exhibit, dark)
+            self._image.value = draw_series(exhibit, dark=dark, earlier=earlier)
+            self._drawn = (exhibit, dark)
 
 
-_PARTS: dict[str, Callable[[], _Part]] = {part.kind: part for part in (_Text, _Table, _Frames, _Series)}
+_PARTS: dict[str, Callable[[], _Part]] = {part.kind: part for part in (_Text, _Table, _Frames, _Drawings, _Series)}
 
 
 # --- HTML -----------------------------------------------------------------------------------------
@@ -252,6 +261,8 @@ def text_html(exhibit: Exhibit) -> str:
 def frame_html(exhibit: Exhibit, number: int) -> str:
     """One state of a text, with marks on what has changed since the one before; the page does not jump between them."""
     before = exhibit.frames[number - 1] if number else ""
+    if exhibit.kind == "drawings":
+        return f"<div style='{_FONT}'>{drawings.as_block(number, exhibit.frames[number], before)}</div>"
     frame, lines = exhibit.frames[number], max(map(_num_lines, exhibit.frames))
     row = as_row(number, _cut(frame, _LONGEST_FRAME), before[:_LONGEST_FRAME])
     return f"<div style='{_FONT}min-height:{1.6 * min(lines, 12):.1f}em'>{row}</div>"
@@ -277,20 +288,22 @@ def table_html(exhibit: Exhibit) -> str:
     return f"<div tabindex='0' style='overflow:auto;max-height:340px'>{table}</div>{note}"
 
 
-def static(exhibit: Exhibit, *, dark: bool) -> str:
-    """An exhibit as HTML that needs no kernel."""
+def static(exhibit: Exhibit, *, dark: bool, earlier: Sequence[Exhibit] = ()) -> str:
+    """An exhibit as HTML that needs no kernel, its curves with those of earlier showings behind them."""
     if exhibit.kind == "text":
         content = text_html(exhibit)
     elif exhibit.kind == "table":
         content = table_html(exhibit)
+    elif exhibit.kind == "drawings":
+        content = drawings.row_html(exhibit.frames, _NUM_DRAWINGS)
     elif exhibit.kind == "frames":
         shown = [(number, _cut(frame, _LONGEST_FRAME)) for number, frame in picked(exhibit.frames, _NUM_STATES)]
         before = ["", *(frame for _, frame in shown)]
         content = "".join(as_row(number, frame, was) for (number, frame), was in zip(shown, before, strict=False))
     else:
-        data = base64.b64encode(draw_series(exhibit, dark=dark)).decode()
+        data = base64.b64encode(draw_series(exhibit, dark=dark, earlier=earlier)).decode()
         content = (
-            f"<img src='data:image/png;base64,{data}' width='{WIDTH}' height='{_PICTURE_HEIGHT}' "
+            f"<img src='data:image/png;base64,{data}' width='{WIDTH}' height='{HEIGHT}' "
             f"style='max-width:100%;height:auto' alt='{literal(exhibit.title)}'>"
         )
     return _title(exhibit) + content
@@ -303,82 +316,3 @@ def _boxed(text: str) -> str:
 
 def _cut(text: str, longest: int) -> str:
     return text if len(text) <= longest else f"{text[:longest]}… ({len(text):,} characters)"
-
-
-# --- curves ---------------------------------------------------------------------------------------
-
-
-def draw_series(exhibit: Exhibit, *, dark: bool) -> bytes:
-    """Draw the curves of an exhibit as a PNG in the manner of the panel's others."""
-    figure = RunFigure(WIDTH, _PICTURE_HEIGHT, dark=dark, titled=False)
-    theme, css = figure.theme, Affine2D().scale(figure.scale)
-    figure.figure.clear()
-    write = partial(_write, figure, css)
-    left, bottom, right, top = 56.0, 44.0, WIDTH - 16.0, _PICTURE_HEIGHT - 34.0
-    curves = [(name, *_points(exhibit.x, values)) for name, values in (exhibit.lines or {}).items()]
-    curves = [(name, x, y) for name, x, y in curves if np.isfinite(y).any()]
-    if not curves:
-        write(WIDTH / 2, _PICTURE_HEIGHT / 2, 12, theme.muted, "no values yet", "center")
-        return figure.png()
-    x_low, x_high = _limits([x for _, x, _ in curves])
-    y_low, y_high = _limits([y for _, _, y in curves])
-    width, height = (right - left) / (x_high - x_low), (top - bottom) / (y_high - y_low)
-    place = Affine2D().translate(-x_low, -y_low).scale(width, height).translate(left, bottom).scale(figure.scale)
-    y_ticks, x_ticks = ticks(y_low, y_high, 5), ticks(x_low, x_high, 9)
-    rows = [[(x_low, value), (x_high, value)] for value, _ in y_ticks]
-    figure.add(LineCollection(rows, colors=theme.grid, linewidths=1, transform=place, zorder=0))
-    for value, label in y_ticks:
-        write(left - 7, _at(value, y_low, y_high, bottom, top), 10.5, theme.muted, label, "right")
-    for value, label in x_ticks:
-        write(_at(value, x_low, x_high, left, right), bottom - 12, 10.5, theme.muted, label, "center")
-    write((left + right) / 2, bottom - 32, 10.5, theme.muted, plain(exhibit.x_label, 60), "center")
-    write(16, top + 18, 12, theme.text, plain(exhibit.y_label, 40), "left", "bold")
-    at = left + 9 * len(plain(exhibit.y_label, 40))
-    colours = (theme.line, theme.evaluation, *theme.others)
-    for (name, x, y), colour in zip(curves, colours, strict=False):
-        curve = figure.add(
-            line_of(place, color=colour, linewidth=1.8, zorder=3, marker="o" if is_lone(x, y) else "none")
-        )
-        curve.set_data(x, y)
-        key = figure.add(line_of(css, color=colour, linewidth=2.2))
-        key.set_data([at, at + 16], [top + 18, top + 18])
-        label = plain(name, 24)
-        write(at + 21, top + 18, 11, theme.text, label, "left")
-        at += 38 + 7.2 * len(label)
-    if (hidden := len(curves) - len(colours)) > 0:
-        write(at, top + 18, 11, theme.muted, f"and {hidden} more", "left")
-    return figure.png()
-
-
-def _write(
-    figure: RunFigure,
-    css: Affine2D,
-    x: float,
-    y: float,
-    size: float,
-    colour: str,
-    content: str,
-    ha: Any,
-    weight: str = "normal",
-) -> None:
-    figure.add(text_at(x, y, size, colour, css, ha, "center", weight)).set_text(content)
-
-
-def _points(x: Sequence[float], y: Sequence[float]) -> tuple[Floats, Floats]:
-    """The points of a curve as far as both coordinates are given; what is not finite is a gap."""
-    number = min(len(x), len(y))
-    xs, ys = np.asarray(x[:number], float), np.asarray(y[:number], float)
-    is_sound = np.isfinite(xs) & (np.abs(xs) < 1e300) & np.isfinite(ys) & (np.abs(ys) < 1e300)
-    return xs, np.where(is_sound, ys, np.nan)
-
-
-def _limits(columns: Sequence[Floats]) -> tuple[float, float]:
-    every = np.concatenate(columns)
-    every = every[np.isfinite(every) & (np.abs(every) < 1e300)]
-    low, high = float(every.min()), float(every.max())
-    margin = 0.04 * (high - low) or max(abs(high), 1.0) * 0.5
-    return low - margin, high + margin
-
-
-def _at(value: float, low: float, high: float, start: float, end: float) -> float:
-    return start + (value - low) / (high - low) * (end - start)

@@ -1,0 +1,87 @@
+"""Shows a drawing made of characters as it changes: as HTML, and as a picture for whoever has no kernel."""
+
+import html
+import io
+import unicodedata
+from collections.abc import Sequence
+from typing import Any
+
+from IPython.display import HTML, Image
+from matplotlib.backends.backend_agg import FigureCanvasAgg
+from matplotlib.figure import Figure
+from matplotlib.font_manager import FontProperties
+
+from nbtools.notebook.frames import picked
+
+_LARGEST = 4000
+"""Characters of a drawing that are shown."""
+_NUM_COLUMNS = 4
+_INK = "#1c1c1c"
+_NEW = "#c2410c"
+_PRE = "font-family:var(--jp-code-font-family,ui-monospace,monospace);font-size:13px;line-height:1.25;margin:0;"
+_NEW_CSS = "background:#f5a62366;border-radius:2px"
+
+
+def as_html(frames: Sequence[str], most: int = 8) -> HTML:
+    """Show drawings side by side, and marked what has changed since the one before."""
+    return HTML(f"<div class='mathjax_ignore tex2jax_ignore'>{row_html(frames, most)}</div>")  # type: ignore[no-untyped-call]
+
+
+def row_html(frames: Sequence[str], most: int) -> str:
+    """Return at most so many of the drawings as HTML, side by side, each with its number."""
+    shown = picked(frames, most)
+    before = ["", *(frame for _, frame in shown)]
+    cells = [
+        f"<div style='padding:2px 14px 6px 0'>{as_block(number, frame, was)}</div>"
+        for (number, frame), was in zip(shown, before, strict=False)
+    ]
+    return f"<div style='display:flex;flex-wrap:wrap'>{''.join(cells)}</div>"
+
+
+def as_block(number: int, frame: str, before: str) -> str:
+    """Return one drawing as HTML, with its number, and marks where it differs from the one before."""
+    earlier = before.split("\n")
+    rows = []
+    for row, line in enumerate(frame[:_LARGEST].split("\n")):
+        was = earlier[row] if row < len(earlier) else ""
+        cells = []
+        for column, character in enumerate(line):
+            text = html.escape(visible(character))
+            changed = bool(before) and was[column : column + 1] != character
+            cells.append(f"<span style='{_NEW_CSS}'>{text}</span>" if changed and text.strip() else text)
+        rows.append("".join(cells))
+    label = f"<span style='opacity:.6'>{number}</span>"
+    return f"<pre style='{_PRE}'>{label}\n{'<br>'.join(rows)}</pre>"
+
+
+def as_picture(frames: Sequence[str], most: int = 8) -> Image:
+    """Draw the same as a PNG, four drawings in a row."""
+    shown = [(number, frame[:_LARGEST].split("\n")) for number, frame in picked(frames, most)]
+    num_rows = -(-len(shown) // _NUM_COLUMNS) or 1
+    wide = 3 + max((len(line) for _, lines in shown for line in lines), default=1)
+    high = 3 + max((len(lines) for _, lines in shown), default=1)
+    across = min(len(shown), _NUM_COLUMNS) or 1
+    figure = Figure(figsize=(0.115 * wide * across, 0.19 * high * num_rows), dpi=110, facecolor="white")
+    axes = figure.add_axes((0, 0, 1, 1), xlim=(-1, wide * across - 1), ylim=(high * num_rows - 0.5, -1))
+    axes.axis("off")
+    font = FontProperties(family=["DejaVu Sans Mono"], size=9)
+    before: list[str] = []
+    for place, (number, lines) in enumerate(shown):
+        left, top = wide * (place % _NUM_COLUMNS), high * (place // _NUM_COLUMNS)
+        placed: dict[str, Any] = {"ha": "left", "va": "center", "fontproperties": font, "parse_math": False}
+        axes.text(left, top, str(number), color="#888888", **placed)
+        for row, line in enumerate(lines):
+            was = before[row] if row < len(before) else ""
+            for column, character in enumerate(line):
+                changed = bool(before) and was[column : column + 1] != character
+                colour = _NEW if changed else _INK
+                axes.text(left + column, top + 1 + row, visible(character), color=colour, **placed)
+        before = lines
+    png = io.BytesIO()
+    FigureCanvasAgg(figure).print_png(png, pil_kwargs={"compress_level": 9})  # type: ignore[no-untyped-call]
+    return Image(png.getvalue(), format="png")  # type: ignore[no-untyped-call]
+
+
+def visible(character: str) -> str:
+    """Return a character as it may be shown: what would change others, or take no room, is a dot."""
+    return "\N{MIDDLE DOT}" if character != " " and unicodedata.category(character)[0] in "CZ" else character
