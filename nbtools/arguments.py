@@ -123,7 +123,7 @@ def parser(description: str) -> argparse.ArgumentParser:
     clean.add_argument("--older-than", dest="older_than_s", type=_age, metavar="30d", help="ended so long ago")
     clean.add_argument("--state", dest="states", action="append", default=[], type=str.upper, choices=_ENDED)
     clean.add_argument("--checkpoints", action="store_true", help="only checkpoints; the newest and the best stay")
-    clean.add_argument("--cache", action="store_true", help="the cache of tokenized texts")
+    clean.add_argument("--cache", action="store_true", help="the cache of tokenized texts and learning histories")
     clean.add_argument("--yes", action="store_true", help="do not ask")
 
     doctor = command("doctor", "Check this machine and print what an issue report needs.", as_json)

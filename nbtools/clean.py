@@ -87,7 +87,7 @@ def plan(
         states: only runs in one of these states.
         checkpoints: leave the runs, and remove their checkpoints but the newest and the best that verify, and those
             that other runs went on from.
-        cache: remove the tokenized texts; the next run tokenizes anew.
+        cache: remove tokenized texts and learning histories; the next run prepares them anew.
 
     Raises:
         RunNotFoundError: a ref fits no run, or several, or one elsewhere.
@@ -124,7 +124,7 @@ def plan(
         if why := _read_by(runs):
             kept.append((CACHE, why))
         else:
-            items.append(Item(folder, None, "cache of tokenized texts", num_bytes_in(folder)))
+            items.append(Item(folder, None, "cache of prepared data", num_bytes_in(folder)))
     return Plan(runs, (*items, *leftovers(runs)), tuple(kept))
 
 

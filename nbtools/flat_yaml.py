@@ -4,7 +4,7 @@ Values are taken as the text that stands in the file, so that `no`, `1e-4` and `
 """
 
 import difflib
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -42,9 +42,11 @@ def read_flat_yaml(path: Path, cls: type[TrainConfig]) -> FlatYAML:
     said_by: dict[str, str] = {}
     unknown: dict[str, str] = {}
     remarks: list[str] = []
-    for line, key, value, source in _entries(path, text):
+    # What has to be divided by another field's value comes when that one is known.
+    entries = sorted(_entries(path, text), key=lambda entry: entry[1].replace("-", "_") in spellings.QUOTIENTS)
+    for line, key, value, source in entries:
         try:
-            field, meant = _meaning(cls, key, value)
+            field, meant = _meaning(cls, key, value, values)
         except ConfigError as error:
             unknown[key], field = str(error), ""
         if not field:
@@ -57,6 +59,8 @@ def read_flat_yaml(path: Path, cls: type[TrainConfig]) -> FlatYAML:
         values[field], said_by[field] = meant, key
         if wrong := errors_by_field(cls, {field: meant}).get(field):
             raise ConfigError(f"{path}:{line}: {key}={shown(meant)}: {wrong} ({cls.__name__})")
+    for key in said_by.values():
+        values = {**spellings.IMPLIED.get(key.replace("-", "_"), {}), **values}
     if remarks:
         remarks.insert(0, f"# What {ascii(path.name)[1:-1]} says beyond this; nothing here uses it:")
     return FlatYAML(values, unknown, tuple(remarks))
@@ -108,8 +112,8 @@ def _entries(path: Path, text: str) -> Iterator[tuple[int, str, yaml.Node, str]]
         yield line, key.value, value, text[key.start_mark.index : value.end_mark.index].rstrip()
 
 
-def _meaning(cls: type[TrainConfig], key: str, value: yaml.Node) -> tuple[str, Any]:
-    """Return the field and its value.
+def _meaning(cls: type[TrainConfig], key: str, value: yaml.Node, known: Mapping[str, Any]) -> tuple[str, Any]:
+    """Return the field and its value; `known` are the values of other fields.
 
     Raises:
         ConfigError: the key means nothing to this recipe; the message says so.
@@ -117,6 +121,8 @@ def _meaning(cls: type[TrainConfig], key: str, value: yaml.Node) -> tuple[str, A
     name = key.replace("-", "_")
     if name in spellings.IGNORED:
         raise ConfigError(f"is not needed: {spellings.IGNORED[name]}")
+    if name in spellings.QUOTIENTS:
+        return _quotient(cls, name, value, known)
     field, _ = spellings.translated(cls, name, "")
     if field not in cls.model_fields:
         close = difflib.get_close_matches(name[:_LONGEST_NAME], [*cls.model_fields, *spellings.ALIASES], n=1)
@@ -129,3 +135,26 @@ def _meaning(cls: type[TrainConfig], key: str, value: yaml.Node) -> tuple[str, A
         if "tuple[str, ...]" in annotation:
             return field, tuple(item.value for item in value.value)
     raise ConfigError(f"holds nested values, which {field} does not take")
+
+
+def _quotient(cls: type[TrainConfig], name: str, value: yaml.Node, known: Mapping[str, Any]) -> tuple[str, Any]:
+    """The same for a number that has to be divided by another field's value.
+
+    Raises:
+        ConfigError: the recipe lacks one of the two fields, or the number cannot be divided.
+    """
+    field, divisor = spellings.QUOTIENTS[name]
+    if not {field, divisor} <= cls.model_fields.keys():
+        raise ConfigError(f"means {field} x {divisor}, which {cls.__name__} does not have")
+    parts = known.get(divisor, cls.model_fields[divisor].default)
+    if parts is None:
+        raise ConfigError(f"means {field} x {divisor}, and {divisor} is not given; set {field} itself")
+    digits = spellings.counted(value.value.replace("_", "")) if isinstance(value, yaml.ScalarNode) else ""
+    if not digits.isdecimal() or len(digits) > 18:
+        raise ConfigError("is no whole number")
+    whole, rest = divmod(int(digits), parts)
+    if cls.model_fields[field].annotation is float:
+        return field, int(digits) / parts
+    if rest:
+        raise ConfigError(f"means {field} x {divisor}, and is no multiple of {divisor}={parts}; set {field} itself")
+    return field, whole

@@ -8,7 +8,7 @@ import re
 from collections.abc import Mapping
 from decimal import Decimal
 from types import MappingProxyType
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from nbtools.errors import ConfigError
 
@@ -61,6 +61,20 @@ IGNORED: Mapping[str, str] = MappingProxyType(
     }
 )
 """What older launchers and programs pass and nobody needs, and why."""
+
+QUOTIENTS: Mapping[str, tuple[str, str]] = MappingProxyType(
+    {
+        "num_warmup_steps": ("warmup_ratio", "max_steps"),
+        "warmup_steps": ("warmup_ratio", "max_steps"),
+        "train_source_timesteps": ("num_episodes", "horizon"),
+    }
+)
+"""Names in older configs whose number is divided by one field to give another."""
+
+IMPLIED: Mapping[str, Mapping[str, Any]] = MappingProxyType(
+    {"train_timesteps": {"epochs": 1_000_000, "checkpoint_epochs": False}}
+)
+"""What older programs mean by a name beside its field: those that count steps know no epochs."""
 
 SWITCHES: Mapping[str, tuple[str, str]] = MappingProxyType(
     {

@@ -140,7 +140,7 @@ def print_stored(runs: Path) -> None:
     rows.append(("total", plural(len(stored), "run"), "", size(total), size(checkpoints)))
     print_table(rows)
     rest = sum(item.num_bytes for item in leftovers(runs))
-    print(f"cache of tokenized texts: {size(num_bytes_in(runs / CACHE))}; left over: {size(rest)}")
+    print(f"cache of prepared data: {size(num_bytes_in(runs / CACHE))}; left over: {size(rest)}")
     print(
         "nothing was removed; say what may go of the runs that have ended: RUN..., --older-than 30d, --state FAILED;\n"
         "--checkpoints for theirs alone (the newest, the best, and where others went on stay); --cache. You are asked."

@@ -29,6 +29,7 @@ SINGLE_MODULES = {
     "devices.py": {"pynvml"},
     "notebook/execute.py": {"nbclient", "nbformat"},
     "notebook/plot.py": {"PIL"},  # matplotlib's own writer of PNG files, always there with it
+    "notebook/drawings.py": {"PIL"},  # which also writes pictures that move
     "training/flags.py": {"tyro"},
     "training/hub.py": {"datasets"},
 }

@@ -1,8 +1,12 @@
 """Drawings made of characters: every line kept, what moved marked, everything literally."""
 
+import base64
 import re
+from io import BytesIO
 
-from nbtools.notebook.drawings import as_html, as_picture
+from PIL import Image
+
+from nbtools.notebook.drawings import as_animation, as_html, as_picture
 
 WALK = ["....\n..@.\n....", "....\n.@..\n....", ".@..\n....\n...."]
 
@@ -31,3 +35,30 @@ def test_a_picture_is_the_same_each_time() -> None:
     first, second = (as_picture(WALK).data for _ in range(2))
     assert first == second
     assert as_picture([]).data is not None
+
+
+def animation(frames: list[str]) -> Image.Image:
+    data = re.findall("src='data:image/gif;base64,([^']*)'", str(as_animation(frames, frame_ms=100).data))
+    return Image.open(BytesIO(base64.b64decode(data[0])))
+
+
+def test_an_animation_shows_every_drawing_and_rests_at_the_last() -> None:
+    moving = animation(WALK)
+    shown, durations = [], []
+    for number in range(3):
+        moving.seek(number)
+        shown.append(moving.convert("RGB").tobytes())
+        durations.append(moving.info["duration"])
+    assert moving.info["loop"] == 0, "for ever"
+    assert len(set(shown)) == 3 and durations == [100, 100, 1500]
+    assert [set(picture[:3]) for picture in shown] == [{255}] * 3, "on white"
+
+
+def test_an_animation_takes_any_drawing_and_is_small() -> None:
+    assert animation([]).size == animation([""]).size
+    hostile = "<img src=x>\n$\\frac$\u202e\x1b[2J\n" + "x" * 10_000
+    assert animation([hostile, ""]).size[0] < 50_000
+    room = "\n".join(["· " * 9] * 9)
+    many = as_animation([room[:number] + "@" + room[number + 1 :] for number in range(170)])
+    assert len(str(many.data)) < 200_000
+    assert str(many.data) == str(as_animation([room[:n] + "@" + room[n + 1 :] for n in range(170)]).data)

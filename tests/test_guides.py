@@ -122,9 +122,10 @@ GUIDES: dict[str, Row] = {
     "A5": row(
         "a flat YAML: mixed_precision, gradient_accumulation_steps, train_batch_size, test_batch_size, num_workers, "
         "tf_n_embd, tf_n_layer, n_transit",
+        "test_spellings.py::test_the_old_config_of_algorithm_distillation_becomes_a_script_that_trains_as_long",
         "test_spellings.py::test_an_old_flat_yaml_becomes_values_and_what_means_nothing_is_named_and_kept",
-        better="its shared keys become a script of any recipe, unknown ones are named and kept as comments",
-        waits_for="algorithm_distillation",
+        better="nbtools new algorithm_distillation NAME --from-yaml FILE: what means something becomes a value of the "
+        "script, what does not is named and kept as a comment; a flag of the same name works, too",
     ),
     "A6": row(
         "models, data and gradients are placed and shared out by themselves; bf16 needs Ampere",
@@ -148,7 +149,11 @@ GUIDES: dict[str, Row] = {
         "test_worker.py::test_ranks_wait_for_a_slow_save_and_listen_where_only_this_machine_reaches_them",
         better="evaluation is shared among the ranks and summed: none of them idles",
     ),
-    "A10": row("presets for 2, 4 and 8 GPUs", better="come with the recipe", waits_for="algorithm_distillation"),
+    "A10": row(
+        "presets for 2, 4 and 8 GPUs",
+        "test_recipes.py::test_the_presets_for_several_gpus_are_those_of_the_guide_for_algorithm_distillation",
+        better="--preset 2gpu, 4gpu, 8gpu; the speed-ups that the guide promises for them are not",
+    ),
     "A11": row(
         "against lack of memory: smaller batch, accumulation, smaller model, shorter context",
         "test_causes.py::test_a_known_error_is_told_apart_in_words_with_what_to_do",
@@ -327,31 +332,40 @@ GUIDES: dict[str, Row] = {
         "test_cli.py::test_doctor_runs_a_collective_on_two_processes",
         better="nbtools doctor --all-reduce",
     ),
-    "G2": row("run_ddp_training.sh test, small, full", better="come with the recipe", waits_for="llm_gan"),
+    "G2": row(
+        "run_ddp_training.sh test, small, full",
+        "test_the_presets_of_the_shell_script_of_the_gan",
+        better="nbtools new llm_gan NAME --preset test, small or full; test needs no download and no GPU",
+    ),
     "G3": row(
         "--batch_size 16 --epochs 5; --save_checkpoints --checkpoint_freq 10",
-        better="come with the recipe",
-        waits_for="llm_gan",
+        "test_the_old_command_lines_train",
+        "test_manuscripts.py::test_generator_and_judge_are_saved_every_so_many_steps_and_at_each_epoch_s_end",
+        better="its data flags, too: --data_path, --min_story_length, --max_story_length",
     ),
     "G4": row(
         "no device_map: each process has its GPU, each model its DDP",
         "test_launch.py::test_by_default_the_first_gpus_are_taken_one_per_process",
-        better="two models in one training come with the recipe",
-        waits_for="llm_gan",
+        "test_manuscripts.py::test_two_ranks_with_a_judge_that_writes_take_the_step_of_one",
     ),
     "G5": row(
         "a distributed sampler that is told the epoch",
         "test_data.py::test_an_epoch_shows_every_sample_at_most_once_and_the_next_one_shuffles_anew",
     ),
-    "G6": row("generation from a wrapped model", better="comes with the recipe", waits_for="llm_gan"),
+    "G6": row(
+        "generation from a wrapped model",
+        "test_manuscripts.py::test_two_ranks_with_a_judge_that_writes_take_the_step_of_one",
+        "test_verdicts.py::test_what_it_writes_depends_on_the_pair_and_its_numbers_not_on_the_batch",
+        better="the model inside writes, keeping keys and values: no forward pass that other ranks would wait for",
+    ),
     "G7": row(
         "rank 0 logs, writes and evaluates; the underlying weights are saved",
         "test_mlm_pretraining.py::test_the_checkpoint_is_a_model_that_anybody_can_load_and_measure",
     ),
     "G8": row(
         "checkpoints every so many steps and every epoch, both models",
-        better="come with the recipe",
-        waits_for="llm_gan",
+        "test_manuscripts.py::test_generator_and_judge_are_saved_every_so_many_steps_and_at_each_epoch_s_end",
+        better="with both optimizers, so that the training goes on from there; each model is a folder of its own",
     ),
     "G9": row(
         "8 GPUs are 8 times faster", better="refused as a promise: measure it, the curve shows tokens per second"
@@ -374,8 +388,11 @@ GUIDES: dict[str, Row] = {
     ),
     "G13": row(
         "train_ddp.py, run_ddp_training.sh, clean_train.py, inference.py",
-        better="come with the recipe",
-        waits_for="llm_gan",
+        "test_the_old_command_lines_train",
+        "test_launchers.py::test_the_written_shell_script_trains_from_any_folder",
+        "test_manuscripts.py::test_every_kind_of_texts_and_judges_trains_from_warm_up_into_the_game",
+        better="one script for any number of processes, and --sh for a shell script; whoever wants to write with the "
+        "generator loads checkpoints/STEP/model/generator as any model of transformers",
     ),
 }
 
@@ -419,6 +436,16 @@ TINY: dict[str, dict[str, Any]] = {
         "sample_length": 4,
     },
     "text_classification": {"num_layers": 1, "hidden_size": 16, "num_hash_buckets": 128, "num_decoder_layers": 1},
+    "algorithm_distillation": {"num_heads": 2, "num_histories": 2, "eval_rollouts": 1, "eval_episodes": 8},
+    "llm_gan": {
+        "num_layers": 1,
+        "num_heads": 2,
+        "hidden_size": 16,
+        "generator_warmup_steps": 0,
+        "judge_warmup_steps": 1,
+        "judge_accuracy": 0.0,
+        "eval_samples": 8,
+    },
 }
 
 
@@ -437,6 +464,8 @@ def old(project: Project, monkeypatch: pytest.MonkeyPatch) -> Project:
         rows = [f"{title} {number},83110," for number, title in enumerate(["smith"] * 20, first)]
         rows += [f"{title} {number},61110,83110" for number, title in enumerate(["farmer"] * 20, first)]
         (project.root / f"{name}.csv").write_text("\n".join(["occ1,code1,code2", *rows]) + "\n")
+    stories = [f"A tale,noir,Once upon a time there were {number} of them and they ran." for number in range(60)]
+    (project.root / "stories.csv").write_text("\n".join(["title,genre,human_story", *stories]) + "\n")
     for key, values in TINY.items():
         config = RECIPES[key].config_class(**values, log_every=1, eval_every=2, checkpoint_every=2)
         write_script(config, f"tiny_{key}", Launch(nproc_per_node=2), project=project)
@@ -462,16 +491,19 @@ COMMANDS = {
     "--dataset a.csv --target-cols code1 code2 --save-path ./out --batch-size 8",
     "O3": f"{TORCHRUN} --nproc_per_node=2 --master_port={{port}} {{text_classification}} --train-data a.csv b.csv "
     "--val-data v.csv --save-dir ./out --batch-size 8 --formatter hisco",
-    "A4": "{mlm_pretraining} --dataset texts --mixed_precision bf16 --train_batch_size 4 "
-    "--gradient_accumulation_steps 2",
+    "A4": "{algorithm_distillation} --mixed_precision bf16 --train_batch_size 4 --test_batch_size 64 "
+    "--gradient_accumulation_steps 2 --num_workers 1 --tf_n_embd 16 --tf_n_layer 1 --n_transit 40",
+    "G3": f"{TORCHRUN} --nproc_per_node=2 --master_port={{port}} {{llm_gan}} --batch_size 16 --epochs 5 "
+    "--save_checkpoints --checkpoint_freq 10 --data_path stories.csv --min_story_length 20 --max_story_length 40",
 }
 EXPECTED: dict[str, dict[str, Any]] = {
+    "G3": {"batch_size": 16, "epochs": 5, "checkpoint_every": 10, "min_chars": 20, "max_chars": 40},
     "L4": {"dataset": "texts", "batch_size": 1, "epochs": 5, "precision": "fp16"},
     "L5": {"learning_rate": 1e-5, "save_dir": "out", "precision": "fp32"},
     "M2": {"dataset": "texts", "batch_size": 4, "learning_rate": 3e-5, "streaming": True, "max_samples": 500_000},
     "O2": {"dataset": "a.csv", "target_cols": ["code1", "code2"], "save_dir": "./out", "batch_size": 8},
     "O3": {"train_data": ["a.csv", "b.csv"], "val_data": "v.csv", "save_dir": "./out", "formatter": "hisco"},
-    "A4": {"precision": "bf16", "batch_size": 4, "gradient_accumulation_steps": 2},
+    "A4": {"precision": "bf16", "batch_size": 4, "gradient_accumulation_steps": 2, "sequence_length": 40},
 }
 
 
@@ -496,6 +528,20 @@ def test_the_old_command_lines_train(old: Project, key: str) -> None:
     assert {name: resolved[name] for name in EXPECTED[key]} == EXPECTED[key]
     if resolved["save_dir"] is not None:
         assert (old.root / "out" / "model" / "config.json").is_file()
+
+
+def test_the_presets_of_the_shell_script_of_the_gan() -> None:
+    recipe = RECIPES["llm_gan"]
+    presets = {name: recipe.preset(name) for name in ("test", "small", "full")}
+    assert [config.epochs for config, _ in presets.values()] == [5, 20, 100]
+    assert [launch.nproc_per_node for _, launch in list(presets.values())[:2]] == [2, 4]
+    assert recipe.presets["full"].nproc_per_node is None, "all GPUs that there are"
+    assert presets["full"][0].checkpoint_every == 20
+    assert presets["test"][0].model_dump()["model_name"] is None, "runs anywhere"
+    for name in ("small", "full"):
+        values = presets[name][0].model_dump()
+        assert values["model_name"] == "meta-llama/Llama-3.2-1B-Instruct"
+        assert (values["judging"], values["learning_rate"], values["precision"]) == ("verdicts", 1e-5, "bf16")
 
 
 @pytest.mark.slow

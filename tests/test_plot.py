@@ -284,6 +284,19 @@ def test_shares_of_an_evaluation_are_one_panel_and_what_needs_no_context_is_a_le
     assert len(colours) == 2, "every score has a colour of its own"
 
 
+def test_returns_are_one_panel_from_zero_up_to_the_most_that_is_possible() -> None:
+    row = {"train/loss": 1.0, "eval/return_last": 11.5, "eval/return_first": 1.25, "eval/return_best": 15.75}
+    every = history([{"step": i, "time": i, **row} for i in (1, 2)])
+    assert dict(grouped(every))["return"] == ["eval/return_last", "eval/return_first", "eval/return_best"]
+    figure = drawn(View(every))
+    assert {"last 11.5", "first 1.25", "best 15.75"} <= set(texts(figure))
+    panel = next(panel for panel in figure.panels if panel.title.get_text() == "Return")
+    assert [line.get_marker() for line in panel.lines][:3] == ["o", "o", "none"], "the most possible is a level"
+    assert panel._limits[2] == 0
+    foreign = drawn(View(history([{"step": i, "time": i, "return": 3.0, "train/episode_return": 2.0} for i in (1, 2)])))
+    assert "train episode 2" in texts(foreign)
+
+
 def test_every_curve_has_a_name_in_the_legend_if_need_be_without_its_value() -> None:
     scores = ("accuracy", "exact", "flat_accuracy", "precision", "recall", "f1", "majority_accuracy")
     row = {f"eval/{name}": 0.1234 + number / 10 for number, name in enumerate(scores)}

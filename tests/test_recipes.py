@@ -9,7 +9,7 @@ import pytest
 
 from nbtools.config import TrainConfig
 from nbtools.errors import ConfigError, DataError
-from nbtools.recipes import RECIPES, MLMPretrainingConfig, recipe_named, recipe_of
+from nbtools.recipes import RECIPES, AlgorithmDistillationConfig, MLMPretrainingConfig, recipe_named, recipe_of
 from nbtools.recipes.modernbert import SPECIAL_TOKENS, modernbert_settings
 from nbtools.schedule import LARGEST_COUNTED_BYTES, Schedule, schedule
 from nbtools.sizes import checkpoint_bytes, num_checkpoints_kept, num_parameters
@@ -104,6 +104,25 @@ def test_the_parameter_count_is_that_of_the_real_model(config: MLMPretrainingCon
     assert settings.layer_types == ["full_attention"] * config.num_layers
     assert {value["rope_theta"] for value in settings.rope_parameters.values()} == {10_000.0}
     assert model.decoder.weight is model.get_input_embeddings().weight
+
+
+@pytest.mark.parametrize(
+    ("name", "num_gpus", "batch_size", "accumulation", "precision"),
+    [("2gpu", 2, 512, 1, "fp16"), ("4gpu", 4, 256, 1, "bf16"), ("8gpu", 8, 128, 2, "bf16")],
+)
+def test_the_presets_for_several_gpus_are_those_of_the_guide_for_algorithm_distillation(
+    name: str, num_gpus: int, batch_size: int, accumulation: int, precision: str
+) -> None:
+    config, launch = RECIPES["algorithm_distillation"].preset(name)
+    assert isinstance(config, AlgorithmDistillationConfig)
+    assert (launch.nproc_per_node, config.precision, config.num_workers) == (num_gpus, precision, 4)
+    assert (config.batch_size, config.gradient_accumulation_steps) == (batch_size, accumulation)
+    assert (config.eval_batch_size, config.hidden_size, config.num_layers, config.sequence_length) == (2048, 64, 4, 240)
+    assert (config.learning_rate, config.lr_schedule, config.eval_every) == (3e-4, "cosine", 1000)
+    found = schedule(config, num_gpus)
+    assert found is not None
+    assert (found.total_steps, found.effective_batch) == (50_000, num_gpus * batch_size * accumulation)
+    assert config.warmup_ratio * found.total_steps == 1000
 
 
 def test_the_special_tokens_have_the_ids_that_the_model_is_told() -> None:

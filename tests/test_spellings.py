@@ -13,10 +13,11 @@ from nbtools.config import Launch, TrainConfig, assigned, setting
 from nbtools.errors import ConfigError, HandEditedError
 from nbtools.flat_yaml import LARGEST_BYTES, read_flat_yaml
 from nbtools.project import Project
-from nbtools.recipes import MLMPretrainingConfig, TextClassificationConfig
+from nbtools.recipes import RECIPES, AlgorithmDistillationConfig, MLMPretrainingConfig, TextClassificationConfig
+from nbtools.schedule import schedule
 from nbtools.script import read_script
 from nbtools.shell import shell_text, write_shell_script
-from nbtools.spellings import ALIASES, IGNORED, SWITCHES, counted
+from nbtools.spellings import ALIASES, IGNORED, IMPLIED, QUOTIENTS, SWITCHES, counted
 
 REPOSITORY = Path(__file__).resolve().parents[1]
 
@@ -29,9 +30,12 @@ class SampledConfig(TrainConfig):
 
 
 def test_no_alias_hides_a_field_and_each_means_one_that_some_recipe_has() -> None:
-    fields = set(MLMPretrainingConfig.model_fields)
+    fields = {name for recipe in RECIPES.values() for name in recipe.config_class.model_fields}
     assert set(ALIASES.values()) <= fields
-    assert not {*ALIASES, *SWITCHES, *IGNORED} & fields
+    assert {name for pair in QUOTIENTS.values() for name in pair} <= fields
+    assert not {*ALIASES, *SWITCHES, *IGNORED, *QUOTIENTS} & fields
+    assert not {*SWITCHES, *IGNORED, *QUOTIENTS} & {*ALIASES}
+    assert {*IMPLIED} <= {*ALIASES}
 
 
 @pytest.mark.parametrize(
@@ -112,7 +116,7 @@ num_workers: 4
 tf_n_embd: 64
 tf_n_layer: 4
 tf_n_head: 4
-n_transit: 240
+compress_interval: 80
 local_rank: -1
 env:
   size: [9, 9]
@@ -138,10 +142,10 @@ def test_an_old_flat_yaml_becomes_values_and_what_means_nothing_is_named_and_kep
         "num_layers": 4,
         "num_heads": 4,
     }
-    assert list(read.unknown) == ["include", "n_transit", "local_rank", "env"]
+    assert list(read.unknown) == ["include", "compress_interval", "local_rank", "env"]
     assert all(line.startswith("#") for line in read.remarks)
     kept = [line.removeprefix("#   ") for line in read.remarks[1:]]
-    assert kept[:3] == ["include: env/darkroom", "n_transit: 240", "local_rank: -1"]
+    assert kept[:3] == ["include: env/darkroom", "compress_interval: 80", "local_rank: -1"]
     assert kept[3:] == ["env:", "  size: [9, 9]", '  name: "dark', 'room"']
 
 
@@ -239,7 +243,7 @@ def test_new_writes_what_an_old_yaml_says_and_names_the_rest(
     assert script.launch.nproc_per_node == 2, "of the preset"
     assert (script.config.sequence_length, script.config.num_layers) == (64, 4), "of the preset, of the file"
     assert (script.config.learning_rate, script.config.hidden_size) == (2e-4, 128), "--set counts most"
-    assert "n_transit: MLMPretrainingConfig has no such field" in said.err
+    assert "compress_interval: MLMPretrainingConfig has no such field" in said.err
     assert (
         (project.scripts / "dark.py")
         .read_text()
@@ -247,6 +251,99 @@ def test_new_writes_what_an_old_yaml_says_and_names_the_rest(
     )
     assert main([*words, "--set", "lr=2e-4", "--set", "hidden_size=128"]) == 0, "the same again changes nothing"
     assert main(words) == 2, "other values are not written over these"
+
+
+DARKROOM = """\
+include: config/model/default.yaml
+model: AD
+use_compressed_context: true
+compress_interval: 80
+tf_n_embd: 64
+tf_n_layer: 4
+tf_n_head: 4
+tf_n_inner: 128
+tf_dropout: 0.1
+tf_attn_dropout: 0.1
+n_transit: 328
+lr: 0.0003
+train_batch_size: 512
+test_batch_size: 2048
+train_source_timesteps: 1000
+train_timesteps: 100000
+num_warmup_steps: 1000
+mixed_precision: 'fp16'
+gradient_accumulation_steps: 1
+num_workers: 12
+"""
+
+
+def test_the_old_config_of_algorithm_distillation_becomes_a_script_that_trains_as_long(
+    project: Project, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "ad_dr_compressed.yaml"
+    path.write_text(DARKROOM)
+    assert main(["new", "algorithm_distillation", "dark", "--from-yaml", str(path)]) == 0
+    config = read_script(project.scripts / "dark.py").config
+    assert config == AlgorithmDistillationConfig(
+        hidden_size=64,
+        num_layers=4,
+        num_heads=4,
+        dropout=0.1,
+        sequence_length=328,
+        learning_rate=0.0003,
+        batch_size=512,
+        eval_batch_size=2048,
+        num_episodes=50,  # of 20 steps
+        max_steps=100_000,
+        epochs=1_000_000,
+        checkpoint_epochs=False,
+        warmup_ratio=0.01,
+        precision="fp16",
+        gradient_accumulation_steps=1,
+        num_workers=12,
+    )
+    found = schedule(config, 2, root=project.root)
+    assert found is not None and found.total_steps == 100_000
+    named = ["include", "model", "use_compressed_context", "compress_interval", "tf_n_inner", "tf_attn_dropout"]
+    said = capsys.readouterr().err.splitlines()
+    assert [line.partition(f"{path}: ")[2].partition(":")[0] for line in said] == named
+    kept = (project.scripts / "dark.py").read_text().splitlines()[-len(named) :]
+    assert kept == [f"#   {line}" for line in DARKROOM.splitlines() if line.partition(":")[0] in named]
+
+
+@pytest.mark.parametrize(
+    ("text", "values", "said"),
+    [
+        ("num_warmup_steps: 500\nmax_steps: 10k", {"max_steps": 10_000, "warmup_ratio": 0.05}, ""),
+        ("num-warmup-steps: 500\nmax_steps: 10k", {"max_steps": 10_000, "warmup_ratio": 0.05}, ""),
+        (
+            "warmup_steps: 1_000\nmax_steps: 2000\nlr: 1",
+            {"max_steps": 2000, "learning_rate": 1, "warmup_ratio": 0.5},
+            "",
+        ),
+        ("num_warmup_steps: 500", {}, "means warmup_ratio x max_steps, and max_steps is not given; set warmup_ratio"),
+        ("num_warmup_steps: few\nmax_steps: 9", {"max_steps": 9}, "is no whole number"),
+        ("num_warmup_steps: [1]\nmax_steps: 9", {"max_steps": 9}, "is no whole number"),
+        ("train_source_timesteps: 600\nhorizon: 30", {"horizon": 30, "num_episodes": 20}, ""),
+        ("train_source_timesteps: 1010", {}, "means num_episodes x horizon, and is no multiple of horizon=20"),
+        ("train_timesteps: 500\nepochs: 3", {"max_steps": 500, "epochs": 3, "checkpoint_epochs": False}, ""),
+    ],
+)
+def test_a_number_that_means_two_fields_is_divided_by_the_one_that_is_known(
+    tmp_path: Path, text: str, values: dict[str, object], said: str
+) -> None:
+    read = read_flat_yaml(old(tmp_path, text), AlgorithmDistillationConfig)
+    assert read.values == values
+    assert [why.startswith(said) for why in read.unknown.values()] == ([True] if said else [])
+
+
+def test_a_warm_up_longer_than_the_training_is_refused_with_its_line(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"old\.yaml:1: num_warmup_steps=2.0: must be <= 1"):
+        read_flat_yaml(old(tmp_path, "num_warmup_steps: 200\nmax_steps: 100"), AlgorithmDistillationConfig)
+    read = read_flat_yaml(old(tmp_path, "train_source_timesteps: 600"), MLMPretrainingConfig)
+    assert read.unknown == {
+        "train_source_timesteps": "means num_episodes x horizon, which MLMPretrainingConfig does not have"
+    }
 
 
 def test_a_near_miss_is_told_the_nearest_field(tmp_path: Path) -> None:

@@ -450,6 +450,8 @@ def assert_target(finished: Run, history: History) -> None:
     scores = {name: history.last(f"eval/{name}") or 0.0 for name in ("accuracy", "exact", "flat_accuracy")}
     majority = history.last("eval/majority_accuracy") or 1.0
     assert majority < 0.1
+    curve = history["eval/accuracy"]
+    assert dict(zip(curve.steps, curve.values, strict=True))[200] >= 0.3, "halfway, where the control stops"
     assert scores["accuracy"] >= 0.80, scores
     assert scores["exact"] >= 0.70, scores
     assert scores["flat_accuracy"] >= 0.50, scores
@@ -480,6 +482,6 @@ def test_with_shuffled_labels_there_is_nothing_to_learn(start: ByHand, tables: P
     random.Random(0).shuffle(labels)
     rows_ = [(row.text, row.lang, codes) for row, codes in zip(made, labels, strict=True)]
     write_csv(tables.root / "shuffled.csv", rows_)
-    _, history = demo(start, dataset="shuffled.csv", validation_share=0.1)
+    _, history = demo(start, dataset="shuffled.csv", validation_share=0.1, max_steps=200)
     assert (history.last("eval/accuracy") or 0) <= 0.10
     assert (history.last("eval/flat_accuracy") or 0) <= 0.10

@@ -7,13 +7,14 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+from transformers import GPT2Config, GPT2LMHeadModel, LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
 
 from nbtools.checkpoints import Checkpoint
 from nbtools.config import TrainConfig
@@ -23,6 +24,7 @@ from nbtools.run import Run, RunState
 from nbtools.rundir import RUN_DIR_VARIABLE, RunDir, run_folders
 from nbtools.training import checkpoint
 from nbtools.training.flags import Flags
+from nbtools.training.manuscripts import INSTRUCTION, build_tokenizer
 from nbtools.training.step import Optimizer
 from nbtools.training.worker import run
 
@@ -210,3 +212,47 @@ def by_hand(project: Project) -> Iterator[ByHand]:
         yield start
     finally:
         start.kill()
+
+
+# --- tiny pretrained models -----------------------------------------------------------------------
+
+CHAT = (
+    "{{ bos_token }}{% for message in messages %}<|user|>{{ message['content'] }}{% endfor %}"
+    "{% if add_generation_prompt %}<|writer|>{% endif %}"
+)
+"""A template as chat models have it."""
+WORDS = (
+    "title : the dog cat a very long of many words . ! it runs far sleeps and sleep",
+    "text human which was by 1 2 { } \\ boxed",
+    INSTRUCTION,
+)
+
+
+def save_tokenizer(folder: Path, texts: Sequence[str], chat: str | None = None) -> PreTrainedTokenizerFast:
+    """A tokenizer of the words of `texts`, with a chat template or without."""
+    tokenizer = build_tokenizer("words", texts, 300)
+    if chat:
+        tokenizer.add_special_tokens({"additional_special_tokens": ["<|user|>", "<|writer|>"]})
+        tokenizer.chat_template = chat
+    tokenizer.save_pretrained(folder)
+    return tokenizer
+
+
+def save_pair(root: Path, chat: str | None = CHAT, **changes: Any) -> PreTrainedTokenizerFast:
+    """A GPT-2 to write and a Llama to judge, with one tokenizer."""
+    for name in ("writer", "judge"):
+        tokenizer = save_tokenizer(root / name, WORDS, chat)
+    torch.manual_seed(0)
+    size = len(tokenizer)
+    gpt2 = {"n_positions": 96, "n_embd": 8, "n_layer": 1, "n_head": 2, **changes}
+    GPT2LMHeadModel(GPT2Config(vocab_size=size + 3, **gpt2)).save_pretrained(root / "writer")
+    llama = LlamaConfig(
+        vocab_size=size + 5,
+        hidden_size=8,
+        intermediate_size=16,
+        num_hidden_layers=1,
+        num_attention_heads=2,
+        max_position_embeddings=160,
+    )
+    LlamaForCausalLM(llama).save_pretrained(root / "judge")
+    return tokenizer

@@ -1,5 +1,6 @@
-"""Shows a drawing made of characters as it changes: as HTML, and as a picture for whoever has no kernel."""
+"""Shows a drawing made of characters as it changes: as HTML, as a picture, and moving."""
 
+import base64
 import html
 import io
 import unicodedata
@@ -9,7 +10,9 @@ from typing import Any
 from IPython.display import HTML, Image
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
-from matplotlib.font_manager import FontProperties
+from matplotlib.font_manager import FontProperties, findfont
+from PIL import Image as Picture
+from PIL import ImageColor, ImageDraw, ImageFont
 
 from nbtools.notebook.frames import picked
 
@@ -80,6 +83,42 @@ def as_picture(frames: Sequence[str], most: int = 8) -> Image:
     png = io.BytesIO()
     FigureCanvasAgg(figure).print_png(png, pil_kwargs={"compress_level": 9})  # type: ignore[no-untyped-call]
     return Image(png.getvalue(), format="png")  # type: ignore[no-untyped-call]
+
+
+def as_animation(frames: Sequence[str], frame_ms: int = 120) -> HTML:
+    """Show drawings one after the other, again and again, in a picture that moves without a kernel."""
+    font = ImageFont.truetype(findfont(FontProperties(family=["DejaVu Sans Mono"])), 15)
+    wide, high = round(font.getlength("m")), 20
+    shown = [frame[:_LARGEST].split("\n") for frame in frames] or [[""]]
+    size = (wide * (2 + max(len(line) for lines in shown for line in lines)), high * (1 + max(map(len, shown))))
+    palette = Picture.new("P", (1, 1))
+    palette.putpalette([value for ink in (_INK, _NEW) for share in range(8) for value in _on_white(ink, share / 7)])
+    pictures = []
+    before: list[str] = []
+    for lines in shown:
+        picture = Picture.new("RGB", size, "white")
+        draw = ImageDraw.Draw(picture)
+        for row, line in enumerate(lines):
+            was = before[row] if row < len(before) else ""
+            for column, character in enumerate(line):
+                changed = bool(before) and was[column : column + 1] != character
+                place = (wide * (1 + column), high * row + high // 2)
+                draw.text(place, visible(character), fill=_NEW if changed else _INK, font=font)
+        pictures.append(picture.quantize(palette=palette, dither=Picture.Dither.NONE))
+        before = lines
+    gif = io.BytesIO()
+    durations = [frame_ms] * (len(pictures) - 1) + [max(frame_ms, 1500)]  # the end stays a while
+    pictures[0].save(gif, "GIF", save_all=True, append_images=pictures[1:], duration=durations, loop=0)
+    data = base64.b64encode(gif.getvalue()).decode()
+    return HTML(  # type: ignore[no-untyped-call]
+        f"<img src='data:image/gif;base64,{data}' width='{size[0]}' height='{size[1]}' "
+        f"style='max-width:100%;height:auto' alt='{len(frames)} drawings, one after the other'>"
+    )
+
+
+def _on_white(colour: str, share: float) -> list[int]:
+    """Return red, green and blue of a colour that covers this share of white paper, as at the edge of a letter."""
+    return [round(255 - share * (255 - value)) for value in ImageColor.getrgb(colour)]
 
 
 def visible(character: str) -> str:

@@ -256,7 +256,7 @@ class Panel:
         largest = 300.0 if log else 1e300  # so that limits and margins are finite
         shown = np.clip(shown[np.isfinite(shown)], -largest, largest)
         low, high = (float(shown.min()), float(shown.max())) if len(shown) else (0.0, 1.0)
-        if not log and group in ("learning_rate", "throughput", "grad_norm") and low >= 0:
+        if not log and group in ("return", "learning_rate", "throughput", "grad_norm") and low >= 0:
             low = 0.0
         margin = 0.06 * (high - low)
         if margin <= 1e-9 * max(abs(low), abs(high)):

@@ -39,9 +39,9 @@ TITLES = {
 }
 _SCORES = re.compile(r"(?:.*_)?(?:accuracy|precision|recall|f1|exact|unique)(?:_.*)?")
 """Shares between 0 and 1, the higher the better, which one pair of axes can hold."""
-_RETURNS = re.compile(r"(?:.*_)?(?:return|reward)(?:_.*)?")
-_BASELINE = re.compile(r"(unigram|bigram|majority)_(loss|accuracy)")
-"""What a model without any context reaches: a level, not a curve."""
+_RETURNS = re.compile(r"(?:.*_)?return(?:_.*)?")
+_BASELINE = re.compile(r"(unigram|bigram|majority)_(loss|accuracy)|return_best")
+"""What a model without any context reaches, or the most that is possible: a level, not a curve."""
 _SPLITS = ("train", "eval", "val", "valid", "validation", "test")
 
 
@@ -322,7 +322,7 @@ def _split(name: str) -> tuple[str, str]:
 def _group(name: str) -> str:
     rest = _split(name)[1].lower()
     if found := _BASELINE.fullmatch(rest):
-        rest = found[2]
+        rest = found[2] or rest
     if _RETURNS.fullmatch(rest):
         return "return"
     return "scores" if _SCORES.fullmatch(rest) else _GROUPS.get(rest, rest)
@@ -339,10 +339,11 @@ def kind_of(name: str) -> Literal["train", "eval", "baseline"]:
 def label_of(name: str, group: str) -> str:
     """What the legend calls a metric beside its panel's title."""
     split, rest = _split(name)
-    if found := _BASELINE.fullmatch(rest):
+    if (found := _BASELINE.fullmatch(rest)) and found[1]:
         return found[1]
-    if group == "scores":
-        return " ".join((*((split,) if split == "train" else ()), *rest.split("_")))
+    if group in ("scores", "return"):
+        words = [word for word in rest.split("_") if word != group]
+        return " ".join((*((split,) if split == "train" or not words else ()), *words))
     if group == "throughput":
         return rest.replace("_per_second", "/s").replace("_per_s", "/s")
     return split if group == "loss" or split in _SPLITS[1:] else ""

@@ -71,7 +71,7 @@ def documents(dataset: str | None, min_words: int = 1, *, root: str | Path | Non
         DataError: there is no such path, no text in it, or it is not UTF-8.
     """
     if dataset is None:
-        return with_words(_python_topics(), min_words, "the text that ships with Python")
+        return with_words((text for _, text in python_topics()), min_words, "the text that ships with Python")
     path = resolve(dataset, root)
     return with_words(cleaned(_texts_in(path), f"dataset {str(path)!r}"), min_words, str(path))
 
@@ -305,8 +305,8 @@ def _end_of_section(text: str, start: int, size: int) -> int:
     return end
 
 
-def _python_topics() -> list[str]:
-    """Python's language reference by topic, longest first, without the paragraphs that an earlier topic has.
+def python_topics() -> list[tuple[str, str]]:
+    """Name and text of Python's language reference by topic, longest first, each paragraph in its first topic only.
 
     Some topics are parts of others ("if" of "compound", a fifth of all words): left in, they would be trained on and
     held out at once. The text differs between Python versions.
@@ -315,7 +315,7 @@ def _python_topics() -> list[str]:
 
     seen: set[str] = set()
     documents = []
-    for _, text in sorted(topics.items(), key=lambda item: (-len(item[1]), item[0])):
+    for name, text in sorted(topics.items(), key=lambda item: (-len(item[1]), item[0])):
         paragraphs = []
         for paragraph in clean(text).split("\n\n"):
             key = " ".join(paragraph.split())
@@ -323,5 +323,5 @@ def _python_topics() -> list[str]:
                 seen.add(key)
                 paragraphs.append(paragraph)
         if paragraphs:
-            documents.append("\n\n".join(paragraphs))
+            documents.append((name, "\n\n".join(paragraphs)))
     return documents

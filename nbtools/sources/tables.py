@@ -132,7 +132,7 @@ def read(
     """
     table = Table(numbers={} if known is None else known)
     for path in paths:
-        with _opened(path) as (header, rows):
+        with opened(path) as (header, rows):
             _read_file(path, header, rows, columns, code, max_codes, table, is_closed=known is not None)
     if not len(table):
         raise DataError(f"{', '.join(map(str, paths))}: no row below the column names; give a file with data")
@@ -194,26 +194,36 @@ def _number(numbers: dict[str, int], code: str, is_closed: bool) -> int:
 
 def _places(path: Path, header: list[str], columns: Columns) -> tuple[int, int | None, list[int]]:
     """Return where the text, the language and the codes are."""
-    twice = [name for name in header if header.count(name) > 1]
-    if twice:
-        raise DataError(f"{path}, line 1, column {twice[0]!r}: appears {header.count(twice[0])} times; rename one")
+    check_names(path, header)
     targets = columns.targets
     if targets is None:
         targets = tuple(sorted(name for name in header if name[:4] == "code" and name[4:].isdecimal()))
         targets = targets or tuple(name for name in ("codes", "code", "hisco") if name in header)[:1]
         if not targets:
-            raise _missing(path, "code1", header, "target_cols")
+            raise missing(path, "code1", header, "target_cols")
     for option, name in (("text_col", columns.text), ("lang_col", columns.lang)):
         if name is not None and name not in header:
-            raise _missing(path, name, header, option)
+            raise missing(path, name, header, option)
     for name in targets:
         if name not in header:
-            raise _missing(path, name, header, "target_cols")
+            raise missing(path, name, header, "target_cols")
     lang = columns.lang if columns.lang is not None else "lang" if "lang" in header else None
     return header.index(columns.text), None if lang is None else header.index(lang), [*map(header.index, targets)]
 
 
-def _missing(path: Path, name: str, header: list[str], option: str) -> DataError:
+def check_names(path: Path, header: list[str]) -> None:
+    """Refuse a file with two columns of one name.
+
+    Raises:
+        DataError: it is one.
+    """
+    twice = [name for name in header if header.count(name) > 1]
+    if twice:
+        raise DataError(f"{path}, line 1, column {twice[0]!r}: appears {header.count(twice[0])} times; rename one")
+
+
+def missing(path: Path, name: str, header: list[str], option: str) -> DataError:
+    """The error that says which columns there are."""
     return DataError(
         f"{path}, line 1, column {name!r}: is missing; the file has {', '.join(map(shown, header[:20]))}: "
         f"choose with {option}"
@@ -221,8 +231,12 @@ def _missing(path: Path, name: str, header: list[str], option: str) -> DataError
 
 
 @contextmanager
-def _opened(path: Path) -> Iterator[tuple[list[str], Iterator[tuple[int, list[str]]]]]:
-    """Open a CSV file: its column names, and its rows with the line that each ends on."""
+def opened(path: Path) -> Iterator[tuple[list[str], Iterator[tuple[int, list[str]]]]]:
+    """Open a CSV file: its column names, and its rows with the line that each ends on.
+
+    Raises:
+        DataError: it is missing, not UTF-8 or malformed, or a row is ragged; also while its rows are read.
+    """
     try:
         with path.open("rb") as raw, io.TextIOWrapper(raw, encoding="utf-8-sig", newline="") as file:
             csv.field_size_limit(_LARGEST_FIELD)
@@ -292,7 +306,7 @@ def read_key(path: Path) -> dict[str, str]:
         DataError: it cannot be read, or has no such columns.
     """
     key: dict[str, str] = {}
-    with _opened(path) as (header, rows):
+    with opened(path) as (header, rows):
         for name in ("code", "hisco"):
             if name not in header:
                 raise DataError(f"{path}, line 1, column {name!r}: is missing; a key has the columns code and hisco")

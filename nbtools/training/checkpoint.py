@@ -28,6 +28,7 @@ from safetensors.torch import load_file
 from nbtools import rundir
 from nbtools.checkpoints import BEST_BY, Checkpoint, Progress, best_of, checkpoints_in
 from nbtools.errors import CheckpointError
+from nbtools.project import expanded
 
 State = dict[str, Any]
 """Plain values and tensors: what `torch.load(weights_only=True)` opens."""
@@ -254,6 +255,28 @@ def open_verified(path: Path) -> Checkpoint:
     checkpoint = Checkpoint.read(path)
     checkpoint.verify()
     return checkpoint
+
+
+def model_folder(path: str | Path) -> Path:
+    """Return the `model/` of a run's newest checkpoint, or of a checkpoint, every file verified; or of neither.
+
+    Args:
+        path: a run's folder, a checkpoint's, or one that `save_pretrained` wrote.
+
+    Raises:
+        CheckpointError: there is none, or it is incomplete or damaged.
+    """
+    folder = expanded(path).resolve()
+    if (folder / "checkpoints").is_dir():
+        saved = checkpoints_in(folder / "checkpoints")
+        if not saved:
+            raise CheckpointError(f"{folder}: has no checkpoint yet; the training saves the first one")
+        folder = saved[-1].path
+    if (folder / "manifest.json").is_file():
+        folder = open_verified(folder).path / "model"
+    if not folder.is_dir():
+        raise CheckpointError(f"{folder}: no such folder; give a run's, such as runs/ID, or one of its checkpoints")
+    return folder
 
 
 def load_state(checkpoint: Path, name: str = "state.pt") -> State:

@@ -13,9 +13,7 @@ from pathlib import Path
 
 import torch
 
-from nbtools.checkpoints import checkpoints_in
-from nbtools.errors import CheckpointError, ConfigError, shown
-from nbtools.project import expanded
+from nbtools.errors import ConfigError, shown
 from nbtools.sources.tables import UNKNOWN_LANG, clean
 from nbtools.training import checkpoint
 from nbtools.training.characters import encoded_batches
@@ -39,17 +37,7 @@ class Predictor:
         Raises:
             CheckpointError: there is none, it is damaged, or it is of another recipe.
         """
-        folder = expanded(path).resolve()
-        if (folder / "checkpoints").is_dir():
-            saved = checkpoints_in(folder / "checkpoints")
-            if not saved:
-                raise CheckpointError(f"{folder}: has no checkpoint yet; the training saves the first one")
-            folder = saved[-1].path
-        if (folder / "manifest.json").is_file():
-            folder = checkpoint.open_verified(folder).path / "model"
-        if not folder.is_dir():
-            raise CheckpointError(f"{folder}: no such folder; give a run's, such as runs/ID, or one of its checkpoints")
-        mixer = open_mixer(folder)
+        mixer = open_mixer(checkpoint.model_folder(path))
         mixer.eval()  # type: ignore[no-untyped-call]
         mixer.to(device)  # type: ignore[arg-type]
         return cls(mixer, torch.device(device))

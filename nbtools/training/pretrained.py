@@ -14,29 +14,39 @@ from transformers.utils import logging
 from nbtools.errors import ConfigError
 
 
-def load_model(auto_class: Any, model_name: str, kind: str, *, trust_remote_code: bool = False) -> PreTrainedModel:
+def load_model(
+    auto_class: Any,
+    model_name: str,
+    kind: str,
+    *,
+    option: str = "model_name",
+    trust_remote_code: bool = False,
+    **settings: Any,
+) -> PreTrainedModel:
     """Load a model with fp32 weights.
 
     Args:
         auto_class: such as `AutoModelForMaskedLM`.
         model_name: a local folder or hub id.
         kind: what it has to be, in words, for the message.
+        option: the config's field that names it, for the message.
         trust_remote_code: the user allowed code that comes with it to run.
+        **settings: changes to the model's own config, such as `num_labels=1`.
 
     Raises:
         ConfigError: it cannot be loaded, or its weights are a pickle that could run code.
     """
     try:
         model: PreTrainedModel = auto_class.from_pretrained(
-            model_name, dtype=torch.float32, trust_remote_code=trust_remote_code, weights_only=True
+            model_name, dtype=torch.float32, trust_remote_code=trust_remote_code, weights_only=True, **settings
         )
     except pickle.UnpicklingError as error:
         raise ConfigError(
-            f"model_name={model_name!r}: its weights are a pickle that holds more than tensors, which could run "
+            f"{option}={model_name!r}: its weights are a pickle that holds more than tensors, which could run "
             "code: refused; give a folder with model.safetensors"
         ) from error
     except (OSError, ValueError, ImportError, RuntimeError, EOFError, SafetensorError) as error:
-        raise ConfigError(f"model_name={model_name!r}: cannot be loaded as {kind} ({first_line(error)})") from error
+        raise ConfigError(f"{option}={model_name!r}: cannot be loaded as {kind} ({first_line(error)})") from error
     return model
 
 

@@ -3,6 +3,7 @@
     torchrun --standalone --nproc-per-node=2 tests/benchmarks/bench_training_step.py mlm_pretraining [rounds]
     torchrun --standalone --nproc-per-node=2 tests/benchmarks/bench_training_step.py masked_diffusion [rounds]
     torchrun --standalone --nproc-per-node=2 tests/benchmarks/bench_training_step.py text_classification [rounds]
+    torchrun --standalone --nproc-per-node=2 tests/benchmarks/bench_training_step.py algorithm_distillation [rounds]
 
 Both train the model of the preset cpu_demo on the same data, with clipping and AdamW, alternating in blocks of steps.
 Goal: the recipe's loop reaches at least 0.98 of the minimal loop's rate. For information, where the recipe has its head
@@ -27,14 +28,22 @@ from torch.nn.parallel import DistributedDataParallel
 from transformers import ModernBertConfig, ModernBertForMaskedLM
 
 from nbtools.config import TrainConfig
-from nbtools.recipes import MaskedDiffusionConfig, MLMPretrainingConfig, TextClassificationConfig, recipe_named
+from nbtools.recipes import (
+    AlgorithmDistillationConfig,
+    MaskedDiffusionConfig,
+    MLMPretrainingConfig,
+    TextClassificationConfig,
+    recipe_named,
+)
 from nbtools.recipes.modernbert import modernbert_settings
 from nbtools.rundir import RunDir
 from nbtools.sources.samples import read_samples
 from nbtools.training import text_classification
 from nbtools.training.characters import Augmentation, CharacterDataset, LengthOrder
 from nbtools.training.data import SampleOrder, load
+from nbtools.training.distiller import build_distiller
 from nbtools.training.flags import Flags
+from nbtools.training.learning_histories import Windows, open_histories
 from nbtools.training.masking import MaskedTraining, Masking
 from nbtools.training.mixer import build
 from nbtools.training.preparation import open_text
@@ -240,6 +249,23 @@ def classification(config: TextClassificationConfig, worker: Worker) -> Loop:
     return minimal_loop(mixer, config, 0.999, batch_loss)
 
 
+def distillation(config: AlgorithmDistillationConfig, worker: Worker) -> Loop:
+    """The same model, over the same windows."""
+    histories = open_histories(worker, config)
+    windows = Windows(histories.train_HL4, config.horizon, config.sequence_length)
+    order = SampleOrder(
+        len(windows), config.batch_size, rank=worker.rank, world_size=worker.world_size, seed=config.seed
+    )
+    batches = iter(torch.utils.data.DataLoader(windows, sampler=order, batch_size=None))
+
+    def batch_loss(model: nn.Module) -> torch.Tensor:
+        tokens_BT4, actions_BT = next(batches)
+        loss: torch.Tensor = model(tokens_BT4, actions_BT) / actions_BT.numel()
+        return loss
+
+    return minimal_loop(build_distiller(config, histories.test_goals_G2), config, 0.99, batch_loss)
+
+
 LOOPS: dict[str, dict[str, Callable[[Any, Worker], Loop]]] = {
     "mlm_pretraining": {
         "minimal loop": mlm_pretraining,
@@ -250,6 +276,7 @@ LOOPS: dict[str, dict[str, Callable[[Any, Worker], Loop]]] = {
         "minimal, whole head": lambda config, worker: masked_diffusion(config, worker, sparse=False),
     },
     "text_classification": {"minimal loop": classification},
+    "algorithm_distillation": {"minimal loop": distillation},
 }
 
 

@@ -1,0 +1,231 @@
+"""Learning histories of the darkroom in a folder: what it says of itself, and what must be true of it.
+
+    train.npy, test.npy    uint8 of shape (H, L, 4): as many histories for each goal, those of the first goal first
+    metadata.json          the room, the goals, how many histories, and the hashes of the two files
+
+A step is column and row before the action, the action (0 right, 1 left, 2 down, 3 up, 4 stay), and its reward. No
+history is made for a goal of the second file. Anybody may write such a folder; the hashes may be left out.
+
+Shape suffixes: G goals, H histories, L steps of a history (its episodes one after the other), E episodes, K steps of an
+episode, 2 column and row, 4 column, row, action, reward.
+"""
+
+import hashlib
+import json
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import numpy.typing as npt
+
+from nbtools.errors import DataError, shown
+from nbtools.rundir import whole
+from nbtools.sources.darkroom import NUM_ACTIONS, Darkroom, Integers
+
+if TYPE_CHECKING:
+    from nbtools.recipes import AlgorithmDistillationConfig
+
+Steps = npt.NDArray[np.uint8]
+
+TRAIN, TEST, METADATA = "train.npy", "test.npy", "metadata.json"
+FORMAT = 1
+"""Of the folder, and of the way histories are played: a change of either makes new ones."""
+_AGAIN = "give another folder, or leave dataset out: nbtools then generates histories"
+_NUMBERS = ("grid_size", "horizon", "num_episodes", "num_train", "num_test")
+_NUM_REWARDS = 2
+_STEPS_AT_ONCE = 2**18
+
+
+@dataclass(frozen=True)
+class Metadata:
+    """What metadata.json says."""
+
+    grid_size: int
+    horizon: int
+    reward_once: bool
+    num_episodes: int
+    """Of each history."""
+    train_goals: tuple[tuple[int, int], ...]
+    """Columns and rows."""
+    test_goals: tuple[tuple[int, int], ...]
+    num_train: int
+    """Histories in train.npy."""
+    num_test: int
+    sha256: dict[str, str]
+    """Of the files, by name; what is not named is not compared."""
+    format: int = FORMAT
+
+    @property
+    def darkroom(self) -> Darkroom:
+        """The room in which the histories were played."""
+        return Darkroom(self.grid_size, self.horizon, self.reward_once)
+
+    def shape(self, name: str) -> tuple[int, int, int]:
+        """What the array in the file of this name has to look like."""
+        return self.num_train if name == TRAIN else self.num_test, self.num_episodes * self.horizon, 4
+
+    def goals(self, name: str) -> Integers:
+        """The goals of the file of this name. Shape (G, 2)."""
+        return np.array(self.train_goals if name == TRAIN else self.test_goals, dtype=np.int64).reshape(-1, 2)
+
+    def to_json(self) -> dict[str, Any]:
+        """The content of metadata.json."""
+        return asdict(self)
+
+
+def read_metadata(folder: Path) -> Metadata:
+    """Read what a folder of histories says of itself.
+
+    Raises:
+        DataError: a file is missing, or metadata.json is malformed.
+    """
+    path = folder / METADATA
+    try:
+        missing = [name for name in (METADATA, TRAIN, TEST) if not (folder / name).is_file()]
+    except OSError as error:
+        raise DataError(f"{folder}: cannot be read: {error.strerror}; {_AGAIN}") from None
+    if missing:
+        raise DataError(f"{folder}: has no {missing[0]}, so it holds no learning histories; {_AGAIN}")
+    try:
+        content = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError, RecursionError) as error:
+        raise DataError(f"{path}: cannot be read ({str(error)[:80]}); {_AGAIN}") from None
+    if not isinstance(content, dict):
+        raise DataError(f"{path}: is no JSON object; {_AGAIN}")
+    if (version := whole(content.get("format"))) is not None and version > FORMAT:
+        raise DataError(f"{path}: is of a newer nbtools; update nbtools, or {_AGAIN}")
+    numbers = {name: whole(content.get(name)) for name in _NUMBERS}
+    for name, number in numbers.items():
+        if not number:
+            raise DataError(f"{path}: {name} is {shown(content.get(name))}; it must be a number >= 1; {_AGAIN}")
+    size = numbers["grid_size"] or 0
+    goals = {name: _goals(content.get(name), size) for name in ("train_goals", "test_goals")}
+    for name, found in goals.items():
+        if not found:
+            wanted = f"different pairs of column and row from 0 to {size - 1}"
+            raise DataError(f"{path}: {name} is {shown(content.get(name))}; it must be {wanted}; {_AGAIN}")
+        count = "num_train" if name == "train_goals" else "num_test"
+        if (numbers[count] or 0) % len(found):
+            raise DataError(
+                f"{path}: {count}={numbers[count]} histories are not as many for each of {len(found)} goals; {_AGAIN}"
+            )
+    if both := set(goals["train_goals"]) & set(goals["test_goals"]):
+        column, row = min(both)
+        raise DataError(f"{path}: the goal {column}:{row} is in train_goals and in test_goals; {_AGAIN}")
+    sha256 = content.get("sha256", {})
+    known = {str(name): str(value) for name, value in sha256.items()} if isinstance(sha256, dict) else {}
+    return Metadata(**numbers, **goals, reward_once=content.get("reward_once") is True, sha256=known)  # type: ignore[arg-type]
+
+
+def _goals(value: object, size: int) -> tuple[tuple[int, int], ...]:
+    """The goals that a file claims; none where something is wrong with them."""
+    if not isinstance(value, list) or not all(isinstance(goal, list) and len(goal) == 2 for goal in value):
+        return ()
+    found = tuple((whole(column), whole(row)) for column, row in value)
+    goals = tuple((column, row) for column, row in found if column is not None and row is not None)
+    is_well = len(set(goals)) == len(value) and all(max(goal) < size for goal in goals)
+    return goals if is_well else ()
+
+
+def check(metadata: Metadata, config: "AlgorithmDistillationConfig") -> None:
+    """See that histories are of the room and the length that a config speaks of.
+
+    Raises:
+        DataError: they are not; it names the field and the value that would fit.
+    """
+    for name in ("grid_size", "horizon", "reward_once", "num_episodes"):
+        given, wanted = getattr(config, name), getattr(metadata, name)
+        if given != wanted:
+            raise DataError(
+                f"dataset {shown(config.dataset)}: its histories have {name}={wanted}, not {given}; set "
+                f"{name}={wanted}, or {_AGAIN}"
+            )
+    named = config.named_goals
+    if named is not None and set(named) != set(metadata.test_goals):
+        goals = " ".join(f"{column}:{row}" for column, row in metadata.test_goals)
+        raise DataError(
+            f"dataset {shown(config.dataset)}: the goals that it holds out are {shown(goals)}, not test_goals="
+            f"{shown(config.test_goals)}; leave test_goals out, or {_AGAIN}"
+        )
+
+
+def open_steps(folder: Path, metadata: Metadata, name: str) -> Steps:
+    """Open train.npy or test.npy; it stays on disk until it is read.
+
+    Raises:
+        DataError: it cannot be read, or is not what metadata.json says.
+    """
+    path, shape = folder / name, metadata.shape(name)
+    try:
+        steps_HL4 = np.load(path, mmap_mode="r", allow_pickle=False)
+    except (OSError, ValueError, EOFError) as error:
+        raise DataError(f"{path}: cannot be read ({str(error)[:80]}); {_AGAIN}") from None
+    if not isinstance(steps_HL4, np.ndarray) or steps_HL4.shape != shape or steps_HL4.dtype != np.uint8:
+        found = f"{steps_HL4.dtype} of shape {steps_HL4.shape}" if isinstance(steps_HL4, np.ndarray) else "no array"
+        raise DataError(f"{path}: holds {found}; {METADATA} speaks of uint8 of shape {shape}; {_AGAIN}")
+    return steps_HL4.view(np.ndarray)
+
+
+def verify(folder: Path, metadata: Metadata) -> None:
+    """Read everything once: it must be what was written.
+
+    Raises:
+        DataError: a file is damaged.
+    """
+    for name in (TRAIN, TEST):
+        open_steps(folder, metadata, name)
+        known = metadata.sha256.get(name)
+        try:
+            is_damaged = known is not None and known != sha256_of(folder / name)
+        except OSError as error:
+            raise DataError(f"{folder / name}: cannot be read: {error.strerror}; {_AGAIN}") from None
+        if is_damaged:
+            raise DataError(f"{folder / name}: was changed or damaged since it was written; {_AGAIN}")
+
+
+def verify_rules(folder: Path, metadata: Metadata) -> None:
+    """See that every step of the histories is one that is possible in the room, and is rewarded for their goals.
+
+    Raises:
+        DataError: history and step are named.
+    """
+    darkroom, num_steps = metadata.darkroom, metadata.horizon
+    for name in (TRAIN, TEST):
+        steps_HL4, goals_G2 = open_steps(folder, metadata, name), metadata.goals(name)
+        at_once = max(1, _STEPS_AT_ONCE // (metadata.num_episodes * num_steps))
+        for first in range(0, len(steps_HL4), at_once):
+            piece_HEK4 = steps_HL4[first : first + at_once].reshape(-1, metadata.num_episodes, num_steps, 4)
+            histories_H = np.arange(first, first + len(piece_HEK4))
+            goals_H2 = goals_G2[histories_H // (len(steps_HL4) // len(goals_G2))]
+            for what, is_wrong_HEK in _broken_rules(darkroom, piece_HEK4, goals_H2):
+                if is_wrong_HEK.any():
+                    history, episode, step = np.argwhere(is_wrong_HEK)[0].tolist()
+                    raise DataError(
+                        f"{folder / name}: history {first + history}, episode {episode}, step {step} (from 0): {what} "
+                        f"{piece_HEK4[history, episode, step].tolist()}; {_AGAIN}"
+                    )
+
+
+def _broken_rules(
+    darkroom: Darkroom, steps_HEK4: Steps, goals_H2: Integers
+) -> Iterator[tuple[str, npt.NDArray[np.bool_]]]:
+    """Yield what may be wrong with a step, and where it is."""
+    limits_4 = np.array([darkroom.size, darkroom.size, NUM_ACTIONS, _NUM_REWARDS])
+    yield "no such column, row, action or reward:", np.any(steps_HEK4 >= limits_4, axis=3)
+    before_HEK2 = steps_HEK4[..., :2]
+    after_HEK2 = darkroom.moved(before_HEK2, steps_HEK4[..., 2])
+    expected_HEK2 = np.empty_like(after_HEK2)
+    expected_HEK2[:, :, 0], expected_HEK2[:, :, 1:] = darkroom.start, after_HEK2[:, :, :-1]
+    yield "nobody can be there then:", np.any(before_HEK2 != expected_HEK2, axis=3)
+    at_goal_HEK = np.all(after_HEK2 == goals_H2[:, None, None], axis=3)
+    if darkroom.reward_once:
+        at_goal_HEK &= np.cumsum(at_goal_HEK, axis=2) == 1
+    yield "not the reward that its goal gives:", np.not_equal(at_goal_HEK, steps_HEK4[..., 3])
+
+
+def sha256_of(path: Path) -> str:
+    """Return the hash of a file's content."""
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()

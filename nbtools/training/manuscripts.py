@@ -1,0 +1,342 @@
+"""From stories to what the LLM GAN trains on: tokenizers, prompts, padding, and the pretrained models that fit them.
+
+Vocabularies that are built here begin with [PAD] [BOS] [EOS] [UNK]. A prompt is padded on the left and ends with [BOS],
+a text is padded on the right and ends with [EOS] unless it is cut. Tokenizers that come with a model put their own
+marks around a prompt, by their chat template where they have one.
+
+Shape suffixes: N samples, P positions of a prompt, T positions of a text.
+"""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from itertools import chain
+from typing import Any
+
+import numpy as np
+from tokenizers import Tokenizer
+from tokenizers.models import WordLevel
+from transformers import (
+    AutoConfig,
+    AutoModelForCausalLM,
+    AutoModelForTokenClassification,
+    PreTrainedModel,
+    PreTrainedTokenizerBase,
+    PreTrainedTokenizerFast,
+)
+
+from nbtools.errors import ConfigError, shown
+from nbtools.recipes import LLMGANConfig
+from nbtools.recipes.llm_gan import num_positions
+from nbtools.sources.stories import Story, read_stories
+from nbtools.training import preparation, pretrained
+from nbtools.training.ngrams import NGrams
+from nbtools.training.passages import Alphabet, Passages, Texts, Tokens
+from nbtools.training.preparation import encoder, separator_of
+from nbtools.training.worker import Worker
+
+PAD, BEGIN, END, UNKNOWN = "[PAD]", "[BOS]", "[EOS]", "[UNK]"
+SPECIAL_TOKENS = (PAD, BEGIN, END, UNKNOWN)
+"""The first tokens of every vocabulary that is built here."""
+FIRST_TEXT, SECOND_TEXT, ASKED = "[1]", "[2]", "[?]"
+"""Before either text that a judge reads, and before its verdict, in a vocabulary that is built here."""
+VERDICTS = (r"\boxed{1}", r"\boxed{2}")
+"""How a verdict ends: the first or the second text is the human one."""
+INSTRUCTION = "Write a text of the kind that is asked for, and nothing else.\n"
+"""What a pretrained generator is told before each prompt."""
+_PROMPT = "<<THE-PROMPT-STANDS-HERE>>"
+
+Ids = tuple[int, ...]
+
+
+def text_passages(worker: Worker, config: LLMGANConfig) -> Passages:
+    """Read the texts that `config.dataset` names and bring them into tokens; every rank calls it.
+
+    Raises:
+        DataError: the data is missing or malformed, or too little of it is left.
+        ConfigError: the pretrained models cannot be had, do not fit each other, or are too short.
+    """
+    tokenizer: PreTrainedTokenizerBase | None = None
+    if config.model_name is not None:  # before a long reading
+        tokenizer = worker.in_turn(lambda: pretrained_tokenizer(config))
+    train, evaluation = worker.in_turn(lambda: read_stories(config, worker.project.root, worker.say))
+    return passages_of(config, train, evaluation, tokenizer)
+
+
+def passages_of(
+    config: LLMGANConfig,
+    train: Sequence[Story],
+    evaluation: Sequence[Story],
+    tokenizer: PreTrainedTokenizerBase | None = None,
+) -> Passages:
+    """Bring stories into tokens.
+
+    Args:
+        config: of the training.
+        train: what a vocabulary is built on where no tokenizer is given.
+        evaluation: what the outside likelihood is counted on.
+        tokenizer: of the pretrained models.
+
+    Raises:
+        ConfigError: prompt_length leaves no room for a prompt.
+    """
+    level = config.tokenizer
+    if tokenizer is None:
+        texts = chain.from_iterable((story.prompt, story.text) for story in train)
+        marks = (FIRST_TEXT, SECOND_TEXT, ASKED, *VERDICTS) if config.judging == "verdicts" else ()
+        tokenizer = build_tokenizer(level, texts, config.vocab_size, marks)
+    encode = encoder(tokenizer, level if config.model_name is None else "")
+    frame = frame_of(config, tokenizer)
+    parts = [
+        ([frame.around(encode(story.prompt), config.prompt_length) for story in part], [*map(encode, _texts(part))])
+        for part in (train, evaluation)
+    ]
+    widest = max(len(prompt) for prompts, _ in parts for prompt in prompts)
+    prompted = {int(token) for prompts, _ in parts for tokens in prompts for token in tokens}
+    written = {int(token) for _, texts in parts for tokens in texts for token in tokens}
+    alphabet = _alphabet(config, tokenizer, prompted, written)
+    rows = [
+        Texts(_prompt_rows(prompts, widest, alphabet.pad_id), _text_rows(texts, config.sequence_length, alphabet))
+        for prompts, texts in parts
+    ]
+    outside = NGrams(rows[1].texts_NT, alphabet.vocab_size, alphabet.pad_id, alphabet.eos_id)
+    return Passages(rows[0], rows[1], alphabet, outside, "ngram", tokenizer)
+
+
+def _texts(stories: Sequence[Story]) -> list[str]:
+    return [story.text for story in stories]
+
+
+def _prompt_rows(prompts: Sequence[Sequence[int]], width: int, pad_id: int) -> Tokens:
+    rows_NP = np.full((len(prompts), width), pad_id, dtype=np.int32)
+    for row, prompt in enumerate(prompts):
+        rows_NP[row, width - len(prompt) :] = prompt
+    return rows_NP
+
+
+def _text_rows(texts: Sequence[Any], length: int, alphabet: Alphabet) -> Tokens:
+    rows_NT = np.full((len(texts), length), alphabet.pad_id, dtype=np.int32)
+    for row, tokens in enumerate(texts):
+        kept = [*tokens[:length], alphabet.eos_id][:length]
+        rows_NT[row, : len(kept)] = kept
+    return rows_NT
+
+
+# --- tokenizers -----------------------------------------------------------------------------------
+
+
+def build_tokenizer(
+    level: str, texts: Iterable[str], vocab_size: int, marks: Sequence[str] = ()
+) -> PreTrainedTokenizerFast:
+    """Build a tokenizer of the most frequent characters or words of `texts`.
+
+    Args:
+        level: chars, or words: lower-cased words and punctuation characters.
+        texts: the training part of the data.
+        vocab_size: largest number of tokens, the special ones and the marks included.
+        marks: tokens of their own that no text has.
+    """
+    special = (*SPECIAL_TOKENS, *marks)
+    like = preparation.build_tokenizer(level, texts, max(vocab_size - len(special), 1) + 3)  # has three of its own
+    ids, own = like.get_vocab(), set(like.all_special_tokens)
+    tokens = [*special, *(token for token in sorted(ids, key=lambda token: ids[token]) if token not in own)]
+    backend = Tokenizer(WordLevel({token: number for number, token in enumerate(tokens)}, unk_token=UNKNOWN))
+    for name in ("normalizer", "pre_tokenizer", "decoder"):
+        if (setting := getattr(like.backend_tokenizer, name)) is not None:
+            setattr(backend, name, setting)
+    names = {"pad_token": PAD, "bos_token": BEGIN, "eos_token": END, "unk_token": UNKNOWN}
+    return PreTrainedTokenizerFast(  # type: ignore[no-untyped-call]
+        tokenizer_object=backend, clean_up_tokenization_spaces=False, **names
+    )
+
+
+def pretrained_tokenizer(config: LLMGANConfig) -> PreTrainedTokenizerBase:
+    """Load the tokenizer of the pretrained generator, and see that the judge's is the same.
+
+    Raises:
+        ConfigError: one of them cannot be loaded, or they differ; both models are named.
+    """
+    assert config.model_name is not None
+    tokenizer = preparation.load_tokenizer(config.model_name)
+    if config.judge_name not in (None, config.model_name):
+        try:
+            other = preparation.load_tokenizer(config.judge_name or "")
+        except ConfigError as error:
+            raise ConfigError(str(error).replace("model_name=", "judge_name=", 1)) from error
+        if difference := _difference(tokenizer, other):
+            raise ConfigError(
+                f"judge_name={config.judge_name!r}: has another vocabulary than the generator {config.model_name!r} "
+                f"({difference}), so it would read other words than were written; choose a judge of the same family, "
+                "or judge_name=None for the generator's own model"
+            )
+    return tokenizer
+
+
+def _difference(tokenizer: PreTrainedTokenizerBase, other: PreTrainedTokenizerBase) -> str:
+    """Say what differs between two vocabularies; an empty string if nothing does."""
+    ids, other_ids = tokenizer.get_vocab(), other.get_vocab()
+    if len(ids) != len(other_ids):
+        return f"{len(other_ids):,} tokens, not {len(ids):,}"
+    for token in sorted(ids, key=lambda token: ids[token]):
+        if token not in other_ids:
+            return f"it has no {shown(token, 40)}"
+        if ids[token] != other_ids[token]:
+            return f"{shown(token, 40)} is {other_ids[token]}, not {ids[token]}"
+    if separator_of(tokenizer) != separator_of(other):
+        return f"a text ends with {separator_of(other)}, not {separator_of(tokenizer)}"
+    return ""
+
+
+def _alphabet(
+    config: LLMGANConfig, tokenizer: PreTrainedTokenizerBase, prompted: set[int], written: set[int]
+) -> Alphabet:
+    """Find what pads, what ends and what is never written, given the tokens that prompts and texts are made of.
+
+    Padding has to be a token that stands nowhere else. Many pretrained tokenizers have none, or pad with their end of
+    text: then the last one that is not used takes its place. It is never seen by a model.
+    """
+    eos_id, vocab_size, used = separator_of(tokenizer), len(tokenizer), prompted | written
+    pad_id: int | None = tokenizer.pad_token_id
+    if pad_id is None or pad_id == eos_id or pad_id in used:
+        pad_id = next((number for number in reversed(range(vocab_size)) if number not in used | {eos_id}), None)
+    if pad_id is None:
+        raise ConfigError(f"model_name={config.model_name!r}: every token of its vocabulary is used, none can pad")
+    special = {number for number, token in tokenizer.added_tokens_decoder.items() if token.special}
+    special |= set(tokenizer.all_special_ids) | {pad_id}
+    if config.model_name is None:
+        special |= {number for token, number in tokenizer.get_vocab().items() if token in _MARKS}
+    else:
+        num_rows = _num_rows(_model_config("model_name", config.model_name))
+        special |= set(range(vocab_size, num_rows))
+        vocab_size = max(vocab_size, num_rows)
+    return Alphabet(vocab_size, pad_id, eos_id, tuple(sorted(special - written - {eos_id})))
+
+
+_MARKS = frozenset((FIRST_TEXT, SECOND_TEXT, ASKED, *VERDICTS))
+
+
+# --- prompts --------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Frame:
+    """The tokens that stand around every prompt."""
+
+    before: Ids
+    after: Ids
+
+    def around(self, prompt: Sequence[int] | Any, longest: int) -> list[int]:
+        """Return a framed prompt of at most `longest` tokens; of a longer prompt the beginning is cut."""
+        room = longest - len(self.before) - len(self.after)
+        kept = [int(token) for token in prompt][max(len(prompt) - room, 0) :]
+        return [*self.before, *kept, *self.after]
+
+
+def frame_of(config: LLMGANConfig, tokenizer: PreTrainedTokenizerBase) -> Frame:
+    """Return what stands around prompts: the mark of a beginning, or what a pretrained model is used to.
+
+    Raises:
+        ConfigError: prompt_length leaves no room for a prompt.
+    """
+    if config.model_name is None:
+        return Frame((), (tokenizer.get_vocab()[BEGIN],))
+    before, after = framed_pieces(tokenizer, INSTRUCTION + _PROMPT + "\n", (_PROMPT,))
+    if len(before) + len(after) >= config.prompt_length:
+        raise ConfigError(
+            f"prompt_length={config.prompt_length}: {len(before) + len(after)} tokens of it are what "
+            f"{config.model_name} is told before and after each prompt; raise it"
+        )
+    return Frame(before, after)
+
+
+def framed_pieces(tokenizer: PreTrainedTokenizerBase, request: str, holes: Sequence[str]) -> list[Ids]:
+    """Return the tokens of a request to a pretrained model in pieces, between which something else is to be put.
+
+    Args:
+        tokenizer: its chat template is used if it has one.
+        request: in which every hole stands once, in this order.
+        holes: what is replaced.
+    """
+    text = request
+    if tokenizer.chat_template is not None:
+        messages = [{"role": "user", "content": request}]
+        text = str(tokenizer.apply_chat_template(messages, add_generation_prompt=True, tokenize=False))
+    pieces = []
+    for hole in holes:
+        piece, found, text = text.partition(hole)
+        if not found:
+            raise ConfigError(f"the chat template of {tokenizer.name_or_path!r} leaves out parts of what is asked")
+        pieces.append(piece)
+    pieces.append(text)
+    encoded = [tuple(tokenizer(piece, add_special_tokens=False, verbose=False)["input_ids"]) for piece in pieces]
+    if tokenizer.chat_template is None and tokenizer.bos_token_id is not None:
+        encoded[0] = (int(tokenizer.bos_token_id), *encoded[0])
+    return encoded
+
+
+# --- pretrained models ----------------------------------------------------------------------------
+
+
+def load_generator(config: LLMGANConfig) -> PreTrainedModel:
+    """Load the pretrained generator; every rank calls it, rank 0 first.
+
+    Raises:
+        ConfigError: it cannot be loaded, or is too short.
+    """
+    assert config.model_name is not None
+    needed = f"prompt_length={config.prompt_length} + sequence_length={config.sequence_length}"
+    _check_positions("model_name", config.model_name, num_positions(config), needed)
+    return pretrained.load_model(AutoModelForCausalLM, config.model_name, "a causal language model")
+
+
+def load_judge(config: LLMGANConfig, longest_input: int | None = None) -> PreTrainedModel:
+    """Load the pretrained judge: with one score per token, or one that writes.
+
+    Args:
+        config: of the training.
+        longest_input: of one that writes, in tokens; one that scores reads what the generator reads.
+
+    Raises:
+        ConfigError: it cannot be loaded, is too short, or has fewer tokens than the generator.
+    """
+    option = "model_name" if config.judge_name is None else "judge_name"
+    name = config.judge_name or config.model_name
+    assert name is not None and config.model_name is not None
+    needed = f"prompt_length={config.prompt_length} + sequence_length={config.sequence_length}"
+    if longest_input is not None:
+        needed = (
+            f"prompt_length={config.prompt_length} + 2 x sequence_length={config.sequence_length} + "
+            f"max_judge_tokens={config.max_judge_tokens} + the question"
+        )
+    _check_positions(option, name, longest_input or num_positions(config), needed)
+    sizes = [_num_rows(_model_config(*model)) for model in (("model_name", config.model_name), (option, name))]
+    if sizes[1] < sizes[0]:
+        raise ConfigError(
+            f"{option}={name!r}: its embedding has {sizes[1]:,} rows, that of the generator {config.model_name!r} "
+            f"{sizes[0]:,}: it could not read all that is written; choose a judge of the same family"
+        )
+    if config.judging == "verdicts":
+        return pretrained.load_model(AutoModelForCausalLM, name, "a causal language model", option=option)
+    kind = "a model with one score per token"
+    return pretrained.load_model(AutoModelForTokenClassification, name, kind, option=option, num_labels=1)
+
+
+def _model_config(option: str, name: str) -> Any:
+    try:
+        return AutoConfig.from_pretrained(name, trust_remote_code=False)
+    except (OSError, ValueError, ImportError) as error:
+        raise ConfigError(
+            f"{option}={name!r}: cannot be loaded ({pretrained.first_line(error)}); give a folder written by "
+            "save_pretrained, or a hub id"
+        ) from error
+
+
+def _num_rows(model_config: Any) -> int:
+    return int(getattr(model_config, "vocab_size", 0))
+
+
+def _check_positions(option: str, name: str, needed: int, made_of: str) -> None:
+    longest = getattr(_model_config(option, name), "max_position_embeddings", None)
+    if longest is not None and needed > longest:
+        raise ConfigError(
+            f"{option}={name!r}: takes at most {longest:,} tokens, and {made_of} = {needed:,}; lower them"
+        )

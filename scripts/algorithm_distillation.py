@@ -1,0 +1,68 @@
+"""algorithm_distillation: algorithm distillation, 2 processes x 16 sequences.
+
+In the background as the notebook does it; here and now; on one process, where flags override the values below:
+
+    nbtools launch scripts/algorithm_distillation.py
+    CUDA_VISIBLE_DEVICES= torchrun --standalone --nproc-per-node=2 scripts/algorithm_distillation.py
+    CUDA_VISIBLE_DEVICES= python scripts/algorithm_distillation.py --batch-size 8
+"""
+
+from nbtools import Launch
+from nbtools.recipes import AlgorithmDistillationConfig
+from nbtools.training.algorithm_distillation import main
+
+launch = Launch(
+    nproc_per_node=2,  # processes
+    gpus=(),
+    omp_num_threads=None,  # threads
+    shutdown_timeout_s=60,  # s
+    max_restarts=0,  # restarts
+)
+
+config = AlgorithmDistillationConfig(
+    batch_size=16,  # sequences per process
+    gradient_accumulation_steps=1,  # forward passes
+    epochs=20,  # epochs
+    max_steps=1000,  # steps
+    learning_rate=0.002,
+    lr_schedule="linear",
+    warmup_ratio=0.1,  # of all steps
+    weight_decay=0.01,
+    gradient_clip=1.0,
+    precision="fp32",
+    gradient_checkpointing=False,
+    seed=0,
+    deterministic=False,
+    num_workers=0,  # processes per rank
+    log_every=10,  # steps
+    eval_every=250,  # steps
+    checkpoint_every=250,  # steps
+    checkpoint_epochs=False,
+    keep_last=3,  # checkpoints
+    keep_best=1,  # checkpoints
+    save_dir=None,
+    report_to="none",
+    profile_steps=0,  # steps
+    collective_timeout_min=10,  # minutes
+    dataset=None,
+    source_algorithm="annealed",
+    num_histories=60,  # histories per goal
+    num_episodes=20,  # episodes
+    source_episodes=None,  # episodes
+    grid_size=9,  # cells
+    horizon=20,  # steps
+    reward_once=False,
+    test_share=0.1,  # of the cells
+    test_goals=None,
+    num_layers=2,  # layers
+    num_heads=4,  # heads
+    hidden_size=64,  # dimensions
+    dropout=0.0,
+    sequence_length=80,  # transitions
+    eval_batch_size=2048,  # sequences per process
+    eval_rollouts=16,  # rollouts per goal
+    eval_episodes=40,  # episodes
+)
+
+if __name__ == "__main__":
+    main(config)

@@ -1,0 +1,72 @@
+"""In-context evaluation, as every evaluation of the preset cpu_demo does it: 8 goals x 16 rollouts x 40 episodes.
+
+    python tests/benchmarks/bench_in_context.py [episodes] [rounds]
+
+Ours reads the kept episodes at once at a reset, and then every step is one token after a cache of keys and values. The
+peer has no cache: it reads all that is in sight again at every step. Both choose the same actions. One thread, by CPU
+time. Goal: ours takes at most 20 s for 40 episodes.
+"""
+
+import statistics
+import sys
+import time
+from collections.abc import Callable
+
+import torch
+
+from nbtools.recipes import AlgorithmDistillationConfig, recipe_named
+from nbtools.sources.darkroom import Darkroom
+from nbtools.training.distiller import Distiller, build_distiller
+from nbtools.training.in_context import Rollouts, Search, roll_out, searches
+
+GOAL_S = 20.0
+
+
+class WithoutCache(Distiller):
+    """Remembers all tokens in place of keys and values."""
+
+    def next_logits(self, tokens_BT4: torch.Tensor, cache: object = None) -> torch.Tensor:
+        """As `Distiller.next_logits`, of everything again."""
+        if cache is not self.__dict__.get("of"):
+            self.__dict__["of"], self.__dict__["seen"] = cache, tokens_BT4
+        else:
+            self.__dict__["seen"] = torch.cat([self.__dict__["seen"], tokens_BT4], dim=1)
+        return super().next_logits(self.__dict__["seen"])
+
+
+def main(num_episodes: int = 40, rounds: int = 3) -> None:
+    """Measure both, in turn, and print seconds and ratio."""
+    torch.set_num_threads(1)
+    config, _ = recipe_named("algorithm_distillation").preset("cpu_demo")
+    assert isinstance(config, AlgorithmDistillationConfig)
+    darkroom = Darkroom.of(config)
+    _, goals_G2 = darkroom.goals(config)
+    torch.manual_seed(0)
+    distiller = build_distiller(config, goals_G2).eval()
+    goals_S2, numbers_S = searches(goals_G2, config.eval_rollouts)
+    search = Search(num_episodes)
+
+    def rolled(model: Distiller) -> Callable[[], Rollouts]:
+        return lambda: roll_out(model, darkroom, goals_S2, numbers_S, search)
+
+    ways = {"ours": rolled(distiller), "without a cache": rolled(WithoutCache(distiller.model).eval())}
+    times: dict[str, list[float]] = {name: [] for name in ways}
+    for _ in range(rounds):
+        found = []
+        for name, way in ways.items():
+            mark = time.process_time()
+            found.append(way())
+            times[name].append(time.process_time() - mark)
+        same = (found[0].positions_SEK2 == found[1].positions_SEK2).all(axis=(1, 2, 3)).mean()
+        assert same > 0.95, "but for the last digits, they see the same"
+    print(f"{len(goals_G2)} goals x {config.eval_rollouts} rollouts x {num_episodes} episodes, {rounds} rounds")
+    for name, seconds in times.items():
+        print(f"{name:<16} CPU median {statistics.median(seconds):6.2f} s  least {min(seconds):6.2f} s")
+    print(f"ours is {statistics.median(times['without a cache']) / statistics.median(times['ours']):.1f} x as fast")
+    of_40 = statistics.median(times["ours"]) * 40 / num_episodes
+    print(f"40 episodes: {of_40:.2f} s (goal <= {GOAL_S:g}): {'reached' if of_40 <= GOAL_S else 'MISSED'}")
+    print(f"steps of the room per CPU second: {len(goals_S2) * darkroom.horizon * 40 / of_40:,.0f}")
+
+
+if __name__ == "__main__":
+    main(*(int(argument) for argument in sys.argv[1:]))

@@ -1,0 +1,356 @@
+"""Algorithm Distillation: the same however the batch is divided, bit-exact resume, and it learns to learn."""
+
+import functools
+import math
+import shutil
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from nbtools import exhibits
+from nbtools.checkpoints import Checkpoint, best_of, checkpoints_in
+from nbtools.errors import CheckpointError
+from nbtools.project import Project
+from nbtools.recipes import RECIPES, AlgorithmDistillationConfig, MLMPretrainingConfig
+from nbtools.run import Run
+from nbtools.rundir import RunDir, read_json
+from nbtools.schedule import schedule
+from nbtools.sizes import num_parameters
+from nbtools.sources import histories
+from nbtools.sources.darkroom import Darkroom
+from nbtools.training.distiller import open_distiller
+from nbtools.training.flags import parse
+from nbtools.training.in_context import Agent
+from nbtools.training.learning_histories import Windows
+
+from trainings import (
+    ByHand,
+    assert_accumulation_is_exact,
+    assert_same_checkpoints,
+    assert_same_gradients,
+    by_hand,
+    rows,
+    train_here,
+)
+
+TINY: dict[str, Any] = {
+    "grid_size": 3,
+    "horizon": 4,
+    "num_histories": 4,
+    "num_episodes": 5,
+    "sequence_length": 8,
+    "test_share": 0.25,
+    "num_layers": 1,
+    "num_heads": 2,
+    "hidden_size": 16,
+    "eval_rollouts": 3,
+    "eval_episodes": 8,
+    "batch_size": 8,
+    "max_steps": 6,
+    "epochs": 50,
+    "learning_rate": 1e-2,
+    "log_every": 1,
+    "eval_every": 3,
+    "checkpoint_every": 3,
+    "keep_last": 20,
+}
+
+
+def tiny(**changes: Any) -> AlgorithmDistillationConfig:
+    return AlgorithmDistillationConfig(**{**TINY, **changes})
+
+
+@pytest.fixture
+def rooms(project: Project, monkeypatch: pytest.MonkeyPatch) -> Project:
+    """A project on the CPU."""
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
+    monkeypatch.setenv("OMP_NUM_THREADS", "1")
+    return project
+
+
+@pytest.fixture
+def trained(rooms: Project, monkeypatch: pytest.MonkeyPatch) -> Callable[..., RunDir]:
+    """Train in this process."""
+    return functools.partial(train_here, rooms, monkeypatch=monkeypatch)
+
+
+def returns_of(files: RunDir) -> list[float]:
+    """The mean return of each episode on the unseen goals, as it was last shown."""
+    lines = exhibits.read(files.exhibits, "returns")[-1].lines or {}
+    return list(lines["unseen goals"])
+
+
+# --- in one process -------------------------------------------------------------------------------
+
+
+def test_a_run_leaves_rows_exhibits_checkpoints_and_a_record_of_its_end(
+    trained: Callable[..., RunDir], rooms: Project
+) -> None:
+    config = tiny()
+    expected = schedule(config, 1, root=rooms.root)
+    assert expected is not None
+    files = trained(config)
+    derived = (read_json(files.config) or {})["derived"]
+    assert {name: derived[name] for name in vars(expected)} == vars(expected)
+    assert derived["num_parameters"] == num_parameters(config)
+    seen = rows(files)
+    assert [row["step"] for row in seen] == [1, 2, 3, 4, 5, 6]
+    assert {"train/loss", "train/learning_rate", "train/grad_norm", "train/epoch"} <= seen[0].keys()
+    assert [name for name in seen[2] if name.startswith("eval/")] == [
+        "eval/loss",
+        "eval/return_last",
+        "eval/return_first",
+        "eval/return_best",
+    ]
+    assert exhibits.names(files.exhibits) == ["returns", "search"]
+    shown = exhibits.read(files.exhibits, "returns")
+    assert [showing.step for showing in shown] == [3, 6]
+    assert shown[-1].x == tuple(range(1, 9))
+    assert shown[-1].lines is not None
+    assert {name: len(values) for name, values in shown[-1].lines.items()} == {"unseen goals": 8, "best possible": 8}
+    showing = exhibits.read(files.exhibits, "search")[-1]
+    assert showing.kind == "drawings"
+    search = showing.frames
+    assert len(search) == 8 * (4 + 1)
+    assert search[0].startswith("episode 1  step 0\nreturn 0\n")
+    assert search[-1].startswith("episode 8  step 4\nreturn ")
+    assert all(sum(map(frame.count, "@*")) == 1 for frame in search)
+    last = checkpoints_in(files.checkpoints)[-1]
+    assert (last.step, last.metrics["eval/loss"]) == (6, seen[-1]["eval/loss"])
+    assert (read_json(files.finished) or {})["why"] == "completed"
+
+
+@pytest.mark.parametrize("sequence_length", [8, 10, 4])
+def test_the_evaluation_is_that_of_the_saved_model(
+    trained: Callable[..., RunDir], rooms: Project, sequence_length: int
+) -> None:
+    config = tiny(sequence_length=sequence_length, seed=3)
+    files = trained(config)
+    row = rows(files)[-1]
+    room = Darkroom.of(config)
+    _, test_G2 = room.goals(config)
+    distiller = open_distiller(files.checkpoint(6) / "model").eval()
+    (folder,) = (path for path in (rooms.runs / ".cache").iterdir() if path.is_dir())
+    held_out_HL4 = histories.open_steps(folder, histories.read_metadata(folder), histories.TEST)
+    windows = Windows(held_out_HL4, 4, sequence_length)
+    apart = {8: 2, 10: 3, 4: 1}[sequence_length]
+    starts = [place for place in range(len(windows)) if place % config.windows_per_history % apart == 0]
+    assert (read_json(files.config) or {})["derived"]["num_eval_samples"] == len(starts)
+    with torch.no_grad():
+        losses = [distiller(*windows[0, np.array([place])]).item() / sequence_length for place in starts]
+    assert row["eval/loss"] == pytest.approx(np.mean(losses), rel=1e-5)
+    returns_E = Agent.open(files.path).returns(num_rollouts=3, num_episodes=8, seed=3).mean((0, 1))
+    assert returns_of(files) == pytest.approx(returns_E.tolist())
+    assert row["eval/return_first"] == pytest.approx(returns_E[:3].mean())
+    assert row["eval/return_last"] == pytest.approx(returns_E[4:].mean())
+    assert row["eval/return_best"] == room.best_returns(test_G2).mean()
+
+
+@pytest.mark.parametrize(("checkpoint_step", "num_workers"), [(3, 0), (7, 1)])
+def test_a_resumed_run_ends_with_the_same_bits_even_if_it_has_to_play_the_histories_again(
+    trained: Callable[..., RunDir], rooms: Project, checkpoint_step: int, num_workers: int
+) -> None:
+    config = tiny(
+        batch_size=4,
+        gradient_accumulation_steps=2,
+        dropout=0.2,
+        max_steps=12,
+        log_every=5,
+        checkpoint_every=1,
+        num_workers=num_workers,
+    )
+    straight = trained(config)
+    if num_workers:
+        shutil.rmtree(rooms.runs / ".cache")
+    resumed = trained(config, straight.checkpoint(checkpoint_step))
+    assert_same_checkpoints(straight.checkpoint(12), resumed.checkpoint(12))
+    later = [row for row in rows(straight) if row["step"] > checkpoint_step]
+    assert rows(resumed) == later
+    assert {row["step"] for row in later} >= {9, 10, 12}
+    assert returns_of(resumed) == returns_of(straight)
+
+
+def test_how_it_is_evaluated_does_not_change_what_is_learnt(trained: Callable[..., RunDir]) -> None:
+    config = tiny(dropout=0.2, checkpoint_every=6)
+    changes: tuple[dict[str, Any], ...] = ({}, {"eval_rollouts": 1, "eval_every": 1, "eval_batch_size": 1}, {"seed": 1})
+    files = [trained(config.replace(**change)) for change in changes]
+    manifests = [Checkpoint.read(each.checkpoint(6)).manifest["files"] for each in files]
+    weights = [claims["model/model.safetensors"] for claims in manifests]
+    assert weights[0] == weights[1] != weights[2]
+
+
+def test_accumulated_passes_give_the_gradients_of_one_large_batch(
+    trained: Callable[..., RunDir], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert_accumulation_is_exact(trained, tiny(max_steps=1), monkeypatch)
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"precision": "bf16"},
+        {"precision": "fp16"},
+        {"gradient_checkpointing": True},
+        {"source_algorithm": "q_learning"},
+        {"reward_once": True},
+        {"test_goals": ("0:0", "2:1")},
+    ],
+    ids=lambda changes: next(iter(changes)),
+)
+def test_every_setting_trains(trained: Callable[..., RunDir], changes: dict[str, Any]) -> None:
+    files = trained(tiny(**changes, max_steps=3))
+    assert math.isfinite(rows(files)[-1]["eval/loss"])
+    agent = Agent.open(files.path)
+    assert agent.darkroom.reward_once == ("reward_once" in changes)
+    if "test_goals" in changes:
+        assert agent.unseen_goals_G2.tolist() == [[0, 0], [2, 1]]
+
+
+def test_it_trains_from_a_folder_of_histories_as_from_those_that_it_plays(
+    trained: Callable[..., RunDir], rooms: Project
+) -> None:
+    played = trained(tiny())
+    (folder,) = (path for path in (rooms.runs / ".cache").iterdir() if path.is_dir())
+    read = trained(tiny(dataset=str(folder)))
+    assert rows(read) == rows(played)
+
+
+def test_the_checkpoint_of_the_highest_return_is_the_best_and_is_kept(trained: Callable[..., RunDir]) -> None:
+    files = trained(tiny(max_steps=8, eval_every=1, checkpoint_every=1, keep_last=1, learning_rate=0.1))
+    returns = {row["step"]: row["eval/return_last"] for row in rows(files)}
+    highest = max(returns, key=lambda step: (returns[step], step))
+    assert len(set(returns.values())) > 1
+    kept = checkpoints_in(files.checkpoints)
+    assert [saved.step for saved in kept] == sorted({highest, 8})
+    assert best_of(kept)[0].step == highest
+
+
+def test_an_agent_opens_a_run_a_checkpoint_or_a_model_but_no_damaged_one(trained: Callable[..., RunDir]) -> None:
+    files = trained(tiny())
+    paths = (files.path, files.checkpoint(6), files.checkpoint(6) / "model", files.outputs / "model")
+    found = [Agent.open(path).returns(num_rollouts=2, num_episodes=3) for path in paths]
+    assert all((each == found[0]).all() for each in found)
+    weights = files.checkpoint(6) / "model" / "model.safetensors"
+    content = bytearray(weights.read_bytes())
+    content[-9] ^= 1
+    weights.write_bytes(content)
+    with pytest.raises(CheckpointError, match=r"model\.safetensors"):
+        Agent.open(files.path)
+    with pytest.raises(CheckpointError, match="no such folder"):
+        Agent.open(files.path / "nothing")
+
+
+def test_a_checkpoint_of_another_shape_or_recipe_is_not_resumed(
+    trained: Callable[..., RunDir], texts: Project, tiny_config: Callable[..., MLMPretrainingConfig]
+) -> None:
+    path = trained(tiny()).checkpoint(3)
+    for changes in ({"hidden_size": 32}, {"sequence_length": 12}, {"grid_size": 4}):
+        with pytest.raises(SystemExit, match="of another model"):
+            trained(tiny(**changes), path)
+    other = trained(tiny_config())
+    with pytest.raises(SystemExit, match="is a checkpoint of mlm_pretraining, not of algorithm_distillation"):
+        trained(tiny(), other.checkpoint(4))
+
+
+def test_the_command_line_of_the_old_program_still_says_the_same() -> None:
+    old = ["--train_batch_size", "512", "--test_batch_size", "2048", "--num_workers", "4", "--tf_n_embd", "64"]
+    old += ["--tf_n_layer", "4", "--n_transit", "240", "--mixed_precision", "fp16"]
+    config = parse(tiny(num_episodes=100), [*old, "--gradient_accumulation_steps", "4"]).config
+    wanted = {"batch_size": 512, "eval_batch_size": 2048, "num_workers": 4, "hidden_size": 64, "num_layers": 4}
+    wanted |= {"sequence_length": 240, "precision": "fp16", "gradient_accumulation_steps": 4}
+    assert {name: getattr(config, name) for name in wanted} == wanted
+
+
+# --- real processes -------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def start(rooms: Project) -> Iterator[ByHand]:
+    """Start scripts by hand, and leave nothing behind."""
+    with by_hand(rooms) as started:
+        yield started
+
+
+@pytest.mark.slow
+def test_two_ranks_give_the_gradients_and_returns_of_one_with_the_joined_batch(start: ByHand) -> None:
+    gradients, metrics, returns = [], [], []
+    for batch_size, accumulation, nproc in ((8, 1, None), (4, 1, 2), (2, 2, 2)):
+        config = tiny(batch_size=batch_size, gradient_accumulation_steps=accumulation, max_steps=1)
+        finished, averaged = start.gradients(config, nproc)
+        gradients.append(averaged)
+        metrics.append(finished.metrics)
+        returns.append(returns_of(finished.files))
+    for other in gradients[1:]:
+        assert_same_gradients(gradients[0], other)
+    for name in ("train/loss", "eval/loss", "eval/return_last", "eval/return_best"):
+        assert [each[name] for each in metrics[1:]] == pytest.approx([metrics[0][name]] * 2, rel=1e-5), name
+    assert returns[0] == returns[1] == returns[2]
+
+
+@pytest.mark.slow
+def test_two_ranks_resumed_in_the_middle_of_an_epoch_end_with_the_same_bits(start: ByHand, rooms: Project) -> None:
+    config = tiny(batch_size=2, gradient_accumulation_steps=2, dropout=0.2, max_steps=10, checkpoint_every=5)
+    straight = start.completed(start(config))
+    middle = straight.files.checkpoint(5)
+    shutil.rmtree(rooms.runs / ".cache")
+    resumed = start.completed(start(config, "--resume-from", middle, "--num-workers", "1"))
+    assert_same_checkpoints(straight.files.checkpoint(10), resumed.files.checkpoint(10))
+    assert rows(resumed.files) == [row for row in rows(straight.files) if row["step"] > 5]
+    # One process with the joined batch goes on with the same samples.
+    alone = start.completed(start(config.replace(batch_size=4, dropout=0.0), "--resume-from", middle, nproc=None))
+    assert [row["samples"] for row in rows(alone.files)] == [row["samples"] for row in rows(resumed.files)]
+
+
+# --- learning to learn ----------------------------------------------------------------------------
+
+
+def demo(start: ByHand, *args: str) -> Run:
+    """The preset cpu_demo on two ranks: 8 unseen goals x 16 rollouts of 40 episodes."""
+    config, _ = RECIPES["algorithm_distillation"].preset("cpu_demo")
+    assert isinstance(config, AlgorithmDistillationConfig)
+    assert config.max_steps is not None
+    assert config.max_steps <= 1000
+    assert (config.num_test_goals, config.eval_rollouts, config.eval_episodes) == (8, 16, 40)
+    return start.completed(start(config, *args), timeout_s=900)
+
+
+def first_and_later(returns_E: Any) -> tuple[float, float]:
+    """The mean return of episodes 1-3 and of episodes 28-31."""
+    return float(np.mean(returns_E[:3])), float(np.mean(returns_E[27:31]))
+
+
+def assert_learns_in_context_only(finished: Run) -> None:
+    first, later = first_and_later(returns_of(finished.files))
+    assert later >= 4, (first, later)
+    assert later >= 3 * first, (first, later)
+    agent = Agent.open(finished.dir)
+    for control in ({"keeps_context": False}, {"hides_rewards": True}):
+        assert_flat(agent.returns(num_episodes=31, **control).mean((0, 1)))
+
+
+def assert_flat(returns_E: Any) -> None:
+    first, later = first_and_later(returns_E)
+    assert later < 2, (first, later)
+    assert abs(later - first) < 0.7, (first, later)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(1000)
+def test_the_cpu_demo_learns_to_find_goals_that_it_never_saw(start: ByHand) -> None:
+    assert_learns_in_context_only(demo(start))
+
+
+@pytest.mark.seeds
+@pytest.mark.timeout(1000)
+def test_with_another_seed_it_learns_that_too(start: ByHand) -> None:
+    assert_learns_in_context_only(demo(start, "--seed", "1"))
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(1000)
+def test_with_one_episode_in_sight_there_is_nothing_to_learn_it_from(start: ByHand) -> None:
+    """With 80 steps in sight the target is reached within 250 training steps."""
+    assert_flat(returns_of(demo(start, "--sequence-length", "20", "--max-steps", "300", "--eval-every", "300").files))

@@ -1,0 +1,197 @@
+"""Rollouts: what the model sees at every step, whose random numbers it draws, and what the rewards are."""
+
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from nbtools.errors import ConfigError
+from nbtools.recipes import AlgorithmDistillationConfig
+from nbtools.sources.darkroom import MOVES_A2, Darkroom
+from nbtools.training.data import uniforms
+from nbtools.training.distiller import Distiller, build_distiller
+from nbtools.training.in_context import Agent, Rollouts, Search, drawn, frames, roll_out, searches, shown_episodes
+
+ROOM = Darkroom(3, 4)
+GOALS = np.array([[0, 0], [2, 1], [1, 1]])
+
+
+def build(sequence_length: int = 12, **changes: Any) -> Distiller:
+    """A model with large random weights, so that it has its own opinion about everything that it sees."""
+    torch.manual_seed(1)
+    shape: dict[str, Any] = {"grid_size": 3, "horizon": 4, "num_episodes": 5, "num_heads": 2, "hidden_size": 16}
+    config = AlgorithmDistillationConfig(**{**shape, "sequence_length": sequence_length, **changes})
+    distiller = build_distiller(config, GOALS[:2]).eval()
+    for weight in distiller.parameters():
+        torch.nn.init.normal_(weight, std=0.4)
+    return distiller
+
+
+def always(action: int, room: Darkroom) -> Distiller:
+    """A model that can do only one thing."""
+    shape: dict[str, Any] = {"grid_size": room.size, "horizon": room.horizon, "reward_once": room.reward_once}
+    distiller = build(2 * room.horizon, **shape)
+    torch.nn.init.zeros_(distiller.model.classifier.weight)
+    distiller.model.classifier.bias.data = 100.0 * torch.nn.functional.one_hot(torch.tensor(action), 5).float()
+    return distiller
+
+
+@torch.no_grad()
+def by_reading_everything_anew(
+    distiller: Distiller, goal: tuple[int, int], number: int, search: Search
+) -> tuple[list[list[int]], float]:
+    """One rollout without cache and without batch: rewards by episode, and how much what was read mattered."""
+    sequence_length = search.context or distiller.context
+    num_kept = sequence_length // ROOM.horizon - 1 if search.keeps_context else 0
+    past: list[list[list[int]]] = []  # of each episode, (column, row, last action, last reward) of each step
+    last, rewards, spread = [0, 0], [], 0.0
+    for episode in range(search.num_episodes):
+        kept = past[len(past) - min(num_kept, len(past)) :]
+        seen = [list(step) for steps in kept for step in steps]
+        if not seen:
+            last = [0, 0]
+        else:
+            seen[0][2:] = [0, 0]
+        sample = np.array([(goal[0] * ROOM.size + goal[1]) * 2**32 + number])
+        draws = uniforms(search.seed, "rollout", episode, sample, ROOM.horizon)[0]
+        position, steps, rewarded = ROOM.start, [], []
+        for draw in draws:
+            steps.append([*position, *last])
+            logits_A = distiller.next_logits(torch.tensor([seen + steps]))[0].double()
+            chances = np.cumsum(torch.softmax(logits_A, 0).numpy())
+            action = next((number for number in range(5) if draw < chances[number]), 4)
+            column, row = (np.array(position) + MOVES_A2[action]).clip(0, ROOM.size - 1).tolist()
+            position = column, row
+            rewarded.append(int(position == goal and not (ROOM.reward_once and any(rewarded))))
+            last = [action + 1, 1 + (0 if search.hides_rewards else rewarded[-1])]
+            spread = max(spread, float(logits_A.max() - logits_A.min()))
+        past.append(steps)
+        rewards.append(rewarded)
+    return rewards, spread
+
+
+@pytest.mark.parametrize(
+    "search",
+    [
+        Search(6),
+        Search(6, context=8),
+        Search(6, context=15, seed=3),
+        Search(4, context=4),
+        Search(4, keeps_context=False),
+        Search(6, hides_rewards=True),
+    ],
+    ids=lambda search: ", ".join(f"{name}={value}" for name, value in vars(search).items() if name != "num_at_once"),
+)
+def test_a_rollout_with_a_cache_is_that_which_reads_everything_anew(search: Search) -> None:
+    distiller = build(16)
+    goals_S2, numbers_S = searches(GOALS, 3)
+    done = roll_out(distiller, ROOM, goals_S2, numbers_S, search)
+    assert 0 < done.rewards_SEK.mean() < 1
+    for place, (goal, number) in enumerate(zip(goals_S2.tolist(), numbers_S.tolist(), strict=True)):
+        expected, spread = by_reading_everything_anew(distiller, tuple(goal), number, search)
+        assert done.rewards_SEK[place].tolist() == expected
+        assert spread > 1, "a model without an opinion would prove nothing"
+
+
+def test_each_control_changes_what_happens() -> None:
+    distiller, (goals_S2, numbers_S) = build(16), searches(GOALS, 8)
+    plain = Search(6)
+    ways = (plain, replace(plain, keeps_context=False), replace(plain, hides_rewards=True), replace(plain, seed=1))
+    found = [roll_out(distiller, ROOM, goals_S2, numbers_S, way).positions_SEK2 for way in ways]
+    assert all((other != found[0]).any() for other in found[1:])
+    assert (found[1][:, 0] == found[0][:, 0]).all(), "before the first reset there is nothing to clear"
+
+
+def test_who_shares_the_rollouts_changes_nothing() -> None:
+    distiller, (goals_S2, numbers_S) = build(), searches(GOALS, 4)
+    whole = roll_out(distiller, ROOM, goals_S2, numbers_S, Search(5))
+    for share in (slice(0, None, 2), slice(1, None, 2), slice(7, 8)):
+        part = roll_out(distiller, ROOM, goals_S2[share], numbers_S[share], Search(5))
+        assert (part.positions_SEK2 == whole.positions_SEK2[share]).all()
+    in_pieces = roll_out(distiller, ROOM, goals_S2, numbers_S, Search(5, num_at_once=5))
+    assert (in_pieces.positions_SEK2 == whole.positions_SEK2).all()
+    assert roll_out(distiller, ROOM, goals_S2[:0], numbers_S[:0], Search(5)).returns_SE.shape == (0, 5)
+
+
+def test_the_reward_comes_with_every_step_that_ends_on_the_goal_or_only_with_the_first() -> None:
+    goals_S2, numbers_S = searches(np.array([[4, 2], [3, 2], [2, 2]]), 1)
+    for room, expected in ((Darkroom(5, 6), [5, 1, 0]), (Darkroom(5, 6, reward_once=True), [1, 1, 0])):
+        done = roll_out(always(0, room), room, goals_S2, numbers_S, Search(3))  # to the right, up to the wall
+        assert done.returns_SE.tolist() == [[each] * 3 for each in expected]
+        assert done.positions_SEK2[0, 1].tolist() == [[3, 2], [4, 2], [4, 2], [4, 2], [4, 2], [4, 2]]
+    staying = roll_out(always(4, Darkroom(5, 6)), Darkroom(5, 6), goals_S2, numbers_S, Search(2))
+    assert staying.returns_SE.tolist() == [[0, 0], [0, 0], [6, 6]]
+
+
+def test_actions_are_drawn_as_often_as_they_are_likely() -> None:
+    chances_A = torch.tensor([0.0, 0.5, 0.125, 0.375, 0.0])
+    uniforms_S = torch.from_numpy(uniforms(0, "test", 0, np.arange(20_000), 1)[:, 0])
+    actions_S = drawn(chances_A.log().expand(len(uniforms_S), 5), uniforms_S)
+    shares = torch.bincount(actions_S, minlength=5) / len(actions_S)
+    assert torch.allclose(shares, chances_A, atol=0.015)
+    assert shares[0] == shares[4] == 0
+    ends = drawn(torch.zeros(2, 5), torch.tensor([0.0, 1 - 2.0**-53], dtype=torch.float64))
+    assert ends.tolist() == [0, 4]
+
+
+def test_the_room_is_shown_before_and_after_every_step() -> None:
+    room = Darkroom(3, 2)
+    positions_SEK2 = np.array([[[[2, 1], [2, 0]], [[1, 0], [0, 0]]]])
+    done = Rollouts(np.array([[2, 0]]), positions_SEK2, np.array([[[0, 1], [0, 0]]]))
+    shown = frames(done, 0, room, [1, 2])
+    assert shown == [
+        "episode 1  step 0\nreturn 0\n· · X\n· @ ·\n· · ·",
+        "episode 1  step 1\nreturn 0\n· · X\n· o @\n· · ·",
+        "episode 1  step 2\nreturn 1\n· · *\n· o o\n· · ·",
+        "episode 2  step 0\nreturn 0\n· · X\n· @ ·\n· · ·",
+        "episode 2  step 1\nreturn 0\n· @ X\n· o ·\n· · ·",
+        "episode 2  step 2\nreturn 0\n@ o X\n· o ·\n· · ·",
+    ]
+
+
+@pytest.mark.parametrize(("size", "horizon", "num_episodes"), [(9, 20, 40), (64, 1000, 1), (17, 50, 500)])
+def test_frames_stay_few_and_of_one_shape(size: int, horizon: int, num_episodes: int) -> None:
+    shape = (1, num_episodes, horizon)
+    done = Rollouts(np.array([[0, 0]]), np.zeros((*shape, 2), np.uint8), np.zeros(shape, np.uint8))
+    shown = frames(done, 0, Darkroom(size, horizon), shown_episodes(num_episodes))
+    assert 2 <= len(shown) <= 200
+    assert sum(map(len, shown)) < 250_000
+    assert len({tuple(map(len, frame.split("\n"))) for frame in shown}) == 1
+    assert shown[-1].startswith(f"episode {num_episodes}  step {horizon}\n")
+
+
+def test_the_episodes_that_are_shown_include_the_first_and_the_last() -> None:
+    assert shown_episodes(40) == [1, 2, 3, 5, 8, 14, 24, 40]
+    assert shown_episodes(3) == [1, 2, 3]
+    assert shown_episodes(1) == [1]
+
+
+def test_an_agent_gives_returns_by_goal_rollout_and_episode() -> None:
+    distiller = build()
+    agent = Agent(distiller, ROOM, distiller.unseen_goals_G2)
+    returns_GRE = agent.returns([(0, 0), (2, 1), (1, 1)], num_rollouts=4, num_episodes=5)
+    assert returns_GRE.shape == (3, 4, 5)
+    done = roll_out(distiller, ROOM, *searches(GOALS, 4), Search(5))
+    assert (returns_GRE.reshape(12, 5) == done.returns_SE).all()
+    assert (agent.returns(num_rollouts=4, num_episodes=5) == returns_GRE[:2]).all(), "those never trained on"
+
+
+@pytest.mark.parametrize(
+    ("goals", "how", "said"),
+    [
+        ([(3, 0)], {}, r"goals: \(3, 0\) is outside the room; columns and rows go from 0 to 2"),
+        ([(0, -1)], {}, r"goals: \(0, -1\) is outside the room"),
+        ((1, 2), {}, r"give pairs of column and row, such as \[\(7, 2\)\]"),
+        ([], {}, "give pairs of column and row"),
+        (["7:2"], {}, "give pairs of column and row"),
+        (None, {"context": 13}, "context=13: must be >= 4, the steps of an episode, and <= 12, the sequence_length"),
+        (None, {"context": 3}, "context=3: must be >= 4"),
+        (None, {"num_episodes": 0}, "num_rollouts=16, num_episodes=0: each must be at least 1"),
+    ],
+)
+def test_what_cannot_be_looked_for_is_refused(goals: Any, how: dict[str, Any], said: str) -> None:
+    distiller = build()
+    with pytest.raises(ConfigError, match=said):
+        Agent(distiller, ROOM, distiller.unseen_goals_G2).returns(goals, **how)

@@ -1,0 +1,357 @@
+"""Generator against judge: the same gradients however the batch is divided, bit-exact resume, real learning."""
+
+import functools
+import math
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from transformers import AutoModelForCausalLM, AutoModelForTokenClassification
+
+from nbtools import exhibits
+from nbtools.checkpoints import Checkpoint, checkpoints_in
+from nbtools.metrics import History
+from nbtools.project import Project
+from nbtools.recipes import RECIPES, LLMGANConfig, MaskedDiffusionConfig
+from nbtools.run import Run
+from nbtools.rundir import RunDir, read_json
+from nbtools.schedule import schedule
+from nbtools.sources import markov
+from nbtools.training import checkpoint
+from nbtools.training.data import uniforms
+from nbtools.training.flags import parse
+from nbtools.training.lessons import NO_TALLY, Lessons
+from nbtools.training.llm_gan import open_players
+from nbtools.training.passages import Draws, markov_passages
+from nbtools.training.writing import write
+
+from trainings import (
+    ByHand,
+    assert_same_checkpoints,
+    assert_same_gradients,
+    by_hand,
+    gradients_of,
+    rows,
+    train_here,
+)
+
+TINY: dict[str, Any] = {
+    "num_sequences": 100,
+    "num_symbols": 8,
+    "sequence_length": 6,
+    "batch_size": 8,
+    "max_steps": 8,
+    "epochs": 10,
+    "num_layers": 1,
+    "num_heads": 2,
+    "hidden_size": 16,
+    "generator_warmup_steps": 2,
+    "judge_warmup_steps": 2,
+    "judge_accuracy": 0.0,
+    "judge_steps": 2,
+    "learning_rate": 1e-3,
+    "eval_samples": 30,
+    "log_every": 1,
+    "eval_every": 3,
+    "checkpoint_every": 1,
+    "keep_last": 50,
+}
+"""The generator learns in steps 1 and 2, the judge in 3 and 4, then the game begins."""
+IN_EACH_STAGE = (1, 3, 4, 6)
+"""Steps to go on from: in each stage, and where the game begins."""
+
+
+def tiny(**changes: Any) -> LLMGANConfig:
+    return LLMGANConfig(**{**TINY, **changes})
+
+
+@pytest.fixture
+def chain(project: Project, monkeypatch: pytest.MonkeyPatch) -> Project:
+    """A project on the CPU."""
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
+    monkeypatch.setenv("OMP_NUM_THREADS", "1")
+    return project
+
+
+@pytest.fixture
+def trained(chain: Project, monkeypatch: pytest.MonkeyPatch) -> Callable[..., RunDir]:
+    """Train in this process."""
+    return functools.partial(train_here, chain, monkeypatch=monkeypatch)
+
+
+# --- in one process -------------------------------------------------------------------------------
+
+
+def test_a_run_leaves_rows_of_its_stages_samples_checkpoints_and_what_the_form_had_shown(
+    trained: Callable[..., RunDir], chain: Project, capfd: pytest.CaptureFixture[str]
+) -> None:
+    config = tiny(max_steps=None, epochs=1)
+    expected = schedule(config, 1, root=chain.root)
+    assert expected is not None
+    files = trained(config)
+    derived = (read_json(files.config) or {})["derived"]
+    assert {name: derived[name] for name in vars(expected)} == vars(expected)
+    assert derived["num_parameters"] == RECIPES["llm_gan"].num_parameters(config, derived["vocab_size"])
+    seen = rows(files)
+    assert [row["step"] for row in seen] == list(range(1, 13))
+    learning = [{name for name in row if name in ("train/loss", "train/judge_loss", "train/reward")} for row in seen]
+    game = {"train/judge_loss", "train/reward"}
+    assert learning == [{"train/loss"}] * 2 + [{"train/judge_loss"}] * 2 + [game] * 8
+    assert {"train/entropy", "train/undecided", "train/judge_accuracy", "train/grad_norm"} <= seen[-1].keys()
+    evaluated = [row["step"] for row in seen if "eval/loss" in row]
+    assert evaluated == [2, 3, 4, 6, 9, 12], "every three steps, and where a warm-up ends"
+    names = {"eval/loss", "eval/oracle_loss", "eval/judge_accuracy", "eval/unique", "eval/undecided"}
+    assert names <= seen[-1].keys()
+    oracle = {row["step"]: row["eval/oracle_loss"] for row in seen if "eval/loss" in row}
+    assert oracle[2] == oracle[3] == oracle[4] != oracle[6], "the judge's warm-up leaves the generator alone"
+    assert "the game begins after step 4" in capfd.readouterr().out
+    shown = exhibits.read(files.exhibits, "samples")
+    assert [exhibit.step for exhibit in shown] == evaluated
+    assert len(shown[-1].rows) == 8
+    assert all(len(row) == len(shown[-1].columns) for row in shown[-1].rows)
+    assert all(0 <= int(symbol) < 8 for row in shown[-1].rows for text in row[:2] for symbol in text.split())
+    assert (read_json(files.finished) or {})["why"] == "completed"
+
+
+def test_generator_and_judge_are_loaded_apart_by_anybody_and_measure_as_was_said(
+    trained: Callable[..., RunDir],
+) -> None:
+    config = tiny()
+    files = trained(config)
+    last = checkpoints_in(files.checkpoints)[-1]
+    passages = markov_passages(config)
+    options = {"trust_remote_code": False}
+    writer = AutoModelForCausalLM.from_pretrained(last.path / "model/generator", **options).eval()
+    judge = AutoModelForTokenClassification.from_pretrained(last.path / "model/judge", **options).eval()
+    reals = torch.from_numpy(passages.evaluation.texts_NT.astype(np.int64))
+    start = torch.ones(len(reals), 1, dtype=torch.long)
+    with torch.no_grad():
+        logits = writer(input_ids=torch.cat([start, reals[:, :-1]], 1)).logits
+        logits[..., :3] = -torch.inf
+        loss = torch.nn.functional.cross_entropy(logits.transpose(1, 2), reals)
+        drawn = torch.from_numpy(uniforms(config.seed, "evaluation", 0, np.arange(30), 6))
+        fakes = write(writer, start, drawn, passages.alphabet)
+        means = [judge(input_ids=torch.cat([start, texts], 1)).logits[:, 1:, 0].mean(1) for texts in (reals, fakes)]
+    truth = markov.random_chain(8).losses(fakes.numpy() - 3)
+    assert last.metrics["eval/loss"] == pytest.approx(float(loss), rel=1e-4)
+    assert last.metrics["eval/oracle_loss"] == pytest.approx(float(truth.mean()), rel=1e-4)
+    assert last.metrics["eval/judge_accuracy"] == pytest.approx(float((means[0] > means[1]).float().mean()))
+    assert last.metrics["eval/unique"] == pytest.approx(len({tuple(text) for text in fakes.tolist()}) / 30)
+
+
+@pytest.mark.parametrize("num_workers", [0, 1])
+def test_a_resumed_run_ends_with_the_same_bits_in_every_stage(trained: Callable[..., RunDir], num_workers: int) -> None:
+    config = tiny(
+        batch_size=4, gradient_accumulation_steps=2, dropout=0.2, log_every=4, epochs=1, num_workers=num_workers
+    )
+    straight = trained(config)
+    seen = rows(straight)
+    for middle in IN_EACH_STAGE if num_workers == 0 else (6,):
+        resumed = trained(config, straight.checkpoint(middle))
+        assert_same_checkpoints(straight.checkpoint(8), resumed.checkpoint(8))
+        assert rows(resumed) == [row for row in seen if row["step"] > middle]
+    state = checkpoint.load_state(straight.checkpoint(8))
+    assert state["stages"]["game_since"] == 4
+    assert len(state["generator"]["optimizer"]) > 4
+    assert len(state["judge"]["optimizer"]) > 4
+    assert (state["baseline"] != 0).any()
+
+
+def test_accumulated_passes_give_the_gradients_of_one_large_batch_in_every_stage(
+    trained: Callable[..., RunDir], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    config = tiny(batch_size=16, eval_every=100)
+    straight = trained(config)
+    for middle in (1, 3, 6):
+        step = config.replace(max_steps=middle + 1)
+        parts = step.replace(batch_size=4, gradient_accumulation_steps=4)
+        go_on = functools.partial(trained, resume_from=straight.checkpoint(middle))
+        (whole, whole_rows), (divided, divided_rows) = (gradients_of(go_on, one, monkeypatch) for one in (step, parts))
+        assert_same_gradients(whole, divided)
+        losses = {name: value for name, value in whole_rows[0].items() if name.startswith("train/")}
+        assert {name: divided_rows[0][name] for name in losses} == pytest.approx(losses, rel=1e-4)
+
+
+def test_a_frozen_generator_learns_nothing_in_the_game_and_the_judge_goes_on(trained: Callable[..., RunDir]) -> None:
+    files = trained(tiny(freeze_generator=True))
+    made = [Checkpoint.read(files.checkpoint(step)).manifest["files"] for step in (2, 4, 8)]
+    generators, judges = (
+        [files_[f"model/{name}/model.safetensors"]["sha256"] for files_ in made] for name in ("generator", "judge")
+    )
+    assert len(set(generators)) == 1
+    assert len(set(judges)) == 3
+    assert "train/reward" not in rows(files)[-1]
+
+
+def test_what_a_judge_cannot_decide_never_moves_the_generator() -> None:
+    """Not even where the usual reward is negative, and nothing would be a gain."""
+    config = tiny(entropy_weight=0.0)
+    passages = markov_passages(config)
+    torch.manual_seed(0)
+    generator, judge = open_players(config, passages)
+    lessons = Lessons(config, generator, judge, NO_TALLY.clone(), torch.device("cpu"))
+    batch = Draws(passages.train, 3, 6, 0)[0, np.arange(8)]
+    torch.nn.init.normal_(judge.model.classifier.weight)
+    torch.nn.init.constant_(judge.model.classifier.bias, -3.0)
+    lessons.written(batch)
+    lessons.baseline.update(lessons.credits().flatten().tolist())
+    sure = lessons.written(batch)
+    assert (sure[2] != 0).any()
+    lessons.credits()
+    for bias in (0.0, math.nan):
+        torch.nn.init.zeros_(judge.model.classifier.weight)
+        torch.nn.init.constant_(judge.model.classifier.bias, bias)
+        lesson = lessons.written(batch)
+        assert (lesson[2] == 0).all()
+        generator.zero_grad()
+        generator(*lesson)[0].backward()
+        assert not any(weight.grad.any() for weight in generator.parameters() if weight.grad is not None)
+        assert lessons.credits().abs().sum() == 0, "nor the baseline"
+    row = lessons.row(lessons.tally.tolist())
+    assert row["train/undecided"] == pytest.approx(0.5)
+
+
+def test_a_judge_that_is_never_good_enough_is_said_so_and_there_is_no_game(
+    trained: Callable[..., RunDir], capfd: pytest.CaptureFixture[str]
+) -> None:
+    files = trained(tiny(judge_accuracy=0.999))
+    assert not any("train/reward" in row for row in rows(files))
+    said = capfd.readouterr().out
+    assert said.count("it goes on alone") == 2, "where its warm-up ends, and at the evaluation after it"
+    assert "there was no game" in said
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"precision": "bf16"},
+        {"precision": "fp16"},
+        {"gradient_checkpointing": True, "dropout": 0.1},
+        {"temperature": 0.7, "discount": 1.0, "entropy_weight": 0.0},
+        {"judge_steps": 1, "lr_schedule": "cosine"},
+    ],
+    ids=lambda changes: next(iter(changes)),
+)
+def test_every_setting_trains(trained: Callable[..., RunDir], changes: dict[str, Any]) -> None:
+    files = trained(tiny(**changes, max_steps=6))
+    assert all(math.isfinite(rows(files)[-1][name]) for name in ("eval/loss", "eval/oracle_loss", "train/reward"))
+
+
+def test_what_is_evaluated_and_shown_does_not_change_what_is_learnt(trained: Callable[..., RunDir]) -> None:
+    config = tiny(dropout=0.2, generator_warmup_steps=3, judge_warmup_steps=3)  # evaluated there either way
+    first, second, third = (trained(config.replace(**more)) for more in ({}, {"eval_every": 6}, {"seed": 1}))
+    names = [Checkpoint.read(files.checkpoint(8)).manifest["files"] for files in (first, second, third)]
+    weights = [claims["model/generator/model.safetensors"] for claims in names]
+    assert weights[0] == weights[1] != weights[2]
+
+
+def test_a_checkpoint_of_another_recipe_or_another_shape_is_refused(trained: Callable[..., RunDir]) -> None:
+    saved = trained(tiny(max_steps=1)).checkpoint(1)
+    with pytest.raises(SystemExit, match="is a checkpoint of llm_gan, not of masked_diffusion"):
+        trained(MaskedDiffusionConfig(), saved)
+    for changes in ({"hidden_size": 32}, {"num_symbols": 9}, {"num_layers": 2}):
+        with pytest.raises(SystemExit, match="its weights are of another model"):
+            trained(tiny(**changes), saved)
+
+
+def test_the_generators_weights_alone_can_be_gone_on_from(trained: Callable[..., RunDir], chain: Project) -> None:
+    saved = trained(tiny()).checkpoint(8)
+    writer = AutoModelForCausalLM.from_pretrained(saved / "model/generator", trust_remote_code=False)
+    weights = {f"module.{name}": weight for name, weight in writer.state_dict().items()}
+    torch.save({"model_state_dict": weights, "epoch": 3}, chain.root / "generator_epoch_3.pt")
+    files = trained(tiny(max_steps=4), chain.root / "generator_epoch_3.pt")
+    assert rows(files)[0]["train/loss"] < rows(trained(tiny(max_steps=1)))[0]["train/loss"]
+
+
+def test_the_command_line_of_the_old_program_still_says_the_same() -> None:
+    old = ["--batch_size", "16", "--epochs", "5", "--save_checkpoints", "--checkpoint_freq", "10"]
+    config = parse(tiny(), old).config
+    wanted = {"batch_size": 16, "epochs": 5, "checkpoint_every": 10}
+    assert {name: getattr(config, name) for name in wanted} == wanted
+
+
+# --- two processes --------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def start(chain: Project) -> Iterator[ByHand]:
+    with by_hand(chain) as started:
+        yield started
+
+
+@pytest.mark.slow
+def test_two_ranks_and_one_process_with_the_joined_batch_do_the_same_step(start: ByHand) -> None:
+    """The last gradients are the generator's in the second step of the game: all that was before has to agree."""
+    config = tiny(generator_warmup_steps=1, judge_warmup_steps=1, max_steps=4, checkpoint_every=100)
+    gradients, metrics = [], []
+    for nproc, batch_size, accumulation in ((None, 16, 1), (2, 8, 1), (2, 4, 2)):
+        divided = config.replace(batch_size=batch_size, gradient_accumulation_steps=accumulation)
+        run, averaged = start.gradients(divided, nproc)
+        gradients.append(averaged)
+        metrics.append({name: value for name, value in run.metrics.items() if not name.endswith("per_s")})
+    for other in metrics[1:]:
+        assert other == pytest.approx(metrics[0], rel=1e-3)
+    assert {"eval/oracle_loss", "eval/unique", "train/reward", "train/judge_loss"} <= metrics[0].keys()
+    for other in gradients[1:]:
+        assert_same_gradients(gradients[0], other)
+
+
+@pytest.mark.slow
+def test_two_ranks_resumed_in_the_game_end_with_the_same_bits(start: ByHand) -> None:
+    config = tiny(batch_size=2, gradient_accumulation_steps=2, dropout=0.2)
+    straight = start.completed(start(config))
+    middle = straight.files.checkpoint(6)
+    resumed = start.completed(start(config, "--resume-from", middle, "--num-workers", "1"))
+    assert_same_checkpoints(straight.files.checkpoint(8), resumed.files.checkpoint(8))
+    assert rows(resumed.files) == [row for row in rows(straight.files) if row["step"] > 6]
+
+
+# --- learning -------------------------------------------------------------------------------------
+
+
+def demo(start: ByHand, *args: str | Path, **changes: Any) -> tuple[Run, History]:
+    """The preset cpu_demo on two ranks."""
+    config, _ = RECIPES["llm_gan"].preset("cpu_demo")
+    assert isinstance(config, LLMGANConfig)
+    assert config.max_steps is not None
+    finished = start.completed(start(config.replace(**changes), *args), timeout_s=850)
+    return finished, finished.own_history
+
+
+def assert_target(files: RunDir, game_steps: int) -> int:
+    """A judge of 80 % first, then less loss under the chain's own likelihood; return the last step before the game."""
+    seen = {row["step"]: row for row in rows(files) if "eval/oracle_loss" in row}
+    last = max(seen)
+    since: int = checkpoint.load_state(files.checkpoint(last))["stages"]["game_since"]
+    before, after = seen[since], seen[last]
+    assert last - since <= game_steps
+    assert before["eval/judge_accuracy"] >= 0.8
+    assert after["eval/oracle_loss"] <= before["eval/oracle_loss"] - 0.3
+    assert after["eval/oracle_loss"] > markov.random_chain(30).entropy(12) - 0.1, "not by repeating what is probable"
+    assert after["eval/loss"] <= before["eval/loss"] + 0.05
+    assert after["eval/unique"] >= 0.9
+    return since
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(900)
+def test_the_game_makes_the_generator_better_under_a_truth_that_neither_side_knows(start: ByHand) -> None:
+    finished, _ = demo(start, checkpoint_every=10, keep_last=100, max_steps=200)
+    since = assert_target(finished.files, 160)
+    # The control goes on from the same checkpoint, with a generator that learns nothing.
+    middle = finished.files.checkpoint(since)
+    frozen, _ = demo(start, "--resume-from", middle, max_steps=since + 20, freeze_generator=True)
+    oracle = [row["eval/oracle_loss"] for row in rows(frozen.files) if "eval/oracle_loss" in row]
+    before = next(row["eval/oracle_loss"] for row in rows(finished.files) if row["step"] == since)
+    assert oracle
+    assert min(oracle) > before - 0.05
+
+
+@pytest.mark.seeds
+@pytest.mark.timeout(900)
+def test_with_another_seed_it_does_so_too(start: ByHand) -> None:
+    finished, _ = demo(start, seed=1)
+    assert_target(finished.files, 160)

@@ -1,0 +1,470 @@
+"""From stories to tokens: what a model reads, where it ends, and pretrained models that do not fit each other."""
+
+import csv
+import json
+import re
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from transformers import (
+    AutoModelForCausalLM,
+    AutoModelForTokenClassification,
+    AutoTokenizer,
+    BertConfig,
+    GPT2Config,
+    GPT2LMHeadModel,
+    LlamaForCausalLM,
+)
+
+from nbtools import exhibits
+from nbtools.checkpoints import checkpoints_in
+from nbtools.errors import ConfigError
+from nbtools.project import Project
+from nbtools.recipes import RECIPES, LLMGANConfig
+from nbtools.rundir import RunDir, read_json
+from nbtools.sources.stories import Story
+from nbtools.training import checkpoint
+from nbtools.training.manuscripts import (
+    SPECIAL_TOKENS,
+    VERDICTS,
+    load_generator,
+    load_judge,
+    passages_of,
+    pretrained_tokenizer,
+)
+from nbtools.training.passages import Passages
+
+from trainings import (
+    CHAT,
+    assert_same_checkpoints,
+    by_hand,
+    rows,
+    save_pair,
+    save_tokenizer,
+    train_here,
+)
+
+TRAIN = [
+    Story("title: The Dog", "The dog runs. It runs far!"),
+    Story("", "A cat sleeps."),
+    Story("title: a very long title of many words", "The cat and the dog sleep and sleep and sleep."),
+]
+EVALUATION = [Story("title: The Cat", "The cat runs, quickly.")]
+
+
+def tiny(**changes: Any) -> LLMGANConfig:
+    values = {"dataset": "data.csv", "sequence_length": 8, "prompt_length": 6, "min_chars": 5}
+    return LLMGANConfig(**{**values, **changes})
+
+
+def words(passages: Passages, tokens: Sequence[int] | np.ndarray) -> str:
+    assert passages.tokenizer is not None
+    return " ".join(str(token) for token in passages.tokenizer.convert_ids_to_tokens([int(token) for token in tokens]))
+
+
+# --- vocabularies that are built ------------------------------------------------------------------
+
+
+def test_prompts_are_padded_on_the_left_and_texts_end_and_are_padded_on_the_right() -> None:
+    passages = passages_of(tiny(), TRAIN, EVALUATION)
+    assert [words(passages, row) for row in passages.train.prompts_NP] == [
+        "[PAD] title : the dog [BOS]",
+        "[PAD] [PAD] [PAD] [PAD] [PAD] [BOS]",
+        "long title of many words [BOS]",
+    ]
+    assert [words(passages, row) for row in passages.train.texts_NT] == [
+        "the dog runs . it runs far !",  # cut: no room for an end
+        "a cat sleeps . [EOS] [PAD] [PAD] [PAD]",
+        "the cat and the dog sleep and sleep",
+    ]
+    assert words(passages, passages.evaluation.texts_NT[0]) == "the cat runs [UNK] [UNK] . [EOS] [PAD]"
+    assert passages.train.prompts_NP.shape[1] == passages.evaluation.prompts_NP.shape[1]
+
+
+def test_prompts_are_no_wider_than_the_longest_one() -> None:
+    passages = passages_of(tiny(prompt_length=32), TRAIN[:2], EVALUATION)
+    assert passages.train.prompts_NP.shape == (2, 5)
+
+
+def test_characters_are_tokens_where_asked_for() -> None:
+    passages = passages_of(tiny(tokenizer="chars"), TRAIN, EVALUATION)
+    tokenizer = passages.tokenizer
+    assert tokenizer is not None
+    assert tokenizer.decode(passages.train.texts_NT[1]) == "A cat sl"
+    assert words(passages, passages.train.prompts_NP[0]).endswith("e   D o g [BOS]")
+
+
+@pytest.mark.parametrize("judging", ["scores", "verdicts"])
+@pytest.mark.parametrize("level", ["words", "chars"])
+def test_a_vocabulary_keeps_its_size_and_what_no_text_has_is_never_written(judging: str, level: str) -> None:
+    config = tiny(judging=judging, tokenizer=level, vocab_size=18)
+    passages = passages_of(config, TRAIN, EVALUATION)
+    tokenizer, alphabet = passages.tokenizer, passages.alphabet
+    assert tokenizer is not None
+    assert len(tokenizer) == alphabet.vocab_size <= 18
+    assert words(passages, range(4)) == " ".join(SPECIAL_TOKENS)
+    banned = set(words(passages, alphabet.banned_ids).split(" "))
+    assert {"[PAD]", "[BOS]"} <= banned
+    assert "[EOS]" not in banned
+    assert ("[UNK]" in banned) == (3 not in passages.train.texts_NT and 3 not in passages.evaluation.texts_NT)
+    assert (set(VERDICTS) <= banned) == (judging == "verdicts") == (VERDICTS[0] in tokenizer.get_vocab())
+    assert not set(alphabet.banned_ids) & set(passages.train.texts_NT[passages.train.texts_NT != 0].tolist())
+
+
+def test_the_saved_tokenizer_cuts_as_the_training_did(tmp_path: Path) -> None:
+    for level in ("words", "chars"):
+        passages = passages_of(tiny(tokenizer=level, sequence_length=64), TRAIN, EVALUATION)
+        assert passages.tokenizer is not None
+        passages.tokenizer.save_pretrained(tmp_path / level)
+        again = AutoTokenizer.from_pretrained(tmp_path / level, trust_remote_code=False)
+        for story, row in zip(TRAIN, passages.train.texts_NT, strict=True):
+            ids = again(story.text)["input_ids"]
+            assert row[: len(ids) + 1].tolist() == [*ids, again.eos_token_id]
+
+
+def test_the_outside_is_counted_on_the_held_out_texts_alone() -> None:
+    first = passages_of(tiny(), TRAIN, EVALUATION)
+    other = passages_of(
+        tiny(), [*TRAIN[:2], Story("", "The cat and the dog sleep a sleep. words of many long very")], EVALUATION
+    )
+    assert first.outside_name == "ngram"
+    held_out = first.evaluation.texts_NT
+    assert first.outside.losses(held_out)[0] < first.outside.losses(first.train.texts_NT).min()
+    assert words(other, other.evaluation.texts_NT[0]) == words(first, held_out[0])
+
+
+# --- pretrained models ----------------------------------------------------------------------------
+
+
+def pair(root: Path, **changes: Any) -> LLMGANConfig:
+    names = {"model_name": str(root / "writer"), "judge_name": str(root / "judge"), "prompt_length": 24}
+    return tiny(**{**names, **changes})
+
+
+def test_a_chat_template_stands_around_every_prompt_whole(tmp_path: Path) -> None:
+    save_pair(tmp_path)
+    config = pair(tmp_path)
+    passages = passages_of(config, TRAIN, EVALUATION, pretrained_tokenizer(config))
+    rows = [words(passages, row[row != passages.alphabet.pad_id]) for row in passages.train.prompts_NP]
+    told = "write a text of the kind that is asked for , and nothing else ."
+    assert rows[0] == f"[BOS] <|user|> {told} title : the dog <|writer|>"
+    assert rows[2] == f"[BOS] <|user|> {told} very long title of many words <|writer|>", (
+        "the prompt's beginning is cut, never the frame"
+    )
+    assert max(len(row) for row in passages.train.prompts_NP) == 24
+
+
+def test_without_a_chat_template_a_prompt_is_plain(tmp_path: Path) -> None:
+    save_pair(tmp_path, chat=None)
+    config = pair(tmp_path)
+    passages = passages_of(config, TRAIN, EVALUATION, pretrained_tokenizer(config))
+    row = passages.train.prompts_NP[0]
+    assert words(passages, row[row != passages.alphabet.pad_id]).startswith("[BOS] write a text")
+    assert words(passages, row[row != passages.alphabet.pad_id]).endswith("title : the dog")
+
+
+def test_padding_is_a_token_of_its_own_even_where_the_tokenizer_pads_with_its_end(tmp_path: Path) -> None:
+    save_pair(tmp_path)
+    for name in ("writer", "judge"):
+        tokenizer = AutoTokenizer.from_pretrained(tmp_path / name, trust_remote_code=False)
+        tokenizer.pad_token = tokenizer.eos_token
+        tokenizer.save_pretrained(tmp_path / name)
+    config = pair(tmp_path)
+    passages = passages_of(config, TRAIN, EVALUATION, pretrained_tokenizer(config))
+    alphabet = passages.alphabet
+    assert alphabet.pad_id != alphabet.eos_id
+    texts = torch.from_numpy(passages.train.texts_NT)
+    assert alphabet.mask(texts).sum(1).tolist() == [8, 5, 8]
+    assert texts[1, 4] == alphabet.eos_id
+    assert {alphabet.pad_id, *range(len(tokenizer), len(tokenizer) + 3)} <= set(alphabet.banned_ids)
+    assert alphabet.vocab_size == len(tokenizer) + 3, "rows that no token has are never written"
+
+
+def test_generator_and_judge_are_loaded_with_the_heads_that_their_parts_need(tmp_path: Path) -> None:
+    save_pair(tmp_path)
+    assert isinstance(load_generator(pair(tmp_path)), GPT2LMHeadModel)
+    judge = load_judge(pair(tmp_path))
+    assert type(judge).__name__ == "LlamaForTokenClassification" and judge.config.num_labels == 1
+    written = LlamaForCausalLM.from_pretrained(tmp_path / "judge")
+    assert torch.equal(judge.model.embed_tokens.weight, written.model.embed_tokens.weight)
+    assert isinstance(load_judge(pair(tmp_path, judging="verdicts"), 100), LlamaForCausalLM)
+    same = load_judge(pair(tmp_path, judge_name=None))
+    assert type(same).__name__ == "GPT2ForTokenClassification"
+
+
+def test_different_vocabularies_are_refused_and_both_models_named(tmp_path: Path) -> None:
+    tokenizer = save_pair(tmp_path)
+    config = pair(tmp_path)
+    assert pretrained_tokenizer(config).get_vocab() == tokenizer.get_vocab()
+    save_tokenizer(tmp_path / "judge", ["entirely other words"], CHAT)
+    with pytest.raises(
+        ConfigError, match=r"judge'?: has another vocabulary than the generator .*writer.*\d+ tokens, not"
+    ):
+        pretrained_tokenizer(config)
+    ids = tokenizer.get_vocab()
+    for first, second, said in (("dog", "cat", "is \\d+, not \\d+"), ("dog", "wolf", "has no 'dog'")):
+        text = (tmp_path / "writer" / "tokenizer.json").read_text(encoding="utf-8")
+        assert f'"{first}": {ids[first]}' in text
+        text = text.replace(f'"{second}": ', '"TEMPORARY": ').replace(f'"{first}": ', f'"{second}": ')
+        (tmp_path / "judge" / "tokenizer.json").write_text(text.replace('"TEMPORARY": ', f'"{first}": '), "utf-8")
+        with pytest.raises(ConfigError, match=f"has another vocabulary than the generator .*{said}"):
+            pretrained_tokenizer(config)
+
+
+def test_a_judge_with_fewer_rows_than_the_generator_is_refused(tmp_path: Path) -> None:
+    tokenizer = save_pair(tmp_path)
+    model = GPT2LMHeadModel(GPT2Config(vocab_size=len(tokenizer), n_positions=96, n_embd=8, n_layer=1, n_head=2))
+    model.save_pretrained(tmp_path / "judge")
+    with pytest.raises(ConfigError, match=r"judge_name=.*its embedding has \d+ rows, that of the generator .* \d+"):
+        load_judge(pair(tmp_path))
+
+
+def test_models_that_are_too_short_are_refused_before_their_weights_are_read(tmp_path: Path) -> None:
+    save_pair(tmp_path)
+    said = r"model_name=.*writer'?: takes at most 96 tokens, and prompt_length=90 \+ sequence_length=8 = 98"
+    for name in ("writer", "judge"):
+        (tmp_path / name / "model.safetensors").unlink()
+    with pytest.raises(ConfigError, match=said):
+        load_generator(pair(tmp_path, prompt_length=90))
+    with pytest.raises(ConfigError, match=r"judge_name=.*at most 160 tokens, and .*2 x sequence_length=8 .* = 161"):
+        load_judge(pair(tmp_path, judging="verdicts"), 161)
+    with pytest.raises(ConfigError, match=r"prompt_length=17: 1\d tokens of it are what .*writer is told"):
+        passages_of(pair(tmp_path, prompt_length=17), TRAIN, EVALUATION, pretrained_tokenizer(pair(tmp_path)))
+
+
+def test_what_cannot_be_loaded_is_told_with_its_field(tmp_path: Path) -> None:
+    save_pair(tmp_path)
+    with pytest.raises(ConfigError, match=r"judge_name='[^']*nothing'|neither a folder nor a hub id"):
+        pretrained_tokenizer(pair(tmp_path, judge_name=str(tmp_path / "nothing")))
+    BertConfig(vocab_size=10).save_pretrained(tmp_path / "writer")
+    (tmp_path / "writer" / "model.safetensors").write_bytes(b"nothing")
+    with pytest.raises(ConfigError, match=r"model_name=.*cannot be loaded as a causal language model"):
+        load_generator(pair(tmp_path, prompt_length=8))
+    (tmp_path / "writer" / "config.json").write_text("{")
+    with pytest.raises(ConfigError, match=r"model_name=.*cannot be loaded"):
+        load_generator(pair(tmp_path))
+
+
+# --- trainings ------------------------------------------------------------------------------------
+
+CSV = [("title", "genre", "human_story")] + [
+    (f"The Dog {number}", ("noir", "comedy")[number % 2], f"The dog runs {number} and a cat sleeps, very far. {number}")
+    for number in range(48)
+]
+TRAINING: dict[str, Any] = {
+    "dataset": "stories.csv",
+    "min_chars": 20,
+    "vocab_size": 100,
+    "num_layers": 1,
+    "num_heads": 2,
+    "hidden_size": 16,
+    "prompt_length": 12,
+    "max_judge_tokens": 6,
+    "batch_size": 4,
+    "generator_warmup_steps": 1,
+    "judge_warmup_steps": 1,
+    "judge_accuracy": 0.0,
+    "judge_steps": 2,
+    "max_steps": 4,
+    "eval_samples": 8,
+    "log_every": 1,
+    "eval_every": 2,
+    "checkpoint_every": 2,
+}
+KINDS: dict[str, dict[str, Any]] = {
+    "topics": {"dataset": "topics"},
+    "title, genre, human_story": {},
+    "verdicts": {"judging": "verdicts"},
+    "pretrained pair": {"model_name": "pair/writer", "judge_name": "pair/judge", "prompt_length": 32},
+    "pretrained verdicts": {"model_name": "pair/writer", "judging": "verdicts", "prompt_length": 32},
+}
+
+
+@pytest.fixture
+def library(project: Project, monkeypatch: pytest.MonkeyPatch) -> Project:
+    """A project with 48 stories and a pair of pretrained models, on the CPU."""
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
+    monkeypatch.setenv("OMP_NUM_THREADS", "1")
+    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+    monkeypatch.chdir(project.root)
+    write_rows(project.root / "stories.csv", CSV)
+    save_pair(project.root / "pair", n_positions=300)
+    return project
+
+
+def write_rows(path: Path, rows: Sequence[Sequence[str]]) -> None:
+    with path.open("w", encoding="utf-8", newline="") as file:
+        csv.writer(file).writerows(rows)
+
+
+def training(kind: str = "title, genre, human_story", **changes: Any) -> LLMGANConfig:
+    return tiny(**{**TRAINING, **KINDS[kind], **changes})
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", KINDS)
+def test_every_kind_of_texts_and_judges_trains_from_warm_up_into_the_game(
+    library: Project, kind: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    config = training(kind)
+    files = train_here(library, config, monkeypatch=monkeypatch)
+    derived = (read_json(files.config) or {})["derived"]
+    counted = RECIPES["llm_gan"].count_samples(config, library.root, None)
+    assert counted == (derived["num_train_samples"], derived["num_eval_samples"])
+    if config.model_name is None:
+        assert derived["num_parameters"] == RECIPES["llm_gan"].num_parameters(config, derived["vocab_size"])
+    seen = rows(files)
+    assert {"train/reward", "train/judge_loss", "eval/ngram_loss", "eval/loss"} <= seen[-1].keys()
+    assert all(np.isfinite(float(value)) for row in seen for value in row.values())
+    shown = exhibits.read(files.exhibits, "samples")[-1]
+    assert shown.columns[:3] == ("prompt", "generated", "human")
+    assert all(("topic : " if kind == "topics" else "title : the dog ") in row[0] for row in shown.rows)
+    assert not any("[PAD]" in cell or "[BOS]" in cell for row in shown.rows for cell in row)
+    for name in ("generator", "judge"):
+        folder = files.checkpoint(4) / "model" / name
+        auto = AutoModelForCausalLM
+        if name == "judge" and config.judging == "scores":
+            auto = AutoModelForTokenClassification
+        model = auto.from_pretrained(folder, trust_remote_code=False)
+        tokenizer = AutoTokenizer.from_pretrained(folder, trust_remote_code=False)
+        assert model.config.vocab_size >= len(tokenizer)
+
+
+def test_generator_and_judge_are_saved_every_so_many_steps_and_at_each_epoch_s_end(
+    library: Project, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    config = training(checkpoint_every=4, eval_every=12, max_steps=12, epochs=2, keep_last=9)
+    files = train_here(library, config, monkeypatch=monkeypatch)
+    saved = checkpoints_in(files.checkpoints)
+    assert [found.step for found in saved] == [4, 8, 10, 12], "41 stories are ten steps of four"
+    for found in saved:
+        state = checkpoint.load_state(found.path)
+        assert state["generator"].keys() == state["judge"].keys() == {"optimizer"}
+        for name, auto in (("generator", AutoModelForCausalLM), ("judge", AutoModelForTokenClassification)):
+            auto.from_pretrained(found.path / "model" / name, trust_remote_code=False)
+
+
+def test_a_judge_that_writes_resumes_in_the_middle_of_the_game_to_the_bit(
+    library: Project, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    config = training("verdicts", judge_learning_rate=1e-2)
+    straight = train_here(library, config, monkeypatch=monkeypatch)
+    resumed = train_here(library, config, straight.checkpoint(2), monkeypatch=monkeypatch)
+    assert_same_checkpoints(straight.checkpoint(4), resumed.checkpoint(4))
+    state = checkpoint.load_state(straight.checkpoint(4))
+    assert state["verdicts"]["baseline"] != 0
+
+
+@pytest.mark.slow
+def test_two_ranks_with_a_judge_that_writes_take_the_step_of_one(library: Project) -> None:
+    warm_up = {"judge_warmup_steps": 20, "warmup_learning_rate": 1e-2, "epochs": 9}
+    last = {"max_steps": 22, "eval_every": 22, "checkpoint_every": 22}
+    config = training("verdicts", **warm_up, **last)
+    with by_hand(library) as start:
+        shared, gradients = start.gradients(config, 2)
+        alone, joined = start.gradients(config.replace(batch_size=8), None)
+    # Twenty steps have carried the last digits of sums on, so not each by itself: a hundredth of all of them is far
+    # less than a mean of rewards that only one rank had seen would change.
+    whole, divided = (torch.cat([gradient.flatten() for gradient in each]) for each in (joined, gradients))
+    assert (whole - divided).norm() < 0.01 * whole.norm()
+    assert whole.norm() > 1e-3
+    seen = [rows(RunDir(run.dir))[-1] for run in (shared, alone)]
+    assert seen[1]["eval/undecided"] < 0.5, "or little would have been compared"
+    for name in seen[1].keys() - {"step", "attempt"}:
+        assert seen[0][name] == pytest.approx(seen[1][name], rel=0.01), name
+    states = [checkpoint.load_state(RunDir(run.dir).checkpoint(22)) for run in (shared, alone)]
+    assert states[0]["verdicts"] == states[1]["verdicts"] != {"baseline": 0.0}
+
+
+BAD: dict[str, tuple[dict[str, Any], str]] = {
+    "no such file": ({"dataset": "no.csv"}, r"no\.csv: cannot be read"),
+    "no such column": ({"text_col": "body"}, r"stories\.csv, line 1, column 'body': is missing"),
+    "no such prompt column": ({"prompt_cols": ("title", "mood")}, r"line 1, column 'mood': is missing"),
+    "short texts": ({"min_chars": 45, "max_chars": 90}, r"stories\.csv, line 2, column 'human_story': .* min_chars=45"),
+    "too few texts": ({"min_chars": 400, "short_texts": "leave_out"}, r"0 different texts; at least two are needed"),
+    "other vocabulary": (
+        {"model_name": "pair/writer", "judge_name": "other"},
+        r"judge_name='other': has another vocabulary than the generator 'pair/writer' \(.*\)",
+    ),
+    "no such model": ({"model_name": "pair/nobody"}, r"model_name='pair/nobody': .*cannot be loaded"),
+    "no such judge": ({"model_name": "pair/writer", "judge_name": "nobody/here"}, r"judge_name='nobody/here': .*can"),
+    "generator too short": (
+        {"model_name": "pair/writer", "sequence_length": 290, "prompt_length": 24},
+        r"model_name='pair/writer': takes at most 300 tokens, and prompt_length=24 \+ sequence_length=290 = 314",
+    ),
+    "judge too short": (
+        {"model_name": "pair/writer", "judge_name": "pair/judge", "judging": "verdicts", "sequence_length": 60,
+         "prompt_length": 24},
+        r"judge_name='pair/judge': takes at most 160 tokens, and .* 2 x sequence_length=60",
+    ),
+    "no room for a prompt": (
+        {"model_name": "pair/writer", "prompt_length": 9}, r"prompt_length=9: \d+ tokens of it are what pair/writer"
+    ),
+}  # fmt: skip
+
+_TELL = """
+import json
+from pathlib import Path
+
+from nbtools.errors import NbtoolsError
+from nbtools.training import llm_gan
+
+CASES = {cases!r}
+
+def tell(worker, config):
+    told = {{}}
+    for name, changes in CASES.items():
+        changed = config.replace(**changes)
+        try:
+            passages = llm_gan.open_passages(worker, changed)
+            worker.in_turn(lambda: llm_gan.open_players(changed, passages))
+        except NbtoolsError as error:
+            told[name] = type(error).__name__ + ": " + str(error)
+    Path(f"told-{{worker.rank}}.json").write_text(json.dumps(told))
+
+llm_gan.train = tell
+"""
+
+
+@pytest.mark.slow
+def test_bad_data_and_models_are_told_on_every_rank_before_the_first_step(library: Project) -> None:
+    save_tokenizer(library.root / "other", ["entirely other words"])
+    (library.root / "other" / "config.json").write_text((library.root / "pair/judge/config.json").read_text())
+    with by_hand(library) as start:
+        start.completed(
+            start(training(), more=_TELL.format(cases={name: changes for name, (changes, _) in BAD.items()}))
+        )
+    told = [json.loads((library.root / f"told-{rank}.json").read_text()) for rank in range(2)]
+    assert told[0] == told[1]
+    for name, (_, said) in BAD.items():
+        assert re.search(rf"^(DataError|ConfigError): .*{said}", told[0].get(name, "nothing"), re.DOTALL), (
+            name,
+            told[0],
+        )
+
+
+def test_texts_that_do_not_fill_a_step_end_the_run_before_it(library: Project, monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(SystemExit, match=r"training samples are too few for one step of 64 per process"):
+        train_here(library, training(batch_size=64), monkeypatch=monkeypatch)
+
+
+def test_a_checkpoint_of_another_text_is_refused(library: Project, monkeypatch: pytest.MonkeyPatch) -> None:
+    files = train_here(library, training(max_steps=2), monkeypatch=monkeypatch)
+    write_rows(
+        library.root / "stories.csv", [*CSV[:1], *((title, genre, f"{text} New") for title, genre, text in CSV[1:])]
+    )
+    with pytest.raises(SystemExit, match="its vocabulary is of another text"):
+        train_here(library, training(max_steps=4), files.checkpoint(2), monkeypatch=monkeypatch)
+
+
+def test_short_texts_that_are_left_out_are_counted_in_the_log(
+    library: Project, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    write_rows(library.root / "stories.csv", [*CSV, ("Short", "noir", "Too short.")])
+    train_here(library, training(max_steps=1, short_texts="leave_out"), monkeypatch=monkeypatch)
+    said = "note: 1 of 49 texts of stories.csv are shorter than 20 characters and left out"
+    assert capfd.readouterr().out.count(said) == 1
