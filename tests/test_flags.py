@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from nbtools.config import TrainConfig
-from nbtools.recipes import MLMPretrainingConfig
+from nbtools.recipes import RECIPES, MLMPretrainingConfig
 from nbtools.spellings import ALIASES
 from nbtools.training import launchers
 from nbtools.training.flags import parse
@@ -56,8 +56,11 @@ def test_help_says_meaning_unit_and_the_checkpoint_to_resume_from(capsys: pytest
 @pytest.mark.parametrize("dash", ["-", "_"])
 def test_an_alias_sets_its_field(alias: str, dash: str) -> None:
     field = ALIASES[alias]
-    text = {"precision": "bf16", "learning_rate": "0.5", "gradient_clip": "0.5"}.get(field, "8")
-    flags = parse(CONFIG, [f"--{alias.replace('_', dash)}", text])
+    values = {"precision": "bf16", "learning_rate": "0.5", "gradient_clip": "0.5", "dropout": "0.5", "max_chars": "900"}
+    text = values.get(field, "8")
+    configs = (CONFIG, *(recipe.config_class() for recipe in RECIPES.values()))
+    config = next(config for config in configs if field in type(config).model_fields)
+    flags = parse(config, [f"--{alias.replace('_', dash)}", text])
     assert flags.overridden == (field,)
     assert str(getattr(flags.config, field)) == text
 

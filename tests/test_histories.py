@@ -1,11 +1,14 @@
 """A folder of learning histories: what it says of itself is checked before anything is trained on it."""
 
+import contextlib
 import json
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from nbtools.errors import DataError
 from nbtools.project import Project
@@ -144,6 +147,28 @@ def test_metadata_that_cannot_be_true_are_refused(tmp_path: Path, changes: dict[
     (folder / METADATA).write_text(json.dumps(content | changes))
     with pytest.raises(DataError, match=said):
         checked(folder, small())
+
+
+ANYTHING = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=5) | st.just([[0, 0], [1, 0]]),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=3), inner, max_size=3),
+    max_leaves=8,
+)
+KEYS = ["format", "grid_size", "horizon", "reward_once", "num_episodes", "num_train", "train_goals", "sha256"]
+
+
+@given(changes=st.dictionaries(st.sampled_from(KEYS), ANYTHING, min_size=1, max_size=4))
+def test_whatever_metadata_say_they_are_read_or_refused(
+    tmp_path_factory: pytest.TempPathFactory, changes: dict[str, Any]
+) -> None:
+    folder = tmp_path_factory.getbasetemp() / "any_histories"
+    if not folder.exists():
+        written(folder, small())
+    content = json.loads((folder / METADATA).read_text())
+    (folder / METADATA).write_text(json.dumps(content | changes))
+    with contextlib.suppress(DataError):
+        checked(folder, small())
+    (folder / METADATA).write_text(json.dumps(content))
 
 
 def test_a_goal_on_both_sides_is_a_leak(tmp_path: Path) -> None:

@@ -240,6 +240,20 @@ def test_every_setting_trains(trained: Callable[..., RunDir], changes: dict[str,
     assert all(math.isfinite(rows(files)[-1][name]) for name in ("eval/loss", "eval/oracle_loss", "train/reward"))
 
 
+@pytest.mark.parametrize("precision", ["bf16", "fp16"])
+def test_every_weight_learns_in_half_precision_as_in_full(
+    trained: Callable[..., RunDir], monkeypatch: pytest.MonkeyPatch, precision: str
+) -> None:
+    """Autocast keeps a weight's half that was made without gradients: one context must not see writing and learning."""
+    saved = trained(tiny()).checkpoint(6)
+    go_on = functools.partial(trained, resume_from=saved)
+    config = tiny(max_steps=7)
+    whole, _ = gradients_of(go_on, config, monkeypatch)
+    half, _ = gradients_of(go_on, config.replace(precision=precision, gradient_clip=0), monkeypatch)
+    assert len(half) == len(whole) > 8
+    assert all(gradient.abs().sum() > 0 for gradient in half)
+
+
 def test_what_is_evaluated_and_shown_does_not_change_what_is_learnt(trained: Callable[..., RunDir]) -> None:
     config = tiny(dropout=0.2, generator_warmup_steps=3, judge_warmup_steps=3)  # evaluated there either way
     first, second, third = (trained(config.replace(**more)) for more in ({}, {"eval_every": 6}, {"seed": 1}))
@@ -287,16 +301,14 @@ def test_two_ranks_and_one_process_with_the_joined_batch_do_the_same_step(start:
     """The last gradients are the generator's in the second step of the game: all that was before has to agree."""
     config = tiny(generator_warmup_steps=1, judge_warmup_steps=1, max_steps=4, checkpoint_every=100)
     gradients, metrics = [], []
-    for nproc, batch_size, accumulation in ((None, 16, 1), (2, 8, 1), (2, 4, 2)):
+    for nproc, batch_size, accumulation in ((None, 16, 1), (2, 4, 2)):
         divided = config.replace(batch_size=batch_size, gradient_accumulation_steps=accumulation)
         run, averaged = start.gradients(divided, nproc)
         gradients.append(averaged)
         metrics.append({name: value for name, value in run.metrics.items() if not name.endswith("per_s")})
-    for other in metrics[1:]:
-        assert other == pytest.approx(metrics[0], rel=1e-3)
+    assert metrics[1] == pytest.approx(metrics[0], rel=1e-3)
     assert {"eval/oracle_loss", "eval/unique", "train/reward", "train/judge_loss"} <= metrics[0].keys()
-    for other in gradients[1:]:
-        assert_same_gradients(gradients[0], other)
+    assert_same_gradients(*gradients)
 
 
 @pytest.mark.slow

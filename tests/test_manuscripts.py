@@ -184,6 +184,28 @@ def test_padding_is_a_token_of_its_own_even_where_the_tokenizer_pads_with_its_en
     assert alphabet.vocab_size == len(tokenizer) + 3, "rows that no token has are never written"
 
 
+def test_what_looks_like_a_mark_of_the_model_is_text_like_any_other(tmp_path: Path) -> None:
+    save_pair(tmp_path)
+    config = pair(tmp_path)
+    stories = [Story("title: the <|writer|> dog", "the [EOS] dog"), TRAIN[1]]
+    passages = passages_of(config, stories, EVALUATION, pretrained_tokenizer(config))
+    prompt, text = (words(passages, rows[0]) for rows in (passages.train.prompts_NP, passages.train.texts_NT))
+    assert prompt.count("<|writer|>") == 1 and prompt.endswith("<|writer|>")
+    assert text.startswith("the [UNK]") and text.count("[EOS]") == 1
+    assert text.index("dog") < text.index("[EOS]")
+
+
+def test_a_tokenizer_with_more_tokens_than_its_model_is_refused_where_they_are_used(tmp_path: Path) -> None:
+    tokenizer = save_pair(tmp_path)
+    small = GPT2Config(vocab_size=len(tokenizer) - 2, n_positions=96, n_embd=8, n_layer=1, n_head=2)
+    GPT2LMHeadModel(small).save_pretrained(tmp_path / "writer")
+    config = pair(tmp_path)
+    with pytest.raises(
+        ConfigError, match=r"model_name=.*writer'?: its tokenizer gives '<\|writer\|>' the number \d+, but"
+    ):
+        passages_of(config, TRAIN, EVALUATION, pretrained_tokenizer(config))
+
+
 def test_generator_and_judge_are_loaded_with_the_heads_that_their_parts_need(tmp_path: Path) -> None:
     save_pair(tmp_path)
     assert isinstance(load_generator(pair(tmp_path)), GPT2LMHeadModel)

@@ -45,13 +45,13 @@ class Generator(nn.Module):
             bonus_BT: None for none.
             temperature: at which the texts were written.
         """
-        logits_BTV = self.logits(prompts_BP, texts_BT) / temperature
-        losses_BT = nn.functional.cross_entropy(logits_BTV.flatten(0, 1), texts_BT.flatten(), reduction="none")
-        # A weight of 0 has to silence even an infinite loss: padding may be banned.
-        weighted = torch.where(weights_BT != 0, losses_BT.view_as(weights_BT) * weights_BT, 0.0).sum()
+        logits_BTV = self.logits(prompts_BP, texts_BT)
+        logs_BTV = (logits_BTV if temperature == 1 else logits_BTV / temperature).log_softmax(-1)
+        losses_BT = -logs_BTV.gather(-1, texts_BT[..., None])[..., 0]
+        # A weight of 0 has to silence even the loss of padding, which may be banned.
+        weighted = torch.where(weights_BT != 0, losses_BT * weights_BT, 0.0).sum()
         if bonus_BT is None:
             return torch.stack([weighted, torch.zeros_like(weighted)])
-        logs_BTV = logits_BTV.log_softmax(-1)
         entropies_BT = -(logs_BTV.exp() * logs_BTV).sum(-1)
         return torch.stack([weighted, (entropies_BT * bonus_BT).sum()])
 

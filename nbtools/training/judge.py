@@ -17,6 +17,7 @@ from transformers import GPT2Config, GPT2ForTokenClassification, PreTrainedModel
 
 from nbtools.recipes.llm_gan import LLMGANConfig, judge_positions, model_settings
 from nbtools.training.passages import Alphabet, padded_inputs
+from nbtools.training.writing import at_rest
 
 
 class Judge(Protocol):
@@ -58,7 +59,7 @@ class Judge(Protocol):
     def prefers(
         self, prompts_BP: torch.Tensor, reals_BT: torch.Tensor, fakes_BT: torch.Tensor, uniforms_BU: torch.Tensor
     ) -> torch.Tensor:
-        """Return 1 where it takes the human text for the human one, -1 where the other, 0 where undecided. Shape (B,)."""
+        """Return 1 where it takes the human text for the human one, -1 where the other, else 0. Shape (B,)."""
         ...
 
     def settle(self, total: Callable[[Sequence[float]], list[float]]) -> None:
@@ -89,18 +90,18 @@ class ScoringJudge(nn.Module):
         self.alphabet = alphabet
 
     def scores(self, prompts_BP: torch.Tensor, texts_BT: torch.Tensor) -> torch.Tensor:
-        """Return D at every position of the texts: above 0 where it takes the text up to there for human. Shape (B, T)."""
+        """Return D for every token: above 0 where it takes the text up to there for human. Shape (B, T)."""
         num_prompt = prompts_BP.shape[1]
         inputs = padded_inputs(torch.cat([prompts_BP, texts_BT], dim=1), self.alphabet.pad_id)
         scores: torch.Tensor = self.model(**inputs, use_cache=False).logits[:, num_prompt:, 0]
         return scores.float()
 
     def ratings(self, prompts_BP: torch.Tensor, reals_BT: torch.Tensor, fakes_BT: torch.Tensor) -> torch.Tensor:
-        """Return the scores of both sides of every pair, 0 behind a text's end. Shape (2, B, T), the human ones first."""
+        """Return the scores of human and generated texts, 0 behind a text's end. Shape (2, B, T)."""
         texts = torch.cat([reals_BT, fakes_BT])
         scores = self.scores(prompts_BP.repeat(2, 1), texts)
         scores = torch.where(self.alphabet.mask(texts), scores, 0.0)
-        return scores.unflatten(0, (2, len(reals_BT)))
+        return scores.view(2, *reals_BT.shape)
 
     def study(
         self,
@@ -117,14 +118,13 @@ class ScoringJudge(nn.Module):
     def forward(self, prompts_BP: torch.Tensor, reals_BT: torch.Tensor, fakes_BT: torch.Tensor) -> torch.Tensor:
         """Return the cross-entropy of "human so far" at every token / (2 T), summed, and how many pairs are right."""
         ratings = self.ratings(prompts_BP, reals_BT, fakes_BT)
-        masks = self.alphabet.mask(torch.cat([reals_BT, fakes_BT])).unflatten(0, (2, len(reals_BT)))
+        masks = self.alphabet.mask(torch.cat([reals_BT, fakes_BT])).view(2, *reals_BT.shape)
         human = torch.zeros_like(ratings)
         human[0] = 1
         losses = nn.functional.binary_cross_entropy_with_logits(ratings, human, reduction="none")
         right = (self._told(ratings.detach(), masks) > 0).sum()
         return torch.stack([(losses * masks).sum() / (2 * reals_BT.shape[1]), right.to(losses.dtype)])
 
-    @torch.no_grad()
     def rewards(
         self, prompts_BP: torch.Tensor, fakes_BT: torch.Tensor, reals_BT: torch.Tensor, uniforms_BU: torch.Tensor
     ) -> tuple[torch.Tensor, torch.Tensor]:
@@ -134,7 +134,6 @@ class ScoringJudge(nn.Module):
         decided_B = told_B != 0
         return torch.where(decided_B[:, None], rewards_BT, 0.0), decided_B
 
-    @torch.no_grad()
     def prefers(
         self, prompts_BP: torch.Tensor, reals_BT: torch.Tensor, fakes_BT: torch.Tensor, uniforms_BU: torch.Tensor
     ) -> torch.Tensor:
@@ -154,8 +153,9 @@ class ScoringJudge(nn.Module):
     def _judged(
         self, prompts_BP: torch.Tensor, reals_BT: torch.Tensor, fakes_BT: torch.Tensor
     ) -> tuple[torch.Tensor, torch.Tensor]:
-        ratings = self.ratings(prompts_BP, reals_BT, fakes_BT)
-        masks = self.alphabet.mask(torch.cat([reals_BT, fakes_BT])).unflatten(0, (2, len(reals_BT)))
+        with at_rest(self.model):
+            ratings = self.ratings(prompts_BP, reals_BT, fakes_BT)
+        masks = self.alphabet.mask(torch.cat([reals_BT, fakes_BT])).view(2, *reals_BT.shape)
         return self._told(ratings, masks), ratings
 
     def _told(self, ratings: torch.Tensor, masks: torch.Tensor) -> torch.Tensor:
@@ -167,5 +167,5 @@ class ScoringJudge(nn.Module):
 
 def build_scoring_judge(config: LLMGANConfig, alphabet: Alphabet) -> ScoringJudge:
     """Build a GPT-2 of the config's size with one score per position."""
-    settings = model_settings(config, alphabet.vocab_size, judge_positions(config))
-    return ScoringJudge(GPT2ForTokenClassification(GPT2Config(**settings, num_labels=1)), alphabet)
+    settings = model_settings(config, alphabet.vocab_size, judge_positions(config)) | {"num_labels": 1}
+    return ScoringJudge(GPT2ForTokenClassification(GPT2Config(**settings)), alphabet)

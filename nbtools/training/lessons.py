@@ -11,6 +11,7 @@ from nbtools.recipes.llm_gan import LLMGANConfig
 from nbtools.training.generator import Generator
 from nbtools.training.judge import Judge
 from nbtools.training.rewards import Baseline, returns
+from nbtools.training.step import autocast
 from nbtools.training.writing import write
 
 Batch = tuple[torch.Tensor, ...]
@@ -37,8 +38,10 @@ class Lessons:
     def pairs(self, batch: Batch, draw: int, *, supervised: bool) -> tuple[torch.Tensor, ...]:
         """Write a text to each prompt of a draw, for the judge to tell from the human one."""
         prompts_BP, reals_BT, writing_BT, judging_BU = self._draw(batch, draw)
-        fakes_BT = self._written(prompts_BP, writing_BT)
-        return self._judge.study(prompts_BP, reals_BT, fakes_BT, judging_BU, supervised=supervised)
+        # In a context of its own: autocast may keep the halves of weights, and these would have no gradients.
+        with autocast(self.tally.device, self._config.precision):
+            fakes_BT = self._written(prompts_BP, writing_BT)
+            return self._judge.study(prompts_BP, reals_BT, fakes_BT, judging_BU, supervised=supervised)
 
     def human(self, batch: Batch) -> Reading:
         """Take the human texts, every token with the same weight."""
@@ -50,8 +53,9 @@ class Lessons:
         """Write a text to each prompt of the last draw; every token weighs what it earned beyond what is usual."""
         config, length = self._config, self._config.sequence_length
         prompts_BP, reals_BT, writing_BT, judging_BU = self._draw(batch, config.judge_steps)
-        fakes_BT = self._written(prompts_BP, writing_BT)
-        rewards_BT, decided_B = self._judge.rewards(prompts_BP, fakes_BT, reals_BT, judging_BU)
+        with autocast(self.tally.device, config.precision):
+            fakes_BT = self._written(prompts_BP, writing_BT)
+            rewards_BT, decided_B = self._judge.rewards(prompts_BP, fakes_BT, reals_BT, judging_BU)
         mask_BT = self._alphabet.mask(fakes_BT)
         # An undecided judgement pays nothing and costs nothing: a reward of 0 would be pay where the usual is negative.
         credited_BT = mask_BT & decided_B[:, None]

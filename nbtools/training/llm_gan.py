@@ -3,8 +3,8 @@
 First the generator learns to predict human texts. Then the judge learns to tell them from generated ones, until it does
 so on held-out pairs: a worse judge makes the generator worse. From there on every step gives the judge a few updates on
 new generated texts, and the generator one by REINFORCE on what the judge pays for its tokens (after SeqGAN, Yu et al.
-2017, arXiv 1609.05473, and ScratchGAN, de Masson d'Autume et al. 2019, arXiv 1905.09922). Evaluation asks somebody else:
-a likelihood that neither of them is trained on.
+2017, arXiv 1609.05473, and ScratchGAN, de Masson d'Autume et al. 2019, arXiv 1905.09922). Evaluation asks somebody
+else: a likelihood that neither of them is trained on.
 
 Shape suffixes: B batch, K draws of a step, P positions of a prompt, T positions of a text, U uniforms.
 """
@@ -81,8 +81,9 @@ def train(worker: Worker, config: LLMGANConfig) -> None:
             for number, batch in enumerate(passes, start=1):
                 with accumulating(judging, is_last=number == len(passes)):
                     worker.phase("forward")
+                    pairs = lessons.pairs(batch, draw, supervised=stage is Stage.JUDGE)
                     with autocast(worker.device, config.precision):
-                        told = judging(*lessons.pairs(batch, draw, supervised=stage is Stage.JUDGE))
+                        told = judging(*pairs)
                     worker.phase("backward")
                     gavel.backward(told[0] / num_texts)
                 lessons.count(judge_loss=told[0], right=told[1], pairs=config.batch_size)
@@ -92,8 +93,8 @@ def train(worker: Worker, config: LLMGANConfig) -> None:
             for number, batch in enumerate(passes, start=1):
                 with accumulating(writing, is_last=number == len(passes)):
                     worker.phase("forward")
+                    lesson = lessons.written(batch) if stage is Stage.GAME else lessons.human(batch)
                     with autocast(worker.device, config.precision):
-                        lesson = lessons.written(batch) if stage is Stage.GAME else lessons.human(batch)
                         loss, bonus = writing(*lesson)
                     worker.phase("backward")
                     pen.backward((loss - bonus) / num_texts)
@@ -150,7 +151,7 @@ class Evaluation:
         alphabet, length = self.passages.alphabet, config.sequence_length
         sums = np.zeros(6)
         seen: set[bytes] = set()
-        with worker.aside("evaluation"), at_rest(self.generator), at_rest(self.judge):
+        with worker.aside("evaluation"), at_rest(self.generator):
             starts = range(0, config.eval_samples, config.batch_size)
             for start in starts[worker.rank :: worker.world_size]:
                 samples_B = np.arange(start, min(start + config.batch_size, config.eval_samples))
@@ -185,7 +186,7 @@ class Evaluation:
                 seen.update(hashlib.blake2b(row.tobytes(), digest_size=16).digest() for row in written_NT)
                 if start == 0:
                     self._show(prompts_BP, written_NT, reals_BT, told_B, outside_N)
-            loss, tokens, outside, count, right, undecided = worker.sum(sums)
+            loss, tokens, outside, count, right, undecided = worker.sum(sums.tolist())
             gathered = worker.gather(seen)
             num_different = worker.from_main(lambda: len(set().union(*gathered)))
         return {
@@ -216,9 +217,9 @@ class Evaluation:
             )
             for place in range(min(_NUM_SHOWN, len(written_BT)))
         ]
-        columns = ("generated", "human", "judge takes for human", f"{self.passages.outside_name} loss of generated")
-        if self.passages.tokenizer is not None:
-            columns = ("prompt", *columns)
+        prompt = () if self.passages.tokenizer is None else ("prompt",)
+        outside = f"{self.passages.outside_name} loss of generated"
+        columns = (*prompt, "generated", "human", "judge takes for human", outside)
         self.worker.show("samples", exhibits.table("Generated and human texts", columns, rows))
 
     def _words(self, tokens: list[int]) -> str:

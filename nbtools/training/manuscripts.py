@@ -31,7 +31,7 @@ from nbtools.sources.stories import Story, read_stories
 from nbtools.training import preparation, pretrained
 from nbtools.training.ngrams import NGrams
 from nbtools.training.passages import Alphabet, Passages, Texts, Tokens
-from nbtools.training.preparation import encoder, separator_of
+from nbtools.training.preparation import Encode, encoder, separator_of
 from nbtools.training.worker import Worker
 
 PAD, BEGIN, END, UNKNOWN = "[PAD]", "[BOS]", "[EOS]", "[UNK]"
@@ -84,7 +84,7 @@ def passages_of(
         texts = chain.from_iterable((story.prompt, story.text) for story in train)
         marks = (FIRST_TEXT, SECOND_TEXT, ASKED, *VERDICTS) if config.judging == "verdicts" else ()
         tokenizer = build_tokenizer(level, texts, config.vocab_size, marks)
-    encode = encoder(tokenizer, level if config.model_name is None else "")
+    encode = encoder(tokenizer, level) if config.model_name is None else _plain_encoder(tokenizer)
     frame = frame_of(config, tokenizer)
     parts = [
         ([frame.around(encode(story.prompt), config.prompt_length) for story in part], [*map(encode, _texts(part))])
@@ -100,6 +100,14 @@ def passages_of(
     ]
     outside = NGrams(rows[1].texts_NT, alphabet.vocab_size, alphabet.pad_id, alphabet.eos_id)
     return Passages(rows[0], rows[1], alphabet, outside, "ngram", tokenizer)
+
+
+def _plain_encoder(tokenizer: PreTrainedTokenizerBase) -> Encode:
+    """Encode for a pretrained model: what looks like one of its marks, such as an end of text, is text like any other.
+
+    Otherwise a row of a CSV file could end a prompt and speak as somebody else.
+    """
+    return lambda text: tokenizer(text, add_special_tokens=False, split_special_tokens=True, verbose=False)["input_ids"]
 
 
 def _texts(stories: Sequence[Story]) -> list[str]:
@@ -194,21 +202,26 @@ def _alphabet(
     Padding has to be a token that stands nowhere else. Many pretrained tokenizers have none, or pad with their end of
     text: then the last one that is not used takes its place. It is never seen by a model.
     """
-    eos_id, vocab_size, used = separator_of(tokenizer), len(tokenizer), prompted | written
-    pad_id: int | None = tokenizer.pad_token_id
-    if pad_id is None or pad_id == eos_id or pad_id in used:
-        pad_id = next((number for number in reversed(range(vocab_size)) if number not in used | {eos_id}), None)
-    if pad_id is None:
-        raise ConfigError(f"model_name={config.model_name!r}: every token of its vocabulary is used, none can pad")
+    eos_id, num_tokens, used = separator_of(tokenizer), len(tokenizer), prompted | written
     special = {number for number, token in tokenizer.added_tokens_decoder.items() if token.special}
-    special |= set(tokenizer.all_special_ids) | {pad_id}
+    special |= set(tokenizer.all_special_ids)
+    vocab_size = num_tokens
     if config.model_name is None:
         special |= {number for token, number in tokenizer.get_vocab().items() if token in _MARKS}
     else:
-        num_rows = _num_rows(_model_config("model_name", config.model_name))
-        special |= set(range(vocab_size, num_rows))
-        vocab_size = max(vocab_size, num_rows)
-    return Alphabet(vocab_size, pad_id, eos_id, tuple(sorted(special - written - {eos_id})))
+        vocab_size = _num_rows(_model_config("model_name", config.model_name))
+        if (largest := max(used | {eos_id})) >= vocab_size:
+            raise ConfigError(
+                f"model_name={config.model_name!r}: its tokenizer gives {shown(tokenizer.decode([largest]))} the "
+                f"number {largest:,}, but the model has {vocab_size:,} tokens; choose one with a tokenizer of its own"
+            )
+    pad_id: int | None = tokenizer.pad_token_id
+    if pad_id is None or pad_id == eos_id or pad_id in used or pad_id >= vocab_size:
+        pad_id = next((number for number in reversed(range(vocab_size)) if number not in used | {eos_id}), None)
+    if pad_id is None:
+        raise ConfigError(f"model_name={config.model_name!r}: every token of its vocabulary is used, none can pad")
+    never = (special | {pad_id} | set(range(num_tokens, vocab_size))) - written - {eos_id}
+    return Alphabet(vocab_size, pad_id, eos_id, tuple(sorted(number for number in never if number < vocab_size)))
 
 
 _MARKS = frozenset((FIRST_TEXT, SECOND_TEXT, ASKED, *VERDICTS))

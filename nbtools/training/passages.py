@@ -79,8 +79,10 @@ class Alphabet:
 def padded_inputs(tokens_BT: torch.Tensor, pad_id: int) -> dict[str, torch.Tensor]:
     """Return the arguments of a causal model for rows with padding on the left: it is not seen, nor counted.
 
-    Padding on the right needs nothing: a causal model does not look there.
+    Padding on the right needs nothing: a causal model does not look there. Nor do rows that all begin with a token.
     """
+    if not bool((tokens_BT[:, 0] == pad_id).any()):
+        return {"input_ids": tokens_BT}
     seen_BT = ((tokens_BT != pad_id).cumsum(1) > 0).long()
     return {"input_ids": tokens_BT, "attention_mask": seen_BT, "position_ids": (seen_BT.cumsum(1) - 1).clamp(min=0)}
 
@@ -103,8 +105,8 @@ class Passages:
 class Draws(Dataset[tuple[torch.Tensor, ...]]):
     """Whole batches of texts with all the random numbers that are used up on them.
 
-    A step's generated texts have to be new ones for each update. So each sample comes with `num_draws - 1` others, drawn
-    from all training texts, and every one of these draws has numbers of its own.
+    A step's generated texts have to be new ones for each update. So each sample comes with `num_draws - 1` others,
+    drawn from all training texts, and every one of these draws has numbers of its own.
     """
 
     def __init__(self, texts: Texts, num_draws: int, num_uniforms: int, seed: int) -> None:

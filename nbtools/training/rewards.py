@@ -43,7 +43,8 @@ class Baseline:
         slope_T = torch.where(is_line_T, (mean_xy_T - mean_x_T * mean_y_T) / variance_T, 0.0)
         known = torch.stack([slope_T, mean_y_T - slope_T * mean_x_T, (counts_T > 0).double()])
         slope_T, offset_T, is_known_T = known.to(returns_BT.device, returns_BT.dtype)
-        return (returns_BT - offset_T - slope_T * _before(rewards_BT)) * is_known_T
+        advantages_BT: torch.Tensor = (returns_BT - offset_T - slope_T * _before(rewards_BT)) * is_known_T
+        return advantages_BT
 
     def tally(self, rewards_BT: torch.Tensor, returns_BT: torch.Tensor, counted_BT: torch.Tensor) -> torch.Tensor:
         """Return what `update` wants of a pass: five sums per position. Shape (5, T)."""
@@ -68,4 +69,4 @@ class Baseline:
 
 def _before(rewards_BT: torch.Tensor) -> torch.Tensor:
     """Return the reward of the token before each one; 0 before the first. Shape (B, T)."""
-    return torch.nn.functional.pad(rewards_BT[:, :-1], (1, 0))
+    return torch.cat([torch.zeros_like(rewards_BT[:, :1]), rewards_BT[:, :-1]], dim=1)

@@ -50,18 +50,11 @@ def write(
     texts_BT = torch.full((batch_size, length), alphabet.pad_id, dtype=torch.long, device=prompts_BP.device)
     ended_B = torch.zeros(batch_size, dtype=torch.bool, device=prompts_BP.device)
     inputs = padded_inputs(prompts_BP, alphabet.pad_id)
-    attention_BT = torch.cat([inputs.pop("attention_mask"), torch.ones_like(texts_BT)], dim=1)
+    seen_BT = torch.cat([inputs["attention_mask"], torch.ones_like(texts_BT)], dim=1) if len(inputs) > 1 else None
     cache = None
     with at_rest(model):
         for place in range(length):
-            seen = prompts_BP.shape[1] + place
-            output = model(
-                **inputs,
-                attention_mask=attention_BT[:, :seen],
-                past_key_values=cache,
-                use_cache=True,
-                logits_to_keep=1,
-            )
+            output = model(**inputs, past_key_values=cache, use_cache=True, logits_to_keep=1)
             cache = output.past_key_values
             tokens_B = drawn(alphabet.without_banned(output.logits[:, -1].float()), uniforms_BT[:, place], temperature)
             texts_BT[:, place] = torch.where(ended_B, alphabet.pad_id, tokens_B)
@@ -69,7 +62,11 @@ def write(
                 ended_B |= tokens_B == alphabet.eos_id
                 if bool(ended_B.all()):
                     break
-            inputs = {"input_ids": tokens_B[:, None], "position_ids": inputs["position_ids"][:, -1:] + 1}
+            more = {"input_ids": tokens_B[:, None]}
+            if seen_BT is not None:
+                more["position_ids"] = inputs["position_ids"][:, -1:] + 1
+                more["attention_mask"] = seen_BT[:, : prompts_BP.shape[1] + place + 1]
+            inputs = more
     return texts_BT
 
 

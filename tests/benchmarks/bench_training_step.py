@@ -4,10 +4,12 @@
     torchrun --standalone --nproc-per-node=2 tests/benchmarks/bench_training_step.py masked_diffusion [rounds]
     torchrun --standalone --nproc-per-node=2 tests/benchmarks/bench_training_step.py text_classification [rounds]
     torchrun --standalone --nproc-per-node=2 tests/benchmarks/bench_training_step.py algorithm_distillation [rounds]
+    torchrun --standalone --nproc-per-node=2 tests/benchmarks/bench_training_step.py llm_gan [rounds]
 
 Both train the model of the preset cpu_demo on the same data, with clipping and AdamW, alternating in blocks of steps.
 Goal: the recipe's loop reaches at least 0.98 of the minimal loop's rate. For information, where the recipe has its head
-at chosen positions only: the same minimal loop with the head at all of them, as the model comes.
+at chosen positions only: the same minimal loop with the head at all of them, as the model comes. Of llm_gan the game
+is measured, three steps of the judge and one of the generator, without the warm-ups.
 """
 
 import importlib
@@ -25,16 +27,24 @@ import torch
 import torch.distributed as dist
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
-from transformers import ModernBertConfig, ModernBertForMaskedLM
+from transformers import (
+    GPT2Config,
+    GPT2ForTokenClassification,
+    GPT2LMHeadModel,
+    ModernBertConfig,
+    ModernBertForMaskedLM,
+)
 
 from nbtools.config import TrainConfig
 from nbtools.recipes import (
     AlgorithmDistillationConfig,
+    LLMGANConfig,
     MaskedDiffusionConfig,
     MLMPretrainingConfig,
     TextClassificationConfig,
     recipe_named,
 )
+from nbtools.recipes.llm_gan import model_settings, num_positions
 from nbtools.recipes.modernbert import modernbert_settings
 from nbtools.rundir import RunDir
 from nbtools.sources.samples import read_samples
@@ -46,6 +56,7 @@ from nbtools.training.flags import Flags
 from nbtools.training.learning_histories import Windows, open_histories
 from nbtools.training.masking import MaskedTraining, Masking
 from nbtools.training.mixer import build
+from nbtools.training.passages import markov_passages
 from nbtools.training.preparation import open_text
 from nbtools.training.text import open_tokenized
 from nbtools.training.worker import Worker, run
@@ -65,7 +76,12 @@ def main(key: str, rounds: int = 12) -> None:
     preset, _ = recipe.preset("cpu_demo")
     never = 10**6
     config = preset.replace(
-        max_steps=BLOCK * (rounds + 1), epochs=never, log_every=BLOCK, eval_every=never, checkpoint_every=never
+        max_steps=BLOCK * (rounds + 1),
+        epochs=never,
+        log_every=BLOCK,
+        eval_every=never,
+        checkpoint_every=never,
+        **CHANGES.get(key, {}),
     )
     with tempfile.TemporaryDirectory() as folder:
         # Every rank its own, as nobody reads it; rank 0's path is the one that is shared.
@@ -266,6 +282,81 @@ def distillation(config: AlgorithmDistillationConfig, worker: Worker) -> Loop:
     return minimal_loop(build_distiller(config, histories.test_goals_G2), config, 0.99, batch_loss)
 
 
+def adversarial(config: LLMGANConfig, worker: Worker) -> Loop:
+    """Two models in DDP, texts drawn with torch.multinomial and kept keys and values, REINFORCE over a running mean."""
+    passages = markov_passages(config)
+    texts_NT = torch.from_numpy(passages.train.texts_NT.astype(np.int64))
+    settings = model_settings(config, passages.alphabet.vocab_size, num_positions(config))
+    writer = GPT2LMHeadModel(GPT2Config(**settings))
+    judge = GPT2ForTokenClassification(GPT2Config(**settings, num_labels=1))  # type: ignore[call-arg]
+    wrapped = [DistributedDataParallel(model) for model in (writer, judge)]
+    rates = (config.learning_rate, config.judge_learning_rate)
+    optimizers = [
+        torch.optim.AdamW(model.parameters(), lr=rate, betas=(0.5, 0.999), fused=True)
+        for model, rate in zip(wrapped, rates, strict=True)
+    ]
+    batch_size, length = config.batch_size, config.sequence_length
+    start_B1 = torch.ones(batch_size, 1, dtype=torch.long)
+    usual_T = torch.zeros(length)
+
+    def possible(logits: torch.Tensor) -> torch.Tensor:
+        logits[..., :3] = -1e9
+        return logits
+
+    @torch.no_grad()
+    def written() -> torch.Tensor:
+        tokens_B1, cache, parts = start_B1, None, []
+        for _ in range(length):
+            output = writer(input_ids=tokens_B1, past_key_values=cache, use_cache=True)
+            cache = output.past_key_values
+            tokens_B1 = torch.multinomial(possible(output.logits[:, -1]).softmax(-1), 1)
+            parts.append(tokens_B1)
+        return torch.cat(parts, dim=1)
+
+    def update(number: int, loss: torch.Tensor) -> None:
+        loss.backward()
+        torch.nn.utils.clip_grad_norm_(wrapped[number].parameters(), config.gradient_clip)
+        optimizers[number].step()
+        optimizers[number].zero_grad()
+
+    def inputs(texts_BT: torch.Tensor) -> torch.Tensor:
+        return torch.cat([start_B1.repeat(len(texts_BT) // batch_size, 1), texts_BT], dim=1)
+
+    def step() -> float:
+        nonlocal usual_T
+        for _ in range(config.judge_steps):
+            pairs = torch.cat([texts_NT[torch.randint(len(texts_NT), (batch_size,))], written()])
+            scores = wrapped[1](input_ids=inputs(pairs), use_cache=False).logits[:, 1:, 0]
+            human = torch.zeros_like(scores)
+            human[:batch_size] = 1
+            update(1, nn.functional.binary_cross_entropy_with_logits(scores, human))
+        fakes_BT = written()
+        with torch.no_grad():  # the human texts, too: a tie pays nothing
+            pairs = torch.cat([texts_NT[torch.randint(len(texts_NT), (batch_size,))], fakes_BT])
+            scores = judge(input_ids=inputs(pairs), use_cache=False).logits[:, 1:, 0]
+            decided_B = scores[:batch_size].mean(1) != scores[batch_size:].mean(1)
+            returns_BT = 2 * torch.sigmoid(scores[batch_size:]) - 1
+            for place in range(length - 2, -1, -1):
+                returns_BT[:, place] += config.credit * returns_BT[:, place + 1]
+            weights_BT = (returns_BT - usual_T) * decided_B[:, None]
+            mean_T = returns_BT.mean(0)
+            dist.all_reduce(mean_T)
+            usual_T = 0.9 * usual_T + 0.1 * mean_T / worker.world_size
+        logits_BTV = possible(wrapped[0](input_ids=inputs(fakes_BT)[:, :-1], use_cache=False).logits)
+        logs_BTV = logits_BTV.log_softmax(-1)
+        losses_BT = -logs_BTV.gather(2, fakes_BT[..., None])[..., 0] * weights_BT
+        entropies_BT = -(logs_BTV.exp() * logs_BTV).sum(-1)
+        loss = (losses_BT - config.entropy_weight * entropies_BT).mean()
+        update(0, loss)
+        return float(loss.detach())
+
+    return step
+
+
+CHANGES: dict[str, dict[str, Any]] = {
+    "llm_gan": {"generator_warmup_steps": 0, "judge_warmup_steps": 0, "judge_accuracy": 0.0}
+}
+"""What a benchmark changes in the preset."""
 LOOPS: dict[str, dict[str, Callable[[Any, Worker], Loop]]] = {
     "mlm_pretraining": {
         "minimal loop": mlm_pretraining,
@@ -277,6 +368,7 @@ LOOPS: dict[str, dict[str, Callable[[Any, Worker], Loop]]] = {
     },
     "text_classification": {"minimal loop": classification},
     "algorithm_distillation": {"minimal loop": distillation},
+    "llm_gan": {"minimal loop": adversarial},
 }
 
 

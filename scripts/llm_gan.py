@@ -1,0 +1,81 @@
+"""llm_gan: generator against judge, 2 processes x 128 sequences.
+
+In the background as the notebook does it; here and now; on one process, where flags override the values below:
+
+    nbtools launch scripts/llm_gan.py
+    CUDA_VISIBLE_DEVICES= torchrun --standalone --nproc-per-node=2 scripts/llm_gan.py
+    CUDA_VISIBLE_DEVICES= python scripts/llm_gan.py --batch-size 8
+"""
+
+from nbtools import Launch
+from nbtools.recipes import LLMGANConfig
+from nbtools.training.llm_gan import main
+
+launch = Launch(
+    nproc_per_node=2,  # processes
+    gpus=(),
+    omp_num_threads=None,  # threads
+    shutdown_timeout_s=60,  # s
+    max_restarts=0,  # restarts
+)
+
+config = LLMGANConfig(
+    batch_size=128,  # sequences per process
+    gradient_accumulation_steps=1,  # forward passes
+    epochs=10,  # epochs
+    max_steps=270,  # steps
+    learning_rate=0.0003,
+    lr_schedule="constant",
+    warmup_ratio=0.1,  # of all steps
+    weight_decay=0.01,
+    gradient_clip=1.0,
+    precision="fp32",
+    gradient_checkpointing=False,
+    seed=0,
+    deterministic=False,
+    num_workers=0,  # processes per rank
+    log_every=10,  # steps
+    eval_every=20,  # steps
+    checkpoint_every=100,  # steps
+    checkpoint_epochs=False,
+    keep_last=3,  # checkpoints
+    keep_best=1,  # checkpoints
+    save_dir=None,
+    report_to="none",
+    profile_steps=0,  # steps
+    collective_timeout_min=10,  # minutes
+    dataset=None,
+    text_col=None,
+    prompt_cols=None,
+    min_chars=100,  # characters
+    max_chars=500,  # characters
+    short_texts="refuse",
+    num_sequences=10000,  # sequences
+    num_symbols=30,  # symbols
+    tokenizer="words",
+    vocab_size=2000,  # words
+    model_name=None,
+    judge_name=None,
+    num_layers=2,  # layers
+    num_heads=4,  # heads
+    hidden_size=64,  # dimensions
+    dropout=0.0,
+    sequence_length=12,  # tokens
+    prompt_length=32,  # tokens
+    temperature=1.0,
+    judging="scores",
+    max_judge_tokens=16,  # tokens
+    generator_warmup_steps=10,  # steps
+    judge_warmup_steps=100,  # steps
+    judge_accuracy=0.8,  # of the pairs
+    judge_steps=3,  # judge steps
+    warmup_learning_rate=0.001,
+    judge_learning_rate=0.001,
+    discount=None,
+    entropy_weight=0.005,
+    freeze_generator=False,
+    eval_samples=512,  # texts
+)
+
+if __name__ == "__main__":
+    main(config)
