@@ -172,6 +172,14 @@ def supervised(project: Project) -> Iterator[Callable[..., Run]]:
 
 
 @pytest.fixture
+def cpu_project(project: Project, monkeypatch: pytest.MonkeyPatch) -> Project:
+    """A project whose trainings find no GPU, and one core each."""
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
+    monkeypatch.setenv("OMP_NUM_THREADS", "1")
+    return project
+
+
+@pytest.fixture
 def tiny_config() -> Callable[..., Any]:
     """Return a maker of configs for a masked language model of some thousand weights, on the folder `texts`."""
     from nbtools.recipes import MLMPretrainingConfig
@@ -183,15 +191,14 @@ def tiny_config() -> Callable[..., Any]:
 
 
 @pytest.fixture
-def texts(project: Project, monkeypatch: pytest.MonkeyPatch) -> Project:
+def texts(cpu_project: Project) -> Project:
     """Make a project with 30 small documents, on the CPU."""
-    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
-    monkeypatch.setenv("OMP_NUM_THREADS", "1")
-    (project.root / "texts").mkdir()
+    folder = cpu_project.root / "texts"
+    folder.mkdir()
     for number in range(30):
         text = " ".join(f"w{(number + step * step) % 40}" for step in range(40))
-        (project.root / "texts" / f"{number:02}.txt").write_text(text)
-    return project
+        (folder / f"{number:02}.txt").write_text(text)
+    return cpu_project
 
 
 @pytest.fixture

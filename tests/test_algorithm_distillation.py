@@ -64,17 +64,9 @@ def tiny(**changes: Any) -> AlgorithmDistillationConfig:
 
 
 @pytest.fixture
-def rooms(project: Project, monkeypatch: pytest.MonkeyPatch) -> Project:
-    """A project on the CPU."""
-    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
-    monkeypatch.setenv("OMP_NUM_THREADS", "1")
-    return project
-
-
-@pytest.fixture
-def trained(rooms: Project, monkeypatch: pytest.MonkeyPatch) -> Callable[..., RunDir]:
+def trained(cpu_project: Project, monkeypatch: pytest.MonkeyPatch) -> Callable[..., RunDir]:
     """Train in this process."""
-    return functools.partial(train_here, rooms, monkeypatch=monkeypatch)
+    return functools.partial(train_here, cpu_project, monkeypatch=monkeypatch)
 
 
 def returns_of(files: RunDir) -> list[float]:
@@ -87,10 +79,10 @@ def returns_of(files: RunDir) -> list[float]:
 
 
 def test_a_run_leaves_rows_exhibits_checkpoints_and_a_record_of_its_end(
-    trained: Callable[..., RunDir], rooms: Project
+    trained: Callable[..., RunDir], cpu_project: Project
 ) -> None:
     config = tiny()
-    expected = schedule(config, 1, root=rooms.root)
+    expected = schedule(config, 1, root=cpu_project.root)
     assert expected is not None
     files = trained(config)
     derived = (read_json(files.config) or {})["derived"]
@@ -125,7 +117,7 @@ def test_a_run_leaves_rows_exhibits_checkpoints_and_a_record_of_its_end(
 
 @pytest.mark.parametrize("sequence_length", [8, 10, 4])
 def test_the_evaluation_is_that_of_the_saved_model(
-    trained: Callable[..., RunDir], rooms: Project, sequence_length: int
+    trained: Callable[..., RunDir], cpu_project: Project, sequence_length: int
 ) -> None:
     config = tiny(sequence_length=sequence_length, seed=3)
     files = trained(config)
@@ -133,7 +125,7 @@ def test_the_evaluation_is_that_of_the_saved_model(
     room = Darkroom.of(config)
     _, test_G2 = room.goals(config)
     distiller = open_distiller(files.checkpoint(6) / "model").eval()
-    (folder,) = (path for path in (rooms.runs / ".cache").iterdir() if path.is_dir())
+    (folder,) = (path for path in (cpu_project.runs / ".cache").iterdir() if path.is_dir())
     held_out_HL4 = histories.open_steps(folder, histories.read_metadata(folder), histories.TEST)
     windows = Windows(held_out_HL4, 4, sequence_length)
     apart = {8: 2, 10: 3, 4: 1}[sequence_length]
@@ -151,7 +143,7 @@ def test_the_evaluation_is_that_of_the_saved_model(
 
 @pytest.mark.parametrize(("checkpoint_step", "num_workers"), [(3, 0), (7, 1)])
 def test_a_resumed_run_ends_with_the_same_bits_even_if_it_has_to_play_the_histories_again(
-    trained: Callable[..., RunDir], rooms: Project, checkpoint_step: int, num_workers: int
+    trained: Callable[..., RunDir], cpu_project: Project, checkpoint_step: int, num_workers: int
 ) -> None:
     config = tiny(
         batch_size=4,
@@ -164,7 +156,7 @@ def test_a_resumed_run_ends_with_the_same_bits_even_if_it_has_to_play_the_histor
     )
     straight = trained(config)
     if num_workers:
-        shutil.rmtree(rooms.runs / ".cache")
+        shutil.rmtree(cpu_project.runs / ".cache")
     resumed = trained(config, straight.checkpoint(checkpoint_step))
     assert_same_checkpoints(straight.checkpoint(12), resumed.checkpoint(12))
     later = [row for row in rows(straight) if row["step"] > checkpoint_step]
@@ -210,10 +202,10 @@ def test_every_setting_trains(trained: Callable[..., RunDir], changes: dict[str,
 
 
 def test_it_trains_from_a_folder_of_histories_as_from_those_that_it_plays(
-    trained: Callable[..., RunDir], rooms: Project
+    trained: Callable[..., RunDir], cpu_project: Project
 ) -> None:
     played = trained(tiny())
-    (folder,) = (path for path in (rooms.runs / ".cache").iterdir() if path.is_dir())
+    (folder,) = (path for path in (cpu_project.runs / ".cache").iterdir() if path.is_dir())
     read = trained(tiny(dataset=str(folder)))
     assert rows(read) == rows(played)
 
@@ -268,9 +260,9 @@ def test_the_command_line_of_the_old_program_still_says_the_same() -> None:
 
 
 @pytest.fixture
-def start(rooms: Project) -> Iterator[ByHand]:
+def start(cpu_project: Project) -> Iterator[ByHand]:
     """Start scripts by hand, and leave nothing behind."""
-    with by_hand(rooms) as started:
+    with by_hand(cpu_project) as started:
         yield started
 
 
@@ -291,11 +283,13 @@ def test_two_ranks_give_the_gradients_and_returns_of_one_with_the_joined_batch(s
 
 
 @pytest.mark.slow
-def test_two_ranks_resumed_in_the_middle_of_an_epoch_end_with_the_same_bits(start: ByHand, rooms: Project) -> None:
+def test_two_ranks_resumed_in_the_middle_of_an_epoch_end_with_the_same_bits(
+    start: ByHand, cpu_project: Project
+) -> None:
     config = tiny(batch_size=2, gradient_accumulation_steps=2, dropout=0.2, max_steps=10, checkpoint_every=5)
     straight = start.completed(start(config))
     middle = straight.files.checkpoint(5)
-    shutil.rmtree(rooms.runs / ".cache")
+    shutil.rmtree(cpu_project.runs / ".cache")
     resumed = start.completed(start(config, "--resume-from", middle, "--num-workers", "1"))
     assert_same_checkpoints(straight.files.checkpoint(10), resumed.files.checkpoint(10))
     assert rows(resumed.files) == [row for row in rows(straight.files) if row["step"] > 5]

@@ -346,6 +346,7 @@ GUIDES: dict[str, Row] = {
     "G4": row(
         "no device_map: each process has its GPU, each model its DDP",
         "test_launch.py::test_by_default_the_first_gpus_are_taken_one_per_process",
+        "test_llm_gan.py::test_two_ranks_and_one_process_with_the_joined_batch_do_the_same_step",
         "test_manuscripts.py::test_two_ranks_with_a_judge_that_writes_take_the_step_of_one",
     ),
     "G5": row(

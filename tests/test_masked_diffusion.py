@@ -71,10 +71,9 @@ def tiny(**changes: Any) -> MaskedDiffusionConfig:
 
 
 @pytest.fixture
-def texts(project: Project, monkeypatch: pytest.MonkeyPatch) -> Project:
+def texts(cpu_project: Project) -> Project:
     """A project with 30 small documents, and as many prompts and answers, on the CPU."""
-    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
-    monkeypatch.setenv("OMP_NUM_THREADS", "1")
+    project = cpu_project
     (project.root / "texts").mkdir()
     for number in range(30):
         text = " ".join(f"w{(number + step * step) % 40}" for step in range(15))

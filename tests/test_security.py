@@ -100,7 +100,11 @@ def check_processes(happened: list[Event]) -> None:
 
 SETTINGS: list[type[Settings]] = [Launch, *(recipe.config_class for recipe in RECIPES.values())]
 FIELDS = [pytest.param(cls, name, id=f"{cls.__name__}.{name}") for cls in SETTINGS for name in cls.model_fields]
-COMPANIONS: dict[str, dict[str, Any]] = {"val_data": {"dataset": "a.csv"}}
+COMPANIONS: dict[str, dict[str, Any]] = {
+    "TextClassificationConfig.val_data": {"dataset": "a.csv"},
+    "LLMGANConfig.model_name": {"dataset": "a.csv"},
+    "LLMGANConfig.judge_name": {"dataset": "a.csv", "model_name": "gpt2"},
+}
 """What has to be given with a field, for it to make sense."""
 
 
@@ -116,7 +120,7 @@ def test_text_in_any_field_is_refused_by_name_or_comes_back_as_it_went_in(cls: t
                 cls(**{name: value})
             assert len(str(caught.value)) < 500
             continue
-        settings = cls(**{name: value}, **COMPANIONS.get(name, {}))
+        settings = cls(**{name: value}, **COMPANIONS.get(f"{cls.__name__}.{name}", {}))
         config = MLMPretrainingConfig() if cls is Launch else settings
         source = render(config, "plain", settings if cls is Launch else None)  # type: ignore[arg-type]
         read = parse_script(Path("plain.py"), source.encode())

@@ -71,12 +71,10 @@ def write_csv(path: Path, rows: list[tuple[str, str, tuple[str, ...]]]) -> Path:
 
 
 @pytest.fixture
-def tables(project: Project, monkeypatch: pytest.MonkeyPatch) -> Project:
+def tables(cpu_project: Project) -> Project:
     """A project with a CSV file of 160 occupations, on the CPU."""
-    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
-    monkeypatch.setenv("OMP_NUM_THREADS", "1")
-    write_csv(project.root / "data.csv", [(row.text, row.lang, row.codes) for row in ROWS])
-    return project
+    write_csv(cpu_project.root / "data.csv", [(row.text, row.lang, row.codes) for row in ROWS])
+    return cpu_project
 
 
 @pytest.fixture

@@ -4,7 +4,7 @@ from typing import Any, Protocol
 
 
 class Shape(Protocol):
-    """The fields of a config that say how large its causal transformer is."""
+    """The fields of a config that say how large its transformer is."""
 
     @property
     def num_layers(self) -> int: ...

@@ -3,21 +3,15 @@
 import math
 from typing import Any, Protocol
 
+from nbtools.recipes import gpt2
+
 SPECIAL_TOKENS = ("[PAD]", "[CLS]", "[SEP]", "[UNK]", "[MASK]")
 """The first words of every vocabulary built here: their positions are their ids."""
 
 
-class Shape(Protocol):
+class Shape(gpt2.Shape, Protocol):
     """The fields of a config that say how large its encoder is."""
 
-    @property
-    def num_layers(self) -> int: ...
-    @property
-    def num_heads(self) -> int: ...
-    @property
-    def hidden_size(self) -> int: ...
-    @property
-    def dropout(self) -> float: ...
     @property
     def sequence_length(self) -> int: ...
 
