@@ -355,6 +355,7 @@ GUIDES: dict[str, Row] = {
     ),
     "G6": row(
         "generation from a wrapped model",
+        "test_writing.py::test_texts_are_those_of_a_loop_that_keeps_nothing",
         "test_manuscripts.py::test_two_ranks_with_a_judge_that_writes_take_the_step_of_one",
         "test_verdicts.py::test_what_it_writes_depends_on_the_pair_and_its_numbers_not_on_the_batch",
         better="the model inside writes, keeping keys and values: no forward pass that other ranks would wait for",
@@ -366,6 +367,7 @@ GUIDES: dict[str, Row] = {
     "G8": row(
         "checkpoints every so many steps and every epoch, both models",
         "test_manuscripts.py::test_generator_and_judge_are_saved_every_so_many_steps_and_at_each_epoch_s_end",
+        "test_llm_gan.py::test_a_resumed_run_ends_with_the_same_bits_in_every_stage",
         better="with both optimizers, so that the training goes on from there; each model is a folder of its own",
     ),
     "G9": row(

@@ -117,10 +117,12 @@ def test_a_run_leaves_rows_of_its_stages_samples_checkpoints_and_what_the_form_h
 
 
 def test_generator_and_judge_are_loaded_apart_by_anybody_and_measure_as_was_said(
-    trained: Callable[..., RunDir],
+    trained: Callable[..., RunDir], chain: Project
 ) -> None:
-    config = tiny()
+    config = tiny(save_dir="handed_over")
     files = trained(config)
+    handed = {path.parent.name for path in (chain.root / "handed_over" / "model").rglob("model.safetensors")}
+    assert handed == {"generator", "judge"}
     last = checkpoints_in(files.checkpoints)[-1]
     passages = markov_passages(config)
     options = {"trust_remote_code": False}

@@ -1,6 +1,7 @@
 """From stories to tokens: what a model reads, where it ends, and pretrained models that do not fit each other."""
 
 import csv
+import functools
 import json
 import re
 from collections.abc import Sequence
@@ -14,10 +15,8 @@ from transformers import (
     AutoModelForCausalLM,
     AutoModelForTokenClassification,
     AutoTokenizer,
-    BertConfig,
     GPT2Config,
     GPT2LMHeadModel,
-    LlamaForCausalLM,
 )
 
 from nbtools import exhibits
@@ -31,17 +30,16 @@ from nbtools.training import checkpoint
 from nbtools.training.manuscripts import (
     SPECIAL_TOKENS,
     VERDICTS,
-    load_generator,
-    load_judge,
     passages_of,
-    pretrained_tokenizer,
 )
 from nbtools.training.passages import Passages
+from nbtools.training.players import pretrained_tokenizer
 
 from trainings import (
-    CHAT,
     assert_same_checkpoints,
+    assert_same_gradients,
     by_hand,
+    gradients_of,
     rows,
     save_pair,
     save_tokenizer,
@@ -206,69 +204,10 @@ def test_a_tokenizer_with_more_tokens_than_its_model_is_refused_where_they_are_u
         passages_of(config, TRAIN, EVALUATION, pretrained_tokenizer(config))
 
 
-def test_generator_and_judge_are_loaded_with_the_heads_that_their_parts_need(tmp_path: Path) -> None:
+def test_a_prompt_has_to_have_room_beside_its_frame(tmp_path: Path) -> None:
     save_pair(tmp_path)
-    assert isinstance(load_generator(pair(tmp_path)), GPT2LMHeadModel)
-    judge = load_judge(pair(tmp_path))
-    assert type(judge).__name__ == "LlamaForTokenClassification" and judge.config.num_labels == 1
-    written = LlamaForCausalLM.from_pretrained(tmp_path / "judge")
-    assert torch.equal(judge.model.embed_tokens.weight, written.model.embed_tokens.weight)
-    assert isinstance(load_judge(pair(tmp_path, judging="verdicts"), 100), LlamaForCausalLM)
-    same = load_judge(pair(tmp_path, judge_name=None))
-    assert type(same).__name__ == "GPT2ForTokenClassification"
-
-
-def test_different_vocabularies_are_refused_and_both_models_named(tmp_path: Path) -> None:
-    tokenizer = save_pair(tmp_path)
-    config = pair(tmp_path)
-    assert pretrained_tokenizer(config).get_vocab() == tokenizer.get_vocab()
-    save_tokenizer(tmp_path / "judge", ["entirely other words"], CHAT)
-    with pytest.raises(
-        ConfigError, match=r"judge'?: has another vocabulary than the generator .*writer.*\d+ tokens, not"
-    ):
-        pretrained_tokenizer(config)
-    ids = tokenizer.get_vocab()
-    for first, second, said in (("dog", "cat", "is \\d+, not \\d+"), ("dog", "wolf", "has no 'dog'")):
-        text = (tmp_path / "writer" / "tokenizer.json").read_text(encoding="utf-8")
-        assert f'"{first}": {ids[first]}' in text
-        text = text.replace(f'"{second}": ', '"TEMPORARY": ').replace(f'"{first}": ', f'"{second}": ')
-        (tmp_path / "judge" / "tokenizer.json").write_text(text.replace('"TEMPORARY": ', f'"{first}": '), "utf-8")
-        with pytest.raises(ConfigError, match=f"has another vocabulary than the generator .*{said}"):
-            pretrained_tokenizer(config)
-
-
-def test_a_judge_with_fewer_rows_than_the_generator_is_refused(tmp_path: Path) -> None:
-    tokenizer = save_pair(tmp_path)
-    model = GPT2LMHeadModel(GPT2Config(vocab_size=len(tokenizer), n_positions=96, n_embd=8, n_layer=1, n_head=2))
-    model.save_pretrained(tmp_path / "judge")
-    with pytest.raises(ConfigError, match=r"judge_name=.*its embedding has \d+ rows, that of the generator .* \d+"):
-        load_judge(pair(tmp_path))
-
-
-def test_models_that_are_too_short_are_refused_before_their_weights_are_read(tmp_path: Path) -> None:
-    save_pair(tmp_path)
-    said = r"model_name=.*writer'?: takes at most 96 tokens, and prompt_length=90 \+ sequence_length=8 = 98"
-    for name in ("writer", "judge"):
-        (tmp_path / name / "model.safetensors").unlink()
-    with pytest.raises(ConfigError, match=said):
-        load_generator(pair(tmp_path, prompt_length=90))
-    with pytest.raises(ConfigError, match=r"judge_name=.*at most 160 tokens, and .*2 x sequence_length=8 .* = 161"):
-        load_judge(pair(tmp_path, judging="verdicts"), 161)
     with pytest.raises(ConfigError, match=r"prompt_length=17: 1\d tokens of it are what .*writer is told"):
         passages_of(pair(tmp_path, prompt_length=17), TRAIN, EVALUATION, pretrained_tokenizer(pair(tmp_path)))
-
-
-def test_what_cannot_be_loaded_is_told_with_its_field(tmp_path: Path) -> None:
-    save_pair(tmp_path)
-    with pytest.raises(ConfigError, match=r"judge_name='[^']*nothing'|neither a folder nor a hub id"):
-        pretrained_tokenizer(pair(tmp_path, judge_name=str(tmp_path / "nothing")))
-    BertConfig(vocab_size=10).save_pretrained(tmp_path / "writer")
-    (tmp_path / "writer" / "model.safetensors").write_bytes(b"nothing")
-    with pytest.raises(ConfigError, match=r"model_name=.*cannot be loaded as a causal language model"):
-        load_generator(pair(tmp_path, prompt_length=8))
-    (tmp_path / "writer" / "config.json").write_text("{")
-    with pytest.raises(ConfigError, match=r"model_name=.*cannot be loaded"):
-        load_generator(pair(tmp_path))
 
 
 # --- trainings ------------------------------------------------------------------------------------
@@ -379,6 +318,30 @@ def test_a_judge_that_writes_resumes_in_the_middle_of_the_game_to_the_bit(
     assert_same_checkpoints(straight.checkpoint(4), resumed.checkpoint(4))
     state = checkpoint.load_state(straight.checkpoint(4))
     assert state["verdicts"]["baseline"] != 0
+
+
+def test_accumulated_verdicts_give_the_gradients_of_one_large_batch(
+    library: Project, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    at_once = {"generator_warmup_steps": 0, "judge_warmup_steps": 0, "judge_steps": 1, "max_steps": 1}
+    config = training("verdicts", **at_once, batch_size=16)
+    train = functools.partial(train_here, library, monkeypatch=monkeypatch)
+    (whole, _), (divided, _) = (
+        gradients_of(train, config.replace(**parts), monkeypatch)
+        for parts in ({}, {"batch_size": 4, "gradient_accumulation_steps": 4})
+    )
+    assert_same_gradients(whole, divided)
+
+
+@pytest.mark.parametrize(
+    "changes", [{"precision": "bf16"}, {"gradient_checkpointing": True}, {"dropout": 0.1}, {"temperature": 0.8}]
+)
+def test_verdicts_train_with_every_setting(
+    library: Project, changes: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seen = rows(train_here(library, training("verdicts", **changes), monkeypatch=monkeypatch))
+    assert seen[-1]["step"] == 4
+    assert all(np.isfinite(float(value)) for row in seen for value in row.values())
 
 
 @pytest.mark.slow

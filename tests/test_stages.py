@@ -43,6 +43,13 @@ def test_a_judge_that_never_gets_there_is_told_at_the_end() -> None:
     assert "there was no game" in said
 
 
+def test_warm_ups_that_leave_nothing_for_the_game_are_told_before_the_first_step() -> None:
+    assert Stages(CONFIG, 6).prospect() == ""
+    said = Stages(CONFIG, 5).prospect()
+    assert all(part in said for part in ("generator_warmup_steps=2", "judge_warmup_steps=3", "none of the 5 steps"))
+    assert Stages(CONFIG, 5, {"game_since": 4}).prospect() == "", "it has begun earlier"
+
+
 def test_each_stage_has_its_learners_and_its_rates() -> None:
     stages = Stages(CONFIG, 15, {"game_since": 5, "judge_accuracy": 0.8})
     steps = {Stage.GENERATOR: 1, Stage.JUDGE: 4, Stage.GAME: 6}

@@ -14,8 +14,9 @@ from nbtools.recipes import LLMGANConfig
 from nbtools.recipes.llm_gan import RECIPE, judge_positions
 from nbtools.sources.stories import Story, read_stories
 from nbtools.training import verdicts
-from nbtools.training.manuscripts import passages_of, pretrained_tokenizer
+from nbtools.training.manuscripts import passages_of
 from nbtools.training.passages import Passages, padded_inputs
+from nbtools.training.players import pretrained_tokenizer
 from nbtools.training.verdicts import WritingJudge, build_writing_judge, parsed
 
 from trainings import save_pair
@@ -96,6 +97,7 @@ def words(passages: Passages, tokens: torch.Tensor) -> str:
         (r"the first is livelier \boxed{1}", 1),
         (r"\boxed{2}", 2),
         (r"so \boxed{2} , yes \boxed{ 2 }", 2),
+        (r"\ boxed { 1 }", 1),
         (r"\boxed{1} or \boxed{2}", 0),
         (r"\boxed{3}", 0),
         (r"\boxed{1} \boxed{0}", 0),

@@ -107,6 +107,11 @@ def test_what_has_no_probability_is_never_drawn(uniform: float) -> None:
         assert drawn(logits_1V, torch.tensor([uniform], dtype=torch.float64)).item() == possible
 
 
+def test_a_model_that_diverged_still_writes_tokens() -> None:
+    logits_BV = torch.tensor([[math.nan] * 4, [0.0, math.nan, 0.0, 0.0], [math.inf, 0.0, 0.0, 0.0]])
+    assert set(drawn(logits_BV, torch.tensor([0.0, 0.5, 0.9])).tolist()) <= {0, 1, 2, 3}
+
+
 def test_rows_of_a_model_beyond_the_vocabulary_are_never_written() -> None:
     torch.manual_seed(0)
     smaller = Alphabet(4, PAD, None, (PAD,))

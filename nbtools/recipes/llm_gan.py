@@ -26,7 +26,8 @@ class LLMGANConfig(TrainConfig):
 
     Every step reads one batch of real texts. The first `generator_warmup_steps` teach the generator to predict them,
     the next `judge_warmup_steps` (or more, until `judge_accuracy` is reached) teach the judge to tell them from
-    generated ones, all others are adversarial. Steps, epochs and checkpoints count through.
+    generated ones, all others are adversarial. Steps, epochs and checkpoints count through; `learning_rate` and its
+    schedule are those of the generator in the adversarial steps.
     """
 
     dataset: str | None = setting(

@@ -26,9 +26,10 @@ from nbtools.training.data import uniforms
 from nbtools.training.generator import Generator, build_generator
 from nbtools.training.judge import Judge, ScoringJudge, build_scoring_judge
 from nbtools.training.lessons import NO_TALLY, Lessons
-from nbtools.training.manuscripts import load_generator, load_judge, text_passages
+from nbtools.training.manuscripts import text_passages
 from nbtools.training.origin import Origin
 from nbtools.training.passages import Draws, Floats, Passages, markov_passages
+from nbtools.training.players import load_generator, load_judge
 from nbtools.training.stages import Stage, Stages
 from nbtools.training.step import Optimizer, accumulating, autocast
 from nbtools.training.text import check_vocabulary
@@ -69,6 +70,8 @@ def train(worker: Worker, config: LLMGANConfig) -> None:
     num_texts = config.gradient_accumulation_steps * config.batch_size
     num_parameters = generator.model.num_parameters() + judge.model.num_parameters()
     worker.describe(plan, {"num_parameters": num_parameters, "vocab_size": passages.alphabet.vocab_size})
+    if note := stages.prospect():
+        worker.say(note)
     origin.restore_random_state()
     worker.start_clock()
 

@@ -1,4 +1,4 @@
-"""From stories to what the LLM GAN trains on: tokenizers, prompts, padding, and the pretrained models that fit them.
+"""From stories to what the LLM GAN trains on: tokenizers, prompts, padding, and what is never written.
 
 Vocabularies that are built here begin with [PAD] [BOS] [EOS] [UNK]. A prompt is padded on the left and ends with [BOS],
 a text is padded on the right and ends with [EOS] unless it is cut. Tokenizers that come with a model put their own
@@ -15,22 +15,15 @@ from typing import Any
 import numpy as np
 from tokenizers import Tokenizer
 from tokenizers.models import WordLevel
-from transformers import (
-    AutoConfig,
-    AutoModelForCausalLM,
-    AutoModelForTokenClassification,
-    PreTrainedModel,
-    PreTrainedTokenizerBase,
-    PreTrainedTokenizerFast,
-)
+from transformers import PreTrainedTokenizerBase, PreTrainedTokenizerFast
 
 from nbtools.errors import ConfigError, shown
 from nbtools.recipes import LLMGANConfig
-from nbtools.recipes.llm_gan import num_positions
 from nbtools.sources.stories import Story, read_stories
-from nbtools.training import preparation, pretrained
+from nbtools.training import preparation
 from nbtools.training.ngrams import NGrams
 from nbtools.training.passages import Alphabet, Passages, Texts, Tokens
+from nbtools.training.players import num_rows, pretrained_tokenizer
 from nbtools.training.preparation import Encode, encoder, separator_of
 from nbtools.training.worker import Worker
 
@@ -157,43 +150,6 @@ def build_tokenizer(
     )
 
 
-def pretrained_tokenizer(config: LLMGANConfig) -> PreTrainedTokenizerBase:
-    """Load the tokenizer of the pretrained generator, and see that the judge's is the same.
-
-    Raises:
-        ConfigError: one of them cannot be loaded, or they differ; both models are named.
-    """
-    assert config.model_name is not None
-    tokenizer = preparation.load_tokenizer(config.model_name)
-    if config.judge_name not in (None, config.model_name):
-        try:
-            other = preparation.load_tokenizer(config.judge_name or "")
-        except ConfigError as error:
-            raise ConfigError(str(error).replace("model_name=", "judge_name=", 1)) from error
-        if difference := _difference(tokenizer, other):
-            raise ConfigError(
-                f"judge_name={config.judge_name!r}: has another vocabulary than the generator {config.model_name!r} "
-                f"({difference}), so it would read other words than were written; choose a judge of the same family, "
-                "or judge_name=None for the generator's own model"
-            )
-    return tokenizer
-
-
-def _difference(tokenizer: PreTrainedTokenizerBase, other: PreTrainedTokenizerBase) -> str:
-    """Say what differs between two vocabularies; an empty string if nothing does."""
-    ids, other_ids = tokenizer.get_vocab(), other.get_vocab()
-    if len(ids) != len(other_ids):
-        return f"{len(other_ids):,} tokens, not {len(ids):,}"
-    for token in sorted(ids, key=lambda token: ids[token]):
-        if token not in other_ids:
-            return f"it has no {shown(token, 40)}"
-        if ids[token] != other_ids[token]:
-            return f"{shown(token, 40)} is {other_ids[token]}, not {ids[token]}"
-    if separator_of(tokenizer) != separator_of(other):
-        return f"a text ends with {separator_of(other)}, not {separator_of(tokenizer)}"
-    return ""
-
-
 def _alphabet(
     config: LLMGANConfig, tokenizer: PreTrainedTokenizerBase, prompted: set[int], written: set[int]
 ) -> Alphabet:
@@ -209,7 +165,7 @@ def _alphabet(
     if config.model_name is None:
         special |= {number for token, number in tokenizer.get_vocab().items() if token in _MARKS}
     else:
-        vocab_size = _num_rows(_model_config("model_name", config.model_name))
+        vocab_size = num_rows("model_name", config.model_name)
         if (largest := max(used | {eos_id})) >= vocab_size:
             raise ConfigError(
                 f"model_name={config.model_name!r}: its tokenizer gives {shown(tokenizer.decode([largest]))} the "
@@ -284,72 +240,3 @@ def framed_pieces(tokenizer: PreTrainedTokenizerBase, request: str, holes: Seque
     if tokenizer.chat_template is None and tokenizer.bos_token_id is not None:
         encoded[0] = (int(tokenizer.bos_token_id), *encoded[0])
     return encoded
-
-
-# --- pretrained models ----------------------------------------------------------------------------
-
-
-def load_generator(config: LLMGANConfig) -> PreTrainedModel:
-    """Load the pretrained generator; every rank calls it, rank 0 first.
-
-    Raises:
-        ConfigError: it cannot be loaded, or is too short.
-    """
-    assert config.model_name is not None
-    needed = f"prompt_length={config.prompt_length} + sequence_length={config.sequence_length}"
-    _check_positions("model_name", config.model_name, num_positions(config), needed)
-    return pretrained.load_model(AutoModelForCausalLM, config.model_name, "a causal language model")
-
-
-def load_judge(config: LLMGANConfig, longest_input: int | None = None) -> PreTrainedModel:
-    """Load the pretrained judge: with one score per token, or one that writes.
-
-    Args:
-        config: of the training.
-        longest_input: of one that writes, in tokens; one that scores reads what the generator reads.
-
-    Raises:
-        ConfigError: it cannot be loaded, is too short, or has fewer tokens than the generator.
-    """
-    option = "model_name" if config.judge_name is None else "judge_name"
-    name = config.judge_name or config.model_name
-    assert name is not None and config.model_name is not None
-    needed = f"prompt_length={config.prompt_length} + sequence_length={config.sequence_length}"
-    if longest_input is not None:
-        needed = (
-            f"prompt_length={config.prompt_length} + 2 x sequence_length={config.sequence_length} + "
-            f"max_judge_tokens={config.max_judge_tokens} + the question"
-        )
-    _check_positions(option, name, longest_input or num_positions(config), needed)
-    sizes = [_num_rows(_model_config(*model)) for model in (("model_name", config.model_name), (option, name))]
-    if sizes[1] < sizes[0]:
-        raise ConfigError(
-            f"{option}={name!r}: its embedding has {sizes[1]:,} rows, that of the generator {config.model_name!r} "
-            f"{sizes[0]:,}: it could not read all that is written; choose a judge of the same family"
-        )
-    if config.judging == "verdicts":
-        return pretrained.load_model(AutoModelForCausalLM, name, "a causal language model", option=option)
-    kind = "a model with one score per token"
-    return pretrained.load_model(AutoModelForTokenClassification, name, kind, option=option, num_labels=1)
-
-
-def _model_config(option: str, name: str) -> Any:
-    try:
-        return AutoConfig.from_pretrained(name, trust_remote_code=False)
-    except (OSError, ValueError, ImportError) as error:
-        raise ConfigError(
-            f"{option}={name!r}: cannot be loaded ({pretrained.first_line(error)}); give a folder written by "
-            "save_pretrained, or a hub id"
-        ) from error
-
-
-def _num_rows(model_config: Any) -> int:
-    return int(getattr(model_config, "vocab_size", 0))
-
-
-def _check_positions(option: str, name: str, needed: int, made_of: str) -> None:
-    longest = getattr(_model_config(option, name), "max_position_embeddings", None)
-    if longest is not None and needed > longest:
-        raise ConfigError(
-            f"{option}={name!r}: takes at most {longest:,} tokens, and {made_of} = {needed:,}; lower them"
-        )

@@ -4,6 +4,7 @@ Shape suffixes: N samples, B batch, P positions of a prompt, T positions of a te
 draw, V vocabulary.
 """
 
+import functools
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -70,10 +71,16 @@ class Alphabet:
         """
         if not self.banned_ids and logits_BV.shape[-1] == self.vocab_size:
             return logits_BV
-        banned_V = torch.zeros(logits_BV.shape[-1], dtype=torch.bool, device=logits_BV.device)
-        banned_V[list(self.banned_ids)] = True
-        banned_V[self.vocab_size :] = True
-        return logits_BV.masked_fill(banned_V, _IMPOSSIBLE)
+        return logits_BV.masked_fill(_banned(self, logits_BV.shape[-1], logits_BV.device), _IMPOSSIBLE)
+
+
+@functools.lru_cache(maxsize=8)
+def _banned(alphabet: Alphabet, size: int, device: torch.device) -> torch.Tensor:
+    """True for what is never written; asked for at every token. Shape (V,)."""
+    banned_V = torch.zeros(size, dtype=torch.bool, device=device)
+    banned_V[list(alphabet.banned_ids)] = True
+    banned_V[alphabet.vocab_size :] = True
+    return banned_V
 
 
 def padded_inputs(tokens_BT: torch.Tensor, pad_id: int) -> dict[str, torch.Tensor]:

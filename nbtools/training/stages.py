@@ -57,6 +57,16 @@ class Stages:
             return self._config.warmup_learning_rate
         return learning_rate(self._config, step - self.game_since, self._total_steps - self.game_since)
 
+    def prospect(self) -> str:
+        """Return what there is to say before the first step: that there cannot be a game, or an empty text."""
+        if self.game_since is not None or self._warm < self._total_steps:
+            return ""
+        return (
+            f"note: generator_warmup_steps={self._config.generator_warmup_steps} and "
+            f"judge_warmup_steps={self._config.judge_warmup_steps} leave none of the {self._total_steps} steps for the "
+            "game; give it more epochs or max_steps, or less warm-up"
+        )
+
     def ends_warmup(self, step: int) -> bool:
         """Whether something has been learnt after this step that has to be measured before the next one."""
         return self.game_since is None and step in (self._config.generator_warmup_steps, self._warm)

@@ -31,12 +31,12 @@ from nbtools.training.manuscripts import (
     Ids,
     frame_of,
     framed_pieces,
-    load_judge,
 )
 from nbtools.training.passages import Alphabet, Passages, padded_inputs
+from nbtools.training.players import load_judge
 from nbtools.training.writing import at_rest, write
 
-_BOXED = re.compile(r"\\boxed\s*\{\s*([^{}]*?)\s*\}")
+_BOXED = re.compile(r"\\\s*boxed\s*\{\s*([^{}]*?)\s*\}")
 _MEMORY = 0.9
 """How much of the running mean of rewards stays at each step."""
 _HOLES = ("<<REQUEST>>", "<<FIRST>>", "<<SECOND>>")

@@ -73,7 +73,9 @@ def write(
 def drawn(logits_BV: torch.Tensor, uniforms_B: torch.Tensor, temperature: float = 1.0) -> torch.Tensor:
     """Return the first token of each row at which the cumulative probability exceeds the row's number. Shape (B,)."""
     cumulative_BV = torch.softmax(logits_BV.double() / temperature, dim=-1).cumsum(-1)
-    thresholds_B1 = (uniforms_B.double() * cumulative_BV[:, -1])[:, None]
+    totals_B1 = cumulative_BV[:, -1:]
+    thresholds_B1 = uniforms_B.double()[:, None] * totals_B1
+    # Rounding must not reach the total: nothing exceeds it.
+    thresholds_B1 = torch.minimum(thresholds_B1, torch.nextafter(totals_B1, torch.zeros_like(totals_B1)))
     tokens_B = torch.searchsorted(cumulative_BV, thresholds_B1, right=True)[:, 0]
-    last_B = (cumulative_BV < cumulative_BV[:, -1:]).sum(-1)  # the last token that is possible at all
-    return torch.minimum(tokens_B, last_B)
+    return tokens_B.clamp(max=logits_BV.shape[-1] - 1)  # of a model that diverged nothing exceeds anything
