@@ -545,6 +545,7 @@ def test_the_presets_of_the_shell_script_of_the_gan() -> None:
         values = presets[name][0].model_dump()
         assert values["model_name"] == "meta-llama/Llama-3.2-1B-Instruct"
         assert (values["judging"], values["learning_rate"], values["precision"]) == ("verdicts", 1e-5, "bf16")
+        assert values["batch_size"] * values["gradient_accumulation_steps"] == 32
 
 
 @pytest.mark.slow

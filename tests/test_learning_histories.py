@@ -328,18 +328,16 @@ def test_windows_improve_from_their_beginning_to_their_end() -> None:
 
 @pytest.mark.slow
 def test_two_real_ranks_play_together_and_a_bad_folder_ends_both_of_them(
-    project: Project, monkeypatch: pytest.MonkeyPatch
+    cpu_project: Project,
 ) -> None:
-    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
-    monkeypatch.setenv("OMP_NUM_THREADS", "1")
     config = small(
         num_layers=1, num_heads=2, hidden_size=16, batch_size=4, max_steps=1, epochs=1, eval_episodes=8, eval_rollouts=1
     )
-    with by_hand(project) as start:
+    with by_hand(cpu_project) as start:
         first = start.completed(start(config))
         assert "3,744 steps of learning histories were played" in first.log()
-        (project.root / "empty").mkdir()
+        (cpu_project.root / "empty").mkdir()
         failed = start(config.replace(dataset="empty"))
         assert failed.wait(120) == 1
         assert "has no metadata.json, so it holds no learning histories" in start.said(failed)
-    assert len(cached(project.root)) == 1
+    assert len(cached(cpu_project.root)) == 1

@@ -69,27 +69,19 @@ def tiny(**changes: Any) -> LLMGANConfig:
 
 
 @pytest.fixture
-def chain(project: Project, monkeypatch: pytest.MonkeyPatch) -> Project:
-    """A project on the CPU."""
-    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
-    monkeypatch.setenv("OMP_NUM_THREADS", "1")
-    return project
-
-
-@pytest.fixture
-def trained(chain: Project, monkeypatch: pytest.MonkeyPatch) -> Callable[..., RunDir]:
+def trained(cpu_project: Project, monkeypatch: pytest.MonkeyPatch) -> Callable[..., RunDir]:
     """Train in this process."""
-    return functools.partial(train_here, chain, monkeypatch=monkeypatch)
+    return functools.partial(train_here, cpu_project, monkeypatch=monkeypatch)
 
 
 # --- in one process -------------------------------------------------------------------------------
 
 
 def test_a_run_leaves_rows_of_its_stages_samples_checkpoints_and_what_the_form_had_shown(
-    trained: Callable[..., RunDir], chain: Project, capfd: pytest.CaptureFixture[str]
+    trained: Callable[..., RunDir], cpu_project: Project, capfd: pytest.CaptureFixture[str]
 ) -> None:
     config = tiny(max_steps=None, epochs=1)
-    expected = schedule(config, 1, root=chain.root)
+    expected = schedule(config, 1, root=cpu_project.root)
     assert expected is not None
     files = trained(config)
     derived = (read_json(files.config) or {})["derived"]
@@ -117,11 +109,11 @@ def test_a_run_leaves_rows_of_its_stages_samples_checkpoints_and_what_the_form_h
 
 
 def test_generator_and_judge_are_loaded_apart_by_anybody_and_measure_as_was_said(
-    trained: Callable[..., RunDir], chain: Project
+    trained: Callable[..., RunDir], cpu_project: Project
 ) -> None:
     config = tiny(save_dir="handed_over")
     files = trained(config)
-    handed = {path.parent.name for path in (chain.root / "handed_over" / "model").rglob("model.safetensors")}
+    handed = {path.parent.name for path in (cpu_project.root / "handed_over" / "model").rglob("model.safetensors")}
     assert handed == {"generator", "judge"}
     last = checkpoints_in(files.checkpoints)[-1]
     passages = markov_passages(config)
@@ -273,12 +265,12 @@ def test_a_checkpoint_of_another_recipe_or_another_shape_is_refused(trained: Cal
             trained(tiny(**changes), saved)
 
 
-def test_the_generators_weights_alone_can_be_gone_on_from(trained: Callable[..., RunDir], chain: Project) -> None:
+def test_the_generators_weights_alone_can_be_gone_on_from(trained: Callable[..., RunDir], cpu_project: Project) -> None:
     saved = trained(tiny()).checkpoint(8)
     writer = AutoModelForCausalLM.from_pretrained(saved / "model/generator", trust_remote_code=False)
     weights = {f"module.{name}": weight for name, weight in writer.state_dict().items()}
-    torch.save({"model_state_dict": weights, "epoch": 3}, chain.root / "generator_epoch_3.pt")
-    files = trained(tiny(max_steps=4), chain.root / "generator_epoch_3.pt")
+    torch.save({"model_state_dict": weights, "epoch": 3}, cpu_project.root / "generator_epoch_3.pt")
+    files = trained(tiny(max_steps=4), cpu_project.root / "generator_epoch_3.pt")
     assert rows(files)[0]["train/loss"] < rows(trained(tiny(max_steps=1)))[0]["train/loss"]
 
 
@@ -293,8 +285,8 @@ def test_the_command_line_of_the_old_program_still_says_the_same() -> None:
 
 
 @pytest.fixture
-def start(chain: Project) -> Iterator[ByHand]:
-    with by_hand(chain) as started:
+def start(cpu_project: Project) -> Iterator[ByHand]:
+    with by_hand(cpu_project) as started:
         yield started
 
 

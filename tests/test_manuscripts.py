@@ -246,10 +246,9 @@ KINDS: dict[str, dict[str, Any]] = {
 
 
 @pytest.fixture
-def library(project: Project, monkeypatch: pytest.MonkeyPatch) -> Project:
+def library(cpu_project: Project, monkeypatch: pytest.MonkeyPatch) -> Project:
     """A project with 48 stories and a pair of pretrained models, on the CPU."""
-    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
-    monkeypatch.setenv("OMP_NUM_THREADS", "1")
+    project = cpu_project
     monkeypatch.setenv("HF_HUB_OFFLINE", "1")
     monkeypatch.chdir(project.root)
     write_rows(project.root / "stories.csv", CSV)
