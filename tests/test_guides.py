@@ -33,12 +33,10 @@ class Row:
     """As `file.py::test`; without a file it is in this one."""
     better: str = ""
     """What nbtools does instead, or why it does not."""
-    waits_for: str = ""
-    """Key of the recipe that it belongs to, while that one is not here."""
 
 
-def row(promise: str, *tests: str, better: str = "", waits_for: str = "") -> Row:
-    return Row(promise, tests, better, waits_for)
+def row(promise: str, *tests: str, better: str = "") -> Row:
+    return Row(promise, tests, better)
 
 
 GUIDES: dict[str, Row] = {
@@ -419,8 +417,6 @@ def test_a_row_names_tests_that_are_there_or_says_why_not(key: str) -> None:
     for name in known.tests:
         file, _, test = name.rpartition("::")
         assert test in functions(file or Path(__file__).name), f"{key}: {name}"
-    if known.waits_for:
-        assert known.waits_for not in RECIPES, f"{key}: {known.waits_for} is here now: show it"
 
 
 # --- the old command lines, as their guides have them -----------------------------------------------

@@ -297,6 +297,13 @@ def test_returns_are_one_panel_from_zero_up_to_the_most_that_is_possible() -> No
     assert "train episode 2" in texts(foreign)
 
 
+def test_the_loss_under_a_likelihood_from_outside_stands_beside_the_models_own() -> None:
+    row = {"train/loss": 2.9, "eval/loss": 2.5, "eval/oracle_loss": 3.5, "eval/ngram_loss": 6.0}
+    every = history([{"step": i, "time": i, **row, "eval/judge_accuracy": 0.8} for i in (1, 2)])
+    assert set(dict(grouped(every))["loss"]) == set(row)
+    assert {"train 2.9", "eval 2.5", "oracle 3.5", "ngram 6"} <= set(texts(drawn(View(every))))
+
+
 def test_every_curve_has_a_name_in_the_legend_if_need_be_without_its_value() -> None:
     scores = ("accuracy", "exact", "flat_accuracy", "precision", "recall", "f1", "majority_accuracy")
     row = {f"eval/{name}": 0.1234 + number / 10 for number, name in enumerate(scores)}

@@ -42,6 +42,8 @@ _SCORES = re.compile(r"(?:.*_)?(?:accuracy|precision|recall|f1|exact|unique)(?:_
 _RETURNS = re.compile(r"(?:.*_)?return(?:_.*)?")
 _BASELINE = re.compile(r"(unigram|bigram|majority)_(loss|accuracy)|return_best")
 """What a model without any context reaches, or the most that is possible: a level, not a curve."""
+_OUTSIDE = re.compile(r"(oracle|ngram)_loss")
+"""The loss of what a model writes under a likelihood that it does not know: it belongs beside its own loss."""
 _SPLITS = ("train", "eval", "val", "valid", "validation", "test")
 
 
@@ -325,6 +327,8 @@ def _group(name: str) -> str:
         rest = found[2] or rest
     if _RETURNS.fullmatch(rest):
         return "return"
+    if _OUTSIDE.fullmatch(rest):
+        return "loss"
     return "scores" if _SCORES.fullmatch(rest) else _GROUPS.get(rest, rest)
 
 
@@ -340,6 +344,8 @@ def label_of(name: str, group: str) -> str:
     """What the legend calls a metric beside its panel's title."""
     split, rest = _split(name)
     if (found := _BASELINE.fullmatch(rest)) and found[1]:
+        return found[1]
+    if found := _OUTSIDE.fullmatch(rest):
         return found[1]
     if group in ("scores", "return"):
         words = [word for word in rest.split("_") if word != group]
