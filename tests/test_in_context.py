@@ -12,7 +12,7 @@ from nbtools.recipes import AlgorithmDistillationConfig
 from nbtools.sources.darkroom import MOVES_A2, Darkroom
 from nbtools.training.data import uniforms
 from nbtools.training.distiller import Distiller, build_distiller
-from nbtools.training.in_context import Agent, Rollouts, Search, drawn, frames, roll_out, searches, shown_episodes
+from nbtools.training.in_context import Agent, Rollouts, Search, frames, roll_out, searches, shown_episodes
 
 ROOM = Darkroom(3, 4)
 GOALS = np.array([[0, 0], [2, 1], [1, 1]])
@@ -123,17 +123,6 @@ def test_the_reward_comes_with_every_step_that_ends_on_the_goal_or_only_with_the
         assert done.positions_SEK2[0, 1].tolist() == [[3, 2], [4, 2], [4, 2], [4, 2], [4, 2], [4, 2]]
     staying = roll_out(always(4, Darkroom(5, 6)), Darkroom(5, 6), goals_S2, numbers_S, Search(2))
     assert staying.returns_SE.tolist() == [[0, 0], [0, 0], [6, 6]]
-
-
-def test_actions_are_drawn_as_often_as_they_are_likely() -> None:
-    chances_A = torch.tensor([0.0, 0.5, 0.125, 0.375, 0.0])
-    uniforms_S = torch.from_numpy(uniforms(0, "test", 0, np.arange(20_000), 1)[:, 0])
-    actions_S = drawn(chances_A.log().expand(len(uniforms_S), 5), uniforms_S)
-    shares = torch.bincount(actions_S, minlength=5) / len(actions_S)
-    assert torch.allclose(shares, chances_A, atol=0.015)
-    assert shares[0] == shares[4] == 0
-    ends = drawn(torch.zeros(2, 5), torch.tensor([0.0, 1 - 2.0**-53], dtype=torch.float64))
-    assert ends.tolist() == [0, 4]
 
 
 def test_the_room_is_shown_before_and_after_every_step() -> None:

@@ -4,7 +4,7 @@ import base64
 import html
 import io
 import unicodedata
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 from IPython.display import HTML, Image
@@ -43,16 +43,11 @@ def row_html(frames: Sequence[str], most: int) -> str:
 
 def as_block(number: int, frame: str, before: str) -> str:
     """Return one drawing as HTML, with its number, and marks where it differs from the one before."""
-    earlier = before.split("\n")
-    rows = []
-    for row, line in enumerate(frame[:_LARGEST].split("\n")):
-        was = earlier[row] if row < len(earlier) else ""
-        cells = []
-        for column, character in enumerate(line):
-            text = html.escape(visible(character))
-            changed = bool(before) and was[column : column + 1] != character
-            cells.append(f"<span style='{_NEW_CSS}'>{text}</span>" if changed and text.strip() else text)
-        rows.append("".join(cells))
+    lines = frame[:_LARGEST].split("\n")
+    rows = [""] * len(lines)
+    for row, _, character, changed in _cells(lines, before.split("\n") if before else []):
+        text = html.escape(character)
+        rows[row] += f"<span style='{_NEW_CSS}'>{text}</span>" if changed and text.strip() else text
     label = f"<span style='opacity:.6'>{number}</span>"
     return f"<pre style='{_PRE}'>{label}\n{'<br>'.join(rows)}</pre>"
 
@@ -73,12 +68,8 @@ def as_picture(frames: Sequence[str], most: int = 8) -> Image:
         left, top = wide * (place % _NUM_COLUMNS), high * (place // _NUM_COLUMNS)
         placed: dict[str, Any] = {"ha": "left", "va": "center", "fontproperties": font, "parse_math": False}
         axes.text(left, top, str(number), color="#888888", **placed)
-        for row, line in enumerate(lines):
-            was = before[row] if row < len(before) else ""
-            for column, character in enumerate(line):
-                changed = bool(before) and was[column : column + 1] != character
-                colour = _NEW if changed else _INK
-                axes.text(left + column, top + 1 + row, visible(character), color=colour, **placed)
+        for row, column, character, changed in _cells(lines, before):
+            axes.text(left + column, top + 1 + row, character, color=_NEW if changed else _INK, **placed)
         before = lines
     png = io.BytesIO()
     FigureCanvasAgg(figure).print_png(png, pil_kwargs={"compress_level": 9})  # type: ignore[no-untyped-call]
@@ -98,12 +89,9 @@ def as_animation(frames: Sequence[str], frame_ms: int = 120) -> HTML:
     for lines in shown:
         picture = Picture.new("RGB", size, "white")
         draw = ImageDraw.Draw(picture)
-        for row, line in enumerate(lines):
-            was = before[row] if row < len(before) else ""
-            for column, character in enumerate(line):
-                changed = bool(before) and was[column : column + 1] != character
-                place = (wide * (1 + column), high * row + high // 2)
-                draw.text(place, visible(character), fill=_NEW if changed else _INK, font=font)
+        for row, column, character, changed in _cells(lines, before):
+            place = (wide * (1 + column), high * row + high // 2)
+            draw.text(place, character, fill=_NEW if changed else _INK, font=font)
         pictures.append(picture.quantize(palette=palette, dither=Picture.Dither.NONE))
         before = lines
     gif = io.BytesIO()
@@ -121,6 +109,14 @@ def _on_white(colour: str, share: float) -> list[int]:
     return [round(255 - share * (255 - value)) for value in ImageColor.getrgb(colour)]
 
 
-def visible(character: str) -> str:
+def _cells(lines: Sequence[str], before: Sequence[str]) -> Iterator[tuple[int, int, str, bool]]:
+    """Yield row, column, character as it may be shown, and whether it differs from the drawing before, if any."""
+    for row, line in enumerate(lines):
+        was = before[row] if row < len(before) else ""
+        for column, character in enumerate(line):
+            yield row, column, _visible(character), bool(before) and was[column : column + 1] != character
+
+
+def _visible(character: str) -> str:
     """Return a character as it may be shown: what would change others, or take no room, is a dot."""
     return "\N{MIDDLE DOT}" if character != " " and unicodedata.category(character)[0] in "CZ" else character

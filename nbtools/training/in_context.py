@@ -33,6 +33,7 @@ from nbtools.sources.darkroom import Darkroom, Integers
 from nbtools.training import checkpoint
 from nbtools.training.data import uniforms
 from nbtools.training.distiller import Distiller, open_distiller
+from nbtools.training.writing import drawn
 
 NONE = 0
 """Stands for a last action or reward that is not known; known ones are counted from 1."""
@@ -150,12 +151,6 @@ def _side_by_side(
                 rewards_S &= ~done.rewards_SEK[:, episode].any(axis=1)
             done.positions_SEK2[:, episode, step], done.rewards_SEK[:, episode, step] = positions_S2, rewards_S
             last_S2 = np.stack([actions_S, np.zeros_like(actions_S) if search.hides_rewards else rewards_S], axis=1) + 1
-
-
-def drawn(logits_SA: torch.Tensor, uniforms_S: torch.Tensor) -> torch.Tensor:
-    """Draw from softmax(logits) by inverting the cumulative distribution, in double precision. Shape (S,)."""
-    cumulated_SA = logits_SA.double().softmax(-1).cumsum(-1)
-    return (cumulated_SA[:, :-1] <= uniforms_S[:, None]).sum(-1)
 
 
 def searches(goals_G2: Integers, num_rollouts: int) -> tuple[Integers, Integers]:
