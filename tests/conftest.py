@@ -25,6 +25,7 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
 NO_SKIP = bool(os.environ.get("NBTOOLS_NO_SKIP"))
+GPU_TESTS_ON_CPU = bool(os.environ.get("NBTOOLS_GPU_TESTS_ON_CPU"))
 
 
 @pytest.fixture(autouse=True)
@@ -41,8 +42,15 @@ def _no_surrounding_run(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Skip the tests marked `gpu` where torch sees no CUDA device; torch is imported only if there are any."""
-    gpu_items = [item for item in items if item.get_closest_marker("gpu")]
+    """Skip the tests marked `gpu` where torch sees no CUDA device; torch is imported only if there are any.
+
+    With NBTOOLS_GPU_TESTS_ON_CPU those marked `gpu(on_cpu=True)` run on the CPU then, to try the tests themselves.
+    """
+    gpu_items = [
+        item
+        for item in items
+        if (marker := item.get_closest_marker("gpu")) and not (GPU_TESTS_ON_CPU and marker.kwargs.get("on_cpu"))
+    ]
     if not gpu_items:
         return
     import torch

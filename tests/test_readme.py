@@ -15,7 +15,12 @@ from nbtools.rundir import RunDir
 
 ROOT = Path(__file__).resolve().parents[1]
 README = ROOT / "README.md"
-PAGES = [README, ROOT / ".github" / "CONTRIBUTING.md", ROOT / ".github" / "CHANGELOG.md"]
+PAGES = [
+    README,
+    ROOT / "tests" / "gpu" / "README.md",
+    ROOT / ".github" / "CONTRIBUTING.md",
+    ROOT / ".github" / "CHANGELOG.md",
+]
 TEXT = README.read_text(encoding="utf-8")
 
 COMMANDS: dict[str, argparse.ArgumentParser] = next(
@@ -48,7 +53,7 @@ def command_lines(page: Path) -> list[list[str]]:
     return [line for line in separate if line]
 
 
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
 def test_every_local_link_leads_to_a_file(page: Path) -> None:
     text = page.read_text(encoding="utf-8")
     targets = re.findall(r"\]\(([^)#]+)\)", text) + re.findall(r'(?:src|srcset|href)="([^"#]+)"', text)
@@ -107,7 +112,7 @@ def test_the_run_directory_is_drawn_with_the_names_it_has() -> None:
     assert set(drawn) <= names
 
 
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
 def test_every_command_has_the_files_and_flags_it_is_given(page: Path) -> None:
     written = {"path/to/train.py", "path/to/wheels", "NAME.py"}
     for words in command_lines(page):
