@@ -249,14 +249,14 @@ def _runs(arguments: argparse.Namespace) -> int:
 
 
 def _show(arguments: argparse.Namespace) -> int:
-    from nbtools import exhibits
+    from nbtools.rundir import media
     from nbtools.terminal import print_exhibit, print_run
 
     run = _named(arguments)
     summary = run.summary(stacks=arguments.stacks)
     shown = run.exhibits if arguments.exhibits else []
     if arguments.json:
-        _print_json({**summary, "exhibits": list(map(exhibits.to_json, shown))} if arguments.exhibits else summary)
+        _print_json({**summary, "exhibits": list(map(media.to_json, shown))} if arguments.exhibits else summary)
         return DONE
     print_run(summary)
     for exhibit in shown:

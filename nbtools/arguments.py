@@ -6,7 +6,7 @@ import sys
 from typing import Any, NoReturn
 
 from nbtools import __version__
-from nbtools.tail import clean
+from nbtools.rundir.tail import clean
 
 WRONG_CALL = 2
 """Exit code of a call that cannot be understood or carried out."""

@@ -21,7 +21,7 @@ from nbtools.errors import CheckpointError, FormatError, RunNotFoundError
 from nbtools.processes import members
 from nbtools.project import located
 from nbtools.run import Run, RunState, clock
-from nbtools.rundir import RunDir, acquire_lock, find_run, is_locked, is_run, read_json, run_folders
+from nbtools.rundir.rundir import RunDir, acquire_lock, find_run, is_locked, is_run, read_json, run_folders
 from nbtools.storage import Stored, descendants, is_folder, num_bytes_in, origins_in, survey
 
 CACHE = ".cache"

@@ -13,7 +13,7 @@ from typing import Any
 
 import psutil
 
-from nbtools.rundir import RUN_ID_VARIABLE
+from nbtools.rundir.rundir import RUN_ID_VARIABLE
 
 GLOO_INTERFACE = "GLOO_SOCKET_IFNAME"
 """Environment variable that tells gloo its network interface."""

@@ -22,7 +22,7 @@ from nbtools.devices import Device, devices, driver_version, num_cores
 from nbtools.errors import ProjectError
 from nbtools.project import find_project
 from nbtools.report import Finding, ok, problem, warn
-from nbtools.rundir import acquire_lock, is_locked
+from nbtools.rundir.rundir import acquire_lock, is_locked
 
 _PROBE_TIMEOUT_S = 180
 _USUAL_PORTS = (29500, 12355)

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any, Self
 
 from nbtools import causes, traces
-from nbtools.rundir import RunDir, read_json, strict_number, whole
+from nbtools.rundir.rundir import RunDir, read_json, strict_number, whole
 
 _SUMMARY = re.compile(
     r"^\[\d+\]:\n"

@@ -19,8 +19,8 @@ import numpy.typing as npt
 import orjson
 
 from nbtools.columns import EPOCH_SHIFT, GENERATION_SHIFT, MAX_STEP, RESERVED, Batch, Column, Series, Table, parse_rows
-from nbtools.rundir import strict_number
-from nbtools.tail import Tail
+from nbtools.rundir.rundir import strict_number
+from nbtools.rundir.tail import Tail
 
 
 class MetricWriter:

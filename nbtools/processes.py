@@ -17,7 +17,7 @@ from pathlib import Path
 import psutil
 
 from nbtools.errors import NbtoolsError
-from nbtools.rundir import (
+from nbtools.rundir.rundir import (
     RUN_DIR_VARIABLE,
     RUN_ID_VARIABLE,
     ProcessIdentity,

@@ -9,9 +9,9 @@ from nbtools.config import Launch, TrainConfig
 from nbtools.devices import Device, devices, num_cores
 from nbtools.errors import LaunchError
 from nbtools.recipes import Source
+from nbtools.rundir.tail import clean
 from nbtools.schedule import Schedule
 from nbtools.sizes import checkpoint_bytes, num_checkpoints_kept, num_parameters, training_bytes
-from nbtools.tail import clean
 
 
 @dataclass(frozen=True)

@@ -18,7 +18,7 @@ from nbtools.project import NAME_PATTERN, Project, find_project, located
 from nbtools.readiness import Preflight, check, run_name, with_flags
 from nbtools.recipes import RECIPES
 from nbtools.run import Run
-from nbtools.rundir import is_run, whole
+from nbtools.rundir.rundir import is_run, whole
 from nbtools.schedule import Schedule, schedule
 from nbtools.script import differences, parse_script, write_script
 

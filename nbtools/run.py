@@ -16,15 +16,16 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any, Self
 
-from nbtools import exhibits, stopping, tickets
+from nbtools import stopping, tickets
 from nbtools.checkpoints import Checkpoint, best_of, checkpoints_in, newest_verified, origin_in_words
 from nbtools.errors import RunFailed, RunNotFoundError
-from nbtools.exhibits import Exhibit
 from nbtools.failure import Failure
 from nbtools.foreign.readers import LogMetrics
 from nbtools.metrics import History
 from nbtools.project import find_project, located
-from nbtools.rundir import (
+from nbtools.rundir import media
+from nbtools.rundir.media import Exhibit
+from nbtools.rundir.rundir import (
     ProcessIdentity,
     RunDir,
     find_run,
@@ -37,9 +38,9 @@ from nbtools.rundir import (
     strict_number,
     whole,
 )
+from nbtools.rundir.tail import Tail, last_lines
 from nbtools.stacks import RankStacks, take_stacks
 from nbtools.state import Laggard, RankBeat, Restart, RunState, laggards, read_beats, read_restarts
-from nbtools.tail import Tail, last_lines
 
 __all__ = ["Checkpoint", "Failure", "RankBeat", "Run", "RunState", "checkpoints_in", "newest_verified"]
 
@@ -275,7 +276,7 @@ class Run:
     @property
     def exhibits(self) -> list[Exhibit]:
         """What the training shows beside its curves: the newest showing of each."""
-        return exhibits.latest(self.files.exhibits)
+        return media.latest(self.files.exhibits)
 
     def log(self, num_lines: int = 200) -> str:
         """The last lines that rank 0 and torchrun printed, as plain text (not escaped for HTML)."""

@@ -19,7 +19,7 @@ from pathlib import Path
 import psutil
 
 from nbtools.processes import members, ranks_among
-from nbtools.rundir import RunDir
+from nbtools.rundir.rundir import RunDir
 from nbtools.state import RankBeat, read_beats
 
 _ANSWER_S = 10.0

@@ -11,7 +11,7 @@ from typing import Any, Self
 import psutil
 
 from nbtools.failure import Failure
-from nbtools.rundir import ProcessIdentity, RunDir, finite, read_json, read_small, whole
+from nbtools.rundir.rundir import ProcessIdentity, RunDir, finite, read_json, read_small, whole
 
 _PHASES = (
     *("start", "evaluation", "checkpoint", "profile", "data", "forward", "backward", "collective", "outputs", "done"),

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from nbtools import processes
 from nbtools.devices import Device, devices
-from nbtools.rundir import finite
+from nbtools.rundir.rundir import finite
 from nbtools.state import RunState
 
 if TYPE_CHECKING:

@@ -29,7 +29,7 @@ from nbtools.checkpoints import newest_verified, resuming
 from nbtools.devices import gpu_use
 from nbtools.failure import Failure, first_failure, was_told_to_stop
 from nbtools.processes import STOP_GRACE_S, SWEEP_GRACE_S, living, members, sweep
-from nbtools.rundir import (
+from nbtools.rundir.rundir import (
     ATTEMPT_VARIABLE,
     RUN_DIR_VARIABLE,
     RUN_ID_VARIABLE,

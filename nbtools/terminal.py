@@ -9,14 +9,14 @@ from pathlib import Path
 from typing import Any
 
 from nbtools.clean import CACHE, Item, Kept, Plan, leftovers
-from nbtools.exhibits import Exhibit
 from nbtools.failure import Failure
 from nbtools.recipes import Recipe
 from nbtools.report import plural, size
 from nbtools.run import Run, clock
+from nbtools.rundir.media import Exhibit
+from nbtools.rundir.tail import Tail, clean
 from nbtools.sizes import num_parameters
 from nbtools.storage import num_bytes_in, survey
-from nbtools.tail import Tail, clean
 
 _NUM_FRAMES, _NUM_POINTS, _LONGEST_CELL = 4, 12, 60
 """Of what a training shows: the last states of a text, the last points of curves, characters of a table's cell."""

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from nbtools.errors import FormatError
-from nbtools.rundir import RunDir, read_small
+from nbtools.rundir.rundir import RunDir, read_small
 
 if TYPE_CHECKING:
     from nbtools.state import RankBeat

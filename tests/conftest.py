@@ -18,7 +18,7 @@ from nbtools import tickets
 from nbtools.processes import members, sweep
 from nbtools.project import Project
 from nbtools.run import Run
-from nbtools.rundir import RunDir, acquire_lock, write_json
+from nbtools.rundir.rundir import RunDir, acquire_lock, write_json
 
 # In the background of a shell without job control SIGINT is ignored, and children would inherit that.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:

@@ -10,13 +10,13 @@ import numpy as np
 import pytest
 import torch
 
-from nbtools import exhibits
 from nbtools.checkpoints import Checkpoint, best_of, checkpoints_in
 from nbtools.errors import CheckpointError
 from nbtools.project import Project
 from nbtools.recipes import RECIPES, AlgorithmDistillationConfig, MLMPretrainingConfig
 from nbtools.run import Run
-from nbtools.rundir import RunDir, read_json
+from nbtools.rundir import media
+from nbtools.rundir.rundir import RunDir, read_json
 from nbtools.schedule import schedule
 from nbtools.sizes import num_parameters
 from nbtools.sources import histories
@@ -71,7 +71,7 @@ def trained(cpu_project: Project, monkeypatch: pytest.MonkeyPatch) -> Callable[.
 
 def returns_of(files: RunDir) -> list[float]:
     """The mean return of each episode on the unseen goals, as it was last shown."""
-    lines = exhibits.read(files.exhibits, "returns")[-1].lines or {}
+    lines = media.read(files.exhibits, "returns")[-1].lines or {}
     return list(lines["unseen goals"])
 
 
@@ -97,13 +97,13 @@ def test_a_run_leaves_rows_exhibits_checkpoints_and_a_record_of_its_end(
         "eval/return_first",
         "eval/return_best",
     ]
-    assert exhibits.names(files.exhibits) == ["returns", "search"]
-    shown = exhibits.read(files.exhibits, "returns")
+    assert media.names(files.exhibits) == ["returns", "search"]
+    shown = media.read(files.exhibits, "returns")
     assert [showing.step for showing in shown] == [3, 6]
     assert shown[-1].x == tuple(range(1, 9))
     assert shown[-1].lines is not None
     assert {name: len(values) for name, values in shown[-1].lines.items()} == {"unseen goals": 8, "best possible": 8}
-    showing = exhibits.read(files.exhibits, "search")[-1]
+    showing = media.read(files.exhibits, "search")[-1]
     assert showing.kind == "drawings"
     search = showing.frames
     assert len(search) == 8 * (4 + 1)

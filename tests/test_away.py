@@ -14,7 +14,7 @@ from nbclient import NotebookClient
 from nbtools.notebook import away, cards
 from nbtools.notebook.away import Away, News, Seen, Visit, since
 from nbtools.run import Run
-from nbtools.rundir import RunDir, acquire_lock, write_json
+from nbtools.rundir.rundir import RunDir, acquire_lock, write_json
 
 LEFT = 1_750_000_000.0
 """When somebody left; rows before it are the odd ones out, all that follows is news."""

@@ -18,10 +18,10 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from transformers import ModernBertConfig, ModernBertForMaskedLM
 
-from nbtools import rundir
 from nbtools.checkpoints import best_of, checkpoints_in, newest_verified
 from nbtools.errors import CheckpointError
-from nbtools.rundir import write_json
+from nbtools.rundir import rundir
+from nbtools.rundir.rundir import write_json
 from nbtools.training import checkpoint
 from nbtools.training.checkpoint import Progress
 

@@ -25,7 +25,7 @@ from nbtools.clean import CACHE, Plan, in_use, plan, remove
 from nbtools.errors import RunNotFoundError
 from nbtools.project import Project
 from nbtools.run import Run, RunState
-from nbtools.rundir import RunDir, acquire_lock, run_folders, write_json
+from nbtools.rundir.rundir import RunDir, acquire_lock, run_folders, write_json
 from nbtools.storage import num_bytes_in, survey
 
 DAY_S = 86_400.0

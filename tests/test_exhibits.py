@@ -11,19 +11,19 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nbtools import exhibits
 from nbtools.__main__ import main
 from nbtools.errors import ConfigError
-from nbtools.exhibits import Exhibit, append, latest, names, read, to_json
 from nbtools.project import Project
 from nbtools.run import Run
-from nbtools.rundir import RunDir
+from nbtools.rundir import media
+from nbtools.rundir.media import Exhibit, append, latest, names, read, to_json
+from nbtools.rundir.rundir import RunDir
 
-TEXT = exhibits.text("A sample", "once\nupon é東🚀")
-TABLE = exhibits.table("Mistakes", ["text", "true", "p"], [["smith", "83110", 0.25], ["baker", "-1", None]])
-FRAMES = exhibits.frames("Unmasked", ["____", "_nce", "once"])
-DRAWINGS = exhibits.drawings("A walk", ["..\n.@", "..\n@."])
-SERIES = exhibits.series("Return", [1, 2, 3], {"unseen": [0.5, math.nan, 2]}, x_label="episode", y_label="return")
+TEXT = media.text("A sample", "once\nupon é東🚀")
+TABLE = media.table("Mistakes", ["text", "true", "p"], [["smith", "83110", 0.25], ["baker", "-1", None]])
+FRAMES = media.frames("Unmasked", ["____", "_nce", "once"])
+DRAWINGS = media.drawings("A walk", ["..\n.@", "..\n@."])
+SERIES = media.series("Return", [1, 2, 3], {"unseen": [0.5, math.nan, 2]}, x_label="episode", y_label="return")
 
 
 def without_place(exhibit: Exhibit) -> dict[str, Any]:
@@ -55,9 +55,9 @@ def test_any_text_and_number_comes_back(
     tmp_path_factory: pytest.TempPathFactory, text: str, frames: list[str], numbers: list[float]
 ) -> None:
     folder = tmp_path_factory.mktemp("exhibits")
-    append(folder, "a", 1, exhibits.text("t", text))
-    append(folder, "b", 1, exhibits.frames("t", ["", *frames]))
-    append(folder, "c", 1, exhibits.series("t", numbers, {"y": numbers}, x_label="", y_label=""))
+    append(folder, "a", 1, media.text("t", text))
+    append(folder, "b", 1, media.frames("t", ["", *frames]))
+    append(folder, "c", 1, media.series("t", numbers, {"y": numbers}, x_label="", y_label=""))
     a, b, c = latest(folder)
     assert a.text == text.encode("utf-8", "replace").decode()
     assert b.frames[1:] == tuple(frame.encode("utf-8", "replace").decode() for frame in frames)
@@ -132,12 +132,12 @@ def test_a_line_that_is_malformed_or_of_an_unknown_kind_hides_no_other(tmp_path:
 
 
 def test_sizes_have_limits(tmp_path: Path) -> None:
-    append(tmp_path, "text", 1, exhibits.text("t" * 1000, "x" * 100_000))
-    append(tmp_path, "table", 1, exhibits.table("t", ["c"] * 100, [["x" * 5000] * 100] * 2))
-    append(tmp_path, "tall", 1, exhibits.table("t", ["c"], [["x"]] * 5000))
-    append(tmp_path, "frames", 1, exhibits.frames("t", ["x"] * 5000))
+    append(tmp_path, "text", 1, media.text("t" * 1000, "x" * 100_000))
+    append(tmp_path, "table", 1, media.table("t", ["c"] * 100, [["x" * 5000] * 100] * 2))
+    append(tmp_path, "tall", 1, media.table("t", ["c"], [["x"]] * 5000))
+    append(tmp_path, "frames", 1, media.frames("t", ["x"] * 5000))
     lines = {f"l{number}": [1.0] for number in range(100)}
-    append(tmp_path, "series", 1, exhibits.series("t", [1.0], lines, x_label="", y_label=""))
+    append(tmp_path, "series", 1, media.series("t", [1.0], lines, x_label="", y_label=""))
     frames, series, table, tall, text = latest(tmp_path)
     assert (len(text.text), len(text.title)) == (20_000, 200)
     assert (len(table.columns), len(table.rows[0]), len(table.rows[0][0])) == (50, 50, 1000)
@@ -146,7 +146,7 @@ def test_sizes_have_limits(tmp_path: Path) -> None:
 
 def test_of_a_long_file_only_the_end_is_read(tmp_path: Path) -> None:
     for step in range(1, 61):
-        append(tmp_path, "it", step, exhibits.text("t", "x" * 100_000))
+        append(tmp_path, "it", step, media.text("t", "x" * 100_000))
     steps = [one.step for one in read(tmp_path, "it")]
     assert steps[-1] == 60
     assert steps == list(range(steps[0], 61)) and 19 < steps[0] < 25
@@ -173,7 +173,7 @@ def shown(project: Project) -> RunDir:
     files.lock.touch()
     for name, exhibit in (("sample", TEXT), ("mistakes", TABLE), ("unmasked", FRAMES), ("returns", SERIES)):
         append(files.exhibits, name, 7, exhibit)
-    append(files.exhibits, "sample", 9, exhibits.text("Evil", "\x1b[2Jred\x07 \u202eabc"))
+    append(files.exhibits, "sample", 9, media.text("Evil", "\x1b[2Jred\x07 \u202eabc"))
     return files
 
 
@@ -208,10 +208,10 @@ def test_json_holds_them_only_when_asked(shown: RunDir, capsys: pytest.CaptureFi
 def test_ragged_and_empty_tables_are_printed(project: Project, capsys: pytest.CaptureFixture[str]) -> None:
     files = RunDir.create(project.runs, "toy")
     files.lock.touch()
-    append(files.exhibits, "a", 1, exhibits.table("ragged", ["x"], [["1", "2", "3"], []]))
-    append(files.exhibits, "b", 1, exhibits.table("empty", [], []))
-    append(files.exhibits, "c", 1, exhibits.series("none", [], {}, x_label="", y_label=""))
-    append(files.exhibits, "d", 1, exhibits.table("long", ["x"], [["y" * 500]]))
+    append(files.exhibits, "a", 1, media.table("ragged", ["x"], [["1", "2", "3"], []]))
+    append(files.exhibits, "b", 1, media.table("empty", [], []))
+    append(files.exhibits, "c", 1, media.series("none", [], {}, x_label="", y_label=""))
+    append(files.exhibits, "d", 1, media.table("long", ["x"], [["y" * 500]]))
     assert main(["show", "latest", "--exhibits"]) == 0
     said = capsys.readouterr().out
     assert "1  2  3" in said and "--- none" in said

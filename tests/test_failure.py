@@ -20,7 +20,7 @@ from nbtools.notebook import cards
 from nbtools.processes import members
 from nbtools.project import Project
 from nbtools.run import Run, RunState
-from nbtools.rundir import RunDir, write_json
+from nbtools.rundir.rundir import RunDir, write_json
 from nbtools.terminal import print_run
 
 PROGRAMS = Path(__file__).parent / "programs"

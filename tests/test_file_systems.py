@@ -19,7 +19,7 @@ from nbtools.checkpoints import Checkpoint, checkpoints_in, newest_verified
 from nbtools.errors import CheckpointError
 from nbtools.project import Project
 from nbtools.run import Run, RunState
-from nbtools.rundir import RunDir, acquire_lock, read_json, retried, run_folders, write_json
+from nbtools.rundir.rundir import RunDir, acquire_lock, read_json, retried, run_folders, write_json
 from nbtools.training import checkpoint
 from nbtools.training.checkpoint import Progress
 

@@ -21,7 +21,6 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 import nbtools as nt
-from nbtools import exhibits
 from nbtools.checkpoints import Checkpoint, newest_verified
 from nbtools.errors import CheckpointError, FormatError, ScriptError
 from nbtools.failure import Failure
@@ -33,9 +32,10 @@ from nbtools.notebook.view import view_of
 from nbtools.project import Project
 from nbtools.recipes import RECIPES
 from nbtools.run import Run, RunState
-from nbtools.rundir import LARGEST_JSON_BYTES, ProcessIdentity, RunDir, read_json, write_json
+from nbtools.rundir import media
+from nbtools.rundir.rundir import LARGEST_JSON_BYTES, ProcessIdentity, RunDir, read_json, write_json
+from nbtools.rundir.tail import last_lines
 from nbtools.script import parse_script, render
-from nbtools.tail import last_lines
 from nbtools.terminal import print_exhibit, print_run, status_line
 from nbtools.training import flags
 
@@ -269,8 +269,8 @@ def test_exhibits_of_anything_are_shown_or_left_out(
     folder = tmp_path_factory.getbasetemp() / "exhibits"
     folder.mkdir(exist_ok=True)
     (folder / "it.jsonl").write_bytes(b"\n".join(found) + b"\n")
-    for exhibit in exhibits.read(folder, "it"):
-        json.dumps(exhibits.to_json(exhibit), allow_nan=False).encode()
+    for exhibit in media.read(folder, "it"):
+        json.dumps(media.to_json(exhibit), allow_nan=False).encode()
         print_exhibit(exhibit)
         static(exhibit, dark=False).encode()
     capsys.readouterr()

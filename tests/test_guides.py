@@ -18,7 +18,7 @@ import pytest
 from nbtools.config import Launch
 from nbtools.project import Project
 from nbtools.recipes import RECIPES
-from nbtools.rundir import RunDir, read_json, run_folders
+from nbtools.rundir.rundir import RunDir, read_json, run_folders
 from nbtools.script import write_script
 
 TESTS = Path(__file__).resolve().parent

@@ -29,7 +29,7 @@ from nbtools.project import Project
 from nbtools.recipes import RECIPES
 from nbtools.resuming import resume
 from nbtools.run import Run, RunState
-from nbtools.rundir import RunDir, write_json
+from nbtools.rundir.rundir import RunDir, write_json
 from nbtools.script import write_script
 
 launching = importlib.import_module("nbtools.launch")  # the module; `nbtools.launch` is the function

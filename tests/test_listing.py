@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from nbtools.project import Project
-from nbtools.rundir import RunDir, acquire_lock, write_json
+from nbtools.rundir.rundir import RunDir, acquire_lock, write_json
 
 NUM_RUNS, NUM_LIVE = 100, 10
 

@@ -11,13 +11,13 @@ import pytest
 import torch
 from transformers import AutoModelForCausalLM, AutoModelForTokenClassification
 
-from nbtools import exhibits
 from nbtools.checkpoints import Checkpoint, checkpoints_in
 from nbtools.metrics import History
 from nbtools.project import Project
 from nbtools.recipes import RECIPES, LLMGANConfig, MaskedDiffusionConfig
 from nbtools.run import Run
-from nbtools.rundir import RunDir, read_json
+from nbtools.rundir import media
+from nbtools.rundir.rundir import RunDir, read_json
 from nbtools.schedule import schedule
 from nbtools.sources import markov
 from nbtools.training import checkpoint
@@ -100,7 +100,7 @@ def test_a_run_leaves_rows_of_its_stages_samples_checkpoints_and_what_the_form_h
     oracle = {row["step"]: row["eval/oracle_loss"] for row in seen if "eval/loss" in row}
     assert oracle[2] == oracle[3] == oracle[4] != oracle[6], "the judge's warm-up leaves the generator alone"
     assert "the game begins after step 4" in capfd.readouterr().out
-    shown = exhibits.read(files.exhibits, "samples")
+    shown = media.read(files.exhibits, "samples")
     assert [exhibit.step for exhibit in shown] == evaluated
     assert len(shown[-1].rows) == 8
     assert all(len(row) == len(shown[-1].columns) for row in shown[-1].rows)

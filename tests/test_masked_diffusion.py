@@ -15,7 +15,7 @@ from safetensors.torch import save_file
 from transformers import BertConfig, BertForMaskedLM, GPT2Config, GPT2LMHeadModel, ModernBertForMaskedLM
 
 import nbtools as nt
-from nbtools import exhibits, report
+from nbtools import report
 from nbtools.checkpoints import Checkpoint, checkpoints_in
 from nbtools.config import Launch
 from nbtools.devices import Device
@@ -24,7 +24,8 @@ from nbtools.metrics import History
 from nbtools.project import Project
 from nbtools.recipes import RECIPES, MaskedDiffusionConfig, MLMPretrainingConfig
 from nbtools.recipes.masked_diffusion import LLADA_PARAMETERS
-from nbtools.rundir import RunDir, read_json
+from nbtools.rundir import media
+from nbtools.rundir.rundir import RunDir, read_json
 from nbtools.schedule import schedule
 from nbtools.script import write_script
 from nbtools.sizes import num_parameters, training_bytes
@@ -184,13 +185,13 @@ def test_a_run_leaves_rows_exhibits_checkpoints_and_a_record_of_its_end(
     assert [row["step"] for row in seen] == [1, 2, 3, 4, 5, 6]
     assert {"train/loss", "train/learning_rate", "train/grad_norm", "train/epoch"} <= seen[0].keys()
     assert {"eval/loss", "eval/unigram_loss", "eval/bigram_loss", "eval/loss_nearly_all_masked"} <= seen[2].keys()
-    assert exhibits.names(files.exhibits) == ["loss_by_masking", "samples", "unmasking"]
-    unmasking = exhibits.read(files.exhibits, "unmasking")
+    assert media.names(files.exhibits) == ["loss_by_masking", "samples", "unmasking"]
+    unmasking = media.read(files.exhibits, "unmasking")
     assert [showing.step for showing in unmasking] == [3, 6]
     masks = [frame.count("░") for frame in unmasking[-1].frames]
     assert masks == [8, 7, 6, 5, 4, 3, 2, 1, 0]
-    assert exhibits.read(files.exhibits, "samples")[-1].text.startswith(unmasking[-1].frames[-1])
-    levels = exhibits.read(files.exhibits, "loss_by_masking")[-1]
+    assert media.read(files.exhibits, "samples")[-1].text.startswith(unmasking[-1].frames[-1])
+    levels = media.read(files.exhibits, "loss_by_masking")[-1]
     assert levels.lines is not None
     assert [len(values) for values in levels.lines.values()] == [len(levels.x)]
     last = checkpoints_in(files.checkpoints)[-1]
@@ -246,7 +247,7 @@ def test_a_resumed_run_ends_with_the_same_bits(
     later = [row for row in rows(straight) if row["step"] > checkpoint_step]
     assert rows(resumed) == later
     assert {row["step"] for row in later} >= {9, 10, 12}
-    texts = [[showing.text for showing in exhibits.read(files.exhibits, "samples")] for files in (straight, resumed)]
+    texts = [[showing.text for showing in media.read(files.exhibits, "samples")] for files in (straight, resumed)]
     assert texts[0][-len(texts[1]) :] == texts[1]
 
 
@@ -287,7 +288,7 @@ def test_prompts_and_answers_are_learnt_and_sampled(trained: Callable[..., RunDi
     (texts.root / "many.jsonl").write_text("\n".join(map(json.dumps, pairs)))
     config = tiny(dataset="many.jsonl", max_steps=200, eval_every=200, eval_draws=100, sample_length=7, guidance=0.5)
     files = trained(config)
-    shown = exhibits.read(files.exhibits, "samples")[-1]
+    shown = media.read(files.exhibits, "samples")[-1]
     assert (shown.columns, len(shown.rows)) == (("prompt", "sampled", "true"), 2)
     assert all(row[0].startswith("say ") and row[2].endswith("¶") for row in shown.rows)
     last = rows(files)[-1]
@@ -316,7 +317,7 @@ def test_the_command_line_of_the_old_program_still_says_the_same() -> None:
 
 def test_no_text_is_shown_where_no_prompt_leaves_room_for_one(trained: Callable[..., RunDir]) -> None:
     files = trained(tiny(dataset="pairs.jsonl", sample_length=16, max_steps=1))
-    assert exhibits.names(files.exhibits) == ["loss_by_masking"]
+    assert media.names(files.exhibits) == ["loss_by_masking"]
 
 
 def test_a_prepared_folders_tokens_win_and_that_is_said(

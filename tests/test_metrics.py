@@ -19,7 +19,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from nbtools.metrics import History, MetricWriter
-from nbtools.tail import Tail
+from nbtools.rundir.tail import Tail
 
 fuzz = settings(max_examples=1000, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
 FIVE = {
@@ -587,7 +587,7 @@ def test_a_large_file_is_read_in_bounded_memory(tmp_path: Path) -> None:
             file.write(block)  # the same steps again and again: many bytes, few points
     assert path.stat().st_size > 60e6
     code = (
-        "import re, sys\nfrom pathlib import Path\nfrom nbtools.metrics import History\nfrom nbtools.tail import Tail\n"
+        "import re, sys\nfrom pathlib import Path\nfrom nbtools.metrics import History\nfrom nbtools.rundir.tail import Tail\n"
         "def peak(): return int(re.search(r'VmHWM:\\s+(\\d+)', Path('/proc/self/status').read_text())[1])\n"
         "before = peak()\nhistory = History()\nhistory.follow(Tail(sys.argv[1]))\n"
         "print(history.num_rows, len(history['train/name_0']), (peak() - before) // 1000)"

@@ -35,7 +35,7 @@ from nbtools.processes import kinds_of, members, ranks_among
 from nbtools.project import Project
 from nbtools.recipes import RECIPES, MLMPretrainingConfig
 from nbtools.run import Run, RunState
-from nbtools.rundir import RunDir, read_json, run_folders
+from nbtools.rundir.rundir import RunDir, read_json, run_folders
 from nbtools.schedule import schedule
 from nbtools.script import write_script
 from nbtools.sizes import num_parameters

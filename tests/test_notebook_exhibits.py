@@ -15,18 +15,18 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from nbtools import exhibits
-from nbtools.exhibits import append
 from nbtools.notebook.exhibits import Exhibition, frame_html, table_html, text_html
 from nbtools.notebook.panel import LivePlot
 from nbtools.notebook.series import draw_series
-from nbtools.rundir import RunDir, acquire_lock, write_json
+from nbtools.rundir import media
+from nbtools.rundir.media import append
+from nbtools.rundir.rundir import RunDir, acquire_lock, write_json
 
 HOSTILE = ["<img src=x onerror=alert(1)>", "</pre></script><script>alert(1)</script>", r"$\frac{1}{2}$", "' onclick='x"]
-TABLE = exhibits.table("Mistakes", ["text", "true"], [[f"row {number}", "83110"] for number in range(30)])
-FRAMES = exhibits.frames("Unmasked", ["░░░░", "░nce", "once"])
-DRAWINGS = exhibits.drawings("A walk", ["...\n..@", "...\n.@.", "...\n@.."])
-SERIES = exhibits.series("Return", [1, 2, 3], {"unseen": [0.5, 2.0, 6.9]}, x_label="episode", y_label="return")
+TABLE = media.table("Mistakes", ["text", "true"], [[f"row {number}", "83110"] for number in range(30)])
+FRAMES = media.frames("Unmasked", ["░░░░", "░nce", "once"])
+DRAWINGS = media.drawings("A walk", ["...\n..@", "...\n.@.", "...\n@.."])
+SERIES = media.series("Return", [1, 2, 3], {"unseen": [0.5, 2.0, 6.9]}, x_label="episode", y_label="return")
 
 
 @pytest.fixture
@@ -64,7 +64,7 @@ def test_nothing_is_shown_where_there_is_nothing(exhibition: Exhibition, tmp_pat
 
 
 def test_each_kind_is_shown_and_kept_as_html(exhibition: Exhibition, tmp_path: Path) -> None:
-    for name, exhibit in (("a", exhibits.text("Sample", "once upon")), ("b", TABLE), ("c", FRAMES), ("d", SERIES)):
+    for name, exhibit in (("a", media.text("Sample", "once upon")), ("b", TABLE), ("c", FRAMES), ("d", SERIES)):
         append(tmp_path, name, 1200, exhibit)
     assert exhibition.look(tmp_path, dark=False)
     assert is_visible(exhibition)
@@ -78,12 +78,12 @@ def test_each_kind_is_shown_and_kept_as_html(exhibition: Exhibition, tmp_path: P
 
 
 def test_it_is_drawn_again_only_when_something_is_new(exhibition: Exhibition, tmp_path: Path) -> None:
-    append(tmp_path, "a", 1, exhibits.text("Sample", "first"))
+    append(tmp_path, "a", 1, media.text("Sample", "first"))
     append(tmp_path, "d", 1, SERIES)
     assert exhibition.look(tmp_path, dark=False)
     assert not exhibition.look(tmp_path, dark=False)
     before, picture = exhibition.widget.children, only(exhibition, widgets.Image).value
-    append(tmp_path, "a", 2, exhibits.text("Sample", "second"))
+    append(tmp_path, "a", 2, media.text("Sample", "second"))
     assert exhibition.look(tmp_path, dark=False)
     assert "second" in words(exhibition.widget) and "first" not in words(exhibition.widget)
     assert exhibition.widget.children == before, "the same widgets: nothing jumps"
@@ -95,7 +95,7 @@ def test_it_is_drawn_again_only_when_something_is_new(exhibition: Exhibition, tm
 def test_an_exhibit_may_come_change_its_kind_and_go(exhibition: Exhibition, tmp_path: Path) -> None:
     append(tmp_path, "a", 1, FRAMES)
     exhibition.look(tmp_path, dark=False)
-    append(tmp_path, "a", 2, exhibits.text("Sample", "now a text"))
+    append(tmp_path, "a", 2, media.text("Sample", "now a text"))
     exhibition.look(tmp_path, dark=False)
     assert "now a text" in words(exhibition.widget)
     assert not [part for part in everything(exhibition.widget) if isinstance(part, widgets.Play)]
@@ -105,7 +105,7 @@ def test_an_exhibit_may_come_change_its_kind_and_go(exhibition: Exhibition, tmp_
 
 
 def test_the_fold_hides_all_of_it(exhibition: Exhibition, tmp_path: Path) -> None:
-    append(tmp_path, "a", 1, exhibits.text("Sample", "once"))
+    append(tmp_path, "a", 1, media.text("Sample", "once"))
     exhibition.look(tmp_path, dark=False)
     fold = only(exhibition, widgets.ToggleButton)
     assert fold.description == "What the training shows"
@@ -135,11 +135,11 @@ def test_who_looks_at_a_state_in_the_middle_is_left_there(exhibition: Exhibition
     exhibition.look(tmp_path, dark=False)
     slider = only(exhibition, widgets.IntSlider)
     slider.value = 1
-    append(tmp_path, "a", 2, exhibits.frames("Unmasked", ["░", "a", "ab", "abc", "abcd"]))
+    append(tmp_path, "a", 2, media.frames("Unmasked", ["░", "a", "ab", "abc", "abcd"]))
     exhibition.look(tmp_path, dark=False)
     assert (slider.value, slider.max) == (1, 4)
     slider.value = 4
-    append(tmp_path, "a", 3, exhibits.frames("Unmasked", ["░", "z"]))
+    append(tmp_path, "a", 3, media.frames("Unmasked", ["░", "z"]))
     exhibition.look(tmp_path, dark=False)
     assert (slider.value, slider.max) == (1, 1)
     assert "z" in words(exhibition.widget)
@@ -166,12 +166,12 @@ def test_a_drawing_is_played_with_its_lines_and_what_moved_is_marked(exhibition:
 
 
 def test_earlier_curves_lie_faintly_behind_the_newest(exhibition: Exhibition, tmp_path: Path) -> None:
-    append(tmp_path, "returns", 1, exhibits.series("t", [1, 2], {"a": [0, 1]}, x_label="x", y_label="y"))
+    append(tmp_path, "returns", 1, media.series("t", [1, 2], {"a": [0, 1]}, x_label="x", y_label="y"))
     exhibition.look(tmp_path, dark=False)
     alone = bytes(only(exhibition, widgets.Image).value)
-    append(tmp_path, "returns", 2, exhibits.series("t", [1, 2], {"a": [0, 9]}, x_label="x", y_label="y"))
+    append(tmp_path, "returns", 2, media.series("t", [1, 2], {"a": [0, 9]}, x_label="x", y_label="y"))
     exhibition.look(tmp_path, dark=False)
-    newest, earlier = exhibits.read(tmp_path, "returns")[::-1]
+    newest, earlier = media.read(tmp_path, "returns")[::-1]
     both = bytes(only(exhibition, widgets.Image).value)
     assert both == draw_series(newest, dark=False, earlier=[earlier])
     assert both not in (alone, draw_series(newest, dark=False))
@@ -179,10 +179,10 @@ def test_earlier_curves_lie_faintly_behind_the_newest(exhibition: Exhibition, tm
 
 @pytest.mark.parametrize("text", HOSTILE)
 def test_hostile_text_is_never_markup(exhibition: Exhibition, tmp_path: Path, text: str) -> None:
-    append(tmp_path, "a", 1, exhibits.text(text, text))
-    append(tmp_path, "b", 1, exhibits.table(text, [text], [[text]]))
-    append(tmp_path, "c", 1, exhibits.frames(text, [text, text]))
-    append(tmp_path, "d", 1, exhibits.series(text, [1, 2], {text: [1, 2]}, x_label=text, y_label=text))
+    append(tmp_path, "a", 1, media.text(text, text))
+    append(tmp_path, "b", 1, media.table(text, [text], [[text]]))
+    append(tmp_path, "c", 1, media.frames(text, [text, text]))
+    append(tmp_path, "d", 1, media.series(text, [1, 2], {text: [1, 2]}, x_label=text, y_label=text))
     exhibition.look(tmp_path, dark=False)
     for said in (words(exhibition.widget), exhibition.html()):
         for markup in ("<img src=x", "<script", "</script", " onclick='"):
@@ -193,12 +193,12 @@ def test_hostile_text_is_never_markup(exhibition: Exhibition, tmp_path: Path, te
 
 
 def test_long_texts_and_wide_tables_are_cut() -> None:
-    assert len(text_html(exhibits.text("t", "x" * 20_000))) < 6000
-    assert "20,000 characters" in text_html(exhibits.text("t", "x" * 20_000))
-    wide = exhibits.table("t", ["c"] * 50, [["y" * 1000] * 50] * 100)
+    assert len(text_html(media.text("t", "x" * 20_000))) < 6000
+    assert "20,000 characters" in text_html(media.text("t", "x" * 20_000))
+    wide = media.table("t", ["c"] * 50, [["y" * 1000] * 50] * 100)
     assert table_html(wide).count("<td") == 20 * 12
     assert len(table_html(wide)) < 200_000
-    long = exhibits.frames("t", ["░" * 20_000] * 2)
+    long = media.frames("t", ["░" * 20_000] * 2)
     assert len(frame_html(long, 1)) < 300_000
 
 
@@ -220,7 +220,7 @@ def test_long_texts_and_wide_tables_are_cut() -> None:
 )
 @pytest.mark.parametrize("dark", [False, True])
 def test_any_curves_are_drawn(x: list[float], lines: dict[str, list[float]], dark: bool) -> None:
-    drawn = draw_series(exhibits.series("t", x, lines, x_label="x", y_label="y"), dark=dark)
+    drawn = draw_series(media.series("t", x, lines, x_label="x", y_label="y"), dark=dark)
     picture = np.asarray(Image.open(io.BytesIO(drawn)).convert("RGB"))
     assert picture.std() > 1, "something is on it"
     assert (picture[0, 0].mean() < 60) == dark
@@ -265,7 +265,7 @@ def test_a_live_panel_shows_what_comes_without_drawing_the_curves_again(files: R
     until(lambda: bool(panel._widgets.image.value))
     picture = panel._widgets.image.value
     assert not is_visible(shown)
-    append(files.exhibits, "sample", 5, exhibits.text("A sample", "once upon a time"))
+    append(files.exhibits, "sample", 5, media.text("A sample", "once upon a time"))
     until(lambda: "once upon a time" in words(panel.widget))
     assert panel._widgets.image.value is picture
 

@@ -10,7 +10,7 @@ import torch
 from safetensors.torch import load_file
 
 from nbtools.errors import CheckpointError
-from nbtools.rundir import RunDir, read_json
+from nbtools.rundir.rundir import RunDir, read_json
 from nbtools.training.origin import read_weights
 
 

@@ -18,7 +18,7 @@ from nbtools.metrics import MetricWriter
 from nbtools.project import Project
 from nbtools.recipes import MLMPretrainingConfig
 from nbtools.run import Run
-from nbtools.rundir import RunDir, read_json
+from nbtools.rundir.rundir import RunDir, read_json
 from nbtools.script import write_script
 from nbtools.training import outputs
 from nbtools.training.outputs import Outputs, check

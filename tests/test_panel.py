@@ -24,7 +24,7 @@ from nbtools.notebook.panel import LivePlot
 from nbtools.notebook.plot import RunFigure
 from nbtools.notebook.view import view_of
 from nbtools.run import Failure, RankBeat, Run, RunState
-from nbtools.rundir import ProcessIdentity, RunDir, acquire_lock, write_json
+from nbtools.rundir.rundir import ProcessIdentity, RunDir, acquire_lock, write_json
 from nbtools.stacks import RankStacks
 from nbtools.state import laggards
 

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from nbtools.project import Project
-from nbtools.rundir import RunDir, read_json
+from nbtools.rundir.rundir import RunDir, read_json
 from nbtools.training.profile import SKIPPED_STEPS, Profile
 
 

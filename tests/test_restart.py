@@ -10,7 +10,7 @@ import pytest
 
 from nbtools.processes import members
 from nbtools.run import Run, RunState
-from nbtools.rundir import read_json
+from nbtools.rundir.rundir import read_json
 
 PROGRAMS = Path(__file__).parent / "programs"
 TRAINER = PROGRAMS / "fake_trainer.py"

@@ -23,7 +23,7 @@ from nbtools.project import Project
 from nbtools.recipes import MLMPretrainingConfig
 from nbtools.resuming import _new_script, config_of, resume
 from nbtools.run import Run, RunState
-from nbtools.rundir import RunDir, read_json, write_json
+from nbtools.rundir.rundir import RunDir, read_json, write_json
 from nbtools.script import read_script, write_script
 from nbtools.training.data import epoch_order
 from nbtools.training.flags import Flags

@@ -25,7 +25,7 @@ from nbtools.listing import runs
 from nbtools.processes import living, members, ranks_among
 from nbtools.project import Project
 from nbtools.run import Run, RunState, checkpoints_in, clock, newest_verified
-from nbtools.rundir import ProcessIdentity, RunDir, acquire_lock, write_json
+from nbtools.rundir.rundir import ProcessIdentity, RunDir, acquire_lock, write_json
 
 PROGRAMS = Path(__file__).parent / "programs"
 FAILED = {
@@ -553,7 +553,7 @@ def test_a_run_started_by_hand_is_stopped_through_the_process_it_names(project: 
     run = RunDir.create(project.runs, "byhand")
     program = (
         "import os, sys\n"
-        "from nbtools.rundir import ProcessIdentity, RunDir, acquire_lock, write_json\n"
+        "from nbtools.rundir.rundir import ProcessIdentity, RunDir, acquire_lock, write_json\n"
         "run = RunDir(sys.argv[1])\n"
         "lock = acquire_lock(run.lock)\n"
         "write_json(run.launch, {'name': 'byhand', 'by_hand': True, 'recipe': None})\n"

@@ -39,7 +39,7 @@ from nbtools.project import Project
 from nbtools.readiness import run_name
 from nbtools.recipes import RECIPES, MLMPretrainingConfig
 from nbtools.run import Run, RunState
-from nbtools.rundir import ProcessIdentity, RunDir, read_json, write_json
+from nbtools.rundir.rundir import ProcessIdentity, RunDir, read_json, write_json
 from nbtools.script import parse_script, read_script, render, write_script
 from nbtools.state import laggards
 from nbtools.terminal import print_run, status_line

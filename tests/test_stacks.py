@@ -15,7 +15,7 @@ from nbtools import stacks
 from nbtools.processes import kinds_of, living, members, ranks_among
 from nbtools.project import Project
 from nbtools.run import RankBeat, Run, RunState
-from nbtools.rundir import ProcessIdentity, RunDir, write_json
+from nbtools.rundir.rundir import ProcessIdentity, RunDir, write_json
 from nbtools.state import Laggard, laggards, process_condition
 
 PROGRAMS = Path(__file__).parent / "programs"

@@ -11,8 +11,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-import nbtools.tail
-from nbtools.tail import MAX_LINE_CHARACTERS, Tail, clean, last_lines
+import nbtools.rundir.tail
+from nbtools.rundir.tail import MAX_LINE_CHARACTERS, Tail, clean, last_lines
 
 fuzz = settings(max_examples=1000, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
 
@@ -147,7 +147,7 @@ def test_a_stale_handle_is_tolerated_and_a_forbidden_file_is_an_error(
         def pread(*_: object) -> bytes:
             raise OSError(number, os.strerror(number))
 
-        monkeypatch.setattr(nbtools.tail.os, "pread", pread)
+        monkeypatch.setattr(nbtools.rundir.tail.os, "pread", pread)
 
     fail_with(errno.ESTALE)
     assert tail.read() == b""

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from nbtools.project import Project
-from nbtools.rundir import RunDir, read_json
+from nbtools.rundir.rundir import RunDir, read_json
 from nbtools.training.tensorboard import Events
 
 

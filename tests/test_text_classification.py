@@ -10,14 +10,15 @@ from typing import Any
 import pytest
 import torch
 
-from nbtools import exhibits, recipes
+from nbtools import recipes
 from nbtools.checkpoints import checkpoints_in
 from nbtools.errors import CheckpointError, ConfigError
 from nbtools.metrics import History
 from nbtools.project import Project
 from nbtools.recipes import MLMPretrainingConfig, TextClassificationConfig
 from nbtools.run import Run
-from nbtools.rundir import RunDir, read_json
+from nbtools.rundir import media
+from nbtools.rundir.rundir import RunDir, read_json
 from nbtools.sources import occupations
 from nbtools.sources.samples import read_samples
 from nbtools.training.flags import parse
@@ -109,7 +110,7 @@ def test_a_run_leaves_scores_mistakes_and_what_the_form_had_shown(
     assert last["eval/loss"] == pytest.approx(
         0.5 * last["eval/seq2seq_loss"] + 0.5 * derived["vocab_size"] * last["eval/flat_loss"]
     )
-    shown = exhibits.read(files.exhibits, "mistakes")
+    shown = media.read(files.exhibits, "mistakes")
     assert [exhibit.step for exhibit in shown] == [row["step"] for row in seen if "eval/loss" in row]
     assert shown[0].columns == ("text", "true", "predicted", "confidence")
     assert 0 < len(shown[0].rows) <= 20
@@ -365,7 +366,7 @@ def test_two_ranks_give_the_gradients_and_scores_of_one_with_the_joined_batch(st
         finished, averaged = start.gradients(config, nproc)
         gradients.append(averaged)
         metrics.append(finished.metrics)
-        mistakes.append(exhibits.read(finished.files.exhibits, "mistakes")[-1].title)
+        mistakes.append(media.read(finished.files.exhibits, "mistakes")[-1].title)
     for other in gradients[1:]:
         assert_same_gradients(gradients[0], other)
     for name in ("train/loss", "eval/loss", "eval/flat_loss", "eval/majority_accuracy", "train/padding"):

@@ -15,7 +15,7 @@ import pytest
 from nbtools import tickets
 from nbtools.processes import members
 from nbtools.run import Run, RunState
-from nbtools.rundir import RunDir, read_json
+from nbtools.rundir.rundir import RunDir, read_json
 
 PROGRAMS = Path(__file__).parent / "programs"
 TRAINER = PROGRAMS / "fake_trainer.py"
@@ -137,7 +137,7 @@ def test_a_folder_that_is_somebody_s_link_is_refused(folder: Path, tmp_path: Pat
 
 def test_forty_at_once_get_forty_numbers(folder: Path) -> None:
     program = (
-        "import sys, time; from nbtools import tickets; from nbtools.rundir import RunDir;"
+        "import sys, time; from nbtools import tickets; from nbtools.rundir.rundir import RunDir;"
         "path, fd = tickets.take(RunDir(f'/runs/{sys.argv[1]}'), [0], ['GPU-0']); print(path.name, flush=True); input()"
     )
     started = [

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from nbtools import traces
-from nbtools.rundir import RunDir, write_json
+from nbtools.rundir.rundir import RunDir, write_json
 
 PACKAGE = Path(traces.__file__).parent
 SITE = "/opt/env/lib/python3.11/site-packages/torch"

@@ -25,7 +25,7 @@ from nbtools.config import TrainConfig
 from nbtools.devices import Device
 from nbtools.errors import LaunchError
 from nbtools.project import Project
-from nbtools.rundir import RunDir, read_json
+from nbtools.rundir.rundir import RunDir, read_json
 from nbtools.training.process import Heartbeat, StopRequest, choose_device, stay_on_this_machine
 from nbtools.training.step import Optimizer, accumulating, autocast, learning_rate
 

@@ -21,7 +21,7 @@ from nbtools.config import TrainConfig
 from nbtools.project import Project
 from nbtools.recipes import recipe_of
 from nbtools.run import Run, RunState
-from nbtools.rundir import RUN_DIR_VARIABLE, RunDir, run_folders
+from nbtools.rundir.rundir import RUN_DIR_VARIABLE, RunDir, run_folders
 from nbtools.training import checkpoint
 from nbtools.training.flags import Flags
 from nbtools.training.manuscripts import INSTRUCTION, build_tokenizer

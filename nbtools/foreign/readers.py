@@ -21,8 +21,8 @@ from typing import Any, Final
 import orjson
 
 from nbtools.metrics import History
-from nbtools.rundir import strict_number
-from nbtools.tail import Tail, clean
+from nbtools.rundir.rundir import strict_number
+from nbtools.rundir.tail import Tail, clean
 
 _MAX_LINE_CHARACTERS: Final = 10_000
 _MAX_LITERAL_CHARACTERS: Final = 4_000

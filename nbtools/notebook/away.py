@@ -27,8 +27,8 @@ from nbtools.notebook.cards import restarted
 from nbtools.notebook.curves import duration
 from nbtools.notebook.view import grouped, kind_of, label_of
 from nbtools.run import Run, RunState, clock
-from nbtools.rundir import RunDir, read_json, write_json
-from nbtools.tail import clean
+from nbtools.rundir.rundir import RunDir, read_json, write_json
+from nbtools.rundir.tail import clean
 
 WRITE_EVERY_S = 10.0
 AWAY_S = 60.0

@@ -20,7 +20,7 @@ import nbformat
 from nbclient import NotebookClient
 from nbclient.exceptions import CellControlSignal, DeadKernelError
 
-from nbtools.tail import clean
+from nbtools.rundir.tail import clean
 
 _format: Any = nbformat  # it has no types
 _WIDGET = "application/vnd.jupyter.widget-view+json"

@@ -11,14 +11,14 @@ from pathlib import Path
 
 import ipywidgets as widgets
 
-from nbtools import exhibits
-from nbtools.exhibits import Exhibit
 from nbtools.notebook import drawings
 from nbtools.notebook.cards import NO_FORMULAS, literal
 from nbtools.notebook.fields import answers_beside_cells
 from nbtools.notebook.frames import as_row, picked
 from nbtools.notebook.plot import WIDTH
 from nbtools.notebook.series import HEIGHT, draw_series
+from nbtools.rundir import media
+from nbtools.rundir.media import Exhibit
 
 HEADING = "What the training shows"
 _FRAME_MS = 250
@@ -60,9 +60,9 @@ class Exhibition:
         if stamp == self._stamp:
             return False
         self._stamp, self._dark = stamp, dark
-        self._shown = exhibits.latest(folder)
+        self._shown = media.latest(folder)
         curves = [exhibit.name for exhibit in self._shown if exhibit.kind == "series"]
-        self._earlier = {name: exhibits.read(folder, name)[:-1] for name in curves}
+        self._earlier = {name: media.read(folder, name)[:-1] for name in curves}
         names = [exhibit.name for exhibit in self._shown]
         for name in [name for name in self._parts if name not in names]:
             self._parts.pop(name).close()
@@ -112,7 +112,7 @@ class Exhibition:
 
 def _stamps(folder: Path) -> list[tuple[str, int, int]]:
     found = []
-    for name in exhibits.names(folder):
+    for name in media.names(folder):
         try:
             status = (folder / f"{name}.jsonl").stat()
         except OSError:

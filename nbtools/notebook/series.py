@@ -8,9 +8,9 @@ import numpy as np
 from matplotlib.collections import LineCollection
 from matplotlib.transforms import Affine2D
 
-from nbtools.exhibits import Exhibit
 from nbtools.notebook.curves import Floats, is_lone, ticks
 from nbtools.notebook.plot import WIDTH, RunFigure, line_of, plain, text_at
+from nbtools.rundir.media import Exhibit
 
 HEIGHT = 250
 """Of the picture, in CSS pixels; it is as wide as the panel's."""

@@ -21,7 +21,7 @@ import numpy as np
 import numpy.typing as npt
 
 from nbtools.errors import DataError, shown
-from nbtools.rundir import whole
+from nbtools.rundir.rundir import whole
 from nbtools.sources.darkroom import NUM_ACTIONS, Darkroom, Integers
 
 if TYPE_CHECKING:

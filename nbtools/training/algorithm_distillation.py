@@ -13,8 +13,8 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from nbtools import exhibits
 from nbtools.recipes import AlgorithmDistillationConfig
+from nbtools.rundir import media
 from nbtools.training import flags, in_context, pretrained
 from nbtools.training.distiller import Distiller, build_distiller
 from nbtools.training.learning_histories import LearningHistories, Windows, open_histories
@@ -144,7 +144,7 @@ class Evaluation:
         """Draw the return of every episode, and the one of rank 0's rollouts that ends in the middle of all."""
         num_episodes = len(returns_E)
         lines = {"unseen goals": returns_E.tolist(), "best possible": [self.best_return] * num_episodes}
-        shown = exhibits.series(
+        shown = media.series(
             "Return of each episode on goals never seen",
             range(1, num_episodes + 1),
             lines,
@@ -156,4 +156,4 @@ class Evaluation:
         middle, episodes = int(order_S[len(order_S) // 2]), in_context.shown_episodes(num_episodes)
         title = f"One unseen goal being found ({in_context.AGENT} agent, {in_context.GOAL} goal)"
         frames = in_context.frames(rollouts, middle, self.darkroom, episodes)
-        self.worker.show("search", exhibits.drawings(title, frames))
+        self.worker.show("search", media.drawings(title, frames))

@@ -10,7 +10,7 @@ import torch
 import torch.distributed as dist
 
 from nbtools.recipes import recipe_of
-from nbtools.rundir import write_json
+from nbtools.rundir.rundir import write_json
 from nbtools.training import launchers, precision
 
 if TYPE_CHECKING:

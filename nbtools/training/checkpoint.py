@@ -25,10 +25,10 @@ import torch
 from safetensors import SafetensorError
 from safetensors.torch import load_file
 
-from nbtools import rundir
 from nbtools.checkpoints import BEST_BY, Checkpoint, Progress, best_of, checkpoints_in
 from nbtools.errors import CheckpointError
 from nbtools.project import expanded
+from nbtools.rundir import rundir
 
 State = dict[str, Any]
 """Plain values and tensors: what `torch.load(weights_only=True)` opens."""

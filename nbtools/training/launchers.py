@@ -6,7 +6,7 @@ torchrun, `python -m torch.distributed.launch`, `accelerate launch` and plain `p
 from collections.abc import Mapping, Sequence
 
 from nbtools.errors import ConfigError, shown
-from nbtools.rundir import RUN_DIR_VARIABLE
+from nbtools.rundir.rundir import RUN_DIR_VARIABLE
 from nbtools.spellings import TRUTHS
 
 _PRECISION = "ACCELERATE_MIXED_PRECISION"

@@ -17,9 +17,9 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from nbtools import exhibits
 from nbtools.recipes import LLMGANConfig
 from nbtools.recipes.llm_gan import NUM_SPECIAL_TOKENS
+from nbtools.rundir import media
 from nbtools.training import checkpoint, flags, pretrained
 from nbtools.training.checkpoint import State
 from nbtools.training.data import uniforms
@@ -223,7 +223,7 @@ class Evaluation:
         prompt = () if self.passages.tokenizer is None else ("prompt",)
         outside = f"{self.passages.outside_name} loss of generated"
         columns = (*prompt, "generated", "human", "judge takes for human", outside)
-        self.worker.show("samples", exhibits.table("Generated and human texts", columns, rows))
+        self.worker.show("samples", media.table("Generated and human texts", columns, rows))
 
     def _words(self, tokens: list[int]) -> str:
         """Return tokens as something to read; those of the Markov chain are its symbols' numbers."""

@@ -13,10 +13,10 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from nbtools import exhibits
 from nbtools.errors import DataError
 from nbtools.recipes import MaskedDiffusionConfig
 from nbtools.recipes.masked_diffusion import refuse_remote_code
+from nbtools.rundir import media
 from nbtools.sources import corpus, prepared
 from nbtools.training import baselines, flags, pretrained
 from nbtools.training.denoiser import Denoiser, build_denoiser
@@ -153,7 +153,7 @@ class Evaluation:
 
     def _show_levels(self, by_level: list[float]) -> None:
         middles = [(low + high) / 2 for low, high in zip(self.EDGES, self.EDGES[1:], strict=False)]
-        shown = exhibits.series(
+        shown = media.series(
             "Loss by how much is masked",
             middles,
             {"nats per token": by_level},
@@ -193,16 +193,16 @@ class Evaluation:
                 frames = [rendered(self.text, state[0, len(prompt) :], denoiser.mask_id) for state in states]
             if number == 0:
                 picked = np.unique(np.linspace(0, len(frames) - 1, 65).astype(int))
-                worker.show("unmasking", exhibits.frames("A text being unmasked", [frames[i] for i in picked]))
+                worker.show("unmasking", media.frames("A text being unmasked", [frames[i] for i in picked]))
             true = rendered(self.text, torch.from_numpy(evaluation.tokens_NT[sample][len(prompt) :].astype(np.int64)))
             rows.append((rendered(self.text, prompt_BP[0]), frames[-1], true))
         denoiser.train()
         if not rows:  # every prompt leaves less room than sample_length
             return
         if config.has_pairs:
-            worker.show("samples", exhibits.table("Answers", ("prompt", "sampled", "true"), rows))
+            worker.show("samples", media.table("Answers", ("prompt", "sampled", "true"), rows))
         else:
-            worker.show("samples", exhibits.text("Sampled texts", "\n\n".join(row[1] for row in rows)))
+            worker.show("samples", media.text("Sampled texts", "\n\n".join(row[1] for row in rows)))
 
 
 MASKED, ENDED = "░", "¶"

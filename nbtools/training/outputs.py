@@ -20,7 +20,7 @@ from nbtools.config import TrainConfig
 from nbtools.errors import ConfigError, NbtoolsError, shown
 from nbtools.project import expanded
 from nbtools.run import Run
-from nbtools.rundir import FORMAT, RunDir, read_json, strict_number, write_json
+from nbtools.rundir.rundir import FORMAT, RunDir, read_json, strict_number, write_json
 from nbtools.training import tensorboard
 from nbtools.training.profile import Profile
 from nbtools.training.tensorboard import Events

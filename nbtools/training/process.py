@@ -31,7 +31,7 @@ from nbtools.errors import LaunchError, ProjectError
 from nbtools.failure import Failure, explained
 from nbtools.project import find_project
 from nbtools.recipes import recipe_of
-from nbtools.rundir import RUN_DIR_VARIABLE, ProcessIdentity, RunDir, acquire_lock, read_json, write_json
+from nbtools.rundir.rundir import RUN_DIR_VARIABLE, ProcessIdentity, RunDir, acquire_lock, read_json, write_json
 from nbtools.training import PARENT_PID, checkpoint, launchers
 from nbtools.training.flags import Flags
 

@@ -22,7 +22,7 @@ from transformers import AutoTokenizer, PreTrainedModel, PreTrainedTokenizerBase
 
 from nbtools.errors import CheckpointError, DataError
 from nbtools.recipes.modernbert import SPECIAL_TOKENS
-from nbtools.rundir import read_json, write_json
+from nbtools.rundir.rundir import read_json, write_json
 from nbtools.sources import corpus
 from nbtools.sources.hub import named
 from nbtools.training import hub

@@ -12,8 +12,8 @@ from collections import Counter
 import numpy as np
 import torch
 
-from nbtools import exhibits
 from nbtools.recipes import TextClassificationConfig
+from nbtools.rundir import media
 from nbtools.sources.samples import Samples, read_samples
 from nbtools.training import flags, pretrained
 from nbtools.training.characters import (
@@ -193,7 +193,7 @@ class Evaluation:
         worst = sorted((mistake for some, _ in gathered for mistake in some), reverse=True)[:_NUM_MISTAKES]
         rows = [(text, true, found, f"{probability:.2f}") for probability, text, true, found in worst]
         title = f"Most confident of {sum(count for _, count in gathered):,} mistakes in {num_texts:,} held-out texts"
-        self.worker.show("mistakes", exhibits.table(title, ("text", "true", "predicted", "confidence"), rows))
+        self.worker.show("mistakes", media.table(title, ("text", "true", "predicted", "confidence"), rows))
 
 
 def shares(samples: Samples) -> torch.Tensor:

@@ -19,15 +19,15 @@ from torch.distributed.elastic.multiprocessing.errors import record
 from torch.nn.parallel import DistributedDataParallel
 from torch.utils.data import Dataset, Sampler
 
-from nbtools import exhibits
 from nbtools.checkpoints import Progress
 from nbtools.config import TrainConfig
 from nbtools.errors import NbtoolsError
-from nbtools.exhibits import Exhibit
 from nbtools.metrics import MetricWriter
 from nbtools.project import Project, find_project
 from nbtools.recipes import RECIPES
-from nbtools.rundir import ATTEMPT_VARIABLE, RunDir, strict_number, write_json
+from nbtools.rundir import media
+from nbtools.rundir.media import Exhibit
+from nbtools.rundir.rundir import ATTEMPT_VARIABLE, RunDir, strict_number, write_json
 from nbtools.schedule import Schedule
 from nbtools.training import banner, checkpoint, step
 from nbtools.training.checkpoint import State
@@ -246,7 +246,7 @@ class Worker:
         """Append something to look at to the run directory (rank 0)."""
         if self.is_main:
             with contextlib.suppress(OSError):  # a full disk costs no training
-                exhibits.append(self.files.exhibits, name, self.progress.step, exhibit)
+                media.append(self.files.exhibits, name, self.progress.step, exhibit)
 
     # --- steps ------------------------------------------------------------------------------------
 

@@ -130,7 +130,7 @@ def tokenized(folder: str) -> Any:
 
 def recipe(folder: str, rounds: int, pipe: Connection) -> None:
     """Run the recipe's own `train`, which stops between blocks."""
-    from nbtools.rundir import RunDir
+    from nbtools.rundir.rundir import RunDir
     from nbtools.training import mlm_pretraining
     from nbtools.training.flags import Flags
     from nbtools.training.worker import Worker, run

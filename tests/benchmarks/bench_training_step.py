@@ -46,7 +46,7 @@ from nbtools.recipes import (
 )
 from nbtools.recipes.llm_gan import model_settings, num_positions
 from nbtools.recipes.modernbert import modernbert_settings
-from nbtools.rundir import RunDir
+from nbtools.rundir.rundir import RunDir
 from nbtools.sources.samples import read_samples
 from nbtools.training import text_classification
 from nbtools.training.characters import Augmentation, CharacterDataset, LengthOrder

@@ -12,11 +12,12 @@ from typing import Any
 
 import pytest
 
-from nbtools import exhibits, tickets
+from nbtools import tickets
 from nbtools.metrics import MetricWriter
 from nbtools.project import Project
 from nbtools.run import Run, RunState
-from nbtools.rundir import RunDir, acquire_lock, write_json
+from nbtools.rundir import media
+from nbtools.rundir.rundir import RunDir, acquire_lock, write_json
 
 pytestmark = [pytest.mark.browser, pytest.mark.slow, pytest.mark.timeout(600)]
 
@@ -270,19 +271,19 @@ def test_what_a_training_shows_can_be_played_and_stays(notebook: Any, record: An
         for known in range(len(text) + 1)
     ]
     folder = run.files.exhibits
-    exhibits.append(folder, "unmasked", 400, exhibits.frames("A text being unmasked", states))
+    media.append(folder, "unmasked", 400, media.frames("A text being unmasked", states))
     mistakes = [
         [f"smith and farmer {number}", "83110 61110", "83110", f"{0.99 - number / 50:.2f}"] for number in range(25)
     ]
     columns = ["text", "true", "predicted", "confidence"]
-    exhibits.append(folder, "mistakes", 400, exhibits.table("The worst mistakes", columns, mistakes))
-    exhibits.append(folder, "sample", 400, exhibits.text("A sample", "once upon a time there was\na loss that fell"))
+    media.append(folder, "mistakes", 400, media.table("The worst mistakes", columns, mistakes))
+    media.append(folder, "sample", 400, media.text("A sample", "once upon a time there was\na loss that fell"))
     returns = {
         "unseen goals": [0.4 * x**0.8 for x in range(32)],
         "context cleared": [0.8 + 0.01 * x for x in range(32)],
     }
     labels = {"x_label": "episode", "y_label": "return"}
-    exhibits.append(folder, "returns", 400, exhibits.series("Return by episode", list(range(32)), returns, **labels))
+    media.append(folder, "returns", 400, media.series("Return by episode", list(range(32)), returns, **labels))
     panel = show(notebook, "shows.ipynb", run.files)
     panel.get_by_role("button", name="What the training shows").wait_for()
     panel.get_by_text("smith and farmer 19").wait_for()

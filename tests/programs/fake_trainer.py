@@ -15,7 +15,7 @@ import traceback
 from pathlib import Path
 from types import FrameType
 
-from nbtools.rundir import RunDir, write_json
+from nbtools.rundir.rundir import RunDir, write_json
 
 stopping = False
 

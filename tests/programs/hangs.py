@@ -11,7 +11,7 @@ import sys
 import threading
 import time
 
-from nbtools.rundir import ProcessIdentity, RunDir, write_json
+from nbtools.rundir.rundir import ProcessIdentity, RunDir, write_json
 
 
 def hang_here() -> None:

@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from nbtools.errors import ConfigError, shown
-from nbtools.rundir import finite, strict_number, whole
+from nbtools.rundir.rundir import finite, strict_number, whole
 
 Kind = Literal["text", "table", "frames", "drawings", "series"]
 

@@ -73,7 +73,7 @@ class RunDir:
         self.checkpoints = self.path / "checkpoints"
         """Folder of the checkpoints."""
         self.exhibits = self.path / "exhibits"
-        """What the training shows beside its curves: see `nbtools.exhibits` (rank 0, appended)."""
+        """What the training shows beside its curves: see `nbtools.rundir.media` (rank 0, appended)."""
         self.outputs = self.path / "outputs"
         """What a finished training hands over: `model/`, its history as JSON and as a picture (rank 0, once)."""
         self.tensorboard = self.path / "tensorboard"
