@@ -18,7 +18,7 @@ from pathlib import Path
 
 from nbtools.checkpoints import Checkpoint, best_of, checkpoint_folders, checkpoints_in, newest_verified
 from nbtools.errors import CheckpointError, FormatError, RunNotFoundError
-from nbtools.processes import members
+from nbtools.machine.processes import members
 from nbtools.project import located
 from nbtools.run import Run, RunState, clock
 from nbtools.rundir.rundir import RunDir, acquire_lock, find_run, is_locked, is_run, read_json, run_folders

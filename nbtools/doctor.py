@@ -18,8 +18,8 @@ from typing import Any
 import psutil
 
 from nbtools import __version__
-from nbtools.devices import Device, devices, driver_version, num_cores
 from nbtools.errors import ProjectError
+from nbtools.machine.devices import Device, devices, driver_version, num_cores
 from nbtools.project import find_project
 from nbtools.report import Finding, ok, problem, warn
 from nbtools.rundir.rundir import acquire_lock, is_locked

@@ -19,10 +19,11 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from nbtools import __version__, tickets
+from nbtools import __version__
 from nbtools.command import torchrun_command
-from nbtools.devices import devices
 from nbtools.errors import LaunchError
+from nbtools.machine import gpu_queue
+from nbtools.machine.devices import devices
 from nbtools.readiness import Preflight, check, preflight
 from nbtools.run import Run
 from nbtools.rundir.rundir import RUN_DIR_VARIABLE, RUN_ID_VARIABLE, RunDir, acquire_lock, write_json
@@ -159,7 +160,7 @@ def _taken_ticket(run: RunDir, checked: Preflight) -> tuple[Path, int] | None:
     if not chosen:
         return None
     try:
-        return tickets.take(run, [device.index for device in chosen], [device.uuid for device in chosen])
+        return gpu_queue.take(run, [device.index for device in chosen], [device.uuid for device in chosen])
     except OSError as error:
         warnings.warn(f"no queue for the GPUs, so this run waits for none: {error}", stacklevel=4)
         return None

@@ -19,8 +19,16 @@ from pathlib import Path
 from nbtools import report
 from nbtools.command import as_shell, torchrun_command
 from nbtools.config import Launch, TrainConfig
-from nbtools.devices import GLOO_INTERFACE, Device, cuda_version, devices, driver_version, loopback, num_cores
 from nbtools.errors import ConfigError, DataError, LaunchError, NotPlainError, ProjectError, ScriptError, shown
+from nbtools.machine.devices import (
+    GLOO_INTERFACE,
+    Device,
+    cuda_version,
+    devices,
+    driver_version,
+    loopback,
+    num_cores,
+)
 from nbtools.project import Project, find_project, located
 from nbtools.recipes import Source, recipe_of
 from nbtools.report import Finding

@@ -6,8 +6,8 @@ from dataclasses import asdict, dataclass
 from typing import Literal
 
 from nbtools.config import Launch, TrainConfig
-from nbtools.devices import Device, devices, num_cores
 from nbtools.errors import LaunchError
+from nbtools.machine.devices import Device, devices, num_cores
 from nbtools.recipes import Source
 from nbtools.rundir.tail import clean
 from nbtools.schedule import Schedule

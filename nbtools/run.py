@@ -16,11 +16,12 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any, Self
 
-from nbtools import stopping, tickets
+from nbtools import stopping
 from nbtools.checkpoints import Checkpoint, best_of, checkpoints_in, newest_verified, origin_in_words
 from nbtools.errors import RunFailed, RunNotFoundError
 from nbtools.failure import Failure
 from nbtools.foreign.readers import LogMetrics
+from nbtools.machine import gpu_queue
 from nbtools.metrics import History
 from nbtools.project import find_project, located
 from nbtools.rundir import media
@@ -171,7 +172,7 @@ class Run:
         if self.state is not RunState.QUEUED:
             return ""
         ticket, after = self.info.get("ticket"), self.info.get("after")
-        before = tickets.ahead(Path(ticket)) if isinstance(ticket, str) else []
+        before = gpu_queue.ahead(Path(ticket)) if isinstance(ticket, str) else []
         if before:
             return f"behind {before[-1]}" + (f" and {len(before) - 1} more" if len(before) > 1 else "")
         return f"after {name_of(Path(after).name)}" if isinstance(after, str) and goes_on(RunDir(after)) else ""

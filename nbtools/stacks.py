@@ -18,7 +18,7 @@ from pathlib import Path
 
 import psutil
 
-from nbtools.processes import members, ranks_among
+from nbtools.machine.processes import members, ranks_among
 from nbtools.rundir.rundir import RunDir
 from nbtools.state import RankBeat, read_beats
 

@@ -4,8 +4,8 @@ import time
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from nbtools import processes
-from nbtools.devices import Device, devices
+from nbtools.machine import processes
+from nbtools.machine.devices import Device, devices
 from nbtools.rundir.rundir import finite
 from nbtools.state import RunState
 

@@ -23,12 +23,12 @@ from typing import Any
 
 import psutil
 
-from nbtools import tickets
 from nbtools.causes import host_memory
 from nbtools.checkpoints import newest_verified, resuming
-from nbtools.devices import gpu_use
 from nbtools.failure import Failure, first_failure, was_told_to_stop
-from nbtools.processes import STOP_GRACE_S, SWEEP_GRACE_S, living, members, sweep
+from nbtools.machine import gpu_queue
+from nbtools.machine.devices import gpu_use
+from nbtools.machine.processes import STOP_GRACE_S, SWEEP_GRACE_S, living, members, sweep
 from nbtools.rundir.rundir import (
     ATTEMPT_VARIABLE,
     RUN_DIR_VARIABLE,
@@ -117,7 +117,7 @@ class Supervisor:
         """Return when no earlier run claims one of our devices and the run to wait for has ended, or on a stop."""
         ticket, after = self.plan.get("ticket"), self.plan.get("after")
         while not self.was_asked:
-            is_our_turn = not (isinstance(ticket, str) and tickets.ahead(Path(ticket)))
+            is_our_turn = not (isinstance(ticket, str) and gpu_queue.ahead(Path(ticket)))
             self._keep_ticket()
             if is_our_turn and not (isinstance(after, str) and goes_on(RunDir(after))):
                 return

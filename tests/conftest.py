@@ -14,8 +14,8 @@ from typing import Any
 
 import pytest
 
-from nbtools import tickets
-from nbtools.processes import members, sweep
+from nbtools.machine import gpu_queue
+from nbtools.machine.processes import members, sweep
 from nbtools.project import Project
 from nbtools.run import Run
 from nbtools.rundir.rundir import RunDir, acquire_lock, write_json
@@ -148,7 +148,7 @@ def supervised(project: Project) -> Iterator[Callable[..., Run]]:
         assert lock is not None
         held = {"--lock-fd": lock}
         if gpus:
-            ticket, held["--ticket-fd"] = tickets.take(run, gpus, [f"GPU-{index}" for index in gpus])
+            ticket, held["--ticket-fd"] = gpu_queue.take(run, gpus, [f"GPU-{index}" for index in gpus])
             more["ticket"] = str(ticket)
         content = {"name": name, "argv": [str(part) for part in argv], "cwd": str(project.root), "time": time.time()}
         settings = {"shutdown_timeout_s": shutdown_timeout_s, **more.pop("launch", {})}

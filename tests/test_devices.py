@@ -10,8 +10,8 @@ from typing import Any
 import psutil
 import pytest
 
-from nbtools import devices as module
-from nbtools.devices import Holder, cuda_version, devices, driver_version, gpu_use, num_cores
+from nbtools.machine import devices as module
+from nbtools.machine.devices import Holder, cuda_version, devices, driver_version, gpu_use, num_cores
 
 
 class NVML:
@@ -139,14 +139,16 @@ def test_without_a_driver_there_are_no_gpus_and_no_error(monkeypatch: pytest.Mon
 
 
 def test_asking_for_gpus_for_real_never_raises_and_imports_no_torch() -> None:
-    program = "import sys; from nbtools.devices import *; devices(); driver_version(); print('torch' in sys.modules)"
+    program = (
+        "import sys; from nbtools.machine.devices import *; devices(); driver_version(); print('torch' in sys.modules)"
+    )
     assert subprocess.check_output([sys.executable, "-c", program], text=True).strip() == "False"
 
 
 def test_cores_are_those_of_the_affinity_mask() -> None:
     program = (
         "import os; os.sched_setaffinity(0, {min(os.sched_getaffinity(0))}); "
-        "from nbtools.devices import num_cores; print(num_cores())"
+        "from nbtools.machine.devices import num_cores; print(num_cores())"
     )
     assert subprocess.check_output([sys.executable, "-c", program], text=True).strip() == "1"
     assert 1 <= num_cores() <= (os.cpu_count() or 1)

@@ -6,8 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from nbtools import devices, doctor
-from nbtools.devices import Device
+from nbtools import doctor
+from nbtools.machine import devices
+from nbtools.machine.devices import Device
 
 FACTS = {"version": "2.13.0", "build": "13.0", "error": "", "num_gpus": 1, "gloo": True, "nccl": True}
 GPU = Device(0, "GPU-1", "NVIDIA H200", 10**11, 0, (), "0")

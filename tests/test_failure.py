@@ -16,8 +16,8 @@ import pytest
 import nbtools as nt
 from nbtools.errors import RunFailed
 from nbtools.failure import Failure, first_failure, was_told_to_stop
+from nbtools.machine.processes import members
 from nbtools.notebook import cards
-from nbtools.processes import members
 from nbtools.project import Project
 from nbtools.run import Run, RunState
 from nbtools.rundir.rundir import RunDir, write_json

@@ -16,7 +16,7 @@ import psutil
 import pytest
 
 import nbtools as nt
-from nbtools.processes import members
+from nbtools.machine.processes import members
 from nbtools.project import Project
 from nbtools.recipes import MLMPretrainingConfig
 from nbtools.run import Run, RunState

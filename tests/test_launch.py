@@ -21,10 +21,10 @@ import pytest
 import nbtools
 from nbtools import readiness
 from nbtools.config import Launch
-from nbtools.devices import Device, Holder
 from nbtools.errors import LaunchError
 from nbtools.launch import child_environment, launch, preflight, torchrun_command
-from nbtools.processes import members
+from nbtools.machine.devices import Device, Holder
+from nbtools.machine.processes import members
 from nbtools.project import Project
 from nbtools.recipes import RECIPES
 from nbtools.resuming import resume

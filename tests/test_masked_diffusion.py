@@ -18,8 +18,8 @@ import nbtools as nt
 from nbtools import report
 from nbtools.checkpoints import Checkpoint, checkpoints_in
 from nbtools.config import Launch
-from nbtools.devices import Device
 from nbtools.errors import ConfigError, LaunchError
+from nbtools.machine.devices import Device
 from nbtools.metrics import History
 from nbtools.project import Project
 from nbtools.recipes import RECIPES, MaskedDiffusionConfig, MLMPretrainingConfig

@@ -14,8 +14,8 @@ import pytest
 
 import nbtools as nt
 from nbtools import readiness, report
-from nbtools.devices import Device, Holder
 from nbtools.errors import LaunchError
+from nbtools.machine.devices import Device, Holder
 from nbtools.project import Project
 from nbtools.recipes import RECIPES
 from nbtools.report import Finding

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from nbtools.processes import members
+from nbtools.machine.processes import members
 from nbtools.run import Run, RunState
 from nbtools.rundir.rundir import read_json
 

@@ -26,15 +26,16 @@ import torch
 from transformers import BertConfig, BertForMaskedLM
 
 import nbtools as nt
-from nbtools import stacks, tickets
+from nbtools import stacks
 from nbtools.__main__ import main
 from nbtools.arguments import parser
 from nbtools.config import Launch, Settings
 from nbtools.errors import CheckpointError, ConfigError, InvalidNameError, NbtoolsError, RunNotFoundError
+from nbtools.machine import gpu_queue
+from nbtools.machine.processes import members
 from nbtools.metrics import MetricWriter
 from nbtools.notebook import cards
 from nbtools.notebook.facts import facts_of
-from nbtools.processes import members
 from nbtools.project import Project
 from nbtools.readiness import run_name
 from nbtools.recipes import RECIPES, MLMPretrainingConfig
@@ -759,7 +760,7 @@ def shared(project: Project, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
     folder.mkdir()
     folder.chmod(0o1777)
     monkeypatch.setenv("TMPDIR", str(folder))
-    monkeypatch.setenv(tickets.FOLDER_VARIABLE, str(folder / "queue"))
+    monkeypatch.setenv(gpu_queue.FOLDER_VARIABLE, str(folder / "queue"))
     return folder
 
 
@@ -768,12 +769,12 @@ def test_a_queue_that_is_a_link_or_anybodys_is_not_used(shared: Path, project: P
     (tmp_path / "elsewhere").mkdir()
     (shared / "queue").symlink_to(tmp_path / "elsewhere")
     with pytest.raises(OSError, match="tamper"):
-        tickets.take(run, [0], ["GPU-0"])
+        gpu_queue.take(run, [0], ["GPU-0"])
     assert list((tmp_path / "elsewhere").iterdir()) == []
     (shared / "queue").unlink()
     (shared / "queue").write_text("a file")
     with pytest.raises(OSError, match="tamper"):
-        tickets.take(run, [0], ["GPU-0"])
+        gpu_queue.take(run, [0], ["GPU-0"])
 
 
 def test_a_trap_in_the_queue_changes_no_other_file(shared: Path, project: Project, tmp_path: Path) -> None:
@@ -792,9 +793,9 @@ def test_a_trap_in_the_queue_changes_no_other_file(shared: Path, project: Projec
     before = precious.stat()
     run = RunDir.create(project.runs, "toy")
     with pytest.raises(OSError):
-        tickets.take(run, [0], ["GPU-0"])
+        gpu_queue.take(run, [0], ["GPU-0"])
     (shared / "queue" / "order.lock").unlink()
-    path, descriptor = tickets.take(run, [0], ["GPU-0"])
+    path, descriptor = gpu_queue.take(run, [0], ["GPU-0"])
     os.close(descriptor)
     assert path.stat().st_nlink == 1
     after = precious.stat()

@@ -24,7 +24,7 @@ from safetensors.torch import load_file
 
 import nbtools as nt
 from nbtools.checkpoints import Checkpoint
-from nbtools.processes import members
+from nbtools.machine.processes import members
 from nbtools.project import Project
 from nbtools.recipes import MLMPretrainingConfig
 from nbtools.run import Run, RunState

@@ -12,7 +12,7 @@ import psutil
 import pytest
 
 from nbtools import stacks
-from nbtools.processes import kinds_of, living, members, ranks_among
+from nbtools.machine.processes import kinds_of, living, members, ranks_among
 from nbtools.project import Project
 from nbtools.run import RankBeat, Run, RunState
 from nbtools.rundir.rundir import ProcessIdentity, RunDir, write_json

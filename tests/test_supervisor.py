@@ -13,7 +13,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from nbtools.processes import members
+from nbtools.machine.processes import members
 from nbtools.project import Project
 from nbtools.run import Run, RunState
 from nbtools.rundir.rundir import ProcessIdentity, RunDir, is_locked, read_json, write_json

@@ -12,8 +12,8 @@ from pathlib import Path
 import psutil
 import pytest
 
-from nbtools import tickets
-from nbtools.processes import members
+from nbtools.machine import gpu_queue
+from nbtools.machine.processes import members
 from nbtools.run import Run, RunState
 from nbtools.rundir.rundir import RunDir, read_json
 
@@ -45,7 +45,7 @@ def take(folder: Path) -> Iterator[Callable[..., tuple[Path, int]]]:
     held: list[int] = []
 
     def take(name: str, *gpus: int) -> tuple[Path, int]:
-        path, descriptor = tickets.take(RunDir(f"/runs/{name}"), gpus, [f"GPU-{index}" for index in gpus])
+        path, descriptor = gpu_queue.take(RunDir(f"/runs/{name}"), gpus, [f"GPU-{index}" for index in gpus])
         held.append(os.dup(descriptor))  # a copy: the test may close its own
         os.close(descriptor)
         return path, held[-1]
@@ -58,7 +58,7 @@ def take(folder: Path) -> Iterator[Callable[..., tuple[Path, int]]]:
             continue  # the test did
 
 
-def names(found: list[tickets.Ticket]) -> list[str]:
+def names(found: list[gpu_queue.Ticket]) -> list[str]:
     return [ticket.run.name for ticket in found]
 
 
@@ -70,24 +70,24 @@ def test_whoever_came_first_and_shares_a_device_is_ahead(take: Callable[..., tup
     second, _ = take("b", 1)
     third, _ = take("c", 0, 1)
     fourth, _ = take("d", 2)
-    assert names(tickets.ahead(first)) == []
-    assert names(tickets.ahead(second)) == []
-    assert names(tickets.ahead(third)) == ["a", "b"]
-    assert names(tickets.ahead(fourth)) == []
+    assert names(gpu_queue.ahead(first)) == []
+    assert names(gpu_queue.ahead(second)) == []
+    assert names(gpu_queue.ahead(third)) == ["a", "b"]
+    assert names(gpu_queue.ahead(fourth)) == []
 
 
 def test_a_later_run_does_not_overtake_one_that_waits_for_its_device(take: Callable[..., tuple[Path, int]]) -> None:
     take("a", 0)
     take("b", 0, 1)
     late, _ = take("c", 1)
-    assert names(tickets.ahead(late)) == ["b"]
+    assert names(gpu_queue.ahead(late)) == ["b"]
 
 
 def test_a_ticket_that_nobody_holds_is_dead_and_cleared_away_by_the_next(take: Callable[..., tuple[Path, int]]) -> None:
     dead, descriptor = take("a", 0)
     waiting, _ = take("b", 0)
     os.close(descriptor)
-    assert tickets.ahead(waiting) == []
+    assert gpu_queue.ahead(waiting) == []
     take("c", 0)
     assert not dead.exists()
     assert waiting.exists()
@@ -98,9 +98,9 @@ def test_the_ticket_lives_as_long_as_any_copy_of_its_descriptor(take: Callable[.
     waiting, _ = take("b", 0)
     child = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE, pass_fds=(descriptor,))
     os.close(descriptor)
-    assert names(tickets.ahead(waiting)) == ["a"]
+    assert names(gpu_queue.ahead(waiting)) == ["a"]
     child.communicate(b"\n")
-    assert tickets.ahead(waiting) == []
+    assert gpu_queue.ahead(waiting) == []
 
 
 def test_numbers_go_on_beyond_nine_digits_and_strange_files_are_left_alone(
@@ -113,7 +113,7 @@ def test_numbers_go_on_beyond_nine_digits_and_strange_files_are_left_alone(
     os.mkfifo(folder / "6.json")
     path, _ = take("b", 0)
     assert path.name == "1000000000.json"
-    assert names(tickets.ahead(path)) == ["a"]
+    assert names(gpu_queue.ahead(path)) == ["a"]
     assert Path("/etc/passwd").exists()
 
 
@@ -149,7 +149,7 @@ def test_forty_at_once_get_forty_numbers(folder: Path) -> None:
     assert all(process.stdout for process in started)
     given = [process.stdout.readline().strip() for process in started if process.stdout]
     assert len(set(given)) == 40
-    assert len(tickets.ahead(folder / max(given))) == 39
+    assert len(gpu_queue.ahead(folder / max(given))) == 39
     for process in started:
         process.communicate("\n")
 

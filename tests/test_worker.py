@@ -20,10 +20,10 @@ import torch
 import torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel
 
-from nbtools import devices
 from nbtools.config import TrainConfig
-from nbtools.devices import Device
 from nbtools.errors import LaunchError
+from nbtools.machine import devices
+from nbtools.machine.devices import Device
 from nbtools.project import Project
 from nbtools.rundir.rundir import RunDir, read_json
 from nbtools.training.process import Heartbeat, StopRequest, choose_device, stay_on_this_machine

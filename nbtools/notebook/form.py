@@ -9,10 +9,10 @@ from pathlib import Path
 from typing import Any
 
 from nbtools.config import Launch, TrainConfig, errors_by_field
-from nbtools.devices import devices
 from nbtools.errors import ConfigError, HandEditedError, LaunchError, NbtoolsError
 from nbtools.launch import launch as launch_script
 from nbtools.listing import active_run
+from nbtools.machine.devices import devices
 from nbtools.notebook.fields import mark
 from nbtools.notebook.layout import FormLayout
 from nbtools.notebook.overwrite import KnownScripts, OverwriteQuestion, differs, in_words, shown, state_in_words

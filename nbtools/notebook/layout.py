@@ -6,7 +6,7 @@ from html import escape
 import ipywidgets as widgets
 
 from nbtools.config import Launch, Settings, TrainConfig
-from nbtools.devices import Device
+from nbtools.machine.devices import Device
 from nbtools.notebook.fields import INPUT_WIDTH, LABEL_WIDTH, STYLE, Field, GPUField, answers_beside_cells, note, row
 from nbtools.notebook.overwrite import button
 from nbtools.recipes import Recipe

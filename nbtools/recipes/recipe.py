@@ -5,9 +5,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from nbtools import devices
 from nbtools.config import Launch, TrainConfig
 from nbtools.errors import ConfigError, shown
+from nbtools.machine import devices
 
 
 @dataclass(frozen=True)

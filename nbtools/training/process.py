@@ -24,11 +24,12 @@ from typing import Any, NamedTuple, Self, TextIO
 
 import torch
 
-from nbtools import __version__, devices
+from nbtools import __version__
 from nbtools.causes import is_echo
 from nbtools.config import Launch
 from nbtools.errors import LaunchError, ProjectError
 from nbtools.failure import Failure, explained
+from nbtools.machine import devices
 from nbtools.project import find_project
 from nbtools.recipes import recipe_of
 from nbtools.rundir.rundir import RUN_DIR_VARIABLE, ProcessIdentity, RunDir, acquire_lock, read_json, write_json

@@ -22,7 +22,7 @@ from pathlib import Path
 import psutil
 
 import nbtools
-from nbtools.processes import members
+from nbtools.machine.processes import members
 
 PROGRAM = """\
 import os, signal, sys, time

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from nbtools import tickets
+from nbtools.machine import gpu_queue
 from nbtools.metrics import MetricWriter
 from nbtools.project import Project
 from nbtools.run import Run, RunState
@@ -168,11 +168,11 @@ def test_who_comes_back_in_a_fresh_kernel_is_told_what_happened(notebook: Any, r
 def test_a_queued_run_says_behind_whom_and_on_which_gpus(
     notebook: Any, record: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setenv(tickets.FOLDER_VARIABLE, str(tmp_path))
+    monkeypatch.setenv(gpu_queue.FOLDER_VARIABLE, str(tmp_path))
     first = record("mlm_tiny")
-    _, held = tickets.take(first.files, (0, 1), ("GPU-a", "GPU-b"))
+    _, held = gpu_queue.take(first.files, (0, 1), ("GPU-a", "GPU-b"))
     second = record("mlm_wide")
-    path, waiting = tickets.take(second.files, (1,), ("GPU-b",))
+    path, waiting = gpu_queue.take(second.files, (1,), ("GPU-b",))
     info = json.loads(second.files.launch.read_text())
     write_json(second.files.launch, {**info, "ticket": str(path)})
     try:
