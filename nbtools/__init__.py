@@ -15,7 +15,7 @@ _MODULES = {
     "nbtools.config": ["Launch"],
     "nbtools.launch": ["launch", "preflight"],
     "nbtools.listing": ["runs"],
-    "nbtools.metrics": ["History"],
+    "nbtools.metrics.history": ["History"],
     "nbtools.notebook.form": ["ConfigForm"],
     "nbtools.notebook.panel": ["LivePlot"],
     "nbtools.recipes": ["RECIPES"],
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from nbtools.launch import launch as launch
     from nbtools.launch import preflight as preflight
     from nbtools.listing import runs as runs
-    from nbtools.metrics import History as History
+    from nbtools.metrics.history import History as History
     from nbtools.notebook.form import ConfigForm as ConfigForm
     from nbtools.notebook.panel import LivePlot as LivePlot
     from nbtools.recipes import RECIPES as RECIPES

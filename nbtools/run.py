@@ -20,9 +20,9 @@ from nbtools import stopping
 from nbtools.checkpoints import Checkpoint, best_of, checkpoints_in, newest_verified, origin_in_words
 from nbtools.errors import RunFailed, RunNotFoundError
 from nbtools.failure import Failure
-from nbtools.foreign.readers import LogMetrics
 from nbtools.machine import gpu_queue
-from nbtools.metrics import History
+from nbtools.metrics.history import History
+from nbtools.metrics.readers.printed import LogMetrics
 from nbtools.project import find_project, located
 from nbtools.rundir import media
 from nbtools.rundir.media import Exhibit

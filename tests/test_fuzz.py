@@ -24,8 +24,8 @@ import nbtools as nt
 from nbtools.checkpoints import Checkpoint, newest_verified
 from nbtools.errors import CheckpointError, FormatError, ScriptError
 from nbtools.failure import Failure
-from nbtools.foreign.readers import LogMetrics
-from nbtools.metrics import History
+from nbtools.metrics.history import History
+from nbtools.metrics.readers.printed import LogMetrics
 from nbtools.notebook.exhibits import static
 from nbtools.notebook.facts import facts_of, stamp_of
 from nbtools.notebook.view import view_of

@@ -12,7 +12,7 @@ import torch
 from transformers import AutoModelForCausalLM, AutoModelForTokenClassification
 
 from nbtools.checkpoints import Checkpoint, checkpoints_in
-from nbtools.metrics import History
+from nbtools.metrics.history import History
 from nbtools.project import Project
 from nbtools.recipes import RECIPES, LLMGANConfig, MaskedDiffusionConfig
 from nbtools.run import Run

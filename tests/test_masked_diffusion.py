@@ -20,7 +20,7 @@ from nbtools.checkpoints import Checkpoint, checkpoints_in
 from nbtools.config import Launch
 from nbtools.errors import ConfigError, LaunchError
 from nbtools.machine.devices import Device
-from nbtools.metrics import History
+from nbtools.metrics.history import History
 from nbtools.project import Project
 from nbtools.recipes import RECIPES, MaskedDiffusionConfig, MLMPretrainingConfig
 from nbtools.recipes.masked_diffusion import LLADA_PARAMETERS

@@ -18,7 +18,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from nbtools.metrics import History, MetricWriter
+from nbtools.metrics.history import History, MetricWriter
 from nbtools.rundir.tail import Tail
 
 fuzz = settings(max_examples=1000, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
@@ -116,7 +116,7 @@ def test_the_writer_starts_no_thread(tmp_path: Path) -> None:
 
 def test_nothing_is_lost_when_the_process_is_killed(tmp_path: Path) -> None:
     code = (
-        "import os, signal, sys\nfrom nbtools.metrics import MetricWriter\nwriter = MetricWriter(sys.argv[1])\n"
+        "import os, signal, sys\nfrom nbtools.metrics.history import MetricWriter\nwriter = MetricWriter(sys.argv[1])\n"
         "for step in range(500): writer.write(step, {'train/loss': step / 7})\nos.kill(os.getpid(), signal.SIGKILL)"
     )
     done = run_python(code, str(tmp_path / "m.jsonl"))
@@ -198,7 +198,7 @@ def test_a_full_disk_does_not_stop_the_training_and_the_lost_rows_are_counted(tm
 def test_a_row_torn_by_a_full_disk_is_closed_before_the_next_one(tmp_path: Path) -> None:
     path = tmp_path / "m.jsonl"
     code = (
-        "import resource, sys\nfrom nbtools.metrics import MetricWriter\nwriter = MetricWriter(sys.argv[1])\n"
+        "import resource, sys\nfrom nbtools.metrics.history import MetricWriter\nwriter = MetricWriter(sys.argv[1])\n"
         "hard = resource.getrlimit(resource.RLIMIT_FSIZE)[1]\n"
         "writer.write(0, {'train/loss': 0.0})\n"
         "resource.setrlimit(resource.RLIMIT_FSIZE, (100, hard))\n"
@@ -587,7 +587,7 @@ def test_a_large_file_is_read_in_bounded_memory(tmp_path: Path) -> None:
             file.write(block)  # the same steps again and again: many bytes, few points
     assert path.stat().st_size > 60e6
     code = (
-        "import re, sys\nfrom pathlib import Path\nfrom nbtools.metrics import History\nfrom nbtools.rundir.tail import Tail\n"
+        "import re, sys\nfrom pathlib import Path\nfrom nbtools.metrics.history import History\nfrom nbtools.rundir.tail import Tail\n"
         "def peak(): return int(re.search(r'VmHWM:\\s+(\\d+)', Path('/proc/self/status').read_text())[1])\n"
         "before = peak()\nhistory = History()\nhistory.follow(Tail(sys.argv[1]))\n"
         "print(history.num_rows, len(history['train/name_0']), (peak() - before) // 1000)"

@@ -31,7 +31,7 @@ from nbtools.checkpoints import Checkpoint, checkpoints_in
 from nbtools.config import Launch
 from nbtools.launch import launch
 from nbtools.machine.processes import kinds_of, members, ranks_among
-from nbtools.metrics import History
+from nbtools.metrics.history import History
 from nbtools.project import Project
 from nbtools.recipes import RECIPES, MLMPretrainingConfig
 from nbtools.run import Run, RunState

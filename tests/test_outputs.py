@@ -14,7 +14,7 @@ from transformers import AutoModelForMaskedLM, AutoTokenizer
 
 from nbtools.checkpoints import checkpoints_in
 from nbtools.errors import ConfigError
-from nbtools.metrics import MetricWriter
+from nbtools.metrics.history import MetricWriter
 from nbtools.project import Project
 from nbtools.recipes import MLMPretrainingConfig
 from nbtools.run import Run

@@ -13,7 +13,7 @@ import pytest
 from matplotlib.text import Text
 from PIL import Image
 
-from nbtools.metrics import History
+from nbtools.metrics.history import History
 from nbtools.notebook.curves import decimate, find_break, log_ticks, number, smooth, ticks, time_ticks
 from nbtools.notebook.plot import HEIGHT, WIDTH, Panel, RunFigure, save_plot
 from nbtools.notebook.view import DARK, LIGHT, View, grouped

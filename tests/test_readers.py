@@ -11,9 +11,9 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from nbtools.foreign import readers
-from nbtools.foreign.readers import LogMetrics, parse_line
-from nbtools.metrics import History
+from nbtools.metrics.history import History
+from nbtools.metrics.readers import printed as readers
+from nbtools.metrics.readers.printed import LogMetrics, parse_line
 
 fuzz = settings(max_examples=2000, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
 

@@ -33,7 +33,7 @@ from nbtools.config import Launch, Settings
 from nbtools.errors import CheckpointError, ConfigError, InvalidNameError, NbtoolsError, RunNotFoundError
 from nbtools.machine import gpu_queue
 from nbtools.machine.processes import members
-from nbtools.metrics import MetricWriter
+from nbtools.metrics.history import MetricWriter
 from nbtools.notebook import cards
 from nbtools.notebook.facts import facts_of
 from nbtools.project import Project

@@ -13,7 +13,7 @@ import torch
 from nbtools import recipes
 from nbtools.checkpoints import checkpoints_in
 from nbtools.errors import CheckpointError, ConfigError
-from nbtools.metrics import History
+from nbtools.metrics.history import History
 from nbtools.project import Project
 from nbtools.recipes import MLMPretrainingConfig, TextClassificationConfig
 from nbtools.run import Run

@@ -20,9 +20,9 @@ import numpy as np
 from IPython.core.interactiveshell import InteractiveShell
 from numpy.typing import NDArray
 
-from nbtools.columns import Series
 from nbtools.errors import FormatError
-from nbtools.metrics import History
+from nbtools.metrics.columns import Series
+from nbtools.metrics.history import History
 from nbtools.notebook.cards import restarted
 from nbtools.notebook.curves import duration
 from nbtools.notebook.view import grouped, kind_of, label_of

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from nbtools.checkpoints import origin_in_words
-from nbtools.metrics import History
+from nbtools.metrics.history import History
 from nbtools.notebook.cards import restarted
 from nbtools.notebook.curves import find_break
 from nbtools.run import Checkpoint, Failure, RankBeat, Run, RunState

@@ -11,8 +11,8 @@ from numpy.typing import NDArray
 from nbtools.notebook.curves import Break, Floats, decimate, find_break, number, smooth, ticks, time_ticks
 
 if TYPE_CHECKING:
-    from nbtools.columns import Series
-    from nbtools.metrics import History
+    from nbtools.metrics.columns import Series
+    from nbtools.metrics.history import History
     from nbtools.run import Run
     from nbtools.state import Restart
 

@@ -22,7 +22,7 @@ from torch.utils.data import Dataset, Sampler
 from nbtools.checkpoints import Progress
 from nbtools.config import TrainConfig
 from nbtools.errors import NbtoolsError
-from nbtools.metrics import MetricWriter
+from nbtools.metrics.history import MetricWriter
 from nbtools.project import Project, find_project
 from nbtools.recipes import RECIPES
 from nbtools.rundir import media

@@ -53,7 +53,7 @@ def write_events(folder: Path, num_steps: int) -> None:
 
 def load_ours() -> Callable[[str], int]:
     """History.follow, and all series asked for."""
-    from nbtools.metrics import History
+    from nbtools.metrics.history import History
     from nbtools.rundir.tail import Tail
 
     def load(path: str) -> int:
@@ -141,7 +141,7 @@ def table(title: str, files: dict[str, Path], num_rows: int, num_rounds: int) ->
 
 def new_lines(path: Path, num_rows: int) -> list[float]:
     """CPU µs to read ten new lines and ask for all series, beside `num_rows` rows."""
-    from nbtools.metrics import History
+    from nbtools.metrics.history import History
     from nbtools.rundir.tail import Tail
 
     history, tail, costs = History(), Tail(path), []

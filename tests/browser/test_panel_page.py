@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from nbtools.machine import gpu_queue
-from nbtools.metrics import MetricWriter
+from nbtools.metrics.history import MetricWriter
 from nbtools.project import Project
 from nbtools.run import Run, RunState
 from nbtools.rundir import media

@@ -18,7 +18,17 @@ import numpy as np
 import numpy.typing as npt
 import orjson
 
-from nbtools.columns import EPOCH_SHIFT, GENERATION_SHIFT, MAX_STEP, RESERVED, Batch, Column, Series, Table, parse_rows
+from nbtools.metrics.columns import (
+    EPOCH_SHIFT,
+    GENERATION_SHIFT,
+    MAX_STEP,
+    RESERVED,
+    Batch,
+    Column,
+    Series,
+    Table,
+    parse_rows,
+)
 from nbtools.rundir.rundir import strict_number
 from nbtools.rundir.tail import Tail
 

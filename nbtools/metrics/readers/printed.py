@@ -20,7 +20,7 @@ from typing import Any, Final
 
 import orjson
 
-from nbtools.metrics import History
+from nbtools.metrics.history import History
 from nbtools.rundir.rundir import strict_number
 from nbtools.rundir.tail import Tail, clean
 

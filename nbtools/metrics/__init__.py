@@ -1,0 +1,5 @@
+"""Metric rows: writing them, a run's history as columns, and readers of other programs' logs."""
+
+from nbtools.metrics.history import History, MetricWriter
+
+__all__ = ["History", "MetricWriter"]

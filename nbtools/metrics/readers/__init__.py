@@ -1,0 +1,1 @@
+"""Readers of metrics that other programs write."""
