@@ -19,7 +19,7 @@ from typing import Any, Self
 from nbtools import stopping
 from nbtools.checkpoints import Checkpoint, best_of, checkpoints_in, newest_verified, origin_in_words
 from nbtools.errors import RunFailed, RunNotFoundError
-from nbtools.failure import Failure
+from nbtools.failures.failure import Failure
 from nbtools.machine import gpu_queue
 from nbtools.metrics.history import History
 from nbtools.metrics.readers.printed import LogMetrics

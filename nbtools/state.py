@@ -10,7 +10,7 @@ from typing import Any, Self
 
 import psutil
 
-from nbtools.failure import Failure
+from nbtools.failures.failure import Failure
 from nbtools.rundir.rundir import ProcessIdentity, RunDir, finite, read_json, read_small, whole
 
 _PHASES = (

@@ -23,9 +23,9 @@ from typing import Any
 
 import psutil
 
-from nbtools.causes import host_memory
 from nbtools.checkpoints import newest_verified, resuming
-from nbtools.failure import Failure, first_failure, was_told_to_stop
+from nbtools.failures.failure import Failure, first_failure, was_told_to_stop
+from nbtools.failures.known_errors import host_memory
 from nbtools.machine import gpu_queue
 from nbtools.machine.devices import gpu_use
 from nbtools.machine.processes import STOP_GRACE_S, SWEEP_GRACE_S, living, members, sweep

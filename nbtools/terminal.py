@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from nbtools.clean import CACHE, Item, Kept, Plan, leftovers
-from nbtools.failure import Failure
+from nbtools.failures.failure import Failure
 from nbtools.recipes import Recipe
 from nbtools.report import plural, size
 from nbtools.run import Run, clock

@@ -6,7 +6,16 @@ from pathlib import Path
 
 import pytest
 
-from nbtools.causes import CAUSES, SIGNALS, HostMemory, cause_of, host_memory, is_echo, lack_of_memory, waited
+from nbtools.failures.known_errors import (
+    CAUSES,
+    SIGNALS,
+    HostMemory,
+    cause_of,
+    host_memory,
+    is_echo,
+    lack_of_memory,
+    waited,
+)
 
 # As torch 2.13, Python 3.11 and the kernel said it.
 GLOO = "RuntimeError: [/pytorch/third_party/gloo/gloo/transport/tcp/"

@@ -15,7 +15,7 @@ import pytest
 
 import nbtools as nt
 from nbtools.errors import RunFailed
-from nbtools.failure import Failure, first_failure, was_told_to_stop
+from nbtools.failures.failure import Failure, first_failure, was_told_to_stop
 from nbtools.machine.processes import members
 from nbtools.notebook import cards
 from nbtools.project import Project

@@ -23,7 +23,7 @@ from hypothesis import strategies as st
 import nbtools as nt
 from nbtools.checkpoints import Checkpoint, newest_verified
 from nbtools.errors import CheckpointError, FormatError, ScriptError
-from nbtools.failure import Failure
+from nbtools.failures.failure import Failure
 from nbtools.metrics.history import History
 from nbtools.metrics.readers.printed import LogMetrics
 from nbtools.notebook.exhibits import static

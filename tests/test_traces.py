@@ -9,10 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from nbtools import traces
+from nbtools.failures import evidence
 from nbtools.rundir.rundir import RunDir, write_json
 
-PACKAGE = Path(traces.__file__).parent
+PACKAGE = Path(evidence.__file__).parent
 SITE = "/opt/env/lib/python3.11/site-packages/torch"
 
 
@@ -37,32 +37,33 @@ def test_the_deepest_frame_of_the_training_code_is_named_and_none_below_or_above
     inside = (f"{SITE}/_tensor.py", 623, "backward", "torch.autograd.backward(")
     stdlib = ("/usr/lib/python3.11/contextlib.py", 81, "inner", "return func(*args, **kwds)")
     whole = traceback(script, record, worker, recipe, inside, stdlib)
-    assert traces.training_frame(whole, run) == (
+    assert evidence.training_frame(whole, run) == (
         "nbtools/training/mlm_pretraining.py:97 in train: (loss_sum / num_predicted).backward()"
     )
-    assert traces.training_frame(traceback(script, record), run) == "scripts/toy.py:9 in <module>: main(config)"
+    assert evidence.training_frame(traceback(script, record), run) == "scripts/toy.py:9 in <module>: main(config)"
     elsewhere = traceback(script, ("/home/me/lib/model.py", 3, "Block.forward", "return x @ w"), inside)
-    assert traces.training_frame(elsewhere, run) == "/home/me/lib/model.py:3 in Block.forward: return x @ w"
-    assert traces.training_frame(traceback(record, worker, stdlib), run) is None
-    assert traces.training_frame("", run) is None
+    assert evidence.training_frame(elsewhere, run) == "/home/me/lib/model.py:3 in Block.forward: return x @ w"
+    assert evidence.training_frame(traceback(record, worker, stdlib), run) is None
+    assert evidence.training_frame("", run) is None
 
 
 def test_in_a_chain_the_frame_is_that_of_the_last_exception_that_has_one(run: RunDir) -> None:
     cause = traceback(("/home/me/data.py", 5, "__getitem__", "raise KeyError"), error="KeyError: 'x'")
     inside = traceback((f"{SITE}/_utils.py", 794, "reraise", "raise exception"), error="ValueError: Caught ValueError")
     assert (
-        traces.training_frame(inside + "Original " + cause, run) == "/home/me/data.py:5 in __getitem__: raise KeyError"
+        evidence.training_frame(inside + "Original " + cause, run)
+        == "/home/me/data.py:5 in __getitem__: raise KeyError"
     )
     handled = cause + "\nDuring handling of the above exception, another exception occurred:\n\n" + inside
-    assert traces.training_frame(handled, run) == "/home/me/data.py:5 in __getitem__: raise KeyError"
+    assert evidence.training_frame(handled, run) == "/home/me/data.py:5 in __getitem__: raise KeyError"
 
 
 def test_the_frame_of_a_real_traceback_is_found(run: RunDir, tmp_path: Path) -> None:
     script = tmp_path / "toy.py"
     script.write_text("import json\ndef train(text):\n    return json.loads(text)\n\ntrain('{')\n")
     done = subprocess.run([sys.executable, str(script)], capture_output=True, text=True, timeout=60, check=False)
-    assert traces.training_frame(done.stderr, run) == "toy.py:3 in train: return json.loads(text)"
-    said, found = traces.last_words(done.stderr, done.returncode)
+    assert evidence.training_frame(done.stderr, run) == "toy.py:3 in train: return json.loads(text)"
+    said, found = evidence.last_words(done.stderr, done.returncode)
     assert said.startswith(": json.decoder.JSONDecodeError: Expecting property name")
     assert found == done.stderr.strip()
 
@@ -77,11 +78,11 @@ def test_the_python_frame_of_a_crash_is_found_where_faulthandler_was_on(run: Run
         [sys.executable, "-X", "faulthandler", str(script)], capture_output=True, text=True, timeout=60
     )
     assert done.returncode == -11
-    report = traces.crash_report(done.stdout + done.stderr)
+    report = evidence.crash_report(done.stdout + done.stderr)
     assert report is not None
     assert report.startswith("Fatal Python error: Segmentation fault")
-    assert traces.training_frame(report, run) == "toy.py:4 in train"
-    assert traces.crash_report("step 1") is None
+    assert evidence.training_frame(report, run) == "toy.py:4 in train"
+    assert evidence.crash_report("step 1") is None
 
 
 WORKERS = traceback((f"{SITE}/utils/data/dataloader.py", 725, "__next__", "data = self._next_data()")).replace(
@@ -92,22 +93,22 @@ ORIGINAL = traceback(("/home/me/data.py", 5, "__getitem__", "raise ValueError"),
 
 def test_the_last_words_are_a_whole_chain_and_its_own_exception() -> None:
     older = traceback(("a.py", 1, "f", "g()"), error="KeyError: 'an earlier one, survived'")
-    said, found = traces.last_words(f"{older}went on\n{WORKERS}Original {ORIGINAL}\n", 1)
+    said, found = evidence.last_words(f"{older}went on\n{WORKERS}Original {ORIGINAL}\n", 1)
     assert said == ": ValueError: Caught ValueError in DataLoader worker process 0."
     assert found == f"{WORKERS}Original {ORIGINAL}".strip()
-    assert traces.exceptions(found) == [
+    assert evidence.exceptions(found) == [
         "ValueError: Caught ValueError in DataLoader worker process 0.",
         "ValueError: bad sample 17",
     ]
     chained = f"{older}\nDuring handling of the above exception, another exception occurred:\n\n{ORIGINAL}"
-    said, found = traces.last_words(f"noise\n{chained}", 1)
+    said, found = evidence.last_words(f"noise\n{chained}", 1)
     assert (said, found) == (": ValueError: bad sample 17", chained.strip())
 
 
 def test_the_lines_that_torch_marks_with_their_rank_are_read_as_they_were(run: RunDir) -> None:
     marked = "".join(f"[rank0]: {line}\n" for line in ORIGINAL.splitlines())
     torchruns = "E1121 13:41:06.298000 7914 torch/distributed/elastic/multiprocessing/api.py:1002] failed\nTraceback"
-    printed = traces.printed_by(run, 0, f"step 1\n{marked}{torchruns}")
+    printed = evidence.printed_by(run, 0, f"step 1\n{marked}{torchruns}")
     assert printed == f"step 1\n{ORIGINAL}"
 
 
@@ -118,25 +119,25 @@ def test_only_the_newest_agents_logs_are_a_ranks_output(run: RunDir) -> None:
         for stream in ("stdout", "stderr"):
             (folder / f"{stream}.log").write_text(f"{name} {stream}")
         os.utime(run.ranks / name, (time.time() - age, time.time() - age))
-    assert traces.printed_by(run, 1, "rank 0's") == "aa_second stdout\naa_second stderr"
+    assert evidence.printed_by(run, 1, "rank 0's") == "aa_second stdout\naa_second stderr"
     assert run.rank_logs(2) == []
 
 
 def test_the_end_of_a_file_is_never_what_stood_before_the_attempt(run: RunDir) -> None:
     run.log.write_text("before|after")
-    assert traces.end_of(run.log, since=7) == "after"
-    assert traces.end_of(run.log, since=7, num_bytes=3) == "ter"
-    assert traces.end_of(run.log, since=99) == ""
-    assert traces.end_of(run.path / "missing") == ""
+    assert evidence.end_of(run.log, since=7) == "after"
+    assert evidence.end_of(run.log, since=7, num_bytes=3) == "ter"
+    assert evidence.end_of(run.log, since=99) == ""
+    assert evidence.end_of(run.path / "missing") == ""
 
 
 def test_rows_and_heartbeats_are_read_as_far_as_they_can_be(run: RunDir) -> None:
     run.metrics.write_text('{"step": 1}\n{"torn\n[1]\n\n{"step": 2}\n')
-    assert traces.last_rows(run.metrics) == [{"step": 1}, {"step": 2}]
-    assert traces.last_rows(run.system) == []
+    assert evidence.last_rows(run.metrics) == [{"step": 1}, {"step": 2}]
+    assert evidence.last_rows(run.system) == []
     beat = {"rank": 0, "pid": 1, "host": "h", "step": 4, "phase": "data", "time": 1.0}
     write_json(run.heartbeat(0), beat)
     run.heartbeat(1).write_text("{torn")
-    assert [found.step for found in traces.beats(run)] == [4]
+    assert [found.step for found in evidence.beats(run)] == [4]
     run.heartbeat(2).write_text(json.dumps({**beat, "format": 99}))
-    assert traces.beats(run) == []
+    assert evidence.beats(run) == []

@@ -12,7 +12,7 @@ from nbtools.notebook.curves import duration
 from nbtools.notebook.view import step_of
 
 if TYPE_CHECKING:
-    from nbtools.failure import Failure
+    from nbtools.failures.failure import Failure
     from nbtools.notebook.away import Away
     from nbtools.run import RankBeat
     from nbtools.stacks import RankStacks

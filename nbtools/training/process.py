@@ -25,10 +25,10 @@ from typing import Any, NamedTuple, Self, TextIO
 import torch
 
 from nbtools import __version__
-from nbtools.causes import is_echo
 from nbtools.config import Launch
 from nbtools.errors import LaunchError, ProjectError
-from nbtools.failure import Failure, explained
+from nbtools.failures.failure import Failure, explained
+from nbtools.failures.known_errors import is_echo
 from nbtools.machine import devices
 from nbtools.project import find_project
 from nbtools.recipes import recipe_of

@@ -3,7 +3,7 @@
 torchrun always exits 1. Which rank fell first, and of what, is told in two places: a rank whose `main` is wrapped
 in `@record` writes its traceback to an error file, and torchrun prints a summary of all failed ranks as the last thing
 in the log. Nothing but that summary tells of a signal or of `sys.exit`. To this are added the cause in words and the
-setting to change (`nbtools.causes`), the frame of the training code, and the last step and loss.
+setting to change (`nbtools.failures.known_errors`), the frame of the training code, and the last step and loss.
 """
 
 import re
@@ -13,7 +13,7 @@ from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any, Self
 
-from nbtools import causes, traces
+from nbtools.failures import evidence, known_errors
 from nbtools.rundir.rundir import RunDir, read_json, strict_number, whole
 
 _SUMMARY = re.compile(
@@ -107,19 +107,19 @@ def first_failure(run: RunDir, returncode: int, host: str, *, since: int = 0) ->
 
     What stands in the log before byte `since` is of an earlier attempt.
     """
-    log = traces.end_of(run.log, since)
+    log = evidence.end_of(run.log, since)
     if returncode < 0:
         name = signal_name(-returncode)
         lack = _lack_of_memory(run) if name == "SIGKILL" else None
         message = f"the torchrun agent was killed by {name}" + (f": {lack}" if lack else "")
-        advice = causes.LESS_MEMORY if lack else None
+        advice = known_errors.LESS_MEMORY if lack else None
         return _with_progress(Failure(None, host, returncode, name, message, advice=advice), run)
     found = _from_summary(run, log, host)
     if found is not None:
         return found
-    recorded, traceback = traces.error_file(run.error)  # the agent's own: it never started ranks, or lost them
+    recorded, traceback = evidence.error_file(run.error)  # the agent's own: it never started ranks, or lost them
     if recorded is None:
-        said, traceback = traces.last_words(log, returncode)
+        said, traceback = evidence.last_words(log, returncode)
         recorded = f"exited with code {returncode}{said}"
     return explained(Failure(None, host, returncode, None, recorded, traceback), run)
 
@@ -129,9 +129,9 @@ def was_told_to_stop(run: RunDir, *, since: int = 0) -> bool:
 
     Rank 0 calling it a stop is not enough: when one rank fails, torchrun asks the others to stop, too.
     """
-    if _ROOT_CAUSE in traces.end_of(run.log, since):
+    if _ROOT_CAUSE in evidence.end_of(run.log, since):
         return False
-    message, _ = traces.error_file(run.error)
+    message, _ = evidence.error_file(run.error)
     was_signalled = message is not None and message.startswith("SignalException")
     return was_signalled or (read_json(run.finished) or {}).get("why") == "stopped"
 
@@ -139,7 +139,7 @@ def was_told_to_stop(run: RunDir, *, since: int = 0) -> bool:
 def explained(failure: Failure, run: RunDir) -> Failure:
     """Add what message and traceback tell: the cause in words, the setting to change, the frame; and the progress."""
     message, advice = _in_words(failure, run)
-    where = traces.training_frame(failure.traceback or "", run)
+    where = evidence.training_frame(failure.traceback or "", run)
     return _with_progress(replace(failure, message=message, advice=advice, where=where), run)
 
 
@@ -173,7 +173,7 @@ class _End:
         that had to be closed was alive then, one that lost its peer is an echo, and a signal comes from outside.
         """
         is_foreign_signal = self.was_killed and self.failure.signal != "SIGTERM"
-        return self.was_closed, causes.is_echo(self.failure.message), not is_foreign_signal
+        return self.was_closed, known_errors.is_echo(self.failure.message), not is_foreign_signal
 
 
 def _from_summary(run: RunDir, log: str, host: str) -> Failure | None:
@@ -186,7 +186,7 @@ def _from_summary(run: RunDir, log: str, host: str) -> Failure | None:
         return None
     first = min(ends, key=lambda end: end.order)  # of equal ones torchrun's own choice, which comes first
     others = {end.failure.rank: _other(end, run) for end in ends}
-    for beat in traces.beats(run):
+    for beat in evidence.beats(run):
         if beat.pid in closed:
             in_order = {"exitcode": 0, "signal": None, "message": "closed by torchrun, ended in order"}
             others.setdefault(beat.rank, {"rank": beat.rank, **in_order})
@@ -200,12 +200,12 @@ def _end(run: RunDir, block: re.Match[str], log: str, host: str, closed: set[int
     named = block["host"].strip()
     host = host if named == "localhost" else named  # the fully qualified name of a machine without one
     name = signal_name(-exitcode) if exitcode < 0 else None
-    message, traceback = traces.error_file(Path(block["error_file"]), inside=run.ranks)
+    message, traceback = evidence.error_file(Path(block["error_file"]), inside=run.ranks)
     was_killed = message is None and name is not None
     if was_killed:
         message = f"killed by {name}{_at_step(run, rank)}"
     elif message is None:
-        said, traceback = traces.last_words(traces.printed_by(run, rank, log), exitcode)
+        said, traceback = evidence.last_words(evidence.printed_by(run, rank, log), exitcode)
         message = f"exited with code {exitcode}{_at_step(run, rank)}{said}"
     return _End(Failure(rank, host, exitcode, name, message or "", traceback), pid, was_killed, pid in closed)
 
@@ -223,26 +223,26 @@ def _other(end: _End, run: RunDir) -> dict[str, Any]:
 def _killed(failure: Failure, run: RunDir, log: str) -> Failure:
     """Say what a signal means, from the state of the memory and from the rank's last output."""
     name, traceback = failure.signal or "", None
-    words, advice = causes.SIGNALS.get(name, ("", None))
+    words, advice = known_errors.SIGNALS.get(name, ("", None))
     if name == "SIGKILL":
         if lack := _lack_of_memory(run):
-            words, advice = lack, causes.LESS_MEMORY
+            words, advice = lack, known_errors.LESS_MEMORY
     elif name not in ("SIGTERM", "SIGINT"):
-        printed = traces.printed_by(run, failure.rank or 0, log)[-16_384:]
-        traceback = traces.crash_report(printed)
-        if cause := causes.cause_of(printed):
+        printed = evidence.printed_by(run, failure.rank or 0, log)[-16_384:]
+        traceback = evidence.crash_report(printed)
+        if cause := known_errors.cause_of(printed):
             words, advice = _words(cause, printed, failure, run), cause.advice
     message = f"{failure.message}: {words}" if words else failure.message
-    where = traces.training_frame(traceback or "", run)
+    where = evidence.training_frame(traceback or "", run)
     return _with_progress(replace(failure, message=message, advice=advice, traceback=traceback, where=where), run)
 
 
 def _in_words(failure: Failure, run: RunDir) -> tuple[str, str | None]:
     """The message with the cause, if that is known, and the setting to change."""
-    message, said = failure.message, traces.exceptions(failure.traceback or "")
-    cause = causes.cause_of(message, "\n".join(said))
-    if cause is None and traces.lost_loader_worker(failure.traceback or ""):
-        cause = causes.LOADER_WORKER_DIED
+    message, said = failure.message, evidence.exceptions(failure.traceback or "")
+    cause = known_errors.cause_of(message, "\n".join(said))
+    if cause is None and evidence.lost_loader_worker(failure.traceback or ""):
+        cause = known_errors.LOADER_WORKER_DIED
     if cause is None:
         return message, None
     words = _words(cause, "\n".join((message, *said)), failure, run)
@@ -251,32 +251,34 @@ def _in_words(failure: Failure, run: RunDir) -> tuple[str, str | None]:
     return f"{words} ({message})", cause.advice
 
 
-def _words(cause: causes.Cause, said: str, failure: Failure, run: RunDir) -> str:
-    if cause is causes.LOADER_WORKER_DIED and (lack := _lack_of_memory(run)):
+def _words(cause: known_errors.Cause, said: str, failure: Failure, run: RunDir) -> str:
+    if cause is known_errors.LOADER_WORKER_DIED and (lack := _lack_of_memory(run)):
         return f"{cause.words}: {lack}"
-    return _waited(said, failure, run) if cause is causes.TIMEOUT else cause.words
+    return _waited(said, failure, run) if cause is known_errors.TIMEOUT else cause.words
 
 
 def _waited(said: str, failure: Failure, run: RunDir) -> str:
     """Name the rank that was waited for: the one that is furthest behind, for the longest time."""
-    beats = [beat for beat in traces.beats(run) if beat.rank != failure.rank]
+    beats = [beat for beat in evidence.beats(run) if beat.rank != failure.rank]
     late = min(beats, key=lambda beat: (beat.place, beat.time), default=None)
     where = "" if late is None else f"rank {late.rank}, which was in {late.phase[:40]} at step {late.step}"
-    return f"waited {causes.waited(said)} for {where or 'another rank'}"
+    return f"waited {known_errors.waited(said)} for {where or 'another rank'}"
 
 
 def _lack_of_memory(run: RunDir) -> str | None:
     """Compare the memory as the last rows of system.jsonl tell it with what it is now."""
-    readings = map(causes.HostMemory.from_row, traces.last_rows(run.system)[-_NUM_MEMORY_ROWS:])
-    return causes.lack_of_memory([reading for reading in readings if reading is not None], causes.host_memory())
+    readings = map(known_errors.HostMemory.from_row, evidence.last_rows(run.system)[-_NUM_MEMORY_ROWS:])
+    return known_errors.lack_of_memory(
+        [reading for reading in readings if reading is not None], known_errors.host_memory()
+    )
 
 
 # --- how far ------------------------------------------------------------------------------------
 
 
 def _with_progress(failure: Failure, run: RunDir) -> Failure:
-    rows = traces.last_rows(run.metrics)
-    steps = {beat.rank: beat.step for beat in traces.beats(run)}
+    rows = evidence.last_rows(run.metrics)
+    steps = {beat.rank: beat.step for beat in evidence.beats(run)}
     known = [*steps.values(), *(step for row in rows[-1:] if (step := whole(row.get("step"))) is not None)]
     step = None if failure.rank is None else steps.get(failure.rank)
     losses = (_number(row.get("train/loss", row.get("loss"))) for row in reversed(rows))
@@ -285,7 +287,7 @@ def _with_progress(failure: Failure, run: RunDir) -> Failure:
 
 
 def _at_step(run: RunDir, rank: int) -> str:
-    return next((f" at step {beat.step}" for beat in traces.beats(run) if beat.rank == rank), "")
+    return next((f" at step {beat.step}" for beat in evidence.beats(run) if beat.rank == rank), "")
 
 
 def _whole(value: object) -> int | None:
