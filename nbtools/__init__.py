@@ -14,13 +14,13 @@ __version__ = "0.1.0"
 _MODULES = {
     "nbtools.config": ["Launch"],
     "nbtools.launch": ["launch", "preflight"],
-    "nbtools.listing": ["runs"],
+    "nbtools.run.listing": ["runs"],
     "nbtools.metrics.history": ["History"],
     "nbtools.notebook.form": ["ConfigForm"],
     "nbtools.notebook.panel": ["LivePlot"],
     "nbtools.recipes": ["RECIPES"],
     "nbtools.resuming": ["resume"],
-    "nbtools.run": ["Checkpoint", "Run", "RunState"],
+    "nbtools.run.run": ["Checkpoint", "Run", "RunState"],
     "nbtools.script": ["read_script", "write_script"],
 }
 _HOME = {name: module for module, names in _MODULES.items() for name in names}
@@ -31,15 +31,15 @@ if TYPE_CHECKING:
     from nbtools.config import Launch as Launch
     from nbtools.launch import launch as launch
     from nbtools.launch import preflight as preflight
-    from nbtools.listing import runs as runs
     from nbtools.metrics.history import History as History
     from nbtools.notebook.form import ConfigForm as ConfigForm
     from nbtools.notebook.panel import LivePlot as LivePlot
     from nbtools.recipes import RECIPES as RECIPES
     from nbtools.resuming import resume as resume
-    from nbtools.run import Checkpoint as Checkpoint
-    from nbtools.run import Run as Run
-    from nbtools.run import RunState as RunState
+    from nbtools.run.listing import runs as runs
+    from nbtools.run.run import Checkpoint as Checkpoint
+    from nbtools.run.run import Run as Run
+    from nbtools.run.run import RunState as RunState
     from nbtools.script import read_script as read_script
     from nbtools.script import write_script as write_script
 

@@ -19,7 +19,7 @@ from nbtools.arguments import WRONG_CALL, complain, parser
 from nbtools.errors import ConfigError, FormatError, NbtoolsError, ProjectError, RunFailed, shown
 
 if TYPE_CHECKING:
-    from nbtools.run import Run
+    from nbtools.run.run import Run
 
 DONE, FAILED, STILL_RUNNING, INTERRUPTED = 0, 1, 124, 130
 
@@ -138,7 +138,7 @@ def _prepare(arguments: argparse.Namespace) -> int:
 
 
 def _named(arguments: argparse.Namespace) -> "Run":
-    from nbtools.run import Run
+    from nbtools.run.run import Run
 
     return Run(arguments.run)
 
@@ -203,9 +203,10 @@ def _preflight(arguments: argparse.Namespace) -> int:
 
 
 def _clean(arguments: argparse.Namespace) -> int:
-    from nbtools import clean, terminal
+    from nbtools import terminal
     from nbtools.project import find_project
-    from nbtools.run import RunState
+    from nbtools.run import clean
+    from nbtools.run.run import RunState
 
     runs = find_project().runs
     options = {name: getattr(arguments, name) for name in ("refs", "older_than_s", "checkpoints", "cache")}
@@ -230,7 +231,7 @@ def _clean(arguments: argparse.Namespace) -> int:
 
 
 def _runs(arguments: argparse.Namespace) -> int:
-    from nbtools.listing import runs
+    from nbtools.run.listing import runs
     from nbtools.terminal import print_runs
 
     listed, found = runs(), []
@@ -320,7 +321,7 @@ def _wait(arguments: argparse.Namespace) -> int:
 
 
 def _verdict(run: "Run") -> int:
-    from nbtools.run import RunState
+    from nbtools.run.run import RunState
 
     state = run.state
     if state in (RunState.FAILED, RunState.LOST):

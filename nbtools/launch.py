@@ -25,7 +25,7 @@ from nbtools.errors import LaunchError
 from nbtools.machine import gpu_queue
 from nbtools.machine.devices import devices
 from nbtools.readiness import Preflight, check, preflight
-from nbtools.run import Run
+from nbtools.run.run import Run
 from nbtools.rundir.rundir import RUN_DIR_VARIABLE, RUN_ID_VARIABLE, RunDir, acquire_lock, write_json
 
 __all__ = ["Preflight", "child_environment", "launch", "preflight", "start", "torchrun_command"]

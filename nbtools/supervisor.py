@@ -23,12 +23,12 @@ from typing import Any
 
 import psutil
 
-from nbtools.checkpoints import newest_verified, resuming
 from nbtools.failures.failure import Failure, first_failure, was_told_to_stop
 from nbtools.failures.known_errors import host_memory
 from nbtools.machine import gpu_queue
 from nbtools.machine.devices import gpu_use
 from nbtools.machine.processes import STOP_GRACE_S, SWEEP_GRACE_S, living, members, sweep
+from nbtools.run.checkpoints import newest_verified, resuming
 from nbtools.rundir.rundir import (
     ATTEMPT_VARIABLE,
     RUN_DIR_VARIABLE,

@@ -8,15 +8,15 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
-from nbtools.clean import CACHE, Item, Kept, Plan, leftovers
 from nbtools.failures.failure import Failure
 from nbtools.recipes import Recipe
 from nbtools.report import plural, size
-from nbtools.run import Run, clock
+from nbtools.run.clean import CACHE, Item, Kept, Plan, leftovers
+from nbtools.run.disk_usage import num_bytes_in, survey
+from nbtools.run.run import Run, clock
 from nbtools.rundir.media import Exhibit
 from nbtools.rundir.tail import Tail, clean
 from nbtools.sizes import num_parameters
-from nbtools.storage import num_bytes_in, survey
 
 _NUM_FRAMES, _NUM_POINTS, _LONGEST_CELL = 4, 12, 60
 """Of what a training shows: the last states of a text, the last points of curves, characters of a table's cell."""

@@ -17,7 +17,7 @@ import pytest
 from nbtools.machine import gpu_queue
 from nbtools.machine.processes import members, sweep
 from nbtools.project import Project
-from nbtools.run import Run
+from nbtools.run.run import Run
 from nbtools.rundir.rundir import RunDir, acquire_lock, write_json
 
 # In the background of a shell without job control SIGINT is ignored, and children would inherit that.

@@ -10,11 +10,11 @@ import numpy as np
 import pytest
 import torch
 
-from nbtools.checkpoints import Checkpoint, best_of, checkpoints_in
 from nbtools.errors import CheckpointError
 from nbtools.project import Project
 from nbtools.recipes import RECIPES, AlgorithmDistillationConfig, MLMPretrainingConfig
-from nbtools.run import Run
+from nbtools.run.checkpoints import Checkpoint, best_of, checkpoints_in
+from nbtools.run.run import Run
 from nbtools.rundir import media
 from nbtools.rundir.rundir import RunDir, read_json
 from nbtools.schedule import schedule

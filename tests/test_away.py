@@ -13,7 +13,7 @@ from nbclient import NotebookClient
 
 from nbtools.notebook import away, cards
 from nbtools.notebook.away import Away, News, Seen, Visit, since
-from nbtools.run import Run
+from nbtools.run.run import Run
 from nbtools.rundir.rundir import RunDir, acquire_lock, write_json
 
 LEFT = 1_750_000_000.0

@@ -18,8 +18,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from transformers import ModernBertConfig, ModernBertForMaskedLM
 
-from nbtools.checkpoints import best_of, checkpoints_in, newest_verified
 from nbtools.errors import CheckpointError
+from nbtools.run.checkpoints import best_of, checkpoints_in, newest_verified
 from nbtools.rundir import rundir
 from nbtools.rundir.rundir import write_json
 from nbtools.training import checkpoint

@@ -19,14 +19,14 @@ from typing import Any
 import pytest
 
 import nbtools as nt
-from nbtools import clean
 from nbtools.__main__ import main
-from nbtools.clean import CACHE, Plan, in_use, plan, remove
 from nbtools.errors import RunNotFoundError
 from nbtools.project import Project
-from nbtools.run import Run, RunState
+from nbtools.run import clean
+from nbtools.run.clean import CACHE, Plan, in_use, plan, remove
+from nbtools.run.disk_usage import num_bytes_in, survey
+from nbtools.run.run import Run, RunState
 from nbtools.rundir.rundir import RunDir, acquire_lock, run_folders, write_json
-from nbtools.storage import num_bytes_in, survey
 
 DAY_S = 86_400.0
 ENDS = {

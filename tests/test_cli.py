@@ -12,10 +12,10 @@ from typing import Any
 
 import pytest
 
-from nbtools.listing import runs
 from nbtools.project import Project
 from nbtools.recipes import RECIPES
-from nbtools.run import Run
+from nbtools.run.listing import runs
+from nbtools.run.run import Run
 from nbtools.script import read_script
 
 NBTOOLS = [sys.executable, "-m", "nbtools"]

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from nbtools.__main__ import main
 from nbtools.errors import ConfigError
 from nbtools.project import Project
-from nbtools.run import Run
+from nbtools.run.run import Run
 from nbtools.rundir import media
 from nbtools.rundir.media import Exhibit, append, latest, names, read, to_json
 from nbtools.rundir.rundir import RunDir

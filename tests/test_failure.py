@@ -19,7 +19,7 @@ from nbtools.failures.failure import Failure, first_failure, was_told_to_stop
 from nbtools.machine.processes import members
 from nbtools.notebook import cards
 from nbtools.project import Project
-from nbtools.run import Run, RunState
+from nbtools.run.run import Run, RunState
 from nbtools.rundir.rundir import RunDir, write_json
 from nbtools.terminal import print_run
 

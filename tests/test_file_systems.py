@@ -15,10 +15,10 @@ from typing import Any
 import pytest
 import torch
 
-from nbtools.checkpoints import Checkpoint, checkpoints_in, newest_verified
 from nbtools.errors import CheckpointError
 from nbtools.project import Project
-from nbtools.run import Run, RunState
+from nbtools.run.checkpoints import Checkpoint, checkpoints_in, newest_verified
+from nbtools.run.run import Run, RunState
 from nbtools.rundir.rundir import RunDir, acquire_lock, read_json, retried, run_folders, write_json
 from nbtools.training import checkpoint
 from nbtools.training.checkpoint import Progress

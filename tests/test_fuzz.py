@@ -21,7 +21,6 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 import nbtools as nt
-from nbtools.checkpoints import Checkpoint, newest_verified
 from nbtools.errors import CheckpointError, FormatError, ScriptError
 from nbtools.failures.failure import Failure
 from nbtools.metrics.history import History
@@ -31,7 +30,8 @@ from nbtools.notebook.facts import facts_of, stamp_of
 from nbtools.notebook.view import view_of
 from nbtools.project import Project
 from nbtools.recipes import RECIPES
-from nbtools.run import Run, RunState
+from nbtools.run.checkpoints import Checkpoint, newest_verified
+from nbtools.run.run import Run, RunState
 from nbtools.rundir import media
 from nbtools.rundir.rundir import LARGEST_JSON_BYTES, ProcessIdentity, RunDir, read_json, write_json
 from nbtools.rundir.tail import last_lines
@@ -323,7 +323,7 @@ def test_a_line_of_a_hundred_megabytes_is_not_held_in_memory(run_files: RunDir, 
     program = (
         "import re, sys\n"
         "from pathlib import Path\n"
-        "from nbtools.run import Run\n"
+        "from nbtools.run.run import Run\n"
         # Not ru_maxrss: that of a new process begins with what its parent had.
         "def peak(): return int(re.search(r'VmHWM:\\s+(\\d+) kB', Path('/proc/self/status').read_text())[1])\n"
         "run, before = Run(sys.argv[1]), peak()\n"

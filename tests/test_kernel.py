@@ -20,7 +20,7 @@ from jupyter_client.blocking.client import BlockingKernelClient
 from jupyter_client.connect import find_connection_file
 
 from nbtools.project import Project
-from nbtools.run import Run, RunState
+from nbtools.run.run import Run, RunState
 
 pytestmark = pytest.mark.slow
 

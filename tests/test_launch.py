@@ -28,7 +28,7 @@ from nbtools.machine.processes import members
 from nbtools.project import Project
 from nbtools.recipes import RECIPES
 from nbtools.resuming import resume
-from nbtools.run import Run, RunState
+from nbtools.run.run import Run, RunState
 from nbtools.rundir.rundir import RunDir, write_json
 from nbtools.script import write_script
 

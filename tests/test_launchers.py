@@ -10,7 +10,7 @@ import pytest
 
 from nbtools.__main__ import main
 from nbtools.project import Project
-from nbtools.run import Run, RunState
+from nbtools.run.run import Run, RunState
 
 REPOSITORY = Path(__file__).resolve().parents[1]
 SCRIPT = "scripts/mlm_pretraining.py"

@@ -11,11 +11,11 @@ import pytest
 import torch
 from transformers import AutoModelForCausalLM, AutoModelForTokenClassification
 
-from nbtools.checkpoints import Checkpoint, checkpoints_in
 from nbtools.metrics.history import History
 from nbtools.project import Project
 from nbtools.recipes import RECIPES, LLMGANConfig, MaskedDiffusionConfig
-from nbtools.run import Run
+from nbtools.run.checkpoints import Checkpoint, checkpoints_in
+from nbtools.run.run import Run
 from nbtools.rundir import media
 from nbtools.rundir.rundir import RunDir, read_json
 from nbtools.schedule import schedule

@@ -19,10 +19,10 @@ from transformers import (
     GPT2LMHeadModel,
 )
 
-from nbtools.checkpoints import checkpoints_in
 from nbtools.errors import ConfigError
 from nbtools.project import Project
 from nbtools.recipes import RECIPES, LLMGANConfig
+from nbtools.run.checkpoints import checkpoints_in
 from nbtools.rundir import media
 from nbtools.rundir.rundir import RunDir, read_json
 from nbtools.sources.stories import Story

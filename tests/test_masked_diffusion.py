@@ -16,7 +16,6 @@ from transformers import BertConfig, BertForMaskedLM, GPT2Config, GPT2LMHeadMode
 
 import nbtools as nt
 from nbtools import report
-from nbtools.checkpoints import Checkpoint, checkpoints_in
 from nbtools.config import Launch
 from nbtools.errors import ConfigError, LaunchError
 from nbtools.machine.devices import Device
@@ -24,6 +23,7 @@ from nbtools.metrics.history import History
 from nbtools.project import Project
 from nbtools.recipes import RECIPES, MaskedDiffusionConfig, MLMPretrainingConfig
 from nbtools.recipes.masked_diffusion import LLADA_PARAMETERS
+from nbtools.run.checkpoints import Checkpoint, checkpoints_in
 from nbtools.rundir import media
 from nbtools.rundir.rundir import RunDir, read_json
 from nbtools.schedule import schedule

@@ -27,14 +27,14 @@ from transformers import (
     RobertaForMaskedLM,
 )
 
-from nbtools.checkpoints import Checkpoint, checkpoints_in
 from nbtools.config import Launch
 from nbtools.launch import launch
 from nbtools.machine.processes import kinds_of, members, ranks_among
 from nbtools.metrics.history import History
 from nbtools.project import Project
 from nbtools.recipes import RECIPES, MLMPretrainingConfig
-from nbtools.run import Run, RunState
+from nbtools.run.checkpoints import Checkpoint, checkpoints_in
+from nbtools.run.run import Run, RunState
 from nbtools.rundir.rundir import RunDir, read_json, run_folders
 from nbtools.schedule import schedule
 from nbtools.script import write_script

@@ -12,12 +12,12 @@ import pytest
 import torch
 from transformers import AutoModelForMaskedLM, AutoTokenizer
 
-from nbtools.checkpoints import checkpoints_in
 from nbtools.errors import ConfigError
 from nbtools.metrics.history import MetricWriter
 from nbtools.project import Project
 from nbtools.recipes import MLMPretrainingConfig
-from nbtools.run import Run
+from nbtools.run.checkpoints import checkpoints_in
+from nbtools.run.run import Run
 from nbtools.rundir.rundir import RunDir, read_json
 from nbtools.script import write_script
 from nbtools.training import outputs

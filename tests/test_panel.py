@@ -23,10 +23,10 @@ from nbtools.notebook.facts import facts_of, log_of, pace, stamp_of
 from nbtools.notebook.panel import LivePlot
 from nbtools.notebook.plot import RunFigure
 from nbtools.notebook.view import view_of
-from nbtools.run import Failure, RankBeat, Run, RunState
+from nbtools.run.run import Failure, RankBeat, Run, RunState
+from nbtools.run.stacks import RankStacks
+from nbtools.run.stragglers import laggards
 from nbtools.rundir.rundir import ProcessIdentity, RunDir, acquire_lock, write_json
-from nbtools.stacks import RankStacks
-from nbtools.state import laggards
 
 HOSTILE = ["<img src=x onerror=alert(1)>", "</script><script>alert(1)</script>", r"$\frac{1}{2}$", "' onclick='x"]
 

@@ -17,7 +17,7 @@ from nbtools.metrics.history import History
 from nbtools.notebook.curves import decimate, find_break, log_ticks, number, smooth, ticks, time_ticks
 from nbtools.notebook.plot import HEIGHT, WIDTH, Panel, RunFigure, save_plot
 from nbtools.notebook.view import DARK, LIGHT, View, grouped
-from nbtools.run import Run
+from nbtools.run.run import Run
 
 BACKGROUND = (255, 255, 255)
 

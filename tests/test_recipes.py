@@ -136,7 +136,7 @@ def test_a_checkpoint_is_as_large_as_was_said(tmp_path: Path, hidden_size: int) 
     import torch
     from transformers import ModernBertConfig, ModernBertForMaskedLM
 
-    from nbtools.checkpoints import Progress
+    from nbtools.run.checkpoints import Progress
     from nbtools.training import checkpoint
 
     config = MLMPretrainingConfig(num_layers=3, num_heads=4, hidden_size=hidden_size, vocab_size=2000)

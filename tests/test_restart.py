@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from nbtools.machine.processes import members
-from nbtools.run import Run, RunState
+from nbtools.run.run import Run, RunState
 from nbtools.rundir.rundir import read_json
 
 PROGRAMS = Path(__file__).parent / "programs"

@@ -16,13 +16,13 @@ from typing import Any
 import pytest
 import torch
 
-from nbtools.checkpoints import Checkpoint, origin_in_words
 from nbtools.config import Launch
 from nbtools.errors import CheckpointError, ConfigError, LaunchError, NbtoolsError
 from nbtools.project import Project
 from nbtools.recipes import MLMPretrainingConfig
 from nbtools.resuming import _new_script, config_of, resume
-from nbtools.run import Run, RunState
+from nbtools.run.checkpoints import Checkpoint, origin_in_words
+from nbtools.run.run import Run, RunState
 from nbtools.rundir.rundir import RunDir, read_json, write_json
 from nbtools.script import read_script, write_script
 from nbtools.training.data import epoch_order

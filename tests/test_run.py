@@ -18,14 +18,14 @@ from typing import Any
 import psutil
 import pytest
 
-from nbtools import stopping
 from nbtools.errors import CheckpointError, FormatError, NbtoolsError, RunFailed, RunNotFoundError
-from nbtools.listing import runs
 from nbtools.machine import processes
 from nbtools.machine.devices import Device, Holder
 from nbtools.machine.processes import living, members, ranks_among
 from nbtools.project import Project
-from nbtools.run import Run, RunState, checkpoints_in, clock, newest_verified
+from nbtools.run import stop as stopping
+from nbtools.run.listing import runs
+from nbtools.run.run import Run, RunState, checkpoints_in, clock, newest_verified
 from nbtools.rundir.rundir import ProcessIdentity, RunDir, acquire_lock, write_json
 
 PROGRAMS = Path(__file__).parent / "programs"

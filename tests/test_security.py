@@ -26,7 +26,6 @@ import torch
 from transformers import BertConfig, BertForMaskedLM
 
 import nbtools as nt
-from nbtools import stacks
 from nbtools.__main__ import main
 from nbtools.arguments import parser
 from nbtools.config import Launch, Settings
@@ -39,10 +38,11 @@ from nbtools.notebook.facts import facts_of
 from nbtools.project import Project
 from nbtools.readiness import run_name
 from nbtools.recipes import RECIPES, MLMPretrainingConfig
-from nbtools.run import Run, RunState
+from nbtools.run import stacks
+from nbtools.run.run import Run, RunState
+from nbtools.run.stragglers import laggards
 from nbtools.rundir.rundir import ProcessIdentity, RunDir, read_json, write_json
 from nbtools.script import parse_script, read_script, render, write_script
-from nbtools.state import laggards
 from nbtools.terminal import print_run, status_line
 from nbtools.training.checkpoint import load_state, load_weights
 from nbtools.training.mlm_pretraining import build_model

@@ -23,11 +23,11 @@ import torch
 from safetensors.torch import load_file
 
 import nbtools as nt
-from nbtools.checkpoints import Checkpoint
 from nbtools.machine.processes import members
 from nbtools.project import Project
 from nbtools.recipes import MLMPretrainingConfig
-from nbtools.run import Run, RunState
+from nbtools.run.checkpoints import Checkpoint
+from nbtools.run.run import Run, RunState
 from nbtools.training.checkpoint import load_state
 
 PROGRAMS = Path(__file__).parent / "programs"

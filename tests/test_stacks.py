@@ -11,12 +11,12 @@ from pathlib import Path
 import psutil
 import pytest
 
-from nbtools import stacks
 from nbtools.machine.processes import kinds_of, living, members, ranks_among
 from nbtools.project import Project
-from nbtools.run import RankBeat, Run, RunState
+from nbtools.run import stacks
+from nbtools.run.run import RankBeat, Run, RunState
+from nbtools.run.stragglers import Laggard, laggards, process_condition
 from nbtools.rundir.rundir import ProcessIdentity, RunDir, write_json
-from nbtools.state import Laggard, laggards, process_condition
 
 PROGRAMS = Path(__file__).parent / "programs"
 Start = Callable[..., Run]

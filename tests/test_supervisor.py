@@ -15,7 +15,7 @@ import pytest
 
 from nbtools.machine.processes import members
 from nbtools.project import Project
-from nbtools.run import Run, RunState
+from nbtools.run.run import Run, RunState
 from nbtools.rundir.rundir import ProcessIdentity, RunDir, is_locked, read_json, write_json
 
 PROGRAMS = Path(__file__).parent / "programs"

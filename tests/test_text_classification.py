@@ -11,12 +11,12 @@ import pytest
 import torch
 
 from nbtools import recipes
-from nbtools.checkpoints import checkpoints_in
 from nbtools.errors import CheckpointError, ConfigError
 from nbtools.metrics.history import History
 from nbtools.project import Project
 from nbtools.recipes import MLMPretrainingConfig, TextClassificationConfig
-from nbtools.run import Run
+from nbtools.run.checkpoints import checkpoints_in
+from nbtools.run.run import Run
 from nbtools.rundir import media
 from nbtools.rundir.rundir import RunDir, read_json
 from nbtools.sources import occupations

@@ -14,7 +14,7 @@ import pytest
 
 from nbtools.machine import gpu_queue
 from nbtools.machine.processes import members
-from nbtools.run import Run, RunState
+from nbtools.run.run import Run, RunState
 from nbtools.rundir.rundir import RunDir, read_json
 
 PROGRAMS = Path(__file__).parent / "programs"

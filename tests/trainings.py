@@ -16,11 +16,11 @@ import pytest
 import torch
 from transformers import GPT2Config, GPT2LMHeadModel, LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
 
-from nbtools.checkpoints import Checkpoint
 from nbtools.config import TrainConfig
 from nbtools.project import Project
 from nbtools.recipes import recipe_of
-from nbtools.run import Run, RunState
+from nbtools.run.checkpoints import Checkpoint
+from nbtools.run.run import Run, RunState
 from nbtools.rundir.rundir import RUN_DIR_VARIABLE, RunDir, run_folders
 from nbtools.training import checkpoint
 from nbtools.training.flags import Flags

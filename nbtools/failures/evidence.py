@@ -13,7 +13,7 @@ from nbtools.errors import FormatError
 from nbtools.rundir.rundir import RunDir, read_small
 
 if TYPE_CHECKING:
-    from nbtools.state import RankBeat
+    from nbtools.run.stragglers import RankBeat
 
 _TAIL_BYTES = 512 * 1024  # torchrun's summary repeats whole tracebacks
 _ROWS_BYTES = 64 * 1024
@@ -130,7 +130,7 @@ def printed_by(run: RunDir, rank: int, log: str) -> str:
 
 def beats(run: RunDir) -> "list[RankBeat]":
     """The ranks' last signs of life; none if a newer nbtools wrote them."""
-    from nbtools.state import read_beats  # it tells of restarts, so it knows of failures
+    from nbtools.run.stragglers import read_beats  # it tells of restarts, so it knows of failures
 
     try:
         return read_beats(run)

@@ -26,7 +26,7 @@ from nbtools.metrics.history import History
 from nbtools.notebook.cards import restarted
 from nbtools.notebook.curves import duration
 from nbtools.notebook.view import grouped, kind_of, label_of
-from nbtools.run import Run, RunState, clock
+from nbtools.run.run import Run, RunState, clock
 from nbtools.rundir.rundir import RunDir, read_json, write_json
 from nbtools.rundir.tail import clean
 

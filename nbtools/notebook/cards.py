@@ -14,9 +14,9 @@ from nbtools.notebook.view import step_of
 if TYPE_CHECKING:
     from nbtools.failures.failure import Failure
     from nbtools.notebook.away import Away
-    from nbtools.run import RankBeat
-    from nbtools.stacks import RankStacks
-    from nbtools.state import Laggard, Restart
+    from nbtools.run.run import RankBeat
+    from nbtools.run.stacks import RankStacks
+    from nbtools.run.stragglers import Laggard, Restart
 
 NO_FORMULAS = "mathjax_ignore tex2jax_ignore"
 """Classes of elements whose dollar signs JupyterLab's MathJax, and the older one of exported pages, leave alone."""

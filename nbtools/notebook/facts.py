@@ -6,12 +6,12 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from nbtools.checkpoints import origin_in_words
 from nbtools.metrics.history import History
 from nbtools.notebook.cards import restarted
 from nbtools.notebook.curves import find_break
-from nbtools.run import Checkpoint, Failure, RankBeat, Run, RunState
-from nbtools.state import Restart
+from nbtools.run.checkpoints import origin_in_words
+from nbtools.run.run import Checkpoint, Failure, RankBeat, Run, RunState
+from nbtools.run.stragglers import Restart
 
 _NUM_LOG_LINES = 12
 _NUM_BREAKS = 4

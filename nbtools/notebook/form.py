@@ -11,7 +11,6 @@ from typing import Any
 from nbtools.config import Launch, TrainConfig, errors_by_field
 from nbtools.errors import ConfigError, HandEditedError, LaunchError, NbtoolsError
 from nbtools.launch import launch as launch_script
-from nbtools.listing import active_run
 from nbtools.machine.devices import devices
 from nbtools.notebook.fields import mark
 from nbtools.notebook.layout import FormLayout
@@ -20,7 +19,8 @@ from nbtools.notebook.summary import Summary
 from nbtools.project import check_name, find_project
 from nbtools.readiness import command_line
 from nbtools.recipes import recipe_named, recipe_of
-from nbtools.run import Run
+from nbtools.run.listing import active_run
+from nbtools.run.run import Run
 from nbtools.script import read_script, write_script
 
 Values = dict[str, Any]

@@ -18,7 +18,6 @@ from IPython.core.interactiveshell import InteractiveShell
 from IPython.display import Image as StaticImage
 from IPython.display import publish_display_data
 
-from nbtools.checkpoints import best_of, changes_in_words, origin_in_words
 from nbtools.errors import ConfigError, NbtoolsError
 from nbtools.notebook import cards
 from nbtools.notebook.away import use, visit_of
@@ -27,9 +26,10 @@ from nbtools.notebook.facts import Facts, facts_of, notes_of, stamp_of
 from nbtools.notebook.plot import HEIGHT, UNTITLED_HEIGHT, WIDTH, RunFigure, png
 from nbtools.notebook.view import X, view_of
 from nbtools.resuming import changed, config_of, read_changes, resume
-from nbtools.run import Checkpoint, Run, RunState
+from nbtools.run.checkpoints import best_of, changes_in_words, origin_in_words
+from nbtools.run.run import Checkpoint, Run, RunState
+from nbtools.run.stragglers import Laggard, laggards
 from nbtools.script import differences
-from nbtools.state import Laggard, laggards
 
 _SIZE: dict[str, Any] = {"image/png": {"width": WIDTH, "height": UNTITLED_HEIGHT}}
 _LOOKS_AT_LOST = 5

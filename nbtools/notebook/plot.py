@@ -29,7 +29,7 @@ from nbtools.notebook.curves import Floats, is_lone, log_ticks, ticks
 from nbtools.notebook.view import DARK, LIGHT, TITLES, Axis, Trace, View, grouped, traces_of, view_of
 
 if TYPE_CHECKING:
-    from nbtools.run import Run
+    from nbtools.run.run import Run
 
 _A = TypeVar("_A", bound=Artist)
 

@@ -13,8 +13,8 @@ from nbtools.notebook.curves import Break, Floats, decimate, find_break, number,
 if TYPE_CHECKING:
     from nbtools.metrics.columns import Series
     from nbtools.metrics.history import History
-    from nbtools.run import Run
-    from nbtools.state import Restart
+    from nbtools.run.run import Run
+    from nbtools.run.stragglers import Restart
 
 X = Literal["step", "samples", "time"]
 

@@ -25,9 +25,9 @@ import torch
 from safetensors import SafetensorError
 from safetensors.torch import load_file
 
-from nbtools.checkpoints import BEST_BY, Checkpoint, Progress, best_of, checkpoints_in
 from nbtools.errors import CheckpointError
 from nbtools.project import expanded
+from nbtools.run.checkpoints import BEST_BY, Checkpoint, Progress, best_of, checkpoints_in
 from nbtools.rundir import rundir
 
 State = dict[str, Any]

@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import torch
 
-from nbtools.checkpoints import Progress
 from nbtools.errors import CheckpointError
 from nbtools.project import expanded
+from nbtools.run.checkpoints import Progress
 from nbtools.training import checkpoint
 from nbtools.training.checkpoint import State
 

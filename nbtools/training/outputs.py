@@ -15,11 +15,11 @@ from typing import Any
 import orjson
 import torch
 
-from nbtools.checkpoints import checkpoints_in
 from nbtools.config import TrainConfig
 from nbtools.errors import ConfigError, NbtoolsError, shown
 from nbtools.project import expanded
-from nbtools.run import Run
+from nbtools.run.checkpoints import checkpoints_in
+from nbtools.run.run import Run
 from nbtools.rundir.rundir import FORMAT, RunDir, read_json, strict_number, write_json
 from nbtools.training import tensorboard
 from nbtools.training.profile import Profile

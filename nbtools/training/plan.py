@@ -2,8 +2,8 @@
 
 from dataclasses import dataclass
 
-from nbtools.checkpoints import Progress
 from nbtools.config import TrainConfig
+from nbtools.run.checkpoints import Progress
 from nbtools.schedule import Schedule
 from nbtools.training.data import SampleOrder
 

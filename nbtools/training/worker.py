@@ -19,12 +19,12 @@ from torch.distributed.elastic.multiprocessing.errors import record
 from torch.nn.parallel import DistributedDataParallel
 from torch.utils.data import Dataset, Sampler
 
-from nbtools.checkpoints import Progress
 from nbtools.config import TrainConfig
 from nbtools.errors import NbtoolsError
 from nbtools.metrics.history import MetricWriter
 from nbtools.project import Project, find_project
 from nbtools.recipes import RECIPES
+from nbtools.run.checkpoints import Progress
 from nbtools.rundir import media
 from nbtools.rundir.media import Exhibit
 from nbtools.rundir.rundir import ATTEMPT_VARIABLE, RunDir, strict_number, write_json

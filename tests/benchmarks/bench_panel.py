@@ -21,7 +21,7 @@ import numpy as np
 from matplotlib import pyplot as plt
 
 from nbtools.notebook.panel import LivePlot
-from nbtools.run import Run
+from nbtools.run.run import Run
 from nbtools.rundir.rundir import RunDir, acquire_lock, write_json
 
 METRICS = ("train/loss", "train/learning_rate", "train/grad_norm", "train/tokens_per_s", "eval/loss")

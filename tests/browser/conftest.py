@@ -220,8 +220,8 @@ def lab(chromium: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Lab
 
 
 def _stop_runs(project: Path) -> None:
-    from nbtools.listing import runs
     from nbtools.project import Project
+    from nbtools.run.listing import runs
 
     for run in runs(Project(project)):
         if not run.state.is_final:

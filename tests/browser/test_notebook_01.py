@@ -6,9 +6,9 @@ from typing import Any
 import nbformat
 import pytest
 
-from nbtools.listing import runs
 from nbtools.project import Project
-from nbtools.run import Run, RunState
+from nbtools.run.listing import runs
+from nbtools.run.run import Run, RunState
 
 pytestmark = [pytest.mark.browser, pytest.mark.slow, pytest.mark.timeout(900)]
 

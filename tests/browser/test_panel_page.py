@@ -15,7 +15,7 @@ import pytest
 from nbtools.machine import gpu_queue
 from nbtools.metrics.history import MetricWriter
 from nbtools.project import Project
-from nbtools.run import Run, RunState
+from nbtools.run.run import Run, RunState
 from nbtools.rundir import media
 from nbtools.rundir.rundir import RunDir, acquire_lock, write_json
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from nbtools.errors import FormatError
-from nbtools.run import Run, RunState
+from nbtools.run.run import Run, RunState
 from nbtools.rundir.rundir import RunDir, read_json, read_small, run_folders
 
 _STARTING_S = 60.0

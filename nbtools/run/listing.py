@@ -5,7 +5,7 @@ from pathlib import Path
 
 from nbtools.errors import FormatError
 from nbtools.project import Project, find_project
-from nbtools.run import Run, clock, table
+from nbtools.run.run import Run, clock, table
 from nbtools.rundir.rundir import run_folders
 from nbtools.script import digest
 

@@ -16,14 +16,16 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any, Self
 
-from nbtools import stopping
-from nbtools.checkpoints import Checkpoint, best_of, checkpoints_in, newest_verified, origin_in_words
 from nbtools.errors import RunFailed, RunNotFoundError
 from nbtools.failures.failure import Failure
 from nbtools.machine import gpu_queue
 from nbtools.metrics.history import History
 from nbtools.metrics.readers.printed import LogMetrics
 from nbtools.project import find_project, located
+from nbtools.run import stop as stopping
+from nbtools.run.checkpoints import Checkpoint, best_of, checkpoints_in, newest_verified, origin_in_words
+from nbtools.run.stacks import RankStacks, take_stacks
+from nbtools.run.stragglers import Laggard, RankBeat, Restart, RunState, laggards, read_beats, read_restarts
 from nbtools.rundir import media
 from nbtools.rundir.media import Exhibit
 from nbtools.rundir.rundir import (
@@ -40,8 +42,6 @@ from nbtools.rundir.rundir import (
     whole,
 )
 from nbtools.rundir.tail import Tail, last_lines
-from nbtools.stacks import RankStacks, take_stacks
-from nbtools.state import Laggard, RankBeat, Restart, RunState, laggards, read_beats, read_restarts
 
 __all__ = ["Checkpoint", "Failure", "RankBeat", "Run", "RunState", "checkpoints_in", "newest_verified"]
 

@@ -19,8 +19,8 @@ from pathlib import Path
 import psutil
 
 from nbtools.machine.processes import members, ranks_among
+from nbtools.run.stragglers import RankBeat, read_beats
 from nbtools.rundir.rundir import RunDir
-from nbtools.state import RankBeat, read_beats
 
 _ANSWER_S = 10.0
 _SETTLED_S = 0.5

@@ -16,13 +16,13 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from nbtools.checkpoints import Checkpoint, best_of, checkpoint_folders, checkpoints_in, newest_verified
 from nbtools.errors import CheckpointError, FormatError, RunNotFoundError
 from nbtools.machine.processes import members
 from nbtools.project import located
-from nbtools.run import Run, RunState, clock
+from nbtools.run.checkpoints import Checkpoint, best_of, checkpoint_folders, checkpoints_in, newest_verified
+from nbtools.run.disk_usage import Stored, descendants, is_folder, num_bytes_in, origins_in, survey
+from nbtools.run.run import Run, RunState, clock
 from nbtools.rundir.rundir import RunDir, acquire_lock, find_run, is_locked, is_run, read_json, run_folders
-from nbtools.storage import Stored, descendants, is_folder, num_bytes_in, origins_in, survey
 
 CACHE = ".cache"
 _REMOVED = ".removed"

@@ -6,11 +6,11 @@ from typing import TYPE_CHECKING
 
 from nbtools.machine import processes
 from nbtools.machine.devices import Device, devices
+from nbtools.run.stragglers import RunState
 from nbtools.rundir.rundir import finite
-from nbtools.state import RunState
 
 if TYPE_CHECKING:
-    from nbtools.run import Run
+    from nbtools.run.run import Run
 
 _GPU_WAIT_S = 2.0
 _POLL_S = 0.1
