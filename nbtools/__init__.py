@@ -13,13 +13,13 @@ __version__ = "0.1.0"
 
 _MODULES = {
     "nbtools.config": ["Launch"],
-    "nbtools.launch": ["launch", "preflight"],
+    "nbtools.launcher.launch": ["launch", "preflight"],
     "nbtools.run.listing": ["runs"],
     "nbtools.metrics.history": ["History"],
     "nbtools.notebook.form": ["ConfigForm"],
     "nbtools.notebook.panel": ["LivePlot"],
     "nbtools.recipes": ["RECIPES"],
-    "nbtools.resuming": ["resume"],
+    "nbtools.launcher.resume": ["resume"],
     "nbtools.run.run": ["Checkpoint", "Run", "RunState"],
     "nbtools.script": ["read_script", "write_script"],
 }
@@ -29,13 +29,13 @@ __all__ = sorted([*_HOME, "__version__"])
 
 if TYPE_CHECKING:
     from nbtools.config import Launch as Launch
-    from nbtools.launch import launch as launch
-    from nbtools.launch import preflight as preflight
+    from nbtools.launcher.launch import launch as launch
+    from nbtools.launcher.launch import preflight as preflight
+    from nbtools.launcher.resume import resume as resume
     from nbtools.metrics.history import History as History
     from nbtools.notebook.form import ConfigForm as ConfigForm
     from nbtools.notebook.panel import LivePlot as LivePlot
     from nbtools.recipes import RECIPES as RECIPES
-    from nbtools.resuming import resume as resume
     from nbtools.run.listing import runs as runs
     from nbtools.run.run import Checkpoint as Checkpoint
     from nbtools.run.run import Run as Run
@@ -45,7 +45,7 @@ if TYPE_CHECKING:
 
 
 class _Package(ModuleType):
-    """Keeps `nbtools.launch` the function: importing the module of that name would bind the module to it."""
+    """Keeps `nbtools.launcher.launch` the function: importing the module of that name would bind the module to it."""
 
     def __setattr__(self, name: str, value: Any) -> None:
         if not (name in _HOME and isinstance(value, ModuleType)):

@@ -144,7 +144,7 @@ def _named(arguments: argparse.Namespace) -> "Run":
 
 
 def _launch(arguments: argparse.Namespace) -> int:
-    from nbtools.launch import launch
+    from nbtools.launcher.launch import launch
 
     run = launch(
         arguments.script,
@@ -172,7 +172,7 @@ def _tell(run: "Run") -> int:
 
 
 def _resume(arguments: argparse.Namespace) -> int:
-    from nbtools.resuming import read_changes, resume
+    from nbtools.launcher.resume import read_changes, resume
 
     parent = _named(arguments)
     run = resume(
@@ -190,7 +190,7 @@ def _resume(arguments: argparse.Namespace) -> int:
 
 
 def _preflight(arguments: argparse.Namespace) -> int:
-    from nbtools.launch import preflight
+    from nbtools.launcher.launch import preflight
 
     names = ("nproc_per_node", "gpus", "max_restarts")
     options = {name: getattr(arguments, name) for name in names}

@@ -19,9 +19,9 @@ import psutil
 
 from nbtools import __version__
 from nbtools.errors import ProjectError
+from nbtools.launcher.findings import Finding, ok, problem, warn
 from nbtools.machine.devices import Device, devices, driver_version, num_cores
 from nbtools.project import find_project
-from nbtools.report import Finding, ok, problem, warn
 from nbtools.rundir.rundir import acquire_lock, is_locked
 
 _PROBE_TIMEOUT_S = 180

@@ -9,14 +9,14 @@ from pathlib import Path
 from typing import Any
 
 from nbtools.failures.failure import Failure
+from nbtools.launcher.findings import plural, size
+from nbtools.launcher.sizes import num_parameters
 from nbtools.recipes import Recipe
-from nbtools.report import plural, size
 from nbtools.run.clean import CACHE, Item, Kept, Plan, leftovers
 from nbtools.run.disk_usage import num_bytes_in, survey
 from nbtools.run.run import Run, clock
 from nbtools.rundir.media import Exhibit
 from nbtools.rundir.tail import Tail, clean
-from nbtools.sizes import num_parameters
 
 _NUM_FRAMES, _NUM_POINTS, _LONGEST_CELL = 4, 12, 60
 """Of what a training shows: the last states of a text, the last points of curves, characters of a table's cell."""

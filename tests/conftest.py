@@ -156,7 +156,7 @@ def supervised(project: Project) -> Iterator[Callable[..., Run]]:
         options = [word for option, descriptor in held.items() for word in (option, str(descriptor))]
         with run.supervisor_log.open("wb") as log:
             supervisor = subprocess.Popen(
-                [sys.executable, "-P", "-m", "nbtools.supervisor", str(run.path), *options],
+                [sys.executable, "-P", "-m", "nbtools.launcher.supervisor", str(run.path), *options],
                 env={**os.environ, "NBTOOLS_RUN_ID": run.id, "NBTOOLS_RUN_DIR": str(run.path)},
                 stdin=subprocess.DEVNULL,
                 stdout=log,

@@ -11,14 +11,14 @@ import pytest
 import torch
 
 from nbtools.errors import CheckpointError
+from nbtools.launcher.sizes import num_parameters
+from nbtools.launcher.step_count import schedule
 from nbtools.project import Project
 from nbtools.recipes import RECIPES, AlgorithmDistillationConfig, MLMPretrainingConfig
 from nbtools.run.checkpoints import Checkpoint, best_of, checkpoints_in
 from nbtools.run.run import Run
 from nbtools.rundir import media
 from nbtools.rundir.rundir import RunDir, read_json
-from nbtools.schedule import schedule
-from nbtools.sizes import num_parameters
 from nbtools.sources import histories
 from nbtools.sources.darkroom import Darkroom
 from nbtools.training.distiller import open_distiller

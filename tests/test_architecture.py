@@ -195,7 +195,7 @@ def test_the_public_surface_is_this_list() -> None:
     ]
     for name in nbtools.__all__:
         assert getattr(nbtools, name) is not None
-    assert callable(nbtools.launch), "the function, although a module is called so too"
+    assert callable(nbtools.launcher.launch), "the function, although a module is called so too"
     with pytest.raises(AttributeError, match="no_such_name"):
         _ = nbtools.no_such_name
 

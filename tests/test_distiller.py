@@ -9,8 +9,8 @@ import torch
 from transformers import AutoModelForTokenClassification, DynamicCache, GPT2Config, GPT2LMHeadModel
 
 from nbtools.errors import CheckpointError
+from nbtools.launcher.sizes import num_parameters
 from nbtools.recipes import AlgorithmDistillationConfig
-from nbtools.sizes import num_parameters
 from nbtools.sources.darkroom import Darkroom
 from nbtools.training.distiller import Distiller, build_distiller, open_distiller
 

@@ -578,7 +578,7 @@ def test_two_nodes_started_by_hand_train_as_one(old: Project) -> None:
 
 @pytest.mark.slow
 def test_the_callers_environment_reaches_every_rank(project: Project, monkeypatch: pytest.MonkeyPatch) -> None:
-    from nbtools.launch import launch
+    from nbtools.launcher.launch import launch
 
     script = project.scripts / "tells.py"
     script.write_text(

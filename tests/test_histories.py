@@ -11,9 +11,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from nbtools.errors import DataError
+from nbtools.launcher.step_count import schedule
 from nbtools.project import Project
 from nbtools.recipes import AlgorithmDistillationConfig
-from nbtools.schedule import schedule
 from nbtools.sources import corpus, histories, learners
 from nbtools.sources.darkroom import Darkroom
 from nbtools.sources.histories import METADATA, TEST, TRAIN

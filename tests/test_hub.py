@@ -14,10 +14,10 @@ import numpy as np
 import pytest
 
 from nbtools.errors import ConfigError, DataError, LaunchError
-from nbtools.launch import preflight
+from nbtools.launcher.launch import preflight
+from nbtools.launcher.step_count import schedule
 from nbtools.project import Project
 from nbtools.recipes import RECIPES, MLMPretrainingConfig
-from nbtools.schedule import schedule
 from nbtools.script import write_script
 from nbtools.sources import corpus
 from nbtools.sources.hub import HubDataset, named

@@ -19,20 +19,20 @@ import psutil
 import pytest
 
 import nbtools
-from nbtools import readiness
 from nbtools.config import Launch
 from nbtools.errors import LaunchError
-from nbtools.launch import child_environment, launch, preflight, torchrun_command
+from nbtools.launcher import preflight as readiness
+from nbtools.launcher.launch import child_environment, launch, preflight, torchrun_command
+from nbtools.launcher.resume import resume
 from nbtools.machine.devices import Device, Holder
 from nbtools.machine.processes import members
 from nbtools.project import Project
 from nbtools.recipes import RECIPES
-from nbtools.resuming import resume
 from nbtools.run.run import Run, RunState
 from nbtools.rundir.rundir import RunDir, write_json
 from nbtools.script import write_script
 
-launching = importlib.import_module("nbtools.launch")  # the module; `nbtools.launch` is the function
+launching = importlib.import_module("nbtools.launcher.launch")  # the module; `nbtools.launcher.launch` is the function
 PROGRAMS = Path(__file__).parent / "programs"
 
 
@@ -283,14 +283,14 @@ def test_the_calls_values_win_over_the_scripts(project: Project) -> None:
 
 
 def test_the_package_gives_the_function_whatever_was_imported_before() -> None:
-    importlib.import_module("nbtools.launch")
-    assert nbtools.launch is launch
+    importlib.import_module("nbtools.launcher.launch")
+    assert nbtools.launcher.launch is launch
     assert nbtools.preflight is preflight
 
 
 def test_launching_imports_no_torch_and_leaves_no_secret_on_disk(script: Path, project: Project) -> None:
     program = (
-        "import sys; from nbtools.launch import launch; "
+        "import sys; from nbtools.launcher.launch import launch; "
         f"run = launch({str(script)!r}, gpus=(), args=['--steps', '1']); "
         "print(run.id, 'torch' in sys.modules); run.stop()"
     )

@@ -11,6 +11,7 @@ import pytest
 import torch
 from transformers import AutoModelForCausalLM, AutoModelForTokenClassification
 
+from nbtools.launcher.step_count import schedule
 from nbtools.metrics.history import History
 from nbtools.project import Project
 from nbtools.recipes import RECIPES, LLMGANConfig, MaskedDiffusionConfig
@@ -18,7 +19,6 @@ from nbtools.run.checkpoints import Checkpoint, checkpoints_in
 from nbtools.run.run import Run
 from nbtools.rundir import media
 from nbtools.rundir.rundir import RunDir, read_json
-from nbtools.schedule import schedule
 from nbtools.sources import markov
 from nbtools.training import checkpoint
 from nbtools.training.data import uniforms

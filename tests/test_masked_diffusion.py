@@ -15,9 +15,11 @@ from safetensors.torch import save_file
 from transformers import BertConfig, BertForMaskedLM, GPT2Config, GPT2LMHeadModel, ModernBertForMaskedLM
 
 import nbtools as nt
-from nbtools import report
 from nbtools.config import Launch
 from nbtools.errors import ConfigError, LaunchError
+from nbtools.launcher import findings
+from nbtools.launcher.sizes import num_parameters, training_bytes
+from nbtools.launcher.step_count import schedule
 from nbtools.machine.devices import Device
 from nbtools.metrics.history import History
 from nbtools.project import Project
@@ -26,9 +28,7 @@ from nbtools.recipes.masked_diffusion import LLADA_PARAMETERS
 from nbtools.run.checkpoints import Checkpoint, checkpoints_in
 from nbtools.rundir import media
 from nbtools.rundir.rundir import RunDir, read_json
-from nbtools.schedule import schedule
 from nbtools.script import write_script
-from nbtools.sizes import num_parameters, training_bytes
 from nbtools.training.denoiser import Denoiser, build_denoiser
 from nbtools.training.flags import parse
 from nbtools.training.forward_process import Draws, Noise, NoisedTraining, Sequences
@@ -445,10 +445,10 @@ def test_preflight_says_what_llada_takes_and_who_has_to_allow_its_code(
         trained(config)
     allowed = config.replace(trust_remote_code=True)
     small = Device(0, "GPU-0", "a GPU", 80 * 2**30, 0, (), "0")
-    monkeypatch.setattr(report, "devices", lambda: [small])
+    monkeypatch.setattr(findings, "devices", lambda: [small])
     with pytest.raises(LaunchError, match=r"take 119\.4 GiB on every GPU, and GPU 0 \(a GPU\) has 80\.0 GiB"):
-        list(report.of_training(allowed, Launch(gpus=(0,))))
-    found = {finding.subject: finding.text for finding in report.of_training(allowed, Launch(gpus=()))}
+        list(findings.of_training(allowed, Launch(gpus=(0,))))
+    found = {finding.subject: finding.text for finding in findings.of_training(allowed, Launch(gpus=()))}
     assert found["parameters"].startswith("8,015,581,184")
     assert found["memory"].startswith("119.4 GiB per process")
 

@@ -28,7 +28,9 @@ from transformers import (
 )
 
 from nbtools.config import Launch
-from nbtools.launch import launch
+from nbtools.launcher.launch import launch
+from nbtools.launcher.sizes import num_parameters
+from nbtools.launcher.step_count import schedule
 from nbtools.machine.processes import kinds_of, members, ranks_among
 from nbtools.metrics.history import History
 from nbtools.project import Project
@@ -36,9 +38,7 @@ from nbtools.recipes import RECIPES, MLMPretrainingConfig
 from nbtools.run.checkpoints import Checkpoint, checkpoints_in
 from nbtools.run.run import Run, RunState
 from nbtools.rundir.rundir import RunDir, read_json, run_folders
-from nbtools.schedule import schedule
 from nbtools.script import write_script
-from nbtools.sizes import num_parameters
 from nbtools.training.masking import Masking, evaluation_batches
 from nbtools.training.mlm_pretraining import MaskedLM, build_model, main
 from nbtools.training.step import Optimizer

@@ -14,9 +14,9 @@ from transformers import AutoTokenizer
 
 from nbtools.__main__ import main
 from nbtools.errors import ConfigError, DataError
+from nbtools.launcher.step_count import schedule
 from nbtools.project import Project
 from nbtools.recipes import MaskedDiffusionConfig
-from nbtools.schedule import schedule
 from nbtools.sources import corpus, prepared
 from nbtools.sources.pairs import Pair, divided, read_pairs
 from nbtools.training import baselines

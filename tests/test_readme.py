@@ -94,7 +94,12 @@ def test_every_line_of_the_tree_exists() -> None:
             path = part if part == parent else f"{parent}{part}"
             seen.add(path)
             assert path == "runs/" or (ROOT / path).exists(), line
-    assert {"nbtools/supervisor.py", "scripts/lab.sh", "scripts/constraints.txt", "nbtools/rundir/tail.py"} <= seen
+    assert {
+        "nbtools/launcher/supervisor.py",
+        "scripts/lab.sh",
+        "scripts/constraints.txt",
+        "nbtools/rundir/tail.py",
+    } <= seen
     for part in re.findall(r"\b\w+\.py|(?<= )\w+/", tree):  # also those within an explanation
         assert part in ("runs/", "NAME.py") or list(ROOT.glob(f"*/{part}")) + list(ROOT.glob(part)), part
 

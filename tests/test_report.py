@@ -13,14 +13,15 @@ from typing import Any
 import pytest
 
 import nbtools as nt
-from nbtools import readiness, report
 from nbtools.errors import LaunchError
+from nbtools.launcher import findings as report
+from nbtools.launcher import preflight
+from nbtools.launcher.findings import Finding
+from nbtools.launcher.sizes import checkpoint_bytes, num_checkpoints_kept
 from nbtools.machine.devices import Device, Holder
 from nbtools.project import Project
 from nbtools.recipes import RECIPES
-from nbtools.report import Finding
 from nbtools.script import write_script
-from nbtools.sizes import checkpoint_bytes, num_checkpoints_kept
 
 MLM = RECIPES["mlm_pretraining"]
 
@@ -30,7 +31,7 @@ def written(project: Project, name: str = "tiny", nproc_per_node: int = 2, **cha
     return write_script(config, name, nt.Launch(nproc_per_node=nproc_per_node, gpus=()), project=project)
 
 
-def found(checked: readiness.Preflight, subject: str) -> Finding:
+def found(checked: preflight.Preflight, subject: str) -> Finding:
     return next(finding for finding in checked.findings if finding.subject == subject)
 
 
@@ -128,7 +129,7 @@ def test_a_dataset_is_told_with_its_files_and_samples(project: Project) -> None:
 def test_a_dataset_that_takes_long_to_count_is_left_to_the_training(project: Project) -> None:
     large = project.root / "large.txt"
     large.touch()
-    os.truncate(large, readiness._COUNTED_BYTES + 1)
+    os.truncate(large, preflight._COUNTED_BYTES + 1)
     checked = nt.preflight(written(project, dataset="large.txt", max_steps=50, epochs=2))
     assert found(checked, "dataset").text == "large.txt: 1 file, 4.0 MiB; the training counts its samples"
     assert found(checked, "steps").text == "known once the training has read the data: 2 epochs, at most 50"
@@ -153,9 +154,9 @@ def test_data_that_cannot_be_trained_on_is_refused(project: Project, content: st
 def test_a_file_that_cannot_be_read_is_refused_by_name(project: Project, monkeypatch: pytest.MonkeyPatch) -> None:
     (project.root / "text.txt").write_text(TEXT)
     access = os.access  # whoever runs the tests as root may read everything
-    monkeypatch.setattr(readiness.os, "access", lambda path, mode: Path(path).name != "text.txt" and access(path, mode))
+    monkeypatch.setattr(preflight.os, "access", lambda path, mode: Path(path).name != "text.txt" and access(path, mode))
     with pytest.raises(LaunchError, match=r"dataset 'text\.txt': .*text\.txt cannot be read; change its permissions"):
-        readiness.check(written(project, dataset="text.txt"))
+        preflight.check(written(project, dataset="text.txt"))
 
 
 # --- disk -----------------------------------------------------------------------------------------
@@ -163,30 +164,30 @@ def test_a_file_that_cannot_be_read_is_refused_by_name(project: Project, monkeyp
 
 def with_free(monkeypatch: pytest.MonkeyPatch, num_bytes: int) -> None:
     usage = SimpleNamespace(total=2**40, used=0, free=num_bytes)
-    monkeypatch.setattr(readiness.shutil, "disk_usage", lambda path: usage)
+    monkeypatch.setattr(preflight.shutil, "disk_usage", lambda path: usage)
 
 
 def test_the_disk_is_compared_with_what_the_run_will_keep(project: Project, monkeypatch: pytest.MonkeyPatch) -> None:
     path = written(project, keep_last=2, keep_best=1, max_steps=None)
-    config = readiness.check(path).config
+    config = preflight.check(path).config
     assert config is not None
     each = checkpoint_bytes(config)
     assert each is not None
     needed = num_checkpoints_kept(config) * each
     with_free(monkeypatch, needed)
-    assert found(readiness.check(path), "disk").level == "ok"
+    assert found(preflight.check(path), "disk").level == "ok"
     with_free(monkeypatch, needed - 1)
-    short = found(readiness.check(path), "disk")
+    short = found(preflight.check(path), "disk")
     assert short.level == "warn"
     assert f"4 checkpoints of about {report.size(each)} at once: {report.size(needed)}" in short.text
     assert "nbtools clean" in short.next_step
     with_free(monkeypatch, each)
-    readiness.check(path)
+    preflight.check(path)
     with_free(monkeypatch, each - 1)
     with pytest.raises(
         LaunchError, match=rf"a checkpoint of this model takes about {report.size(each)}: nbtools clean"
     ):
-        readiness.check(path)
+        preflight.check(path)
 
 
 def test_the_free_bytes_are_those_of_the_file_system_of_the_runs(project: Project) -> None:
@@ -214,8 +215,8 @@ def gpus(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> list[Device]:
     (folder / "distributed").mkdir(parents=True)
     (folder / "version.py").write_text("cuda: Optional[str] = '12.8'\nhip: Optional[str] = None\n")
     (folder / "distributed" / "run.py").write_text("")
-    monkeypatch.setattr(readiness, "_torch_folder", lambda: folder)
-    monkeypatch.setattr(readiness, "driver_version", lambda: "570.1")
+    monkeypatch.setattr(preflight, "_torch_folder", lambda: folder)
+    monkeypatch.setattr(preflight, "driver_version", lambda: "570.1")
     holders = (
         Holder(7, "<img src=x onerror=alert(1)>\x1b[2J", "alice", 2**30),
         Holder(os.getpid(), "python", "me", 2**29),
@@ -225,7 +226,7 @@ def gpus(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> list[Device]:
         Device(index, f"GPU-{index}", "Stand-in 9000", 80 * 2**30, index * 2**31, holders * index, str(index))
         for index in (0, 1)
     ]
-    monkeypatch.setattr(readiness, "devices", lambda: machine)
+    monkeypatch.setattr(preflight, "devices", lambda: machine)
     return machine
 
 
@@ -265,7 +266,7 @@ def test_a_build_of_torch_runs_on_every_driver_of_its_major_version_or_a_later_o
     newest: tuple[int, int] | None,
     fits: bool,
 ) -> None:
-    monkeypatch.setattr(readiness, "cuda_version", lambda: newest)
+    monkeypatch.setattr(preflight, "cuda_version", lambda: newest)
     if fits:
         said = found(nt.preflight(script, gpus=(0,)), "torch").text
         assert "(CUDA 12.8 build), driver 570.1" in said

@@ -18,9 +18,9 @@ import torch
 
 from nbtools.config import Launch
 from nbtools.errors import CheckpointError, ConfigError, LaunchError, NbtoolsError
+from nbtools.launcher.resume import _new_script, config_of, resume
 from nbtools.project import Project
 from nbtools.recipes import MLMPretrainingConfig
-from nbtools.resuming import _new_script, config_of, resume
 from nbtools.run.checkpoints import Checkpoint, origin_in_words
 from nbtools.run.run import Run, RunState
 from nbtools.rundir.rundir import RunDir, read_json, write_json

@@ -30,13 +30,13 @@ from nbtools.__main__ import main
 from nbtools.arguments import parser
 from nbtools.config import Launch, Settings
 from nbtools.errors import CheckpointError, ConfigError, InvalidNameError, NbtoolsError, RunNotFoundError
+from nbtools.launcher.preflight import run_name
 from nbtools.machine import gpu_queue
 from nbtools.machine.processes import members
 from nbtools.metrics.history import MetricWriter
 from nbtools.notebook import cards
 from nbtools.notebook.facts import facts_of
 from nbtools.project import Project
-from nbtools.readiness import run_name
 from nbtools.recipes import RECIPES, MLMPretrainingConfig
 from nbtools.run import stacks
 from nbtools.run.run import Run, RunState
@@ -373,7 +373,7 @@ def test_of_fifty_starts_of_one_run_at_once_one_wins_and_the_others_say_why(proj
         run = RunDir.create(project.runs, "contested")
         program = "import os, time; os.write(1, b'ran\\n'); time.sleep(3)"
         write_json(run.launch, {"argv": [sys.executable, "-c", program], "cwd": str(project.root), "launch": {}})
-        command = [sys.executable, "-P", "-m", "nbtools.supervisor", str(run.path)]
+        command = [sys.executable, "-P", "-m", "nbtools.launcher.supervisor", str(run.path)]
         starts = [subprocess.Popen(command, stderr=subprocess.PIPE, text=True) for _ in range(50)]
         ended = [(start.communicate(timeout=240)[1], start.returncode) for start in starts]
         assert sorted(code for _, code in ended) == [0] + [2] * 49
@@ -392,7 +392,7 @@ def test_twenty_launches_of_one_script_at_once_are_twenty_runs(project: Project,
     program = (
         "import sys\n"
         "from concurrent.futures import ThreadPoolExecutor\n"
-        "from nbtools.launch import launch\n"
+        "from nbtools.launcher.launch import launch\n"
         "sys.stdin.readline()\n"
         "with ThreadPoolExecutor(5) as pool:\n"
         "    for run in pool.map(lambda _: launch(sys.argv[1], gpus=()), range(5)):\n"

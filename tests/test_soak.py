@@ -122,7 +122,7 @@ def choose(run: Run, kernel: psutil.Process, chance: random.Random) -> tuple[str
         with contextlib.suppress(psutil.Error):
             command = " ".join(process.cmdline())
             rank = process.environ().get("RANK")
-            name = f"rank {rank}" if rank else "supervisor" if "nbtools.supervisor" in command else "agent"
+            name = f"rank {rank}" if rank else "supervisor" if "nbtools.launcher.supervisor" in command else "agent"
             roles.setdefault(name, process)
     role = chance.choice(["rank 0", "rank 1", "agent", "supervisor", "kernel"])
     return (role, roles[role]) if role in roles else None

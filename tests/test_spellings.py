@@ -12,9 +12,9 @@ from nbtools.__main__ import main
 from nbtools.config import Launch, TrainConfig, assigned, setting
 from nbtools.errors import ConfigError, HandEditedError
 from nbtools.flat_yaml import LARGEST_BYTES, read_flat_yaml
+from nbtools.launcher.step_count import schedule
 from nbtools.project import Project
 from nbtools.recipes import RECIPES, AlgorithmDistillationConfig, MLMPretrainingConfig, TextClassificationConfig
-from nbtools.schedule import schedule
 from nbtools.script import read_script
 from nbtools.shell import shell_text, write_shell_script
 from nbtools.spellings import ALIASES, IGNORED, IMPLIED, QUOTIENTS, SWITCHES, counted

@@ -48,7 +48,7 @@ def processes_of(run: Run) -> dict[str, psutil.Process]:
     for process in members(run.files):
         rank = process.environ().get("RANK")
         command = " ".join(process.cmdline())
-        found[rank or ("supervisor" if "nbtools.supervisor" in command else "agent")] = process
+        found[rank or ("supervisor" if "nbtools.launcher.supervisor" in command else "agent")] = process
     return found
 
 
@@ -280,7 +280,7 @@ def test_a_run_without_supervisor_that_ignores_sigterm_is_killed_and_counts_as_s
 
 def test_of_many_supervisors_on_one_run_exactly_one_starts_it(project: Project) -> None:
     def start(run: RunDir) -> subprocess.CompletedProcess[str]:
-        command = [sys.executable, "-P", "-m", "nbtools.supervisor", str(run.path)]
+        command = [sys.executable, "-P", "-m", "nbtools.launcher.supervisor", str(run.path)]
         return subprocess.run(command, capture_output=True, text=True, timeout=120)
 
     for _ in range(3):
@@ -299,7 +299,7 @@ def test_a_run_directory_is_used_once(supervised: Start) -> None:
     run = supervised(sys.executable, "-c", "pass")
     run.wait(timeout_s=30)
     eventually(lambda: not is_locked(run.files.lock))
-    command = [sys.executable, "-P", "-m", "nbtools.supervisor", str(run.dir)]
+    command = [sys.executable, "-P", "-m", "nbtools.launcher.supervisor", str(run.dir)]
     again = subprocess.run(command, capture_output=True, text=True, timeout=60)
     assert again.returncode == 2
     assert "used once" in again.stderr

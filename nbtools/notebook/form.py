@@ -10,14 +10,14 @@ from typing import Any
 
 from nbtools.config import Launch, TrainConfig, errors_by_field
 from nbtools.errors import ConfigError, HandEditedError, LaunchError, NbtoolsError
-from nbtools.launch import launch as launch_script
+from nbtools.launcher.launch import launch as launch_script
+from nbtools.launcher.preflight import command_line
 from nbtools.machine.devices import devices
 from nbtools.notebook.fields import mark
 from nbtools.notebook.layout import FormLayout
 from nbtools.notebook.overwrite import KnownScripts, OverwriteQuestion, differs, in_words, shown, state_in_words
 from nbtools.notebook.summary import Summary
 from nbtools.project import check_name, find_project
-from nbtools.readiness import command_line
 from nbtools.recipes import recipe_named, recipe_of
 from nbtools.run.listing import active_run
 from nbtools.run.run import Run

@@ -19,13 +19,13 @@ from IPython.display import Image as StaticImage
 from IPython.display import publish_display_data
 
 from nbtools.errors import ConfigError, NbtoolsError
+from nbtools.launcher.resume import changed, config_of, read_changes, resume
 from nbtools.notebook import cards
 from nbtools.notebook.away import use, visit_of
 from nbtools.notebook.controls import NEWEST, Controls, put, view_bundle
 from nbtools.notebook.facts import Facts, facts_of, notes_of, stamp_of
 from nbtools.notebook.plot import HEIGHT, UNTITLED_HEIGHT, WIDTH, RunFigure, png
 from nbtools.notebook.view import X, view_of
-from nbtools.resuming import changed, config_of, read_changes, resume
 from nbtools.run.checkpoints import best_of, changes_in_words, origin_in_words
 from nbtools.run.run import Checkpoint, Run, RunState
 from nbtools.run.stragglers import Laggard, laggards

@@ -7,11 +7,11 @@ from pathlib import Path
 
 import ipywidgets as widgets
 
-from nbtools import report
 from nbtools.config import Launch, TrainConfig
 from nbtools.errors import DataError
-from nbtools.schedule import Schedule, schedule
-from nbtools.sizes import num_parameters
+from nbtools.launcher import findings
+from nbtools.launcher.sizes import num_parameters
+from nbtools.launcher.step_count import Schedule, schedule
 
 _PATIENCE_S = 0.05
 
@@ -74,7 +74,7 @@ class Summary:
         """Show what the values come to; return why the data cannot be trained on, or an empty string."""
         outcome = self.count(config, launch.nproc_per_node)
         parameters = num_parameters(config)
-        batch, product = report.batch(config, launch.nproc_per_node)
+        batch, product = findings.batch(config, launch.nproc_per_node)
         tiles = [
             _tile(f"{batch:,}", "effective batch", product),
             *_data_tiles(config, outcome),
@@ -95,7 +95,7 @@ class Summary:
 def _data_tiles(config: TrainConfig, outcome: Schedule | DataError | str | None) -> list[str]:
     if isinstance(outcome, Schedule):
         return [
-            _tile(f"{outcome.total_steps:,}", "optimizer steps", report.epochs(outcome)),
+            _tile(f"{outcome.total_steps:,}", "optimizer steps", findings.epochs(outcome)),
             _tile(f"{outcome.num_train_samples:,}", "training samples", f"{outcome.num_eval_samples:,} held out"),
         ]
     if isinstance(outcome, DataError):

@@ -151,7 +151,7 @@ def refuse_remote_code(config: MaskedDiffusionConfig) -> None:
     """
     parameters = KNOWN_MODELS.get(config.model_name or "")
     if parameters is not None and not config.trust_remote_code:
-        gib = 16 * parameters / 2**30  # as nbtools.sizes.training_bytes counts, which imports this package
+        gib = 16 * parameters / 2**30  # as nbtools.launcher.sizes.training_bytes counts, which imports this package
         raise ConfigError(
             f"model_name={config.model_name!r}: comes with Python code of its own that would run on this machine; if "
             "you trust it, say so: trust_remote_code=True in the script, or --trust-remote-code. Nothing was "

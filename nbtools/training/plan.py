@@ -3,8 +3,8 @@
 from dataclasses import dataclass
 
 from nbtools.config import TrainConfig
+from nbtools.launcher.step_count import Schedule
 from nbtools.run.checkpoints import Progress
-from nbtools.schedule import Schedule
 from nbtools.training.data import SampleOrder
 
 

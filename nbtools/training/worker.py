@@ -21,6 +21,7 @@ from torch.utils.data import Dataset, Sampler
 
 from nbtools.config import TrainConfig
 from nbtools.errors import NbtoolsError
+from nbtools.launcher.step_count import Schedule
 from nbtools.metrics.history import MetricWriter
 from nbtools.project import Project, find_project
 from nbtools.recipes import RECIPES
@@ -28,7 +29,6 @@ from nbtools.run.checkpoints import Progress
 from nbtools.rundir import media
 from nbtools.rundir.media import Exhibit
 from nbtools.rundir.rundir import ATTEMPT_VARIABLE, RunDir, strict_number, write_json
-from nbtools.schedule import Schedule
 from nbtools.training import banner, checkpoint, step
 from nbtools.training.checkpoint import State
 from nbtools.training.data import load

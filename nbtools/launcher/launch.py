@@ -22,9 +22,9 @@ from typing import Any
 from nbtools import __version__
 from nbtools.command import torchrun_command
 from nbtools.errors import LaunchError
+from nbtools.launcher.preflight import Preflight, check, preflight
 from nbtools.machine import gpu_queue
 from nbtools.machine.devices import devices
-from nbtools.readiness import Preflight, check, preflight
 from nbtools.run.run import Run
 from nbtools.rundir.rundir import RUN_DIR_VARIABLE, RUN_ID_VARIABLE, RunDir, acquire_lock, write_json
 
@@ -219,7 +219,7 @@ def _start_supervisor(run: RunDir, checked: Preflight, held: Mapping[str, int]) 
     with run.supervisor_log.open("wb") as log:
         supervisor = subprocess.Popen(
             [
-                *(sys.executable, "-P", "-m", "nbtools.supervisor", str(run.path)),
+                *(sys.executable, "-P", "-m", "nbtools.launcher.supervisor", str(run.path)),
                 *([] if "--lock-fd" in held else ["--no-lock"]),
                 *(word for option, descriptor in held.items() for word in (option, str(descriptor))),
             ],

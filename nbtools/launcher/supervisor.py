@@ -1,7 +1,7 @@
 """The small process that outlives the kernel: waits for its turn, starts torchrun (again, where that was asked for),
 passes a stop on, sweeps, and records how it ended.
 
-Run as `python -m nbtools.supervisor RUN_DIR --lock-fd N` in a session of its own. It reads its orders from launch.json.
+Run as `python -m nbtools.launcher.supervisor RUN_DIR --lock-fd N` in a session of its own. It reads its orders from launch.json.
 It imports little and sleeps nearly always: it lives as long as the training, beside it.
 """
 
@@ -327,7 +327,7 @@ class Supervisor:
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Supervise one run; 0 when its end is recorded, 2 when there is nothing to supervise."""
-    parser = argparse.ArgumentParser(prog="nbtools.supervisor", description=__doc__.split("\n", 1)[0])
+    parser = argparse.ArgumentParser(prog="nbtools.launcher.supervisor", description=__doc__.split("\n", 1)[0])
     parser.add_argument("run_dir", type=Path)
     parser.add_argument("--lock-fd", type=int, help="descriptor of the held lock; without it the lock is taken here")
     parser.add_argument("--no-lock", action="store_true", help="the file system has no locks")
@@ -361,7 +361,7 @@ def _asks_to_stop(came: set[int]) -> bool:
 
 
 def _refuse(reason: str) -> int:
-    print(f"nbtools.supervisor: {reason}", file=sys.stderr)
+    print(f"nbtools.launcher.supervisor: {reason}", file=sys.stderr)
     return 2
 
 

@@ -7,11 +7,11 @@ from typing import Literal
 
 from nbtools.config import Launch, TrainConfig
 from nbtools.errors import LaunchError
+from nbtools.launcher.sizes import checkpoint_bytes, num_checkpoints_kept, num_parameters, training_bytes
+from nbtools.launcher.step_count import Schedule
 from nbtools.machine.devices import Device, devices, num_cores
 from nbtools.recipes import Source
 from nbtools.rundir.tail import clean
-from nbtools.schedule import Schedule
-from nbtools.sizes import checkpoint_bytes, num_checkpoints_kept, num_parameters, training_bytes
 
 
 @dataclass(frozen=True)

@@ -16,10 +16,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from nbtools import report
 from nbtools.command import as_shell, torchrun_command
 from nbtools.config import Launch, TrainConfig
 from nbtools.errors import ConfigError, DataError, LaunchError, NotPlainError, ProjectError, ScriptError, shown
+from nbtools.launcher import findings as report
+from nbtools.launcher.findings import Finding
+from nbtools.launcher.sizes import checkpoint_bytes
+from nbtools.launcher.step_count import schedule
 from nbtools.machine.devices import (
     GLOO_INTERFACE,
     Device,
@@ -31,10 +34,7 @@ from nbtools.machine.devices import (
 )
 from nbtools.project import Project, find_project, located
 from nbtools.recipes import Source, recipe_of
-from nbtools.report import Finding
-from nbtools.schedule import schedule
 from nbtools.script import Script, parse_script
-from nbtools.sizes import checkpoint_bytes
 
 _COUNTED_BYTES = 4 * 2**20
 """What a preflight counts within a second; the samples of a larger dataset are counted by form and training."""

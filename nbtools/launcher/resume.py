@@ -11,15 +11,15 @@ from typing import Any
 
 from nbtools.config import Launch, TrainConfig, assigned
 from nbtools.errors import CheckpointError, ConfigError, DataError, LaunchError, NbtoolsError, ScriptError, shown
-from nbtools.launch import start
+from nbtools.launcher.launch import start
+from nbtools.launcher.preflight import Preflight, check, run_name, with_flags
+from nbtools.launcher.step_count import Schedule, schedule
 from nbtools.project import NAME_PATTERN, Project, find_project, located
-from nbtools.readiness import Preflight, check, run_name, with_flags
 from nbtools.recipes import RECIPES
 from nbtools.run.checkpoints import Checkpoint, newest_verified, resuming
 from nbtools.run.clean import in_use
 from nbtools.run.run import Run
 from nbtools.rundir.rundir import is_run, whole
-from nbtools.schedule import Schedule, schedule
 from nbtools.script import differences, parse_script, write_script
 
 

@@ -1,0 +1,1 @@
+"""From a script to a running job: preflight checks, launch, supervisor, resume."""
