@@ -21,7 +21,7 @@ _MODULES = {
     "nbtools.recipes": ["RECIPES"],
     "nbtools.launcher.resume": ["resume"],
     "nbtools.run.run": ["Checkpoint", "Run", "RunState"],
-    "nbtools.script": ["read_script", "write_script"],
+    "nbtools.script.script": ["read_script", "write_script"],
 }
 _HOME = {name: module for module, names in _MODULES.items() for name in names}
 
@@ -40,8 +40,8 @@ if TYPE_CHECKING:
     from nbtools.run.run import Checkpoint as Checkpoint
     from nbtools.run.run import Run as Run
     from nbtools.run.run import RunState as RunState
-    from nbtools.script import read_script as read_script
-    from nbtools.script import write_script as write_script
+    from nbtools.script.script import read_script as read_script
+    from nbtools.script.script import write_script as write_script
 
 
 class _Package(ModuleType):

@@ -87,11 +87,11 @@ def _presets(arguments: argparse.Namespace) -> int:
 
 def _new(arguments: argparse.Namespace) -> int:
     from nbtools.config import Launch, assigned
-    from nbtools.flat_yaml import read_flat_yaml
     from nbtools.project import find_project
     from nbtools.recipes import recipe_named
-    from nbtools.script import write_script
-    from nbtools.shell import check_shell_script, shell_text, write_shell_script
+    from nbtools.script.compat.flat_yaml import read_flat_yaml
+    from nbtools.script.compat.shell import check_shell_script, shell_text, write_shell_script
+    from nbtools.script.script import write_script
 
     recipe = recipe_named(arguments.recipe)
     if arguments.preset is None:

@@ -12,8 +12,8 @@ from typing import Annotated, Any, Literal, Self
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
 from pydantic.fields import FieldInfo
 
-from nbtools import spellings
 from nbtools.errors import ConfigError, shown
+from nbtools.script.compat import aliases
 
 
 def setting(
@@ -105,7 +105,7 @@ def value_of(cls: type[Settings], name: str, text: str) -> tuple[str, Any]:
     Raises:
         ConfigError: it is an older name for a field that `cls` lacks.
     """
-    name, value = spellings.translated(cls, name, text)
+    name, value = aliases.translated(cls, name, text)
     annotation = str(cls.model_fields[name].annotation) if name in cls.model_fields else "str"
     if value is None or (value in ("None", "none") and "'none'" not in annotation):
         return name, None

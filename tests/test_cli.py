@@ -16,7 +16,7 @@ from nbtools.project import Project
 from nbtools.recipes import RECIPES
 from nbtools.run.listing import runs
 from nbtools.run.run import Run
-from nbtools.script import read_script
+from nbtools.script.script import read_script
 
 NBTOOLS = [sys.executable, "-m", "nbtools"]
 

@@ -8,7 +8,7 @@ import torch
 
 from nbtools.config import TrainConfig
 from nbtools.recipes import RECIPES, MLMPretrainingConfig
-from nbtools.spellings import ALIASES
+from nbtools.script.compat.aliases import ALIASES
 from nbtools.training import launchers
 from nbtools.training.flags import parse
 from nbtools.training.process import choose_device

@@ -35,7 +35,7 @@ from nbtools.run.run import Run, RunState
 from nbtools.rundir import media
 from nbtools.rundir.rundir import LARGEST_JSON_BYTES, ProcessIdentity, RunDir, read_json, write_json
 from nbtools.rundir.tail import last_lines
-from nbtools.script import parse_script, render
+from nbtools.script.script import parse_script, render
 from nbtools.terminal import print_exhibit, print_run, status_line
 from nbtools.training import flags
 

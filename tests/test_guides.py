@@ -19,7 +19,7 @@ from nbtools.config import Launch
 from nbtools.project import Project
 from nbtools.recipes import RECIPES
 from nbtools.rundir.rundir import RunDir, read_json, run_folders
-from nbtools.script import write_script
+from nbtools.script.script import write_script
 
 TESTS = Path(__file__).resolve().parent
 

@@ -18,7 +18,7 @@ from nbtools.launcher.launch import preflight
 from nbtools.launcher.step_count import schedule
 from nbtools.project import Project
 from nbtools.recipes import RECIPES, MLMPretrainingConfig
-from nbtools.script import write_script
+from nbtools.script.script import write_script
 from nbtools.sources import corpus
 from nbtools.sources.hub import HubDataset, named
 from nbtools.training import hub

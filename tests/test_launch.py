@@ -30,7 +30,7 @@ from nbtools.project import Project
 from nbtools.recipes import RECIPES
 from nbtools.run.run import Run, RunState
 from nbtools.rundir.rundir import RunDir, write_json
-from nbtools.script import write_script
+from nbtools.script.script import write_script
 
 launching = importlib.import_module("nbtools.launcher.launch")  # the module; `nbtools.launcher.launch` is the function
 PROGRAMS = Path(__file__).parent / "programs"

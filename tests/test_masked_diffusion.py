@@ -28,7 +28,7 @@ from nbtools.recipes.masked_diffusion import LLADA_PARAMETERS
 from nbtools.run.checkpoints import Checkpoint, checkpoints_in
 from nbtools.rundir import media
 from nbtools.rundir.rundir import RunDir, read_json
-from nbtools.script import write_script
+from nbtools.script.script import write_script
 from nbtools.training.denoiser import Denoiser, build_denoiser
 from nbtools.training.flags import parse
 from nbtools.training.forward_process import Draws, Noise, NoisedTraining, Sequences

@@ -38,7 +38,7 @@ from nbtools.recipes import RECIPES, MLMPretrainingConfig
 from nbtools.run.checkpoints import Checkpoint, checkpoints_in
 from nbtools.run.run import Run, RunState
 from nbtools.rundir.rundir import RunDir, read_json, run_folders
-from nbtools.script import write_script
+from nbtools.script.script import write_script
 from nbtools.training.masking import Masking, evaluation_batches
 from nbtools.training.mlm_pretraining import MaskedLM, build_model, main
 from nbtools.training.step import Optimizer

@@ -19,7 +19,7 @@ from nbtools.recipes import MLMPretrainingConfig
 from nbtools.run.checkpoints import checkpoints_in
 from nbtools.run.run import Run
 from nbtools.rundir.rundir import RunDir, read_json
-from nbtools.script import write_script
+from nbtools.script.script import write_script
 from nbtools.training import outputs
 from nbtools.training.outputs import Outputs, check
 from nbtools.training.process import StopRequest

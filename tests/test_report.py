@@ -21,7 +21,7 @@ from nbtools.launcher.sizes import checkpoint_bytes, num_checkpoints_kept
 from nbtools.machine.devices import Device, Holder
 from nbtools.project import Project
 from nbtools.recipes import RECIPES
-from nbtools.script import write_script
+from nbtools.script.script import write_script
 
 MLM = RECIPES["mlm_pretraining"]
 

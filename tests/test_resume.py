@@ -24,7 +24,7 @@ from nbtools.recipes import MLMPretrainingConfig
 from nbtools.run.checkpoints import Checkpoint, origin_in_words
 from nbtools.run.run import Run, RunState
 from nbtools.rundir.rundir import RunDir, read_json, write_json
-from nbtools.script import read_script, write_script
+from nbtools.script.script import read_script, write_script
 from nbtools.training.data import epoch_order
 from nbtools.training.flags import Flags
 from nbtools.training.mlm_pretraining import train

@@ -42,7 +42,7 @@ from nbtools.run import stacks
 from nbtools.run.run import Run, RunState
 from nbtools.run.stragglers import laggards
 from nbtools.rundir.rundir import ProcessIdentity, RunDir, read_json, write_json
-from nbtools.script import parse_script, read_script, render, write_script
+from nbtools.script.script import parse_script, read_script, render, write_script
 from nbtools.terminal import print_run, status_line
 from nbtools.training.checkpoint import load_state, load_weights
 from nbtools.training.mlm_pretraining import build_model

@@ -11,13 +11,13 @@ from hypothesis import strategies as st
 from nbtools.__main__ import main
 from nbtools.config import Launch, TrainConfig, assigned, setting
 from nbtools.errors import ConfigError, HandEditedError
-from nbtools.flat_yaml import LARGEST_BYTES, read_flat_yaml
 from nbtools.launcher.step_count import schedule
 from nbtools.project import Project
 from nbtools.recipes import RECIPES, AlgorithmDistillationConfig, MLMPretrainingConfig, TextClassificationConfig
-from nbtools.script import read_script
-from nbtools.shell import shell_text, write_shell_script
-from nbtools.spellings import ALIASES, IGNORED, IMPLIED, QUOTIENTS, SWITCHES, counted
+from nbtools.script.compat.aliases import ALIASES, IGNORED, IMPLIED, QUOTIENTS, SWITCHES, counted
+from nbtools.script.compat.flat_yaml import LARGEST_BYTES, read_flat_yaml
+from nbtools.script.compat.shell import shell_text, write_shell_script
+from nbtools.script.script import read_script
 
 REPOSITORY = Path(__file__).resolve().parents[1]
 

@@ -20,13 +20,13 @@ from pathlib import Path
 from typing import Any
 
 from nbtools import __version__
-from nbtools.command import torchrun_command
 from nbtools.errors import LaunchError
 from nbtools.launcher.preflight import Preflight, check, preflight
 from nbtools.machine import gpu_queue
 from nbtools.machine.devices import devices
 from nbtools.run.run import Run
 from nbtools.rundir.rundir import RUN_DIR_VARIABLE, RUN_ID_VARIABLE, RunDir, acquire_lock, write_json
+from nbtools.script.torchrun import torchrun_command
 
 __all__ = ["Preflight", "child_environment", "launch", "preflight", "start", "torchrun_command"]
 

@@ -16,7 +16,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from nbtools.command import as_shell, torchrun_command
 from nbtools.config import Launch, TrainConfig
 from nbtools.errors import ConfigError, DataError, LaunchError, NotPlainError, ProjectError, ScriptError, shown
 from nbtools.launcher import findings as report
@@ -34,7 +33,8 @@ from nbtools.machine.devices import (
 )
 from nbtools.project import Project, find_project, located
 from nbtools.recipes import Source, recipe_of
-from nbtools.script import Script, parse_script
+from nbtools.script.script import Script, parse_script
+from nbtools.script.torchrun import as_shell, torchrun_command
 
 _COUNTED_BYTES = 4 * 2**20
 """What a preflight counts within a second; the samples of a larger dataset are counted by form and training."""

@@ -20,7 +20,7 @@ from nbtools.run.checkpoints import Checkpoint, newest_verified, resuming
 from nbtools.run.clean import in_use
 from nbtools.run.run import Run
 from nbtools.rundir.rundir import is_run, whole
-from nbtools.script import differences, parse_script, write_script
+from nbtools.script.script import differences, parse_script, write_script
 
 
 def resume(

@@ -21,7 +21,7 @@ from nbtools.project import check_name, find_project
 from nbtools.recipes import recipe_named, recipe_of
 from nbtools.run.listing import active_run
 from nbtools.run.run import Run
-from nbtools.script import read_script, write_script
+from nbtools.script.script import read_script, write_script
 
 Values = dict[str, Any]
 

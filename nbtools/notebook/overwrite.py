@@ -9,7 +9,7 @@ import ipywidgets as widgets
 
 from nbtools.config import Launch, TrainConfig
 from nbtools.errors import ScriptError
-from nbtools.script import differences, digest, parse_script
+from nbtools.script.script import differences, digest, parse_script
 
 
 class KnownScripts:

@@ -29,7 +29,7 @@ from nbtools.notebook.view import X, view_of
 from nbtools.run.checkpoints import best_of, changes_in_words, origin_in_words
 from nbtools.run.run import Checkpoint, Run, RunState
 from nbtools.run.stragglers import Laggard, laggards
-from nbtools.script import differences
+from nbtools.script.script import differences
 
 _SIZE: dict[str, Any] = {"image/png": {"width": WIDTH, "height": UNTITLED_HEIGHT}}
 _LOOKS_AT_LOST = 5

@@ -7,7 +7,7 @@ from nbtools.errors import FormatError
 from nbtools.project import Project, find_project
 from nbtools.run.run import Run, clock, table
 from nbtools.rundir.rundir import run_folders
-from nbtools.script import digest
+from nbtools.script.script import digest
 
 
 class RunList(list[Run]):

@@ -15,10 +15,10 @@ from typing import Annotated, Any, Generic, NoReturn, TypeVar
 
 import tyro
 
-from nbtools import spellings
 from nbtools.config import TrainConfig
 from nbtools.errors import ConfigError
-from nbtools.script import read_script
+from nbtools.script.compat import aliases
+from nbtools.script.script import read_script
 from nbtools.training import launchers
 
 C = TypeVar("C", bound=TrainConfig)
@@ -106,7 +106,7 @@ def normalized(args: Sequence[str], config: TrainConfig) -> tuple[list[str], tup
     def value_ahead(pattern: str) -> bool:
         return bool(rest) and re.fullmatch(pattern, rest[0].lower()) is not None
 
-    truth = "|".join(spellings.TRUTHS)
+    truth = "|".join(aliases.TRUTHS)
     while rest:
         argument = rest.pop(0)
         if not argument.startswith("--") or argument == "--":
@@ -114,18 +114,18 @@ def normalized(args: Sequence[str], config: TrainConfig) -> tuple[list[str], tup
             continue
         given, sign, value = argument[2:].partition("=")
         name, text = given.replace("-", "_"), value if sign else None
-        if name in spellings.IGNORED:
+        if name in aliases.IGNORED:
             if text is None and value_ahead(r"-?[0-9]+" if name == "local_rank" else truth):
                 rest.pop(0)
-            notes.append(f"--{name.replace('_', '-')} is ignored: {spellings.IGNORED[name]}")
+            notes.append(f"--{name.replace('_', '-')} is ignored: {aliases.IGNORED[name]}")
             continue
-        takes_truth = name in spellings.SWITCHES or is_truth(cls, name)
+        takes_truth = name in aliases.SWITCHES or is_truth(cls, name)
         if text is None and value_ahead(truth if takes_truth else "(?!--).*" if is_spelled(cls, name) else "(?!)"):
             text = rest.pop(0)
-        field, text = spellings.translated(cls, name, text)
+        field, text = aliases.translated(cls, name, text)
         flag = field.replace("_", "-")
-        if is_truth(cls, field) and text is not None and text.lower() in spellings.TRUTHS:
-            result.append(f"--{flag}" if spellings.TRUTHS[text.lower()] else f"--no-{flag}")
+        if is_truth(cls, field) and text is not None and text.lower() in aliases.TRUTHS:
+            result.append(f"--{flag}" if aliases.TRUTHS[text.lower()] else f"--no-{flag}")
         else:
             result.append(f"--{flag}" if text is None else f"--{flag}={text}")
     return result, tuple(notes)
@@ -138,7 +138,7 @@ def is_truth(cls: type[TrainConfig], name: str) -> bool:
 
 def is_spelled(cls: type[TrainConfig], name: str) -> bool:
     """Whether the value of a flag may be in words that have to be put right: a count such as 500k, a precision."""
-    field = spellings.ALIASES.get(name, name)
+    field = aliases.ALIASES.get(name, name)
     info = cls.model_fields.get(name) or cls.model_fields.get(field)
     return info is not None and (info.annotation in (int, int | None) or field == "precision")
 

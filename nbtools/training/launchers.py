@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 
 from nbtools.errors import ConfigError, shown
 from nbtools.rundir.rundir import RUN_DIR_VARIABLE
-from nbtools.spellings import TRUTHS
+from nbtools.script.compat.aliases import TRUTHS
 
 _PRECISION = "ACCELERATE_MIXED_PRECISION"
 _USE_CPU = "ACCELERATE_USE_CPU"

@@ -3,11 +3,11 @@
 import shlex
 from pathlib import Path
 
-from nbtools.command import by_hand, variables
 from nbtools.config import Launch
 from nbtools.errors import HandEditedError
 from nbtools.project import Project, check_name
-from nbtools.script import put_in_place
+from nbtools.script.script import put_in_place
+from nbtools.script.torchrun import by_hand, variables
 
 
 def shell_text(name: str, launch: Launch) -> str:

@@ -11,9 +11,9 @@ from typing import Any
 
 import yaml
 
-from nbtools import spellings
 from nbtools.config import TrainConfig, errors_by_field, value_of
 from nbtools.errors import ConfigError, shown
+from nbtools.script.compat import aliases
 
 LARGEST_BYTES = 2**18
 _LONGEST_NAME = 100
@@ -43,7 +43,7 @@ def read_flat_yaml(path: Path, cls: type[TrainConfig]) -> FlatYAML:
     unknown: dict[str, str] = {}
     remarks: list[str] = []
     # What has to be divided by another field's value comes when that one is known.
-    entries = sorted(_entries(path, text), key=lambda entry: entry[1].replace("-", "_") in spellings.QUOTIENTS)
+    entries = sorted(_entries(path, text), key=lambda entry: entry[1].replace("-", "_") in aliases.QUOTIENTS)
     for line, key, value, source in entries:
         try:
             field, meant = _meaning(cls, key, value, values)
@@ -60,7 +60,7 @@ def read_flat_yaml(path: Path, cls: type[TrainConfig]) -> FlatYAML:
         if wrong := errors_by_field(cls, {field: meant}).get(field):
             raise ConfigError(f"{path}:{line}: {key}={shown(meant)}: {wrong} ({cls.__name__})")
     for key in said_by.values():
-        values = {**spellings.IMPLIED.get(key.replace("-", "_"), {}), **values}
+        values = {**aliases.IMPLIED.get(key.replace("-", "_"), {}), **values}
     if remarks:
         remarks.insert(0, f"# What {ascii(path.name)[1:-1]} says beyond this; nothing here uses it:")
     return FlatYAML(values, unknown, tuple(remarks))
@@ -119,13 +119,13 @@ def _meaning(cls: type[TrainConfig], key: str, value: yaml.Node, known: Mapping[
         ConfigError: the key means nothing to this recipe; the message says so.
     """
     name = key.replace("-", "_")
-    if name in spellings.IGNORED:
-        raise ConfigError(f"is not needed: {spellings.IGNORED[name]}")
-    if name in spellings.QUOTIENTS:
+    if name in aliases.IGNORED:
+        raise ConfigError(f"is not needed: {aliases.IGNORED[name]}")
+    if name in aliases.QUOTIENTS:
         return _quotient(cls, name, value, known)
-    field, _ = spellings.translated(cls, name, "")
+    field, _ = aliases.translated(cls, name, "")
     if field not in cls.model_fields:
-        close = difflib.get_close_matches(name[:_LONGEST_NAME], [*cls.model_fields, *spellings.ALIASES], n=1)
+        close = difflib.get_close_matches(name[:_LONGEST_NAME], [*cls.model_fields, *aliases.ALIASES], n=1)
         raise ConfigError(f"{cls.__name__} has no such field" + (f"; did you mean {close[0]}?" if close else ""))
     if isinstance(value, yaml.ScalarNode):
         is_null = value.tag == "tag:yaml.org,2002:null"
@@ -143,13 +143,13 @@ def _quotient(cls: type[TrainConfig], name: str, value: yaml.Node, known: Mappin
     Raises:
         ConfigError: the recipe lacks one of the two fields, or the number cannot be divided.
     """
-    field, divisor = spellings.QUOTIENTS[name]
+    field, divisor = aliases.QUOTIENTS[name]
     if not {field, divisor} <= cls.model_fields.keys():
         raise ConfigError(f"means {field} x {divisor}, which {cls.__name__} does not have")
     parts = known.get(divisor, cls.model_fields[divisor].default)
     if parts is None:
         raise ConfigError(f"means {field} x {divisor}, and {divisor} is not given; set {field} itself")
-    digits = spellings.counted(value.value.replace("_", "")) if isinstance(value, yaml.ScalarNode) else ""
+    digits = aliases.counted(value.value.replace("_", "")) if isinstance(value, yaml.ScalarNode) else ""
     if not digits.isdecimal() or len(digits) > 18:
         raise ConfigError("is no whole number")
     whole, rest = divmod(int(digits), parts)

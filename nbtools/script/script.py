@@ -16,11 +16,11 @@ from importlib.util import decode_source
 from pathlib import Path
 from typing import Any, NoReturn, TypeVar
 
-from nbtools import command
 from nbtools.config import Launch, Settings, TrainConfig, complaints
 from nbtools.errors import HandEditedError, NotPlainError, ProjectError, ScriptError, shown
 from nbtools.project import NAME_PATTERN, Project, check_name, find_project, located
 from nbtools.recipes import RECIPES, Recipe, recipe_of
+from nbtools.script import torchrun
 
 PLAIN = (
     "a plain script has only a docstring, imports from nbtools, launch = Launch(...), config = SomeConfig(...) with "
@@ -174,14 +174,14 @@ def _values(content: Script | Settings) -> dict[str, Any]:
 
 def _docstring(recipe: Recipe, config: TrainConfig, name: str, launch: Launch) -> str:
     """Only a checked name, our own words and numbers: no value can end the docstring."""
-    here = " ".join([*(f"{key}={value}" for key, value in command.variables(launch).items()), ""]).lstrip()
+    here = " ".join([*(f"{key}={value}" for key, value in torchrun.variables(launch).items()), ""]).lstrip()
     processes = "1 process" if launch.nproc_per_node == 1 else f"{launch.nproc_per_node} processes"
     return f'''"""{name}: {recipe.title[0].lower()}{recipe.title[1:]}, {processes} x {config.batch_size} sequences.
 
 In the background as the notebook does it; here and now; on one process, where flags override the values below:
 
     nbtools launch scripts/{name}.py
-    {here}{shlex.join(command.by_hand(f"scripts/{name}.py", launch))}
+    {here}{shlex.join(torchrun.by_hand(f"scripts/{name}.py", launch))}
     {here}python scripts/{name}.py --batch-size 8
 """'''
 

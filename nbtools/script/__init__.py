@@ -1,0 +1,1 @@
+"""The exported training script: from a config to `scripts/NAME.py` and back."""
