@@ -10,6 +10,8 @@ import numpy as np
 import pytest
 import torch
 
+from nbtools.data.algorithm_distillation import histories
+from nbtools.data.algorithm_distillation.darkroom import Darkroom
 from nbtools.errors import CheckpointError
 from nbtools.launcher.sizes import num_parameters
 from nbtools.launcher.step_count import schedule
@@ -19,8 +21,6 @@ from nbtools.run.checkpoints import Checkpoint, best_of, checkpoints_in
 from nbtools.run.run import Run
 from nbtools.rundir import media
 from nbtools.rundir.rundir import RunDir, read_json
-from nbtools.sources import histories
-from nbtools.sources.darkroom import Darkroom
 from nbtools.training.distiller import open_distiller
 from nbtools.training.flags import parse
 from nbtools.training.in_context import Agent

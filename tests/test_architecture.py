@@ -64,7 +64,7 @@ def imports_of(path: Path) -> list[Import]:
             found.extend(Import(alias.name, node.lineno, at_import, for_types) for alias in node.names)
         elif isinstance(node, ast.ImportFrom):
             assert node.level == 0, f"{path}:{node.lineno}: relative import; say nbtools.… in full"
-            # `from nbtools.sources import corpus` imports nbtools.sources.corpus.
+            # `from nbtools.sources import corpus` imports nbtools.data.corpus.
             names = [node.module or ""]
             if node.module in PACKAGES:
                 submodules = [f"{node.module}.{alias.name}" for alias in node.names]

@@ -9,9 +9,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from transformers import CanineTokenizer
 
+from nbtools.data.tables import Table, clean
+from nbtools.data.text_classification.samples import read_samples
 from nbtools.recipes import TextClassificationConfig
-from nbtools.sources.samples import read_samples
-from nbtools.sources.tables import Table, clean
 from nbtools.training.characters import (
     Augmentation,
     CharacterDataset,

@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from nbtools.data import corpus
 from nbtools.errors import DataError
-from nbtools.sources import corpus
 
 PARAGRAPH = "The quick brown fox jumps over the lazy dog, and nobody knows why it does so.\n\n"
 

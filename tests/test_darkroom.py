@@ -7,10 +7,10 @@ import numpy as np
 import pytest
 
 from nbtools.__main__ import main
+from nbtools.data.algorithm_distillation.darkroom import DOWN, LEFT, RIGHT, STAY, UP, Darkroom
 from nbtools.errors import ConfigError
 from nbtools.project import Project
 from nbtools.recipes import AlgorithmDistillationConfig
-from nbtools.sources.darkroom import DOWN, LEFT, RIGHT, STAY, UP, Darkroom
 
 
 @pytest.mark.parametrize(

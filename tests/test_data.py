@@ -7,8 +7,8 @@ import pytest
 import torch
 from transformers import AutoTokenizer, PreTrainedTokenizerFast
 
+from nbtools.data import corpus
 from nbtools.errors import ConfigError, DataError
-from nbtools.sources import corpus
 from nbtools.training import text as text_module
 from nbtools.training.data import IGNORED, SampleOrder, epoch_order, load
 from nbtools.training.masking import MaskedTraining, Masking, evaluation_batches, unigram_log_probabilities

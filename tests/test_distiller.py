@@ -8,10 +8,10 @@ import pytest
 import torch
 from transformers import AutoModelForTokenClassification, DynamicCache, GPT2Config, GPT2LMHeadModel
 
+from nbtools.data.algorithm_distillation.darkroom import Darkroom
 from nbtools.errors import CheckpointError
 from nbtools.launcher.sizes import num_parameters
 from nbtools.recipes import AlgorithmDistillationConfig
-from nbtools.sources.darkroom import Darkroom
 from nbtools.training.distiller import Distiller, build_distiller, open_distiller
 
 SMALL: dict[str, Any] = {"grid_size": 3, "horizon": 4, "num_episodes": 5, "sequence_length": 12}

@@ -10,13 +10,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from nbtools.data import corpus
+from nbtools.data.algorithm_distillation import histories, learners
+from nbtools.data.algorithm_distillation.darkroom import Darkroom
+from nbtools.data.algorithm_distillation.histories import METADATA, TEST, TRAIN
 from nbtools.errors import DataError
 from nbtools.launcher.step_count import schedule
 from nbtools.project import Project
 from nbtools.recipes import AlgorithmDistillationConfig
-from nbtools.sources import corpus, histories, learners
-from nbtools.sources.darkroom import Darkroom
-from nbtools.sources.histories import METADATA, TEST, TRAIN
 
 SMALL: dict[str, Any] = {"grid_size": 5, "horizon": 8, "num_episodes": 6, "sequence_length": 16, "num_histories": 3}
 

@@ -13,14 +13,14 @@ from typing import Any
 import numpy as np
 import pytest
 
+from nbtools.data import corpus
+from nbtools.data.hub import HubDataset, named
 from nbtools.errors import ConfigError, DataError, LaunchError
 from nbtools.launcher.launch import preflight
 from nbtools.launcher.step_count import schedule
 from nbtools.project import Project
 from nbtools.recipes import RECIPES, MLMPretrainingConfig
 from nbtools.script.script import write_script
-from nbtools.sources import corpus
-from nbtools.sources.hub import HubDataset, named
 from nbtools.training import hub
 from nbtools.training.text import tokenize
 

@@ -7,9 +7,9 @@ import numpy as np
 import pytest
 import torch
 
+from nbtools.data.algorithm_distillation.darkroom import MOVES_A2, Darkroom
 from nbtools.errors import ConfigError
 from nbtools.recipes import AlgorithmDistillationConfig
-from nbtools.sources.darkroom import MOVES_A2, Darkroom
 from nbtools.training.data import uniforms
 from nbtools.training.distiller import Distiller, build_distiller
 from nbtools.training.in_context import Agent, Rollouts, Search, frames, roll_out, searches, shown_episodes

@@ -6,9 +6,9 @@ from typing import Any
 import numpy as np
 import pytest
 
+from nbtools.data.algorithm_distillation import histories, learners
+from nbtools.data.algorithm_distillation.darkroom import Darkroom
 from nbtools.recipes import AlgorithmDistillationConfig
-from nbtools.sources import histories, learners
-from nbtools.sources.darkroom import Darkroom
 
 SMALL = {"grid_size": 5, "horizon": 8, "num_episodes": 6, "sequence_length": 16}
 MOVES = {0: (1, 0), 1: (-1, 0), 2: (0, 1), 3: (0, -1), 4: (0, 0)}

@@ -12,11 +12,11 @@ import numpy as np
 import pytest
 import torch
 
+from nbtools.data.algorithm_distillation import learners
+from nbtools.data.algorithm_distillation.darkroom import Darkroom
 from nbtools.errors import DataError, NbtoolsError
 from nbtools.project import Project
 from nbtools.recipes import AlgorithmDistillationConfig
-from nbtools.sources import learners
-from nbtools.sources.darkroom import Darkroom
 from nbtools.training import learning_histories
 from nbtools.training.learning_histories import LearningHistories, Windows, open_histories, tokens_of
 

@@ -11,6 +11,7 @@ import pytest
 import torch
 from transformers import AutoModelForCausalLM, AutoModelForTokenClassification
 
+from nbtools.data.llm_gan import markov
 from nbtools.launcher.step_count import schedule
 from nbtools.metrics.history import History
 from nbtools.project import Project
@@ -19,7 +20,6 @@ from nbtools.run.checkpoints import Checkpoint, checkpoints_in
 from nbtools.run.run import Run
 from nbtools.rundir import media
 from nbtools.rundir.rundir import RunDir, read_json
-from nbtools.sources import markov
 from nbtools.training import checkpoint
 from nbtools.training.data import uniforms
 from nbtools.training.flags import parse

@@ -19,13 +19,13 @@ from transformers import (
     GPT2LMHeadModel,
 )
 
+from nbtools.data.llm_gan.stories import Story
 from nbtools.errors import ConfigError
 from nbtools.project import Project
 from nbtools.recipes import RECIPES, LLMGANConfig
 from nbtools.run.checkpoints import checkpoints_in
 from nbtools.rundir import media
 from nbtools.rundir.rundir import RunDir, read_json
-from nbtools.sources.stories import Story
 from nbtools.training import checkpoint
 from nbtools.training.manuscripts import (
     SPECIAL_TOKENS,

@@ -6,7 +6,7 @@ import math
 import numpy as np
 import pytest
 
-from nbtools.sources.markov import MarkovChain, random_chain
+from nbtools.data.llm_gan.markov import MarkovChain, random_chain
 
 
 @pytest.fixture

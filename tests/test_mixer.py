@@ -9,9 +9,9 @@ import pytest
 import torch
 from transformers import CanineConfig, CanineModel
 
+from nbtools.data.text_classification.codes import BOS, EOS, CodeSystem
 from nbtools.errors import CheckpointError, ConfigError
 from nbtools.recipes import RECIPES, TextClassificationConfig
-from nbtools.sources.codes import BOS, EOS, CodeSystem
 from nbtools.training.characters import encode, padded
 from nbtools.training.mixer import Mixer, build, canine_settings, check_codes, in_order, open_mixer
 

@@ -4,12 +4,12 @@ import subprocess
 import sys
 from collections import Counter
 
+from nbtools.data.tables import clean
+from nbtools.data.text_classification import occupations
+from nbtools.data.text_classification.codes import hisco_code
+from nbtools.data.text_classification.samples import read_samples
 from nbtools.recipes import TextClassificationConfig
 from nbtools.recipes.text_classification import NUM_GENERATED_CODES
-from nbtools.sources import occupations
-from nbtools.sources.codes import hisco_code
-from nbtools.sources.samples import read_samples
-from nbtools.sources.tables import clean
 
 
 def test_a_seed_always_gives_the_same_rows_in_any_process() -> None:

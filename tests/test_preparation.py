@@ -13,12 +13,13 @@ from hypothesis import strategies as st
 from transformers import AutoTokenizer
 
 from nbtools.__main__ import main
+from nbtools.data import corpus
+from nbtools.data.masked_diffusion import prepared
+from nbtools.data.masked_diffusion.pairs import Pair, divided, read_pairs
 from nbtools.errors import ConfigError, DataError
 from nbtools.launcher.step_count import schedule
 from nbtools.project import Project
 from nbtools.recipes import MaskedDiffusionConfig
-from nbtools.sources import corpus, prepared
-from nbtools.sources.pairs import Pair, divided, read_pairs
 from nbtools.training import baselines
 from nbtools.training.forward_process import Sequences
 from nbtools.training.preparation import (

@@ -8,12 +8,12 @@ from typing import Any
 import pytest
 
 from nbtools.config import TrainConfig
+from nbtools.data import corpus
 from nbtools.errors import ConfigError, DataError
 from nbtools.launcher.sizes import checkpoint_bytes, num_checkpoints_kept, num_parameters
 from nbtools.launcher.step_count import LARGEST_COUNTED_BYTES, Schedule, schedule
 from nbtools.recipes import RECIPES, AlgorithmDistillationConfig, MLMPretrainingConfig, recipe_named, recipe_of
 from nbtools.recipes.modernbert import SPECIAL_TOKENS, modernbert_settings
-from nbtools.sources import corpus
 
 MLM = RECIPES["mlm_pretraining"]
 GPU_PRESETS = {  # processes, total batch, layers, heads, width, epochs, learning rate, documents

@@ -4,7 +4,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nbtools.sources.codes import CodeSystem
+from nbtools.data.text_classification.codes import CodeSystem
 from nbtools.training.scoring import SCORES, prefixes, score, shortened
 
 CODES = ["-1", "61110", "61115", "61220", "64100", "83110"]

@@ -8,10 +8,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from nbtools.data.llm_gan.stories import Story, divided, passages, read_stories, shortened
+from nbtools.data.tables import Columns, read
 from nbtools.errors import DataError
 from nbtools.recipes import RECIPES, LLMGANConfig
-from nbtools.sources.stories import Story, divided, passages, read_stories, shortened
-from nbtools.sources.tables import Columns, read
 
 
 def tiny(**changes: Any) -> LLMGANConfig:

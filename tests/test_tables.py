@@ -7,11 +7,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from nbtools.data.tables import Columns, Table, clean, read, split
+from nbtools.data.text_classification.codes import generic_code, hisco_code
+from nbtools.data.text_classification.samples import read_samples
 from nbtools.errors import DataError
 from nbtools.recipes import TextClassificationConfig
-from nbtools.sources.codes import generic_code, hisco_code
-from nbtools.sources.samples import read_samples
-from nbtools.sources.tables import Columns, Table, clean, read, split
 
 HISCO = Columns("occ1", None, None)
 

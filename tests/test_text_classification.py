@@ -11,6 +11,8 @@ import pytest
 import torch
 
 from nbtools import recipes
+from nbtools.data.text_classification import occupations
+from nbtools.data.text_classification.samples import read_samples
 from nbtools.errors import CheckpointError, ConfigError
 from nbtools.metrics.history import History
 from nbtools.project import Project
@@ -19,8 +21,6 @@ from nbtools.run.checkpoints import checkpoints_in
 from nbtools.run.run import Run
 from nbtools.rundir import media
 from nbtools.rundir.rundir import RunDir, read_json
-from nbtools.sources import occupations
-from nbtools.sources.samples import read_samples
 from nbtools.training.flags import parse
 from nbtools.training.mixer import open_mixer
 from nbtools.training.predictor import Predictor

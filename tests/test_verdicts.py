@@ -9,10 +9,10 @@ import pytest
 import torch
 from torch.nn.functional import log_softmax
 
+from nbtools.data.llm_gan.stories import Story, read_stories
 from nbtools.errors import ConfigError
 from nbtools.recipes import LLMGANConfig
 from nbtools.recipes.llm_gan import RECIPE, judge_positions
-from nbtools.sources.stories import Story, read_stories
 from nbtools.training import verdicts
 from nbtools.training.manuscripts import passages_of
 from nbtools.training.passages import Passages, padded_inputs

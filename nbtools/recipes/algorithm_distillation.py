@@ -7,10 +7,10 @@ from typing import Literal, Self
 from pydantic import model_validator
 
 from nbtools.config import TrainConfig, setting
+from nbtools.data import corpus
 from nbtools.errors import DataError, shown
 from nbtools.recipes import gpt2
 from nbtools.recipes.recipe import Preset, Recipe, Source
-from nbtools.sources import corpus
 
 NUM_ACTIONS = 5
 """Four moves and staying."""
@@ -205,7 +205,7 @@ def _source(config: AlgorithmDistillationConfig, root: Path | None) -> Source:
 def _count_samples(config: AlgorithmDistillationConfig, root: Path | None, _: object) -> tuple[int, int] | None:
     whole_windows = -(-config.windows_per_history // config.windows_apart)
     if config.dataset is not None:
-        from nbtools.sources.histories import check, read_metadata  # numpy is for those who count
+        from nbtools.data.algorithm_distillation.histories import check, read_metadata  # numpy is for those who count
 
         known = read_metadata(corpus.resolve(config.dataset, root))
         check(known, config)

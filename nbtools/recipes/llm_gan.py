@@ -9,11 +9,11 @@ from typing import Any, Literal, Self
 from pydantic import model_validator
 
 from nbtools.config import TrainConfig, setting
+from nbtools.data import corpus
+from nbtools.data.llm_gan.stories import TOPICS, read_stories
 from nbtools.errors import DataError, shown
 from nbtools.recipes import gpt2
 from nbtools.recipes.recipe import Preset, Recipe, Source
-from nbtools.sources import corpus
-from nbtools.sources.stories import TOPICS, read_stories
 
 NUM_SPECIAL_TOKENS = 3
 """Padding, beginning and end, the first words of every vocabulary that is built here."""

@@ -9,10 +9,11 @@ from typing import Any, Literal, Self
 from pydantic import model_validator
 
 from nbtools.config import TrainConfig, setting
+from nbtools.data import corpus
+from nbtools.data.masked_diffusion import pairs, prepared
 from nbtools.errors import ConfigError, DataError
 from nbtools.recipes import modernbert
 from nbtools.recipes.recipe import Preset, Recipe, Source
-from nbtools.sources import corpus, pairs, prepared
 
 LLADA_PARAMETERS = 8_015_581_184
 """32 layers of width 4096 with 12,288 inside, and two tables of 126,464 words: input and output are not tied."""

@@ -8,9 +8,9 @@ from typing import Self
 from pydantic import model_validator
 
 from nbtools.config import TrainConfig, setting
+from nbtools.data import corpus, hub
 from nbtools.recipes import modernbert
 from nbtools.recipes.recipe import Preset, Recipe, Source
-from nbtools.sources import corpus, hub
 
 
 class MLMPretrainingConfig(TrainConfig):

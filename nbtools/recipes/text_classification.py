@@ -7,9 +7,9 @@ from typing import Literal, Self
 from pydantic import model_validator
 
 from nbtools.config import TrainConfig, setting
+from nbtools.data import corpus
 from nbtools.errors import DataError, shown
 from nbtools.recipes.recipe import Preset, Recipe, Source
-from nbtools.sources import corpus
 
 HASH_FUNCTIONS = 8
 """CANINE's: each gives an eighth of a character's embedding."""
@@ -159,7 +159,7 @@ def _count_samples(config: TextClassificationConfig, root: Path | None, fingerpr
 @functools.lru_cache(maxsize=64)
 def _counted(config: TextClassificationConfig, root: Path | None, fingerprint: object) -> tuple[int, int]:
     """Return the numbers of training and evaluation rows; `fingerprint` makes a changed file count anew."""
-    from nbtools.sources.samples import read_samples  # numpy is for those who count
+    from nbtools.data.text_classification.samples import read_samples  # numpy is for those who count
 
     samples = read_samples(config, root)
     return len(samples.train_rows), len(samples.evaluation_rows)

@@ -17,7 +17,7 @@ import numpy.typing as npt
 import torch
 from torch.utils.data import Dataset, Sampler
 
-from nbtools.sources.tables import UNKNOWN_LANG, Lengths, Rows, Table, clean
+from nbtools.data.tables import UNKNOWN_LANG, Lengths, Rows, Table, clean
 from nbtools.training.data import Order, SampleOrder, epoch_order, randoms, uniforms
 
 BEGIN, END = 0xE000, 0xE001

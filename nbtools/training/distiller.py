@@ -14,11 +14,11 @@ import torch
 from torch import nn
 from transformers import Cache, GPT2Config, GPT2ForTokenClassification
 
+from nbtools.data.algorithm_distillation.darkroom import Darkroom, Integers
 from nbtools.errors import CheckpointError
 from nbtools.recipes import AlgorithmDistillationConfig
 from nbtools.recipes.algorithm_distillation import NUM_ACTIONS, vocab_size
 from nbtools.recipes.gpt2 import gpt2_settings
-from nbtools.sources.darkroom import Darkroom, Integers
 from nbtools.training import checkpoint, pretrained
 
 ACTIONS = ("right", "left", "down", "up", "stay")

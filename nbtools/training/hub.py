@@ -3,8 +3,8 @@
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+from nbtools.data.hub import HubDataset, missing_package
 from nbtools.errors import DataError
-from nbtools.sources.hub import HubDataset, missing_package
 from nbtools.training.pretrained import first_line
 
 TEXT = "text"

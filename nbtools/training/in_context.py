@@ -28,8 +28,8 @@ import numpy.typing as npt
 import torch
 from transformers import DynamicCache
 
+from nbtools.data.algorithm_distillation.darkroom import Darkroom, Integers
 from nbtools.errors import ConfigError
-from nbtools.sources.darkroom import Darkroom, Integers
 from nbtools.training import checkpoint
 from nbtools.training.data import uniforms
 from nbtools.training.distiller import Distiller, open_distiller

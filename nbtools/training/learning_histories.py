@@ -20,12 +20,13 @@ import numpy.typing as npt
 import torch
 from torch.utils.data import Dataset
 
+from nbtools.data import corpus
+from nbtools.data.algorithm_distillation import histories, learners
+from nbtools.data.algorithm_distillation.darkroom import Darkroom, Integers
+from nbtools.data.algorithm_distillation.histories import METADATA, TEST, TRAIN, Metadata, Steps
 from nbtools.errors import DataError
 from nbtools.recipes import AlgorithmDistillationConfig
 from nbtools.recipes.algorithm_distillation import EVALUATION_HISTORIES
-from nbtools.sources import corpus, histories, learners
-from nbtools.sources.darkroom import Darkroom, Integers
-from nbtools.sources.histories import METADATA, TEST, TRAIN, Metadata, Steps
 from nbtools.training.worker import Worker
 
 T = TypeVar("T")

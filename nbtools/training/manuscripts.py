@@ -17,9 +17,9 @@ from tokenizers import Tokenizer
 from tokenizers.models import WordLevel
 from transformers import PreTrainedTokenizerBase, PreTrainedTokenizerFast
 
+from nbtools.data.llm_gan.stories import Story, read_stories
 from nbtools.errors import ConfigError, shown
 from nbtools.recipes import LLMGANConfig
-from nbtools.sources.stories import Story, read_stories
 from nbtools.training import preparation
 from nbtools.training.ngrams import NGrams
 from nbtools.training.passages import Alphabet, Passages, Texts, Tokens

@@ -13,11 +13,12 @@ from pathlib import Path
 import numpy as np
 import torch
 
+from nbtools.data import corpus
+from nbtools.data.masked_diffusion import prepared
 from nbtools.errors import DataError
 from nbtools.recipes import MaskedDiffusionConfig
 from nbtools.recipes.masked_diffusion import refuse_remote_code
 from nbtools.rundir import media
-from nbtools.sources import corpus, prepared
 from nbtools.training import baselines, flags, pretrained
 from nbtools.training.denoiser import Denoiser, build_denoiser
 from nbtools.training.forward_process import Draws, Noise, NoisedTraining

@@ -22,9 +22,9 @@ from torch import nn
 from torch.nn.functional import binary_cross_entropy_with_logits, cross_entropy
 from transformers import CanineConfig, CanineModel, PreTrainedModel
 
+from nbtools.data.text_classification.codes import BOS, EOS, CodeSystem
 from nbtools.errors import CheckpointError, ConfigError, DataError
 from nbtools.recipes import TextClassificationConfig
-from nbtools.sources.codes import BOS, EOS, CodeSystem
 from nbtools.training import checkpoint, pretrained
 
 

@@ -14,8 +14,8 @@ import torch
 from torch.utils.data import Dataset
 from transformers import PreTrainedTokenizerBase
 
+from nbtools.data.llm_gan import markov
 from nbtools.recipes.llm_gan import NUM_SPECIAL_TOKENS, LLMGANConfig
-from nbtools.sources import markov
 from nbtools.training.data import Samples, randoms, uniforms
 
 Tokens = npt.NDArray[np.int32]

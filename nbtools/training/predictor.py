@@ -13,8 +13,8 @@ from pathlib import Path
 
 import torch
 
+from nbtools.data.tables import UNKNOWN_LANG, clean
 from nbtools.errors import ConfigError, shown
-from nbtools.sources.tables import UNKNOWN_LANG, clean
 from nbtools.training import checkpoint
 from nbtools.training.characters import encoded_batches
 from nbtools.training.mixer import Mixer, open_mixer

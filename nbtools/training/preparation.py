@@ -27,10 +27,11 @@ from tokenizers.models import WordLevel
 from tokenizers.pre_tokenizers import Split
 from transformers import AutoTokenizer, PreTrainedTokenizerBase, PreTrainedTokenizerFast
 
+from nbtools.data import corpus
+from nbtools.data.masked_diffusion import prepared
+from nbtools.data.masked_diffusion.pairs import Pair, divided, read_pairs
+from nbtools.data.masked_diffusion.prepared import Metadata
 from nbtools.errors import ConfigError, DataError, shown
-from nbtools.sources import corpus, prepared
-from nbtools.sources.pairs import Pair, divided, read_pairs
-from nbtools.sources.prepared import Metadata
 from nbtools.training.forward_process import Sequences
 from nbtools.training.pretrained import first_line
 from nbtools.training.spool import Selection, Spool, save_pieces
@@ -158,7 +159,7 @@ def encoder(tokenizer: PreTrainedTokenizerBase, level: str) -> Encode:
 def prepare(
     dataset: str | None, folder: Path, tokenizer: str = "chars", *, vocab_size: int, min_words: int = 1
 ) -> Metadata:
-    """Tokenize a text into a folder, as described in `nbtools.sources.prepared`.
+    """Tokenize a text into a folder, as described in `nbtools.data.masked_diffusion.prepared`.
 
     Args:
         dataset: a text file or a folder of them; None for the English text that ships with Python.

@@ -9,7 +9,7 @@ Shape suffixes: B batch, C codes, D prefixes of codes.
 
 import torch
 
-from nbtools.sources.codes import HISCO_BLOCK, HISCO_SPECIAL, CodeSystem
+from nbtools.data.text_classification.codes import HISCO_BLOCK, HISCO_SPECIAL, CodeSystem
 
 SCORES = ("accuracy", "precision", "recall", "f1", "exact")
 

@@ -20,11 +20,11 @@ from tokenizers.pre_tokenizers import Split
 from tokenizers.processors import TemplateProcessing
 from transformers import AutoTokenizer, PreTrainedModel, PreTrainedTokenizerBase, PreTrainedTokenizerFast
 
+from nbtools.data import corpus
+from nbtools.data.hub import named
 from nbtools.errors import CheckpointError, DataError
 from nbtools.recipes.modernbert import SPECIAL_TOKENS
 from nbtools.rundir.rundir import read_json, write_json
-from nbtools.sources import corpus
-from nbtools.sources.hub import named
 from nbtools.training import hub
 from nbtools.training.pretrained import masking_tokenizer
 from nbtools.training.spool import Selection, Spool, WordCounts, save_pieces

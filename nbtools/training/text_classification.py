@@ -12,9 +12,9 @@ from collections import Counter
 import numpy as np
 import torch
 
+from nbtools.data.text_classification.samples import Samples, read_samples
 from nbtools.recipes import TextClassificationConfig
 from nbtools.rundir import media
-from nbtools.sources.samples import Samples, read_samples
 from nbtools.training import flags, pretrained
 from nbtools.training.characters import (
     Augmentation,

@@ -14,9 +14,9 @@ import sys
 import time
 from collections.abc import Callable
 
+from nbtools.data.algorithm_distillation import learners
+from nbtools.data.algorithm_distillation.darkroom import Darkroom
 from nbtools.recipes import AlgorithmDistillationConfig
-from nbtools.sources import learners
-from nbtools.sources.darkroom import Darkroom
 
 GOAL_STEPS_PER_S = 1_000_000
 MOVES = ((1, 0), (-1, 0), (0, 1), (0, -1), (0, 0))

@@ -14,8 +14,8 @@ from collections.abc import Callable
 
 import torch
 
+from nbtools.data.algorithm_distillation.darkroom import Darkroom
 from nbtools.recipes import AlgorithmDistillationConfig, recipe_named
-from nbtools.sources.darkroom import Darkroom
 from nbtools.training.distiller import Distiller, build_distiller
 from nbtools.training.in_context import Rollouts, Search, roll_out, searches
 

@@ -36,6 +36,7 @@ from transformers import (
 )
 
 from nbtools.config import TrainConfig
+from nbtools.data.text_classification.samples import read_samples
 from nbtools.recipes import (
     AlgorithmDistillationConfig,
     LLMGANConfig,
@@ -47,7 +48,6 @@ from nbtools.recipes import (
 from nbtools.recipes.llm_gan import model_settings, num_positions
 from nbtools.recipes.modernbert import modernbert_settings
 from nbtools.rundir.rundir import RunDir
-from nbtools.sources.samples import read_samples
 from nbtools.training import text_classification
 from nbtools.training.characters import Augmentation, CharacterDataset, LengthOrder
 from nbtools.training.data import SampleOrder, load

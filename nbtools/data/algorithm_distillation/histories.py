@@ -20,9 +20,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
+from nbtools.data.algorithm_distillation.darkroom import NUM_ACTIONS, Darkroom, Integers
 from nbtools.errors import DataError, shown
 from nbtools.rundir.rundir import whole
-from nbtools.sources.darkroom import NUM_ACTIONS, Darkroom, Integers
 
 if TYPE_CHECKING:
     from nbtools.recipes import AlgorithmDistillationConfig

@@ -19,8 +19,8 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
+from nbtools.data.text_classification.codes import split_cell
 from nbtools.errors import DataError, shown
-from nbtools.sources.codes import split_cell
 
 UNKNOWN_LANG = "unk"
 """Language of a row that names none."""

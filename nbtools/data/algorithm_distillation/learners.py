@@ -19,7 +19,17 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
-from nbtools.sources.darkroom import DOWN, LEFT, MOVES_A2, NUM_ACTIONS, RIGHT, STAY, UP, Darkroom, Integers
+from nbtools.data.algorithm_distillation.darkroom import (
+    DOWN,
+    LEFT,
+    MOVES_A2,
+    NUM_ACTIONS,
+    RIGHT,
+    STAY,
+    UP,
+    Darkroom,
+    Integers,
+)
 
 if TYPE_CHECKING:
     from nbtools.recipes import AlgorithmDistillationConfig

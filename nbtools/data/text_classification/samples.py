@@ -8,10 +8,11 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from nbtools.data import corpus, tables
+from nbtools.data.tables import Columns, Rows, Table
+from nbtools.data.text_classification import codes, occupations
+from nbtools.data.text_classification.codes import CodeSystem
 from nbtools.errors import shown
-from nbtools.sources import codes, corpus, occupations, tables
-from nbtools.sources.codes import CodeSystem
-from nbtools.sources.tables import Columns, Rows, Table
 
 if TYPE_CHECKING:
     from nbtools.recipes import TextClassificationConfig

@@ -11,8 +11,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from nbtools.data import corpus, tables
 from nbtools.errors import DataError, shown
-from nbtools.sources import corpus, tables
 
 if TYPE_CHECKING:
     from nbtools.recipes import LLMGANConfig

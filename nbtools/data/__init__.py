@@ -1,0 +1,1 @@
+"""Data sets without torch: text corpora, tables, hub data, and the data of each recipe."""

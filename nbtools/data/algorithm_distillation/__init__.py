@@ -1,0 +1,1 @@
+"""Darkroom, the source learners and their learning histories."""

@@ -1,0 +1,1 @@
+"""Stories and Markov-chain texts of the LLM GAN."""

@@ -1,0 +1,1 @@
+"""Code tables, samples and built-in examples of the text-classification recipe."""
