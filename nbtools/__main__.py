@@ -15,7 +15,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from nbtools.arguments import WRONG_CALL, complain, parser
+from nbtools.cli.parser import WRONG_CALL, complain, parser
 from nbtools.errors import ConfigError, FormatError, NbtoolsError, ProjectError, RunFailed, shown
 
 if TYPE_CHECKING:
@@ -63,8 +63,8 @@ def _show_warning(message: Warning | str, *_: object, **__: object) -> None:
 
 
 def _recipes(arguments: argparse.Namespace) -> int:
+    from nbtools.cli.output import print_table
     from nbtools.recipes import RECIPES, recipe_named
-    from nbtools.terminal import print_table
 
     if arguments.recipe is None:
         print_table([(recipe.key, recipe.title, recipe.summary) for recipe in RECIPES.values()])
@@ -77,8 +77,8 @@ def _recipes(arguments: argparse.Namespace) -> int:
 
 
 def _presets(arguments: argparse.Namespace) -> int:
+    from nbtools.cli.output import print_presets
     from nbtools.recipes import RECIPES, recipe_named
-    from nbtools.terminal import print_presets
 
     for recipe in RECIPES.values() if arguments.recipe is None else [recipe_named(arguments.recipe)]:
         print_presets(recipe)
@@ -203,7 +203,7 @@ def _preflight(arguments: argparse.Namespace) -> int:
 
 
 def _clean(arguments: argparse.Namespace) -> int:
-    from nbtools import terminal
+    from nbtools.cli import output
     from nbtools.project import find_project
     from nbtools.run import clean
     from nbtools.run.run import RunState
@@ -212,10 +212,10 @@ def _clean(arguments: argparse.Namespace) -> int:
     options = {name: getattr(arguments, name) for name in ("refs", "older_than_s", "checkpoints", "cache")}
     options["states"] = [RunState(state) for state in arguments.states]
     if all(option in (None, False, []) for option in options.values()):
-        terminal.print_stored(runs)
+        output.print_stored(runs)
         return DONE
     plan = clean.plan(runs, **options)
-    terminal.print_plan(plan)
+    output.print_plan(plan)
     if not plan.items:
         return DONE
     if not arguments.yes:
@@ -226,13 +226,13 @@ def _clean(arguments: argparse.Namespace) -> int:
             print("nothing was removed")
             return INTERRUPTED
     gone, kept = clean.remove(plan)
-    terminal.print_removed(gone, kept)
+    output.print_removed(gone, kept)
     return FAILED if kept else DONE
 
 
 def _runs(arguments: argparse.Namespace) -> int:
+    from nbtools.cli.output import print_runs
     from nbtools.run.listing import runs
-    from nbtools.terminal import print_runs
 
     listed, found = runs(), []
     for run in listed:
@@ -250,8 +250,8 @@ def _runs(arguments: argparse.Namespace) -> int:
 
 
 def _show(arguments: argparse.Namespace) -> int:
+    from nbtools.cli.output import print_exhibit, print_run
     from nbtools.rundir import media
-    from nbtools.terminal import print_exhibit, print_run
 
     run = _named(arguments)
     summary = run.summary(stacks=arguments.stacks)
@@ -268,7 +268,7 @@ def _show(arguments: argparse.Namespace) -> int:
 
 
 def _log(arguments: argparse.Namespace) -> int:
-    from nbtools.terminal import follow
+    from nbtools.cli.output import follow
 
     run = _named(arguments)
     if arguments.follow:
@@ -279,7 +279,7 @@ def _log(arguments: argparse.Namespace) -> int:
 
 
 def _watch(arguments: argparse.Namespace) -> int:
-    from nbtools.terminal import watch
+    from nbtools.cli.output import watch
 
     run = _named(arguments)
     try:
@@ -331,7 +331,7 @@ def _verdict(run: "Run") -> int:
 
 
 def _doctor(arguments: argparse.Namespace) -> int:
-    from nbtools import doctor
+    from nbtools.cli import doctor
 
     findings = doctor.examine(all_reduce=arguments.all_reduce)
     if arguments.json:

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from nbtools import doctor
+from nbtools.cli import doctor
 from nbtools.machine import devices
 from nbtools.machine.devices import Device
 

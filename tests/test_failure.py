@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 
 import nbtools as nt
+from nbtools.cli.output import print_run
 from nbtools.errors import RunFailed
 from nbtools.failures.failure import Failure, first_failure, was_told_to_stop
 from nbtools.machine.processes import members
@@ -21,7 +22,6 @@ from nbtools.notebook import cards
 from nbtools.project import Project
 from nbtools.run.run import Run, RunState
 from nbtools.rundir.rundir import RunDir, write_json
-from nbtools.terminal import print_run
 
 PROGRAMS = Path(__file__).parent / "programs"
 Start = Callable[..., Run]

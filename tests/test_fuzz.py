@@ -21,6 +21,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 import nbtools as nt
+from nbtools.cli.output import print_exhibit, print_run, status_line
 from nbtools.errors import CheckpointError, FormatError, ScriptError
 from nbtools.failures.failure import Failure
 from nbtools.metrics.history import History
@@ -36,7 +37,6 @@ from nbtools.rundir import media
 from nbtools.rundir.rundir import LARGEST_JSON_BYTES, ProcessIdentity, RunDir, read_json, write_json
 from nbtools.rundir.tail import last_lines
 from nbtools.script.script import parse_script, render
-from nbtools.terminal import print_exhibit, print_run, status_line
 from nbtools.training import flags
 
 fuzz = settings(max_examples=2000, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 import nbtools
-from nbtools.arguments import parser
+from nbtools.cli.parser import parser
 from nbtools.recipes import RECIPES
 from nbtools.rundir.rundir import RunDir
 

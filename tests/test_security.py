@@ -27,7 +27,8 @@ from transformers import BertConfig, BertForMaskedLM
 
 import nbtools as nt
 from nbtools.__main__ import main
-from nbtools.arguments import parser
+from nbtools.cli.output import print_run, status_line
+from nbtools.cli.parser import parser
 from nbtools.config import Launch, Settings
 from nbtools.errors import CheckpointError, ConfigError, InvalidNameError, NbtoolsError, RunNotFoundError
 from nbtools.launcher.preflight import run_name
@@ -43,7 +44,6 @@ from nbtools.run.run import Run, RunState
 from nbtools.run.stragglers import laggards
 from nbtools.rundir.rundir import ProcessIdentity, RunDir, read_json, write_json
 from nbtools.script.script import parse_script, read_script, render, write_script
-from nbtools.terminal import print_run, status_line
 from nbtools.training.checkpoint import load_state, load_weights
 from nbtools.training.mlm_pretraining import build_model
 from nbtools.training.pretrained import masking_tokenizer
