@@ -16,8 +16,8 @@ _MODULES = {
     "nbtools.launcher.launch": ["launch", "preflight"],
     "nbtools.run.listing": ["runs"],
     "nbtools.metrics.history": ["History"],
-    "nbtools.notebook.form": ["ConfigForm"],
-    "nbtools.notebook.panel": ["LivePlot"],
+    "nbtools.notebook.form.form": ["ConfigForm"],
+    "nbtools.notebook.panel.panel": ["LivePlot"],
     "nbtools.recipes": ["RECIPES"],
     "nbtools.launcher.resume": ["resume"],
     "nbtools.run.run": ["Checkpoint", "Run", "RunState"],
@@ -33,8 +33,8 @@ if TYPE_CHECKING:
     from nbtools.launcher.launch import preflight as preflight
     from nbtools.launcher.resume import resume as resume
     from nbtools.metrics.history import History as History
-    from nbtools.notebook.form import ConfigForm as ConfigForm
-    from nbtools.notebook.panel import LivePlot as LivePlot
+    from nbtools.notebook.form.form import ConfigForm as ConfigForm
+    from nbtools.notebook.panel.panel import LivePlot as LivePlot
     from nbtools.recipes import RECIPES as RECIPES
     from nbtools.run.listing import runs as runs
     from nbtools.run.run import Checkpoint as Checkpoint

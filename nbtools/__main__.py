@@ -291,7 +291,7 @@ def _watch(arguments: argparse.Namespace) -> int:
 
 
 def _plot(arguments: argparse.Namespace) -> int:
-    from nbtools.notebook.plot import save_plot
+    from nbtools.notebook.plots.figure import save_plot
 
     run, path = _named(arguments), Path(arguments.output)
     try:

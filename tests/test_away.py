@@ -11,8 +11,9 @@ import nbformat
 import pytest
 from nbclient import NotebookClient
 
-from nbtools.notebook import away, cards
-from nbtools.notebook.away import Away, News, Seen, Visit, since
+from nbtools.notebook.panel import html
+from nbtools.notebook.panel import news as away
+from nbtools.notebook.panel.news import Away, News, Seen, Visit, since
 from nbtools.run.run import Run
 from nbtools.rundir.rundir import RunDir, acquire_lock, write_json
 
@@ -353,7 +354,7 @@ def test_looks_of_a_panel_that_nobody_watches_do_not_count(record: Record) -> No
 
 def test_every_cell_that_is_run_is_a_use_of_the_kernel() -> None:
     sources = [
-        "import time\nfrom nbtools.notebook.away import use\nfirst = use().at",
+        "import time\nfrom nbtools.notebook.panel.news import use\nfirst = use().at",
         "assert use() is use()\nassert first < use().at <= time.time()\nsecond = use().at",
         "time.sleep(0.3)\nassert second < use().at < time.time() - 0.25",
     ]
@@ -373,12 +374,12 @@ def test_without_a_shell_the_kernel_is_always_in_use() -> None:
 def test_the_card_is_one_line_that_unfolds_and_everything_in_it_is_literal() -> None:
     hostile = "<img src=x onerror=alert(1)></summary><script>"
     news = (News(f"short {hostile}", ("one", hostile), is_trouble=True), News("calm", ("two",)))
-    card = cards.away(Away(0.0, 4320.0, news))
+    card = html.away(Away(0.0, 4320.0, news))
     assert card.count("<details") == card.count("<summary") == card.count("</summary>") == 1
     assert "<details open" not in card
     assert "While you were away" in card
     assert "1h12m" in card
     assert "<img" not in card
     assert "<script" not in card
-    assert card.count(cards.literal(hostile)) == 2
+    assert card.count(html.literal(hostile)) == 2
     assert [card.count(f"<li>{line}</li>") for line in ("one", "two")] == [1, 1]

@@ -6,7 +6,7 @@ from io import BytesIO
 
 from PIL import Image
 
-from nbtools.notebook.drawings import as_animation, as_html, as_picture
+from nbtools.notebook.plots.ascii_frames import as_animation, as_html, as_picture
 
 WALK = ["....\n..@.\n....", "....\n.@..\n....", ".@..\n....\n...."]
 

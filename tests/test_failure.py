@@ -18,7 +18,7 @@ from nbtools.cli.output import print_run
 from nbtools.errors import RunFailed
 from nbtools.failures.failure import Failure, first_failure, was_told_to_stop
 from nbtools.machine.processes import members
-from nbtools.notebook import cards
+from nbtools.notebook.panel import html
 from nbtools.project import Project
 from nbtools.run.run import Run, RunState
 from nbtools.rundir.rundir import RunDir, write_json
@@ -553,7 +553,7 @@ SHOWN = Failure(
 
 
 def test_the_card_shows_the_frame_first_and_folds_the_traceback_and_the_other_ranks() -> None:
-    shown = cards.failure(SHOWN, "/r/rank0.log")
+    shown = html.failure(SHOWN, "/r/rank0.log")
     parts = [
         "rank 1 on node7: the GPU ran out of memory",
         "at scripts/toy.py:33 in train: loss.backward()",
@@ -574,10 +574,10 @@ def test_the_card_shows_the_frame_first_and_folds_the_traceback_and_the_other_ra
 def test_the_card_shows_what_others_wrote_literally() -> None:
     hostile = "<img src=x onerror=alert(1)>'\"\u202e"
     other = {"rank": hostile, "message": hostile}
-    shown = cards.failure(Failure(1, hostile, 1, None, hostile, hostile, hostile, hostile, 1, 1.0, [other]), hostile)
+    shown = html.failure(Failure(1, hostile, 1, None, hostile, hostile, hostile, hostile, 1, 1.0, [other]), hostile)
     assert "<img" not in shown
     assert "\u202e" not in shown
-    assert shown.count(cards.literal(hostile)) == 8
+    assert shown.count(html.literal(hostile)) == 8
 
 
 def test_the_terminal_shows_the_same_with_the_traceback_last(

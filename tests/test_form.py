@@ -14,7 +14,7 @@ import pytest
 import nbtools as nt
 from nbtools.config import Launch
 from nbtools.errors import ConfigError, HandEditedError, ScriptError
-from nbtools.notebook.fields import Field, GPUField, read
+from nbtools.notebook.form.fields import Field, GPUField, read
 from nbtools.project import Project
 from nbtools.recipes import RECIPES, MLMPretrainingConfig
 

@@ -2,7 +2,7 @@
 
 import re
 
-from nbtools.notebook.frames import as_html, as_picture, picked
+from nbtools.notebook.plots.text_frames import as_html, as_picture, picked
 
 
 def test_the_first_and_the_last_frame_are_always_shown_and_no_more_than_asked() -> None:

@@ -26,9 +26,9 @@ from nbtools.errors import CheckpointError, FormatError, ScriptError
 from nbtools.failures.failure import Failure
 from nbtools.metrics.history import History
 from nbtools.metrics.readers.printed import LogMetrics
-from nbtools.notebook.exhibits import static
-from nbtools.notebook.facts import facts_of, stamp_of
-from nbtools.notebook.view import view_of
+from nbtools.notebook.panel.media import static
+from nbtools.notebook.panel.snapshot import facts_of, stamp_of
+from nbtools.notebook.plots.layout import view_of
 from nbtools.project import Project
 from nbtools.recipes import RECIPES
 from nbtools.run.checkpoints import Checkpoint, newest_verified

@@ -15,9 +15,9 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from nbtools.notebook.exhibits import Exhibition, frame_html, table_html, text_html
-from nbtools.notebook.panel import LivePlot
-from nbtools.notebook.series import draw_series
+from nbtools.notebook.panel.media import Exhibition, frame_html, table_html, text_html
+from nbtools.notebook.panel.panel import LivePlot
+from nbtools.notebook.plots.line_chart import draw_series
 from nbtools.rundir import media
 from nbtools.rundir.media import append
 from nbtools.rundir.rundir import RunDir, acquire_lock, write_json

@@ -18,11 +18,11 @@ import pytest
 from ipywidgets import HTML
 from nbclient import NotebookClient
 
-from nbtools.notebook import cards
-from nbtools.notebook.facts import facts_of, log_of, pace, stamp_of
-from nbtools.notebook.panel import LivePlot
-from nbtools.notebook.plot import RunFigure
-from nbtools.notebook.view import view_of
+from nbtools.notebook.panel import html
+from nbtools.notebook.panel.panel import LivePlot
+from nbtools.notebook.panel.snapshot import facts_of, log_of, pace, stamp_of
+from nbtools.notebook.plots.figure import RunFigure
+from nbtools.notebook.plots.layout import view_of
 from nbtools.run.run import Failure, RankBeat, Run, RunState
 from nbtools.run.stacks import RankStacks
 from nbtools.run.stragglers import laggards
@@ -300,13 +300,13 @@ def test_hostile_text_is_shown_literally(tmp_path: Path, show: Callable[..., Liv
     until(lambda: threads(panel) == [])
     for tag in ("<img", "<script", "</script"):
         assert tag not in shown
-    assert shown.count(cards.literal(text)) >= 5
+    assert shown.count(html.literal(text)) >= 5
     assert "onclick='" not in shown
 
 
 def test_characters_that_would_hide_or_reorder_text_become_visible() -> None:
-    assert cards.literal("a\u202eb\x00\n") == "a\\u202eb\\x00\n"
-    assert cards.literal("日本 é") == "日本 é"
+    assert html.literal("a\u202eb\x00\n") == "a\\u202eb\\x00\n"
+    assert html.literal("日本 é") == "日本 é"
 
 
 def test_a_failure_names_the_rank_the_message_and_the_end_of_the_traceback(
@@ -332,9 +332,9 @@ def test_a_lost_run_says_so(folder: Folder, show: Callable[..., LivePlot]) -> No
 
 @pytest.mark.parametrize("state", list(RunState))
 def test_every_state_has_a_sign_and_a_word(state: RunState) -> None:
-    signs = {cards._STATES[other][0] for other in RunState}
+    signs = {html._STATES[other][0] for other in RunState}
     assert len(signs) == len(RunState)
-    assert state.value.capitalize() in cards.header("id", state, "x.py")
+    assert state.value.capitalize() in html.header("id", state, "x.py")
 
 
 def test_the_remaining_time_follows_the_recent_rate(folder: Folder) -> None:
@@ -371,7 +371,7 @@ def beats(*entries: tuple[int, str, float]) -> list[RankBeat]:
 
 
 def strip(found: list[RankBeat]) -> str:
-    return cards.ranks(found, laggards(found, 1000.0, 0.5), 1000.0, True)
+    return html.ranks(found, laggards(found, 1000.0, 0.5), 1000.0, True)
 
 
 def late(*entries: tuple[int, str, float]) -> list[bool]:
@@ -430,9 +430,9 @@ def test_the_stacks_button_shows_every_rank_the_laggard_first_and_open(
 
 @pytest.mark.parametrize("text", HOSTILE)
 def test_hostile_stacks_are_shown_literally(text: str) -> None:
-    shown = cards.stacks([RankStacks(0, 7, f"File '{text}', line 1 in {text}\n" + "x" * 10_000, True)], {0})
-    assert shown.count(cards.literal(text)) == 2
-    assert text not in shown or text == cards.literal(text)
+    shown = html.stacks([RankStacks(0, 7, f"File '{text}', line 1 in {text}\n" + "x" * 10_000, True)], {0})
+    assert shown.count(html.literal(text)) == 2
+    assert text not in shown or text == html.literal(text)
     assert len(shown) < 5000
 
 
@@ -478,10 +478,10 @@ def test_values_that_are_not_finite_are_an_alert_in_words(
     until(lambda: "step 9 of 100" in words(panel))
     assert "not finite" not in words(panel)
     folder.rows(10, 12, name=name, value="NaN")
-    until(lambda: f"{cards.literal(name)} is not finite since step 10" in words(panel))
+    until(lambda: f"{html.literal(name)} is not finite since step 10" in words(panel))
     assert "role='alert'" in panel._widgets.losses.value
     folder.rows(13, 13, name=name)
-    until(lambda: f"{cards.literal(name)}: 3 values not finite, first at step 10" in words(panel))
+    until(lambda: f"{html.literal(name)}: 3 values not finite, first at step 10" in words(panel))
 
 
 def test_of_many_metrics_that_are_not_finite_a_few_are_named(folder: Folder, show: Callable[..., LivePlot]) -> None:
@@ -517,7 +517,7 @@ def test_a_queued_run_says_what_it_waits_for_and_can_be_cancelled(
 
 
 def test_what_is_waited_for_continues_the_word_queued() -> None:
-    shown = cards.header("id", "QUEUED", "x.py", waiting_for="behind mlm_tiny on GPU 0,1")
+    shown = html.header("id", "QUEUED", "x.py", waiting_for="behind mlm_tiny on GPU 0,1")
     assert "<b>Queued behind mlm_tiny on GPU 0,1</b>" in shown
     assert "waiting for its processes" not in shown
 
@@ -730,7 +730,7 @@ def test_after_a_resume_the_panel_shows_the_new_run(
         warnings.warn("a warning of the launch", stacklevel=1)
         return Run(child.files.path)
 
-    monkeypatch.setattr("nbtools.notebook.panel.resume", resume)  # the real one starts torchrun
+    monkeypatch.setattr("nbtools.notebook.panel.panel.resume", resume)  # the real one starts torchrun
     try:
         panel._widgets.checkpoint.index = 1
         panel._widgets.resume.click()
@@ -774,7 +774,7 @@ def test_changes_are_checked_while_they_are_typed(
     assert controls.resume.disabled, "and stays so at the next look"
     controls.changes.value = "learning_rate=1e-4 dataset='my texts'"
     told = "Resume writes a new script: learning_rate 0.001 -> 0.0001, dataset None -> 'my texts'"
-    assert cards.literal(told) in controls.changing.value
+    assert html.literal(told) in controls.changing.value
     assert not controls.resume.disabled
     controls.changes.value = " "
     assert controls.changing.value == ""
@@ -799,14 +799,14 @@ def test_typed_changes_make_a_fork_that_says_what_it_changed(
         child.start()
         return Run(child.files.path)
 
-    monkeypatch.setattr("nbtools.notebook.panel.resume", resume)  # the real one starts torchrun
+    monkeypatch.setattr("nbtools.notebook.panel.panel.resume", resume)  # the real one starts torchrun
     try:
         panel._widgets.changes.value = "learning_rate=1e-4"
         panel._widgets.resume.click()
         until(lambda: f"as {child.files.id}" in words(panel))
         assert asked == [(folder.files.id, None, {"learning_rate": 1e-4})]
         assert panel._widgets.changes.value == ""
-        told = cards.literal(f"forked from {folder.files.id} at step 200: learning_rate 0.001 -> 0.0001")
+        told = html.literal(f"forked from {folder.files.id} at step 200: learning_rate 0.001 -> 0.0001")
         until(lambda: told in panel._widgets.header.value)
     finally:
         child.release()
@@ -815,7 +815,7 @@ def test_typed_changes_make_a_fork_that_says_what_it_changed(
 def test_a_stored_notebook_keeps_the_picture_of_a_run_that_ended_after_the_cell(folder: Folder) -> None:
     folder.rows(1, 20)
     sources = [
-        "from nbtools.notebook.panel import LivePlot",
+        "from nbtools.notebook.panel.panel import LivePlot",
         f"panel = LivePlot({str(folder.files.path)!r}, refresh_s=0.1)\npanel",
         "import time\nwhile panel._thread is not None: time.sleep(0.05)",
         "panel.picture()",
@@ -859,6 +859,6 @@ def test_a_stamp_changes_with_each_file_and_not_otherwise(folder: Folder) -> Non
 
 
 def test_a_failure_without_a_traceback_is_one_line() -> None:
-    shown = cards.failure(Failure(1, "h", None, "SIGKILL", "killed by SIGKILL", None), "/r/rank0.log")
+    shown = html.failure(Failure(1, "h", None, "SIGKILL", "killed by SIGKILL", None), "/r/rank0.log")
     assert "SIGKILL" in shown
     assert "<pre" not in shown

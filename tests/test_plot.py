@@ -14,9 +14,9 @@ from matplotlib.text import Text
 from PIL import Image
 
 from nbtools.metrics.history import History
-from nbtools.notebook.curves import decimate, find_break, log_ticks, number, smooth, ticks, time_ticks
-from nbtools.notebook.plot import HEIGHT, WIDTH, Panel, RunFigure, save_plot
-from nbtools.notebook.view import DARK, LIGHT, View, grouped
+from nbtools.notebook.plots.decimation import decimate, find_break, log_ticks, number, smooth, ticks, time_ticks
+from nbtools.notebook.plots.figure import HEIGHT, WIDTH, Panel, RunFigure, save_plot
+from nbtools.notebook.plots.layout import DARK, LIGHT, View, grouped
 from nbtools.run.run import Run
 
 BACKGROUND = (255, 255, 255)

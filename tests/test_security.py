@@ -35,8 +35,8 @@ from nbtools.launcher.preflight import run_name
 from nbtools.machine import gpu_queue
 from nbtools.machine.processes import members
 from nbtools.metrics.history import MetricWriter
-from nbtools.notebook import cards
-from nbtools.notebook.facts import facts_of
+from nbtools.notebook.panel import html
+from nbtools.notebook.panel.snapshot import facts_of
 from nbtools.project import Project
 from nbtools.recipes import RECIPES, MLMPretrainingConfig
 from nbtools.run import stacks
@@ -513,7 +513,7 @@ def look_at(run: Run) -> None:
     for now in (time.time(), time.time() + 3600, time.time() - 3600):
         remaining_s = facts.remaining_s(now)
         assert remaining_s is None or 0 <= remaining_s < 1e6
-        shown = cards.ranks(facts.ranks, laggards(facts.ranks, now, facts.seconds_per_step), now, is_running=True)
+        shown = html.ranks(facts.ranks, laggards(facts.ranks, now, facts.seconds_per_step), now, is_running=True)
         assert "nan" not in shown
         assert "-" not in re.sub("<[^>]*>", "", shown)
 

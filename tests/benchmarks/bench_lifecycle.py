@@ -53,7 +53,7 @@ ATTACH = """\
 import sys, time
 import nbtools as nt
 nt.LivePlot, nt.Run
-import nbtools.notebook.panel
+import nbtools.notebook.panel.panel
 began = time.monotonic()
 panel = nt.LivePlot(sys.argv[1])
 panel.refresh()

@@ -20,7 +20,7 @@ matplotlib.use("Agg")
 import numpy as np
 from matplotlib import pyplot as plt
 
-from nbtools.notebook.panel import LivePlot
+from nbtools.notebook.panel.panel import LivePlot
 from nbtools.run.run import Run
 from nbtools.rundir.rundir import RunDir, acquire_lock, write_json
 

@@ -14,7 +14,7 @@ from matplotlib.font_manager import FontProperties, findfont
 from PIL import Image as Picture
 from PIL import ImageColor, ImageDraw, ImageFont
 
-from nbtools.notebook.frames import picked
+from nbtools.notebook.plots.text_frames import picked
 
 _LARGEST = 4000
 """Characters of a drawing that are shown."""

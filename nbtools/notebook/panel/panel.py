@@ -20,12 +20,12 @@ from IPython.display import publish_display_data
 
 from nbtools.errors import ConfigError, NbtoolsError
 from nbtools.launcher.resume import changed, config_of, read_changes, resume
-from nbtools.notebook import cards
-from nbtools.notebook.away import use, visit_of
-from nbtools.notebook.controls import NEWEST, Controls, put, view_bundle
-from nbtools.notebook.facts import Facts, facts_of, notes_of, stamp_of
-from nbtools.notebook.plot import HEIGHT, UNTITLED_HEIGHT, WIDTH, RunFigure, png
-from nbtools.notebook.view import X, view_of
+from nbtools.notebook.panel import html as cards
+from nbtools.notebook.panel.controls import NEWEST, Controls, put, view_bundle
+from nbtools.notebook.panel.news import use, visit_of
+from nbtools.notebook.panel.snapshot import Facts, facts_of, notes_of, stamp_of
+from nbtools.notebook.plots.figure import HEIGHT, UNTITLED_HEIGHT, WIDTH, RunFigure, png
+from nbtools.notebook.plots.layout import X, view_of
 from nbtools.run.checkpoints import best_of, changes_in_words, origin_in_words
 from nbtools.run.run import Checkpoint, Run, RunState
 from nbtools.run.stragglers import Laggard, laggards

@@ -13,10 +13,10 @@ from nbtools.errors import ConfigError, HandEditedError, LaunchError, NbtoolsErr
 from nbtools.launcher.launch import launch as launch_script
 from nbtools.launcher.preflight import command_line
 from nbtools.machine.devices import devices
-from nbtools.notebook.fields import mark
-from nbtools.notebook.layout import FormLayout
-from nbtools.notebook.overwrite import KnownScripts, OverwriteQuestion, differs, in_words, shown, state_in_words
-from nbtools.notebook.summary import Summary
+from nbtools.notebook.form.fields import mark
+from nbtools.notebook.form.layout import FormLayout
+from nbtools.notebook.form.overwrite import KnownScripts, OverwriteQuestion, differs, in_words, shown, state_in_words
+from nbtools.notebook.form.summary import Summary
 from nbtools.project import check_name, find_project
 from nbtools.recipes import recipe_named, recipe_of
 from nbtools.run.listing import active_run
@@ -370,7 +370,7 @@ class ConfigForm:
             act(False)
 
     def _launch_and_watch(self, overwrite: bool) -> None:
-        from nbtools.notebook.panel import LivePlot  # draws with matplotlib, which costs a second to import
+        from nbtools.notebook.panel.panel import LivePlot  # draws with matplotlib, which costs a second to import
 
         self.write(overwrite)
         with warnings.catch_warnings(record=True) as said:  # a callback has no cell to print them in

@@ -23,9 +23,9 @@ from numpy.typing import NDArray
 from nbtools.errors import FormatError
 from nbtools.metrics.columns import Series
 from nbtools.metrics.history import History
-from nbtools.notebook.cards import restarted
-from nbtools.notebook.curves import duration
-from nbtools.notebook.view import grouped, kind_of, label_of
+from nbtools.notebook.panel.html import restarted
+from nbtools.notebook.plots.decimation import duration
+from nbtools.notebook.plots.layout import grouped, kind_of, label_of
 from nbtools.run.run import Run, RunState, clock
 from nbtools.rundir.rundir import RunDir, read_json, write_json
 from nbtools.rundir.tail import clean

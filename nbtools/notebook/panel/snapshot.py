@@ -7,8 +7,8 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from nbtools.metrics.history import History
-from nbtools.notebook.cards import restarted
-from nbtools.notebook.curves import find_break
+from nbtools.notebook.panel.html import restarted
+from nbtools.notebook.plots.decimation import find_break
 from nbtools.run.checkpoints import origin_in_words
 from nbtools.run.run import Checkpoint, Failure, RankBeat, Run, RunState
 from nbtools.run.stragglers import Restart

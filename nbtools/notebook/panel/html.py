@@ -8,12 +8,12 @@ from collections.abc import Collection, Sequence
 from html import escape
 from typing import TYPE_CHECKING
 
-from nbtools.notebook.curves import duration
-from nbtools.notebook.view import step_of
+from nbtools.notebook.plots.decimation import duration
+from nbtools.notebook.plots.layout import step_of
 
 if TYPE_CHECKING:
     from nbtools.failures.failure import Failure
-    from nbtools.notebook.away import Away
+    from nbtools.notebook.panel.news import Away
     from nbtools.run.run import RankBeat
     from nbtools.run.stacks import RankStacks
     from nbtools.run.stragglers import Laggard, Restart

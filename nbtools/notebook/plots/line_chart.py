@@ -8,8 +8,8 @@ import numpy as np
 from matplotlib.collections import LineCollection
 from matplotlib.transforms import Affine2D
 
-from nbtools.notebook.curves import Floats, is_lone, ticks
-from nbtools.notebook.plot import WIDTH, RunFigure, line_of, plain, text_at
+from nbtools.notebook.plots.decimation import Floats, is_lone, ticks
+from nbtools.notebook.plots.figure import WIDTH, RunFigure, line_of, plain, text_at
 from nbtools.rundir.media import Exhibit
 
 HEIGHT = 250

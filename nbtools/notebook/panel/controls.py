@@ -4,11 +4,11 @@ from typing import Any
 
 import ipywidgets as widgets
 
-from nbtools.notebook import cards
-from nbtools.notebook.exhibits import Exhibition
-from nbtools.notebook.fields import answers_beside_cells
-from nbtools.notebook.plot import UNTITLED_HEIGHT, WIDTH
-from nbtools.notebook.view import X
+from nbtools.notebook.form.fields import answers_beside_cells
+from nbtools.notebook.panel import html
+from nbtools.notebook.panel.media import Exhibition
+from nbtools.notebook.plots.figure import UNTITLED_HEIGHT, WIDTH
+from nbtools.notebook.plots.layout import X
 
 NEWEST = ""
 """Choice of the newest checkpoint; not None, which is how a drop-down says that nothing is chosen."""
@@ -134,7 +134,7 @@ def put(widget: widgets.HTML, value: str) -> None:
 
 def _text() -> widgets.HTML:
     text = widgets.HTML(layout=widgets.Layout(width="100%", margin="0"))
-    for name in cards.NO_FORMULAS.split():
+    for name in html.NO_FORMULAS.split():
         text.add_class(name)
     return text
 

@@ -25,8 +25,8 @@ from matplotlib.text import Text
 from matplotlib.transforms import Affine2D, Bbox
 from PIL import Image  # matplotlib's own PNG writer
 
-from nbtools.notebook.curves import Floats, is_lone, log_ticks, ticks
-from nbtools.notebook.view import DARK, LIGHT, TITLES, Axis, Trace, View, grouped, traces_of, view_of
+from nbtools.notebook.plots.decimation import Floats, is_lone, log_ticks, ticks
+from nbtools.notebook.plots.layout import DARK, LIGHT, TITLES, Axis, Trace, View, grouped, traces_of, view_of
 
 if TYPE_CHECKING:
     from nbtools.run.run import Run

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from nbtools.notebook.curves import Break, Floats, decimate, find_break, number, smooth, ticks, time_ticks
+from nbtools.notebook.plots.decimation import Break, Floats, decimate, find_break, number, smooth, ticks, time_ticks
 
 if TYPE_CHECKING:
     from nbtools.metrics.columns import Series

@@ -11,12 +11,12 @@ from pathlib import Path
 
 import ipywidgets as widgets
 
-from nbtools.notebook import drawings
-from nbtools.notebook.cards import NO_FORMULAS, literal
-from nbtools.notebook.fields import answers_beside_cells
-from nbtools.notebook.frames import as_row, picked
-from nbtools.notebook.plot import WIDTH
-from nbtools.notebook.series import HEIGHT, draw_series
+from nbtools.notebook.form.fields import answers_beside_cells
+from nbtools.notebook.panel.html import NO_FORMULAS, literal
+from nbtools.notebook.plots import ascii_frames
+from nbtools.notebook.plots.figure import WIDTH
+from nbtools.notebook.plots.line_chart import HEIGHT, draw_series
+from nbtools.notebook.plots.text_frames import as_row, picked
 from nbtools.rundir import media
 from nbtools.rundir.media import Exhibit
 
@@ -262,7 +262,7 @@ def frame_html(exhibit: Exhibit, number: int) -> str:
     """One state of a text, with marks on what has changed since the one before; the page does not jump between them."""
     before = exhibit.frames[number - 1] if number else ""
     if exhibit.kind == "drawings":
-        return f"<div style='{_FONT}'>{drawings.as_block(number, exhibit.frames[number], before)}</div>"
+        return f"<div style='{_FONT}'>{ascii_frames.as_block(number, exhibit.frames[number], before)}</div>"
     frame, lines = exhibit.frames[number], max(map(_num_lines, exhibit.frames))
     row = as_row(number, _cut(frame, _LONGEST_FRAME), before[:_LONGEST_FRAME])
     return f"<div style='{_FONT}min-height:{1.6 * min(lines, 12):.1f}em'>{row}</div>"
@@ -295,7 +295,7 @@ def static(exhibit: Exhibit, *, dark: bool, earlier: Sequence[Exhibit] = ()) -> 
     elif exhibit.kind == "table":
         content = table_html(exhibit)
     elif exhibit.kind == "drawings":
-        content = drawings.row_html(exhibit.frames, _NUM_DRAWINGS)
+        content = ascii_frames.row_html(exhibit.frames, _NUM_DRAWINGS)
     elif exhibit.kind == "frames":
         shown = [(number, _cut(frame, _LONGEST_FRAME)) for number, frame in picked(exhibit.frames, _NUM_STATES)]
         before = ["", *(frame for _, frame in shown)]

@@ -1,0 +1,1 @@
+"""The form that edits a config and writes and launches its script."""

@@ -1,0 +1,1 @@
+"""The live panel of a run."""

@@ -1,0 +1,1 @@
+"""Drawing: figures, charts and the decimation of curves."""
