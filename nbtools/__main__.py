@@ -120,7 +120,7 @@ def _shortest(path: Path) -> Path:
 
 def _prepare(arguments: argparse.Namespace) -> int:
     from nbtools.project import expanded
-    from nbtools.training.preparation import prepare
+    from nbtools.training.masked_diffusion.dataset import prepare
 
     text, folder = (expanded(path).absolute() for path in (arguments.text, arguments.out))
     try:

@@ -216,9 +216,9 @@ def tiny_training(
     """Train in this process, in a run directory as the launcher makes it."""
     import torch
 
-    from nbtools.training.flags import Flags
-    from nbtools.training.mlm_pretraining import train
-    from nbtools.training.worker import run
+    from nbtools.training.engine.flags import Flags
+    from nbtools.training.engine.worker import run
+    from nbtools.training.mlm_pretraining.train import train
 
     torch.set_num_threads(1)
 

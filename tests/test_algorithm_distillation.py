@@ -21,10 +21,10 @@ from nbtools.run.checkpoints import Checkpoint, best_of, checkpoints_in
 from nbtools.run.run import Run
 from nbtools.rundir import media
 from nbtools.rundir.rundir import RunDir, read_json
-from nbtools.training.distiller import open_distiller
-from nbtools.training.flags import parse
-from nbtools.training.in_context import Agent
-from nbtools.training.learning_histories import Windows
+from nbtools.training.algorithm_distillation.dataset import Windows
+from nbtools.training.algorithm_distillation.model import open_distiller
+from nbtools.training.algorithm_distillation.rollout import Agent
+from nbtools.training.engine.flags import parse
 
 from trainings import (
     ByHand,

@@ -12,7 +12,8 @@ from transformers import CanineTokenizer
 from nbtools.data.tables import Table, clean
 from nbtools.data.text_classification.samples import read_samples
 from nbtools.recipes import TextClassificationConfig
-from nbtools.training.characters import (
+from nbtools.training.engine.sampler import SampleOrder, epoch_order
+from nbtools.training.text_classification.dataset import (
     Augmentation,
     CharacterDataset,
     LengthOrder,
@@ -22,7 +23,6 @@ from nbtools.training.characters import (
     equal_widths,
     width,
 )
-from nbtools.training.data import SampleOrder, epoch_order
 
 TEXT = st.text(st.characters(codec="utf-8"), max_size=40)
 

@@ -22,8 +22,8 @@ from nbtools.errors import CheckpointError
 from nbtools.run.checkpoints import best_of, checkpoints_in, newest_verified
 from nbtools.rundir import rundir
 from nbtools.rundir.rundir import write_json
-from nbtools.training import checkpoint
-from nbtools.training.checkpoint import Progress
+from nbtools.training.engine import checkpoint
+from nbtools.training.engine.checkpoint import Progress
 
 
 @pytest.fixture(scope="module")

@@ -9,10 +9,15 @@ from transformers import AutoTokenizer, PreTrainedTokenizerFast
 
 from nbtools.data import corpus
 from nbtools.errors import ConfigError, DataError
-from nbtools.training import text as text_module
-from nbtools.training.data import IGNORED, SampleOrder, epoch_order, load
-from nbtools.training.masking import MaskedTraining, Masking, evaluation_batches, unigram_log_probabilities
-from nbtools.training.text import TokenizedText, open_tokenized, tokenize, word_tokenizer
+from nbtools.training.engine.sampler import IGNORED, SampleOrder, epoch_order, load
+from nbtools.training.mlm_pretraining.masking import (
+    MaskedTraining,
+    Masking,
+    evaluation_batches,
+    unigram_log_probabilities,
+)
+from nbtools.training.text import tokenized as text_module
+from nbtools.training.text.tokenized import TokenizedText, open_tokenized, tokenize, word_tokenizer
 
 WORDS = ["zero", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine"]
 

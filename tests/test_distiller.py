@@ -12,7 +12,7 @@ from nbtools.data.algorithm_distillation.darkroom import Darkroom
 from nbtools.errors import CheckpointError
 from nbtools.launcher.sizes import num_parameters
 from nbtools.recipes import AlgorithmDistillationConfig
-from nbtools.training.distiller import Distiller, build_distiller, open_distiller
+from nbtools.training.algorithm_distillation.model import Distiller, build_distiller, open_distiller
 
 SMALL: dict[str, Any] = {"grid_size": 3, "horizon": 4, "num_episodes": 5, "sequence_length": 12}
 SMALL |= {"num_layers": 2, "num_heads": 2, "hidden_size": 16}

@@ -233,7 +233,7 @@ def test_a_run_that_shows_nothing_says_so(project: Project, capsys: pytest.Captu
 
 
 def test_a_training_shows_through_its_worker_on_rank_0_only(tiny_training: Callable[..., RunDir]) -> None:
-    from nbtools.training.worker import Worker
+    from nbtools.training.engine.worker import Worker
 
     files = tiny_training(max_steps=1)
     worker = Worker.__new__(Worker)

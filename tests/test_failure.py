@@ -525,7 +525,7 @@ def test_the_cause_in_a_loader_worker_is_shown_and_no_worker_is_left(
 
 
 def test_a_script_that_was_started_by_hand_tells_the_same_of_its_own_end(run: RunDir) -> None:
-    from nbtools.training.process import failure_of
+    from nbtools.training.process.device import failure_of
 
     beat(run, 0, step=7)
     try:

@@ -20,8 +20,8 @@ from nbtools.project import Project
 from nbtools.run.checkpoints import Checkpoint, checkpoints_in, newest_verified
 from nbtools.run.run import Run, RunState
 from nbtools.rundir.rundir import RunDir, acquire_lock, read_json, retried, run_folders, write_json
-from nbtools.training import checkpoint
-from nbtools.training.checkpoint import Progress
+from nbtools.training.engine import checkpoint
+from nbtools.training.engine.checkpoint import Progress
 
 PASSING = [errno.ESTALE, errno.EIO, errno.ETIMEDOUT]
 

@@ -9,9 +9,9 @@ import torch
 from nbtools.config import TrainConfig
 from nbtools.recipes import RECIPES, MLMPretrainingConfig
 from nbtools.script.compat.aliases import ALIASES
-from nbtools.training import launchers
-from nbtools.training.flags import parse
-from nbtools.training.process import choose_device
+from nbtools.training.engine.flags import parse
+from nbtools.training.process import launchers
+from nbtools.training.process.device import choose_device
 
 CONFIG = MLMPretrainingConfig(batch_size=4, learning_rate=1e-3)
 

@@ -9,9 +9,9 @@ import numpy.typing as npt
 import pytest
 import torch
 
-from nbtools.training import baselines
-from nbtools.training.data import SampleOrder
-from nbtools.training.forward_process import EPSILON, Draws, Noise, NoisedTraining, Sequences
+from nbtools.training.engine.sampler import SampleOrder
+from nbtools.training.masked_diffusion import baselines
+from nbtools.training.masked_diffusion.forward_process import EPSILON, Draws, Noise, NoisedTraining, Sequences
 
 MASK, PAD = 9, 0
 

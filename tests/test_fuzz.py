@@ -37,7 +37,7 @@ from nbtools.rundir import media
 from nbtools.rundir.rundir import LARGEST_JSON_BYTES, ProcessIdentity, RunDir, read_json, write_json
 from nbtools.rundir.tail import last_lines
 from nbtools.script.script import parse_script, render
-from nbtools.training import flags
+from nbtools.training.engine import flags
 
 fuzz = settings(max_examples=2000, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
 

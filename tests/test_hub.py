@@ -21,8 +21,8 @@ from nbtools.launcher.step_count import schedule
 from nbtools.project import Project
 from nbtools.recipes import RECIPES, MLMPretrainingConfig
 from nbtools.script.script import write_script
-from nbtools.training import hub
-from nbtools.training.text import tokenize
+from nbtools.training.text import hub
+from nbtools.training.text.tokenized import tokenize
 
 datasets = pytest.importorskip("datasets", reason="the extra `data` is not installed")
 

@@ -10,9 +10,17 @@ import torch
 from nbtools.data.algorithm_distillation.darkroom import MOVES_A2, Darkroom
 from nbtools.errors import ConfigError
 from nbtools.recipes import AlgorithmDistillationConfig
-from nbtools.training.data import uniforms
-from nbtools.training.distiller import Distiller, build_distiller
-from nbtools.training.in_context import Agent, Rollouts, Search, frames, roll_out, searches, shown_episodes
+from nbtools.training.algorithm_distillation.model import Distiller, build_distiller
+from nbtools.training.algorithm_distillation.rollout import (
+    Agent,
+    Rollouts,
+    Search,
+    frames,
+    roll_out,
+    searches,
+    shown_episodes,
+)
+from nbtools.training.engine.sampler import uniforms
 
 ROOM = Darkroom(3, 4)
 GOALS = np.array([[0, 0], [2, 1], [1, 1]])

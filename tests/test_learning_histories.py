@@ -17,8 +17,8 @@ from nbtools.data.algorithm_distillation.darkroom import Darkroom
 from nbtools.errors import DataError, NbtoolsError
 from nbtools.project import Project
 from nbtools.recipes import AlgorithmDistillationConfig
-from nbtools.training import learning_histories
-from nbtools.training.learning_histories import LearningHistories, Windows, open_histories, tokens_of
+from nbtools.training.algorithm_distillation import dataset
+from nbtools.training.algorithm_distillation.dataset import LearningHistories, Windows, open_histories, tokens_of
 
 from .trainings import by_hand
 
@@ -114,13 +114,13 @@ def test_the_histories_are_the_same_however_many_ranks_share_the_work(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     played: list[tuple[int, int]] = []
-    real = learning_histories._play
+    real = dataset._play
 
     def spy(config: Any, parts: Any, folder: Path, rank: int, world_size: int) -> None:
         real(config, parts, folder, rank, world_size)
         played.append((world_size, rank))
 
-    monkeypatch.setattr(learning_histories, "_play", spy)
+    monkeypatch.setattr(dataset, "_play", spy)
     found = {}
     for world_size in (1, 2, 3):
         root = tmp_path / str(world_size)
@@ -219,14 +219,14 @@ def test_what_a_killed_training_left_is_never_taken_for_whole(tmp_path: Path) ->
 def test_when_one_rank_cannot_write_all_of_them_say_so_and_nothing_is_left(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, failing: int
 ) -> None:
-    real = learning_histories._play
+    real = dataset._play
 
     def full(config: Any, parts: Any, folder: Path, rank: int, world_size: int) -> None:
         real(config, parts, folder, rank, world_size)
         if rank == failing:
             raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(learning_histories, "_play", full)
+    monkeypatch.setattr(dataset, "_play", full)
     *errors, said = opened(tmp_path, small(), 3)
     assert len({str(error) for error in errors}) == 1 and said == []
     assert isinstance(errors[0], DataError)

@@ -20,13 +20,13 @@ from nbtools.run.checkpoints import Checkpoint, checkpoints_in
 from nbtools.run.run import Run
 from nbtools.rundir import media
 from nbtools.rundir.rundir import RunDir, read_json
-from nbtools.training import checkpoint
-from nbtools.training.data import uniforms
-from nbtools.training.flags import parse
-from nbtools.training.lessons import NO_TALLY, Lessons
-from nbtools.training.llm_gan import open_players
-from nbtools.training.passages import Draws, markov_passages
-from nbtools.training.writing import write
+from nbtools.training.engine import checkpoint
+from nbtools.training.engine.flags import parse
+from nbtools.training.engine.sampler import uniforms
+from nbtools.training.llm_gan.batch import Draws, markov_passages
+from nbtools.training.llm_gan.rollouts import NO_TALLY, Lessons
+from nbtools.training.llm_gan.train import open_players
+from nbtools.training.text.sampling import write
 
 from trainings import (
     ByHand,

@@ -26,14 +26,10 @@ from nbtools.recipes import RECIPES, LLMGANConfig
 from nbtools.run.checkpoints import checkpoints_in
 from nbtools.rundir import media
 from nbtools.rundir.rundir import RunDir, read_json
-from nbtools.training import checkpoint
-from nbtools.training.manuscripts import (
-    SPECIAL_TOKENS,
-    VERDICTS,
-    passages_of,
-)
-from nbtools.training.passages import Passages
-from nbtools.training.players import pretrained_tokenizer
+from nbtools.training.engine import checkpoint
+from nbtools.training.llm_gan.batch import Passages
+from nbtools.training.llm_gan.dataset import SPECIAL_TOKENS, VERDICTS, passages_of
+from nbtools.training.llm_gan.pretrained import pretrained_tokenizer
 
 from trainings import (
     assert_same_checkpoints,

@@ -29,11 +29,11 @@ from nbtools.run.checkpoints import Checkpoint, checkpoints_in
 from nbtools.rundir import media
 from nbtools.rundir.rundir import RunDir, read_json
 from nbtools.script.script import write_script
-from nbtools.training.denoiser import Denoiser, build_denoiser
-from nbtools.training.flags import parse
-from nbtools.training.forward_process import Draws, Noise, NoisedTraining, Sequences
-from nbtools.training.masked_diffusion import rendered
-from nbtools.training.preparation import build_tokenizer, cached_text, open_text, prepare
+from nbtools.training.engine.flags import parse
+from nbtools.training.masked_diffusion.dataset import build_tokenizer, cached_text, open_text, prepare
+from nbtools.training.masked_diffusion.forward_process import Draws, Noise, NoisedTraining, Sequences
+from nbtools.training.masked_diffusion.model import Denoiser, build_denoiser
+from nbtools.training.masked_diffusion.train import rendered
 
 from trainings import (
     ByHand,

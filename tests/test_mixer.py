@@ -12,8 +12,8 @@ from transformers import CanineConfig, CanineModel
 from nbtools.data.text_classification.codes import BOS, EOS, CodeSystem
 from nbtools.errors import CheckpointError, ConfigError
 from nbtools.recipes import RECIPES, TextClassificationConfig
-from nbtools.training.characters import encode, padded
-from nbtools.training.mixer import Mixer, build, canine_settings, check_codes, in_order, open_mixer
+from nbtools.training.text_classification.dataset import encode, padded
+from nbtools.training.text_classification.model import Mixer, build, canine_settings, check_codes, in_order, open_mixer
 
 SYSTEM = CodeSystem.of("hisco", ["-1", "04217", "61110", "61115", "83110"], 3)
 CONFIG = TextClassificationConfig(

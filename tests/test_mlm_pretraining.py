@@ -39,10 +39,11 @@ from nbtools.run.checkpoints import Checkpoint, checkpoints_in
 from nbtools.run.run import Run, RunState
 from nbtools.rundir.rundir import RunDir, read_json, run_folders
 from nbtools.script.script import write_script
-from nbtools.training.masking import Masking, evaluation_batches
-from nbtools.training.mlm_pretraining import MaskedLM, build_model, main
-from nbtools.training.step import Optimizer
-from nbtools.training.text import open_tokenized, tokenize
+from nbtools.training.engine.optimizer import Optimizer
+from nbtools.training.mlm_pretraining import main
+from nbtools.training.mlm_pretraining.masking import Masking, evaluation_batches
+from nbtools.training.mlm_pretraining.train import MaskedLM, build_model
+from nbtools.training.text.tokenized import open_tokenized, tokenize
 
 from trainings import (
     ByHand,

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nbtools.training.ngrams import NGrams
+from nbtools.training.llm_gan.ngrams import NGrams
 
 PAD, EOS, V = 0, 1, 6
 

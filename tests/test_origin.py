@@ -11,7 +11,7 @@ from safetensors.torch import load_file
 
 from nbtools.errors import CheckpointError
 from nbtools.rundir.rundir import RunDir, read_json
-from nbtools.training.origin import read_weights
+from nbtools.training.engine.initial_state import read_weights
 
 
 def weights_of(files: RunDir, step: int) -> dict[str, torch.Tensor]:

@@ -20,9 +20,9 @@ from nbtools.run.checkpoints import checkpoints_in
 from nbtools.run.run import Run
 from nbtools.rundir.rundir import RunDir, read_json
 from nbtools.script.script import write_script
-from nbtools.training import outputs
-from nbtools.training.outputs import Outputs, check
-from nbtools.training.process import StopRequest
+from nbtools.training.outputs import outputs
+from nbtools.training.outputs.outputs import Outputs, check
+from nbtools.training.process.device import StopRequest
 
 
 def tree(folder: Path) -> set[str]:
@@ -83,7 +83,7 @@ def test_a_stopped_training_hands_over_too_and_draws_nothing(
         raise AssertionError("a stop waits for no picture")
 
     monkeypatch.delenv(outputs.UNDRAWN_VARIABLE)
-    monkeypatch.setattr("nbtools.training.worker.StopRequest", Stopped)
+    monkeypatch.setattr("nbtools.training.engine.worker.StopRequest", Stopped)
     monkeypatch.setattr(outputs, "_draw", refuse)
     files = tiny_training()
     assert ((read_json(files.finished) or {})["why"], (read_json(files.finished) or {})["step"]) == ("stopped", 1)

@@ -9,7 +9,7 @@ from transformers import BertConfig, GPT2Config, GPT2LMHeadModel, LlamaForCausal
 
 from nbtools.errors import ConfigError
 from nbtools.recipes import LLMGANConfig
-from nbtools.training.players import load_generator, load_judge, pretrained_tokenizer
+from nbtools.training.llm_gan.pretrained import load_generator, load_judge, pretrained_tokenizer
 
 from trainings import CHAT, save_pair, save_tokenizer
 

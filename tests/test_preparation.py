@@ -20,9 +20,8 @@ from nbtools.errors import ConfigError, DataError
 from nbtools.launcher.step_count import schedule
 from nbtools.project import Project
 from nbtools.recipes import MaskedDiffusionConfig
-from nbtools.training import baselines
-from nbtools.training.forward_process import Sequences
-from nbtools.training.preparation import (
+from nbtools.training.masked_diffusion import baselines
+from nbtools.training.masked_diffusion.dataset import (
     EOS,
     MASK,
     UNKNOWN,
@@ -34,6 +33,7 @@ from nbtools.training.preparation import (
     open_text,
     prepare,
 )
+from nbtools.training.masked_diffusion.forward_process import Sequences
 
 
 def documents(number: int = 40) -> list[str]:

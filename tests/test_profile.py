@@ -9,7 +9,7 @@ import torch
 
 from nbtools.project import Project
 from nbtools.rundir.rundir import RunDir, read_json
-from nbtools.training.profile import SKIPPED_STEPS, Profile
+from nbtools.training.outputs.profiler import SKIPPED_STEPS, Profile
 
 
 def test_the_steps_after_the_fifth_are_profiled(
@@ -35,7 +35,7 @@ def test_without_being_asked_for_there_is_none(
     def refuse(*_: object, **__: object) -> None:
         raise AssertionError("a profile costs nothing when nobody asked for it")
 
-    monkeypatch.setattr("nbtools.training.outputs.Profile", refuse)
+    monkeypatch.setattr("nbtools.training.outputs.outputs.Profile", refuse)
     assert not tiny_training().profile.exists()
 
 

@@ -137,7 +137,7 @@ def test_a_checkpoint_is_as_large_as_was_said(tmp_path: Path, hidden_size: int) 
     from transformers import ModernBertConfig, ModernBertForMaskedLM
 
     from nbtools.run.checkpoints import Progress
-    from nbtools.training import checkpoint
+    from nbtools.training.engine import checkpoint
 
     config = MLMPretrainingConfig(num_layers=3, num_heads=4, hidden_size=hidden_size, vocab_size=2000)
     model = ModernBertForMaskedLM(ModernBertConfig(**modernbert_settings(config, config.vocab_size)))

@@ -25,10 +25,10 @@ from nbtools.run.checkpoints import Checkpoint, origin_in_words
 from nbtools.run.run import Run, RunState
 from nbtools.rundir.rundir import RunDir, read_json, write_json
 from nbtools.script.script import read_script, write_script
-from nbtools.training.data import epoch_order
-from nbtools.training.flags import Flags
-from nbtools.training.mlm_pretraining import train
-from nbtools.training.worker import run as train_here
+from nbtools.training.engine.flags import Flags
+from nbtools.training.engine.sampler import epoch_order
+from nbtools.training.engine.worker import run as train_here
+from nbtools.training.mlm_pretraining.train import train
 
 CONFIG = MLMPretrainingConfig(
     dataset="texts",

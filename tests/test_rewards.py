@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from nbtools.training.rewards import Baseline, returns
+from nbtools.training.llm_gan.rewards import Baseline, returns
 
 
 def test_a_token_is_credited_for_what_comes_after_it_less_and_less() -> None:

@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from nbtools.data.text_classification.codes import CodeSystem
-from nbtools.training.scoring import SCORES, prefixes, score, shortened
+from nbtools.training.text_classification.metrics import SCORES, prefixes, score, shortened
 
 CODES = ["-1", "61110", "61115", "61220", "64100", "83110"]
 SYSTEM = CodeSystem.of("hisco", CODES, 5)

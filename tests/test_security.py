@@ -44,9 +44,9 @@ from nbtools.run.run import Run, RunState
 from nbtools.run.stragglers import laggards
 from nbtools.rundir.rundir import ProcessIdentity, RunDir, read_json, write_json
 from nbtools.script.script import parse_script, read_script, render, write_script
-from nbtools.training.checkpoint import load_state, load_weights
-from nbtools.training.mlm_pretraining import build_model
-from nbtools.training.pretrained import masking_tokenizer
+from nbtools.training.engine.checkpoint import load_state, load_weights
+from nbtools.training.mlm_pretraining.train import build_model
+from nbtools.training.text.pretrained import masking_tokenizer
 
 PACKAGE = Path(nt.__file__).parent
 PROGRAMS = Path(__file__).parent / "programs"

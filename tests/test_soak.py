@@ -28,7 +28,7 @@ from nbtools.project import Project
 from nbtools.recipes import MLMPretrainingConfig
 from nbtools.run.checkpoints import Checkpoint
 from nbtools.run.run import Run, RunState
-from nbtools.training.checkpoint import load_state
+from nbtools.training.engine.checkpoint import load_state
 
 PROGRAMS = Path(__file__).parent / "programs"
 

@@ -12,8 +12,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nbtools.training import spool
-from nbtools.training.spool import Spool, WordCounts, save_pieces
+from nbtools.training.text import disk_buffer
+from nbtools.training.text.disk_buffer import Spool, WordCounts, save_pieces
 
 DOCUMENTS = ["one", "", "two lines\nof text", "ß \U0001d518 \ud800", "last"]
 
@@ -47,8 +47,8 @@ def expected(words: list[str], number: int) -> list[str]:
 def test_words_that_wait_on_disk_are_counted_like_those_in_memory(number: int, texts: list[list[str]]) -> None:
     """Some words at once, at most three runs on disk: everything is spilled and merged again and again."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(spool, "_MOST_WORDS", 2)
-        patch.setattr(spool, "_MOST_RUNS", 3)
+        patch.setattr(disk_buffer, "_MOST_WORDS", 2)
+        patch.setattr(disk_buffer, "_MOST_RUNS", 3)
         with WordCounts() as counts:
             for words in texts:
                 counts.add(words)
@@ -57,7 +57,7 @@ def test_words_that_wait_on_disk_are_counted_like_those_in_memory(number: int, t
 
 
 def test_counting_in_memory_needs_no_disk(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delattr(spool.tempfile, "TemporaryFile")
+    monkeypatch.delattr(disk_buffer.tempfile, "TemporaryFile")
     with WordCounts() as counts:
         counts.add(["b", "a", "b", "c"])
         assert counts.most_common(2) == ["b", "a"]

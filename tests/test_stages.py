@@ -5,7 +5,7 @@ import math
 import pytest
 
 from nbtools.recipes import LLMGANConfig
-from nbtools.training.stages import Stage, Stages
+from nbtools.training.llm_gan.stages import Stage, Stages
 
 CONFIG = LLMGANConfig(
     generator_warmup_steps=2,

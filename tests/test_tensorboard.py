@@ -10,7 +10,7 @@ import pytest
 
 from nbtools.project import Project
 from nbtools.rundir.rundir import RunDir, read_json
-from nbtools.training.tensorboard import Events
+from nbtools.training.outputs.tensorboard import Events
 
 
 def read_back(folder: Path) -> dict[str, list[tuple[int, float]]]:

@@ -21,9 +21,9 @@ from nbtools.run.checkpoints import checkpoints_in
 from nbtools.run.run import Run
 from nbtools.rundir import media
 from nbtools.rundir.rundir import RunDir, read_json
-from nbtools.training.flags import parse
-from nbtools.training.mixer import open_mixer
-from nbtools.training.predictor import Predictor
+from nbtools.training.engine.flags import parse
+from nbtools.training.text_classification.model import open_mixer
+from nbtools.training.text_classification.predictor import Predictor
 
 from trainings import (
     ByHand,

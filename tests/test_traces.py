@@ -38,7 +38,7 @@ def test_the_deepest_frame_of_the_training_code_is_named_and_none_below_or_above
     stdlib = ("/usr/lib/python3.11/contextlib.py", 81, "inner", "return func(*args, **kwds)")
     whole = traceback(script, record, worker, recipe, inside, stdlib)
     assert evidence.training_frame(whole, run) == (
-        "nbtools/training/mlm_pretraining.py:97 in train: (loss_sum / num_predicted).backward()"
+        "nbtools/training/mlm_pretraining/train.py:97 in train: (loss_sum / num_predicted).backward()"
     )
     assert evidence.training_frame(traceback(script, record), run) == "scripts/toy.py:9 in <module>: main(config)"
     elsewhere = traceback(script, ("/home/me/lib/model.py", 3, "Block.forward", "return x @ w"), inside)

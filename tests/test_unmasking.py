@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from nbtools.errors import ConfigError
-from nbtools.training.unmasking import Unmasking, sample, unmask
+from nbtools.training.masked_diffusion.sampling import Unmasking, sample, unmask
 
 V = 6
 MASK = V - 1

@@ -13,11 +13,11 @@ from nbtools.data.llm_gan.stories import Story, read_stories
 from nbtools.errors import ConfigError
 from nbtools.recipes import LLMGANConfig
 from nbtools.recipes.llm_gan import RECIPE, judge_positions
-from nbtools.training import verdicts
-from nbtools.training.manuscripts import passages_of
-from nbtools.training.passages import Passages, padded_inputs
-from nbtools.training.players import pretrained_tokenizer
-from nbtools.training.verdicts import WritingJudge, build_writing_judge, parsed
+from nbtools.training.llm_gan import llm_judge
+from nbtools.training.llm_gan.batch import Passages, padded_inputs
+from nbtools.training.llm_gan.dataset import passages_of
+from nbtools.training.llm_gan.llm_judge import WritingJudge, build_writing_judge, parsed
+from nbtools.training.llm_gan.pretrained import pretrained_tokenizer
 
 from trainings import save_pair
 
@@ -82,7 +82,7 @@ def says(monkeypatch: pytest.MonkeyPatch, passages: Passages, *texts: str, num_t
         asked.append(questions)
         return rows
 
-    monkeypatch.setattr(verdicts, "write", write)
+    monkeypatch.setattr(llm_judge, "write", write)
     return asked
 
 
@@ -236,7 +236,7 @@ def test_the_size_that_the_form_shows_is_that_of_both_models(passages: Passages,
     longest = judge.questions(torch.full((1, 5), 9), torch.full((1, 6), 9), torch.full((1, 6), 9), torch.tensor([True]))
     assert longest.shape[1] + 5 <= judge_positions(tiny())
     assert judge.model.config.n_positions == judge_positions(tiny())
-    from nbtools.training.generator import build_generator
+    from nbtools.training.llm_gan.generator import build_generator
 
     both = judge.model.num_parameters() + build_generator(tiny(), passages.alphabet).num_parameters()
     assert RECIPE.num_parameters(tiny(), passages.alphabet.vocab_size) == both

@@ -26,8 +26,8 @@ from nbtools.machine import devices
 from nbtools.machine.devices import Device
 from nbtools.project import Project
 from nbtools.rundir.rundir import RunDir, read_json
-from nbtools.training.process import Heartbeat, StopRequest, choose_device, stay_on_this_machine
-from nbtools.training.step import Optimizer, accumulating, autocast, learning_rate
+from nbtools.training.engine.optimizer import Optimizer, accumulating, autocast, learning_rate
+from nbtools.training.process.device import Heartbeat, StopRequest, choose_device, stay_on_this_machine
 
 CPU = torch.device("cpu")
 

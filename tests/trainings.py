@@ -22,11 +22,11 @@ from nbtools.recipes import recipe_of
 from nbtools.run.checkpoints import Checkpoint
 from nbtools.run.run import Run, RunState
 from nbtools.rundir.rundir import RUN_DIR_VARIABLE, RunDir, run_folders
-from nbtools.training import checkpoint
-from nbtools.training.flags import Flags
-from nbtools.training.manuscripts import INSTRUCTION, build_tokenizer
-from nbtools.training.step import Optimizer
-from nbtools.training.worker import run
+from nbtools.training.engine import checkpoint
+from nbtools.training.engine.flags import Flags
+from nbtools.training.engine.optimizer import Optimizer
+from nbtools.training.engine.worker import run
+from nbtools.training.llm_gan.dataset import INSTRUCTION, build_tokenizer
 
 CLOCKED = ("time", "train/tokens_per_s", "train/samples_per_s")
 """Values of a metric row that differ between two equal trainings."""

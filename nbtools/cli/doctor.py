@@ -242,7 +242,7 @@ def _locks(folder: Path) -> Finding:
 
 def _all_reduce(backend: str) -> Finding:
     command = ["-m", "torch.distributed.run", "--nnodes=1", "--nproc-per-node=2", "--rdzv-backend=c10d"]
-    command += ["--rdzv-endpoint=localhost:0", "-m", "nbtools.training.all_reduce", backend]
+    command += ["--rdzv-endpoint=localhost:0", "-m", "nbtools.training.process.all_reduce", backend]
     step = f"try NCCL_DEBUG=INFO or TORCH_DISTRIBUTED_DEBUG=DETAIL with: {' '.join(command)}"
     try:
         done = _run(*command)

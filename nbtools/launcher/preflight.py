@@ -265,7 +265,7 @@ def with_flags(plain: Script, path: Path, args: Sequence[str], cwd: Path) -> Tra
     """Let the training's own parser read the flags: it lives in the training wing, hence in a process of its own."""
     if not args:
         return plain.config
-    command = [sys.executable, "-P", "-m", "nbtools.training.flags", str(path), *args]
+    command = [sys.executable, "-P", "-m", "nbtools.training.engine.flags", str(path), *args]
     parsed = subprocess.run(command, cwd=cwd, stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False)
     if parsed.returncode == 2:
         lines = (line.strip(" │") for line in parsed.stderr.splitlines())  # tyro draws a box around its message

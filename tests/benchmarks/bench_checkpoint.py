@@ -17,8 +17,8 @@ from pathlib import Path
 import torch
 from safetensors.torch import save_file
 
-from nbtools.training import checkpoint
-from nbtools.training.checkpoint import Progress
+from nbtools.training.engine import checkpoint
+from nbtools.training.engine.checkpoint import Progress
 
 GOAL = 1.2
 

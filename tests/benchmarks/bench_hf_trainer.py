@@ -120,7 +120,7 @@ def demo(rounds: int) -> Any:
 
 def tokenized(folder: str) -> Any:
     """The text of all three, tokenized once."""
-    from nbtools.training.text import open_tokenized, tokenize
+    from nbtools.training.text.tokenized import open_tokenized, tokenize
 
     config = demo(1)
     cache = Path(folder) / "runs" / ".cache"
@@ -131,9 +131,9 @@ def tokenized(folder: str) -> Any:
 def recipe(folder: str, rounds: int, pipe: Connection) -> None:
     """Run the recipe's own `train`, which stops between blocks."""
     from nbtools.rundir.rundir import RunDir
-    from nbtools.training import mlm_pretraining
-    from nbtools.training.flags import Flags
-    from nbtools.training.worker import Worker, run
+    from nbtools.training.engine.flags import Flags
+    from nbtools.training.engine.worker import Worker, run
+    from nbtools.training.mlm_pretraining import train
 
     os.environ["NBTOOLS_ROOT"] = folder
     os.environ["NBTOOLS_RUN_DIR"] = str(RunDir.create(Path(folder) / "runs", "bench").path)
@@ -152,7 +152,7 @@ def recipe(folder: str, rounds: int, pipe: Connection) -> None:
 
     Worker.describe, Worker.end_step = describe, end_step  # type: ignore[method-assign]
     sys.stdout = open(os.devnull, "w")  # noqa: SIM115, PTH123 - its banner
-    run(mlm_pretraining.train, Flags(config))
+    run(train.train, Flags(config))
 
 
 def sparse_trainer(folder: str, rounds: int, pipe: Connection) -> None:
@@ -167,9 +167,9 @@ def trainer(folder: str, rounds: int, pipe: Connection, *, sparse: bool = False)
     from transformers import ModernBertConfig, ModernBertForMaskedLM, Trainer, TrainerCallback, TrainingArguments
 
     from nbtools.recipes.modernbert import modernbert_settings
-    from nbtools.training.data import SampleOrder, load
-    from nbtools.training.masking import MaskedTraining, Masking
-    from nbtools.training.process import seed_everything
+    from nbtools.training.engine.sampler import SampleOrder, load
+    from nbtools.training.mlm_pretraining.masking import MaskedTraining, Masking
+    from nbtools.training.process.device import seed_everything
 
     config, text, turns = demo(rounds), tokenized(folder), Turns(pipe)
     masking = Masking.of(text, config.mask_probability, config.seed)

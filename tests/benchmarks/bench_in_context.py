@@ -16,8 +16,8 @@ import torch
 
 from nbtools.data.algorithm_distillation.darkroom import Darkroom
 from nbtools.recipes import AlgorithmDistillationConfig, recipe_named
-from nbtools.training.distiller import Distiller, build_distiller
-from nbtools.training.in_context import Rollouts, Search, roll_out, searches
+from nbtools.training.algorithm_distillation.model import Distiller, build_distiller
+from nbtools.training.algorithm_distillation.rollout import Rollouts, Search, roll_out, searches
 
 GOAL_S = 20.0
 

@@ -48,18 +48,18 @@ from nbtools.recipes import (
 from nbtools.recipes.llm_gan import model_settings, num_positions
 from nbtools.recipes.modernbert import modernbert_settings
 from nbtools.rundir.rundir import RunDir
-from nbtools.training import text_classification
-from nbtools.training.characters import Augmentation, CharacterDataset, LengthOrder
-from nbtools.training.data import SampleOrder, load
-from nbtools.training.distiller import build_distiller
-from nbtools.training.flags import Flags
-from nbtools.training.learning_histories import Windows, open_histories
-from nbtools.training.masking import MaskedTraining, Masking
-from nbtools.training.mixer import build
-from nbtools.training.passages import markov_passages
-from nbtools.training.preparation import open_text
-from nbtools.training.text import open_tokenized
-from nbtools.training.worker import Worker, run
+from nbtools.training.algorithm_distillation.dataset import Windows, open_histories
+from nbtools.training.algorithm_distillation.model import build_distiller
+from nbtools.training.engine.flags import Flags
+from nbtools.training.engine.sampler import SampleOrder, load
+from nbtools.training.engine.worker import Worker, run
+from nbtools.training.llm_gan.batch import markov_passages
+from nbtools.training.masked_diffusion.dataset import open_text
+from nbtools.training.mlm_pretraining.masking import MaskedTraining, Masking
+from nbtools.training.text.tokenized import open_tokenized
+from nbtools.training.text_classification import train
+from nbtools.training.text_classification.dataset import Augmentation, CharacterDataset, LengthOrder
+from nbtools.training.text_classification.model import build
 
 GOAL = 0.98
 BLOCK = 10
@@ -247,7 +247,7 @@ def masked_diffusion(config: MaskedDiffusionConfig, worker: Worker, *, sparse: b
 def classification(config: TextClassificationConfig, worker: Worker) -> Loop:
     """The same model, over the same batches."""
     samples = read_samples(config)
-    mixer = build(config, samples.system, text_classification.shares(samples))
+    mixer = build(config, samples.system, train.shares(samples))
     augmentation = Augmentation(config.seed, config.augmentation, config.unknown_lang)
     dataset = CharacterDataset(
         samples.train, samples.train_rows, augmentation, config.sequence_length, samples.system.max_codes

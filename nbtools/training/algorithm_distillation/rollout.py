@@ -1,0 +1,273 @@
+"""A trained distiller at work in the room: it looks for goals that it was never shown, and learns where they are.
+
+    from nbtools.training.in_context import Agent
+
+    agent = Agent.open("runs/ID")
+    agent.returns([(7, 2)])                             # (1, 16, 40): higher from episode to episode
+    agent.returns([(7, 2)], keeps_context=False)        # it is not: now nothing lives through a reset
+
+No weight changes. All that lives through the reset between two episodes is what the transformer still sees: as many of
+the last whole episodes as leave room for one more in its context, with the action and reward right before the reset.
+Actions are sampled, as in Laskin et al. 2022 (arXiv 2210.14215). All rollouts go on side by side: at a reset the kept
+episodes are read at once, and then every step is one token after a cache of keys and values.
+
+Everything random is a pure function of (seed, goal, number of the rollout, episode), so that any number of ranks may
+share the rollouts.
+
+Shape suffixes: G goals, R rollouts of a goal, S rollouts of all goals, E episodes, K steps of an episode, T steps that
+are seen, A actions; 2 column and row, 4 as in `distiller`.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from transformers import DynamicCache
+
+from nbtools.data.algorithm_distillation.darkroom import Darkroom, Integers
+from nbtools.errors import ConfigError
+from nbtools.training.algorithm_distillation.model import Distiller, open_distiller
+from nbtools.training.engine import checkpoint
+from nbtools.training.engine.sampler import uniforms
+from nbtools.training.text.sampling import drawn
+
+NONE = 0
+"""Stands for a last action or reward that is not known; known ones are counted from 1."""
+
+
+@dataclass(frozen=True)
+class Search:
+    """How a model looks for goals; the last two are controls."""
+
+    num_episodes: int = 40
+    """Of each rollout."""
+    seed: int = 0
+    """Of the random numbers."""
+    context: int | None = None
+    """Steps that may be seen; None for all that the model can."""
+    keeps_context: bool = True
+    """False clears the context at every reset."""
+    hides_rewards: bool = False
+    """True shows every reward as 0."""
+    num_at_once: int = 2048
+    """Rollouts side by side; changes nothing but speed and memory."""
+
+    def kept_steps(self, distiller: Distiller, horizon: int) -> int:
+        """Return how many steps live through a reset: whole episodes, and room for one more.
+
+        Raises:
+            ConfigError: the context is longer than the model's, or too short for an episode.
+        """
+        context = distiller.context if self.context is None else self.context
+        if not horizon <= context <= distiller.context:
+            raise ConfigError(
+                f"context={context}: must be >= {horizon}, the steps of an episode, and <= {distiller.context}, the "
+                "sequence_length that the model was trained with"
+            )
+        return (context // horizon - 1) * horizon if self.keeps_context else 0
+
+
+@dataclass(frozen=True)
+class Rollouts:
+    """What happened in some rollouts."""
+
+    goals_S2: Integers
+    positions_SEK2: Integers
+    """Where the agent stood after each step."""
+    rewards_SEK: Integers
+
+    @property
+    def returns_SE(self) -> Integers:
+        """The sum of the rewards of each episode."""
+        returns_SE: Integers = self.rewards_SEK.sum(axis=2, dtype=np.int64)
+        return returns_SE
+
+
+def roll_out(
+    distiller: Distiller, darkroom: Darkroom, goals_S2: Integers, numbers_S: Integers, search: Search
+) -> Rollouts:
+    """Let a model look for goals, each from scratch.
+
+    Args:
+        distiller: in evaluation mode.
+        darkroom: the room.
+        goals_S2: what each rollout looks for; there may be none.
+        numbers_S: which rollout of its goal each one is: another number, other random numbers.
+        search: how.
+
+    Raises:
+        ConfigError: the context does not fit the model.
+    """
+    shape = (len(goals_S2), search.num_episodes, darkroom.horizon)
+    done = Rollouts(goals_S2, np.zeros((*shape, 2), np.uint8), np.zeros(shape, np.uint8))
+    kept_steps = search.kept_steps(distiller, darkroom.horizon)
+    for first in range(0, len(goals_S2), search.num_at_once):
+        some = slice(first, first + search.num_at_once)
+        _side_by_side(
+            distiller,
+            darkroom,
+            Rollouts(goals_S2[some], done.positions_SEK2[some], done.rewards_SEK[some]),
+            numbers_S[some],
+            search,
+            kept_steps,
+        )
+    return done
+
+
+@torch.no_grad()
+def _side_by_side(
+    distiller: Distiller, darkroom: Darkroom, done: Rollouts, numbers_S: Integers, search: Search, kept_steps: int
+) -> None:
+    """Fill in what happens in some rollouts."""
+    goals_S2, num_steps, device = done.goals_S2.astype(np.int64), darkroom.horizon, distiller.offsets_4.device
+    num_rollouts = len(goals_S2)
+    samples_S = ((goals_S2[:, 0] * darkroom.size + goals_S2[:, 1]) << 32) + numbers_S
+    seen_ST4 = np.zeros((num_rollouts, 0, 4), np.int64)
+    last_S2 = np.full((num_rollouts, 2), NONE)  # action and reward
+    for episode in range(search.num_episodes):
+        kept_ST4 = seen_ST4[:, max(seen_ST4.shape[1] - kept_steps, 0) :]
+        num_kept = kept_ST4.shape[1]
+        seen_ST4 = np.concatenate([kept_ST4, np.zeros((num_rollouts, num_steps, 4), np.int64)], axis=1)
+        if num_kept:
+            seen_ST4[:, 0, 2:] = NONE  # as at the beginning of a window of the training
+        else:
+            last_S2[:] = NONE
+        cache, num_read = DynamicCache(config=distiller.model.config), 0
+        positions_S2: Integers = np.tile(darkroom.start, (num_rollouts, 1))
+        uniforms_SK = torch.from_numpy(uniforms(search.seed, "rollout", episode, samples_S, num_steps)).to(device)
+        for step in range(num_steps):
+            place = num_kept + step
+            seen_ST4[:, place, :2], seen_ST4[:, place, 2:] = positions_S2, last_S2
+            unread_ST4 = torch.from_numpy(seen_ST4[:, num_read : place + 1]).to(device)
+            num_read = place + 1
+            actions_S = drawn(distiller.next_logits(unread_ST4, cache), uniforms_SK[:, step]).cpu().numpy()
+            positions_S2 = darkroom.moved(positions_S2, actions_S)
+            rewards_S = (positions_S2 == goals_S2).all(axis=1)
+            if darkroom.reward_once:
+                rewards_S &= ~done.rewards_SEK[:, episode].any(axis=1)
+            done.positions_SEK2[:, episode, step], done.rewards_SEK[:, episode, step] = positions_S2, rewards_S
+            last_S2 = np.stack([actions_S, np.zeros_like(actions_S) if search.hides_rewards else rewards_S], axis=1) + 1
+
+
+def searches(goals_G2: Integers, num_rollouts: int) -> tuple[Integers, Integers]:
+    """Return the goal and the number of every rollout, those of a goal one behind the other. Shapes (S, 2) and (S,)."""
+    return np.repeat(goals_G2, num_rollouts, axis=0), np.tile(np.arange(num_rollouts), len(goals_G2))
+
+
+# --- what it looks like ---------------------------------------------------------------------------
+
+FLOOR, TRAIL, AGENT, GOAL, FOUND = "·", "o", "@", "X", "*"
+_MOST_FRAMES, _MOST_CHARACTERS = 200, 120_000
+
+
+def shown_episodes(num_episodes: int, most: int = 8) -> list[int]:
+    """Return which episodes show best how a goal is found: many at first, few later, the last one among them."""
+    if num_episodes <= most:
+        return list(range(1, num_episodes + 1))
+    return sorted({round(number) for number in np.geomspace(1, num_episodes, most)})
+
+
+def frames(rollouts: Rollouts, rollout: int, darkroom: Darkroom, episodes: Sequence[int]) -> list[str]:
+    """Return the room as text, before and after every step of some episodes; evenly fewer where they are many.
+
+    All of them have lines of the same lengths.
+
+    Args:
+        rollouts: what happened.
+        rollout: which of them.
+        darkroom: the room.
+        episodes: counted from 1.
+    """
+    num_episodes, num_steps = rollouts.rewards_SEK.shape[1:]
+    goal = tuple(rollouts.goals_S2[rollout].tolist())
+    every = [(episode, step) for episode in episodes for step in range(num_steps + 1)]
+    most = max(min(_MOST_FRAMES, _MOST_CHARACTERS // (2 * darkroom.size**2)), 2)
+    found = []
+    for place in np.unique(np.linspace(0, len(every) - 1, most).astype(int)):
+        episode, step = every[place]
+        steps_T2 = rollouts.positions_SEK2[rollout, episode - 1, :step]
+        rewards = int(rollouts.rewards_SEK[rollout, episode - 1, :step].sum())
+        cells = [[FLOOR] * darkroom.size for _ in range(darkroom.size)]
+        path = [darkroom.start, *((int(column), int(row)) for column, row in steps_T2)]
+        for column, row in path:
+            cells[row][column] = TRAIL
+        cells[goal[1]][goal[0]] = GOAL
+        column, row = path[-1]
+        cells[row][column] = FOUND if (column, row) == goal else AGENT
+        widths = (len(str(num_episodes)), len(str(num_steps)))
+        heading = f"episode {episode:{widths[0]}}  step {step:{widths[1]}}\nreturn {rewards:{widths[1]}}"
+        found.append("\n".join([heading, *(" ".join(row_of_cells) for row_of_cells in cells)]))
+    return found
+
+
+# --- for whoever has a checkpoint -----------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Agent:
+    """A trained model in its room."""
+
+    distiller: Distiller
+    darkroom: Darkroom
+    unseen_goals_G2: Integers
+    """The goals that no history was made for."""
+
+    @classmethod
+    def open(cls, path: str | Path, device: str | torch.device = "cpu") -> "Agent":
+        """Open the newest checkpoint of a run's folder, a checkpoint's folder, or its `model/`.
+
+        Raises:
+            CheckpointError: there is none, it is damaged, or it is of another recipe.
+        """
+        distiller = open_distiller(checkpoint.model_folder(path))
+        distiller.eval()
+        distiller.to(device)
+        return cls(distiller, distiller.darkroom, distiller.unseen_goals_G2)
+
+    def returns(self, goals: npt.ArrayLike | None = None, *, num_rollouts: int = 16, **how: Any) -> Integers:
+        """Return the return of every episode, as `roll_out` finds it. Shape (G, R, E)."""
+        returns_SE = self.roll_out(goals, num_rollouts=num_rollouts, **how).returns_SE
+        return returns_SE.reshape(-1, num_rollouts, returns_SE.shape[1])
+
+    def roll_out(self, goals: npt.ArrayLike | None = None, *, num_rollouts: int = 16, **how: Any) -> Rollouts:
+        """Let the model look for each of some goals several times.
+
+        Args:
+            goals: pairs of column and row; None for those that were never trained on.
+            num_rollouts: of each goal; they come one behind the other.
+            how: the fields of `Search`, such as `num_episodes`, `keeps_context`, `hides_rewards`.
+
+        Raises:
+            ConfigError: a goal is outside the room, or the context does not fit the model.
+        """
+        search = Search(**how)
+        if num_rollouts < 1 or search.num_episodes < 1:
+            raise ConfigError(
+                f"num_rollouts={num_rollouts}, num_episodes={search.num_episodes}: each must be at least 1"
+            )
+        goals_G2 = self.unseen_goals_G2 if goals is None else checked_goals(self.darkroom, goals)
+        return roll_out(self.distiller, self.darkroom, *searches(goals_G2, num_rollouts), search)
+
+
+def checked_goals(darkroom: Darkroom, goals: npt.ArrayLike) -> Integers:
+    """Return goals as an array. Shape (G, 2).
+
+    Raises:
+        ConfigError: they are no pairs of column and row, or one is outside the room.
+    """
+    try:
+        goals_G2 = np.asarray(goals, dtype=np.int64)
+    except (TypeError, ValueError, OverflowError):
+        goals_G2 = np.zeros(0, np.int64)
+    if goals_G2.ndim != 2 or goals_G2.shape[1] != 2 or not len(goals_G2):
+        raise ConfigError(f"goals={str(goals)[:80]!r}: give pairs of column and row, such as [(7, 2)]")
+    for goal in goals_G2:
+        if goal.min() < 0 or goal.max() >= darkroom.size:
+            raise ConfigError(
+                f"goals: {tuple(goal.tolist())} is outside the room; columns and rows go from 0 to {darkroom.size - 1}"
+            )
+    return goals_G2

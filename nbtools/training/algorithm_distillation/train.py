@@ -1,0 +1,159 @@
+"""Algorithm Distillation: imitate how somebody learns, and what has been learnt is how to learn.
+
+A causal transformer predicts the actions of learning histories, from windows that span several episodes of one history.
+In these the same steps are followed by better ones later on; whoever predicts that must find out from the rewards in
+sight where the goal is (Laskin et al. 2022, arXiv 2210.14215). The loss is the mean cross-entropy of all actions of a
+window. Evaluation measures it on histories of goals that no training history was made for, and then lets the model look
+for those goals by itself (see `in_context`): the return from episode to episode is the point of the method.
+
+Shape suffixes: B batch, T steps of a window, S rollouts, E episodes; 4 as in `distiller`.
+"""
+
+import numpy as np
+import numpy.typing as npt
+import torch
+
+from nbtools.recipes import AlgorithmDistillationConfig
+from nbtools.rundir import media
+from nbtools.training.algorithm_distillation import rollout
+from nbtools.training.algorithm_distillation.dataset import LearningHistories, Windows, open_histories
+from nbtools.training.algorithm_distillation.model import Distiller, build_distiller
+from nbtools.training.engine import flags
+from nbtools.training.engine.optimizer import Optimizer, accumulating, autocast
+from nbtools.training.engine.worker import Worker, run
+from nbtools.training.text import pretrained
+
+Floats = npt.NDArray[np.float64]
+
+_FIRST, _LAST = 3, 4
+"""Episodes at the beginning and at the end of a rollout whose mean return is a metric."""
+
+
+def main(config: AlgorithmDistillationConfig) -> None:
+    """Train with the values of a script, as changed by the command line."""
+    run(train, flags.parse(config))
+
+
+def train(worker: Worker, config: AlgorithmDistillationConfig) -> None:
+    """Train from the start, or on from a checkpoint, to the last step or a stop."""
+    pretrained.be_quiet()
+    origin = worker.origin()
+    worker.phase("data")
+    histories = open_histories(worker, config)
+    windows = Windows(histories.train_HL4, config.horizon, config.sequence_length)
+    evaluation = Evaluation(worker, config, histories)
+    plan = worker.plan(len(windows), len(evaluation.windows_N))
+    distiller = build_distiller(config, histories.test_goals_G2)
+    origin.load_weights(distiller.model)
+    model = worker.wrap(distiller)
+    optimizer = Optimizer(model, config, plan.total_steps, worker.device, betas=(0.9, 0.99))
+    optimizer.load(origin.state)
+    batches = worker.batches(windows, plan.order)
+    num_actions = config.gradient_accumulation_steps * config.batch_size * config.sequence_length
+    # Loss and number of actions since the last metric row.
+    tally = origin.recall("tally", torch.zeros(2, dtype=torch.float64)).to(worker.device)
+    worker.describe(plan, {"num_parameters": distiller.model.num_parameters()})
+    origin.restore_random_state()
+    worker.start_clock()
+
+    model.train()
+    for step in range(plan.first_step, plan.total_steps + 1):
+        for micro_step in range(1, config.gradient_accumulation_steps + 1):
+            tokens_BT4, actions_BT = next(batches)
+            with accumulating(model, is_last=micro_step == config.gradient_accumulation_steps):
+                worker.phase("forward")
+                with autocast(worker.device, config.precision):
+                    loss_sum = model(tokens_BT4, actions_BT)
+                worker.phase("backward")
+                optimizer.backward(loss_sum / num_actions)
+            tally[0] += loss_sum.detach()
+            tally[1] += actions_BT.numel()
+        optimizer.step(step)
+        due = worker.advance(plan)
+
+        row: dict[str, float] = {}
+        if due.log:
+            loss, count = worker.sum(tally)
+            tally.zero_()
+            row = {"train/loss": loss / max(count, 1), **optimizer.metrics()}
+            row["train/samples_per_s"] = worker.samples_per_s()
+            row["train/epoch"] = plan.epochs(worker.progress)
+        if due.evaluation:
+            row |= evaluation.measure(distiller)
+        worker.end_step(row, plan.total_steps)
+
+        if due.checkpoint:
+            write, best = distiller.model.save_pretrained, {"best_by": "eval/return_last", "lower_is_better": False}
+            worker.save(write, optimizer.state(), {"tally": tally.cpu()}, **best)
+        if due.stop:
+            break
+
+
+class Evaluation:
+    """Goals that were never trained on: the loss on histories of them, and how well the model finds them by itself."""
+
+    def __init__(self, worker: Worker, config: AlgorithmDistillationConfig, histories: LearningHistories) -> None:
+        self.worker = worker
+        self.config = config
+        self.darkroom = histories.darkroom
+        self.windows = Windows(histories.test_HL4, config.horizon, config.sequence_length)
+        places_N = np.arange(len(self.windows)) % config.windows_per_history
+        self.windows_N = np.flatnonzero(places_N % config.windows_apart == 0)  # those that do not overlap
+        self.goals_S2, self.numbers_S = rollout.searches(histories.test_goals_G2, config.eval_rollouts)
+        self.search = rollout.Search(config.eval_episodes, config.seed, num_at_once=config.eval_batch_size)
+        self.best_return = float(self.darkroom.best_returns(histories.test_goals_G2).mean())
+
+    @torch.no_grad()
+    def measure(self, distiller: Distiller) -> dict[str, float]:
+        """Return loss in nats per action and returns of the first and last episodes, over all ranks, and show them."""
+        worker = self.worker
+        with worker.aside("evaluation"):
+            distiller.eval()
+            loss = self._loss(distiller)
+            rollouts = self._roll_out(distiller)
+            distiller.train()
+            loss, *returns = worker.sum([loss, *rollouts.returns_SE.sum(axis=0)])
+            returns_E = np.array(returns) / len(self.goals_S2)
+            if worker.is_main:
+                self._show(rollouts, returns_E)
+        return {
+            "eval/loss": loss / (len(self.windows_N) * self.config.sequence_length),
+            "eval/return_last": float(returns_E[-_LAST:].mean()),
+            "eval/return_first": float(returns_E[:_FIRST].mean()),
+            "eval/return_best": self.best_return,
+        }
+
+    def _loss(self, distiller: Distiller) -> float:
+        """The sum of the cross-entropies of this rank's share of the held-out windows."""
+        worker, config, total = self.worker, self.config, 0.0
+        own_N = self.windows_N[worker.rank :: worker.world_size]
+        for first in range(0, len(own_N), config.eval_batch_size):
+            batch = self.windows[0, own_N[first : first + config.eval_batch_size]]
+            with autocast(worker.device, config.precision):
+                total += float(distiller(*(part.to(worker.device) for part in batch)))
+        return total
+
+    def _roll_out(self, distiller: Distiller) -> rollout.Rollouts:
+        """What happens in this rank's share of the rollouts, always with the same random numbers."""
+        worker = self.worker
+        share = slice(worker.rank, None, worker.world_size)
+        with autocast(worker.device, self.config.precision):
+            return rollout.roll_out(distiller, self.darkroom, self.goals_S2[share], self.numbers_S[share], self.search)
+
+    def _show(self, rollouts: rollout.Rollouts, returns_E: Floats) -> None:
+        """Draw the return of every episode, and the one of rank 0's rollouts that ends in the middle of all."""
+        num_episodes = len(returns_E)
+        lines = {"unseen goals": returns_E.tolist(), "best possible": [self.best_return] * num_episodes}
+        shown = media.series(
+            "Return of each episode on goals never seen",
+            range(1, num_episodes + 1),
+            lines,
+            x_label="episode",
+            y_label="return",
+        )
+        self.worker.show("returns", shown)
+        order_S = np.argsort(rollouts.returns_SE[:, -_LAST:].sum(axis=1), kind="stable")
+        middle, episodes = int(order_S[len(order_S) // 2]), rollout.shown_episodes(num_episodes)
+        title = f"One unseen goal being found ({rollout.AGENT} agent, {rollout.GOAL} goal)"
+        frames = rollout.frames(rollouts, middle, self.darkroom, episodes)
+        self.worker.show("search", media.drawings(title, frames))

@@ -1,0 +1,1 @@
+"""What every training loop uses: worker, plan, optimizer, checkpoints, sampler, flags."""

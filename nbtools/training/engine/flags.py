@@ -1,0 +1,162 @@
+"""A config's fields as command-line flags, and the spellings of older programs.
+
+Every flag takes dashes or underscores. What older launchers and programs pass is put right before tyro sees it. What
+`accelerate launch` says through the environment counts more than the script, and less than a flag.
+"""
+
+import dataclasses
+import os
+import re
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Annotated, Any, Generic, NoReturn, TypeVar
+
+import tyro
+
+from nbtools.config import TrainConfig
+from nbtools.errors import ConfigError
+from nbtools.script.compat import aliases
+from nbtools.script.script import read_script
+from nbtools.training.process import launchers
+
+C = TypeVar("C", bound=TrainConfig)
+
+
+@dataclass(frozen=True)
+class Flags(Generic[C]):
+    """What the command line said."""
+
+    config: C
+    """The script's config with the flags applied."""
+    overridden: tuple[str, ...] = ()
+    """Fields that a flag changed."""
+    resume_from: Path | None = None
+    """Checkpoint folder to go on from, or a file of weights."""
+    notes: tuple[str, ...] = field(default=())
+    """What was ignored, and why."""
+
+
+def parse(
+    config: C,
+    args: Sequence[str] | None = None,
+    *,
+    prog: str | None = None,
+    environment: Mapping[str, str] | None = None,
+) -> Flags[C]:
+    """Apply command-line flags to the config of a script.
+
+    Args:
+        config: the values that hold where no flag says otherwise.
+        args: the command line; this process's own when None.
+        prog: name in `--help`; the script's own when None.
+        environment: of the process; this process's own when None.
+
+    Raises:
+        SystemExit: code 2 and a message on stderr for a wrong flag or value, code 0 after `--help`.
+    """
+    prog = prog or Path(sys.argv[0]).name
+    environment = os.environ if environment is None else environment
+    try:
+        given, notes = normalized(sys.argv[1:] if args is None else args, config)
+        default = config
+        if (precision := launchers.precision(environment)) is not None:
+            default = config.replace(precision=precision)
+            notes += (f"precision={precision} unless a flag says otherwise: accelerate was asked for it",)
+        notes += tuple(launchers.notes(environment))
+    except ConfigError as error:
+        _refuse(prog, error)
+    values = vars(
+        tyro.cli(
+            _flags_class(default),
+            args=given,
+            prog=prog,
+            description="Flags override the values in the script; dashes and underscores are the same.",
+        )
+    )
+    resume_from = values.pop("resume_from")
+    try:
+        changed = config.replace(**values)
+    except ConfigError as error:
+        _refuse(prog, error)
+    overridden = tuple(name for name, value in changed if value != getattr(config, name))
+    return Flags(changed, overridden, Path(resume_from) if resume_from is not None else None, notes)
+
+
+def _refuse(prog: str, error: ConfigError) -> NoReturn:
+    print(f"{prog}: error: {error}", file=sys.stderr)
+    raise SystemExit(2) from None
+
+
+def normalized(args: Sequence[str], config: TrainConfig) -> tuple[list[str], tuple[str, ...]]:
+    """Put older spellings right: names, words for values, ignored flags, and `--flag true` for truth values.
+
+    Returns:
+        The arguments as tyro takes them, and notes on what was ignored.
+
+    Raises:
+        ConfigError: a flag of an older program stands for a field that this recipe lacks.
+    """
+    cls = type(config)
+    result: list[str] = []
+    notes: list[str] = []
+    rest = list(args)
+
+    def value_ahead(pattern: str) -> bool:
+        return bool(rest) and re.fullmatch(pattern, rest[0].lower()) is not None
+
+    truth = "|".join(aliases.TRUTHS)
+    while rest:
+        argument = rest.pop(0)
+        if not argument.startswith("--") or argument == "--":
+            result.append(argument)
+            continue
+        given, sign, value = argument[2:].partition("=")
+        name, text = given.replace("-", "_"), value if sign else None
+        if name in aliases.IGNORED:
+            if text is None and value_ahead(r"-?[0-9]+" if name == "local_rank" else truth):
+                rest.pop(0)
+            notes.append(f"--{name.replace('_', '-')} is ignored: {aliases.IGNORED[name]}")
+            continue
+        takes_truth = name in aliases.SWITCHES or is_truth(cls, name)
+        if text is None and value_ahead(truth if takes_truth else "(?!--).*" if is_spelled(cls, name) else "(?!)"):
+            text = rest.pop(0)
+        field, text = aliases.translated(cls, name, text)
+        flag = field.replace("_", "-")
+        if is_truth(cls, field) and text is not None and text.lower() in aliases.TRUTHS:
+            result.append(f"--{flag}" if aliases.TRUTHS[text.lower()] else f"--no-{flag}")
+        else:
+            result.append(f"--{flag}" if text is None else f"--{flag}={text}")
+    return result, tuple(notes)
+
+
+def is_truth(cls: type[TrainConfig], name: str) -> bool:
+    """Whether a field is true or false, so that its flag needs no value."""
+    return name in cls.model_fields and cls.model_fields[name].annotation is bool
+
+
+def is_spelled(cls: type[TrainConfig], name: str) -> bool:
+    """Whether the value of a flag may be in words that have to be put right: a count such as 500k, a precision."""
+    field = aliases.ALIASES.get(name, name)
+    info = cls.model_fields.get(name) or cls.model_fields.get(field)
+    return info is not None and (info.annotation in (int, int | None) or field == "precision")
+
+
+def _flags_class(config: TrainConfig) -> type[Any]:
+    """Make a plain dataclass of the config's fields, so that only the declared values become flags."""
+    fields: list[tuple[str, Any, Any]] = []
+    for name, info in type(config).model_fields.items():
+        unit = type(config).unit(name)
+        help_text = f"{info.description} [{unit}]" if unit else str(info.description)
+        annotation = Annotated[info.annotation, tyro.conf.arg(help=help_text)]  # type: ignore[name-defined]
+        fields.append((name, annotation, dataclasses.field(default=getattr(config, name))))
+    help_text = "Checkpoint folder to go on from, such as runs/ID/checkpoints/step-000200; or a file of weights only."
+    resume = Annotated[str | None, tyro.conf.arg(help=help_text, metavar="PATH")]
+    fields.append(("resume_from", resume, dataclasses.field(default=None)))
+    made: type[Any] = dataclasses.make_dataclass("Flags", fields)
+    return made
+
+
+if __name__ == "__main__":  # launch asks here, before anything starts: SCRIPT FLAGS...
+    print(parse(read_script(sys.argv[1]).config, sys.argv[2:], prog=Path(sys.argv[1]).name).config.model_dump_json())

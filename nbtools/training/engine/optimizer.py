@@ -1,0 +1,143 @@
+"""Pieces of an optimizer step, shared by the loops of all recipes."""
+
+import contextlib
+import math
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+from torch.nn.parallel import DistributedDataParallel
+from transformers import PreTrainedModel
+
+from nbtools.config import TrainConfig
+from nbtools.errors import ConfigError
+from nbtools.training.engine import checkpoint
+
+_TYPES = {"bf16": torch.bfloat16, "fp16": torch.float16}
+
+
+def accumulating(model: torch.nn.Module, *, is_last: bool) -> contextlib.AbstractContextManager[Any]:
+    """Around forward and backward: only the last pass of a step sends gradients to the other ranks."""
+    if is_last or not isinstance(model, DistributedDataParallel):
+        return contextlib.nullcontext()
+    return model.no_sync()
+
+
+def autocast(device: torch.device, precision: str) -> torch.autocast:
+    """Around the forward pass: bf16 or fp16 where asked for; weights and optimizer stay fp32."""
+    return torch.autocast(device.type, dtype=_TYPES.get(precision, torch.bfloat16), enabled=precision in _TYPES)
+
+
+def checkpoint_gradients(module: torch.nn.Module) -> None:
+    """Let every model of `transformers` in `module` compute its activations again instead of keeping them.
+
+    Raises:
+        ConfigError: one of them cannot.
+    """
+    models = [part for part in module.modules() if isinstance(part, PreTrainedModel)]
+    outermost = [
+        model for model in models if not any(model in other.modules() for other in models if other is not model)
+    ]
+    for model in outermost:
+        own_switch = getattr(getattr(model, "model", None), "set_activation_checkpointing", None)
+        if not model.supports_gradient_checkpointing and callable(own_switch):  # LLaDA's code, made after OLMo's
+            own_switch("whole_layer")
+            continue
+        if not model.supports_gradient_checkpointing:
+            raise ConfigError(f"gradient_checkpointing=True: {type(model).__name__} does not support it; turn it off")
+        # The first name is that of newer versions of transformers, where the second one warns.
+        names = ("activation_checkpointing_enable", "gradient_checkpointing_enable")
+        enable = next(getattr(model, name) for name in names if hasattr(model, name))
+        enable({"use_reentrant": False})
+
+
+class Optimizer:
+    """AdamW with weight decay on matrices only, and all that belongs to its step: schedule, clipping, loss scale.
+
+    Under fp16 the loss is scaled up, so that small gradients do not vanish, and a step whose gradients overflowed is
+    left out while the scale goes down (Micikevicius et al. 2017, arXiv 1710.03740). DDP has averaged the gradients by
+    then: all ranks see the same overflow and leave out the same steps.
+    """
+
+    def __init__(
+        self,
+        model: torch.nn.Module,
+        config: TrainConfig,
+        total_steps: int,
+        device: torch.device,
+        betas: tuple[float, float] = (0.9, 0.999),
+    ) -> None:
+        weights = [weight for weight in model.parameters() if weight.requires_grad]
+        groups = [
+            {"params": [weight for weight in weights if weight.ndim >= 2], "weight_decay": config.weight_decay},
+            {"params": [weight for weight in weights if weight.ndim < 2], "weight_decay": 0.0},
+        ]
+        self.adamw = torch.optim.AdamW(groups, lr=config.learning_rate, betas=betas, fused=True)
+        self.weights = weights
+        self._config = config
+        self._total_steps = total_steps
+        self._scaler = torch.amp.GradScaler(device.type, enabled=config.precision == "fp16")
+        self._norm = torch.zeros(())
+        self._rate = 0.0
+
+    def backward(self, loss: torch.Tensor) -> None:
+        """Add the gradients of `loss`."""
+        self._scaler.scale(loss).backward()  # type: ignore[no-untyped-call]
+
+    def step(self, step: int, rate: float | None = None) -> None:
+        """Clip, do the optimizer step `step` (counted from 1), and clear the gradients; waits for no GPU.
+
+        Args:
+            step: of the training.
+            rate: the learning rate; None for that of the config's schedule.
+        """
+        self._rate = learning_rate(self._config, step, self._total_steps) if rate is None else rate
+        for group in self.adamw.param_groups:
+            group["lr"] = self._rate
+        self._scaler.unscale_(self.adamw)
+        self._norm = torch.nn.utils.clip_grad_norm_(self.weights, self._config.gradient_clip or math.inf)
+        self._scaler.step(self.adamw)
+        self._scaler.update()
+        self.adamw.zero_grad(set_to_none=True)
+
+    def metrics(self) -> dict[str, float]:
+        """Values of the last step for a metric row: learning rate, gradient norm before clipping, loss scale."""
+        row, norm = {"train/learning_rate": self._rate}, float(self._norm)
+        if self._scaler.is_enabled():
+            row["train/loss_scale"] = self._scaler.get_scale()
+        if math.isfinite(norm) or not self._scaler.is_enabled():  # an overflow under fp16 is no news
+            row["train/grad_norm"] = norm
+        return row
+
+    def state(self) -> dict[str, Any]:
+        """What has to be saved to go on."""
+        state: dict[str, Any] = {"optimizer": self.adamw.state_dict()["state"]}
+        if self._scaler.is_enabled():
+            state["scaler"] = self._scaler.state_dict()
+        return state
+
+    def load(self, state: Mapping[str, Any]) -> None:
+        """Go on from what `state` returned; an empty mapping changes nothing.
+
+        Learning rate, weight decay and the like stay those of the current config.
+
+        Raises:
+            CheckpointError: it is of another model.
+        """
+        if "optimizer" in state:
+            checkpoint.load_optimizer(self.adamw, state["optimizer"])
+        if "scaler" in state and self._scaler.is_enabled():
+            self._scaler.load_state_dict(state["scaler"])
+
+
+def learning_rate(config: TrainConfig, step: int, total_steps: int) -> float:
+    """Learning rate of the optimizer step `step` (counted from 1): linear warm-up, then the decay asked for."""
+    warmup = round(config.warmup_ratio * total_steps)
+    if step <= warmup:
+        return config.learning_rate * step / warmup
+    done = (step - warmup) / (total_steps - warmup + 1)
+    if config.lr_schedule == "linear":
+        return config.learning_rate * (1 - done)
+    if config.lr_schedule == "cosine":
+        return config.learning_rate * (1 + math.cos(math.pi * done)) / 2
+    return config.learning_rate

@@ -1,0 +1,67 @@
+"""What a training is going to do: how many steps on which samples, and what is due after each step."""
+
+from dataclasses import dataclass
+
+from nbtools.config import TrainConfig
+from nbtools.launcher.step_count import Schedule
+from nbtools.run.checkpoints import Progress
+from nbtools.training.engine.sampler import SampleOrder
+
+
+@dataclass(frozen=True)
+class Due:
+    """What comes after an optimizer step."""
+
+    log: bool
+    evaluation: bool
+    checkpoint: bool
+    stop: bool
+    """Somebody asked the run to stop: this was its last step."""
+
+
+@dataclass(frozen=True)
+class Plan:
+    """The steps that are left, for one rank."""
+
+    config: TrainConfig
+    schedule: Schedule
+    first_step: int
+    """Number of the next step; steps count from 1."""
+    total_steps: int
+    order: SampleOrder
+    """This rank's samples, from where the training stands."""
+
+    @classmethod
+    def of(cls, config: TrainConfig, schedule: Schedule, progress: Progress, rank: int, world_size: int) -> "Plan":
+        """Plan from `progress` on, which goes to the next epoch if too little is left of this one for a step."""
+        size = (schedule.effective_batch, schedule.num_train_samples)
+        progress.settle(*size)
+        total_steps = progress.step + progress.steps_left(*size, config.epochs)
+        order = SampleOrder(
+            schedule.num_train_samples,
+            config.batch_size,
+            gradient_accumulation_steps=config.gradient_accumulation_steps,
+            rank=rank,
+            world_size=world_size,
+            seed=config.seed,
+            epoch=progress.epoch,
+            position=progress.position,
+        )
+        return cls(config, schedule, progress.step + 1, min(total_steps, config.max_steps or total_steps), order)
+
+    def advance(self, progress: Progress, *, stop: bool) -> Due:
+        """Count an optimizer step and say what is due after it."""
+        ends_epoch = progress.advance(self.schedule.effective_batch, self.schedule.num_train_samples)
+        step, config = progress.step, self.config
+        is_last = step == self.total_steps
+        saves_epoch = ends_epoch and config.checkpoint_epochs
+        return Due(
+            log=step % config.log_every == 0 or is_last,
+            evaluation=step % config.eval_every == 0 or is_last,
+            checkpoint=step % config.checkpoint_every == 0 or saves_epoch or stop or is_last,
+            stop=stop,
+        )
+
+    def epochs(self, progress: Progress) -> float:
+        """How many epochs are done."""
+        return progress.epoch + progress.position / self.schedule.num_train_samples

@@ -1,0 +1,49 @@
+"""Whether a low precision makes this machine faster or slower: measured, since no list of processors is complete."""
+
+import time
+
+import torch
+
+from nbtools.training.engine.optimizer import autocast
+
+_SIZE = 256
+_REPEATS = 4
+_TOLERATED = 1.25
+
+
+def slowdown(device: torch.device, precision: str) -> float:
+    """Return how much longer a matrix product takes in `precision` than in fp32; below 1 where it is faster.
+
+    Some milliseconds on a CPU, where processors without bf16 instructions emulate them (9 times slower was seen), less
+    on a GPU.
+    """
+    matrix = torch.ones(_SIZE, _SIZE, device=device)
+    return _least_s(matrix, precision) / max(_least_s(matrix, "fp32"), 1e-9)
+
+
+def warning(device: torch.device, precision: str) -> str:
+    """Say that `precision` is the slower one here, and what to use instead; an empty text where it is not."""
+    if precision == "fp32" or (factor := slowdown(device, precision)) <= _TOLERATED:
+        return ""
+    return (
+        f"warning: {precision} is {factor:.1f} times slower than fp32 on this {device.type.upper()} "
+        f"(a product of two {_SIZE} x {_SIZE} matrices): use --precision fp32, or set it in the script"
+    )
+
+
+def _least_s(matrix: torch.Tensor, precision: str) -> float:
+    """The least of some measurements: others may use the machine, too. The first one only warms up."""
+    times = []
+    for _ in range(1 + _REPEATS):
+        _finish(matrix.device)
+        started = time.perf_counter()
+        with torch.no_grad(), autocast(matrix.device, precision):
+            matrix @ matrix
+        _finish(matrix.device)
+        times.append(time.perf_counter() - started)
+    return min(times[1:])
+
+
+def _finish(device: torch.device) -> None:
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)

@@ -1,0 +1,133 @@
+"""The order of samples, and random numbers that belong to them.
+
+Everything random here is a pure function of (seed, epoch, global sample index). So the data a model sees does not
+depend on how many processes share it, and a resumed run goes on in the middle of an epoch where it stopped.
+
+Shape suffixes: N samples, B batch.
+"""
+
+import hashlib
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch.utils.data import DataLoader, Dataset, Sampler
+
+from nbtools.errors import DataError
+from nbtools.training.process.device import loader_worker_init
+
+IGNORED = -100
+"""Label of a position that counts neither in the loss nor in the accuracy (torch's own default)."""
+
+Randoms = npt.NDArray[np.uint64]
+Samples = npt.NDArray[np.int64]
+Order = npt.NDArray[np.integer[Any]]
+
+
+def randoms(seed: int, purpose: str, epoch: int, samples_B: Samples, count: int) -> Randoms:
+    """Return uint64 random numbers of shape (B, count) that depend on nothing but the arguments.
+
+    Args:
+        seed: of the training.
+        purpose: one word per use, such as "position", so that two uses never share numbers.
+        epoch: counted from 0.
+        samples_B: global sample indices.
+        count: numbers per sample.
+    """
+    key = hashlib.blake2b(f"{seed} {epoch} {purpose}".encode(), digest_size=8).digest()
+    with np.errstate(over="ignore"):
+        start_B1 = _mixed(np.uint64(int.from_bytes(key, "big")) ^ _mixed(samples_B.astype(np.uint64)))[:, None]
+        return _mixed(start_B1 + np.arange(1, count + 1, dtype=np.uint64) * _GOLDEN)
+
+
+def uniforms(seed: int, purpose: str, epoch: int, samples_B: Samples, count: int) -> npt.NDArray[np.float64]:
+    """Return random numbers in [0, 1) of shape (B, count) that depend on nothing but the arguments of `randoms`."""
+    return (randoms(seed, purpose, epoch, samples_B, count) >> np.uint64(11)) / 2.0**53
+
+
+_GOLDEN = np.uint64(0x9E3779B97F4A7C15)
+
+
+def _mixed(values: Randoms) -> Randoms:
+    """The finalizer of SplitMix64 (Steele, Lea and Flood 2014): a counter in, a random number out."""
+    values = (values ^ (values >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+    values = (values ^ (values >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+    return values ^ (values >> np.uint64(31))
+
+
+class SampleOrder(Sampler[tuple[int, npt.NDArray[np.int64]]]):
+    """This rank's endless sequence of (epoch, global sample indices), one entry per forward pass.
+
+    Every epoch is one permutation of all samples. An optimizer step takes the next `batch_size * accumulation *
+    world_size` of them, so ranks never share a sample and the samples of a step do not depend on how many ranks divide
+    them. What is left at an epoch's end is too little for a step and is left out; the next epoch shuffles anew.
+    """
+
+    def __init__(
+        self,
+        num_samples: int,
+        batch_size: int,
+        *,
+        gradient_accumulation_steps: int = 1,
+        rank: int = 0,
+        world_size: int = 1,
+        seed: int = 0,
+        epoch: int = 0,
+        position: int = 0,
+    ) -> None:
+        self.num_samples = num_samples
+        self.batch_size = batch_size
+        self.gradient_accumulation_steps = gradient_accumulation_steps
+        self.rank = rank
+        self.world_size = world_size
+        self.seed = seed
+        self.epoch = epoch
+        self.position = position
+        """Samples of `epoch` that were used up before, by all ranks together."""
+        if self.effective_batch > num_samples:
+            raise DataError(f"{num_samples} training samples do not fill one step of {self.effective_batch}")
+
+    @property
+    def effective_batch(self) -> int:
+        """Samples per optimizer step, over all ranks."""
+        return self.batch_size * self.gradient_accumulation_steps * self.world_size
+
+    def __iter__(self) -> Iterator[tuple[int, npt.NDArray[np.int64]]]:
+        epoch, position = self.epoch, self.position
+        while True:
+            order_N = epoch_order(self.seed, epoch, self.num_samples)
+            while position + self.effective_batch <= self.num_samples:
+                for micro_step in range(self.gradient_accumulation_steps):
+                    start = position + (micro_step * self.world_size + self.rank) * self.batch_size
+                    yield epoch, order_N[start : start + self.batch_size].astype(np.int64)
+                position += self.effective_batch
+            epoch, position = epoch + 1, 0
+
+
+def epoch_order(seed: int, epoch: int, num_samples: int) -> Order:
+    """Return the permutation in which `epoch` visits the samples, in four bytes each where they suffice.
+
+    A gigabyte of characters has 15 million sequences. It is what `Generator.permutation` gives, in eight.
+    """
+    dtype: type[np.integer[Any]] = np.int32 if num_samples < 2**31 else np.int64
+    order_N = np.arange(num_samples, dtype=dtype)
+    np.random.default_rng([seed, epoch]).shuffle(order_N)
+    return order_N
+
+
+def load(
+    dataset: Dataset[Any], order: Sampler[Any], num_workers: int = 0, *, pin_memory: bool = False
+) -> Iterator[Any]:
+    """Iterate over `dataset[epoch, indices]` in the given order, read ahead by `num_workers` processes."""
+    loader = DataLoader(
+        dataset,
+        sampler=order,
+        batch_size=None,  # the dataset builds whole batches
+        num_workers=num_workers,
+        pin_memory=pin_memory,
+        worker_init_fn=loader_worker_init() if num_workers else None,
+        generator=torch.Generator().manual_seed(0),  # or each iterator would take a number from the model's stream
+    )
+    return iter(loader)

@@ -1,0 +1,49 @@
+"""How all ranks agree to stop after the same step, without waiting for one another."""
+
+import time
+
+import torch
+import torch.distributed as dist
+
+from nbtools.training.process.device import StopRequest
+
+_EVERY_S = 0.5
+
+
+class StopVote:
+    """About twice a second a call starts a vote, which the next call counts: it has arrived by then, so nobody waits.
+
+    The ranks agree in the vote itself on how many steps half a second is.
+    """
+
+    def __init__(self, stop: StopRequest, group: dist.ProcessGroup | None) -> None:
+        """Watch for `stop` among the ranks of `group`; None means that this process is alone."""
+        self._stop = stop
+        self._group = group
+        self._open: tuple[dist.Work, torch.Tensor] | None = None
+        self._started = time.monotonic()
+        self._every, self._steps_left = 1, 0
+        self._is_agreed = False
+
+    def agreed(self) -> bool:
+        """Whether all ranks stop after this step; every rank calls it once per step."""
+        if self._group is None:
+            return self._stop.requested
+        self.count()
+        self._steps_left -= 1
+        if not self._is_agreed and self._steps_left <= 0:
+            now = time.monotonic()
+            step_s = max(now - self._started, 1e-6) / self._every
+            self._started = now
+            vote = torch.tensor([int(self._stop.requested), max(1, min(1000, round(_EVERY_S / step_s)))])
+            work = dist.all_reduce(vote, op=dist.ReduceOp.MAX, group=self._group, async_op=True)
+            self._open = None if work is None else (work, vote)
+        return self._is_agreed
+
+    def count(self) -> None:
+        """Count the vote that is under way."""
+        if self._open is not None:
+            work, vote = self._open
+            work.wait()
+            self._open, self._is_agreed = None, bool(vote[0])
+            self._every = self._steps_left = int(vote[1])

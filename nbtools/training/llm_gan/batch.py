@@ -1,0 +1,165 @@
+"""What the LLM GAN reads and writes: prompts, human texts as token ids, and a likelihood that neither model knows.
+
+Shape suffixes: N samples, B batch, P positions of a prompt, T positions of a text, K draws of a step, U uniforms of a
+draw, V vocabulary.
+"""
+
+import functools
+from dataclasses import dataclass
+from typing import Protocol
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch.utils.data import Dataset
+from transformers import PreTrainedTokenizerBase
+
+from nbtools.data.llm_gan import markov
+from nbtools.recipes.llm_gan import NUM_SPECIAL_TOKENS, LLMGANConfig
+from nbtools.training.engine.sampler import Samples, randoms, uniforms
+
+Tokens = npt.NDArray[np.int32]
+Floats = npt.NDArray[np.float64]
+
+_IMPOSSIBLE = -1e9
+
+
+class Outside(Protocol):
+    """A likelihood of texts that neither generator nor judge is trained on: the truth, or counts of held-out texts."""
+
+    def losses(self, texts_NT: Tokens) -> Floats:
+        """Return the negative log-likelihood of every text in nats per token, its end included. Shape (N,)."""
+        ...
+
+
+@dataclass(frozen=True)
+class Texts:
+    """Prompts and the human texts to them; a text has no more positions than `sequence_length`."""
+
+    prompts_NP: Tokens
+    """Padded on the left; the last token of every prompt stands right before the text."""
+    texts_NT: Tokens
+    """Every text ends with the end of text, unless it was cut; behind it is padding."""
+
+    def __len__(self) -> int:
+        return len(self.texts_NT)
+
+
+@dataclass(frozen=True)
+class Alphabet:
+    """What generator and judge have to know of their tokens."""
+
+    vocab_size: int
+    pad_id: int
+    eos_id: int | None
+    """None where texts have no end but their length, as those of the Markov chain."""
+    banned_ids: tuple[int, ...] = ()
+    """Tokens that stand in no text and are never written, such as the padding."""
+
+    def mask(self, texts_BT: torch.Tensor) -> torch.Tensor:
+        """Return True for the tokens of the texts, their end included, and False behind it. Shape (B, T)."""
+        if self.eos_id is None:
+            return texts_BT != self.pad_id
+        is_end_BT = texts_BT == self.eos_id
+        ended_BT = (is_end_BT.cumsum(1) - is_end_BT.long()) > 0
+        return ~ended_BT & (is_end_BT | (texts_BT != self.pad_id))
+
+    def without_banned(self, logits_BV: torch.Tensor) -> torch.Tensor:
+        """Give banned tokens a probability of 0, and of finite logarithm: entropies stay numbers. Shape (..., V).
+
+        Rows of the embedding beyond the vocabulary, which some models have, are none that a text could use.
+        """
+        if not self.banned_ids and logits_BV.shape[-1] == self.vocab_size:
+            return logits_BV
+        return logits_BV.masked_fill(_banned(self, logits_BV.shape[-1], logits_BV.device), _IMPOSSIBLE)
+
+
+@functools.lru_cache(maxsize=8)
+def _banned(alphabet: Alphabet, size: int, device: torch.device) -> torch.Tensor:
+    """True for what is never written; asked for at every token. Shape (V,)."""
+    banned_V = torch.zeros(size, dtype=torch.bool, device=device)
+    banned_V[list(alphabet.banned_ids)] = True
+    banned_V[alphabet.vocab_size :] = True
+    return banned_V
+
+
+def padded_inputs(tokens_BT: torch.Tensor, pad_id: int) -> dict[str, torch.Tensor]:
+    """Return the arguments of a causal model for rows with padding on the left: it is not seen, nor counted.
+
+    Padding on the right needs nothing: a causal model does not look there. Nor do rows that all begin with a token.
+    """
+    if not bool((tokens_BT[:, 0] == pad_id).any()):
+        return {"input_ids": tokens_BT}
+    seen_BT = ((tokens_BT != pad_id).cumsum(1) > 0).long()
+    return {"input_ids": tokens_BT, "attention_mask": seen_BT, "position_ids": (seen_BT.cumsum(1) - 1).clamp(min=0)}
+
+
+@dataclass(frozen=True)
+class Passages:
+    """Everything that a training against a judge knows of its data."""
+
+    train: Texts
+    evaluation: Texts
+    """No text of these is among the others."""
+    alphabet: Alphabet
+    outside: Outside
+    outside_name: str
+    """Of that likelihood, such as `oracle`; its metric is eval/NAME_loss."""
+    tokenizer: PreTrainedTokenizerBase | None = None
+    """None where tokens stand for no words."""
+
+
+class Draws(Dataset[tuple[torch.Tensor, ...]]):
+    """Whole batches of texts with all the random numbers that are used up on them.
+
+    A step's generated texts have to be new ones for each update. So each sample comes with `num_draws - 1` others,
+    drawn from all training texts, and every one of these draws has numbers of its own.
+    """
+
+    def __init__(self, texts: Texts, num_draws: int, num_uniforms: int, seed: int) -> None:
+        self.texts = texts
+        self.num_draws = num_draws
+        self.num_uniforms = num_uniforms
+        self.seed = seed
+
+    def __len__(self) -> int:
+        return len(self.texts)
+
+    def __getitem__(self, place: tuple[int, Samples]) -> tuple[torch.Tensor, ...]:
+        """Return prompts (B, K, P), texts (B, K, T) and numbers in [0, 1) (B, K, U) of `(epoch, samples_B)`."""
+        epoch, samples_B = place
+        others_BK = randoms(self.seed, "draws", epoch, samples_B, self.num_draws - 1) % np.uint64(len(self))
+        rows_BK = np.concatenate([samples_B[:, None], others_BK.astype(np.int64)], axis=1)
+        size = (self.num_draws, self.num_uniforms)
+        uniforms_BKU = uniforms(self.seed, "writing", epoch, samples_B, size[0] * size[1]).reshape(-1, *size)
+        tokens = (part[rows_BK].astype(np.int64) for part in (self.texts.prompts_NP, self.texts.texts_NT))
+        return (*(torch.from_numpy(part) for part in tokens), torch.from_numpy(uniforms_BKU))
+
+
+# --- the Markov chain -------------------------------------------------------------------------------
+
+_PAD, _BEGINNING = 0, 1
+
+
+@dataclass(frozen=True)
+class Chain:
+    """The Markov chain's own likelihood of tokens."""
+
+    chain: markov.MarkovChain
+
+    def losses(self, texts_NT: Tokens) -> Floats:
+        """Return the negative log-likelihood of every text in nats per token. Shape (N,)."""
+        return self.chain.losses(texts_NT - NUM_SPECIAL_TOKENS)
+
+
+def markov_passages(config: LLMGANConfig) -> Passages:
+    """Draw sequences of the Markov chain to train and to evaluate on; their only prompt is the mark of a beginning."""
+    chain = markov.random_chain(config.num_symbols)
+    sizes = (config.num_sequences, config.eval_samples)
+    drawn = [chain.sample(size, config.sequence_length, seed) for seed, size in enumerate(sizes)]
+    train, evaluation = (
+        Texts(np.full((len(symbols_NT), 1), _BEGINNING, np.int32), symbols_NT + np.int32(NUM_SPECIAL_TOKENS))
+        for symbols_NT in drawn
+    )
+    alphabet = Alphabet(config.num_symbols + NUM_SPECIAL_TOKENS, _PAD, None, tuple(range(NUM_SPECIAL_TOKENS)))
+    return Passages(train, evaluation, alphabet, Chain(chain), "oracle")

@@ -1,0 +1,242 @@
+"""From stories to what the LLM GAN trains on: tokenizers, prompts, padding, and what is never written.
+
+Vocabularies that are built here begin with [PAD] [BOS] [EOS] [UNK]. A prompt is padded on the left and ends with [BOS],
+a text is padded on the right and ends with [EOS] unless it is cut. Tokenizers that come with a model put their own
+marks around a prompt, by their chat template where they have one.
+
+Shape suffixes: N samples, P positions of a prompt, T positions of a text.
+"""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from itertools import chain
+from typing import Any
+
+import numpy as np
+from tokenizers import Tokenizer
+from tokenizers.models import WordLevel
+from transformers import PreTrainedTokenizerBase, PreTrainedTokenizerFast
+
+from nbtools.data.llm_gan.stories import Story, read_stories
+from nbtools.errors import ConfigError, shown
+from nbtools.recipes import LLMGANConfig
+from nbtools.training.engine.worker import Worker
+from nbtools.training.llm_gan.batch import Alphabet, Passages, Texts, Tokens
+from nbtools.training.llm_gan.ngrams import NGrams
+from nbtools.training.llm_gan.pretrained import num_rows, pretrained_tokenizer
+from nbtools.training.masked_diffusion import dataset
+from nbtools.training.masked_diffusion.dataset import Encode, encoder, separator_of
+
+PAD, BEGIN, END, UNKNOWN = "[PAD]", "[BOS]", "[EOS]", "[UNK]"
+SPECIAL_TOKENS = (PAD, BEGIN, END, UNKNOWN)
+"""The first tokens of every vocabulary that is built here."""
+FIRST_TEXT, SECOND_TEXT, ASKED = "[1]", "[2]", "[?]"
+"""Before either text that a judge reads, and before its verdict, in a vocabulary that is built here."""
+VERDICTS = (r"\boxed{1}", r"\boxed{2}")
+"""How a verdict ends: the first or the second text is the human one."""
+INSTRUCTION = "Write a text of the kind that is asked for, and nothing else.\n"
+"""What a pretrained generator is told before each prompt."""
+_PROMPT = "<<THE-PROMPT-STANDS-HERE>>"
+
+Ids = tuple[int, ...]
+
+
+def text_passages(worker: Worker, config: LLMGANConfig) -> Passages:
+    """Read the texts that `config.dataset` names and bring them into tokens; every rank calls it.
+
+    Raises:
+        DataError: the data is missing or malformed, or too little of it is left.
+        ConfigError: the pretrained models cannot be had, do not fit each other, or are too short.
+    """
+    tokenizer: PreTrainedTokenizerBase | None = None
+    if config.model_name is not None:  # before a long reading
+        tokenizer = worker.in_turn(lambda: pretrained_tokenizer(config))
+    train, evaluation = worker.in_turn(lambda: read_stories(config, worker.project.root, worker.say))
+    return passages_of(config, train, evaluation, tokenizer)
+
+
+def passages_of(
+    config: LLMGANConfig,
+    train: Sequence[Story],
+    evaluation: Sequence[Story],
+    tokenizer: PreTrainedTokenizerBase | None = None,
+) -> Passages:
+    """Bring stories into tokens.
+
+    Args:
+        config: of the training.
+        train: what a vocabulary is built on where no tokenizer is given.
+        evaluation: what the outside likelihood is counted on.
+        tokenizer: of the pretrained models.
+
+    Raises:
+        ConfigError: prompt_length leaves no room for a prompt.
+    """
+    level = config.tokenizer
+    if tokenizer is None:
+        texts = chain.from_iterable((story.prompt, story.text) for story in train)
+        marks = (FIRST_TEXT, SECOND_TEXT, ASKED, *VERDICTS) if config.judging == "verdicts" else ()
+        tokenizer = build_tokenizer(level, texts, config.vocab_size, marks)
+    encode = encoder(tokenizer, level) if config.model_name is None else _plain_encoder(tokenizer)
+    frame = frame_of(config, tokenizer)
+    parts = [
+        ([frame.around(encode(story.prompt), config.prompt_length) for story in part], [*map(encode, _texts(part))])
+        for part in (train, evaluation)
+    ]
+    widest = max(len(prompt) for prompts, _ in parts for prompt in prompts)
+    prompted = {int(token) for prompts, _ in parts for tokens in prompts for token in tokens}
+    written = {int(token) for _, texts in parts for tokens in texts for token in tokens}
+    alphabet = _alphabet(config, tokenizer, prompted, written)
+    rows = [
+        Texts(_prompt_rows(prompts, widest, alphabet.pad_id), _text_rows(texts, config.sequence_length, alphabet))
+        for prompts, texts in parts
+    ]
+    outside = NGrams(rows[1].texts_NT, alphabet.vocab_size, alphabet.pad_id, alphabet.eos_id)
+    return Passages(rows[0], rows[1], alphabet, outside, "ngram", tokenizer)
+
+
+def _plain_encoder(tokenizer: PreTrainedTokenizerBase) -> Encode:
+    """Encode for a pretrained model: what looks like one of its marks, such as an end of text, is text like any other.
+
+    Otherwise a row of a CSV file could end a prompt and speak as somebody else.
+    """
+    return lambda text: tokenizer(text, add_special_tokens=False, split_special_tokens=True, verbose=False)["input_ids"]
+
+
+def _texts(stories: Sequence[Story]) -> list[str]:
+    return [story.text for story in stories]
+
+
+def _prompt_rows(prompts: Sequence[Sequence[int]], width: int, pad_id: int) -> Tokens:
+    rows_NP = np.full((len(prompts), width), pad_id, dtype=np.int32)
+    for row, prompt in enumerate(prompts):
+        rows_NP[row, width - len(prompt) :] = prompt
+    return rows_NP
+
+
+def _text_rows(texts: Sequence[Any], length: int, alphabet: Alphabet) -> Tokens:
+    rows_NT = np.full((len(texts), length), alphabet.pad_id, dtype=np.int32)
+    for row, tokens in enumerate(texts):
+        kept = [*tokens[:length], alphabet.eos_id][:length]
+        rows_NT[row, : len(kept)] = kept
+    return rows_NT
+
+
+# --- tokenizers -----------------------------------------------------------------------------------
+
+
+def build_tokenizer(
+    level: str, texts: Iterable[str], vocab_size: int, marks: Sequence[str] = ()
+) -> PreTrainedTokenizerFast:
+    """Build a tokenizer of the most frequent characters or words of `texts`.
+
+    Args:
+        level: chars, or words: lower-cased words and punctuation characters.
+        texts: the training part of the data.
+        vocab_size: largest number of tokens, the special ones and the marks included.
+        marks: tokens of their own that no text has.
+    """
+    special = (*SPECIAL_TOKENS, *marks)
+    like = dataset.build_tokenizer(level, texts, max(vocab_size - len(special), 1) + 3)  # has three of its own
+    ids, own = like.get_vocab(), set(like.all_special_tokens)
+    tokens = [*special, *(token for token in sorted(ids, key=lambda token: ids[token]) if token not in own)]
+    backend = Tokenizer(WordLevel({token: number for number, token in enumerate(tokens)}, unk_token=UNKNOWN))
+    for name in ("normalizer", "pre_tokenizer", "decoder"):
+        if (setting := getattr(like.backend_tokenizer, name)) is not None:
+            setattr(backend, name, setting)
+    names = {"pad_token": PAD, "bos_token": BEGIN, "eos_token": END, "unk_token": UNKNOWN}
+    return PreTrainedTokenizerFast(  # type: ignore[no-untyped-call]
+        tokenizer_object=backend, clean_up_tokenization_spaces=False, **names
+    )
+
+
+def _alphabet(
+    config: LLMGANConfig, tokenizer: PreTrainedTokenizerBase, prompted: set[int], written: set[int]
+) -> Alphabet:
+    """Find what pads, what ends and what is never written, given the tokens that prompts and texts are made of.
+
+    Padding has to be a token that stands nowhere else. Many pretrained tokenizers have none, or pad with their end of
+    text: then the last one that is not used takes its place. It is never seen by a model.
+    """
+    eos_id, num_tokens, used = separator_of(tokenizer), len(tokenizer), prompted | written
+    special = {number for number, token in tokenizer.added_tokens_decoder.items() if token.special}
+    special |= set(tokenizer.all_special_ids)
+    vocab_size = num_tokens
+    if config.model_name is None:
+        special |= {number for token, number in tokenizer.get_vocab().items() if token in _MARKS}
+    else:
+        vocab_size = num_rows("model_name", config.model_name)
+        if (largest := max(used | {eos_id})) >= vocab_size:
+            raise ConfigError(
+                f"model_name={config.model_name!r}: its tokenizer gives {shown(tokenizer.decode([largest]))} the "
+                f"number {largest:,}, but the model has {vocab_size:,} tokens; choose one with a tokenizer of its own"
+            )
+    pad_id: int | None = tokenizer.pad_token_id
+    if pad_id is None or pad_id == eos_id or pad_id in used or pad_id >= vocab_size:
+        pad_id = next((number for number in reversed(range(vocab_size)) if number not in used | {eos_id}), None)
+    if pad_id is None:
+        raise ConfigError(f"model_name={config.model_name!r}: every token of its vocabulary is used, none can pad")
+    never = (special | {pad_id} | set(range(num_tokens, vocab_size))) - written - {eos_id}
+    return Alphabet(vocab_size, pad_id, eos_id, tuple(sorted(number for number in never if number < vocab_size)))
+
+
+_MARKS = frozenset((FIRST_TEXT, SECOND_TEXT, ASKED, *VERDICTS))
+
+
+# --- prompts --------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Frame:
+    """The tokens that stand around every prompt."""
+
+    before: Ids
+    after: Ids
+
+    def around(self, prompt: Sequence[int] | Any, longest: int) -> list[int]:
+        """Return a framed prompt of at most `longest` tokens; of a longer prompt the beginning is cut."""
+        room = longest - len(self.before) - len(self.after)
+        kept = [int(token) for token in prompt][max(len(prompt) - room, 0) :]
+        return [*self.before, *kept, *self.after]
+
+
+def frame_of(config: LLMGANConfig, tokenizer: PreTrainedTokenizerBase) -> Frame:
+    """Return what stands around prompts: the mark of a beginning, or what a pretrained model is used to.
+
+    Raises:
+        ConfigError: prompt_length leaves no room for a prompt.
+    """
+    if config.model_name is None:
+        return Frame((), (tokenizer.get_vocab()[BEGIN],))
+    before, after = framed_pieces(tokenizer, INSTRUCTION + _PROMPT + "\n", (_PROMPT,))
+    if len(before) + len(after) >= config.prompt_length:
+        raise ConfigError(
+            f"prompt_length={config.prompt_length}: {len(before) + len(after)} tokens of it are what "
+            f"{config.model_name} is told before and after each prompt; raise it"
+        )
+    return Frame(before, after)
+
+
+def framed_pieces(tokenizer: PreTrainedTokenizerBase, request: str, holes: Sequence[str]) -> list[Ids]:
+    """Return the tokens of a request to a pretrained model in pieces, between which something else is to be put.
+
+    Args:
+        tokenizer: its chat template is used if it has one.
+        request: in which every hole stands once, in this order.
+        holes: what is replaced.
+    """
+    text = request
+    if tokenizer.chat_template is not None:
+        messages = [{"role": "user", "content": request}]
+        text = str(tokenizer.apply_chat_template(messages, add_generation_prompt=True, tokenize=False))
+    pieces = []
+    for hole in holes:
+        piece, found, text = text.partition(hole)
+        if not found:
+            raise ConfigError(f"the chat template of {tokenizer.name_or_path!r} leaves out parts of what is asked")
+        pieces.append(piece)
+    pieces.append(text)
+    encoded = [tuple(tokenizer(piece, add_special_tokens=False, verbose=False)["input_ids"]) for piece in pieces]
+    if tokenizer.chat_template is None and tokenizer.bos_token_id is not None:
+        encoded[0] = (int(tokenizer.bos_token_id), *encoded[0])
+    return encoded

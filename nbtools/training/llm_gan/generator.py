@@ -1,0 +1,67 @@
+"""The LLM GAN's generator: a causal language model, and one loss for both of its lessons.
+
+With weight 1 on every token the loss is the negative log-likelihood of human texts, the warm-up. With a token's
+advantage as its weight its gradient is that of REINFORCE (Williams 1992) on the tokens that were really written.
+
+Shape suffixes: B batch, P positions of a prompt, T positions of a text, V vocabulary.
+"""
+
+import torch
+from torch import nn
+from transformers import GPT2Config, GPT2LMHeadModel, PreTrainedModel
+
+from nbtools.recipes.llm_gan import LLMGANConfig, model_settings, num_positions
+from nbtools.training.llm_gan.batch import Alphabet, padded_inputs
+
+
+class Generator(nn.Module):
+    """A causal language model that never writes a banned token."""
+
+    def __init__(self, model: PreTrainedModel, alphabet: Alphabet) -> None:
+        super().__init__()
+        self.model = model
+        self.alphabet = alphabet
+
+    def logits(self, prompts_BP: torch.Tensor, texts_BT: torch.Tensor) -> torch.Tensor:
+        """Return what predicts each token of the texts, in fp32. Shape (B, T, V)."""
+        inputs = padded_inputs(torch.cat([prompts_BP, texts_BT[:, :-1]], dim=1), self.alphabet.pad_id)
+        output = self.model(**inputs, use_cache=False, logits_to_keep=texts_BT.shape[1])
+        return self.alphabet.without_banned(output.logits.float())
+
+    def forward(
+        self,
+        prompts_BP: torch.Tensor,
+        texts_BT: torch.Tensor,
+        weights_BT: torch.Tensor,
+        bonus_BT: torch.Tensor | None = None,
+        temperature: float = 1.0,
+    ) -> torch.Tensor:
+        """Return the sum of weight x negative log-likelihood, and that of bonus x entropy. Shape (2,).
+
+        Args:
+            prompts_BP: padded on the left.
+            texts_BT: what is learnt, padded on the right.
+            weights_BT: 0 behind a text's end.
+            bonus_BT: None for none.
+            temperature: at which the texts were written.
+        """
+        logits_BTV = self.logits(prompts_BP, texts_BT)
+        logs_BTV = (logits_BTV if temperature == 1 else logits_BTV / temperature).log_softmax(-1)
+        losses_BT = -logs_BTV.gather(-1, texts_BT[..., None])[..., 0]
+        # A weight of 0 has to silence even the loss of padding, which may be banned.
+        weighted = torch.where(weights_BT != 0, losses_BT * weights_BT, 0.0).sum()
+        if bonus_BT is None:
+            return torch.stack([weighted, torch.zeros_like(weighted)])
+        entropies_BT = -(logs_BTV.exp() * logs_BTV).sum(-1)
+        return torch.stack([weighted, (entropies_BT * bonus_BT).sum()])
+
+    def losses(self, prompts_BP: torch.Tensor, texts_BT: torch.Tensor) -> torch.Tensor:
+        """Return the negative log-likelihood of every token, 0 behind a text's end. Shape (B, T)."""
+        logits_BTV = self.logits(prompts_BP, texts_BT)
+        losses_BT = nn.functional.cross_entropy(logits_BTV.flatten(0, 1), texts_BT.flatten(), reduction="none")
+        return torch.where(self.alphabet.mask(texts_BT), losses_BT.view_as(texts_BT), 0.0)
+
+
+def build_generator(config: LLMGANConfig, alphabet: Alphabet) -> GPT2LMHeadModel:
+    """Build a GPT-2 of the config's size."""
+    return GPT2LMHeadModel(GPT2Config(**model_settings(config, alphabet.vocab_size, num_positions(config))))

@@ -1,0 +1,116 @@
+"""A likelihood of texts by counting: what the LLM GAN's texts are measured with where no truth is known.
+
+It is counted on held-out human texts, which neither generator nor judge is trained on, so a generator that merely
+learnt to please its judge gains nothing here.
+
+Shape suffixes: N texts, T positions, K counted n-grams.
+"""
+
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from nbtools.training.llm_gan.batch import Floats, Tokens
+
+Keys = npt.NDArray[np.int64]
+
+
+@dataclass(frozen=True)
+class _Counts:
+    """How often each context was followed by each token. A context of no tokens is 0."""
+
+    keys_K: Keys
+    """Context x vocabulary + token, ascending."""
+    counts_K: Keys
+    contexts_C: Keys
+    """Ascending."""
+    totals_C: Keys
+    """Tokens that followed."""
+    kinds_C: Keys
+    """Different tokens that followed."""
+
+    @classmethod
+    def of(cls, keys: Keys, vocab_size: int) -> "_Counts":
+        keys_K, counts_K = np.unique(keys, return_counts=True)
+        contexts_C, first_C, kinds_C = np.unique(keys_K // vocab_size, return_index=True, return_counts=True)
+        totals_C = np.add.reduceat(counts_K, first_C) if len(keys_K) else counts_K
+        return cls(keys_K, counts_K, contexts_C, totals_C, kinds_C)
+
+    def interpolated(self, keys: Keys, shorter: Floats, vocab_size: int) -> Floats:
+        """Return p(token | context), of which unseen tokens share what the estimate with a shorter context says."""
+        counts = _found(self.keys_K, self.counts_K, keys)
+        totals = _found(self.contexts_C, self.totals_C, keys // vocab_size)
+        kinds = _found(self.contexts_C, self.kinds_C, keys // vocab_size)
+        mixed: Floats = np.where(totals > 0, (counts + kinds * shorter) / np.maximum(totals + kinds, 1), shorter)
+        return mixed
+
+
+def _found(sorted_K: Keys, values_K: Keys, wanted: Keys) -> Keys:
+    """Return the value of each wanted key, 0 for those that are not there."""
+    if not len(sorted_K):
+        return np.zeros_like(wanted)
+    at = np.minimum(np.searchsorted(sorted_K, wanted), len(sorted_K) - 1)
+    found: Keys = np.where(sorted_K[at] == wanted, values_K[at], 0)
+    return found
+
+
+class NGrams:
+    """Interpolated n-grams with the smoothing of Witten and Bell (1991).
+
+    p(w | h) = (c(hw) + k(h) p(w | h')) / (c(h) + k(h)), where k(h) is how many different tokens followed the context h,
+    and h' is h without its first token; at the end of that stands 1 / vocabulary (Chen and Goodman 1999, section 2.5).
+    Before a text stands a token of its own, as often as a context is long.
+    """
+
+    LONGEST = 3
+
+    def __init__(self, texts_NT: Tokens, vocab_size: int, pad_id: int, eos_id: int | None, order: int = 3) -> None:
+        """Count texts.
+
+        Args:
+            texts_NT: each ends with `eos_id` or with its last position; what is behind it is not read.
+            vocab_size: of the tokens.
+            pad_id: stands behind a text's end.
+            eos_id: ends a text; None where nothing but padding does.
+            order: longest n-gram, at most 3: a vocabulary of a million words to the power of four is no 64-bit number.
+        """
+        assert 1 <= order <= self.LONGEST
+        self.vocab_size = vocab_size
+        self.order = order
+        self._pad_id = pad_id
+        self._eos_id = eos_id
+        is_token_NT = self._is_token(texts_NT)
+        self._counts = [_Counts.of(keys_NT[is_token_NT], vocab_size) for keys_NT in self._keys(texts_NT)]
+
+    def losses(self, texts_NT: Tokens) -> Floats:
+        """Return the negative log-likelihood of every text in nats per token, its end included. Shape (N,)."""
+        estimate_NT: Floats = np.full(texts_NT.shape, 1 / self.vocab_size)
+        for counts, keys_NT in zip(self._counts, self._keys(texts_NT), strict=True):
+            estimate_NT = counts.interpolated(keys_NT, estimate_NT, self.vocab_size)
+        is_token_NT = self._is_token(texts_NT)
+        sums_N = np.where(is_token_NT, -np.log(estimate_NT), 0.0).sum(1)
+        losses_N: Floats = sums_N / np.maximum(is_token_NT.sum(1), 1)
+        return losses_N
+
+    def _is_token(self, texts_NT: Tokens) -> npt.NDArray[np.bool_]:
+        """Which positions belong to the texts, their ends included."""
+        is_token_NT: npt.NDArray[np.bool_] = texts_NT != self._pad_id
+        if self._eos_id is not None:
+            is_end_NT = texts_NT == self._eos_id
+            has_ended_NT = np.cumsum(is_end_NT, axis=1) > is_end_NT
+            is_token_NT = ~has_ended_NT & (is_end_NT | is_token_NT)
+        return is_token_NT
+
+    def _keys(self, texts_NT: Tokens) -> list[Keys]:
+        """Return the numbers of the n-grams that end at each position, for n = 1, 2, … Shape (N, T) each."""
+        num_texts, length = texts_NT.shape
+        before, base = self.order - 1, self.vocab_size + 1
+        padded = np.full((num_texts, before + length), self.vocab_size, dtype=np.int64)
+        padded[:, before:] = texts_NT
+        keys, context = [], np.zeros((num_texts, length), dtype=np.int64)
+        for n in range(1, self.order + 1):
+            keys.append(context * self.vocab_size + padded[:, before:])
+            if n < self.order:
+                context = context + base ** (n - 1) * padded[:, before - n : before - n + length]
+        return keys

@@ -1,0 +1,126 @@
+"""The pretrained models that play the LLM GAN: loaded, and seen to fit each other before their weights are read."""
+
+from typing import Any
+
+from transformers import (
+    AutoConfig,
+    AutoModelForCausalLM,
+    AutoModelForTokenClassification,
+    PreTrainedModel,
+    PreTrainedTokenizerBase,
+)
+
+from nbtools.errors import ConfigError, shown
+from nbtools.recipes import LLMGANConfig
+from nbtools.recipes.llm_gan import num_positions
+from nbtools.training.masked_diffusion import dataset
+from nbtools.training.masked_diffusion.dataset import separator_of
+from nbtools.training.text import pretrained
+
+
+def pretrained_tokenizer(config: LLMGANConfig) -> PreTrainedTokenizerBase:
+    """Load the tokenizer of the pretrained generator, and see that the judge's is the same.
+
+    Raises:
+        ConfigError: one of them cannot be loaded, or they differ; both models are named.
+    """
+    assert config.model_name is not None
+    tokenizer = dataset.load_tokenizer(config.model_name)
+    if config.judge_name not in (None, config.model_name):
+        try:
+            other = dataset.load_tokenizer(config.judge_name or "")
+        except ConfigError as error:
+            raise ConfigError(str(error).replace("model_name=", "judge_name=", 1)) from error
+        if difference := _difference(tokenizer, other):
+            raise ConfigError(
+                f"judge_name={config.judge_name!r}: has another vocabulary than the generator {config.model_name!r} "
+                f"({difference}), so it would read other words than were written; choose a judge of the same family, "
+                "or judge_name=None for the generator's own model"
+            )
+    return tokenizer
+
+
+def _difference(tokenizer: PreTrainedTokenizerBase, other: PreTrainedTokenizerBase) -> str:
+    """Say what differs between two vocabularies; an empty string if nothing does."""
+    ids, other_ids = tokenizer.get_vocab(), other.get_vocab()
+    if len(ids) != len(other_ids):
+        return f"{len(other_ids):,} tokens, not {len(ids):,}"
+    for token in sorted(ids, key=lambda token: ids[token]):
+        if token not in other_ids:
+            return f"it has no {shown(token, 40)}"
+        if ids[token] != other_ids[token]:
+            return f"{shown(token, 40)} is {other_ids[token]}, not {ids[token]}"
+    if separator_of(tokenizer) != separator_of(other):
+        return f"a text ends with {separator_of(other)}, not {separator_of(tokenizer)}"
+    return ""
+
+
+def load_generator(config: LLMGANConfig) -> PreTrainedModel:
+    """Load the pretrained generator; every rank calls it, rank 0 first.
+
+    Raises:
+        ConfigError: it cannot be loaded, or is too short.
+    """
+    assert config.model_name is not None
+    needed = f"prompt_length={config.prompt_length} + sequence_length={config.sequence_length}"
+    _check_positions("model_name", config.model_name, num_positions(config), needed)
+    return pretrained.load_model(AutoModelForCausalLM, config.model_name, "a causal language model")
+
+
+def load_judge(config: LLMGANConfig, longest_input: int | None = None) -> PreTrainedModel:
+    """Load the pretrained judge: with one score per token, or one that writes.
+
+    Args:
+        config: of the training.
+        longest_input: of one that writes, in tokens; one that scores reads what the generator reads.
+
+    Raises:
+        ConfigError: it cannot be loaded, is too short, or has fewer tokens than the generator.
+    """
+    option = "model_name" if config.judge_name is None else "judge_name"
+    name = config.judge_name or config.model_name
+    assert name is not None and config.model_name is not None
+    needed = f"prompt_length={config.prompt_length} + sequence_length={config.sequence_length}"
+    if longest_input is not None:
+        needed = (
+            f"prompt_length={config.prompt_length} + 2 x sequence_length={config.sequence_length} + "
+            f"max_judge_tokens={config.max_judge_tokens} + the question"
+        )
+    _check_positions(option, name, longest_input or num_positions(config), needed)
+    sizes = [num_rows("model_name", config.model_name), num_rows(option, name)]
+    if sizes[1] < sizes[0]:
+        raise ConfigError(
+            f"{option}={name!r}: its embedding has {sizes[1]:,} rows, that of the generator {config.model_name!r} "
+            f"{sizes[0]:,}: it could not read all that is written; choose a judge of the same family"
+        )
+    if config.judging == "verdicts":
+        return pretrained.load_model(AutoModelForCausalLM, name, "a causal language model", option=option)
+    kind = "a model with one score per token"
+    return pretrained.load_model(AutoModelForTokenClassification, name, kind, option=option, num_labels=1)
+
+
+def num_rows(option: str, name: str) -> int:
+    """Return how many tokens a pretrained model has; its tokenizer may have fewer.
+
+    Raises:
+        ConfigError: it cannot be loaded.
+    """
+    return int(getattr(_model_config(option, name), "vocab_size", 0))
+
+
+def _model_config(option: str, name: str) -> Any:
+    try:
+        return AutoConfig.from_pretrained(name, trust_remote_code=False)
+    except (OSError, ValueError, ImportError, KeyError, TypeError, AttributeError) as error:
+        raise ConfigError(
+            f"{option}={name!r}: cannot be loaded ({pretrained.first_line(error)}); give a folder written by "
+            "save_pretrained, or a hub id"
+        ) from error
+
+
+def _check_positions(option: str, name: str, needed: int, made_of: str) -> None:
+    longest = getattr(_model_config(option, name), "max_position_embeddings", None)
+    if longest is not None and needed > longest:
+        raise ConfigError(
+            f"{option}={name!r}: takes at most {longest:,} tokens, and {made_of} = {needed:,}; lower them"
+        )

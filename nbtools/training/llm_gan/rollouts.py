@@ -1,0 +1,128 @@
+"""What generator and judge of the LLM GAN learn from: pairs of texts, human texts, and texts with what they earned.
+
+Shape suffixes: B batch, K draws of a step, P positions of a prompt, T positions of a text, U uniforms.
+"""
+
+from collections.abc import Sequence
+
+import torch
+
+from nbtools.recipes.llm_gan import LLMGANConfig
+from nbtools.training.engine.optimizer import autocast
+from nbtools.training.llm_gan.discriminator import Judge
+from nbtools.training.llm_gan.generator import Generator
+from nbtools.training.llm_gan.rewards import Baseline, returns
+from nbtools.training.text.sampling import write
+
+Batch = tuple[torch.Tensor, ...]
+"""Prompts (B, K, P), texts (B, K, T) and uniforms (B, K, U)."""
+Reading = tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor | None, float]
+"""What `Generator.forward` takes."""
+
+
+class Lessons:
+    """Makes lessons from batches, on the unwrapped models and without gradients, and keeps count of what they show."""
+
+    def __init__(
+        self, config: LLMGANConfig, generator: Generator, judge: Judge, tally: torch.Tensor, device: torch.device
+    ) -> None:
+        self._config = config
+        self._generator = generator
+        self._judge = judge
+        self._alphabet = generator.alphabet
+        self.baseline = Baseline(config.sequence_length)
+        self.tally = tally.to(device)
+        """Sums since the last metric row, in the order of `_NAMES`."""
+        self._credits = torch.zeros(5, config.sequence_length, dtype=torch.float64, device=device)
+
+    def pairs(self, batch: Batch, draw: int, *, supervised: bool) -> tuple[torch.Tensor, ...]:
+        """Write a text to each prompt of a draw, for the judge to tell from the human one."""
+        prompts_BP, reals_BT, writing_BT, judging_BU = self._draw(batch, draw)
+        # In a context of its own: autocast may keep the halves of weights, and these would have no gradients.
+        with autocast(self.tally.device, self._config.precision):
+            fakes_BT = self._written(prompts_BP, writing_BT)
+            return self._judge.study(prompts_BP, reals_BT, fakes_BT, judging_BU, supervised=supervised)
+
+    def human(self, batch: Batch) -> Reading:
+        """Take the human texts, every token with the same weight."""
+        prompts_BP, reals_BT, *_ = self._draw(batch, 0)
+        return prompts_BP, reals_BT, self._alphabet.mask(reals_BT) / reals_BT.shape[1], None, 1.0
+
+    @torch.no_grad()
+    def written(self, batch: Batch) -> Reading:
+        """Write a text to each prompt of the last draw; every token weighs what it earned beyond what is usual."""
+        config, length = self._config, self._config.sequence_length
+        prompts_BP, reals_BT, writing_BT, judging_BU = self._draw(batch, config.judge_steps)
+        with autocast(self.tally.device, config.precision):
+            fakes_BT = self._written(prompts_BP, writing_BT)
+            rewards_BT, decided_B = self._judge.rewards(prompts_BP, fakes_BT, reals_BT, judging_BU)
+        mask_BT = self._alphabet.mask(fakes_BT)
+        # An undecided judgement pays nothing and costs nothing: a reward of 0 would be pay where the usual is negative.
+        credited_BT = mask_BT & decided_B[:, None]
+        returns_BT = returns(rewards_BT, config.credit)
+        weights_BT = torch.where(credited_BT, self.baseline.advantages(rewards_BT, returns_BT), 0.0) / length
+        self._credits += self.baseline.tally(rewards_BT, returns_BT, credited_BT)
+        self.count(
+            reward=torch.where(credited_BT, returns_BT, 0.0).sum(),
+            credited=credited_BT.sum(),
+            undecided=(~decided_B).sum(),
+            texts=len(decided_B),
+            written=mask_BT.sum(),
+        )
+        bonus_BT = mask_BT * (config.entropy_weight / length) if config.entropy_weight else None
+        return prompts_BP, fakes_BT, weights_BT, bonus_BT, config.temperature
+
+    def credits(self) -> torch.Tensor:
+        """Return what `baseline.update` wants of this rank, and begin anew."""
+        credits, self._credits = self._credits, torch.zeros_like(self._credits)
+        return credits
+
+    def count(self, **values: torch.Tensor | float) -> None:
+        """Add to the sums for the next metric row."""
+        for name, value in values.items():
+            self.tally[_NAMES.index(name)] += value.detach() if isinstance(value, torch.Tensor) else value
+
+    def row(self, totals: Sequence[float]) -> dict[str, float]:
+        """Return the metrics of what all ranks have counted together, and begin anew."""
+        self.tally.zero_()
+        total = dict(zip(_NAMES, totals, strict=True))
+        length, entropy_weight = self._config.sequence_length, self._config.entropy_weight
+        row: dict[str, float] = {}
+        if total["tokens"]:
+            row["train/loss"] = total["loss"] * length / total["tokens"]
+        if total["pairs"]:
+            row["train/judge_loss"] = total["judge_loss"] / total["pairs"]
+            row["train/judge_accuracy"] = total["right"] / total["pairs"]
+        if total["texts"]:
+            row["train/reward"] = total["reward"] / max(total["credited"], 1)
+            row["train/undecided"] = total["undecided"] / total["texts"]
+            if entropy_weight:
+                row["train/entropy"] = total["bonus"] * length / entropy_weight / total["written"]
+        return row
+
+    def _draw(self, batch: Batch, draw: int) -> Batch:
+        prompts_BKP, texts_BKT, uniforms_BKU = batch
+        length = texts_BKT.shape[-1]
+        uniforms_BU = uniforms_BKU[:, draw]
+        return prompts_BKP[:, draw], texts_BKT[:, draw], uniforms_BU[:, :length], uniforms_BU[:, length:]
+
+    def _written(self, prompts_BP: torch.Tensor, uniforms_BT: torch.Tensor) -> torch.Tensor:
+        model, temperature = self._generator.model, self._config.temperature
+        return write(model, prompts_BP, uniforms_BT, self._alphabet, temperature=temperature)
+
+
+_NAMES = (
+    "loss",  # of human texts under the generator
+    "tokens",  # of these
+    "judge_loss",
+    "right",  # pairs that the judge told right
+    "pairs",
+    "reward",  # credited to written tokens
+    "credited",  # written tokens of decided texts
+    "bonus",  # for entropy
+    "written",  # tokens
+    "undecided",  # texts
+    "texts",
+)
+NO_TALLY = torch.zeros(len(_NAMES), dtype=torch.float64)
+"""Where counting begins."""

@@ -1,0 +1,279 @@
+"""A generator against a judge: both causal language models, warmed up apart, then trained against each other.
+
+First the generator learns to predict human texts. Then the judge learns to tell them from generated ones, until it does
+so on held-out pairs: a worse judge makes the generator worse. From there on every step gives the judge a few updates on
+new generated texts, and the generator one by REINFORCE on what the judge pays for its tokens (after SeqGAN, Yu et al.
+2017, arXiv 1609.05473, and ScratchGAN, de Masson d'Autume et al. 2019, arXiv 1905.09922). Evaluation asks somebody
+else: a likelihood that neither of them is trained on.
+
+Shape suffixes: B batch, K draws of a step, P positions of a prompt, T positions of a text, U uniforms.
+"""
+
+import hashlib
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+import torch
+
+from nbtools.recipes import LLMGANConfig
+from nbtools.recipes.llm_gan import NUM_SPECIAL_TOKENS
+from nbtools.rundir import media
+from nbtools.training.engine import checkpoint, flags
+from nbtools.training.engine.checkpoint import State
+from nbtools.training.engine.initial_state import Origin
+from nbtools.training.engine.optimizer import Optimizer, accumulating, autocast
+from nbtools.training.engine.sampler import uniforms
+from nbtools.training.engine.worker import Worker, run
+from nbtools.training.llm_gan.batch import Draws, Floats, Passages, markov_passages
+from nbtools.training.llm_gan.dataset import text_passages
+from nbtools.training.llm_gan.discriminator import Judge, ScoringJudge, build_scoring_judge
+from nbtools.training.llm_gan.generator import Generator, build_generator
+from nbtools.training.llm_gan.llm_judge import WritingJudge, build_writing_judge
+from nbtools.training.llm_gan.pretrained import load_generator, load_judge
+from nbtools.training.llm_gan.rollouts import NO_TALLY, Lessons
+from nbtools.training.llm_gan.stages import Stage, Stages
+from nbtools.training.text import pretrained
+from nbtools.training.text.sampling import at_rest, write
+from nbtools.training.text.tokenized import check_vocabulary
+
+_BETAS = (0.5, 0.999)
+"""Either player's world changes with every step of the other: less momentum than usual."""
+_NUM_SHOWN = 8
+
+
+def main(config: LLMGANConfig) -> None:
+    """Train with the values of a script, as changed by the command line."""
+    run(train, flags.parse(config))
+
+
+def train(worker: Worker, config: LLMGANConfig) -> None:
+    """Train from the start, or on from a checkpoint, to the last step or a stop."""
+    pretrained.be_quiet()
+    origin = worker.origin()
+    worker.phase("data")
+    passages = open_passages(worker, config)
+    plan = worker.plan(len(passages.train), len(passages.evaluation))
+    generator, judge = worker.in_turn(lambda: open_players(config, passages))
+    load_players(origin, passages, generator, judge)
+    writing, judging = worker.wrap(generator), worker.wrap(judge)
+    pen, gavel = (Optimizer(model, config, plan.total_steps, worker.device, _BETAS) for model in (writing, judging))
+    pen.load(origin.state.get("generator", {}))
+    gavel.load(origin.state.get("judge", {}))
+    stages = Stages(config, plan.total_steps, origin.state.get("stages"))
+    lessons = Lessons(config, generator, judge, origin.recall("tally", NO_TALLY.clone()), worker.device)
+    lessons.baseline.load(origin.state.get("baseline"))
+    evaluation = Evaluation(worker, config, passages, generator, judge)
+    num_uniforms = config.sequence_length + judge.num_uniforms
+    batches = worker.batches(Draws(passages.train, config.judge_steps + 1, num_uniforms, config.seed), plan.order)
+    # Always the number of texts, never that of tokens: exact over ranks and accumulated passes.
+    num_texts = config.gradient_accumulation_steps * config.batch_size
+    num_parameters = generator.model.num_parameters() + judge.model.num_parameters()
+    worker.describe(plan, {"num_parameters": num_parameters, "vocab_size": passages.alphabet.vocab_size})
+    if note := stages.prospect():
+        worker.say(note)
+    origin.restore_random_state()
+    worker.start_clock()
+
+    writing.train()
+    judging.train()
+    for step in range(plan.first_step, plan.total_steps + 1):
+        stage = stages.at(step)
+        passes = [next(batches) for _ in range(config.gradient_accumulation_steps)]
+        for draw in stages.judge_draws(stage):
+            for number, batch in enumerate(passes, start=1):
+                with accumulating(judging, is_last=number == len(passes)):
+                    worker.phase("forward")
+                    pairs = lessons.pairs(batch, draw, supervised=stage is Stage.JUDGE)
+                    with autocast(worker.device, config.precision):
+                        told = judging(*pairs)
+                    worker.phase("backward")
+                    gavel.backward(told[0] / num_texts)
+                lessons.count(judge_loss=told[0], right=told[1], pairs=config.batch_size)
+            gavel.step(step, stages.judge_rate(stage))
+            judge.settle(worker.sum)
+        if stages.teaches_generator(stage):
+            for number, batch in enumerate(passes, start=1):
+                with accumulating(writing, is_last=number == len(passes)):
+                    worker.phase("forward")
+                    lesson = lessons.written(batch) if stage is Stage.GAME else lessons.human(batch)
+                    with autocast(worker.device, config.precision):
+                        loss, bonus = writing(*lesson)
+                    worker.phase("backward")
+                    pen.backward((loss - bonus) / num_texts)
+                if stage is Stage.GAME:
+                    lessons.count(bonus=bonus)
+                else:
+                    lessons.count(loss=loss, tokens=(lesson[2] > 0).sum())
+            pen.step(step, stages.generator_rate(step))
+            if stage is Stage.GAME:
+                lessons.baseline.update(worker.sum(lessons.credits().flatten()))
+        due = worker.advance(plan)
+
+        row: dict[str, float] = {}
+        if due.log:
+            row = lessons.row(worker.sum(lessons.tally))
+            row |= pen.metrics() if stages.teaches_generator(stage) else gavel.metrics()
+            row["train/samples_per_s"] = worker.samples_per_s()
+            row["train/epoch"] = plan.epochs(worker.progress)
+        if due.evaluation or stages.ends_warmup(step):
+            row |= evaluation.measure()
+            if said := stages.measured(step, row["eval/judge_accuracy"]):
+                worker.say(said)
+            if stages.game_since == step:  # the moments are those of another loss
+                pen = Optimizer(writing, config, plan.total_steps, worker.device, _BETAS)
+        worker.end_step(row, plan.total_steps)
+
+        if due.checkpoint:
+            state: State = {"generator": pen.state(), "judge": gavel.state(), "stages": stages.state()}
+            state |= {"baseline": lessons.baseline.state(), "verdicts": judge.state()}
+            worker.save(writer(passages, generator, judge), state, {"tally": lessons.tally.cpu()})
+        if due.stop:
+            break
+
+
+class Evaluation:
+    """Held-out human texts, and one generated to each of their prompts, always from the same random numbers."""
+
+    def __init__(
+        self, worker: Worker, config: LLMGANConfig, passages: Passages, generator: Generator, judge: Judge
+    ) -> None:
+        self.worker = worker
+        self.config = config
+        self.passages = passages
+        self.generator = generator
+        self.judge = judge
+        samples_N = np.arange(config.eval_samples)
+        self._uniforms_NU = uniforms(
+            config.seed, "evaluation", 0, samples_N, config.sequence_length + judge.num_uniforms
+        )
+
+    def measure(self) -> dict[str, float]:
+        """Return what generator and judge are worth, over all ranks, and show some texts."""
+        worker, config, texts = self.worker, self.config, self.passages.evaluation
+        alphabet, length = self.passages.alphabet, config.sequence_length
+        sums = np.zeros(6)
+        seen: set[bytes] = set()
+        with worker.aside("evaluation"), at_rest(self.generator):
+            starts = range(0, config.eval_samples, config.batch_size)
+            for start in starts[worker.rank :: worker.world_size]:
+                samples_B = np.arange(start, min(start + config.batch_size, config.eval_samples))
+                rows_B = samples_B % len(texts)
+                prompts_BP, reals_BT = (
+                    torch.from_numpy(part[rows_B].astype(np.int64)).to(worker.device)
+                    for part in (texts.prompts_NP, texts.texts_NT)
+                )
+                uniforms_BU = torch.from_numpy(self._uniforms_NU[samples_B]).to(worker.device)
+                with autocast(worker.device, config.precision):
+                    losses_BT = self.generator.losses(prompts_BP, reals_BT)
+                    fakes_BT = write(
+                        self.generator.model,
+                        prompts_BP,
+                        uniforms_BU[:, :length],
+                        alphabet,
+                        temperature=config.temperature,
+                    )
+                    told_B = self.judge.prefers(prompts_BP, reals_BT, fakes_BT, uniforms_BU[:, length:])
+                is_first_B = torch.from_numpy(samples_B < len(texts)).to(worker.device)  # none is counted twice
+                counted_BT = alphabet.mask(reals_BT) & is_first_B[:, None]
+                written_NT = fakes_BT.cpu().numpy().astype(np.int32)
+                outside_N = self.passages.outside.losses(written_NT)
+                sums += [
+                    float(torch.where(counted_BT, losses_BT, 0.0).double().sum()),
+                    float(counted_BT.sum()),
+                    float(outside_N.sum()),
+                    len(samples_B),
+                    float((told_B > 0).sum()),
+                    float((told_B == 0).sum()),
+                ]
+                seen.update(hashlib.blake2b(row.tobytes(), digest_size=16).digest() for row in written_NT)
+                if start == 0:
+                    self._show(prompts_BP, written_NT, reals_BT, told_B, outside_N)
+            loss, tokens, outside, count, right, undecided = worker.sum(sums.tolist())
+            gathered = worker.gather(seen)
+            num_different = worker.from_main(lambda: len(set().union(*gathered)))
+        return {
+            "eval/loss": loss / tokens,
+            f"eval/{self.passages.outside_name}_loss": outside / count,
+            "eval/judge_accuracy": right / count,
+            "eval/unique": num_different / count,
+            "eval/undecided": undecided / count,
+        }
+
+    def _show(
+        self,
+        prompts_BP: torch.Tensor,
+        written_BT: npt.NDArray[np.int32],
+        reals_BT: torch.Tensor,
+        told_B: torch.Tensor,
+        outside_B: Floats,
+    ) -> None:
+        """Put a few generated texts beside the human ones to the same prompts, with what the judge took for human."""
+        words = {1: "the human one", -1: "the generated one", 0: "neither"}
+        rows = [
+            (
+                *(() if self.passages.tokenizer is None else (self._words(prompts_BP[place].tolist()),)),
+                self._words(written_BT[place].tolist()),
+                self._words(reals_BT[place].tolist()),
+                words[int(told_B[place])],
+                f"{outside_B[place]:.2f}",
+            )
+            for place in range(min(_NUM_SHOWN, len(written_BT)))
+        ]
+        prompt = () if self.passages.tokenizer is None else ("prompt",)
+        outside = f"{self.passages.outside_name} loss of generated"
+        columns = (*prompt, "generated", "human", "judge takes for human", outside)
+        self.worker.show("samples", media.table("Generated and human texts", columns, rows))
+
+    def _words(self, tokens: list[int]) -> str:
+        """Return tokens as something to read; those of the Markov chain are its symbols' numbers."""
+        tokenizer = self.passages.tokenizer
+        if tokenizer is not None:
+            return str(tokenizer.decode(tokens, skip_special_tokens=True))
+        return " ".join(str(token - NUM_SPECIAL_TOKENS) for token in tokens)
+
+
+def open_passages(worker: Worker, config: LLMGANConfig) -> Passages:
+    """Open what is trained and evaluated on, with the same errors on every rank."""
+    return markov_passages(config) if config.dataset is None else text_passages(worker, config)
+
+
+def open_players(config: LLMGANConfig, passages: Passages) -> tuple[Generator, ScoringJudge | WritingJudge]:
+    """Build generator and judge, or load the models that the config names."""
+    alphabet = passages.alphabet
+    is_built = config.model_name is None
+    generator = Generator(build_generator(config, alphabet) if is_built else load_generator(config), alphabet)
+    if config.judging == "verdicts":
+        return generator, build_writing_judge(config, passages)
+    if is_built:
+        return generator, build_scoring_judge(config, alphabet)
+    return generator, ScoringJudge(load_judge(config), alphabet)
+
+
+def load_players(origin: Origin, passages: Passages, generator: Generator, judge: Judge) -> None:
+    """Load the weights of both from a checkpoint, or those of the generator from a file of an older program.
+
+    Raises:
+        CheckpointError: they are of other models, or of another vocabulary.
+    """
+    if origin.model is None:
+        origin.load_weights(generator.model)
+        return
+    if passages.tokenizer is not None:
+        check_vocabulary(passages.tokenizer, origin.model / "generator")
+    checkpoint.load_weights(generator.model, origin.model / "generator")
+    checkpoint.load_weights(judge.model, origin.model / "judge")
+    judge.recall(origin.state.get("verdicts", {}))
+
+
+def writer(passages: Passages, generator: Generator, judge: Judge) -> Callable[[Path], None]:
+    """Return what writes generator and judge into folders that `from_pretrained` loads, each by itself."""
+
+    def write_models(folder: Path) -> None:
+        for name, model in (("generator", generator.model), ("judge", judge.model)):
+            model.save_pretrained(folder / name)
+            if passages.tokenizer is not None:
+                passages.tokenizer.save_pretrained(folder / name)
+
+    return write_models

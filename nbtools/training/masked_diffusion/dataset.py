@@ -1,0 +1,401 @@
+"""From text, prompts and answers to the sequences of a masked diffusion model; what `nbtools prepare` does.
+
+Memory: a text waits on disk between the passes over it and is held one document at a time, so a gigabyte of it takes
+little more than the imports. On disk it takes its size once more for a while. Prompts and answers are held in memory.
+
+Shape suffixes: N samples, T positions.
+"""
+
+import functools
+import hashlib
+import json
+import re
+import tempfile
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from itertools import chain
+from pathlib import Path
+from typing import TypeVar
+
+import numpy as np
+import numpy.typing as npt
+from tokenizers import Regex, Tokenizer
+from tokenizers.decoders import Fuse
+from tokenizers.models import WordLevel
+from tokenizers.pre_tokenizers import Split
+from transformers import AutoTokenizer, PreTrainedTokenizerBase, PreTrainedTokenizerFast
+
+from nbtools.data import corpus
+from nbtools.data.masked_diffusion import prepared
+from nbtools.data.masked_diffusion.pairs import Pair, divided, read_pairs
+from nbtools.data.masked_diffusion.prepared import Metadata
+from nbtools.errors import ConfigError, DataError, shown
+from nbtools.training.masked_diffusion.forward_process import Sequences
+from nbtools.training.text.disk_buffer import Selection, Spool, save_pieces
+from nbtools.training.text.pretrained import first_line
+from nbtools.training.text.tokenized import word_tokenizer
+
+EOS, UNKNOWN, MASK = "[EOS]", "[UNK]", "[MASK]"
+"""Of vocabularies built here: the first two ids, and the last. [EOS] ends documents and fills up answers, and is learnt
+as any other token; [MASK] is never predicted."""
+
+_MASK_TOKENS = (MASK, "<mask>", "<|mdm_mask|>", "<|mask|>")
+"""Names that mask tokens have where the tokenizer does not say which one it is; the third is LLaDA's."""
+_CACHE_FORMAT = 1
+_HUB_ID = re.compile(r"\w[\w.-]{0,95}(/\w[\w.-]{0,95})?", re.ASCII)
+
+T = TypeVar("T")
+Encode = Callable[[str], Sequence[int] | npt.NDArray[np.int32]]
+
+
+@dataclass(frozen=True)
+class DiffusionText:
+    """A tokenizer, and what to train and to evaluate on."""
+
+    tokenizer: PreTrainedTokenizerBase
+    train: Sequences
+    evaluation: Sequences
+
+    @property
+    def eos_id(self) -> int:
+        """The token behind documents and answers."""
+        return separator_of(self.tokenizer)
+
+
+# --- tokenizers -----------------------------------------------------------------------------------
+
+
+def build_tokenizer(
+    level: str, texts: Iterable[str], vocab_size: int, folder: Path | None = None
+) -> PreTrainedTokenizerFast:
+    """Build a tokenizer of the most frequent characters or words of `texts`.
+
+    Args:
+        level: chars, or words: lower-cased words and punctuation characters.
+        texts: the training part of the data.
+        vocab_size: largest number of tokens, [EOS], [UNK] and [MASK] included.
+        folder: where words wait that are too many to be counted in memory, the system's temporary one when None.
+    """
+    if level == "words":
+        like = word_tokenizer(texts, vocab_size + 2, folder)  # has five special tokens, for its words and how it cuts
+        ids = like.get_vocab()
+        special = set(like.all_special_tokens)
+        tokens = [token for token in sorted(ids, key=lambda token: ids[token]) if token not in special]
+        settings = {name: getattr(like.backend_tokenizer, name) for name in ("normalizer", "pre_tokenizer")}
+    else:
+        counts: Counter[str] = Counter()
+        for text in texts:
+            counts.update(text)
+        kept = sorted(counts, key=lambda character: (-counts[character], character))[: max(vocab_size - 3, 1)]
+        tokens = sorted(kept)
+        settings = {"pre_tokenizer": Split(Regex(r"[\s\S]"), behavior="isolated"), "decoder": Fuse()}
+    tokens = [EOS, UNKNOWN, *tokens[: max(vocab_size - 3, 1)], MASK]
+    backend = Tokenizer(WordLevel({token: number for number, token in enumerate(tokens)}, unk_token=UNKNOWN))
+    for name, setting in settings.items():
+        setattr(backend, name, setting)
+    names = {"unk_token": UNKNOWN, "mask_token": MASK, "eos_token": EOS, "pad_token": EOS}
+    return PreTrainedTokenizerFast(  # type: ignore[no-untyped-call]
+        tokenizer_object=backend, clean_up_tokenization_spaces=False, **names
+    )
+
+
+def load_tokenizer(model_name: str, *, trust_remote_code: bool = False) -> PreTrainedTokenizerBase:
+    """Load the tokenizer of a local folder or hub id, and find its mask token if it does not say which one it is.
+
+    Raises:
+        ConfigError: there is none, or it has no token that ends a text.
+    """
+    try:
+        is_known = bool(_HUB_ID.fullmatch(model_name)) or Path(model_name).is_dir()
+    except (OSError, ValueError):  # too long for a path, or with NUL
+        is_known = False
+    if not is_known:
+        raise ConfigError(f"tokenizer of {shown(model_name)}: neither a folder nor a hub id such as OWNER/NAME")
+    try:
+        tokenizer = AutoTokenizer.from_pretrained(model_name, trust_remote_code=trust_remote_code)
+    except (OSError, ValueError, ImportError, KeyError, TypeError) as error:
+        raise ConfigError(
+            f"model_name={model_name!r}: its tokenizer cannot be loaded ({first_line(error)}); "
+            "give a folder written by save_pretrained, or a hub id"
+        ) from error
+    if tokenizer.eos_token_id is None and tokenizer.sep_token_id is None:
+        raise ConfigError(
+            f"model_name={model_name!r}: its tokenizer has no token that ends a text; choose another model"
+        )
+    if tokenizer.mask_token_id is None:
+        known = tokenizer.get_vocab()
+        name = next((name for name in _MASK_TOKENS if name in known), None)
+        if name is not None:
+            tokenizer.mask_token = name
+    return tokenizer
+
+
+def separator_of(tokenizer: PreTrainedTokenizerBase) -> int:
+    """Return the token that ends a text."""
+    separator = tokenizer.eos_token_id if tokenizer.eos_token_id is not None else tokenizer.sep_token_id
+    return int(separator)
+
+
+def encoder(tokenizer: PreTrainedTokenizerBase, level: str) -> Encode:
+    """Return what turns a text into ids; for characters much faster than the tokenizer, with the same result."""
+    if level == "chars":
+        ids, unknown = tokenizer.get_vocab(), tokenizer.unk_token_id
+        table = np.full(0x110000, unknown, dtype=np.int32)
+        for token, number in ids.items():
+            if len(token) == 1:
+                table[ord(token)] = number
+        return lambda text: table[np.frombuffer(text.encode("utf-32-le", "surrogatepass"), dtype="<u4")]
+    if level == "words":  # through corpus.words, whose counts the form showed
+        ids, unknown = tokenizer.get_vocab(), tokenizer.unk_token_id
+        return lambda text: [ids.get(word, unknown) for word in corpus.words(text)]
+    return lambda text: tokenizer(text, add_special_tokens=False, verbose=False)["input_ids"]
+
+
+# --- text -----------------------------------------------------------------------------------------
+
+
+def prepare(
+    dataset: str | None, folder: Path, tokenizer: str = "chars", *, vocab_size: int, min_words: int = 1
+) -> Metadata:
+    """Tokenize a text into a folder, as described in `nbtools.data.masked_diffusion.prepared`.
+
+    Args:
+        dataset: a text file or a folder of them; None for the English text that ships with Python.
+        folder: what is made; it must not exist, or be empty.
+        tokenizer: chars, words, or the folder or hub id of a model.
+        vocab_size: of a vocabulary built here, at most.
+        min_words: documents with fewer words are left out.
+
+    Raises:
+        DataError: the text is missing, malformed or too short, or the folder is in the way or cannot be written.
+        ConfigError: there is no such tokenizer.
+    """
+    made = None if tokenizer in ("chars", "words") else load_tokenizer(tokenizer)  # before a long reading
+    try:
+        if "\0" in str(folder) or (folder.exists() and (not folder.is_dir() or any(folder.iterdir()))):
+            raise DataError(f"{shown(str(folder))}: is no folder, or is there already; name a new one with --out")
+    except OSError as error:
+        raise DataError(f"{shown(str(folder))}: {error.strerror}; name another folder with --out") from None
+    with _spooled(dataset, min_words, folder.parent) as documents:
+        made = made or build_tokenizer(tokenizer, documents.train(), vocab_size, folder.parent)
+        return _write(folder, made, tokenizer, documents)
+
+
+def cached_text(
+    cache: Path,
+    dataset: str | None,
+    tokenizer: str,
+    *,
+    vocab_size: int,
+    min_words: int,
+    root: Path | None = None,
+    trust_remote_code: bool = False,
+) -> Path:
+    """Do the same in a folder named after the content, which later runs find again; call it on rank 0 only."""
+    made: PreTrainedTokenizerBase | None = None
+    if tokenizer not in ("chars", "words"):  # before a long reading
+        made = load_tokenizer(tokenizer, trust_remote_code=trust_remote_code)
+    with _spooled(dataset, min_words, cache, root) as documents:
+        made = made or build_tokenizer(tokenizer, documents.train(), vocab_size, cache)
+        settings = [_CACHE_FORMAT, tokenizer, _fingerprint(made), documents.digest()]
+        folder = cache / hashlib.sha256(json.dumps(settings).encode()).hexdigest()[:32]
+        if not folder.is_dir():
+            _write(folder, made, tokenizer, documents)
+    return folder
+
+
+class Documents(Spool):
+    """A text that waits on disk, one document in memory at once, and is divided by documents."""
+
+    @functools.cached_property
+    def held_out_N(self) -> Selection:
+        """Which documents are evaluated on.
+
+        Raises:
+            DataError: there is only one.
+        """
+        return corpus.held_out(self.lengths_N)
+
+    def train(self) -> Iterator[str]:
+        """Documents to train on."""
+        return self.texts(~self.held_out_N)
+
+    def evaluation(self) -> Iterator[str]:
+        """Documents to evaluate on."""
+        return self.texts(self.held_out_N)
+
+    def digest(self) -> str:
+        """Return what tells this content from others."""
+        digest = hashlib.sha256()
+        for document in self.raw(np.ones(len(self.lengths_N), dtype=np.bool_)):
+            digest.update(hashlib.sha256(document).digest())
+        return digest.hexdigest()
+
+
+@contextmanager
+def _spooled(dataset: str | None, min_words: int, folder: Path, root: Path | None = None) -> Iterator[Documents]:
+    """Read a text once, and let it wait in `folder`."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        with Documents(corpus.documents(dataset, min_words, root=root), folder) as documents:
+            yield documents
+    except OSError as error:
+        raise DataError(f"{folder}: the tokenized text cannot be written there: {error}") from error
+
+
+def open_text(folder: Path, sequence_length: int) -> DiffusionText:
+    """Open what was prepared; rows of `sequence_length` tokens that stay on disk until they are read.
+
+    Raises:
+        DataError: it was not made by `nbtools prepare`, or is damaged.
+    """
+    metadata = prepared.read_metadata(folder)
+    tokenizer = _saved_tokenizer(folder)
+    counts = {prepared.TRAIN: metadata.num_train_tokens, prepared.VALIDATION: metadata.num_val_tokens}
+    parts = []
+    for name, num_tokens in counts.items():
+        try:
+            flat = np.load(folder / name, mmap_mode="r", allow_pickle=False)
+        except (OSError, ValueError, EOFError) as error:
+            raise DataError(f"{folder / name}: cannot be read ({first_line(error)}); prepare the text again") from error
+        if flat.shape != (num_tokens,) or flat.dtype.kind not in "iu" or len(tokenizer) != metadata.vocab_size:
+            raise DataError(f"{folder / name}: is not what {prepared.METADATA} says of it; prepare the text again")
+        num_rows = len(flat) // sequence_length
+        rows_NT = flat[: num_rows * sequence_length].reshape(num_rows, sequence_length)
+        parts.append(Sequences(rows_NT, np.broadcast_to(np.int64(0), num_rows)))  # which takes no memory
+    return DiffusionText(tokenizer, *parts)
+
+
+def _fingerprint(tokenizer: PreTrainedTokenizerBase) -> str:
+    backend = getattr(tokenizer, "backend_tokenizer", None)
+    return json.dumps(tokenizer.get_vocab(), sort_keys=True) if backend is None else str(backend.to_str())
+
+
+def _saved_tokenizer(folder: Path) -> PreTrainedTokenizerBase:
+    try:
+        tokenizer: PreTrainedTokenizerBase = AutoTokenizer.from_pretrained(
+            folder / prepared.TOKENIZER, trust_remote_code=False
+        )
+    except (OSError, ValueError, ImportError, KeyError, TypeError) as error:
+        raise DataError(
+            f"{folder / prepared.TOKENIZER}: cannot be read ({first_line(error)}); prepare again"
+        ) from error
+    tokenizer.model_max_length = 10**9  # what is too long for the model is refused elsewhere
+    return tokenizer
+
+
+def _write(folder: Path, tokenizer: PreTrainedTokenizerBase, name: str, documents: Documents) -> Metadata:
+    encode, separator = encoder(tokenizer, name), separator_of(tokenizer)
+    dtype = np.min_scalar_type(max(len(tokenizer) - 1, 1))
+
+    def fill(built: Path) -> Metadata:
+        tokenizer.save_pretrained(built / prepared.TOKENIZER)
+        (built / prepared.VOCABULARY).write_text(json.dumps(tokenizer.get_vocab(), ensure_ascii=True, indent=0))
+        counts = []
+        for file, texts in ((prepared.TRAIN, documents.train()), (prepared.VALIDATION, documents.evaluation())):
+            pieces = (np.append(encode(text), separator).astype(dtype) for text in texts)
+            counts.append(save_pieces(built / file, pieces, dtype))
+        metadata = Metadata(name, len(tokenizer), counts[0], counts[1])
+        (built / prepared.METADATA).write_text(json.dumps(metadata.to_json(), indent=1))
+        return metadata
+
+    return _in_place(folder, fill)
+
+
+def _in_place(folder: Path, fill: Callable[[Path], T]) -> T:
+    """Build a folder beside its place and put it there by one rename."""
+    try:
+        folder.parent.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryDirectory(prefix=".tmp-", dir=folder.parent, ignore_cleanup_errors=True) as temporary:
+            built = Path(temporary) / "built"
+            built.mkdir()
+            result = fill(built)
+            try:
+                built.rename(folder)
+            except OSError:
+                if not (folder.is_dir() and any(folder.iterdir())):  # or another run was faster with the same content
+                    raise
+        return result
+    except OSError as error:
+        raise DataError(f"{folder}: the tokenized text cannot be written there: {error}") from error
+
+
+# --- prompts and answers --------------------------------------------------------------------------
+
+
+def cached_pairs(
+    cache: Path, file: Path, tokenizer: str, *, vocab_size: int, sequence_length: int, trust_remote_code: bool = False
+) -> tuple[Path, str]:
+    """Tokenize prompts and answers into a folder named after the content; call it on rank 0 only.
+
+    A prompt goes through the tokenizer's chat template if it has one; otherwise the answer follows it directly. Behind
+    the answer [EOS] fills the sequence up: a model that writes answers of any length has to learn where they end.
+
+    Returns:
+        The folder, and a remark on pairs that did not fit, or an empty string.
+
+    Raises:
+        DataError: a line is malformed (file and line are named), or no pair fits.
+        ConfigError: there is no such tokenizer.
+    """
+    found = list(read_pairs(file))
+    if not found:
+        raise DataError(f"{file}: empty; write a line {{'prompt': ..., 'answer': ...}} for each pair, as JSON")
+    if tokenizer in ("chars", "words"):
+        known, _ = divided(found, 1, lambda _: 0)
+        texts = chain.from_iterable((pair.prompt, pair.answer) for pair in known)
+        made: PreTrainedTokenizerBase = build_tokenizer(tokenizer, texts, vocab_size)
+    else:
+        made = load_tokenizer(tokenizer, trust_remote_code=trust_remote_code)
+    encode = encoder(made, tokenizer)
+    ids = {pair.prompt: _prompt_ids(made, encode, pair.prompt) for pair in found}
+
+    train, evaluation = divided(found, sequence_length, lambda pair: len(ids[pair.prompt]) + len(encode(pair.answer)))
+    left_out = len(found) - len(train) - len(evaluation)
+    remark = f"{left_out:,} of {len(found):,} pairs are longer than {sequence_length} tokens and left out"
+    settings = [_CACHE_FORMAT, tokenizer, sequence_length, _fingerprint(made), made.chat_template]
+    digest = hashlib.sha256(json.dumps([*settings, *((pair.prompt, pair.answer) for pair in found)]).encode())
+    folder = cache / digest.hexdigest()[:32]
+
+    def fill(built: Path) -> None:
+        made.save_pretrained(built / prepared.TOKENIZER)
+        for name, part in (("train", train), ("eval", evaluation)):
+            rows_NT, starts_N = _rows(part, ids, encode, separator_of(made), sequence_length)
+            np.save(built / f"{name}.npy", rows_NT)
+            np.save(built / f"{name}_starts.npy", starts_N)
+
+    if not folder.is_dir():
+        _in_place(folder, fill)
+    return folder, remark if left_out else ""
+
+
+def open_pairs(folder: Path) -> DiffusionText:
+    """Open what `cached_pairs` made."""
+    parts = [
+        Sequences(np.load(folder / f"{name}.npy", mmap_mode="r"), np.load(folder / f"{name}_starts.npy"))
+        for name in ("train", "eval")
+    ]
+    return DiffusionText(_saved_tokenizer(folder), *parts)
+
+
+def _prompt_ids(tokenizer: PreTrainedTokenizerBase, encode: Encode, prompt: str) -> Sequence[int]:
+    if tokenizer.chat_template is None:
+        return encode(prompt)  # type: ignore[return-value]
+    messages = [{"role": "user", "content": prompt}]
+    return tokenizer.apply_chat_template(  # type: ignore[return-value]
+        messages, add_generation_prompt=True, tokenize=True, return_dict=False
+    )
+
+
+def _rows(
+    pairs: Sequence[Pair], prompts: dict[str, Sequence[int]], encode: Encode, eos_id: int, sequence_length: int
+) -> tuple[npt.NDArray[np.int32], npt.NDArray[np.int64]]:
+    rows_NT = np.full((len(pairs), sequence_length), eos_id, dtype=np.int32)
+    starts_N = np.zeros(len(pairs), dtype=np.int64)
+    for row, pair in enumerate(pairs):
+        tokens = [*prompts[pair.prompt], *encode(pair.answer)]
+        rows_NT[row, : len(tokens)] = tokens
+        starts_N[row] = len(prompts[pair.prompt])
+    return rows_NT, starts_N

@@ -1,0 +1,156 @@
+"""The forward process of masked diffusion: which tokens are masked, and what each prediction counts for.
+
+Training draws a time t for every sequence and masks each token with probability p(t). A cross-entropy divided by p and
+by the number of tokens that could have been masked is, in expectation, a bound on the negative log-likelihood per token
+(Nie et al. 2025, arXiv 2502.09992, equation 3; Ou et al. 2024, arXiv 2406.03736). The divisor never depends on how many
+tokens happened to be masked: that would not be the bound any more.
+
+Evaluation estimates the same bound with less noise: it draws the number k of masked tokens instead, masks exactly k,
+and averages over them (ibid., equation 6). Its draws are evenly spread over all k, and always the same.
+
+Everything here is a pure function of (seed, epoch, global sample index).
+
+Shape suffixes: N samples, D draws, B batch, T positions, K masked positions of a whole batch.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch.utils.data import Dataset
+
+from nbtools.training.engine.sampler import Samples, randoms, uniforms
+
+EPSILON = 1e-3
+"""Least probability that a token is masked: p = (1 - EPSILON) t + EPSILON, so that 1 / p stays bounded."""
+
+Tokens = npt.NDArray[Any]
+Booleans = npt.NDArray[np.bool_]
+
+_EVALUATION_SEED = 0
+"""Not the training's: runs with different seeds are measured on the same masks."""
+
+
+@dataclass(frozen=True)
+class Sequences:
+    """Token ids in rows of equal length, of which the first `starts_N` are a prompt that is never masked."""
+
+    tokens_NT: Tokens
+    starts_N: npt.NDArray[np.int64]
+
+    def __len__(self) -> int:
+        return len(self.tokens_NT)
+
+
+@dataclass(frozen=True)
+class Noise:
+    """How sequences are masked in training."""
+
+    mask_id: int
+    pad_id: int
+    """What stands behind the end of a sequence that is cut; nobody attends to it and nothing there is predicted."""
+    seed: int
+    random_length_share: float = 0.0
+    """Share of the sequences that are cut to a random length, so that the model knows short texts, too."""
+
+    def masks(
+        self, tokens_BT: Tokens, starts_B: npt.NDArray[np.int64], samples_B: Samples, epoch: int
+    ) -> tuple[Booleans, npt.NDArray[np.float64], npt.NDArray[np.int64]]:
+        """Choose the masked positions.
+
+        Returns:
+            masked_BT; weight_B1, what the cross-entropy of each masked token of a sequence counts for: 1 / p / number
+            of its maskable tokens; lengths_B, tokens that are left of each sequence.
+        """
+        length = tokens_BT.shape[1]
+        numbers = uniforms(self.seed, "mask", epoch, samples_B, length + 3)  # all at once: a call takes its time
+        uniforms_BT, (time_B, cut_B, where_B) = numbers[:, :length], numbers[:, length:].T
+        probability_B1 = (1 - EPSILON) * time_B[:, None] + EPSILON
+        shorter_B = starts_B + 1 + (where_B * (length - starts_B)).astype(np.int64)
+        lengths_B = np.where(cut_B < self.random_length_share, shorter_B, length)
+        masked_BT = (uniforms_BT < probability_B1) & _between(starts_B, lengths_B, length)
+        weight_B1 = 1 / probability_B1 / (lengths_B - starts_B)[:, None]
+        return masked_BT, weight_B1, lengths_B
+
+
+class NoisedTraining(Dataset[Any]):
+    """Masked training batches, indexed by (epoch, global sample indices)."""
+
+    def __init__(self, sequences: Sequences, noise: Noise) -> None:
+        self.sequences = sequences
+        self.noise = noise
+
+    def __getitem__(
+        self, key: tuple[int, Samples]
+    ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]:
+        """Return inputs_BT, positions_K (row x T + column, ascending), labels_K, weights_K, lengths_B.
+
+        lengths_B is empty where no sequence is cut, as nearly always: nobody has to ask a GPU for that.
+        """
+        epoch, samples_B = key
+        tokens_BT = self.sequences.tokens_NT[samples_B].astype(np.int64)
+        starts_B = self.sequences.starts_N[samples_B]
+        masked_BT, weight_B1, lengths_B = self.noise.masks(tokens_BT, starts_B, samples_B, epoch)
+        inputs_BT = np.where(masked_BT, self.noise.mask_id, tokens_BT)
+        length = inputs_BT.shape[1]
+        if lengths_B.min() < length:
+            inputs_BT[np.arange(length) >= lengths_B[:, None]] = self.noise.pad_id
+        else:
+            lengths_B = lengths_B[:0]
+        positions_K = np.flatnonzero(masked_BT)
+        weights_K = weight_B1[positions_K // length, 0].astype(np.float32)
+        parts = (inputs_BT, positions_K, tokens_BT.reshape(-1)[positions_K], weights_K, lengths_B)
+        return tuple(torch.from_numpy(part) for part in parts)  # type: ignore[return-value]
+
+
+@dataclass(frozen=True)
+class Draws:
+    """Held-out sequences with a fixed number of masked tokens each, spread over all numbers that are possible."""
+
+    rows_D: npt.NDArray[np.int64]
+    """Which sequence each draw masks; sequences come several times if there are fewer than draws."""
+    counts_D: npt.NDArray[np.int64]
+    """Masked tokens of each draw."""
+    shares_D: npt.NDArray[np.float64]
+    """The same as a share of its maskable tokens."""
+
+    @classmethod
+    def of(cls, sequences: Sequences, num_draws: int) -> "Draws":
+        """Spread `num_draws` draws over the sequences and over all counts."""
+        draws_D = np.arange(num_draws)
+        rows_D = draws_D * len(sequences) // num_draws if num_draws <= len(sequences) else draws_D % len(sequences)
+        order_D = np.argsort(randoms(_EVALUATION_SEED, "draw", 0, draws_D, 1)[:, 0])
+        within_D = uniforms(_EVALUATION_SEED, "count", 0, draws_D, 1)[:, 0]
+        sizes_D = sequences.tokens_NT.shape[1] - sequences.starts_N[rows_D]
+        counts_D = 1 + ((order_D + within_D) / num_draws * sizes_D).astype(np.int64)
+        return cls(rows_D, counts_D, counts_D / sizes_D)
+
+    def masks(self, sequences: Sequences, draws_B: Samples) -> Booleans:
+        """Return the masked positions of some of the draws. Shape (B, T)."""
+        length = sequences.tokens_NT.shape[1]
+        order_BT = randoms(_EVALUATION_SEED, "evaluation", 0, draws_B, length) >> np.uint64(1)
+        starts_B = sequences.starts_N[self.rows_D[draws_B]]
+        order_BT[~_between(starts_B, np.full(len(draws_B), length), length)] = np.uint64(2**64 - 1)
+        ranks_BT = order_BT.argsort(axis=1).argsort(axis=1)
+        chosen_BT: Booleans = ranks_BT < self.counts_D[draws_B][:, None]
+        return chosen_BT
+
+    def batches(
+        self, sequences: Sequences, batch_size: int, *, rank: int = 0, world_size: int = 1
+    ) -> Iterator[tuple[Samples, Tokens, Booleans]]:
+        """Yield draws_B, tokens_BT and masked_BT of this rank's share; every draw belongs to exactly one rank."""
+        draws_D = np.arange(rank, len(self.rows_D), world_size)
+        for first in range(0, len(draws_D), batch_size):
+            draws_B = draws_D[first : first + batch_size]
+            tokens_BT = sequences.tokens_NT[self.rows_D[draws_B]].astype(np.int64)
+            yield draws_B, tokens_BT, self.masks(sequences, draws_B)
+
+
+def _between(starts_B: npt.NDArray[np.int64], ends_B: npt.NDArray[np.int64], length: int) -> Booleans:
+    """Return which of the positions 0..length - 1 are at or after the start and before the end. Shape (B, T)."""
+    positions_T = np.arange(length)
+    inside_BT: Booleans = (positions_T >= starts_B[:, None]) & (positions_T < ends_B[:, None])
+    return inside_BT

@@ -1,0 +1,288 @@
+"""Masked diffusion language modelling, as LLaDA does it: a model that writes by unmasking tokens, in any order.
+
+Training masks each token of a sequence with a probability that is drawn anew for every sequence, and divides every
+cross-entropy by it: in expectation that is a bound on the negative log-likelihood (Nie et al. 2025, arXiv 2502.09992).
+Of prompts and answers only the answer is masked. Evaluation measures the same bound by counting (see `forward_process`)
+and compares it with what word frequencies would reach; then it samples.
+
+Shape suffixes: B batch, T positions, K masked positions of a whole batch.
+"""
+
+from pathlib import Path
+
+import numpy as np
+import torch
+
+from nbtools.data import corpus
+from nbtools.data.masked_diffusion import prepared
+from nbtools.errors import DataError
+from nbtools.recipes import MaskedDiffusionConfig
+from nbtools.recipes.masked_diffusion import refuse_remote_code
+from nbtools.rundir import media
+from nbtools.training.engine import flags
+from nbtools.training.engine.optimizer import Optimizer, accumulating, autocast
+from nbtools.training.engine.worker import Worker, run
+from nbtools.training.masked_diffusion import baselines
+from nbtools.training.masked_diffusion.dataset import (
+    DiffusionText,
+    cached_pairs,
+    cached_text,
+    load_tokenizer,
+    open_pairs,
+    open_text,
+)
+from nbtools.training.masked_diffusion.forward_process import Draws, Noise, NoisedTraining
+from nbtools.training.masked_diffusion.model import Denoiser, build_denoiser
+from nbtools.training.masked_diffusion.sampling import Unmasking, unmask
+from nbtools.training.text import pretrained
+from nbtools.training.text.tokenized import check_vocabulary, writer
+
+
+def main(config: MaskedDiffusionConfig) -> None:
+    """Train with the values of a script, as changed by the command line."""
+    run(train, flags.parse(config))
+
+
+def train(worker: Worker, config: MaskedDiffusionConfig) -> None:
+    """Train from the start, or on from a checkpoint, to the last step or a stop."""
+    pretrained.be_quiet()
+    refuse_remote_code(config)
+    origin = worker.origin()
+    worker.phase("data")
+    text = open_data(worker, config)
+    plan = worker.plan(len(text.train), len(text.evaluation))
+    denoiser = worker.in_turn(lambda: build_denoiser(config, text.tokenizer))
+    if origin.model is not None:
+        check_vocabulary(text.tokenizer, origin.model)
+    origin.load_weights(denoiser.model)
+    model = worker.wrap(denoiser)
+    # The second beta is RoBERTa's: the plateau at the token frequencies is shorter.
+    optimizer = Optimizer(model, config, plan.total_steps, worker.device, betas=(0.9, 0.98))
+    optimizer.load(origin.state)
+    evaluation = Evaluation(worker, config, text, denoiser)
+    share = 0.0 if config.has_pairs else config.random_length_share
+    noise = Noise(denoiser.mask_id, text.eos_id, config.seed, share)
+    batches = worker.batches(NoisedTraining(text.train, noise), plan.order)
+    # Always the number of sequences, never that of masked tokens: exact over ranks and accumulated passes.
+    num_sequences = config.gradient_accumulation_steps * config.batch_size
+    # Loss and number of sequences since the last metric row.
+    tally = origin.recall("tally", torch.zeros(2, dtype=torch.float64)).to(worker.device)
+    worker.describe(plan, {"num_parameters": denoiser.model.num_parameters(), "vocab_size": len(text.tokenizer)})
+    origin.restore_random_state()
+    worker.start_clock()
+
+    model.train()
+    for step in range(plan.first_step, plan.total_steps + 1):
+        for micro_step in range(1, config.gradient_accumulation_steps + 1):
+            batch = next(batches)  # inputs_BT, positions_K, labels_K, weights_K, lengths_B
+            with accumulating(model, is_last=micro_step == config.gradient_accumulation_steps):
+                worker.phase("forward")
+                with autocast(worker.device, config.precision):
+                    loss_sum = model(*batch)
+                worker.phase("backward")
+                optimizer.backward(loss_sum / num_sequences)
+            tally[0] += loss_sum.detach()
+            tally[1] += config.batch_size
+        optimizer.step(step)
+        due = worker.advance(plan)
+
+        row: dict[str, float] = {}
+        if due.log:
+            loss, count = worker.sum(tally)
+            tally.zero_()
+            row = {"train/loss": loss / max(count, 1), **optimizer.metrics()}
+            row["train/tokens_per_s"] = worker.samples_per_s() * config.sequence_length
+            row["train/epoch"] = plan.epochs(worker.progress)
+        if due.evaluation:
+            row |= evaluation.measure()
+            evaluation.show_samples()
+        worker.end_step(row, plan.total_steps)
+
+        if due.checkpoint:
+            worker.save(writer(denoiser.model, text.tokenizer), optimizer.state(), {"tally": tally.cpu()})
+        if due.stop:
+            break
+
+
+class Evaluation:
+    """Held-out sequences with always the same masks, and texts sampled from the model."""
+
+    EDGES = (0.0, 0.12, 0.3, 0.5, 0.7, 0.94, 1.0)
+    """The shares of masked tokens that are told apart."""
+
+    def __init__(self, worker: Worker, config: MaskedDiffusionConfig, text: DiffusionText, denoiser: Denoiser) -> None:
+        self.worker = worker
+        self.config = config
+        self.text = text
+        self.denoiser = denoiser
+        self.draws = Draws.of(text.evaluation, config.eval_draws)
+        # They see what the model is to predict, so they are counted where it is measured.
+        self.baselines = worker.from_main(
+            lambda: baselines.losses(text.train, text.evaluation, self.draws, len(text.tokenizer))
+        )
+
+    @torch.no_grad()
+    def measure(self) -> dict[str, float]:
+        """Return the bound on the negative log-likelihood in nats per token, over all ranks, and its yardsticks."""
+        worker, config, draws, denoiser = self.worker, self.config, self.draws, self.denoiser
+        num_levels = len(self.EDGES) - 1
+        bound, losses, counts = 0.0, np.zeros(num_levels), np.zeros(num_levels)
+        with worker.aside("evaluation"):
+            denoiser.eval()
+            for draws_B, tokens_BT, masked_BT in draws.batches(
+                self.text.evaluation, config.batch_size, rank=worker.rank, world_size=worker.world_size
+            ):
+                inputs_BT = np.where(masked_BT, denoiser.mask_id, tokens_BT)
+                parts = (inputs_BT, np.flatnonzero(masked_BT), tokens_BT[masked_BT], draws_B[:0])
+                with autocast(worker.device, config.precision):
+                    losses_K = denoiser.losses(*(torch.from_numpy(part).to(worker.device) for part in parts))
+                rows_K = np.nonzero(masked_BT)[0]
+                sums_B = np.bincount(rows_K, losses_K.double().cpu().numpy(), minlength=len(draws_B))
+                counts_B = draws.counts_D[draws_B]
+                levels_B = np.searchsorted(self.EDGES, draws.shares_D[draws_B]) - 1
+                bound += float((sums_B / counts_B).sum())
+                losses += np.bincount(levels_B, sums_B, minlength=num_levels)
+                counts += np.bincount(levels_B, counts_B, minlength=num_levels)
+            denoiser.train()
+            bound, *totals = worker.sum([bound, *losses, *counts])
+        by_level = [totals[i] / max(totals[num_levels + i], 1) for i in range(num_levels)]
+        row = {"eval/loss": bound / len(draws.rows_D)}
+        row |= dict(zip(("eval/unigram_loss", "eval/bigram_loss"), self.baselines, strict=True))
+        # A level that no draw has is left out: a short answer is never masked by less than a twelfth.
+        ends = {"eval/loss_few_masked": 0, "eval/loss_nearly_all_masked": num_levels - 1}
+        row |= {name: by_level[level] for name, level in ends.items() if totals[num_levels + level]}
+        self._show_levels(by_level)
+        return row
+
+    def _show_levels(self, by_level: list[float]) -> None:
+        middles = [(low + high) / 2 for low, high in zip(self.EDGES, self.EDGES[1:], strict=False)]
+        shown = media.series(
+            "Loss by how much is masked",
+            middles,
+            {"nats per token": by_level},
+            x_label="share of masked tokens",
+            y_label="loss",
+        )
+        self.worker.show("loss_by_masking", shown)
+
+    def show_samples(self) -> None:
+        """Sample texts, always from the same random numbers, and show them; the first one step by step."""
+        if self.config.sample_texts:
+            with self.worker.aside("evaluation"):
+                self.worker.from_main(self._sample)  # the others wait as long as it takes
+
+    def _sample(self) -> None:
+        worker, config, denoiser = self.worker, self.config, self.denoiser
+        length, steps, block_length = config.sampling
+        unmasking = Unmasking(
+            length,
+            steps,
+            block_length,
+            temperature=config.temperature,
+            guidance=config.guidance,
+            remasking=config.remasking,
+            suppressed_ids=(self.text.eos_id,) if config.suppress_eos else (),
+        )
+        evaluation = self.text.evaluation
+        fitting = np.flatnonzero(evaluation.starts_N + length <= config.sequence_length)[: config.sample_texts]
+        rows: list[tuple[str, str, str]] = []
+        denoiser.eval()
+        for number, sample in enumerate(fitting):
+            prompt = evaluation.tokens_NT[sample][: evaluation.starts_N[sample]].astype(np.int64)
+            generator = torch.Generator(worker.device).manual_seed(config.seed + number)
+            prompt_BP = torch.from_numpy(prompt)[None].to(worker.device)
+            with autocast(worker.device, config.precision):
+                states = unmask(denoiser.logits, prompt_BP, unmasking, mask_id=denoiser.mask_id, generator=generator)
+                frames = [rendered(self.text, state[0, len(prompt) :], denoiser.mask_id) for state in states]
+            if number == 0:
+                picked = np.unique(np.linspace(0, len(frames) - 1, 65).astype(int))
+                worker.show("unmasking", media.frames("A text being unmasked", [frames[i] for i in picked]))
+            true = rendered(self.text, torch.from_numpy(evaluation.tokens_NT[sample][len(prompt) :].astype(np.int64)))
+            rows.append((rendered(self.text, prompt_BP[0]), frames[-1], true))
+        denoiser.train()
+        if not rows:  # every prompt leaves less room than sample_length
+            return
+        if config.has_pairs:
+            worker.show("samples", media.table("Answers", ("prompt", "sampled", "true"), rows))
+        else:
+            worker.show("samples", media.text("Sampled texts", "\n\n".join(row[1] for row in rows)))
+
+
+MASKED, ENDED = "░", "¶"
+"""How a masked token and an end of text are shown."""
+
+
+def rendered(text: DiffusionText, tokens_T: torch.Tensor, mask_id: int | None = None) -> str:
+    """Return tokens as text in which masks and ends can be seen."""
+    tokenizer = text.tokenizer
+    between = "" if tokenizer.decode([text.eos_id, text.eos_id]).count(" ") == 0 else " "
+    pieces: list[str] = []
+    known: list[int] = []
+    for token in [*tokens_T.tolist(), None]:
+        if token in (mask_id, text.eos_id, None):
+            if known:
+                pieces.append(str(tokenizer.decode(known, clean_up_tokenization_spaces=False)))
+            known = []
+            pieces += [] if token is None else [MASKED if token == mask_id else ENDED]
+        else:
+            known.append(token)
+    return between.join(pieces)
+
+
+def open_data(worker: Worker, config: MaskedDiffusionConfig) -> DiffusionText:
+    """Let rank 0 tokenize the data, or find it tokenized, and open the result on every rank.
+
+    Raises:
+        DataError: the data is missing or malformed, or was prepared for another tokenizer.
+    """
+    cache = worker.files.path.parent / ".cache"
+    path = None if config.dataset is None else corpus.resolve(config.dataset, worker.project.root)
+    tokenizer = config.model_name or config.tokenizer
+    if path is not None and prepared.is_prepared(path):
+        text = open_text(path, config.sequence_length)
+        worker.from_main(lambda: check_prepared(worker, config, text, path))
+        return text
+    if path is not None and config.has_pairs:
+        folder, remark = worker.from_main(
+            lambda: cached_pairs(
+                cache,
+                path,
+                tokenizer,
+                vocab_size=config.vocab_size,
+                sequence_length=config.sequence_length,
+                trust_remote_code=config.trust_remote_code,
+            )
+        )
+        if remark:
+            worker.say(f"note: {remark}")
+        return open_pairs(folder)
+    folder = worker.from_main(
+        lambda: cached_text(
+            cache,
+            config.dataset,
+            tokenizer,
+            vocab_size=config.vocab_size,
+            min_words=config.min_words,
+            root=worker.project.root,
+            trust_remote_code=config.trust_remote_code,
+        )
+    )
+    return open_text(folder, config.sequence_length)
+
+
+def check_prepared(worker: Worker, config: MaskedDiffusionConfig, text: DiffusionText, folder: Path) -> None:
+    """See that a prepared folder and a pretrained model have the same tokens; otherwise its tokenizer simply holds.
+
+    Raises:
+        DataError: they do not.
+    """
+    level = prepared.read_metadata(folder).tokenizer
+    if config.model_name is not None:
+        tokenizer = load_tokenizer(config.model_name, trust_remote_code=config.trust_remote_code)
+        if tokenizer.get_vocab() != text.tokenizer.get_vocab():
+            raise DataError(
+                f"dataset {config.dataset!r}: was prepared with --tokenizer {level}, whose ids are others than those "
+                f"of {config.model_name}; prepare it again with --tokenizer {config.model_name}"
+            )
+    elif level != config.tokenizer:
+        worker.say(f"note: the tokens are those of the prepared folder: {level}, not {config.tokenizer}")

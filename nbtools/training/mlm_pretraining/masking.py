@@ -1,0 +1,135 @@
+"""BERT's masking (Devlin et al. 2018, arXiv 1810.04805), the same for every way of dividing the samples.
+
+Shape suffixes: N samples, B batch, T positions, K predicted positions, V vocabulary.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch.utils.data import Dataset
+
+from nbtools.training.engine.sampler import IGNORED, Randoms, randoms
+from nbtools.training.text.tokenized import TokenizedText, Tokens
+
+_PIECE_TOKENS = 2**20
+
+
+@dataclass(frozen=True)
+class Masking:
+    """BERT's masking: exactly `num_predicted` positions per sequence, chosen among the ordinary tokens.
+
+    A fixed number keeps shapes static and makes every average over equal batches the average over all of them: two
+    ranks, or four accumulated passes, give the gradient of one large batch. Only a sequence with fewer ordinary
+    tokens than that predicts less; the labels left over are `IGNORED`.
+    """
+
+    num_predicted: int
+    mask_id: int
+    maskable_ids: npt.NDArray[np.int64]
+    vocab_size: int
+    seed: int
+
+    @classmethod
+    def of(cls, text: TokenizedText, mask_probability: float, seed: int) -> "Masking":
+        """Masking for the sequences of `text`."""
+        num_predicted = max(1, round(mask_probability * text.train_NT.shape[1]))
+        return cls(num_predicted, text.tokenizer.mask_token_id, text.maskable_ids, len(text.tokenizer), seed)
+
+    def for_training(
+        self, tokens_BT: Tokens, samples_B: npt.NDArray[np.int64], epoch: int
+    ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+        """Mask 80% of the chosen positions, replace 10% by random words, keep 10%.
+
+        Returns:
+            inputs_BT, positions_BK (ascending), labels_BK.
+        """
+        chosen_BT = randoms(self.seed, "position", epoch, samples_B, tokens_BT.shape[1])
+        positions_BK, labels_BK = self._choose(tokens_BT, chosen_BT)
+        fate_BK = randoms(self.seed, "fate", epoch, samples_B, self.num_predicted) / 2.0**64
+        word_BK = randoms(self.seed, "word", epoch, samples_B, self.num_predicted)
+        random_BK = self.maskable_ids[word_BK % np.uint64(len(self.maskable_ids))]
+        shown_BK = np.where(fate_BK < 0.8, self.mask_id, np.where(fate_BK < 0.9, random_BK, labels_BK))
+        return self._tensors(tokens_BT, positions_BK, labels_BK, shown_BK)
+
+    def for_evaluation(
+        self, tokens_BT: Tokens, samples_B: npt.NDArray[np.int64]
+    ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+        """Mask all of the chosen positions, always the same ones.
+
+        A visible token would let a model without any context look good.
+        """
+        chosen_BT = randoms(self.seed, "evaluation", 0, samples_B, tokens_BT.shape[1])
+        positions_BK, labels_BK = self._choose(tokens_BT, chosen_BT)
+        return self._tensors(tokens_BT, positions_BK, labels_BK, np.full_like(labels_BK, self.mask_id))
+
+    def _choose(self, tokens_BT: Tokens, randoms_BT: Randoms) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
+        ordinary = np.zeros(max(self.vocab_size, int(tokens_BT.max(initial=0)) + 1), dtype=bool)
+        ordinary[self.maskable_ids] = True
+        ordinary_BT = ordinary[tokens_BT]
+        ranked_BT = np.where(ordinary_BT, randoms_BT >> np.uint64(1), np.uint64(2**64 - 1))
+        count = min(self.num_predicted, tokens_BT.shape[1])
+        positions_BK = np.sort(np.argpartition(ranked_BT, count - 1, axis=1)[:, :count], axis=1)
+        labels_BK = np.take_along_axis(tokens_BT, positions_BK, axis=1).astype(np.int64)
+        labels_BK[~np.take_along_axis(ordinary_BT, positions_BK, axis=1)] = IGNORED
+        return positions_BK, labels_BK
+
+    def _tensors(
+        self,
+        tokens_BT: Tokens,
+        positions_BK: npt.NDArray[np.int64],
+        labels_BK: npt.NDArray[np.int64],
+        shown_BK: npt.NDArray[np.int64],
+    ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+        inputs_BT = tokens_BT.astype(np.int64)
+        kept_BK = np.take_along_axis(inputs_BT, positions_BK, axis=1)
+        np.put_along_axis(inputs_BT, positions_BK, np.where(labels_BK == IGNORED, kept_BK, shown_BK), axis=1)
+        return torch.from_numpy(inputs_BT), torch.from_numpy(positions_BK), torch.from_numpy(labels_BK)
+
+
+class MaskedTraining(Dataset[Any]):
+    """Masked training batches, indexed by (epoch, global sample indices)."""
+
+    def __init__(self, tokens_NT: Tokens, masking: Masking) -> None:
+        self.tokens_NT = tokens_NT
+        self.masking = masking
+
+    def __getitem__(self, key: tuple[int, npt.NDArray[np.int64]]) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+        epoch, samples_B = key
+        return self.masking.for_training(self.tokens_NT[samples_B], samples_B, epoch)
+
+
+def evaluation_batches(
+    tokens_NT: Tokens, masking: Masking, batch_size: int, *, rank: int = 0, world_size: int = 1
+) -> Iterator[tuple[torch.Tensor, torch.Tensor, torch.Tensor]]:
+    """Yield this rank's share of the evaluation samples; every sample belongs to exactly one rank."""
+    samples_N = np.arange(rank, len(tokens_NT), world_size)
+    for start in range(0, len(samples_N), batch_size):
+        samples_B = samples_N[start : start + batch_size]
+        yield masking.for_evaluation(tokens_NT[samples_B], samples_B)
+
+
+def unigram_log_probabilities(tokens_NT: Tokens, maskable_ids: npt.NDArray[np.int64], vocab_size: int) -> torch.Tensor:
+    """Return log p(word) from add-one smoothed training counts over the ordinary words; -inf elsewhere. Shape (V,)."""
+    counts_V = np.zeros(vocab_size)
+    for rows_BT in _pieces(tokens_NT):
+        counts_V += np.bincount(rows_BT.reshape(-1), minlength=vocab_size)[:vocab_size]
+    counts_V = counts_V[maskable_ids] + 1.0
+    log_p_V = np.full(vocab_size, -np.inf)
+    log_p_V[maskable_ids] = np.log(counts_V / counts_V.sum())
+    return torch.from_numpy(log_p_V)
+
+
+def _pieces(tokens_NT: Tokens) -> Iterator[Tokens]:
+    """All rows, some megabytes at a time; those of a mapped file are read, since mapped pages would count as memory."""
+    num_rows = max(_PIECE_TOKENS // tokens_NT.shape[1], 1)
+    for start in range(0, len(tokens_NT), num_rows):
+        piece_BT = tokens_NT[start : start + num_rows]
+        if isinstance(tokens_NT, np.memmap) and tokens_NT.filename is not None:
+            offset = tokens_NT.offset + start * tokens_NT.strides[0]
+            flat: Tokens = np.fromfile(tokens_NT.filename, np.int32, piece_BT.size, offset=offset)
+            piece_BT = flat.reshape(piece_BT.shape)
+        yield piece_BT

@@ -1,0 +1,195 @@
+"""BERT-style masked language modelling: predict words that were hidden, from the words around them.
+
+Training hides 15% of the tokens (80% [MASK], 10% a random word, 10% left as they are; Devlin et al. 2018,
+arXiv 1810.04805). Evaluation replaces all of the chosen tokens by [MASK]: a token left visible would let a model that
+ignores all context look better than the word frequencies. The head runs at the chosen positions only.
+
+Shape suffixes: B batch, T positions, K predicted positions, H width, V vocabulary.
+"""
+
+from collections.abc import Callable
+
+import torch
+from torch import nn
+from transformers import AutoModelForMaskedLM, ModernBertConfig, ModernBertForMaskedLM, PreTrainedModel
+
+from nbtools.errors import ConfigError
+from nbtools.recipes import MLMPretrainingConfig
+from nbtools.recipes.modernbert import modernbert_settings
+from nbtools.training.engine import flags
+from nbtools.training.engine.optimizer import Optimizer, accumulating, autocast
+from nbtools.training.engine.sampler import IGNORED
+from nbtools.training.engine.worker import Worker, run
+from nbtools.training.mlm_pretraining.masking import (
+    MaskedTraining,
+    Masking,
+    evaluation_batches,
+    unigram_log_probabilities,
+)
+from nbtools.training.text import pretrained
+from nbtools.training.text.tokenized import TokenizedText, check_vocabulary, open_tokenized, tokenize, writer
+
+
+def main(config: MLMPretrainingConfig) -> None:
+    """Train with the values of a script, as changed by the command line."""
+    run(train, flags.parse(config))
+
+
+def train(worker: Worker, config: MLMPretrainingConfig) -> None:
+    """Train from the start, or on from a checkpoint, to the last step or a stop."""
+    pretrained.be_quiet()
+    origin = worker.origin()
+    worker.phase("data")
+    text = tokenized(worker, config)
+    masking = Masking.of(text, config.mask_probability, config.seed)
+    plan = worker.plan(len(text.train_NT), len(text.eval_NT))
+    masked_lm = MaskedLM(worker.in_turn(lambda: build_model(config, text)))
+    if origin.model is not None:
+        check_vocabulary(text.tokenizer, origin.model)
+    origin.load_weights(masked_lm.model)
+    model = worker.wrap(masked_lm)
+    # The second beta is RoBERTa's: the plateau at the word frequencies is shorter.
+    optimizer = Optimizer(model, config, plan.total_steps, worker.device, betas=(0.9, 0.98))
+    optimizer.load(origin.state)
+    evaluation = Evaluation(worker, config, text, masking)
+    batches = worker.batches(MaskedTraining(text.train_NT, masking), plan.order)
+    # Every pass predicts the same number of positions, so dividing by it is exact over ranks and accumulated passes.
+    num_predicted = config.gradient_accumulation_steps * config.batch_size * masking.num_predicted
+    # Loss and number of predictions since the last metric row.
+    tally = origin.recall("tally", torch.zeros(2, dtype=torch.float64)).to(worker.device)
+    worker.describe(plan, {"num_parameters": masked_lm.model.num_parameters(), "vocab_size": len(text.tokenizer)})
+    origin.restore_random_state()
+    worker.start_clock()
+
+    model.train()
+    for step in range(plan.first_step, plan.total_steps + 1):
+        for micro_step in range(1, config.gradient_accumulation_steps + 1):
+            inputs_BT, positions_BK, labels_BK = next(batches)
+            with accumulating(model, is_last=micro_step == config.gradient_accumulation_steps):
+                worker.phase("forward")
+                with autocast(worker.device, config.precision):
+                    loss_sum = model(inputs_BT, positions_BK, labels_BK)
+                worker.phase("backward")
+                optimizer.backward(loss_sum / num_predicted)
+            tally += torch.stack([loss_sum.detach(), (labels_BK != IGNORED).sum()])
+        optimizer.step(step)
+        due = worker.advance(plan)
+
+        row: dict[str, float] = {}
+        if due.log:
+            loss, count = worker.sum(tally)
+            tally.zero_()
+            row = {"train/loss": loss / max(count, 1), **optimizer.metrics()}
+            row["train/tokens_per_s"] = worker.samples_per_s() * config.sequence_length
+            row["train/epoch"] = plan.epochs(worker.progress)
+        if due.evaluation:
+            row |= evaluation.measure(masked_lm)
+        worker.end_step(row, plan.total_steps)
+
+        if due.checkpoint:
+            worker.save(writer(masked_lm.model, text.tokenizer), optimizer.state(), {"tally": tally.cpu()})
+        if due.stop:
+            break
+
+
+class MaskedLM(nn.Module):
+    """Any masked language model of `transformers`, with its head at chosen positions only."""
+
+    def __init__(self, model: PreTrainedModel) -> None:
+        super().__init__()
+        self.model = model
+
+    def forward(self, inputs_BT: torch.Tensor, positions_BK: torch.Tensor, labels_BK: torch.Tensor) -> torch.Tensor:
+        """Return the sum of the cross-entropies of all predictions, in nats; labels that are `IGNORED` add nothing."""
+        logits_BKV = self.logits(inputs_BT, positions_BK)
+        return nn.functional.cross_entropy(
+            logits_BKV.flatten(0, 1).float(), labels_BK.flatten(), ignore_index=IGNORED, reduction="sum"
+        )
+
+    def logits(self, inputs_BT: torch.Tensor, positions_BK: torch.Tensor) -> torch.Tensor:
+        """Return the scores of all words at the chosen positions. Shape (B, K, V)."""
+        head = self._head()
+        if head is None:  # an unknown architecture: the whole head, then the positions
+            all_BTV = self.model(input_ids=inputs_BT).logits
+            return torch.gather(all_BTV, 1, positions_BK[:, :, None].expand(-1, -1, all_BTV.shape[2]))
+        hidden_BTH = self.model.base_model(input_ids=inputs_BT)[0]
+        chosen_BKH = hidden_BTH.gather(1, positions_BK[:, :, None].expand(-1, -1, hidden_BTH.shape[2]))
+        return head(chosen_BKH)
+
+    def _head(self) -> Callable[[torch.Tensor], torch.Tensor] | None:
+        """The part of the model behind its encoder."""
+        model = self.model
+        if isinstance(model, ModernBertForMaskedLM):
+            return lambda hidden: model.decoder(model.head(hidden))
+        for name in ("cls", "lm_head"):  # BERT and its kin, RoBERTa and its kin
+            if isinstance(getattr(model, name, None), nn.Module):
+                return getattr(model, name)  # type: ignore[no-any-return]
+        return None
+
+
+class Evaluation:
+    """Held-out text with all chosen positions masked, always the same ones."""
+
+    def __init__(self, worker: Worker, config: MLMPretrainingConfig, text: TokenizedText, masking: Masking) -> None:
+        self.worker = worker
+        self.config = config
+        self.text = text
+        self.masking = masking
+        self.log_p_V = unigram_log_probabilities(text.train_NT, masking.maskable_ids, masking.vocab_size)
+
+    @torch.no_grad()
+    def measure(self, masked_lm: MaskedLM) -> dict[str, float]:
+        """Return loss and accuracy over all ranks, and the loss of the word frequencies at the same positions."""
+        worker, config = self.worker, self.config
+        with worker.aside("evaluation"):
+            masked_lm.eval()
+            sums = torch.zeros(4, dtype=torch.float64)  # loss, right ones, unigram loss, predictions
+            for batch in evaluation_batches(
+                self.text.eval_NT, self.masking, config.batch_size, rank=worker.rank, world_size=worker.world_size
+            ):
+                inputs_BT, positions_BK, labels_BK = (part.to(worker.device) for part in batch)
+                with autocast(worker.device, config.precision):
+                    logits_BKV = masked_lm.logits(inputs_BT, positions_BK).float()
+                chosen = labels_BK != IGNORED
+                labels_P, logits_PV = labels_BK[chosen], logits_BKV[chosen]
+                sums[0] += nn.functional.cross_entropy(logits_PV, labels_P, reduction="sum").cpu()
+                sums[1] += (logits_PV.argmax(-1) == labels_P).sum().cpu()
+                sums[2] -= self.log_p_V[labels_P.cpu()].sum()
+                sums[3] += len(labels_P)
+            masked_lm.train()
+            loss, right, unigram, count = worker.sum(sums)
+        count = max(count, 1)
+        return {"eval/loss": loss / count, "eval/accuracy": right / count, "eval/unigram_loss": unigram / count}
+
+
+def tokenized(worker: Worker, config: MLMPretrainingConfig) -> TokenizedText:
+    """Let rank 0 tokenize the text, or find it tokenized by an earlier run, and open the result on every rank."""
+    folder = worker.from_main(
+        lambda: tokenize(
+            worker.files.path.parent / ".cache",
+            dataset=config.dataset,
+            min_words=config.min_words,
+            vocab_size=config.vocab_size,
+            model_name=config.model_name,
+            root=worker.project.root,
+            max_samples=config.max_samples,
+            streaming=config.streaming,
+            say=worker.say,
+        )
+    )
+    return open_tokenized(folder, config.sequence_length)
+
+
+def build_model(config: MLMPretrainingConfig, text: TokenizedText) -> PreTrainedModel:
+    """Build a ModernBERT of the config's size, or load the model that it names.
+
+    Raises:
+        ConfigError: the named model cannot be loaded, or does not fit the tokenizer or the sequences.
+    """
+    if config.model_name is None:
+        return ModernBertForMaskedLM(ModernBertConfig(**modernbert_settings(config, len(text.tokenizer))))
+    model = pretrained.load_model(AutoModelForMaskedLM, config.model_name, "a masked language model")
+    pretrained.check_length(model, config.model_name, config.sequence_length)
+    if len(text.tokenizer) > model.config.vocab_size:
+        raise ConfigError(f"model_name={config.model_name!r}: its tokenizer has more words than the model")
+    return model

@@ -1,0 +1,1 @@
+"""What a training writes beside its checkpoints: outputs, profile, TensorBoard events."""

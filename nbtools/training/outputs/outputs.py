@@ -1,0 +1,247 @@
+"""What a finished training hands over: the model, its history as JSON and as a picture.
+
+They lie in the run directory under `outputs/`, and in the folder `save_dir` too where the config names one.
+"""
+
+import contextlib
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import orjson
+import torch
+
+from nbtools.config import TrainConfig
+from nbtools.errors import ConfigError, NbtoolsError, shown
+from nbtools.project import expanded
+from nbtools.run.checkpoints import checkpoints_in
+from nbtools.run.run import Run
+from nbtools.rundir.rundir import FORMAT, RunDir, read_json, strict_number, write_json
+from nbtools.training.outputs import tensorboard
+from nbtools.training.outputs.profiler import Profile
+from nbtools.training.outputs.tensorboard import Events
+
+MODEL, HISTORY, PICTURE = "model", "training_history.json", "training_history.png"
+RECORD = ".nbtools-outputs.json"
+"""Names the files in a `save_dir` that are ours to replace."""
+UNDRAWN_VARIABLE = "NBTOOLS_NO_PICTURE"
+"""Environment variable that saves the second which the picture takes at the end of a training."""
+_PLOT_TIMEOUT_S = 45.0
+_LINKED_BYTES = 2**20
+"""Smaller files are copied: somebody may edit a config.json in place, and the checkpoint must not change with it."""
+
+
+class Outputs:
+    """What a training leaves beside curves and checkpoints; only rank 0 has one."""
+
+    def __init__(
+        self, files: RunDir, config: TrainConfig, root: Path, device: torch.device, say: Callable[[str], None]
+    ) -> None:
+        """Check that what the config wants can be had.
+
+        Args:
+            files: of the run.
+            config: of the training.
+            root: the project's.
+            device: of the training.
+            say: prints.
+
+        Raises:
+            ConfigError: `save_dir` cannot be written, or a package is missing.
+        """
+        self._files = files
+        self._root = root
+        self._save_dir = config.save_dir
+        self._say = say
+        self._events: Events | None = None
+        self._profile: Profile | None = None
+        if config.save_dir is not None:
+            check(config.save_dir, root)
+        if config.report_to == "tensorboard":
+            tensorboard.check()
+            self._events = Events(files.tensorboard, self._warn)
+        if config.profile_steps:
+            self._profile = Profile(files.profile, config.profile_steps, device, say)
+
+    def add_row(self, step: int, values: Mapping[str, float]) -> None:
+        """Mirror a metric row, where that was asked for."""
+        if self._events is not None:
+            self._events.write(step, values)
+
+    def end_step(self) -> None:
+        """Count a step for the profile, where one was asked for."""
+        if self._profile is not None:
+            self._profile.end_step()
+
+    def close(self) -> None:
+        """Write what is left of the mirrored rows, however the training ended."""
+        if self._events is not None:
+            self._events.close()
+
+    def hand_over(self, *, draws: bool) -> None:
+        """Write the outputs of a training that has ended. Nothing that goes wrong here undoes it.
+
+        Args:
+            draws: whether to draw the history, which takes a second: too long for a stop.
+        """
+        if self._profile is not None:
+            self._profile.close()
+        files, folder = self._files, self._files.outputs
+        try:
+            folder.mkdir(exist_ok=True)
+            if saved := checkpoints_in(files.checkpoints):
+                _hand_over(saved[-1].path / MODEL, folder / MODEL)
+            else:
+                self._warn("outputs/ has no model: no checkpoint was saved")
+            _put(folder / HISTORY, history(Run(files.path)))
+            if draws and not os.environ.get(UNDRAWN_VARIABLE) and (problem := _draw(files, folder / PICTURE)):
+                self._warn(f"outputs/{PICTURE} was not drawn: {problem}")
+        except (OSError, NbtoolsError) as error:
+            self._warn(f"outputs/ is not complete: {error}")
+        if self._save_dir is not None:
+            try:
+                _copy(folder, resolve(self._save_dir, self._root), files.id)
+            except (OSError, ValueError) as error:
+                self._warn(f"save_dir={shown(self._save_dir)} is not complete: {error}; everything is in {folder}")
+
+    def _warn(self, text: str) -> None:
+        self._say(f"warning: {text}")
+
+
+def resolve(save_dir: str, root: Path) -> Path:
+    """Return the folder that `save_dir` means: a relative one starts from the project's root."""
+    return root / expanded(save_dir)
+
+
+def check(save_dir: str, root: Path) -> None:
+    """Make the folder and refuse one that cannot be written, or that holds other files of these names.
+
+    Raises:
+        ConfigError: it is refused.
+    """
+    folder = resolve(save_dir, root)
+    probe = folder / f".nbtools.{os.getpid()}.tmp"
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        probe.touch()
+        probe.unlink()
+        ours = _recorded(folder)
+        theirs = [name for name in (MODEL, HISTORY, PICTURE) if _is_taken(folder / name, folder, ours)]
+    except (OSError, ValueError) as error:
+        why = getattr(error, "strerror", None) or error
+        raise ConfigError(f"save_dir={shown(save_dir)}: cannot be written ({why}); name a folder of yours") from None
+    if theirs:
+        raise ConfigError(
+            f"save_dir={shown(save_dir)}: holds {theirs[0]}, which nbtools did not write there and would replace; "
+            "name another folder, or move that away"
+        )
+
+
+def history(run: Run) -> bytes:
+    """Return the curves of a run, and of those it went on from, as JSON.
+
+    `train_losses` at `steps` and `val_losses` at `val_steps` are what most look for; `columns` has every metric.
+    """
+    found = run.history
+    columns = {name: found[name] for name in found.keys()}  # noqa: SIM118 - not a dict
+    plain = {
+        name: {"steps": column.steps.tolist(), "values": [strict_number(value) for value in column.values.tolist()]}
+        for name, column in columns.items()
+    }
+    none: dict[str, list[Any]] = {"steps": [], "values": []}
+    train, evaluation = plain.get("train/loss", none), plain.get("eval/loss", none)
+    content = {"format": FORMAT, "run": run.id, "steps": train["steps"], "train_losses": train["values"]}
+    content |= {"val_steps": evaluation["steps"], "val_losses": evaluation["values"], "columns": plain}
+    return orjson.dumps(content, option=orjson.OPT_APPEND_NEWLINE)
+
+
+def _draw(files: RunDir, path: Path) -> str:
+    """Let the command line draw the curves in a process of its own; return what went wrong, if anything did."""
+    temporary = path.with_name(f".{path.stem}.{os.getpid()}.tmp.png")
+    command = [sys.executable, "-P", "-m", "nbtools", "plot", str(files.path), "-o", str(temporary)]
+    try:
+        done = subprocess.run(
+            command, capture_output=True, timeout=_PLOT_TIMEOUT_S, check=False, cwd=files.path, stdin=subprocess.DEVNULL
+        )
+        if done.returncode == 0:
+            temporary.replace(path)
+            return ""
+        said = done.stderr.decode(errors="replace").strip().splitlines() or [f"exit code {done.returncode}"]
+        return said[-1][:300]
+    except (OSError, subprocess.TimeoutExpired) as error:
+        return str(error)[:300]
+    finally:
+        with contextlib.suppress(OSError):
+            temporary.unlink(missing_ok=True)
+
+
+def _copy(source: Path, target: Path, run_id: str) -> None:
+    """Replace what an earlier training left in `target`, file by file, and leave everything else there alone."""
+    target.mkdir(parents=True, exist_ok=True)
+    ours = _recorded(target)
+    names = [path.relative_to(source).as_posix() for path in sorted(source.rglob("*")) if path.is_file()]
+    names = [name for name in names if not Path(name).name.startswith(".")]
+    for name in names:
+        if name not in ours and os.path.lexists(target / name):
+            raise FileExistsError(f"{target / name} appeared meanwhile and is not nbtools' to replace")
+    write_json(target / RECORD, {"run": run_id, "files": sorted(ours | set(names))})  # before: a cut copy is ours, too
+    for name in names:
+        _place(source / name, target / name, link=False)
+    for name in ours - set(names):
+        with contextlib.suppress(OSError):
+            (target / name).unlink()
+    write_json(target / RECORD, {"run": run_id, "files": names})
+
+
+def _recorded(folder: Path) -> set[str]:
+    """Names of the files in a `save_dir` that an earlier training of ours wrote."""
+    listed = (read_json(folder / RECORD) or {}).get("files")
+    names = [name for name in listed if isinstance(name, str)] if isinstance(listed, list) else []
+    return {name for name in names if not Path(name).is_absolute() and ".." not in Path(name).parts}
+
+
+def _is_taken(path: Path, folder: Path, ours: set[str]) -> bool:
+    """Whether something is there that is not ours: a file, or a folder with such a file in it."""
+    if path.is_dir() and not path.is_symlink():
+        return any(_is_taken(child, folder, ours) for child in path.iterdir())
+    return os.path.lexists(path) and path.relative_to(folder).as_posix() not in ours
+
+
+def _hand_over(source: Path, target: Path) -> None:
+    """Make `target` hold the files of `source`, and no others."""
+    wanted = {path.relative_to(source) for path in source.rglob("*") if path.is_file()}
+    for relative in sorted(wanted):
+        _place(source / relative, target / relative, link=True)
+    for path in list(target.rglob("*")):
+        if path.is_file() and path.relative_to(target) not in wanted:
+            path.unlink()
+
+
+def _place(source: Path, target: Path, *, link: bool) -> None:
+    """Put a file in the place of another at once, as a hard link where it is large and that works."""
+    target.parent.mkdir(parents=True, exist_ok=True)
+    temporary = target.with_name(f".{target.name}.{os.getpid()}.tmp")
+    try:
+        temporary.unlink(missing_ok=True)
+        try:
+            if not link or source.stat().st_size < _LINKED_BYTES:
+                raise OSError("is copied")
+            os.link(source, temporary)
+        except OSError:
+            shutil.copyfile(source, temporary)
+        temporary.replace(target)
+    finally:
+        temporary.unlink(missing_ok=True)
+
+
+def _put(path: Path, data: bytes) -> None:
+    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    try:
+        temporary.write_bytes(data)
+        temporary.replace(path)
+    finally:
+        temporary.unlink(missing_ok=True)

@@ -1,0 +1,1 @@
+"""One training process: its signals, heartbeat, device, random state and launcher."""

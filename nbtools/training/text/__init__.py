@@ -1,0 +1,1 @@
+"""Text for models: tokenizers, vocabularies, tokenized data, hub models, sampling."""

@@ -1,0 +1,219 @@
+"""From text to rows of token ids: tokenizers, and the cache of what they made of a text."""
+
+import contextlib
+import hashlib
+import json
+import tempfile
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from itertools import chain, islice
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+from tokenizers import Regex, Tokenizer
+from tokenizers.models import WordLevel
+from tokenizers.normalizers import Lowercase, Replace
+from tokenizers.normalizers import Sequence as Normalizers
+from tokenizers.pre_tokenizers import Split
+from tokenizers.processors import TemplateProcessing
+from transformers import AutoTokenizer, PreTrainedModel, PreTrainedTokenizerBase, PreTrainedTokenizerFast
+
+from nbtools.data import corpus
+from nbtools.data.hub import named
+from nbtools.errors import CheckpointError, DataError
+from nbtools.recipes.modernbert import SPECIAL_TOKENS
+from nbtools.rundir.rundir import read_json, write_json
+from nbtools.training.text import hub
+from nbtools.training.text.disk_buffer import Selection, Spool, WordCounts, save_pieces
+from nbtools.training.text.pretrained import masking_tokenizer
+
+_CACHE_FORMAT = 1
+_SAY_EVERY_S = 30.0
+
+Tokens = npt.NDArray[np.int32]
+
+
+@dataclass(frozen=True)
+class TokenizedText:
+    """A tokenizer, and the training and evaluation text as rows of token ids."""
+
+    tokenizer: PreTrainedTokenizerBase
+    train_NT: Tokens
+    eval_NT: Tokens
+
+    @property
+    def maskable_ids(self) -> npt.NDArray[np.int64]:
+        """Ids of the ordinary words: those that may be predicted, and drawn as random replacements."""
+        special = set(self.tokenizer.all_special_ids)
+        return np.array([token for token in range(len(self.tokenizer)) if token not in special], dtype=np.int64)
+
+
+def tokenize(
+    cache: Path,
+    *,
+    dataset: str | None,
+    min_words: int,
+    vocab_size: int,
+    model_name: str | None = None,
+    root: Path | None = None,
+    max_samples: int | None = None,
+    streaming: bool = True,
+    say: Callable[[str], None] = print,
+) -> Path:
+    """Tokenize a text once and return the folder that holds the result; call it on rank 0 only.
+
+    The folder is named after the content, is put in place by one rename, and is found again by later runs. It holds
+    `tokenizer/` (for `AutoTokenizer.from_pretrained`), `train.npy` and `eval.npy` (flat int32, documents separated
+    by one separator token). What comes from the hub is downloaded once: a note in `cache` remembers what it became.
+
+    Memory stays small however long the text is; on disk it takes the size of the text for a while.
+
+    Args:
+        cache: where such folders are kept.
+        dataset: see `corpus.documents` and `hub.named`.
+        min_words: documents with fewer words are left out.
+        vocab_size: largest size of the word-level vocabulary; special tokens count.
+        model_name: take this model's own tokenizer instead of a word-level one.
+        root: what a relative `dataset` starts from.
+        max_samples: take so many documents from the beginning; None for all, or as many as `hub.named` says.
+        streaming: see `training.hub.texts`.
+        say: gets a line now and then while a long text is read.
+
+    Raises:
+        DataError: the text is missing, malformed or too short, or the cache cannot be written.
+        ConfigError: `model_name` has no tokenizer that could be loaded, or it knows no mask token.
+    """
+    downloaded = named(dataset)
+    note = None
+    if downloaded is None:
+        documents = corpus.documents(dataset, min_words, root=root)
+    else:
+        max_samples = max_samples or downloaded.max_samples
+        request = [_CACHE_FORMAT, downloaded.path, downloaded.config, max_samples, min_words, vocab_size, model_name]
+        note = cache / f"hub-{hashlib.sha256(json.dumps(request).encode()).hexdigest()[:32]}.json"
+        known = read_json(note)
+        if known is not None and (cache / str(known.get("folder"))).is_dir():
+            return cache / str(known["folder"])
+        origin = f"dataset={dataset!r}"
+        texts = hub.texts(downloaded, streaming=streaming)
+        documents = corpus.with_words(corpus.cleaned(texts, origin), min_words, origin)
+    given = None if model_name is None else masking_tokenizer(model_name)  # before a long reading
+    try:
+        cache.mkdir(parents=True, exist_ok=True)
+        with Spool(_told(islice(documents, max_samples), say), cache) as spool:
+            held_out_N = corpus.held_out(spool.lengths_N)
+            parts = {"train": ~held_out_N, "eval": held_out_N}
+            train = spool.texts(parts["train"])
+            tokenizer = word_tokenizer(train, vocab_size, cache) if given is None else given
+            folder = cache / _digest(tokenizer, spool, parts)
+            if not folder.is_dir():
+                _build(folder, tokenizer, spool, parts, words=model_name is None)
+        if note is not None:
+            write_json(note, {"folder": folder.name, "request": request})
+    except OSError as error:
+        raise DataError(f"{cache}: the tokenized text cannot be written there: {error}") from error
+    return folder
+
+
+def _told(documents: Iterable[str], say: Callable[[str], None]) -> Iterator[str]:
+    told = time.monotonic()
+    for number, document in enumerate(documents, start=1):
+        yield document
+        if (now := time.monotonic()) - told >= _SAY_EVERY_S:
+            say(f"reading the text: {number:,} documents so far")
+            told = now
+
+
+def _digest(tokenizer: PreTrainedTokenizerBase, spool: Spool, parts: Mapping[str, Selection]) -> str:
+    digest = hashlib.sha256(json.dumps([_CACHE_FORMAT, tokenizer.backend_tokenizer.to_str()]).encode())
+    for document in chain(spool.raw(parts["train"]), [b"\0"], spool.raw(parts["eval"])):
+        digest.update(hashlib.sha256(document).digest())
+    return digest.hexdigest()[:32]
+
+
+def _build(
+    folder: Path, tokenizer: PreTrainedTokenizerBase, spool: Spool, parts: Mapping[str, Selection], *, words: bool
+) -> None:
+    separator = tokenizer.sep_token_id if tokenizer.sep_token_id is not None else tokenizer.eos_token_id
+    with tempfile.TemporaryDirectory(prefix=".tmp-", dir=folder.parent, ignore_cleanup_errors=True) as temporary:
+        built = Path(temporary) / "built"
+        tokenizer.save_pretrained(built / "tokenizer")
+        for name, part in parts.items():
+            save_pieces(built / f"{name}.npy", _encoded(tokenizer, spool.texts(part), separator, words=words), np.int32)
+        with contextlib.suppress(OSError):  # another run was faster: its folder has the same content
+            built.rename(folder)
+    if not folder.is_dir():
+        raise OSError(f"{folder} could not be put in place")
+
+
+def open_tokenized(folder: Path, sequence_length: int) -> TokenizedText:
+    """Open what `tokenize` wrote; rows of `sequence_length` tokens that stay on disk until they are read."""
+    tokenizer = AutoTokenizer.from_pretrained(folder / "tokenizer", trust_remote_code=False)
+    tokenizer.model_max_length = sequence_length
+    rows = [_rows(folder / f"{name}.npy", sequence_length) for name in ("train", "eval")]
+    return TokenizedText(tokenizer, *rows)
+
+
+def word_tokenizer(documents: Iterable[str], vocab_size: int, folder: Path | None = None) -> PreTrainedTokenizerFast:
+    """Build a tokenizer of the most frequent lower-cased words and punctuation characters of `documents`.
+
+    Words that are too many to be counted in memory wait in `folder`, the system's temporary one when None.
+    """
+    with WordCounts(folder) as counts:
+        for document in documents:
+            counts.add(corpus.words(document))
+        words = counts.most_common(max(vocab_size - len(SPECIAL_TOKENS), 1))  # a special token is never one word
+    ids = {word: number for number, word in enumerate([*SPECIAL_TOKENS, *words])}
+    backend = Tokenizer(WordLevel(ids, unk_token="[UNK]"))
+    # As corpus.lowered and corpus.words do it.
+    sigma = ("\N{GREEK SMALL LETTER FINAL SIGMA}", "\N{GREEK SMALL LETTER SIGMA}")
+    backend.normalizer = Normalizers([Lowercase(), Replace(*sigma)])
+    backend.pre_tokenizer = Split(Regex(corpus.WORD_PATTERN), behavior="removed", invert=True)
+    backend.post_processor = TemplateProcessing(  # documents end with a separator, as in training
+        single="$A [SEP]", pair="$A [SEP] $B [SEP]", special_tokens=[("[SEP]", ids["[SEP]"])]
+    )
+    names = {f"{token[1:-1].lower()}_token": token for token in SPECIAL_TOKENS}
+    return PreTrainedTokenizerFast(  # type: ignore[no-untyped-call]
+        tokenizer_object=backend, clean_up_tokenization_spaces=False, **names
+    )
+
+
+def check_vocabulary(tokenizer: PreTrainedTokenizerBase, model: Path) -> None:
+    """Refuse a checkpoint's model whose tokens have other numbers: its weights would load and mean nothing.
+
+    Raises:
+        CheckpointError: its vocabulary is another one.
+    """
+    if AutoTokenizer.from_pretrained(model, trust_remote_code=False).get_vocab() != tokenizer.get_vocab():
+        raise CheckpointError(f"{model}: its vocabulary is of another text; resume with the dataset of its run")
+
+
+def writer(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase) -> Callable[[Path], None]:
+    """Return what writes model and tokenizer into a folder that `from_pretrained` loads."""
+
+    def write(folder: Path) -> None:
+        model.save_pretrained(folder)
+        tokenizer.save_pretrained(folder)
+
+    return write
+
+
+def _encoded(
+    tokenizer: PreTrainedTokenizerBase, documents: Iterable[str], separator: int, *, words: bool
+) -> Iterator[Tokens]:
+    ids, unknown = tokenizer.get_vocab(), tokenizer.unk_token_id
+    for document in documents:
+        if words:  # through corpus.words, whose counts the form showed; the saved tokenizer cuts at the same places
+            piece = [ids.get(word, unknown) for word in corpus.words(document)]
+        else:
+            piece = tokenizer(document, add_special_tokens=False, verbose=False)["input_ids"]
+        yield np.array([*piece, separator], dtype=np.int32)
+
+
+def _rows(path: Path, sequence_length: int) -> Tokens:
+    flat = np.load(path, mmap_mode="r")
+    num_rows = len(flat) // sequence_length
+    rows: Tokens = flat[: num_rows * sequence_length].reshape(num_rows, sequence_length)
+    return rows

@@ -1,0 +1,211 @@
+"""From rows of a table to batches of characters for CANINE: encoding, random edits, and batches of like lengths.
+
+A model reads `"<lang>[SEP]<text>"`, character by character, between CANINE's own marks for the beginning and the end;
+so a language is nothing but characters, too, and may be left out ("unk"). Everything random is a pure function of
+(seed, epoch, row), and every pass of an optimizer step is as wide as the longest row of the whole step: what a row
+meets does not depend on how many ranks or passes share the step. (CANINE's convolutions see the padding.)
+
+Shape suffixes: N rows, B batch, T characters, K codes.
+"""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch.utils.data import Dataset, Sampler
+
+from nbtools.data.tables import UNKNOWN_LANG, Lengths, Rows, Table, clean
+from nbtools.training.engine.sampler import Order, SampleOrder, epoch_order, randoms, uniforms
+
+BEGIN, END = 0xE000, 0xE001
+"""CANINE's [CLS] and [SEP]: code points that Unicode leaves to private use."""
+_BETWEEN = "[SEP]"
+_NUM_EDITS = 3
+_LETTERS = "abcdefghijklmnopqrstuvwxyz"
+_WINDOW = 50
+_AT_ONCE = 8192
+
+Key = tuple[int, Rows, int]
+"""Epoch, rows and width of a forward pass."""
+
+
+def encode(text: str, lang: str, longest: int) -> npt.NDArray[np.uint32]:
+    """Return the code points of an input of at most `longest` characters, marks included; the text's end is cut."""
+    characters = f"{lang}{_BETWEEN}{text}"[: longest - 2]
+    return np.frombuffer(f"{chr(BEGIN)}{characters}{chr(END)}".encode("utf-32-le", "surrogatepass"), dtype=np.uint32)
+
+
+def width(num_characters: int, lang_length: int, longest: int) -> int:
+    """Return how long `encode` makes a text of so many characters."""
+    return min(num_characters + lang_length + len(_BETWEEN) + 2, longest)
+
+
+def padded(encoded: Sequence[npt.NDArray[np.uint32]], width: int) -> torch.Tensor:
+    """Return inputs as one tensor, zeros behind them. Shape (B, `width`)."""
+    inputs_BT = np.zeros((len(encoded), width), dtype=np.int64)
+    for row, characters in enumerate(encoded):
+        inputs_BT[row, : len(characters)] = characters
+    return torch.from_numpy(inputs_BT)
+
+
+@dataclass(frozen=True)
+class Augmentation:
+    """Which rows are changed how in an epoch."""
+
+    seed: int
+    edited_share: float
+    unknown_share: float
+
+    def fates(self, epoch: int, samples_B: Rows) -> tuple[npt.NDArray[np.bool_], npt.NDArray[np.bool_], Rows]:
+        """Return which rows are edited, which lose their language, and the draws of the edits. Shape (B, 3, 3)."""
+        fate_B2 = uniforms(self.seed, "augmentation", epoch, samples_B, 2)
+        draws_BK = randoms(self.seed, "edits", epoch, samples_B, 3 * _NUM_EDITS) >> np.uint64(2)
+        draws_BE3 = draws_BK.astype(np.int64).reshape(-1, _NUM_EDITS, 3)
+        return fate_B2[:, 0] < self.edited_share, fate_B2[:, 1] < self.unknown_share, draws_BE3
+
+    @staticmethod
+    def edit(text: str, draws_E3: Rows) -> str:
+        """Delete, insert, replace or swap letters, or swap words, once per row of draws (kind, place, letter)."""
+        for kind, place, letter in draws_E3.tolist():
+            at = place % len(text)
+            kind %= _NUM_KINDS
+            if kind == _DELETE and len(text) > 1:
+                text = text[:at] + text[at + 1 :]
+            elif kind == _INSERT:
+                text = text[:at] + _LETTERS[letter % len(_LETTERS)] + text[at:]
+            elif kind == _REPLACE:
+                text = text[:at] + _LETTERS[letter % len(_LETTERS)] + text[at + 1 :]
+            elif kind == _SWAP:
+                text = text[:at] + text[at : at + 2][::-1] + text[at + 2 :]
+            elif kind == _SWAP_WORDS and " " in text:
+                words = text.split(" ")
+                at = place % (len(words) - 1)
+                words[at], words[at + 1] = words[at + 1], words[at]
+                text = " ".join(words)
+        return text
+
+
+_DELETE, _INSERT, _REPLACE, _SWAP, _SWAP_WORDS, _NUM_KINDS = range(6)
+
+
+class CharacterDataset(Dataset[tuple[torch.Tensor, torch.Tensor]]):
+    """Batches for training: `dataset[epoch, rows, width]` gives inputs_BT and labels_BK, -1 where there is no code."""
+
+    def __init__(self, table: Table, rows_N: Rows, augmentation: Augmentation, longest: int, max_codes: int) -> None:
+        self.table = table
+        self.rows_N = rows_N
+        self.augmentation = augmentation
+        self.longest = longest
+        self.max_codes = max_codes
+        self._lengths_N = table.lengths()[rows_N]
+        self._lang_lengths_N = table.lang_lengths()[rows_N]
+
+    def __getitem__(self, key: Key) -> tuple[torch.Tensor, torch.Tensor]:
+        epoch, samples_B, widest = key
+        is_edited_B, is_unknown_B, draws_BE3 = self.augmentation.fates(epoch, samples_B)
+        encoded = []
+        for place, row in enumerate(self.rows_N[samples_B].tolist()):
+            text = self.table.text(row)
+            if is_edited_B[place]:
+                text = self.augmentation.edit(text, draws_BE3[place])
+            encoded.append(encode(text, UNKNOWN_LANG if is_unknown_B[place] else self.table.lang(row), self.longest))
+        return padded(encoded, widest), labels(self.table, self.rows_N[samples_B], self.max_codes)
+
+    @property
+    def num_cut(self) -> int:
+        """Texts whose end does not fit into an input."""
+        return int((self._lengths_N + self._lang_lengths_N + len(_BETWEEN) + 2 > self.longest).sum())
+
+    def widths(self, epoch: int) -> Lengths:
+        """Return how many characters each sample has in `epoch` at most: deletions are not counted. Shape (N,)."""
+        num_samples = len(self.rows_N)
+        widths_N = np.empty(num_samples, dtype=np.int32)
+        for start in range(0, num_samples, _AT_ONCE):
+            samples_B = np.arange(start, min(start + _AT_ONCE, num_samples))
+            is_edited_B, is_unknown_B, draws_BE3 = self.augmentation.fates(epoch, samples_B)
+            inserted_B = (draws_BE3[:, :, 0] % _NUM_KINDS == _INSERT).sum(1) * is_edited_B
+            lang_B = np.where(is_unknown_B, len(UNKNOWN_LANG), self._lang_lengths_N[samples_B])
+            widths_N[samples_B] = self._lengths_N[samples_B] + inserted_B + lang_B + len(_BETWEEN) + 2
+        return np.minimum(widths_N, self.longest, out=widths_N)
+
+
+def labels(table: Table, rows_B: Rows, max_codes: int) -> torch.Tensor:
+    """Return the classes of rows, -1 behind them. Shape (B, `max_codes`)."""
+    labels_BK = np.full((len(rows_B), max_codes), -1, dtype=np.int64)
+    for place, row in enumerate(rows_B.tolist()):
+        classes = table.codes(row)
+        labels_BK[place, : len(classes)] = classes
+    return torch.from_numpy(labels_BK)
+
+
+class LengthOrder(Sampler[Key]):
+    """A `SampleOrder` in which the samples of a step are of like length, so that little is padding.
+
+    Every epoch is one permutation of all samples, cut into windows of 50 steps; each window is sorted by length and cut
+    into chunks, and all chunks are shuffled. The chunks of an epoch are as large as a step was when it began (`chunk`):
+    a training that is resumed with another batch size goes on with the very samples that are left.
+    """
+
+    def __init__(self, order: SampleOrder, dataset: CharacterDataset, chunk: int | None = None) -> None:
+        self.order = order
+        self.dataset = dataset
+        self.chunk = chunk or order.effective_batch
+
+    def chunk_of(self, epoch: int) -> int:
+        """Return the chunk of an epoch, to be saved with its position."""
+        return self.chunk if epoch == self.order.epoch else self.order.effective_batch
+
+    def __iter__(self) -> Iterator[Key]:
+        order, epoch, position = self.order, self.order.epoch, self.order.position
+        size, batch_size = order.effective_batch, order.batch_size
+        while True:
+            widths_N = self.dataset.widths(epoch)
+            order_N = by_length(widths_N, epoch_order(order.seed, epoch, order.num_samples), self.chunk_of(epoch))
+            while position + size <= order.num_samples:
+                step = order_N[position : position + size].astype(np.int64)
+                for micro_step in range(order.gradient_accumulation_steps):
+                    start = (micro_step * order.world_size + order.rank) * batch_size
+                    yield epoch, step[start : start + batch_size], int(widths_N[step].max())
+                position += size
+            epoch, position = epoch + 1, 0
+
+
+def by_length(widths_N: npt.NDArray[np.integer[Any]], order_N: Order, chunk: int) -> Order:
+    """Bring samples of like width together in chunks, in random order; what fills no chunk stays at the end."""
+    num_chunks = len(order_N) // chunk
+    if not num_chunks:
+        return order_N
+    sorted_N = order_N.copy()
+    whole = sorted_N[: num_chunks * chunk]
+    for start in range(0, len(whole), _WINDOW * chunk):
+        window = whole[start : start + _WINDOW * chunk]
+        window[:] = window[np.argsort(widths_N[window], kind="stable")]
+    shuffled = np.random.default_rng(order_N[:4]).permutation(num_chunks)
+    whole[:] = whole.reshape(-1, chunk)[shuffled].reshape(-1)
+    return sorted_N
+
+
+def equal_widths(widths_N: Rows, batch_size: int) -> list[tuple[Rows, int]]:
+    """Cut samples into batches of one width each, rounded up to CANINE's four, whoever else is in them.
+
+    For evaluation and prediction: what a model says of a text then depends on that text alone.
+    """
+    rounded_N = -(-widths_N // 4) * 4
+    batches = []
+    for each in np.unique(rounded_N):
+        members = np.flatnonzero(rounded_N == each)
+        batches += [(members[start : start + batch_size], int(each)) for start in range(0, len(members), batch_size)]
+    return batches
+
+
+def encoded_batches(
+    texts: Sequence[str], langs: Sequence[str], longest: int, batch_size: int
+) -> Iterator[tuple[Rows, torch.Tensor]]:
+    """Encode texts in batches of equal widths: their places, and inputs_BT."""
+    encoded = [encode(clean(text), lang, longest) for text, lang in zip(texts, langs, strict=True)]
+    widths_N = np.array([len(characters) for characters in encoded], dtype=np.int64)
+    for members, widest in equal_widths(widths_N, batch_size):
+        yield members, padded([encoded[place] for place in members], widest)

@@ -1,0 +1,263 @@
+"""The mixer: CANINE reads characters; a decoder spells a set of codes, and a flat head scores every code by itself.
+
+CANINE: Clark et al. 2022, arXiv 2103.06874. The pair of heads, trained together: OccCANINE, Dahl, Johansen and Vedel
+2024, arXiv 2402.13604.
+
+A set has no order, so the loss must not depend on one: the decoder reads and writes a set's codes in ascending order,
+whatever their order in the data, and blocks beyond the number of codes are PAD. (OccCANINE compares each code with all
+blocks and counts the best. But a decoder that is fed the true codes has read the beginning of the i-th one in block i:
+with the best assignment of codes to blocks, 68% of the unseen demo strings were exactly right, in ascending order 72%;
+width 64, 400 steps, one seed.)
+
+Shape suffixes: B batch, T characters, H width, K blocks (codes of a row), S symbols of a block, L symbols of a
+sequence, V kinds of symbols, C codes (classes).
+"""
+
+import math
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+from torch.nn.functional import binary_cross_entropy_with_logits, cross_entropy
+from transformers import CanineConfig, CanineModel, PreTrainedModel
+
+from nbtools.data.text_classification.codes import BOS, EOS, CodeSystem
+from nbtools.errors import CheckpointError, ConfigError, DataError
+from nbtools.recipes import TextClassificationConfig
+from nbtools.training.engine import checkpoint
+from nbtools.training.text import pretrained
+
+
+class Mixer(PreTrainedModel):  # type: ignore[no-untyped-call]
+    """CANINE with a decoder over its last hidden states and a linear head on its pooled output.
+
+    It is saved as one CANINE with two heads more: `CanineModel.from_pretrained` loads the encoder of such a folder.
+    The config has, beside CANINE's, `code_system`, `num_decoder_layers`, `num_decoder_heads`, `seq2seq_weight` and
+    `flat_loss_scale`.
+    """
+
+    config_class = CanineConfig
+    base_model_prefix = "canine"
+    supports_gradient_checkpointing = True
+    _no_split_modules: list[str] = []
+    blocks_CS: torch.Tensor
+
+    def __init__(self, config: CanineConfig, canine: CanineModel | None = None) -> None:
+        super().__init__(config)
+        self.system = CodeSystem.from_json(config.code_system)
+        width, system = config.hidden_size, self.system
+        self.canine = CanineModel(config) if canine is None else canine
+        self.symbols = nn.Embedding(system.num_symbols, width)
+        self.positions = nn.Embedding(system.sequence_length - 1, width)
+        layer = nn.TransformerDecoderLayer(
+            width,
+            config.num_decoder_heads,
+            4 * width,
+            config.hidden_dropout_prob,
+            activation="gelu",
+            batch_first=True,
+            norm_first=True,
+        )
+        self.decoder = nn.TransformerDecoder(layer, config.num_decoder_layers, nn.LayerNorm(width))
+        self.speller = nn.Linear(width, system.num_symbols)
+        self.flat = nn.Linear(width, len(system.codes))
+        self.register_buffer("blocks_CS", torch.from_numpy(system.blocks_CS), persistent=False)
+        for table in (self.symbols, self.positions):
+            nn.init.normal_(table.weight, std=1 / math.sqrt(width))
+
+    # --- training ---------------------------------------------------------------------------------
+
+    def forward(self, inputs_BT: torch.Tensor, labels_BK: torch.Tensor) -> torch.Tensor:
+        """Return the losses of the decoder and of the flat head, each summed over the batch. Shape (2,)."""
+        return self.losses(*self.read(inputs_BT), labels_BK)
+
+    def losses(
+        self, memory_BTH: torch.Tensor, mask_BT: torch.Tensor, pooled_BH: torch.Tensor, labels_BK: torch.Tensor
+    ) -> torch.Tensor:
+        """Return the two losses of what `read` returned."""
+        labels_BK = in_order(labels_BK)
+        logits_BLV = self.spell(self.sequences(labels_BK)[:, :-1], memory_BTH, mask_BT)
+        return torch.stack([self.sequence_loss(logits_BLV, labels_BK), self.flat_loss(self.flat(pooled_BH), labels_BK)])
+
+    def mix(self, losses: Any) -> Any:
+        """Weigh the losses of the decoder and the flat head, the latter scaled: a pair of numbers, or a tensor."""
+        weight = self.config.seq2seq_weight
+        return weight * losses[0] + (1 - weight) * self.config.flat_loss_scale * losses[1]
+
+    def read(self, inputs_BT: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+        """Return the last hidden states of all characters, which of these are padding, and the pooled output."""
+        is_text_BT = inputs_BT != 0
+        output = self.canine(input_ids=inputs_BT, attention_mask=is_text_BT.long())
+        return output.last_hidden_state, ~is_text_BT, output.pooler_output
+
+    def spell(self, sequence_BL: torch.Tensor, memory_BTH: torch.Tensor, mask_BT: torch.Tensor) -> torch.Tensor:
+        """Return the scores of the symbol that follows each of a sequence. Shape (B, L, V)."""
+        length = sequence_BL.shape[1]
+        hidden_BLH = self.symbols(sequence_BL) + self.positions.weight[:length]
+        causal_LL = torch.ones(length, length, dtype=torch.bool, device=sequence_BL.device).triu(1)
+        decoded_BLH = self.decoder(
+            hidden_BLH, memory_BTH, tgt_mask=causal_LL, memory_key_padding_mask=mask_BT, tgt_is_causal=True
+        )
+        logits_BLV: torch.Tensor = self.speller(decoded_BLH)
+        return logits_BLV
+
+    def sequences(self, labels_BK: torch.Tensor) -> torch.Tensor:
+        """Return BOS, the blocks of the codes in the order given, EOS. Shape (B, K S + 2)."""
+        blocks_BKS = self.blocks_CS[labels_BK]  # -1 is the last row: PAD
+        marks_B1 = torch.ones_like(labels_BK[:, :1])
+        return torch.cat([BOS * marks_B1, blocks_BKS.flatten(1), EOS * marks_B1], dim=1)
+
+    def sequence_loss(self, logits_BLV: torch.Tensor, labels_BK: torch.Tensor) -> torch.Tensor:
+        """Return the cross-entropy per symbol, summed over the batch: of the codes, of PAD in empty blocks, of EOS."""
+        targets_BL = self.sequences(labels_BK)[:, 1:]
+        losses = cross_entropy(logits_BLV.flatten(0, 1).float(), targets_BL.flatten(), reduction="sum")
+        return losses / targets_BL.shape[1]
+
+    def flat_loss(self, logits_BC: torch.Tensor, labels_BK: torch.Tensor) -> torch.Tensor:
+        """Return the binary cross-entropy of every code by itself, averaged over codes and summed over the batch."""
+        truth_BC = self.truth(labels_BK)
+        return binary_cross_entropy_with_logits(logits_BC.float(), truth_BC, reduction="sum") / truth_BC.shape[1]
+
+    def truth(self, labels_BK: torch.Tensor) -> torch.Tensor:
+        """Return 1 where a row has a code, else 0. Shape (B, C)."""
+        truth_BC = torch.zeros(len(labels_BK), len(self.system.codes) + 1, device=labels_BK.device)
+        return truth_BC.scatter_(1, labels_BK % truth_BC.shape[1], 1.0)[:, :-1]  # -1 falls into the last column
+
+    # --- prediction -------------------------------------------------------------------------------
+
+    @torch.no_grad()
+    def decode(self, memory_BTH: torch.Tensor, mask_BT: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        """Spell greedily, and only codes that exist, each at most once.
+
+        Returns:
+            The classes of a row's codes, -1 behind them. Shape (B, K); and the probability of all their symbols, (B,).
+        """
+        num_rows, num_codes = len(memory_BTH), len(self.system.codes)
+        device = memory_BTH.device
+        sequence_BL = torch.full((num_rows, 1), BOS, device=device)
+        log_p_B = torch.zeros(num_rows, device=device)
+        is_free_BC = torch.ones(num_rows, num_codes + 1, dtype=torch.bool, device=device)
+        is_free_BC[:, -1] = False  # no code at all is no answer
+        found = []
+        for _ in range(self.system.max_codes):
+            fits_BC = is_free_BC.clone()
+            for place in range(self.system.block_size):
+                symbols_C = self.blocks_CS[:, place]
+                logits_BV = self.spell(sequence_BL, memory_BTH, mask_BT)[:, -1].float()
+                allowed_BV = torch.zeros_like(logits_BV).index_add_(1, symbols_C, fits_BC.to(logits_BV.dtype)) > 0
+                symbol_B = logits_BV.masked_fill(~allowed_BV, -math.inf).argmax(-1)
+                log_p_B += logits_BV.log_softmax(-1).gather(1, symbol_B[:, None]).squeeze(1)
+                fits_BC &= symbols_C == symbol_B[:, None]
+                sequence_BL = torch.cat([sequence_BL, symbol_B[:, None]], dim=1)
+            class_B = fits_BC.float().argmax(1)
+            is_end_B = class_B == num_codes
+            found.append(torch.where(is_end_B, -1, class_B))
+            is_free_BC.scatter_(1, class_B[:, None], False)
+            is_free_BC[:, -1] = True
+            is_free_BC[:, :-1] &= ~is_end_B[:, None]  # behind PAD there is only PAD
+        return torch.stack(found, dim=1), log_p_B.exp()
+
+    @torch.no_grad()
+    def pick(self, pooled_BH: torch.Tensor) -> torch.Tensor:
+        """Return the flat head's codes: those that are more likely than not, at least one. 1 or 0, shape (B, C)."""
+        logits_BC = self.flat(pooled_BH).float()
+        best_BC = nn.functional.one_hot(logits_BC.argmax(-1), logits_BC.shape[1])
+        picked_BC: torch.Tensor = (logits_BC > 0) | best_BC.bool()
+        return picked_BC.long()
+
+
+def in_order(labels_BK: torch.Tensor) -> torch.Tensor:
+    """Return every row's classes in ascending order, with -1 behind them."""
+    highest = torch.iinfo(labels_BK.dtype).max
+    ordered_BK = labels_BK.masked_fill(labels_BK < 0, highest).sort(dim=1).values
+    return ordered_BK.masked_fill(ordered_BK == highest, -1)
+
+
+def build(config: TextClassificationConfig, system: CodeSystem, shares_C: torch.Tensor) -> Mixer:
+    """Build a mixer of the config's size, or around the CANINE that it names.
+
+    Args:
+        config: its shape and loss.
+        system: the codes to learn.
+        shares_C: share of the training rows that has each code: where the flat head starts from.
+
+    Raises:
+        ConfigError: the named model cannot be loaded, is no CANINE, or does not fit.
+    """
+    scale = len(system.codes) if config.flat_loss_scale is None else config.flat_loss_scale
+    heads: dict[str, Any] = {
+        "code_system": system.to_json(),
+        "num_decoder_layers": config.num_decoder_layers,
+        "num_decoder_heads": config.num_decoder_heads,
+        "seq2seq_weight": config.seq2seq_weight,
+        "flat_loss_scale": float(scale),
+        "sequence_length": config.sequence_length,
+    }
+    if config.model_name is None:
+        mixer = Mixer(CanineConfig(**canine_settings(config), **heads))
+    else:
+        canine = pretrained.load_model(CanineModel, config.model_name, "a CANINE")
+        if not isinstance(canine, CanineModel) or canine.config.model_type != "canine":
+            raise ConfigError(f"model_name={config.model_name!r}: is a {canine.config.model_type}; give a CANINE")
+        pretrained.check_length(canine, config.model_name, config.sequence_length)
+        if canine.config.hidden_size % config.num_decoder_heads:
+            raise ConfigError(
+                f"num_decoder_heads={config.num_decoder_heads}: must divide the width of {config.model_name}, "
+                f"{canine.config.hidden_size}"
+            )
+        for part in canine.modules():
+            if isinstance(part, nn.Dropout):
+                part.p = config.dropout
+        dropout = {"hidden_dropout_prob": config.dropout, "attention_probs_dropout_prob": config.dropout}
+        canine.config.update({**heads, **dropout})
+        mixer = Mixer(canine.config, canine)
+    with torch.no_grad():
+        # A head that begins at each code's frequency need not first learn that all codes are rare (Lin et al. 2017,
+        # arXiv 1708.02002).
+        mixer.flat.bias.copy_(torch.logit(shares_C.clamp(1e-6, 0.999)))
+    return mixer
+
+
+def canine_settings(config: TextClassificationConfig) -> dict[str, Any]:
+    """Return the arguments of `transformers.CanineConfig` for a model built from `config`."""
+    return {
+        "hidden_size": config.hidden_size,
+        "num_hidden_layers": config.num_layers,
+        "num_attention_heads": config.num_heads,
+        "intermediate_size": 4 * config.hidden_size,
+        "num_hash_buckets": config.num_hash_buckets,
+        "max_position_embeddings": config.sequence_length,
+        "hidden_dropout_prob": config.dropout,
+        "attention_probs_dropout_prob": config.dropout,
+        # Wide enough for narrow models: 0.05 at width 64, CANINE's own 0.02 at 400.
+        "initializer_range": 0.4 / math.sqrt(config.hidden_size),
+    }
+
+
+def open_mixer(folder: Path) -> Mixer:
+    """Open what `Mixer.save_pretrained` wrote; nothing in the folder is executed.
+
+    Raises:
+        CheckpointError: it holds no mixer, or is damaged.
+    """
+    try:
+        mixer = Mixer(CanineConfig.from_pretrained(folder, trust_remote_code=False))
+    except (OSError, ValueError, AttributeError, DataError) as error:
+        raise CheckpointError(f"{folder}: holds no text classifier ({pretrained.first_line(error)})") from error
+    checkpoint.load_weights(mixer, folder)
+    return mixer
+
+
+def check_codes(system: CodeSystem, folder: Path) -> None:
+    """Refuse a checkpoint that has learned other codes: its weights might load and would mean something else.
+
+    Raises:
+        CheckpointError: it has.
+    """
+    try:
+        saved = CodeSystem.from_json(CanineConfig.from_pretrained(folder, trust_remote_code=False).code_system)
+    except (OSError, ValueError, AttributeError) as error:
+        raise CheckpointError(f"{folder}: holds no text classifier ({pretrained.first_line(error)})") from error
+    if difference := system.difference(saved):
+        raise CheckpointError(f"{folder}: its codes are of other data ({difference}); resume with the data of its run")

@@ -1,0 +1,213 @@
+"""Short texts to sets of codes, character by character: a sequence decoder and a flat head on one CANINE.
+
+The loss is w x (cross-entropy of the decoder per symbol) + (1 - w) x scale x (binary cross-entropy of the flat head per
+code), both per text (see `mixer`). Evaluation spells greedily and compares sets; texts are those that no training row
+has, unless a file of its own is given for it.
+
+Shape suffixes: N rows, B batch, T characters, K codes of a row, C codes.
+"""
+
+from collections import Counter
+
+import numpy as np
+import torch
+
+from nbtools.data.text_classification.samples import Samples, read_samples
+from nbtools.recipes import TextClassificationConfig
+from nbtools.rundir import media
+from nbtools.training.engine import flags
+from nbtools.training.engine.optimizer import Optimizer, accumulating, autocast
+from nbtools.training.engine.worker import Worker, run
+from nbtools.training.text import pretrained
+from nbtools.training.text_classification.dataset import (
+    Augmentation,
+    CharacterDataset,
+    LengthOrder,
+    encode,
+    equal_widths,
+    labels,
+    padded,
+    width,
+)
+from nbtools.training.text_classification.metrics import SCORES, prefixes, score, shortened
+from nbtools.training.text_classification.model import Mixer, build, check_codes
+
+_NUM_MISTAKES = 20
+
+Mistake = tuple[float, str, str, str]
+"""Probability of what was predicted, the text, its true codes, the predicted ones."""
+
+
+def main(config: TextClassificationConfig) -> None:
+    """Train with the values of a script, as changed by the command line."""
+    run(train, flags.parse(config))
+
+
+def train(worker: Worker, config: TextClassificationConfig) -> None:
+    """Train from the start, or on from a checkpoint, to the last step or a stop."""
+    pretrained.be_quiet()
+    origin = worker.origin()
+    worker.phase("data")
+    samples = worker.in_turn(lambda: read_samples(config, worker.project.root))
+    plan = worker.plan(len(samples.train_rows), len(samples.evaluation_rows))
+    if origin.model is not None:
+        check_codes(samples.system, origin.model)
+    mixer = worker.in_turn(lambda: build(config, samples.system, shares(samples)))
+    origin.load_weights(mixer)
+    model = worker.wrap(mixer)
+    optimizer = Optimizer(model, config, plan.total_steps, worker.device)
+    optimizer.load(origin.state)
+    evaluation = Evaluation(worker, config, samples)
+    augmentation = Augmentation(config.seed, config.augmentation, config.unknown_lang)
+    dataset = CharacterDataset(
+        samples.train, samples.train_rows, augmentation, config.sequence_length, samples.system.max_codes
+    )
+    if dataset.num_cut:
+        longest = config.sequence_length
+        worker.say(
+            f"note: {dataset.num_cut:,} texts are longer than sequence_length={longest} allows; their end is cut"
+        )
+    order = LengthOrder(plan.order, dataset, origin.state.get("chunk"))
+    batches = worker.batches(dataset, order)
+    num_texts = config.gradient_accumulation_steps * config.batch_size
+    # Losses of decoder and flat head, texts, characters, and positions with padding, since the last metric row.
+    tally = origin.recall("tally", torch.zeros(5, dtype=torch.float64)).to(worker.device)
+    worker.describe(plan, {"num_parameters": mixer.num_parameters(), "vocab_size": len(samples.system.codes)})
+    origin.restore_random_state()
+    worker.start_clock()
+
+    model.train()
+    for step in range(plan.first_step, plan.total_steps + 1):
+        for micro_step in range(1, config.gradient_accumulation_steps + 1):
+            inputs_BT, labels_BK = next(batches)
+            with accumulating(model, is_last=micro_step == config.gradient_accumulation_steps):
+                worker.phase("forward")
+                with autocast(worker.device, config.precision):
+                    losses = model(inputs_BT, labels_BK)
+                worker.phase("backward")
+                optimizer.backward(mixer.mix(losses) / num_texts)
+            tally[:2] += losses.detach()
+            tally[2] += len(inputs_BT)
+            tally[3] += (inputs_BT != 0).sum()
+            tally[4] += inputs_BT.numel()
+        optimizer.step(step)
+        due = worker.advance(plan)
+
+        row: dict[str, float] = {}
+        if due.log:
+            seq2seq, flat, count, characters, positions = worker.sum(tally)
+            tally.zero_()
+            row = {"train/loss": mixer.mix((seq2seq, flat)) / count, **optimizer.metrics()}
+            row |= {"train/seq2seq_loss": seq2seq / count, "train/flat_loss": flat / count}
+            row["train/padding"] = 1 - characters / positions
+            row["train/samples_per_s"] = worker.samples_per_s()
+            row["train/epoch"] = plan.epochs(worker.progress)
+        if due.evaluation:
+            row |= evaluation.measure(mixer)
+        worker.end_step(row, plan.total_steps)
+
+        if due.checkpoint:
+            state = {**optimizer.state(), "chunk": order.chunk_of(worker.progress.epoch)}
+            worker.save(mixer.save_pretrained, state, {"tally": tally.cpu()})
+        if due.stop:
+            break
+
+
+class Evaluation:
+    """Held-out texts, always the same ones, spelt greedily; and how well the most frequent set of codes would do."""
+
+    def __init__(self, worker: Worker, config: TextClassificationConfig, samples: Samples) -> None:
+        self.worker = worker
+        self.config = config
+        self.samples = samples
+        self.prefixes = {digits: of_CD.to(worker.device) for digits, of_CD in prefixes(samples.system).items()}
+        table, rows_N = samples.evaluation, samples.evaluation_rows
+        self.rows_N = rows_N
+        characters_N, lang_N = table.lengths()[rows_N], table.lang_lengths()[rows_N]
+        longest = config.sequence_length
+        widths = [width(int(one), int(other), longest) for one, other in zip(characters_N, lang_N, strict=True)]
+        # Every batch is of one width, so that a text is measured alike whoever else is in its batch.
+        self.batches = equal_widths(np.array(widths, dtype=np.int64), config.batch_size)
+        self.usual_C = usual(samples).to(worker.device)
+
+    @torch.no_grad()
+    def measure(self, mixer: Mixer) -> dict[str, float]:
+        """Return losses and scores over all ranks, and show the most confident mistakes."""
+        worker, config, table = self.worker, self.config, self.samples.evaluation
+        mistakes: list[Mistake] = []
+        num_mistakes = 0
+        sums = torch.zeros(5 + len(SCORES) + len(self.prefixes), dtype=torch.float64)
+        with worker.aside("evaluation"):
+            mixer.eval()  # type: ignore[no-untyped-call]
+            for members, widest in self.batches[worker.rank :: worker.world_size]:
+                rows_B = self.rows_N[members]
+                encoded = [encode(table.text(row), table.lang(row), config.sequence_length) for row in rows_B.tolist()]
+                inputs_BT = padded(encoded, widest).to(worker.device)
+                labels_BK = labels(table, rows_B, mixer.system.max_codes).to(worker.device)
+                with autocast(worker.device, config.precision):
+                    memory_BTH, mask_BT, pooled_BH = mixer.read(inputs_BT)
+                    losses = mixer.losses(memory_BTH, mask_BT, pooled_BH, labels_BK)
+                    found_BK, probability_B = mixer.decode(memory_BTH, mask_BT)
+                    picked_BC = mixer.pick(pooled_BH)
+                true_BC, found_BC = mixer.truth(labels_BK), mixer.truth(found_BK)
+                usual_BC = self.usual_C.expand_as(true_BC)
+                digits = [
+                    score(shortened(found_BC, of_CD), shortened(true_BC, of_CD))[0] for of_CD in self.prefixes.values()
+                ]
+                count = torch.tensor([len(rows_B)], device=worker.device)
+                picked, baseline = score(picked_BC, true_BC)[:1], score(usual_BC, true_BC)[:1]
+                parts = (count, losses, picked, baseline, score(found_BC, true_BC), *(part[None] for part in digits))
+                sums += torch.cat([part.double() for part in parts]).cpu()
+                wrong_B = (found_BC != true_BC).any(1).cpu()
+                for place in torch.nonzero(wrong_B).flatten().tolist():
+                    true, found = (self._named(mixer, sets[place]) for sets in (labels_BK, found_BK))
+                    text = f"{table.text(int(rows_B[place]))} ({table.lang(int(rows_B[place]))})"
+                    mistakes.append((float(probability_B[place]), text, true, found))
+                num_mistakes += int(wrong_B.sum())
+                mistakes = sorted(mistakes, reverse=True)[:_NUM_MISTAKES]
+            mixer.train()
+            num_texts, seq2seq, flat, flat_right, usual_right, *scores = worker.sum(sums)
+            self._show(mistakes, num_mistakes, round(num_texts))
+        names = [*SCORES, *(f"accuracy_{digits}_digits" for digits in self.prefixes)]
+        # In the order in which they matter: a panel's legend has room for the first ones.
+        by_name = dict(zip(names, scores, strict=True))
+        first = {name: by_name.pop(name) for name in ("accuracy", "exact")}
+        ordered = {
+            "loss": mixer.mix((seq2seq, flat)),
+            **first,
+            "flat_accuracy": flat_right,
+            "majority_accuracy": usual_right,
+            **by_name,
+            "seq2seq_loss": seq2seq,
+            "flat_loss": flat,
+        }
+        return {f"eval/{name}": value / num_texts for name, value in ordered.items()}
+
+    def _named(self, mixer: Mixer, classes_K: torch.Tensor) -> str:
+        return " & ".join(sorted(mixer.system.codes[number] for number in classes_K.tolist() if number >= 0))
+
+    def _show(self, mistakes: list[Mistake], num_mistakes: int, num_texts: int) -> None:
+        """Put the mistakes that the model was surest of into the run directory, those of all ranks."""
+        gathered = self.worker.gather((mistakes, num_mistakes))
+        if not gathered:
+            return  # rank 0 has them
+        worst = sorted((mistake for some, _ in gathered for mistake in some), reverse=True)[:_NUM_MISTAKES]
+        rows = [(text, true, found, f"{probability:.2f}") for probability, text, true, found in worst]
+        title = f"Most confident of {sum(count for _, count in gathered):,} mistakes in {num_texts:,} held-out texts"
+        self.worker.show("mistakes", media.table(title, ("text", "true", "predicted", "confidence"), rows))
+
+
+def shares(samples: Samples) -> torch.Tensor:
+    """Return the share of training rows that has each code. Shape (C,)."""
+    counts_C = np.zeros(len(samples.system.codes))
+    for row in map(int, samples.train_rows):
+        counts_C[list(samples.train.codes(row))] += 1
+    return torch.from_numpy(counts_C / len(samples.train_rows)).float()
+
+
+def usual(samples: Samples) -> torch.Tensor:
+    """Return the most frequent set of codes of the training rows, as 1 or 0 per code. Shape (C,)."""
+    sets = Counter(tuple(sorted(samples.train.codes(row))) for row in map(int, samples.train_rows))
+    usual_C = torch.zeros(len(samples.system.codes))
+    usual_C[list(min(sets.items(), key=lambda item: (-item[1], item[0]))[0])] = 1
+    return usual_C
