@@ -407,7 +407,7 @@ def test_a_laggard_that_was_stopped_or_killed_is_told_as_such(folder: Folder, sh
 def test_the_stacks_button_shows_every_rank_the_laggard_first_and_open(
     supervised: Callable[..., Run], show: Callable[..., LivePlot]
 ) -> None:
-    programs = Path(__file__).parent / "programs"
+    programs = Path(__file__).parents[2] / "programs"
     run = supervised(
         sys.executable, programs / "fake_agent.py", "--nproc-per-node=2", programs / "hangs.py", "announce"
     )

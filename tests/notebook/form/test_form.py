@@ -18,7 +18,7 @@ from nbtools.notebook.form.fields import Field, GPUField, read
 from nbtools.project import Project
 from nbtools.recipes import RECIPES, MLMPretrainingConfig
 
-ROOT = Path(__file__).resolve().parents[1]
+ROOT = Path(__file__).resolve().parents[3]
 HOSTILE = [
     "../../x",
     "$(touch pwned)",

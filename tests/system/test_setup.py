@@ -21,7 +21,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-ROOT = Path(__file__).resolve().parents[1]
+ROOT = Path(__file__).resolve().parents[2]
 TOOLS = ("bash", "cat", "dirname", "env", "id", "ls", "mktemp", "rm", "sed", "tr", "uname")
 BASE_PYTHON = getattr(sys, "_base_executable", sys.executable)
 

@@ -19,7 +19,7 @@ from nbtools.project import Project
 from nbtools.recipes import RECIPES, MLMPretrainingConfig
 from nbtools.script.script import PLAIN, differences, parse_script, read_script, render, write_script
 
-REPOSITORY = Path(__file__).parent.parent
+REPOSITORY = Path(__file__).resolve().parents[2]
 HOSTILE_TEXTS = [
     '"""\nimport os\n"""',
     "'''",

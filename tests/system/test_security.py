@@ -49,7 +49,7 @@ from nbtools.training.mlm_pretraining.train import build_model
 from nbtools.training.text.pretrained import masking_tokenizer
 
 PACKAGE = Path(nt.__file__).parent
-PROGRAMS = Path(__file__).parent / "programs"
+PROGRAMS = Path(__file__).parents[1] / "programs"
 Event = tuple[str, tuple[Any, ...]]
 Audited = Callable[[], AbstractContextManager[list[Event]]]
 

@@ -18,7 +18,7 @@ from nbtools.project import Project
 from nbtools.run.run import Run, RunState
 from nbtools.rundir.rundir import ProcessIdentity, RunDir, is_locked, read_json, write_json
 
-PROGRAMS = Path(__file__).parent / "programs"
+PROGRAMS = Path(__file__).parents[1] / "programs"
 TRAINER = PROGRAMS / "fake_trainer.py"
 Start = Callable[..., Run]
 

@@ -24,7 +24,7 @@ from nbtools.run.run import Run, RunState
 
 pytestmark = pytest.mark.slow
 
-PROGRAMS = Path(__file__).parent / "programs"
+PROGRAMS = Path(__file__).parents[1] / "programs"
 TOKEN = uuid.uuid4().hex
 
 

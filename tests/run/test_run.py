@@ -28,7 +28,7 @@ from nbtools.run.listing import runs
 from nbtools.run.run import Run, RunState, checkpoints_in, clock, newest_verified
 from nbtools.rundir.rundir import ProcessIdentity, RunDir, acquire_lock, write_json
 
-PROGRAMS = Path(__file__).parent / "programs"
+PROGRAMS = Path(__file__).parents[1] / "programs"
 FAILED = {
     "rank": 1,
     "host": "h",

@@ -21,7 +21,7 @@ from nbtools.recipes import RECIPES
 from nbtools.rundir.rundir import RunDir, read_json, run_folders
 from nbtools.script.script import write_script
 
-TESTS = Path(__file__).resolve().parent
+TESTS = Path(__file__).resolve().parents[1]
 
 
 @dataclass(frozen=True)
@@ -30,7 +30,7 @@ class Row:
 
     promise: str
     tests: tuple[str, ...] = ()
-    """As `file.py::test`; without a file it is in this one."""
+    """As `folder/file.py::test`; without a file it is in this one."""
     better: str = ""
     """What nbtools does instead, or why it does not."""
 
@@ -43,48 +43,51 @@ GUIDES: dict[str, Row] = {
     # --- L: LLaDA fine-tuning ---------------------------------------------------------------------
     "L1": row(
         "DDP, distributed sampler, mixed precision with a loss scale, one or several processes found by themselves",
-        "test_masked_diffusion.py::test_two_ranks_give_the_gradients_of_one_with_the_joined_batch",
-        "test_worker.py::test_fp16_scales_the_loss_and_leaves_out_a_step_that_overflowed",
-        "test_data.py::test_a_step_has_the_same_samples_however_they_are_divided",
+        "training/masked_diffusion/test_train.py::test_two_ranks_give_the_gradients_of_one_with_the_joined_batch",
+        "training/engine/test_worker.py::test_fp16_scales_the_loss_and_leaves_out_a_step_that_overflowed",
+        "training/engine/test_sampler.py::test_a_step_has_the_same_samples_however_they_are_divided",
     ),
     "L2": row(
         "PyTorch with CUDA, NCCL chosen by itself",
-        "test_launch.py::test_by_default_the_first_gpus_are_taken_one_per_process",
-        "test_doctor.py::test_nccl_is_told_with_its_version_and_a_build_without_it_is_no_error",
+        "launcher/test_launch.py::test_by_default_the_first_gpus_are_taken_one_per_process",
+        "cli/test_doctor.py::test_nccl_is_told_with_its_version_and_a_build_without_it_is_no_error",
         better="torch 2.4 is the floor; without a GPU the same code runs on gloo",
     ),
     "L3": row(
         "a shell script that launches: number of GPUs, data set",
-        "test_spellings.py::test_sh_writes_an_executable_script_that_passes_its_arguments_on",
-        "test_launchers.py::test_the_written_shell_script_trains_from_any_folder",
+        "script/compat/test_aliases.py::test_sh_writes_an_executable_script_that_passes_its_arguments_on",
+        "training/process/test_launchers.py::test_the_written_shell_script_trains_from_any_folder",
         better="nbtools new … --sh writes one; its arguments go on to the training",
     ),
     "L4": row("torchrun with addresses, ports and the old flags", "test_the_old_command_lines_train"),
     "L5": row("the same script and flags under plain python", "test_the_old_command_lines_train"),
-    "L6": row("reads WORLD_SIZE and RANK", "test_worker.py::test_ranks_share_values_errors_and_the_decision_to_stop"),
+    "L6": row(
+        "reads WORLD_SIZE and RANK",
+        "training/engine/test_worker.py::test_ranks_share_values_errors_and_the_decision_to_stop",
+    ),
     "L7": row(
         "--data_dir --model_name --batch_size --epochs --learning_rate --save_dir --fp16 --no_fp16",
         "test_the_old_command_lines_train",
-        "test_flags.py::test_older_words_for_a_precision",
+        "training/engine/test_flags.py::test_older_words_for_a_precision",
         better="fp32 is the default here: 16 bits are asked for, and a machine that is slower with them says so",
     ),
     "L8": row(
         "gradients are averaged, shards do not overlap, 16 bits are smaller and faster",
-        "test_data.py::test_an_epoch_shows_every_sample_at_most_once_and_the_next_one_shuffles_anew",
-        "test_precision.py::test_a_slower_precision_is_told_with_its_figure_and_the_alternative",
+        "training/engine/test_sampler.py::test_an_epoch_shows_every_sample_at_most_once_and_the_next_one_shuffles_anew",
+        "training/engine/test_precision_check.py::test_a_slower_precision_is_told_with_its_figure_and_the_alternative",
         better="faster is measured at the start of every run, never promised",
     ),
     "L9": row(
         "memory is batch x GPUs x model size; accumulate for large models",
-        "test_masked_diffusion.py::test_preflight_says_what_llada_takes_and_who_has_to_allow_its_code",
-        "test_masked_diffusion.py::test_accumulated_passes_give_the_gradients_of_one_large_batch",
+        "training/masked_diffusion/test_train.py::test_preflight_says_what_llada_takes_and_who_has_to_allow_its_code",
+        "training/masked_diffusion/test_train.py::test_accumulated_passes_give_the_gradients_of_one_large_batch",
         better="the guide forgets gradients and optimizer: preflight says 16 bytes per weight and process",
     ),
     "L10": row(
         "trouble: NCCL, a taken port, memory",
-        "test_causes.py::test_a_known_error_is_told_apart_in_words_with_what_to_do",
-        "test_launch.py::test_torchrun_starts_although_its_usual_port_and_others_are_taken",
-        "test_doctor.py::test_a_taken_port_is_told_and_harms_nobody",
+        "failures/test_known_errors.py::test_a_known_error_is_told_apart_in_words_with_what_to_do",
+        "launcher/test_launch.py::test_torchrun_starts_although_its_usual_port_and_others_are_taken",
+        "cli/test_doctor.py::test_a_taken_port_is_told_and_harms_nobody",
         better="turning --fp16 off against lack of memory, as the guide says, takes more of it: never told here",
     ),
     "L11": row("NCCL_DEBUG=INFO reaches the ranks", "test_the_callers_environment_reaches_every_rank"),
@@ -95,79 +98,82 @@ GUIDES: dict[str, Row] = {
     ),
     "L14": row(
         "resume from checkpoint_epoch_5.pt, with or without module.",
-        "test_origin.py::test_weights_of_an_old_checkpoint_are_loaded_and_everything_else_starts_anew",
-        "test_origin.py::test_weights_are_found_with_and_without_a_key_and_a_prefix",
+        "training/engine/test_initial_state.py::test_weights_of_an_old_checkpoint_are_loaded_and_everything_else_starts_anew",
+        "training/engine/test_initial_state.py::test_weights_are_found_with_and_without_a_key_and_a_prefix",
     ),
     # --- A: Algorithm Distillation ----------------------------------------------------------------
     "A1": row(
         "accelerate config once, answers kept in a file of the user's home",
-        "test_launch.py::test_by_default_the_first_gpus_are_taken_one_per_process",
+        "launcher/test_launch.py::test_by_default_the_first_gpus_are_taken_one_per_process",
         better="nothing to configure and no file in the home: processes and GPUs stand in the script's launch",
     ),
     "A2": row(
         "accelerate launch: --num_processes, --gpu_ids, --mixed_precision fp16",
-        "test_flags.py::test_a_flag_counts_more_than_accelerate_and_accelerate_more_than_the_script",
-        "test_launchers.py::test_each_launcher_starts_the_shipped_script",
+        "training/engine/test_flags.py::test_a_flag_counts_more_than_accelerate_and_accelerate_more_than_the_script",
+        "training/process/test_launchers.py::test_each_launcher_starts_the_shipped_script",
         better="its processes and devices arrive by torchrun's variables, its precision by a variable of its own; both "
         "hold, and so do --nproc-per-node and --gpus of nbtools launch",
     ),
     "A3": row(
         "torchrun; CUDA_VISIBLE_DEVICES=0,1 torchrun",
         "test_the_old_command_lines_train",
-        "test_devices.py::test_cuda_visible_devices_filters_and_orders_as_it_does_for_cuda",
+        "machine/test_devices.py::test_cuda_visible_devices_filters_and_orders_as_it_does_for_cuda",
     ),
     "A4": row("plain python is one process on the first GPU", "test_the_old_command_lines_train"),
     "A5": row(
         "a flat YAML: mixed_precision, gradient_accumulation_steps, train_batch_size, test_batch_size, num_workers, "
         "tf_n_embd, tf_n_layer, n_transit",
-        "test_spellings.py::test_the_old_config_of_algorithm_distillation_becomes_a_script_that_trains_as_long",
-        "test_spellings.py::test_an_old_flat_yaml_becomes_values_and_what_means_nothing_is_named_and_kept",
+        "script/compat/test_aliases.py::test_the_old_config_of_algorithm_distillation_becomes_a_script_that_trains_as_long",
+        "script/compat/test_aliases.py::test_an_old_flat_yaml_becomes_values_and_what_means_nothing_is_named_and_kept",
         better="nbtools new algorithm_distillation NAME --from-yaml FILE: what means something becomes a value of the "
         "script, what does not is named and kept as a comment; a flag of the same name works, too",
     ),
     "A6": row(
         "models, data and gradients are placed and shared out by themselves; bf16 needs Ampere",
-        "test_mlm_pretraining.py::test_two_ranks_give_the_gradients_of_one_with_the_joined_batch",
-        "test_precision.py::test_a_slower_precision_is_told_with_its_figure_and_the_alternative",
+        "training/mlm_pretraining/test_train.py::test_two_ranks_give_the_gradients_of_one_with_the_joined_batch",
+        "training/engine/test_precision_check.py::test_a_slower_precision_is_told_with_its_figure_and_the_alternative",
         better="parameters are replicated, not distributed as the guide says; preflight counts them per process",
     ),
     "A7": row(
         "mixed precision is about twice as fast with half the memory",
-        "test_precision.py::test_the_slowdown_is_a_measured_ratio",
+        "training/engine/test_precision_check.py::test_the_slowdown_is_a_measured_ratio",
         better="measured where it runs: on a CPU without such instructions it is many times slower, and that is said",
     ),
     "A8": row(
         "accumulation of 4 x 512 is an effective 2048 per GPU",
-        "test_mlm_pretraining.py::test_accumulated_passes_give_the_gradients_of_one_large_batch",
-        "test_report.py::test_accumulation_is_part_of_the_batch",
+        "training/mlm_pretraining/test_train.py::test_accumulated_passes_give_the_gradients_of_one_large_batch",
+        "launcher/test_findings.py::test_accumulation_is_part_of_the_batch",
     ),
     "A9": row(
         "checkpoints, logs, evaluation and progress from the main process; all ranks meet before a save",
-        "test_launch.py::test_a_run_under_torchrun_is_recorded_whole",
-        "test_worker.py::test_ranks_wait_for_a_slow_save_and_listen_where_only_this_machine_reaches_them",
+        "launcher/test_launch.py::test_a_run_under_torchrun_is_recorded_whole",
+        "training/engine/test_worker.py::test_ranks_wait_for_a_slow_save_and_listen_where_only_this_machine_reaches_them",
         better="evaluation is shared among the ranks and summed: none of them idles",
     ),
     "A10": row(
         "presets for 2, 4 and 8 GPUs",
-        "test_recipes.py::test_the_presets_for_several_gpus_are_those_of_the_guide_for_algorithm_distillation",
+        "recipes/test_recipes.py::test_the_presets_for_several_gpus_are_those_of_the_guide_for_algorithm_distillation",
         better="--preset 2gpu, 4gpu, 8gpu; the speed-ups that the guide promises for them are not",
     ),
     "A11": row(
         "against lack of memory: smaller batch, accumulation, smaller model, shorter context",
-        "test_causes.py::test_a_known_error_is_told_apart_in_words_with_what_to_do",
+        "failures/test_known_errors.py::test_a_known_error_is_told_apart_in_words_with_what_to_do",
         better="the failure card names the settings, in an order that trains the same first",
     ),
     "A12": row(
         "a banner of 60 signs: processes, kind of distribution, precision, accumulation, device",
         "test_the_banner_says_what_was_found",
     ),
-    "A13": row("tensorboard --logdir runs, each row once", "test_tensorboard.py::test_every_metric_row_is_an_event"),
+    "A13": row(
+        "tensorboard --logdir runs, each row once",
+        "training/outputs/test_tensorboard.py::test_every_metric_row_is_an_event",
+    ),
     "A14": row(
         "trouble: memory, more GPUs that are slower, runs that differ, hangs, a checkpoint with module.",
-        "test_failure.py::test_a_timeout_names_the_rank_that_was_waited_for",
-        "test_mlm_pretraining.py::test_a_resumed_run_ends_with_the_same_bits",
-        "test_doctor.py::test_nccl_is_told_with_its_version_and_a_build_without_it_is_no_error",
-        "test_origin.py::test_weights_are_found_with_and_without_a_key_and_a_prefix",
+        "failures/test_failure.py::test_a_timeout_names_the_rank_that_was_waited_for",
+        "training/mlm_pretraining/test_train.py::test_a_resumed_run_ends_with_the_same_bits",
+        "cli/test_doctor.py::test_nccl_is_told_with_its_version_and_a_build_without_it_is_no_error",
+        "training/engine/test_initial_state.py::test_weights_are_found_with_and_without_a_key_and_a_prefix",
         better="deterministic=True is one field; checkpoints never have the prefix, old ones may",
     ),
     "A15": row(
@@ -182,14 +188,14 @@ GUIDES: dict[str, Row] = {
     ),
     "A17": row(
         "practices: mixed precision, nvidia-smi, begin with 2 GPUs, checkpoints, torch.profiler by time",
-        "test_profile.py::test_the_steps_after_the_fifth_are_profiled",
-        "test_devices.py::test_use_has_what_the_device_tells_and_no_more",
+        "training/outputs/test_profiler.py::test_the_steps_after_the_fifth_are_profiled",
+        "machine/test_devices.py::test_use_has_what_the_device_tells_and_no_more",
         better="GPU use is recorded beside the curves, profile_steps writes the trace and the table",
     ),
     "A18": row(
         "shell and Slurm scripts; a config changed in train.py and by launch flags",
-        "test_launchers.py::test_the_written_shell_script_trains_from_any_folder",
-        "test_flags.py::test_every_field_of_the_config_is_a_flag",
+        "training/process/test_launchers.py::test_the_written_shell_script_trains_from_any_folder",
+        "training/engine/test_flags.py::test_every_field_of_the_config_is_a_flag",
         better="the script is the config: every value is a line in it, every flag overrides one; no sbatch file yet",
     ),
     "A19": row(
@@ -199,12 +205,14 @@ GUIDES: dict[str, Row] = {
     ),
     "A20": row(
         "easy, automatic, near-linear, existing code runs unchanged",
-        "test_launch.py::test_a_foreign_script_outside_any_project_runs_in_its_own_folder",
-        "test_corpus.py::test_bad_utf8_names_the_file_and_the_byte",
+        "launcher/test_launch.py::test_a_foreign_script_outside_any_project_runs_in_its_own_folder",
+        "data/test_corpus.py::test_bad_utf8_names_the_file_and_the_byte",
         better="speed-up is not promised but seen as tokens per second on the curve; files are UTF-8 throughout",
     ),
     # --- O: OccCANINE -----------------------------------------------------------------------------
-    "O1": row("CUDA, several GPUs, NCCL", "test_launch.py::test_by_default_the_first_gpus_are_taken_one_per_process"),
+    "O1": row(
+        "CUDA, several GPUs, NCCL", "launcher/test_launch.py::test_by_default_the_first_gpus_are_taken_one_per_process"
+    ),
     "O2": row(
         "finetune.py --dataset CSV --target-cols a b --save-path ./output --batch-size 128",
         "test_the_old_command_lines_train",
@@ -215,7 +223,7 @@ GUIDES: dict[str, Row] = {
     ),
     "O4": row(
         "--distributed switches DDP on",
-        "test_flags.py::test_what_old_launchers_pass_is_ignored_with_a_note",
+        "training/engine/test_flags.py::test_what_old_launchers_pass_is_ignored_with_a_note",
         better="accepted and needless: several processes are found by themselves",
     ),
     "O5": row(
@@ -223,88 +231,93 @@ GUIDES: dict[str, Row] = {
         "test_the_old_command_lines_train",
         better="both start the same script; --local-rank and --local_rank are accepted",
     ),
-    "O6": row("effective batch = batch x GPUs", "test_report.py::test_it_says_everything_that_a_launch_means"),
+    "O6": row(
+        "effective batch = batch x GPUs", "launcher/test_findings.py::test_it_says_everything_that_a_launch_means"
+    ),
     "O7": row(
         "rank 0 saves the unwrapped model",
-        "test_mlm_pretraining.py::test_the_checkpoint_is_a_model_that_anybody_can_load_and_measure",
+        "training/mlm_pretraining/test_train.py::test_the_checkpoint_is_a_model_that_anybody_can_load_and_measure",
     ),
     "O8": row(
         "logs and Weights & Biases from rank 0",
-        "test_tensorboard.py::test_every_metric_row_is_an_event",
+        "training/outputs/test_tensorboard.py::test_every_metric_row_is_an_event",
         better="rank0.log and metrics.jsonl; TensorBoard by report_to. No Weights & Biases: its variables pass through "
         "to scripts of your own, and metrics.jsonl is one line of code away from any service",
     ),
-    "O9": row("a distributed sampler", "test_data.py::test_a_step_has_the_same_samples_however_they_are_divided"),
+    "O9": row(
+        "a distributed sampler",
+        "training/engine/test_sampler.py::test_a_step_has_the_same_samples_however_they_are_divided",
+    ),
     "O10": row("two nodes with addresses and port 29500", "test_two_nodes_started_by_hand_train_as_one"),
     "O11": row(
         "trouble: NCCL, single against several GPUs, memory",
-        "test_text_classification.py::test_two_ranks_give_the_gradients_and_scores_of_one_with_the_joined_batch",
-        "test_causes.py::test_a_known_error_is_told_apart_in_words_with_what_to_do",
+        "training/text_classification/test_train.py::test_two_ranks_give_the_gradients_and_scores_of_one_with_the_joined_batch",
+        "failures/test_known_errors.py::test_a_known_error_is_told_apart_in_words_with_what_to_do",
         better="one process with the joined batch and two with half of it take the same steps",
     ),
     # --- M: masked language model pretraining -----------------------------------------------------
     "M1": row(
         "multi_gpu_configs.py list, and generate NAME, which writes an executable script",
-        "test_cli.py::test_recipes_and_presets_are_listed",
-        "test_launchers.py::test_the_written_shell_script_trains_from_any_folder",
+        "cli/test_commands.py::test_recipes_and_presets_are_listed",
+        "training/process/test_launchers.py::test_the_written_shell_script_trains_from_any_folder",
         better="nbtools presets, and nbtools new … --preset NAME --sh; every value of the preset reaches the training",
     ),
     "M2": row(
         "torchrun … --dataset hf --batch-size 32 --epochs 5 --lr 3e-5 --streaming true --max-samples 500k",
         "test_the_old_command_lines_train",
-        "test_hub.py::test_the_library_is_asked_for_name_config_and_streaming",
+        "training/text/test_hub.py::test_the_library_is_asked_for_name_config_and_streaming",
     ),
     "M3": row(
         "run_multi_gpu_training.sh hf 32 5 3e-5 true",
-        "test_launchers.py::test_the_written_shell_script_trains_from_any_folder",
+        "training/process/test_launchers.py::test_the_written_shell_script_trains_from_any_folder",
         better="the shell script passes its flags on",
     ),
     "M4": row(
         "six presets by number and kind of GPUs",
-        "test_recipes.py::test_a_gpu_preset_divides_its_total_batch_by_its_processes",
-        "test_mlm_pretraining.py::test_every_value_of_a_preset_reaches_the_training",
+        "recipes/test_recipes.py::test_a_gpu_preset_divides_its_total_batch_by_its_processes",
+        "training/mlm_pretraining/test_train.py::test_every_value_of_a_preset_reaches_the_training",
     ),
     "M5": row("the options and their defaults; --local_rank is automatic", "test_the_old_command_lines_train"),
     "M6": row(
         "dependencies by hand: torch cu118, transformers, datasets, tqdm, matplotlib",
-        "test_setup.py::test_a_fresh_clone_is_set_up_from_a_wheelhouse_alone",
+        "system/test_setup.py::test_a_fresh_clone_is_set_up_from_a_wheelhouse_alone",
         better="one command sets everything up, with versions that were tested together",
     ),
     "M7": row(
         "8 GB per GPU, 32 GB of memory, 50 GB of disk",
-        "test_report.py::test_the_disk_is_compared_with_what_the_run_will_keep",
-        "test_cli.py::test_doctor_reports_this_machine",
+        "launcher/test_findings.py::test_the_disk_is_compared_with_what_the_run_will_keep",
+        "cli/test_commands.py::test_doctor_reports_this_machine",
         better="preflight says what this very training takes (the guide's H200 has 141 GB, not 80)",
     ),
     "M8": row(
         "logs/CONFIG_training_DATE.log",
-        "test_launch.py::test_a_run_under_torchrun_is_recorded_whole",
+        "launcher/test_launch.py::test_a_run_under_torchrun_is_recorded_whole",
         better="runs/DATE_NAME/rank0.log, with everything else of the run beside it",
     ),
     "M9": row(
         "nvidia-smi, and a summary of the GPUs at the end",
-        "test_devices.py::test_use_has_what_the_device_tells_and_no_more",
+        "machine/test_devices.py::test_use_has_what_the_device_tells_and_no_more",
         better="system.jsonl has use, memory and power of every GPU all along, and the panel shows them",
     ),
     "M10": row(
         "bars, losses of training and validation, time left, GPU use",
-        "test_panel.py::test_the_remaining_time_follows_the_recent_rate",
+        "notebook/panel/test_panel.py::test_the_remaining_time_follows_the_recent_rate",
         better="curves instead of bars, in the notebook and in nbtools watch",
     ),
     "M11": row(
         "trouble: memory, NCCL, the port, permission to execute",
-        "test_causes.py::test_a_known_error_is_told_apart_in_words_with_what_to_do",
-        "test_launchers.py::test_the_written_shell_script_trains_from_any_folder",
+        "failures/test_known_errors.py::test_a_known_error_is_told_apart_in_words_with_what_to_do",
+        "training/process/test_launchers.py::test_the_written_shell_script_trains_from_any_folder",
         better="--sh writes it executable; the port is always a free one",
     ),
     "M12": row(
         "tuning: 32-64 per GPU, mixed precision, streaming, shorter sequences, accumulation",
-        "test_mlm_pretraining.py::test_bf16_learns_like_fp32",
-        "test_spool.py::test_a_text_many_times_larger_is_tokenized_in_little_more_memory_than_importing_takes",
+        "training/mlm_pretraining/test_train.py::test_bf16_learns_like_fp32",
+        "training/text/test_disk_buffer.py::test_a_text_many_times_larger_is_tokenized_in_little_more_memory_than_importing_takes",
     ),
     "M13": row(
         "mlm_model.pth, tokenizer.json, mlm_training_history.json, training_history.png",
-        "test_outputs.py::test_a_completed_training_leaves_its_model_its_history_and_its_picture",
+        "training/outputs/test_outputs.py::test_a_completed_training_leaves_its_model_its_history_and_its_picture",
     ),
     "M14": row(
         "6-8 times faster, linear scaling",
@@ -314,20 +327,20 @@ GUIDES: dict[str, Row] = {
     "M15": row(
         "a custom TrainingConfig(name, description, num_gpus, batch_size_per_gpu, …)",
         "test_config.py::test_every_field_has_help_that_ends_in_a_full_stop_and_a_valid_default",
-        "test_script.py::test_config_to_script_to_config_is_the_identity",
+        "script/test_script.py::test_config_to_script_to_config_is_the_identity",
         better="the form, --set, or a line in the script: all of its fields are there, validated",
     ),
     "M16": row("two nodes of 8 GPUs", "test_two_nodes_started_by_hand_train_as_one"),
     "M17": row(
         "support: look into logs, nvidia-smi, one GPU with --dataset imdb, device_count()",
-        "test_cli.py::test_doctor_reports_this_machine",
-        "test_hub.py::test_the_library_is_asked_for_name_config_and_streaming",
+        "cli/test_commands.py::test_doctor_reports_this_machine",
+        "training/text/test_hub.py::test_the_library_is_asked_for_name_config_and_streaming",
         better="nbtools doctor prints what an issue report needs",
     ),
     # --- G: LLM GAN -------------------------------------------------------------------------------
     "G1": row(
         "a test of process group, all-reduce and DDP on two processes",
-        "test_cli.py::test_doctor_runs_a_collective_on_two_processes",
+        "cli/test_commands.py::test_doctor_runs_a_collective_on_two_processes",
         better="nbtools doctor --all-reduce",
     ),
     "G2": row(
@@ -338,34 +351,34 @@ GUIDES: dict[str, Row] = {
     "G3": row(
         "--batch_size 16 --epochs 5; --save_checkpoints --checkpoint_freq 10",
         "test_the_old_command_lines_train",
-        "test_manuscripts.py::test_generator_and_judge_are_saved_every_so_many_steps_and_at_each_epoch_s_end",
+        "training/llm_gan/test_dataset.py::test_generator_and_judge_are_saved_every_so_many_steps_and_at_each_epoch_s_end",
         better="its data flags, too: --data_path, --min_story_length, --max_story_length",
     ),
     "G4": row(
         "no device_map: each process has its GPU, each model its DDP",
-        "test_launch.py::test_by_default_the_first_gpus_are_taken_one_per_process",
-        "test_llm_gan.py::test_two_ranks_and_one_process_with_the_joined_batch_do_the_same_step",
-        "test_manuscripts.py::test_two_ranks_with_a_judge_that_writes_take_the_step_of_one",
+        "launcher/test_launch.py::test_by_default_the_first_gpus_are_taken_one_per_process",
+        "training/llm_gan/test_train.py::test_two_ranks_and_one_process_with_the_joined_batch_do_the_same_step",
+        "training/llm_gan/test_dataset.py::test_two_ranks_with_a_judge_that_writes_take_the_step_of_one",
     ),
     "G5": row(
         "a distributed sampler that is told the epoch",
-        "test_data.py::test_an_epoch_shows_every_sample_at_most_once_and_the_next_one_shuffles_anew",
+        "training/engine/test_sampler.py::test_an_epoch_shows_every_sample_at_most_once_and_the_next_one_shuffles_anew",
     ),
     "G6": row(
         "generation from a wrapped model",
-        "test_writing.py::test_texts_are_those_of_a_loop_that_keeps_nothing",
-        "test_manuscripts.py::test_two_ranks_with_a_judge_that_writes_take_the_step_of_one",
-        "test_verdicts.py::test_what_it_writes_depends_on_the_pair_and_its_numbers_not_on_the_batch",
+        "training/text/test_sampling.py::test_texts_are_those_of_a_loop_that_keeps_nothing",
+        "training/llm_gan/test_dataset.py::test_two_ranks_with_a_judge_that_writes_take_the_step_of_one",
+        "training/llm_gan/test_llm_judge.py::test_what_it_writes_depends_on_the_pair_and_its_numbers_not_on_the_batch",
         better="the model inside writes, keeping keys and values: no forward pass that other ranks would wait for",
     ),
     "G7": row(
         "rank 0 logs, writes and evaluates; the underlying weights are saved",
-        "test_mlm_pretraining.py::test_the_checkpoint_is_a_model_that_anybody_can_load_and_measure",
+        "training/mlm_pretraining/test_train.py::test_the_checkpoint_is_a_model_that_anybody_can_load_and_measure",
     ),
     "G8": row(
         "checkpoints every so many steps and every epoch, both models",
-        "test_manuscripts.py::test_generator_and_judge_are_saved_every_so_many_steps_and_at_each_epoch_s_end",
-        "test_llm_gan.py::test_a_resumed_run_ends_with_the_same_bits_in_every_stage",
+        "training/llm_gan/test_dataset.py::test_generator_and_judge_are_saved_every_so_many_steps_and_at_each_epoch_s_end",
+        "training/llm_gan/test_train.py::test_a_resumed_run_ends_with_the_same_bits_in_every_stage",
         better="with both optimizers, so that the training goes on from there; each model is a folder of its own",
     ),
     "G9": row(
@@ -373,25 +386,25 @@ GUIDES: dict[str, Row] = {
     ),
     "G10": row(
         "nvidia-smi shows all GPUs busy",
-        "test_devices.py::test_use_has_what_the_device_tells_and_no_more",
+        "machine/test_devices.py::test_use_has_what_the_device_tells_and_no_more",
         better="the panel shows it beside the curves",
     ),
     "G11": row(
         "trouble: NCCL, memory, a hang",
-        "test_causes.py::test_a_known_error_is_told_apart_in_words_with_what_to_do",
-        "test_failure.py::test_a_timeout_names_the_rank_that_was_waited_for",
+        "failures/test_known_errors.py::test_a_known_error_is_told_apart_in_words_with_what_to_do",
+        "failures/test_failure.py::test_a_timeout_names_the_rank_that_was_waited_for",
     ),
     "G12": row(
         "debugging: one process; torchrun --log_level=INFO",
         "test_the_callers_environment_reaches_every_rank",
-        "test_mlm_pretraining.py::test_plain_python_writes_the_whole_run_directory",
+        "training/mlm_pretraining/test_train.py::test_plain_python_writes_the_whole_run_directory",
         better="torchrun has no --log_level; LOGLEVEL=INFO works and reaches it",
     ),
     "G13": row(
         "train_ddp.py, run_ddp_training.sh, clean_train.py, inference.py",
         "test_the_old_command_lines_train",
-        "test_launchers.py::test_the_written_shell_script_trains_from_any_folder",
-        "test_manuscripts.py::test_every_kind_of_texts_and_judges_trains_from_warm_up_into_the_game",
+        "training/process/test_launchers.py::test_the_written_shell_script_trains_from_any_folder",
+        "training/llm_gan/test_dataset.py::test_every_kind_of_texts_and_judges_trains_from_warm_up_into_the_game",
         better="one script for any number of processes, and --sh for a shell script; whoever wants to write with the "
         "generator loads checkpoints/STEP/model/generator as any model of transformers",
     ),
@@ -416,7 +429,7 @@ def test_a_row_names_tests_that_are_there_or_says_why_not(key: str) -> None:
     assert known.promise and (known.tests or known.better)
     for name in known.tests:
         file, _, test = name.rpartition("::")
-        assert test in functions(file or Path(__file__).name), f"{key}: {name}"
+        assert test in functions(file or "recipes/test_guides.py"), f"{key}: {name}"
 
 
 # --- the old command lines, as their guides have them -----------------------------------------------

@@ -23,7 +23,7 @@ from nbtools.project import Project
 from nbtools.run.run import Run, RunState
 from nbtools.rundir.rundir import RunDir, write_json
 
-PROGRAMS = Path(__file__).parent / "programs"
+PROGRAMS = Path(__file__).parents[1] / "programs"
 Start = Callable[..., Run]
 
 

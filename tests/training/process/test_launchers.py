@@ -12,7 +12,7 @@ from nbtools.__main__ import main
 from nbtools.project import Project
 from nbtools.run.run import Run, RunState
 
-REPOSITORY = Path(__file__).resolve().parents[1]
+REPOSITORY = Path(__file__).resolve().parents[3]
 SCRIPT = "scripts/mlm_pretraining.py"
 TWO = "--nproc_per_node=2"
 PORT_0 = ("--rdzv_backend=c10d", "--rdzv_endpoint=localhost:0")

@@ -30,7 +30,7 @@ from nbtools.run.checkpoints import Checkpoint
 from nbtools.run.run import Run, RunState
 from nbtools.training.engine.checkpoint import load_state
 
-PROGRAMS = Path(__file__).parent / "programs"
+PROGRAMS = Path(__file__).parents[1] / "programs"
 
 pytestmark = [pytest.mark.soak, pytest.mark.timeout(3600)]
 

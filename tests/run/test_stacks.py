@@ -18,7 +18,7 @@ from nbtools.run.run import RankBeat, Run, RunState
 from nbtools.run.stragglers import Laggard, laggards, process_condition
 from nbtools.rundir.rundir import ProcessIdentity, RunDir, write_json
 
-PROGRAMS = Path(__file__).parent / "programs"
+PROGRAMS = Path(__file__).parents[1] / "programs"
 Start = Callable[..., Run]
 NOW = 1000.0
 

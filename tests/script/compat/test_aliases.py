@@ -19,7 +19,7 @@ from nbtools.script.compat.flat_yaml import LARGEST_BYTES, read_flat_yaml
 from nbtools.script.compat.shell import shell_text, write_shell_script
 from nbtools.script.script import read_script
 
-REPOSITORY = Path(__file__).resolve().parents[1]
+REPOSITORY = Path(__file__).resolve().parents[3]
 
 
 class SampledConfig(TrainConfig):

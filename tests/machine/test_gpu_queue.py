@@ -17,7 +17,7 @@ from nbtools.machine.processes import members
 from nbtools.run.run import Run, RunState
 from nbtools.rundir.rundir import RunDir, read_json
 
-PROGRAMS = Path(__file__).parent / "programs"
+PROGRAMS = Path(__file__).parents[1] / "programs"
 TRAINER = PROGRAMS / "fake_trainer.py"
 AGENT = [sys.executable, PROGRAMS / "fake_agent.py", "--nproc-per-node=1"]
 Start = Callable[..., Run]

@@ -12,7 +12,7 @@ from nbtools.machine.processes import members
 from nbtools.run.run import Run, RunState
 from nbtools.rundir.rundir import read_json
 
-PROGRAMS = Path(__file__).parent / "programs"
+PROGRAMS = Path(__file__).parents[1] / "programs"
 TRAINER = PROGRAMS / "fake_trainer.py"
 AGENT = [sys.executable, PROGRAMS / "fake_agent.py", "--nproc-per-node=2", "--shutdown-timeout=5"]
 Start = Callable[..., Run]

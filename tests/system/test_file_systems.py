@@ -287,7 +287,7 @@ def test_a_run_on_a_slow_and_forgetful_file_system_ends_as_on_any_other(
     (tmp_path / "odd").mkdir()
     (tmp_path / "odd" / "sitecustomize.py").write_text(SLOW_DISK)
     monkeypatch.setenv("PYTHONPATH", str(tmp_path / "odd"))
-    trainer = Path(__file__).parent / "programs" / "fake_trainer.py"
+    trainer = Path(__file__).parents[1] / "programs" / "fake_trainer.py"
     run = supervised(sys.executable, trainer, "--steps", "10", "--step-s", "0.01", "--checkpoint-every", "100")
     assert run.wait(timeout_s=120) is RunState.SUCCEEDED
     assert run.step == 10

@@ -33,7 +33,7 @@ from nbtools.rundir.rundir import RunDir, write_json
 from nbtools.script.script import write_script
 
 launching = importlib.import_module("nbtools.launcher.launch")  # the module; `nbtools.launcher.launch` is the function
-PROGRAMS = Path(__file__).parent / "programs"
+PROGRAMS = Path(__file__).parents[1] / "programs"
 
 
 @pytest.fixture
