@@ -4,12 +4,10 @@ The public names load on first use (PEP 562), so that `import nbtools` costs mil
 torch nor ipywidgets.
 """
 
-import sys
 from importlib import import_module
-from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
-__version__ = "0.1.0"
+from nbtools._version import __version__ as __version__
 
 _MODULES = {
     "nbtools.config": ["Launch"],
@@ -20,9 +18,14 @@ _MODULES = {
     "nbtools.notebook.panel.panel": ["LivePlot"],
     "nbtools.recipes": ["RECIPES"],
     "nbtools.launcher.resume": ["resume"],
-    "nbtools.run.run": ["Checkpoint", "Run", "RunState"],
+    "nbtools.run.checkpoints": ["Checkpoint"],
+    "nbtools.run.run": ["Run"],
+    "nbtools.run.state": ["RunState"],
     "nbtools.script.script": ["read_script", "write_script"],
 }
+_HELPERS = {"media": "nbtools.rundir.media", "exhibits": "nbtools.rundir.media"}
+"""Modules for users' scripts, beside the public names; `exhibits` is what `media` was called before."""
+
 _HOME = {name: module for module, names in _MODULES.items() for name in names}
 
 __all__ = sorted([*_HOME, "__version__"])
@@ -36,26 +39,17 @@ if TYPE_CHECKING:
     from nbtools.notebook.form.form import ConfigForm as ConfigForm
     from nbtools.notebook.panel.panel import LivePlot as LivePlot
     from nbtools.recipes import RECIPES as RECIPES
+    from nbtools.run.checkpoints import Checkpoint as Checkpoint
     from nbtools.run.listing import runs as runs
-    from nbtools.run.run import Checkpoint as Checkpoint
     from nbtools.run.run import Run as Run
-    from nbtools.run.run import RunState as RunState
+    from nbtools.run.state import RunState as RunState
     from nbtools.script.script import read_script as read_script
     from nbtools.script.script import write_script as write_script
 
 
-class _Package(ModuleType):
-    """Keeps `nbtools.launcher.launch` the function: importing the module of that name would bind the module to it."""
-
-    def __setattr__(self, name: str, value: Any) -> None:
-        if not (name in _HOME and isinstance(value, ModuleType)):
-            super().__setattr__(name, value)
-
-
-sys.modules[__name__].__class__ = _Package
-
-
 def __getattr__(name: str) -> Any:
+    if name in _HELPERS:
+        return import_module(_HELPERS[name])
     if name not in _HOME:
         raise AttributeError(f"module 'nbtools' has no attribute {name!r}")
     value = getattr(import_module(_HOME[name]), name)

@@ -18,7 +18,9 @@ from nbtools.machine import gpu_queue
 from nbtools.machine.processes import members, sweep
 from nbtools.project import Project
 from nbtools.run.run import Run
-from nbtools.rundir.rundir import RunDir, acquire_lock, write_json
+from nbtools.rundir.json_files import write_json
+from nbtools.rundir.lock import acquire_lock
+from nbtools.rundir.rundir import RunDir
 
 # In the background of a shell without job control SIGINT is ignored, and children would inherit that.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:

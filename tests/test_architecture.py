@@ -38,7 +38,7 @@ PACKAGES = {"nbtools", *(f"nbtools.{path.parent.name}" for path in PACKAGE.glob(
 LIGHT_MODULES = ("rundir.py", "supervisor.py")
 LIGHT_PACKAGES = {"psutil"}
 # May import anything, inside functions (and for type checkers).
-DOORS = {"__init__.py", "__main__.py"}
+DOORS = {"__init__.py", "cli/commands.py"}
 
 
 @dataclass(frozen=True)
@@ -158,7 +158,7 @@ def test_import_nbtools_and_the_whole_stem_loads_nothing_heavy() -> None:
     names = [
         "nbtools" if inside(path) == "__init__.py" else f"nbtools.{inside(path)[:-3].replace('/', '.')}"
         for path in STEM
-        if path.name != "__main__.py"
+        if path.name != "__main__.py" and path.parts[-2:] != ("cli", "commands.py")
     ]
     names = [name.removesuffix(".__init__") for name in names]
     program = (
@@ -195,14 +195,14 @@ def test_the_public_surface_is_this_list() -> None:
     ]
     for name in nbtools.__all__:
         assert getattr(nbtools, name) is not None
-    assert callable(nbtools.launcher.launch), "the function, although a module is called so too"
+    assert callable(nbtools.launch), "the function, although a module is called so too"
     with pytest.raises(AttributeError, match="no_such_name"):
         _ = nbtools.no_such_name
 
 
 def test_the_version_is_said_once() -> None:
     project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
-    assert project["version"] == nbtools.__version__
+    assert "version" in project["dynamic"]
 
 
 @pytest.mark.parametrize("path", MODULES, ids=inside)
@@ -227,7 +227,7 @@ def num_code_lines(path: Path) -> int:
 
 def test_the_stem_stays_within_its_budget() -> None:
     # 4,000 for config, script, launch and what a run shows; 2,000 for its whole life: the queue, restarts, causes of
-    # failures, stacks, forks, preflight, clearing up; 250 for what all recipes share: exhibits, older spellings, shell
+    # failures, stacks, forks, preflight, clearing up; 250 for what all recipes share: media, older spellings, shell
     # scripts. From here on a new file replaces one. What a recipe is and where its data comes from is counted apart.
     apart = [path for path in STEM if path.parent.name in ("recipes", "sources")]
     assert sum(num_code_lines(path) for path in STEM if path not in apart) <= 6250

@@ -22,7 +22,7 @@ from nbtools.errors import ProjectError
 from nbtools.launcher.findings import Finding, ok, problem, warn
 from nbtools.machine.devices import Device, devices, driver_version, num_cores
 from nbtools.project import find_project
-from nbtools.rundir.rundir import acquire_lock, is_locked
+from nbtools.rundir.lock import acquire_lock, is_locked
 
 _PROBE_TIMEOUT_S = 180
 _USUAL_PORTS = (29500, 12355)

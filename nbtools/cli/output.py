@@ -15,7 +15,7 @@ from nbtools.recipes import Recipe
 from nbtools.run.clean import CACHE, Item, Kept, Plan, leftovers
 from nbtools.run.disk_usage import num_bytes_in, survey
 from nbtools.run.run import Run, clock
-from nbtools.rundir.media import Exhibit
+from nbtools.rundir.media import MediaItem
 from nbtools.rundir.tail import Tail, clean
 
 _NUM_FRAMES, _NUM_POINTS, _LONGEST_CELL = 4, 12, 60
@@ -91,8 +91,8 @@ def print_run(summary: dict[str, Any]) -> None:
         *((f"rank {rank['rank']}", f"step {rank['step']}, {rank['phase']}") for rank in summary["ranks"]),
     ]
     print_table([(name, str(value)) for name, value in facts if value not in (None, "")])
-    for laggard in summary["laggards"]:
-        print(cleaned(laggard["message"]))
+    for straggler in summary["stragglers"]:
+        print(cleaned(straggler["message"]))
     for found in summary.get("stacks", ()):
         print(f"\n--- rank {found['rank']} (pid {found['pid']})\n{cleaned(found['text'])}")
     failure = Failure.from_json(summary["failure"])
@@ -102,25 +102,25 @@ def print_run(summary: dict[str, Any]) -> None:
         print(cleaned("\n" + "\n".join(told)).rstrip())
 
 
-def print_exhibit(exhibit: Exhibit) -> None:
+def print_media_item(item: MediaItem) -> None:
     """Print what a training shows: a text, a table, the last states of a text that changes, or the ends of curves."""
-    print(f"\n--- {cleaned(exhibit.title).replace(chr(10), ' ')} ({exhibit.name}, step {exhibit.step:,})")
-    if exhibit.kind == "text":
-        print(cleaned(exhibit.text))
-    elif exhibit.kind == "table":
-        width = max([len(exhibit.columns), *map(len, exhibit.rows)], default=0)
-        rows = [exhibit.columns, *exhibit.rows]
+    print(f"\n--- {cleaned(item.title).replace(chr(10), ' ')} ({item.name}, step {item.step:,})")
+    if item.kind == "text":
+        print(cleaned(item.text))
+    elif item.kind == "table":
+        width = max([len(item.columns), *map(len, item.rows)], default=0)
+        rows = [item.columns, *item.rows]
         print_table([[*(_brief(cell) for cell in row), *[""] * (width - len(row))] for row in rows])
-    elif exhibit.kind in ("frames", "drawings"):
-        between = "\n" if exhibit.kind == "drawings" else " "
-        first = max(0, len(exhibit.frames) - _NUM_FRAMES)
-        for number, frame in enumerate(exhibit.frames[first:], first + 1):
-            print(f"[{number}/{len(exhibit.frames)}]{between}{cleaned(frame)}")
+    elif item.kind in ("frames", "drawings"):
+        between = "\n" if item.kind == "drawings" else " "
+        first = max(0, len(item.frames) - _NUM_FRAMES)
+        for number, frame in enumerate(item.frames[first:], first + 1):
+            print(f"[{number}/{len(item.frames)}]{between}{cleaned(frame)}")
     else:
-        rows = [(exhibit.x_label or "x", *(lines := exhibit.lines or {}))]
-        for index in range(max(0, len(exhibit.x) - _NUM_POINTS), len(exhibit.x)):
+        rows = [(item.x_label or "x", *(lines := item.lines or {}))]
+        for index in range(max(0, len(item.x) - _NUM_POINTS), len(item.x)):
             values = (f"{line[index]:.4g}" if index < len(line) else "" for line in lines.values())
-            rows.append((f"{exhibit.x[index]:g}", *values))
+            rows.append((f"{item.x[index]:g}", *values))
         print_table(rows)
 
 

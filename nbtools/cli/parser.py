@@ -94,7 +94,8 @@ def parser(description: str) -> argparse.ArgumentParser:
     command("runs", "List the runs, newest first.", as_json)
     show = command("show", "Tell what a run is doing and how it ended.", run, as_json)
     show.add_argument("--stacks", action="store_true", help="also where every rank is in its code, without stopping it")
-    show.add_argument("--exhibits", action="store_true", help="also what the training shows beside its curves")
+    show.add_argument("--media", action="store_true", help="also samples, tables and charts")
+    show.add_argument("--exhibits", dest="media", action="store_true", help=argparse.SUPPRESS)  # its name until 0.1
 
     log = command("log", "Print the end of rank 0's log.", run)
     log.add_argument("-n", dest="num_lines", type=_at_least_one, default=50, metavar="N", help="lines (default: 50)")

@@ -10,6 +10,7 @@ Shapes: N rows of a selection, R rows of a table.
 import csv
 import hashlib
 import io
+import re
 from array import array
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
@@ -19,7 +20,7 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
-from nbtools.data.text_classification.codes import split_cell
+from nbtools.data.text_classification.codes import MISSING, SEPARATOR
 from nbtools.errors import DataError, shown
 
 UNKNOWN_LANG = "unk"
@@ -352,3 +353,8 @@ def _covered(table: Table, hashes: npt.NDArray[np.uint64], held_out: npt.NDArray
             held_out = held_out & (hashes != hashes[row])
             is_seen[list(table.codes(row))] = True
     return held_out
+
+
+def split_cell(cell: str) -> list[str]:
+    """Return the codes of a cell as they are written in it; none where it is empty or says so."""
+    return [part for part in re.split(f"\\s*{SEPARATOR}\\s*", cell.strip()) if part and part not in MISSING]

@@ -10,10 +10,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from nbtools.errors import FormatError
-from nbtools.rundir.rundir import RunDir, read_small
+from nbtools.rundir.json_files import read_small
+from nbtools.rundir.rundir import RunDir
 
 if TYPE_CHECKING:
-    from nbtools.run.stragglers import RankBeat
+    from nbtools.rundir.heartbeat import RankBeat
 
 _TAIL_BYTES = 512 * 1024  # torchrun's summary repeats whole tracebacks
 _ROWS_BYTES = 64 * 1024
@@ -130,7 +131,7 @@ def printed_by(run: RunDir, rank: int, log: str) -> str:
 
 def beats(run: RunDir) -> "list[RankBeat]":
     """The ranks' last signs of life; none if a newer nbtools wrote them."""
-    from nbtools.run.stragglers import read_beats  # it tells of restarts, so it knows of failures
+    from nbtools.rundir.heartbeat import read_beats  # it tells of restarts, so it knows of failures
 
     try:
         return read_beats(run)

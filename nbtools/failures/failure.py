@@ -14,7 +14,8 @@ from pathlib import Path
 from typing import Any, Self
 
 from nbtools.failures import evidence, known_errors
-from nbtools.rundir.rundir import RunDir, read_json, strict_number, whole
+from nbtools.rundir.json_files import read_json, strict_number, whole
+from nbtools.rundir.rundir import RunDir
 
 _SUMMARY = re.compile(
     r"^\[\d+\]:\n"

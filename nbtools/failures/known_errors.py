@@ -12,7 +12,7 @@ from typing import Any, Self
 
 import psutil
 
-from nbtools.rundir.rundir import whole
+from nbtools.rundir.json_files import whole
 
 # --- known errors -------------------------------------------------------------------------------
 

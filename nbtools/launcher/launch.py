@@ -25,7 +25,9 @@ from nbtools.launcher.preflight import Preflight, check, preflight
 from nbtools.machine import gpu_queue
 from nbtools.machine.devices import devices
 from nbtools.run.run import Run
-from nbtools.rundir.rundir import RUN_DIR_VARIABLE, RUN_ID_VARIABLE, RunDir, acquire_lock, write_json
+from nbtools.rundir.json_files import write_json
+from nbtools.rundir.lock import acquire_lock
+from nbtools.rundir.rundir import RUN_DIR_VARIABLE, RUN_ID_VARIABLE, RunDir
 from nbtools.script.torchrun import torchrun_command
 
 __all__ = ["Preflight", "child_environment", "launch", "preflight", "start", "torchrun_command"]

@@ -9,7 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from nbtools.config import Launch, TrainConfig, assigned
+from nbtools.config import Launch, TrainConfig
 from nbtools.errors import CheckpointError, ConfigError, DataError, LaunchError, NbtoolsError, ScriptError, shown
 from nbtools.launcher.launch import start
 from nbtools.launcher.preflight import Preflight, check, run_name, with_flags
@@ -19,7 +19,9 @@ from nbtools.recipes import RECIPES
 from nbtools.run.checkpoints import Checkpoint, newest_verified, resuming
 from nbtools.run.clean import in_use
 from nbtools.run.run import Run
-from nbtools.rundir.rundir import is_run, whole
+from nbtools.rundir.json_files import whole
+from nbtools.rundir.rundir import is_run
+from nbtools.script.assignments import assigned
 from nbtools.script.script import differences, parse_script, write_script
 
 

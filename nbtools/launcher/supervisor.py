@@ -1,7 +1,8 @@
 """The small process that outlives the kernel: waits for its turn, starts torchrun (again, where that was asked for),
 passes a stop on, sweeps, and records how it ended.
 
-Run as `python -m nbtools.launcher.supervisor RUN_DIR --lock-fd N` in a session of its own. It reads its orders from launch.json.
+Run as `python -m nbtools.launcher.supervisor RUN_DIR --lock-fd N` in a session of its own.
+It reads its orders from launch.json.
 It imports little and sleeps nearly always: it lives as long as the training, beside it.
 """
 
@@ -29,17 +30,10 @@ from nbtools.machine import gpu_queue
 from nbtools.machine.devices import gpu_use
 from nbtools.machine.processes import STOP_GRACE_S, SWEEP_GRACE_S, living, members, sweep
 from nbtools.run.checkpoints import newest_verified, resuming
-from nbtools.rundir.rundir import (
-    ATTEMPT_VARIABLE,
-    RUN_DIR_VARIABLE,
-    RUN_ID_VARIABLE,
-    ProcessIdentity,
-    RunDir,
-    acquire_lock,
-    goes_on,
-    read_json,
-    write_json,
-)
+from nbtools.rundir.identity import ProcessIdentity
+from nbtools.rundir.json_files import read_json, write_json
+from nbtools.rundir.lock import acquire_lock
+from nbtools.rundir.rundir import ATTEMPT_VARIABLE, RUN_DIR_VARIABLE, RUN_ID_VARIABLE, RunDir, goes_on
 
 SAMPLE_EVERY_S = 5.0
 _SAMPLE_SHARE = 1 / 400  # of one core, at most: on a machine with thousands of processes a look costs more

@@ -15,7 +15,9 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from nbtools.rundir.rundir import RunDir, acquire_lock, is_locked, name_of, read_json
+from nbtools.rundir.json_files import read_json
+from nbtools.rundir.lock import acquire_lock, is_locked
+from nbtools.rundir.rundir import RunDir, name_of
 
 FOLDER_VARIABLE = "NBTOOLS_QUEUE_DIR"
 """Environment variable with another folder for the tickets; everybody who shares the GPUs has to name the same."""

@@ -17,15 +17,10 @@ from pathlib import Path
 import psutil
 
 from nbtools.errors import NbtoolsError
-from nbtools.rundir.rundir import (
-    RUN_DIR_VARIABLE,
-    RUN_ID_VARIABLE,
-    ProcessIdentity,
-    RunDir,
-    acquire_lock,
-    read_json,
-    write_json,
-)
+from nbtools.rundir.identity import ProcessIdentity
+from nbtools.rundir.json_files import read_json, write_json
+from nbtools.rundir.lock import acquire_lock
+from nbtools.rundir.rundir import RUN_DIR_VARIABLE, RUN_ID_VARIABLE, RunDir
 
 SWEEP_GRACE_S = 2.0
 """How long what is left over after a run's end may take to clean up between SIGTERM and SIGKILL."""

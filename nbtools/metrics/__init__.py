@@ -1,5 +1,6 @@
 """Metric rows: writing them, a run's history as columns, and readers of other programs' logs."""
 
-from nbtools.metrics.history import History, MetricWriter
+from nbtools.metrics.history import History
+from nbtools.metrics.writer import MetricWriter
 
 __all__ = ["History", "MetricWriter"]

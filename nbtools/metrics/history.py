@@ -4,188 +4,24 @@ A row is one line of strict JSON: `{"step": 20, "time": 1769871234.5, "train/los
 are the strings "NaN", "Infinity" and "-Infinity", so that a diverged loss stays visible.
 """
 
-import contextlib
-import math
-import operator
-import os
 import threading
-import time
-from collections.abc import Iterator, Mapping
-from pathlib import Path
-from typing import Any, Final, Self, SupportsFloat, SupportsIndex
+from collections.abc import Iterator
+from typing import Final
 
 import numpy as np
 import numpy.typing as npt
-import orjson
 
 from nbtools.metrics.columns import (
     EPOCH_SHIFT,
     GENERATION_SHIFT,
     MAX_STEP,
-    RESERVED,
     Batch,
     Column,
     Series,
     Table,
     parse_rows,
 )
-from nbtools.rundir.rundir import strict_number
 from nbtools.rundir.tail import Tail
-
-
-class MetricWriter:
-    """Appends metric rows to a file: one `os.write` of one whole line per row, from the calling thread.
-
-    The row is in the hands of the operating system when `write` returns, so a SIGKILL loses nothing. When the
-    disk is full, or writing fails otherwise, training goes on: the lost rows are counted and the next row
-    that gets through says `"dropped": n`. For one process and one thread.
-    """
-
-    def __init__(self, path: str | Path, attempt: int = 1) -> None:
-        """Open the file for appending.
-
-        Args:
-            path: The file; made if missing. Its folder must exist.
-            attempt: 1, or the number of the automatic restart; rows say it when it is greater than 1.
-        """
-        self._path = Path(path)
-        self._attempt = attempt
-        self._names: set[str] = set()
-        self._num_dropped = 0
-        self._last_step = 0
-        self._failed = False
-        self._descriptor, self._torn = self._open()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
-
-    @property
-    def num_dropped(self) -> int:
-        """Rows that were lost and have not been reported in a later row yet."""
-        return self._num_dropped
-
-    def write(
-        self, step: SupportsIndex, values: Mapping[str, SupportsFloat], samples: SupportsIndex | None = None
-    ) -> None:
-        """Append one row.
-
-        Args:
-            step: Optimizer steps done.
-            values: Metrics as `split/name`: anything that converts to one float, a bool as 0 or 1 included. A
-                tensor on a GPU is waited for here.
-            samples: Training samples seen so far.
-
-        Raises:
-            ValueError: a name is empty or reserved, or the writer is closed.
-            TypeError: a value is not a number.
-            RuntimeError: torch could not read a value.
-        """
-        row: dict[str, Any] = {
-            "step": step if step.__class__ is int else int(operator.index(step)),
-            "time": time.time(),
-        }
-        if samples is not None:
-            row["samples"] = samples if samples.__class__ is int else int(operator.index(samples))
-        if self._attempt > 1:
-            row["attempt"] = self._attempt
-        for name, value in values.items():
-            if name not in self._names:
-                self._check_name(name)
-            number = value if value.__class__ is float else _number(name, value)
-            row[name] = number if math.isfinite(number) else strict_number(number)
-        if self._num_dropped:
-            row["dropped"] = self._num_dropped
-        line = orjson.dumps(row, option=orjson.OPT_APPEND_NEWLINE)
-        if self._failed:
-            self._reopen()
-        if self._torn:
-            line = b"\n" + line
-        try:
-            num_written = os.write(self._descriptor, line)
-        except OSError:
-            num_written = 0
-        if num_written == len(line):
-            self._torn = False
-            self._num_dropped = 0
-        else:
-            self._last_step = row["step"]
-            self._recover(line, num_written)
-
-    def close(self) -> None:
-        """Close the file; rows dropped at the very end are reported in a row without values, if it gets through."""
-        if self._descriptor >= 0:
-            if self._num_dropped:
-                self.write(self._last_step, {})
-            os.close(self._descriptor)
-            self._descriptor = -1
-            self._failed = self._torn = False
-
-    def _open(self) -> tuple[int, bool]:
-        """Return a descriptor, and whether the file ends in a torn line (that the next row has to close)."""
-        descriptor = os.open(self._path, os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o644)
-        try:
-            size = os.fstat(descriptor).st_size
-            return descriptor, size > 0 and os.pread(descriptor, 1, size - 1) != b"\n"
-        except BaseException:
-            os.close(descriptor)
-            raise
-
-    def _reopen(self) -> None:
-        """After a failure look at the file again: a handle may be stale, the last line torn."""
-        self._failed = False
-        try:
-            descriptor, self._torn = self._open()
-        except OSError:
-            self._torn = True  # not known: an empty line too many harms nobody
-        else:
-            os.close(self._descriptor)
-            self._descriptor = descriptor
-
-    def _recover(self, line: bytes, num_written: int) -> None:
-        """Finish a row that was written in part, or count it as dropped."""
-        if self._descriptor < 0:
-            raise ValueError(f"{self._path}: the MetricWriter is closed")
-        self._failed = True
-        if num_written:
-            with contextlib.suppress(OSError):
-                num_written += os.write(self._descriptor, line[num_written:])
-        if num_written >= len(line) - 1:  # whole, but perhaps for its newline
-            self._num_dropped = 0
-        else:
-            self._num_dropped += 1
-
-    def _check_name(self, name: str) -> None:
-        if not isinstance(name, str) or not name:
-            raise ValueError(f"metric name {name!r}: must be a non-empty str such as 'train/loss'")
-        if name in RESERVED:
-            raise ValueError(f"metric name {name!r}: reserved ({', '.join(sorted(RESERVED))}); use e.g. 'train/{name}'")
-        try:
-            name.encode()
-        except UnicodeEncodeError:
-            raise ValueError(f"metric name {name!r}: must be valid Unicode") from None
-        self._names.add(str(name))
-
-
-def _number(name: str, value: Any) -> float:
-    """Convert an int, a bool, or a scalar of NumPy or torch."""
-    if value.__class__ is int and -MAX_STEP <= value <= MAX_STEP:
-        return value  # written as an int
-    try:
-        scalar = value.item() if hasattr(value, "item") else value  # torch warns about float() of what needs grad
-        if hasattr(scalar, "__float__"):
-            return float(scalar)
-    except OverflowError:
-        return math.inf if value > 0 else -math.inf
-    except RuntimeError as error:  # torch: several elements, or a GPU that failed earlier
-        error.add_note(f"while reading metric {name!r}")
-        raise
-    except (TypeError, ValueError):
-        pass
-    raise TypeError(f"metric {name!r}: {type(value).__name__} is not one number; pass a float or a scalar tensor")
-
 
 # --- reading ------------------------------------------------------------------------------------
 

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any, Self
 
 from nbtools.errors import CheckpointError, FormatError, shown
-from nbtools.rundir.rundir import finite, read_json, retried, strict_number, whole
+from nbtools.rundir.json_files import finite, read_json, retried, strict_number, whole
 
 BEST_BY = "eval/loss"
 """The metric by which checkpoints are compared, the lower the better, where a recipe names no other."""

@@ -22,7 +22,9 @@ from nbtools.project import located
 from nbtools.run.checkpoints import Checkpoint, best_of, checkpoint_folders, checkpoints_in, newest_verified
 from nbtools.run.disk_usage import Stored, descendants, is_folder, num_bytes_in, origins_in, survey
 from nbtools.run.run import Run, RunState, clock
-from nbtools.rundir.rundir import RunDir, acquire_lock, find_run, is_locked, is_run, read_json, run_folders
+from nbtools.rundir.json_files import read_json
+from nbtools.rundir.lock import acquire_lock, is_locked
+from nbtools.rundir.rundir import RunDir, find_run, is_run, run_folders
 
 CACHE = ".cache"
 _REMOVED = ".removed"

@@ -10,7 +10,8 @@ from pathlib import Path
 
 from nbtools.errors import FormatError
 from nbtools.run.run import Run, RunState
-from nbtools.rundir.rundir import RunDir, read_json, read_small, run_folders
+from nbtools.rundir.json_files import read_json, read_small
+from nbtools.rundir.rundir import RunDir, run_folders
 
 _STARTING_S = 60.0
 """A run that looks lost and is younger may be just about to take its lock."""

@@ -18,6 +18,7 @@ from typing import Any, Self
 
 from nbtools.errors import RunFailed, RunNotFoundError
 from nbtools.failures.failure import Failure
+from nbtools.failures.restarts import Restart, read_restarts
 from nbtools.machine import gpu_queue
 from nbtools.metrics.history import History
 from nbtools.metrics.readers.printed import LogMetrics
@@ -25,22 +26,15 @@ from nbtools.project import find_project, located
 from nbtools.run import stop as stopping
 from nbtools.run.checkpoints import Checkpoint, best_of, checkpoints_in, newest_verified, origin_in_words
 from nbtools.run.stacks import RankStacks, take_stacks
-from nbtools.run.stragglers import Laggard, RankBeat, Restart, RunState, laggards, read_beats, read_restarts
+from nbtools.run.state import RunState
+from nbtools.run.stragglers import Straggler, stragglers
 from nbtools.rundir import media
-from nbtools.rundir.media import Exhibit
-from nbtools.rundir.rundir import (
-    ProcessIdentity,
-    RunDir,
-    find_run,
-    finite,
-    goes_on,
-    is_locked,
-    is_run,
-    name_of,
-    read_json,
-    strict_number,
-    whole,
-)
+from nbtools.rundir.heartbeat import RankBeat, read_beats
+from nbtools.rundir.identity import ProcessIdentity
+from nbtools.rundir.json_files import finite, read_json, strict_number, whole
+from nbtools.rundir.lock import is_locked
+from nbtools.rundir.media import MediaItem
+from nbtools.rundir.rundir import RunDir, find_run, goes_on, is_run, name_of
 from nbtools.rundir.tail import Tail, last_lines
 
 __all__ = ["Checkpoint", "Failure", "RankBeat", "Run", "RunState", "checkpoints_in", "newest_verified"]
@@ -160,11 +154,11 @@ class Run:
         return read_beats(self.files)
 
     @property
-    def laggards(self) -> list[Laggard]:
+    def stragglers(self) -> list[Straggler]:
         """The ranks that are stuck, or that the others wait for; none unless it is RUNNING."""
         every = [self.own_history[name] for name in self.own_history]
         usual_step_s = max(every, key=len).seconds_per_step if every else None
-        return laggards(self.ranks, time.time(), usual_step_s) if self.state is RunState.RUNNING else []
+        return stragglers(self.ranks, time.time(), usual_step_s) if self.state is RunState.RUNNING else []
 
     @property
     def waiting_for(self) -> str:
@@ -275,9 +269,9 @@ class Run:
         return checkpoints_in(self.files.checkpoints)
 
     @property
-    def exhibits(self) -> list[Exhibit]:
+    def media(self) -> list[MediaItem]:
         """What the training shows beside its curves: the newest showing of each."""
-        return media.latest(self.files.exhibits)
+        return media.latest(media.folder_of(self.files))
 
     def log(self, num_lines: int = 200) -> str:
         """The last lines that rank 0 and torchrun printed, as plain text (not escaped for HTML)."""
@@ -337,7 +331,7 @@ class Run:
             "metrics": {name: strict_number(value) for name, value in self.metrics.items()},
             "checkpoints": [{**checkpoint.to_json(), "best": checkpoint in best} for checkpoint in saved],
             "ranks": [beat.to_json() for beat in self.ranks],
-            "laggards": [{"rank": one.beat.rank, "message": str(one)} for one in self.laggards],
+            "stragglers": [{"rank": one.beat.rank, "message": str(one)} for one in self.stragglers],
             **({"stacks": [asdict(found) for found in self.stacks()]} if stacks else {}),
             "waiting_for": self.waiting_for,
             "restarts": len(self.restarts),

@@ -19,7 +19,7 @@ from pathlib import Path
 import psutil
 
 from nbtools.machine.processes import members, ranks_among
-from nbtools.run.stragglers import RankBeat, read_beats
+from nbtools.rundir.heartbeat import RankBeat, read_beats
 from nbtools.rundir.rundir import RunDir
 
 _ANSWER_S = 10.0

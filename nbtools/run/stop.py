@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING
 
 from nbtools.machine import processes
 from nbtools.machine.devices import Device, devices
-from nbtools.run.stragglers import RunState
-from nbtools.rundir.rundir import finite
+from nbtools.run.state import RunState
+from nbtools.rundir.json_files import finite
 
 if TYPE_CHECKING:
     from nbtools.run.run import Run

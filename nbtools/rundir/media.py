@@ -1,6 +1,6 @@
 """What a training shows beside its curves: texts, tables, a text as it changes, small curves of their own.
 
-One file for each, `exhibits/NAME.jsonl` in the run directory, and one line a showing, appended by rank 0:
+One file for each, `media/NAME.jsonl` in the run directory, and one line a showing, appended by rank 0:
 
     {"step": 100, "time": 1769868153.2, "kind": "text", "title": "A sample", "text": "once upon a time"}
     {"step": 100, "time": …, "kind": "table", "title": "…", "columns": ["text", "true"], "rows": [["smith", "83110"]]}
@@ -9,7 +9,7 @@ One file for each, `exhibits/NAME.jsonl` in the run directory, and one line a sh
     {"step": 100, "time": …, "kind": "series", "title": "…", "x_label": "episode", "y_label": "return",
      "x": [1, 2, 3], "lines": {"unseen goals": [0.5, 2.0, 6.9]}}
 
-Any program may write such lines into `$NBTOOLS_RUN_DIR/exhibits/`. Readers skip what they do not understand.
+Any program may write such lines into `$NBTOOLS_RUN_DIR/media/`. Readers skip what they do not understand.
 """
 
 import json
@@ -23,7 +23,8 @@ from pathlib import Path
 from typing import Any, Literal
 
 from nbtools.errors import ConfigError, shown
-from nbtools.rundir.rundir import finite, strict_number, whole
+from nbtools.rundir.json_files import finite, strict_number, whole
+from nbtools.rundir.rundir import RunDir
 
 Kind = Literal["text", "table", "frames", "drawings", "series"]
 
@@ -35,7 +36,7 @@ _MOST_ROWS, _MOST_COLUMNS, _MOST_LINES, _MOST_POINTS = 1000, 50, 20, 100_000
 
 
 @dataclass(frozen=True)
-class Exhibit:
+class MediaItem:
     """One showing. Which of the fields hold something depends on the kind."""
 
     kind: Kind
@@ -54,32 +55,36 @@ class Exhibit:
     time: float = 0.0
 
 
-def text(title: str, text: str) -> Exhibit:
+def text(title: str, text: str) -> MediaItem:
     """A text."""
-    return Exhibit("text", title, text=text)
+    return MediaItem("text", title, text=text)
 
 
-def table(title: str, columns: Sequence[str], rows: Sequence[Sequence[object]]) -> Exhibit:
+def table(title: str, columns: Sequence[str], rows: Sequence[Sequence[object]]) -> MediaItem:
     """A table; its cells are shown as text."""
-    return Exhibit("table", title, columns=tuple(columns), rows=tuple(tuple(str(cell) for cell in row) for row in rows))
+    return MediaItem(
+        "table", title, columns=tuple(columns), rows=tuple(tuple(str(cell) for cell in row) for row in rows)
+    )
 
 
-def frames(title: str, frames: Sequence[str]) -> Exhibit:
+def frames(title: str, frames: Sequence[str]) -> MediaItem:
     """A text as it changes, such as one that is being unmasked."""
-    return Exhibit("frames", title, frames=tuple(frames))
+    return MediaItem("frames", title, frames=tuple(frames))
 
 
-def drawings(title: str, frames: Sequence[str]) -> Exhibit:
+def drawings(title: str, frames: Sequence[str]) -> MediaItem:
     """A drawing made of characters as it changes, such as a room in which somebody walks; it keeps its lines."""
-    return Exhibit("drawings", title, frames=tuple(frames))
+    return MediaItem("drawings", title, frames=tuple(frames))
 
 
 def series(
     title: str, x: Sequence[float], lines: Mapping[str, Sequence[float]], *, x_label: str, y_label: str
-) -> Exhibit:
+) -> MediaItem:
     """Curves over something else than steps, such as the return of each episode."""
     named = {name: tuple(float(value) for value in values) for name, values in lines.items()}
-    return Exhibit("series", title, x_label=x_label, y_label=y_label, x=tuple(float(value) for value in x), lines=named)
+    return MediaItem(
+        "series", title, x_label=x_label, y_label=y_label, x=tuple(float(value) for value in x), lines=named
+    )
 
 
 _FIELDS: dict[str, tuple[str, ...]] = {
@@ -91,7 +96,7 @@ _FIELDS: dict[str, tuple[str, ...]] = {
 }
 
 
-def append(folder: Path, name: str, step: int, exhibit: Exhibit) -> None:
+def append(folder: Path, name: str, step: int, item: MediaItem) -> None:
     """Append a showing to `folder`/NAME.jsonl.
 
     Raises:
@@ -99,43 +104,49 @@ def append(folder: Path, name: str, step: int, exhibit: Exhibit) -> None:
         OSError: it could not be written.
     """
     if not _NAME.fullmatch(name):
-        raise ConfigError(f"exhibit {shown(name)}: name it in lower-case letters, digits and underscores")
-    content: dict[str, Any] = {"step": step, "time": time.time(), "kind": exhibit.kind, "title": exhibit.title}
-    content |= {field: getattr(exhibit, field) for field in _FIELDS[exhibit.kind]}
+        raise ConfigError(f"name {shown(name)}: write it in lower-case letters, digits and underscores")
+    content: dict[str, Any] = {"step": step, "time": time.time(), "kind": item.kind, "title": item.title}
+    content |= {field: getattr(item, field) for field in _FIELDS[item.kind]}
     line = json.dumps(_strict(content), ensure_ascii=False, allow_nan=False)
     folder.mkdir(exist_ok=True)
     with (folder / f"{name}.jsonl").open("ab") as file:
         file.write(line.encode("utf-8", "replace") + b"\n")
 
 
+def folder_of(run: RunDir) -> Path:
+    """Return the folder of a run's media; runs recorded before it was renamed have it under `exhibits/`."""
+    old = run.path / "exhibits"
+    return old if old.is_dir() and not run.media.is_dir() else run.media
+
+
 def names(folder: Path) -> list[str]:
-    """Return the names of the exhibits in a run's folder, in alphabetical order."""
+    """Return the names of the items in a run's folder, in alphabetical order."""
     return sorted(path.stem for path in folder.glob("*.jsonl") if _NAME.fullmatch(path.stem) and path.is_file())
 
 
-def read(folder: Path, name: str) -> list[Exhibit]:
-    """Return the newest showings of an exhibit, oldest first: those in the last 4 MiB of its file.
+def read(folder: Path, name: str) -> list[MediaItem]:
+    """Return the newest showings of an item, oldest first: those in the last 4 MiB of its file.
 
     What is torn, malformed or of an unknown kind is left out.
     """
     found = (_parsed(name, line) for line in _lines(folder, name))
-    return [exhibit for exhibit in found if exhibit is not None]
+    return [item for item in found if item is not None]
 
 
-def latest(folder: Path) -> list[Exhibit]:
-    """Return the newest showing of every exhibit."""
+def latest(folder: Path) -> list[MediaItem]:
+    """Return the newest showing of every item."""
     found = []
     for name in names(folder):
         showings = (_parsed(name, line) for line in reversed(_lines(folder, name)))
         found += [next((showing for showing in showings if showing is not None), None)]
-    return [exhibit for exhibit in found if exhibit is not None]
+    return [item for item in found if item is not None]
 
 
-def to_json(exhibit: Exhibit) -> dict[str, Any]:
-    """Return an exhibit as it stands in its file, with its name."""
-    content: dict[str, Any] = {"name": exhibit.name, "step": exhibit.step, "time": exhibit.time}
-    content |= {"kind": exhibit.kind, "title": exhibit.title}
-    strict: dict[str, Any] = _strict(content | {field: getattr(exhibit, field) for field in _FIELDS[exhibit.kind]})
+def to_json(item: MediaItem) -> dict[str, Any]:
+    """Return an item as it stands in its file, with its name."""
+    content: dict[str, Any] = {"name": item.name, "step": item.step, "time": item.time}
+    content |= {"kind": item.kind, "title": item.title}
+    strict: dict[str, Any] = _strict(content | {field: getattr(item, field) for field in _FIELDS[item.kind]})
     return strict
 
 
@@ -156,7 +167,7 @@ def _lines(folder: Path, name: str) -> list[bytes]:
     return lines[1:] if size > _LARGEST_BYTES else lines
 
 
-def _parsed(name: str, line: bytes) -> Exhibit | None:
+def _parsed(name: str, line: bytes) -> MediaItem | None:
     try:
         content = json.loads(line)
         kind, step, at = content["kind"], whole(content["step"]), finite(content["time"])
@@ -165,18 +176,18 @@ def _parsed(name: str, line: bytes) -> Exhibit | None:
         title = _text(content.get("title", name), _LONGEST_TITLE)
         known: dict[str, Any] = {"kind": kind, "title": title, "name": name, "step": step, "time": at}
         if kind == "text":
-            return Exhibit(**known, text=_text(content["text"], _LONGEST_TEXT))
+            return MediaItem(**known, text=_text(content["text"], _LONGEST_TEXT))
         if kind == "table":
             rows = tuple(_cells(row) for row in _items(content["rows"], _MOST_ROWS))
-            return Exhibit(**known, columns=_cells(content["columns"]), rows=rows)
+            return MediaItem(**known, columns=_cells(content["columns"]), rows=rows)
         if kind in ("frames", "drawings"):
             shown = tuple(_text(frame, _LONGEST_TEXT) for frame in _items(content["frames"], _MOST_ROWS))
-            return Exhibit(**known, frames=shown) if shown else None
+            return MediaItem(**known, frames=shown) if shown else None
         if kind == "series":
             pairs = list(content["lines"].items())[:_MOST_LINES]
             lines = {_text(key, _LONGEST_LABEL): _numbers(values) for key, values in pairs}
             x_label, y_label = (_text(content.get(label, ""), _LONGEST_LABEL) for label in ("x_label", "y_label"))
-            return Exhibit(**known, x_label=x_label, y_label=y_label, x=_numbers(content["x"]), lines=lines)
+            return MediaItem(**known, x_label=x_label, y_label=y_label, x=_numbers(content["x"]), lines=lines)
     except (ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError):
         pass
     return None

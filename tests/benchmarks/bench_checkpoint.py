@@ -19,6 +19,7 @@ from safetensors.torch import save_file
 
 from nbtools.training.engine import checkpoint
 from nbtools.training.engine.checkpoint import Progress
+from nbtools.training.process import random_state
 
 GOAL = 1.2
 
@@ -66,7 +67,7 @@ def ours(
         Progress(step=step),
         write_model=lambda path: save_file(weights, path / "model.safetensors"),
         state={"optimizer": moments},
-        rank_states=[{"random": checkpoint.random_state()}],
+        rank_states=[{"random": random_state.random_state()}],
         metrics={},
         attempt=1,
         keep_last=1,

@@ -17,9 +17,9 @@ from transformers import GPT2LMHeadModel
 from transformers.utils import logging
 
 from nbtools.recipes import LLMGANConfig, recipe_named
-from nbtools.training.llm_gan.batch import Alphabet, padded_inputs
 from nbtools.training.llm_gan.generator import build_generator
 from nbtools.training.text.sampling import at_rest, drawn, write
+from nbtools.training.text.vocabulary import Alphabet, padded_inputs
 
 GOAL = 3.0
 NUM_TOKENS = 64

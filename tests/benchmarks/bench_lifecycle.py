@@ -2,7 +2,7 @@
 
     python tests/benchmarks/bench_lifecycle.py [rounds]
 
-The same two-rank program under `nbtools.launcher.launch` and under plain `torchrun --standalone`, one after the other. Goals:
+The same two-rank program under `nbtools.launch` and under plain `torchrun --standalone`, one after the other. Goals:
 from a stop to "no process left" at most 2 s when ranks cooperate and `shutdown_timeout` + 2 s when they do not; a
 killed rank seen within 5 s; the panel drawn in a fresh kernel within 2 s of its imports; supervisor at most 25 MB and
 0.5 % of a core.
@@ -89,7 +89,7 @@ def all_gone(processes: list[psutil.Process]) -> bool:
 
 def ours(script: Path, how: str, folder: Path, act: str) -> float:
     """Launch with nbtools, act, and time until it is over."""
-    run = nbtools.launcher.launch(
+    run = nbtools.launch(
         script, nproc_per_node=2, gpus=(), args=[how, str(folder)], shutdown_timeout_s=SHUTDOWN_TIMEOUT_S
     )
     ranks = ranks_of(folder)
@@ -124,7 +124,7 @@ def plain(script: Path, how: str, folder: Path, act: str) -> float:
 
 def supervisor_cost(script: Path, folder: Path, seconds: float = 30) -> tuple[float, float]:
     """Resident megabytes, and share of a core in percent, of the supervisor of a running run."""
-    run = nbtools.launcher.launch(script, nproc_per_node=2, gpus=(), args=["cooperates", str(folder)])
+    run = nbtools.launch(script, nproc_per_node=2, gpus=(), args=["cooperates", str(folder)])
     ranks_of(folder)
     assert run.process is not None
     supervisor = psutil.Process(run.process.pid)

@@ -17,7 +17,7 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from nbtools.metrics.history import MetricWriter
+from nbtools.metrics.writer import MetricWriter
 
 GOAL_US = 5.0
 NUM_ROWS = 500

@@ -22,7 +22,9 @@ from matplotlib import pyplot as plt
 
 from nbtools.notebook.panel.panel import LivePlot
 from nbtools.run.run import Run
-from nbtools.rundir.rundir import RunDir, acquire_lock, write_json
+from nbtools.rundir.json_files import write_json
+from nbtools.rundir.lock import acquire_lock
+from nbtools.rundir.rundir import RunDir
 
 METRICS = ("train/loss", "train/learning_rate", "train/grad_norm", "train/tokens_per_s", "eval/loss")
 ROUNDS = 15

@@ -25,7 +25,9 @@ from typing import Any
 import nbformat
 from playwright.sync_api import sync_playwright
 
-from nbtools.rundir.rundir import RunDir, acquire_lock, write_json
+from nbtools.rundir.json_files import write_json
+from nbtools.rundir.lock import acquire_lock
+from nbtools.rundir.rundir import RunDir
 
 RUN_ID = "2026-01-31_142233_bench"
 READY = """async () => {

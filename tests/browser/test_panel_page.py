@@ -13,11 +13,13 @@ from typing import Any
 import pytest
 
 from nbtools.machine import gpu_queue
-from nbtools.metrics.history import MetricWriter
+from nbtools.metrics.writer import MetricWriter
 from nbtools.project import Project
 from nbtools.run.run import Run, RunState
 from nbtools.rundir import media
-from nbtools.rundir.rundir import RunDir, acquire_lock, write_json
+from nbtools.rundir.json_files import write_json
+from nbtools.rundir.lock import acquire_lock
+from nbtools.rundir.rundir import RunDir
 
 pytestmark = [pytest.mark.browser, pytest.mark.slow, pytest.mark.timeout(600)]
 
@@ -270,7 +272,7 @@ def test_what_a_training_shows_can_be_played_and_stays(notebook: Any, record: An
         "".join(c if order[place] < known else "\N{LIGHT SHADE}" for place, c in enumerate(text))
         for known in range(len(text) + 1)
     ]
-    folder = run.files.exhibits
+    folder = run.files.media
     media.append(folder, "unmasked", 400, media.frames("A text being unmasked", states))
     mistakes = [
         [f"smith and farmer {number}", "83110 61110", "83110", f"{0.99 - number / 50:.2f}"] for number in range(25)
@@ -289,7 +291,7 @@ def test_what_a_training_shows_can_be_played_and_stays(notebook: Any, record: An
     panel.get_by_text("smith and farmer 19").wait_for()
     assert panel.get_by_text("smith and farmer 20").count() == 0
     panel.get_by_text("and 5 more rows").wait_for()
-    notebook.shoot("exhibits", panel)
+    notebook.shoot("media", panel)
 
     def state() -> int:
         slider = panel.locator(".widget-hslider", has_text="State")
@@ -308,7 +310,7 @@ def test_what_a_training_shows_can_be_played_and_stays(notebook: Any, record: An
     panel.locator("details[open]").get_by_text("smith and farmer 19").wait_for()
     assert panel.locator("details[open] img").count() == 1
     assert panel.locator(".widget-play").count() == 1, "what can be played still can"
-    notebook.shoot("exhibits-ended", panel)
+    notebook.shoot("media-ended", panel)
     assert notebook.mistakes == []
 
 

@@ -288,7 +288,7 @@ def test_doctor_runs_a_collective_on_two_processes(root: Path) -> None:
 
 def test_the_command_line_starts_without_torch_or_matplotlib(root: Path) -> None:
     code = (
-        "import sys; from nbtools.__main__ import main; main(['recipes']); main(['runs']);"
+        "import sys; from nbtools.cli.commands import main; main(['recipes']); main(['runs']);"
         "print([m for m in ('torch', 'transformers', 'matplotlib', 'ipywidgets') if m in sys.modules])"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)

@@ -10,7 +10,8 @@ from pathlib import Path
 import pytest
 
 from nbtools.failures import evidence
-from nbtools.rundir.rundir import RunDir, write_json
+from nbtools.rundir.json_files import write_json
+from nbtools.rundir.rundir import RunDir
 
 PACKAGE = Path(evidence.__file__).parent
 SITE = "/opt/env/lib/python3.11/site-packages/torch"

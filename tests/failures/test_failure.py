@@ -21,7 +21,8 @@ from nbtools.machine.processes import members
 from nbtools.notebook.panel import html
 from nbtools.project import Project
 from nbtools.run.run import Run, RunState
-from nbtools.rundir.rundir import RunDir, write_json
+from nbtools.rundir.json_files import write_json
+from nbtools.rundir.rundir import RunDir
 
 PROGRAMS = Path(__file__).parents[1] / "programs"
 Start = Callable[..., Run]

@@ -21,6 +21,7 @@ import pytest
 import nbtools
 from nbtools.config import Launch
 from nbtools.errors import LaunchError
+from nbtools.launcher import launch as launching
 from nbtools.launcher import preflight as readiness
 from nbtools.launcher.launch import child_environment, launch, preflight, torchrun_command
 from nbtools.launcher.resume import resume
@@ -29,10 +30,10 @@ from nbtools.machine.processes import members
 from nbtools.project import Project
 from nbtools.recipes import RECIPES
 from nbtools.run.run import Run, RunState
-from nbtools.rundir.rundir import RunDir, write_json
+from nbtools.rundir.json_files import write_json
+from nbtools.rundir.rundir import RunDir
 from nbtools.script.script import write_script
 
-launching = importlib.import_module("nbtools.launcher.launch")  # the module; `nbtools.launcher.launch` is the function
 PROGRAMS = Path(__file__).parents[1] / "programs"
 
 

@@ -23,7 +23,8 @@ from nbtools.project import Project
 from nbtools.recipes import MLMPretrainingConfig
 from nbtools.run.checkpoints import Checkpoint, origin_in_words
 from nbtools.run.run import Run, RunState
-from nbtools.rundir.rundir import RunDir, read_json, write_json
+from nbtools.rundir.json_files import read_json, write_json
+from nbtools.rundir.rundir import RunDir
 from nbtools.script.script import read_script, write_script
 from nbtools.training.engine.flags import Flags
 from nbtools.training.engine.sampler import epoch_order

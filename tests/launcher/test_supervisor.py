@@ -16,7 +16,10 @@ import pytest
 from nbtools.machine.processes import members
 from nbtools.project import Project
 from nbtools.run.run import Run, RunState
-from nbtools.rundir.rundir import ProcessIdentity, RunDir, is_locked, read_json, write_json
+from nbtools.rundir.identity import ProcessIdentity
+from nbtools.rundir.json_files import read_json, write_json
+from nbtools.rundir.lock import is_locked
+from nbtools.rundir.rundir import RunDir
 
 PROGRAMS = Path(__file__).parents[1] / "programs"
 TRAINER = PROGRAMS / "fake_trainer.py"

@@ -15,7 +15,8 @@ import pytest
 from nbtools.machine import gpu_queue
 from nbtools.machine.processes import members
 from nbtools.run.run import Run, RunState
-from nbtools.rundir.rundir import RunDir, read_json
+from nbtools.rundir.json_files import read_json
+from nbtools.rundir.rundir import RunDir
 
 PROGRAMS = Path(__file__).parents[1] / "programs"
 TRAINER = PROGRAMS / "fake_trainer.py"

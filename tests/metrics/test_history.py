@@ -18,7 +18,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from nbtools.metrics.history import History, MetricWriter
+from nbtools.metrics.history import History
+from nbtools.metrics.writer import MetricWriter
 from nbtools.rundir.tail import Tail
 
 fuzz = settings(max_examples=1000, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
@@ -587,7 +588,8 @@ def test_a_large_file_is_read_in_bounded_memory(tmp_path: Path) -> None:
             file.write(block)  # the same steps again and again: many bytes, few points
     assert path.stat().st_size > 60e6
     code = (
-        "import re, sys\nfrom pathlib import Path\nfrom nbtools.metrics.history import History\nfrom nbtools.rundir.tail import Tail\n"
+        "import re, sys\nfrom pathlib import Path\n"
+        "from nbtools.metrics.history import History\nfrom nbtools.rundir.tail import Tail\n"
         "def peak(): return int(re.search(r'VmHWM:\\s+(\\d+)', Path('/proc/self/status').read_text())[1])\n"
         "before = peak()\nhistory = History()\nhistory.follow(Tail(sys.argv[1]))\n"
         "print(history.num_rows, len(history['train/name_0']), (peak() - before) // 1000)"

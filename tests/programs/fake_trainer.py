@@ -15,7 +15,8 @@ import traceback
 from pathlib import Path
 from types import FrameType
 
-from nbtools.rundir.rundir import RunDir, write_json
+from nbtools.rundir.json_files import write_json
+from nbtools.rundir.rundir import RunDir
 
 stopping = False
 

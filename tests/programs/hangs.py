@@ -11,7 +11,9 @@ import sys
 import threading
 import time
 
-from nbtools.rundir.rundir import ProcessIdentity, RunDir, write_json
+from nbtools.rundir.identity import ProcessIdentity
+from nbtools.rundir.json_files import write_json
+from nbtools.rundir.rundir import RunDir
 
 
 def hang_here() -> None:

@@ -18,7 +18,8 @@ import pytest
 from nbtools.config import Launch
 from nbtools.project import Project
 from nbtools.recipes import RECIPES
-from nbtools.rundir.rundir import RunDir, read_json, run_folders
+from nbtools.rundir.json_files import read_json
+from nbtools.rundir.rundir import RunDir, run_folders
 from nbtools.script.script import write_script
 
 TESTS = Path(__file__).resolve().parents[1]

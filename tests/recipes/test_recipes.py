@@ -138,6 +138,7 @@ def test_a_checkpoint_is_as_large_as_was_said(tmp_path: Path, hidden_size: int) 
 
     from nbtools.run.checkpoints import Progress
     from nbtools.training.engine import checkpoint
+    from nbtools.training.process import random_state
 
     config = MLMPretrainingConfig(num_layers=3, num_heads=4, hidden_size=hidden_size, vocab_size=2000)
     model = ModernBertForMaskedLM(ModernBertConfig(**modernbert_settings(config, config.vocab_size)))
@@ -150,7 +151,7 @@ def test_a_checkpoint_is_as_large_as_was_said(tmp_path: Path, hidden_size: int) 
         Progress(step=1),
         write_model=model.save_pretrained,
         state={"optimizer": optimizer.state_dict()["state"]},
-        rank_states=[{"random": checkpoint.random_state()}] * 2,
+        rank_states=[{"random": random_state.random_state()}] * 2,
         metrics={},
         attempt=1,
         keep_last=1,

@@ -19,14 +19,16 @@ from typing import Any
 import pytest
 
 import nbtools as nt
-from nbtools.__main__ import main
+from nbtools.cli.commands import main
 from nbtools.errors import RunNotFoundError
 from nbtools.project import Project
 from nbtools.run import clean
 from nbtools.run.clean import CACHE, Plan, in_use, plan, remove
 from nbtools.run.disk_usage import num_bytes_in, survey
 from nbtools.run.run import Run, RunState
-from nbtools.rundir.rundir import RunDir, acquire_lock, run_folders, write_json
+from nbtools.rundir.json_files import write_json
+from nbtools.rundir.lock import acquire_lock
+from nbtools.rundir.rundir import RunDir, run_folders
 
 DAY_S = 86_400.0
 ENDS = {

@@ -11,7 +11,9 @@ from pathlib import Path
 import pytest
 
 from nbtools.project import Project
-from nbtools.rundir.rundir import RunDir, acquire_lock, write_json
+from nbtools.rundir.json_files import write_json
+from nbtools.rundir.lock import acquire_lock
+from nbtools.rundir.rundir import RunDir
 
 NUM_RUNS, NUM_LIVE = 100, 10
 

@@ -26,7 +26,10 @@ from nbtools.project import Project
 from nbtools.run import stop as stopping
 from nbtools.run.listing import runs
 from nbtools.run.run import Run, RunState, checkpoints_in, clock, newest_verified
-from nbtools.rundir.rundir import ProcessIdentity, RunDir, acquire_lock, write_json
+from nbtools.rundir.identity import ProcessIdentity
+from nbtools.rundir.json_files import write_json
+from nbtools.rundir.lock import acquire_lock
+from nbtools.rundir.rundir import RunDir
 
 PROGRAMS = Path(__file__).parents[1] / "programs"
 FAILED = {
@@ -193,7 +196,7 @@ def test_a_summary_is_strict_json_and_names_everything(files: RunDir) -> None:
         "metrics": {"train/loss": "NaN"},
         "checkpoints": [],
         "ranks": [beat],
-        "laggards": [],
+        "stragglers": [],
         "failure": {**FAILED, "where": None, "advice": None, "step": None, "loss": None, "others": []},
         "waiting_for": "",
         "restarts": 0,

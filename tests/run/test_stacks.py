@@ -15,8 +15,10 @@ from nbtools.machine.processes import kinds_of, living, members, ranks_among
 from nbtools.project import Project
 from nbtools.run import stacks
 from nbtools.run.run import RankBeat, Run, RunState
-from nbtools.run.stragglers import Laggard, laggards, process_condition
-from nbtools.rundir.rundir import ProcessIdentity, RunDir, write_json
+from nbtools.run.stragglers import Straggler, process_condition, stragglers
+from nbtools.rundir.identity import ProcessIdentity
+from nbtools.rundir.json_files import write_json
+from nbtools.rundir.rundir import RunDir
 
 PROGRAMS = Path(__file__).parents[1] / "programs"
 Start = Callable[..., Run]
@@ -42,11 +44,11 @@ def beats(*entries: tuple[int, str, float] | tuple[int, str, float, int]) -> lis
 
 
 def stuck(*entries: tuple[int, str, float] | tuple[int, str, float, int], step_s: float | None = 0.5) -> list[int]:
-    return [laggard.beat.rank for laggard in laggards(beats(*entries), NOW, step_s)]
+    return [straggler.beat.rank for straggler in stragglers(beats(*entries), NOW, step_s)]
 
 
 @pytest.mark.parametrize(
-    ("waiting", "laggard"),
+    ("waiting", "straggler"),
     [
         ((10, "collective", 30.0), (10, "forward", 31.0)),
         ((10, "collective", 30.0), (9, "collective", 31.0)),
@@ -57,10 +59,10 @@ def stuck(*entries: tuple[int, str, float] | tuple[int, str, float, int], step_s
     ],
 )
 def test_the_one_furthest_behind_is_named_and_not_those_who_wait_for_it(
-    waiting: tuple[int, str, float], laggard: tuple[int, str, float]
+    waiting: tuple[int, str, float], straggler: tuple[int, str, float]
 ) -> None:
-    assert stuck(waiting, laggard) == [1]
-    assert stuck(laggard, waiting, waiting) == [0]
+    assert stuck(waiting, straggler) == [1]
+    assert stuck(straggler, waiting, waiting) == [0]
 
 
 def test_the_count_of_phases_orders_ranks_within_a_step() -> None:
@@ -89,7 +91,7 @@ def test_what_may_take_minutes_is_left_alone() -> None:
     assert stuck((0, "data", 600.0), (0, "data", 600.0)) == [], "the text is being tokenized"
     assert stuck((10, "data", 30.0), (10, "backward", 30.0)) == [0], "a batch is not a text"
     assert stuck((10, "done", 600.0), (10, "done", 600.0)) == []
-    assert laggards([], NOW, 0.5) == []
+    assert stragglers([], NOW, 0.5) == []
 
 
 def test_one_that_is_stopped_or_gone_is_the_cause_wherever_it_is() -> None:
@@ -97,15 +99,15 @@ def test_one_that_is_stopped_or_gone_is_the_cause_wherever_it_is() -> None:
         return "stopped (state T)" if beat.rank == 1 else ""
 
     for phase, nth in (("backward", 3), ("checkpoint", 2), ("collective", 4)):
-        found = laggards(beats((40, "backward", 35.0, 3), (40, phase, 35.2, nth)), NOW, 0.5, condition)
-        assert [laggard.beat.rank for laggard in found] == [1]
-    assert not laggards(beats((40, "backward", 1.0), (40, "backward", 1.0)), NOW, 0.5, condition)
+        found = stragglers(beats((40, "backward", 35.0, 3), (40, phase, 35.2, nth)), NOW, 0.5, condition)
+        assert [straggler.beat.rank for straggler in found] == [1]
+    assert not stragglers(beats((40, "backward", 1.0), (40, "backward", 1.0)), NOW, 0.5, condition)
 
 
-def test_a_laggard_is_a_sentence() -> None:
+def test_a_straggler_is_a_sentence() -> None:
     beat = RankBeat(1, 1, "h", 40, "forward", NOW)
-    assert str(Laggard(beat, 35.4, True, "")) == "rank 1 is behind: forward at step 40 for 35 s"
-    held = Laggard(beat, 35.4, False, "stopped (state T)")
+    assert str(Straggler(beat, 35.4, True, "")) == "rank 1 is behind: forward at step 40 for 35 s"
+    held = Straggler(beat, 35.4, False, "stopped (state T)")
     assert str(held) == "rank 1 is stuck: forward at step 40 for 35 s, stopped (state T)"
 
 
@@ -285,7 +287,7 @@ def test_the_condition_of_a_process_is_seen_on_its_own_machine_only() -> None:
     assert process_condition(beat) == "gone"
 
 
-def test_the_command_line_names_the_laggard_and_prints_the_stacks(
+def test_the_command_line_names_the_straggler_and_prints_the_stacks(
     supervised: Start, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     run = hanging(supervised, "announce")
@@ -301,8 +303,8 @@ def test_the_command_line_names_the_laggard_and_prints_the_stacks(
     asked = subprocess.run([*show, "--stacks", "--json"], capture_output=True, text=True, timeout=120, check=True)
     summary = json.loads(asked.stdout)
     assert [(item["rank"], item["has_stacks"]) for item in summary["stacks"]] == [(0, True), (1, True)]
-    assert [laggard["rank"] for laggard in summary["laggards"]] == [1]
-    assert summary["laggards"][0]["message"].startswith("rank 1 is behind: backward at step 40 for ")
+    assert [straggler["rank"] for straggler in summary["stragglers"]] == [1]
+    assert summary["stragglers"][0]["message"].startswith("rank 1 is behind: backward at step 40 for ")
 
 
 # --- real ranks -----------------------------------------------------------------------------------
@@ -361,9 +363,9 @@ def test_a_rank_held_in_a_collective_is_named_and_shown_and_the_run_fails_in_tim
     ranks = ranks_among(members(training.files))
     eventually(lambda: training.ranks[1].phase == "backward")
     ranks[1].suspend()
-    eventually(lambda: training.laggards, 30)
-    (laggard,) = training.laggards
-    assert (laggard.beat.rank, laggard.condition) == (1, "stopped (state T)")
+    eventually(lambda: training.stragglers, 30)
+    (straggler,) = training.stragglers
+    assert (straggler.beat.rank, straggler.condition) == (1, "stopped (state T)")
     found = training.stacks()
     assert "in train" in found[0].text
     assert "backward" in found[0].text
@@ -383,10 +385,10 @@ def test_stacks_do_a_training_no_harm_and_show_where_it_hangs(training: Run) -> 
         assert [item.has_stacks for item in training.stacks()] == [True, True]
     seen = training.step
     eventually(lambda: training.step > seen + 3)
-    assert not training.laggards
+    assert not training.stragglers
     (training.dir / "hang").touch()
-    eventually(lambda: training.laggards, 30)
-    assert str(training.laggards[0]).startswith("rank 1 is behind: forward at step ")
+    eventually(lambda: training.stragglers, 30)
+    assert str(training.stragglers[0]).startswith("rank 1 is behind: forward at step ")
     waiting, hanging = training.stacks()
     assert "in hang_here" in hanging.text
     assert "backward" in waiting.text

@@ -11,12 +11,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nbtools.__main__ import main
+from nbtools.cli.commands import main
 from nbtools.errors import ConfigError
 from nbtools.project import Project
 from nbtools.run.run import Run
 from nbtools.rundir import media
-from nbtools.rundir.media import Exhibit, append, latest, names, read, to_json
+from nbtools.rundir.media import MediaItem, append, latest, names, read, to_json
 from nbtools.rundir.rundir import RunDir
 
 TEXT = media.text("A sample", "once\nupon é東🚀")
@@ -26,18 +26,18 @@ DRAWINGS = media.drawings("A walk", ["..\n.@", "..\n@."])
 SERIES = media.series("Return", [1, 2, 3], {"unseen": [0.5, math.nan, 2]}, x_label="episode", y_label="return")
 
 
-def without_place(exhibit: Exhibit) -> dict[str, Any]:
-    return {key: value for key, value in to_json(exhibit).items() if key not in ("name", "step", "time")}
+def without_place(item: MediaItem) -> dict[str, Any]:
+    return {key: value for key, value in to_json(item).items() if key not in ("name", "step", "time")}
 
 
-@pytest.mark.parametrize("exhibit", [TEXT, TABLE, FRAMES, DRAWINGS, SERIES], ids=lambda exhibit: exhibit.kind)
-def test_what_is_appended_is_read_back(tmp_path: Path, exhibit: Exhibit) -> None:
-    folder = tmp_path / "exhibits"
-    append(folder, "it", 100, exhibit)
-    append(folder, "it", 200, exhibit)
+@pytest.mark.parametrize("item", [TEXT, TABLE, FRAMES, DRAWINGS, SERIES], ids=lambda item: item.kind)
+def test_what_is_appended_is_read_back(tmp_path: Path, item: MediaItem) -> None:
+    folder = tmp_path / "media"
+    append(folder, "it", 100, item)
+    append(folder, "it", 200, item)
     found = read(folder, "it")
     assert [(one.name, one.step) for one in found] == [("it", 100), ("it", 200)]
-    assert all(without_place(one) == without_place(exhibit) for one in found)
+    assert all(without_place(one) == without_place(item) for one in found)
     assert [one.step for one in latest(folder)] == [200]
 
 
@@ -54,7 +54,7 @@ def test_values_that_are_not_finite_are_strict_json_on_disk(tmp_path: Path) -> N
 def test_any_text_and_number_comes_back(
     tmp_path_factory: pytest.TempPathFactory, text: str, frames: list[str], numbers: list[float]
 ) -> None:
-    folder = tmp_path_factory.mktemp("exhibits")
+    folder = tmp_path_factory.mktemp("media")
     append(folder, "a", 1, media.text("t", text))
     append(folder, "b", 1, media.frames("t", ["", *frames]))
     append(folder, "c", 1, media.series("t", numbers, {"y": numbers}, x_label="", y_label=""))
@@ -168,17 +168,17 @@ def test_what_is_no_file_or_has_another_name_is_left_alone(tmp_path: Path) -> No
 
 @pytest.fixture
 def shown(project: Project) -> RunDir:
-    """A run that shows one exhibit of each kind."""
+    """A run that shows one item of each kind."""
     files = RunDir.create(project.runs, "toy")
     files.lock.touch()
-    for name, exhibit in (("sample", TEXT), ("mistakes", TABLE), ("unmasked", FRAMES), ("returns", SERIES)):
-        append(files.exhibits, name, 7, exhibit)
-    append(files.exhibits, "sample", 9, media.text("Evil", "\x1b[2Jred\x07 \u202eabc"))
+    for name, item in (("sample", TEXT), ("mistakes", TABLE), ("unmasked", FRAMES), ("returns", SERIES)):
+        append(files.media, name, 7, item)
+    append(files.media, "sample", 9, media.text("Evil", "\x1b[2Jred\x07 \u202eabc"))
     return files
 
 
 def test_a_run_knows_the_newest_of_each(shown: RunDir) -> None:
-    assert [(one.name, one.step) for one in Run(shown.path).exhibits] == [
+    assert [(one.name, one.step) for one in Run(shown.path).media] == [
         ("mistakes", 7),
         ("returns", 7),
         ("sample", 9),
@@ -187,7 +187,7 @@ def test_a_run_knows_the_newest_of_each(shown: RunDir) -> None:
 
 
 def test_the_terminal_shows_each_kind_as_harmless_text(shown: RunDir, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["show", "latest", "--exhibits"]) == 0
+    assert main(["show", "latest", "--media"]) == 0
     said = capsys.readouterr().out
     assert "--- Mistakes (mistakes, step 7)\ntext   true   p\nsmith  83110  0.25\nbaker  -1     None\n" in said
     assert "[1/3] ____\n[2/3] _nce\n[3/3] once\n" in said
@@ -197,22 +197,22 @@ def test_the_terminal_shows_each_kind_as_harmless_text(shown: RunDir, capsys: py
 
 
 def test_json_holds_them_only_when_asked(shown: RunDir, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["show", "latest", "--exhibits", "--json"]) == 0
+    assert main(["show", "latest", "--media", "--json"]) == 0
     content = json.loads(capsys.readouterr().out, parse_constant=lambda name: pytest.fail(name))
-    assert [one["kind"] for one in content["exhibits"]] == ["table", "series", "text", "frames"]
-    assert content["exhibits"][1]["lines"] == {"unseen": [0.5, "NaN", 2.0]}
+    assert [one["kind"] for one in content["media"]] == ["table", "series", "text", "frames"]
+    assert content["media"][1]["lines"] == {"unseen": [0.5, "NaN", 2.0]}
     assert main(["show", "latest", "--json"]) == 0
-    assert "exhibits" not in json.loads(capsys.readouterr().out)
+    assert "media" not in json.loads(capsys.readouterr().out)
 
 
 def test_ragged_and_empty_tables_are_printed(project: Project, capsys: pytest.CaptureFixture[str]) -> None:
     files = RunDir.create(project.runs, "toy")
     files.lock.touch()
-    append(files.exhibits, "a", 1, media.table("ragged", ["x"], [["1", "2", "3"], []]))
-    append(files.exhibits, "b", 1, media.table("empty", [], []))
-    append(files.exhibits, "c", 1, media.series("none", [], {}, x_label="", y_label=""))
-    append(files.exhibits, "d", 1, media.table("long", ["x"], [["y" * 500]]))
-    assert main(["show", "latest", "--exhibits"]) == 0
+    append(files.media, "a", 1, media.table("ragged", ["x"], [["1", "2", "3"], []]))
+    append(files.media, "b", 1, media.table("empty", [], []))
+    append(files.media, "c", 1, media.series("none", [], {}, x_label="", y_label=""))
+    append(files.media, "d", 1, media.table("long", ["x"], [["y" * 500]]))
+    assert main(["show", "latest", "--media"]) == 0
     said = capsys.readouterr().out
     assert "1  2  3" in said and "--- none" in said
     assert max(map(len, said.splitlines())) < 200
@@ -221,14 +221,14 @@ def test_ragged_and_empty_tables_are_printed(project: Project, capsys: pytest.Ca
 def test_the_terminal_shows_a_drawing_line_by_line(project: Project, capsys: pytest.CaptureFixture[str]) -> None:
     files = RunDir.create(project.runs, "toy")
     files.lock.touch()
-    append(files.exhibits, "walk", 3, DRAWINGS)
-    assert main(["show", "latest", "--exhibits"]) == 0
+    append(files.media, "walk", 3, DRAWINGS)
+    assert main(["show", "latest", "--media"]) == 0
     assert "[1/2]\n..\n.@\n[2/2]\n..\n@.\n" in capsys.readouterr().out
 
 
 def test_a_run_that_shows_nothing_says_so(project: Project, capsys: pytest.CaptureFixture[str]) -> None:
     RunDir.create(project.runs, "toy").lock.touch()
-    assert main(["show", "latest", "--exhibits"]) == 0
+    assert main(["show", "latest", "--media"]) == 0
     assert "it shows nothing beside its curves" in capsys.readouterr().out
 
 
@@ -242,4 +242,4 @@ def test_a_training_shows_through_its_worker_on_rank_0_only(tiny_training: Calla
     worker.show("sample", TEXT)
     worker.is_main = False
     worker.show("sample", TEXT)
-    assert [one.step for one in read(files.exhibits, "sample")] == [5]
+    assert [one.step for one in read(files.media, "sample")] == [5]

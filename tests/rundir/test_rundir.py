@@ -12,17 +12,10 @@ import psutil
 import pytest
 
 from nbtools.errors import FormatError, RunNotFoundError
-from nbtools.rundir.rundir import (
-    ProcessIdentity,
-    RunDir,
-    acquire_lock,
-    find_run,
-    is_locked,
-    is_run,
-    read_json,
-    run_folders,
-    write_json,
-)
+from nbtools.rundir.identity import ProcessIdentity
+from nbtools.rundir.json_files import read_json, write_json
+from nbtools.rundir.lock import acquire_lock, is_locked
+from nbtools.rundir.rundir import RunDir, find_run, is_run, run_folders
 
 
 def test_runs_created_at_once_all_get_directories_of_their_own(tmp_path: Path) -> None:

@@ -395,7 +395,7 @@ def test_a_value_edited_by_hand_is_not_replaced_unseen_although_the_layout_is_ou
 
 
 def test_a_script_of_an_earlier_session_is_not_replaced_unseen(project: Project) -> None:
-    other = "from nbtools.script.script import *; from nbtools.recipes import *; write_script(MLMPretrainingConfig(), 'my_run')"
+    other = "import nbtools; from nbtools.recipes import *; nbtools.write_script(MLMPretrainingConfig(), 'my_run')"
     subprocess.run([sys.executable, "-c", other], check=True, cwd=project.root)
     assert write_script(MLMPretrainingConfig(), "my_run").is_file()
     subprocess.run([sys.executable, "-c", other.replace("my_run", "mine_2")], check=True, cwd=project.root)

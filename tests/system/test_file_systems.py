@@ -19,7 +19,9 @@ from nbtools.errors import CheckpointError
 from nbtools.project import Project
 from nbtools.run.checkpoints import Checkpoint, checkpoints_in, newest_verified
 from nbtools.run.run import Run, RunState
-from nbtools.rundir.rundir import RunDir, acquire_lock, read_json, retried, run_folders, write_json
+from nbtools.rundir.json_files import read_json, retried, write_json
+from nbtools.rundir.lock import acquire_lock
+from nbtools.rundir.rundir import RunDir, run_folders
 from nbtools.training.engine import checkpoint
 from nbtools.training.engine.checkpoint import Progress
 

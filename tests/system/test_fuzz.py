@@ -21,7 +21,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 import nbtools as nt
-from nbtools.cli.output import print_exhibit, print_run, status_line
+from nbtools.cli.output import print_media_item, print_run, status_line
 from nbtools.errors import CheckpointError, FormatError, ScriptError
 from nbtools.failures.failure import Failure
 from nbtools.metrics.history import History
@@ -34,7 +34,9 @@ from nbtools.recipes import RECIPES
 from nbtools.run.checkpoints import Checkpoint, newest_verified
 from nbtools.run.run import Run, RunState
 from nbtools.rundir import media
-from nbtools.rundir.rundir import LARGEST_JSON_BYTES, ProcessIdentity, RunDir, read_json, write_json
+from nbtools.rundir.identity import ProcessIdentity
+from nbtools.rundir.json_files import LARGEST_JSON_BYTES, read_json, write_json
+from nbtools.rundir.rundir import RunDir
 from nbtools.rundir.tail import last_lines
 from nbtools.script.script import parse_script, render
 from nbtools.training.engine import flags
@@ -252,7 +254,7 @@ def test_a_run_directory_of_anything_is_looked_at_without_an_exception(
     capsys.readouterr()
 
 
-EXHIBITS: list[dict[str, Any]] = [
+MEDIA: list[dict[str, Any]] = [
     {"step": 1, "time": 1.0, "kind": "text", "title": "t", "text": "once"},
     {"step": 1, "time": 1.0, "kind": "table", "title": "t", "columns": ["a", "b"], "rows": [["1", "2"], ["3", "4"]]},
     {"step": 1, "time": 1.0, "kind": "frames", "title": "t", "frames": ["__", "_b", "ab"]},
@@ -261,18 +263,18 @@ EXHIBITS: list[dict[str, Any]] = [
 ]
 
 
-@given(st.lists(st.one_of([files_like(valid) for valid in EXHIBITS]), min_size=1, max_size=3))
+@given(st.lists(st.one_of([files_like(valid) for valid in MEDIA]), min_size=1, max_size=3))
 @settings(fuzz, max_examples=1000)
-def test_exhibits_of_anything_are_shown_or_left_out(
+def test_media_of_anything_are_shown_or_left_out(
     tmp_path_factory: pytest.TempPathFactory, capsys: pytest.CaptureFixture[str], found: list[bytes]
 ) -> None:
-    folder = tmp_path_factory.getbasetemp() / "exhibits"
+    folder = tmp_path_factory.getbasetemp() / "media"
     folder.mkdir(exist_ok=True)
     (folder / "it.jsonl").write_bytes(b"\n".join(found) + b"\n")
-    for exhibit in media.read(folder, "it"):
-        json.dumps(media.to_json(exhibit), allow_nan=False).encode()
-        print_exhibit(exhibit)
-        static(exhibit, dark=False).encode()
+    for item in media.read(folder, "it"):
+        json.dumps(media.to_json(item), allow_nan=False).encode()
+        print_media_item(item)
+        static(item, dark=False).encode()
     capsys.readouterr()
 
 

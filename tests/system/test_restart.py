@@ -10,7 +10,7 @@ import pytest
 
 from nbtools.machine.processes import members
 from nbtools.run.run import Run, RunState
-from nbtools.rundir.rundir import read_json
+from nbtools.rundir.json_files import read_json
 
 PROGRAMS = Path(__file__).parents[1] / "programs"
 TRAINER = PROGRAMS / "fake_trainer.py"

@@ -26,7 +26,7 @@ import torch
 from transformers import BertConfig, BertForMaskedLM
 
 import nbtools as nt
-from nbtools.__main__ import main
+from nbtools.cli.commands import main
 from nbtools.cli.output import print_run, status_line
 from nbtools.cli.parser import parser
 from nbtools.config import Launch, Settings
@@ -34,15 +34,17 @@ from nbtools.errors import CheckpointError, ConfigError, InvalidNameError, Nbtoo
 from nbtools.launcher.preflight import run_name
 from nbtools.machine import gpu_queue
 from nbtools.machine.processes import members
-from nbtools.metrics.history import MetricWriter
+from nbtools.metrics.writer import MetricWriter
 from nbtools.notebook.panel import html
 from nbtools.notebook.panel.snapshot import facts_of
 from nbtools.project import Project
 from nbtools.recipes import RECIPES, MLMPretrainingConfig
 from nbtools.run import stacks
 from nbtools.run.run import Run, RunState
-from nbtools.run.stragglers import laggards
-from nbtools.rundir.rundir import ProcessIdentity, RunDir, read_json, write_json
+from nbtools.run.stragglers import stragglers
+from nbtools.rundir.identity import ProcessIdentity
+from nbtools.rundir.json_files import read_json, write_json
+from nbtools.rundir.rundir import RunDir
 from nbtools.script.script import parse_script, read_script, render, write_script
 from nbtools.training.engine.checkpoint import load_state, load_weights
 from nbtools.training.mlm_pretraining.train import build_model
@@ -513,7 +515,7 @@ def look_at(run: Run) -> None:
     for now in (time.time(), time.time() + 3600, time.time() - 3600):
         remaining_s = facts.remaining_s(now)
         assert remaining_s is None or 0 <= remaining_s < 1e6
-        shown = html.ranks(facts.ranks, laggards(facts.ranks, now, facts.seconds_per_step), now, is_running=True)
+        shown = html.ranks(facts.ranks, stragglers(facts.ranks, now, facts.seconds_per_step), now, is_running=True)
         assert "nan" not in shown
         assert "-" not in re.sub("<[^>]*>", "", shown)
 

@@ -22,7 +22,7 @@ import numpy.typing as npt
 
 from nbtools.data.algorithm_distillation.darkroom import NUM_ACTIONS, Darkroom, Integers
 from nbtools.errors import DataError, shown
-from nbtools.rundir.rundir import whole
+from nbtools.rundir.json_files import whole
 
 if TYPE_CHECKING:
     from nbtools.recipes import AlgorithmDistillationConfig

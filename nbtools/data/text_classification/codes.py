@@ -5,7 +5,6 @@ strings all the way: "04217" is not 4217. For HISCO (five digits, or -1, -2, -3 
 special code is one symbol that fills its block, so that five codes always make 27 symbols.
 """
 
-import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -59,11 +58,6 @@ def generic_code(cell: str) -> str:
     if len(text) > _LONGEST_CODE or not text.isprintable():
         raise ValueError(f"{shown(cell)} is no code; one has at most {_LONGEST_CODE} printable characters")
     return text
-
-
-def split_cell(cell: str) -> list[str]:
-    """Return the codes of a cell as they are written in it; none where it is empty or says so."""
-    return [part for part in re.split(f"\\s*{SEPARATOR}\\s*", cell.strip()) if part and part not in MISSING]
 
 
 @dataclass(frozen=True)

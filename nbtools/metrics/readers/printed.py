@@ -21,7 +21,7 @@ from typing import Any, Final
 import orjson
 
 from nbtools.metrics.history import History
-from nbtools.rundir.rundir import strict_number
+from nbtools.rundir.json_files import strict_number
 from nbtools.rundir.tail import Tail, clean
 
 _MAX_LINE_CHARACTERS: Final = 10_000

@@ -11,9 +11,9 @@ from types import NoneType, UnionType
 from typing import Any, Literal, Union, get_args, get_origin
 
 import ipywidgets as widgets
-from IPython.core.interactiveshell import InteractiveShell
 
-from nbtools.config import Launch, Settings, names_in
+from nbtools.config import Launch, Settings
+from nbtools.script.assignments import names_in
 
 LABEL_WIDTH = "204px"
 INPUT_WIDTH = "372px"
@@ -233,19 +233,6 @@ def set_class(widget: widgets.DOMWidget, name: str, on: bool) -> None:
         widget.add_class(name)
     else:
         widget.remove_class(name)
-
-
-def answers_beside_cells(control: widgets.Widget) -> bool:
-    """Let a control's messages go where the front end sent them, a subshell, and not to the thread a cell blocks.
-
-    ipykernel 7.4 sends replies to the shell that used the comm last; this undoes it for one comm. It is private API:
-    without it the control answers once the cell is done.
-    """
-    comm = control.comm
-    if not hasattr(comm, "_reply_subshell_for"):
-        return not InteractiveShell.initialized()
-    comm._reply_subshell_for = lambda data, default: default
-    return True
 
 
 def read(text: str, kinds: tuple[type, ...]) -> Any:

@@ -7,17 +7,9 @@ import ipywidgets as widgets
 
 from nbtools.config import Launch, Settings, TrainConfig
 from nbtools.machine.devices import Device
-from nbtools.notebook.form.fields import (
-    INPUT_WIDTH,
-    LABEL_WIDTH,
-    STYLE,
-    Field,
-    GPUField,
-    answers_beside_cells,
-    note,
-    row,
-)
+from nbtools.notebook.form.fields import INPUT_WIDTH, LABEL_WIDTH, STYLE, Field, GPUField, note, row
 from nbtools.notebook.form.overwrite import button
+from nbtools.notebook.subshell import answers_beside_cells
 from nbtools.recipes import Recipe
 
 

@@ -4,11 +4,11 @@ from typing import Any
 
 import ipywidgets as widgets
 
-from nbtools.notebook.form.fields import answers_beside_cells
 from nbtools.notebook.panel import html
-from nbtools.notebook.panel.media import Exhibition
+from nbtools.notebook.panel.media import MediaView
 from nbtools.notebook.plots.figure import UNTITLED_HEIGHT, WIDTH
 from nbtools.notebook.plots.layout import X
+from nbtools.notebook.subshell import answers_beside_cells
 
 NEWEST = ""
 """Choice of the newest checkpoint; not None, which is how a drop-down says that nothing is chosen."""
@@ -98,7 +98,7 @@ class Controls:
         self.actions = (self.stop, self.stacks, self.checkpoint, self.changes, self.resume)
         row, actions = _row(*self.options), _row(*self.actions)
         self.upper = _column(self.header, self.progress, self.away, self.ranks, self.failure)
-        self.shown = Exhibition()
+        self.shown = MediaView()
         self.lower = _column(row, actions, self.changing, self.note, self.taken, self.losses, self.trouble, self.tail)
         self.whole = _column(self.upper, self.image, self.shown.widget, self.lower)
 
@@ -107,7 +107,7 @@ class Controls:
         return all([answers_beside_cells(w) for w in (*self.options, *self.actions)])  # noqa: C419 - every one
 
     def keep_players(self, are_needed: bool) -> None:
-        """Put what can be played above the controls, where the exhibits have become static; take it away again."""
+        """Put what can be played above the controls, where the media have become static; take it away again."""
         others = tuple(child for child in self.lower.children if child is not self.shown.players)
         self.lower.children = (self.shown.players, *others) if are_needed and self.shown.players.children else others
 

@@ -9,14 +9,13 @@ from html import escape
 from typing import TYPE_CHECKING
 
 from nbtools.notebook.plots.decimation import duration
-from nbtools.notebook.plots.layout import step_of
 
 if TYPE_CHECKING:
     from nbtools.failures.failure import Failure
     from nbtools.notebook.panel.news import Away
     from nbtools.run.run import RankBeat
     from nbtools.run.stacks import RankStacks
-    from nbtools.run.stragglers import Laggard, Restart
+    from nbtools.run.stragglers import Straggler
 
 NO_FORMULAS = "mathjax_ignore tex2jax_ignore"
 """Classes of elements whose dollar signs JupyterLab's MathJax, and the older one of exported pages, leave alone."""
@@ -69,13 +68,6 @@ def header(run_id: str, state: str, script: str, notes: Sequence[str] = (), wait
         f"<b>{literal(word)}</b>{detail}</span>"
         f"<span style='{_MUTED}{_MONO}margin-left:auto'>{literal(script)}</span>{below}</div>"
     )
-
-
-def restarted(restart: "Restart") -> str:
-    """Where the next attempt went on, and why it had to."""
-    step = step_of(restart)
-    why = restart.failure.headline if restart.failure else "it failed"
-    return f"restarted {f'at step {step:,}' if step else 'from the start'}: {why[:300]}"
 
 
 def away(found: "Away") -> str:
@@ -163,20 +155,20 @@ def _folded(title: str, lines: Sequence[str], is_open: bool = False) -> str:
     )
 
 
-def ranks(beats: "Sequence[RankBeat]", laggards: "Sequence[Laggard]", now: float, is_running: bool) -> str:
-    """One chip per rank: where it is, and for how long the laggards have not been heard of."""
+def ranks(beats: "Sequence[RankBeat]", stragglers: "Sequence[Straggler]", now: float, is_running: bool) -> str:
+    """One chip per rank: where it is, and for how long the stragglers have not been heard of."""
     if not beats:
         return ""
     ahead = max(beat.step for beat in beats)
-    late = {laggard.beat.rank: laggard for laggard in laggards}
+    late = {straggler.beat.rank: straggler for straggler in stragglers}
     shown = sorted(beats, key=lambda beat: (beat.rank not in late, beat.rank))[:_MAX_CHIPS]
     chips = []
     for beat in sorted(shown, key=lambda beat: beat.rank):
         age = now - beat.time
         silent = ""
-        if laggard := late.get(beat.rank):
-            condition = f", {literal(laggard.condition)}" if laggard.condition else ""
-            silent = f" · <b>silent for {duration(laggard.silent_s)}{condition}</b>"
+        if straggler := late.get(beat.rank):
+            condition = f", {literal(straggler.condition)}" if straggler.condition else ""
+            silent = f" · <b>silent for {duration(straggler.silent_s)}{condition}</b>"
         seen = f" · {duration(age)} ago" if is_running and not silent and age >= 3 else ""
         edge = "1px solid #c77700;background:rgba(255,169,14,.16)" if beat.rank in late else f"{_BORDER}"
         chips.append(

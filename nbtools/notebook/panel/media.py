@@ -11,14 +11,14 @@ from pathlib import Path
 
 import ipywidgets as widgets
 
-from nbtools.notebook.form.fields import answers_beside_cells
 from nbtools.notebook.panel.html import NO_FORMULAS, literal
 from nbtools.notebook.plots import ascii_frames
 from nbtools.notebook.plots.figure import WIDTH
 from nbtools.notebook.plots.line_chart import HEIGHT, draw_series
 from nbtools.notebook.plots.text_frames import as_row, picked
+from nbtools.notebook.subshell import answers_beside_cells
 from nbtools.rundir import media
-from nbtools.rundir.media import Exhibit
+from nbtools.rundir.media import MediaItem
 
 HEADING = "What the training shows"
 _FRAME_MS = 250
@@ -34,8 +34,8 @@ _BORDER = "1px solid var(--jp-border-color2,#d0d7de)"
 _MONO = "font-family:var(--jp-code-font-family,ui-monospace,monospace);font-size:12px;line-height:1.45;"
 
 
-class Exhibition:
-    """The exhibits of a run, below its curves; each is drawn again only when there is a newer showing of it."""
+class MediaView:
+    """The media of a run, below its curves; each is drawn again only when there is a newer showing of it."""
 
     def __init__(self) -> None:
         self.widget = widgets.VBox(layout=widgets.Layout(width="100%", max_width=f"{WIDTH}px", display="none"))
@@ -48,8 +48,8 @@ class Exhibition:
         self._fold.observe(lambda _: self._arrange(), "value")
         answers_beside_cells(self._fold)
         self._stamp: object = None
-        self._shown: list[Exhibit] = []
-        self._earlier: dict[str, list[Exhibit]] = {}
+        self._shown: list[MediaItem] = []
+        self._earlier: dict[str, list[MediaItem]] = {}
         """Showings of the curves before the ones that are shown."""
         self._dark = False
         self._parts: dict[str, _Part] = {}
@@ -61,18 +61,18 @@ class Exhibition:
             return False
         self._stamp, self._dark = stamp, dark
         self._shown = media.latest(folder)
-        curves = [exhibit.name for exhibit in self._shown if exhibit.kind == "series"]
+        curves = [item.name for item in self._shown if item.kind == "series"]
         self._earlier = {name: media.read(folder, name)[:-1] for name in curves}
-        names = [exhibit.name for exhibit in self._shown]
+        names = [item.name for item in self._shown]
         for name in [name for name in self._parts if name not in names]:
             self._parts.pop(name).close()
-        for exhibit in self._shown:
-            part = self._parts.get(exhibit.name)
-            if part is None or part.kind != exhibit.kind:
+        for item in self._shown:
+            part = self._parts.get(item.name)
+            if part is None or part.kind != item.kind:
                 if part is not None:
                     part.close()
-                part = self._parts[exhibit.name] = _PARTS[exhibit.kind]()
-            part.show(exhibit, dark, self._earlier.get(exhibit.name, ()))
+                part = self._parts[item.name] = _PARTS[item.kind]()
+            part.show(item, dark, self._earlier.get(item.name, ()))
         self._arrange()
         return True
 
@@ -81,9 +81,7 @@ class Exhibition:
         if not self._shown:
             return ""
         earlier = self._earlier
-        body = "".join(
-            static(exhibit, dark=self._dark, earlier=earlier.get(exhibit.name, ())) for exhibit in self._shown
-        )
+        body = "".join(static(item, dark=self._dark, earlier=earlier.get(item.name, ())) for item in self._shown)
         return (
             f"<div class='{NO_FORMULAS}' style='max-width:{WIDTH}px'><details open style='{_FONT}'>"
             f"<summary style='cursor:pointer'><b>{HEADING}</b></summary>{body}</details></div>"
@@ -100,13 +98,13 @@ class Exhibition:
         """Put the parts in the order of their names; nothing at all where there are none."""
         is_open = self._fold.value
         self._fold.icon = "chevron-down" if is_open else "chevron-right"
-        parts = [self._parts[exhibit.name].widget for exhibit in self._shown] if is_open else []
+        parts = [self._parts[item.name].widget for item in self._shown] if is_open else []
         children = (self._fold, *parts) if self._shown else ()
         if self.widget.children != children:
             self.widget.children = children
         self.widget.layout.display = "" if children else "none"
         self.players.children = [
-            self._parts[exhibit.name].widget for exhibit in self._shown if exhibit.kind in ("frames", "drawings")
+            self._parts[item.name].widget for item in self._shown if item.kind in ("frames", "drawings")
         ]
 
 
@@ -125,7 +123,7 @@ def _stamps(folder: Path) -> list[tuple[str, int, int]]:
 
 
 class _Part(ABC):
-    """One exhibit as a widget."""
+    """One item as a widget."""
 
     kind = ""
 
@@ -136,7 +134,7 @@ class _Part(ABC):
         self.widget: widgets.Widget = self._content
 
     @abstractmethod
-    def show(self, exhibit: Exhibit, dark: bool, earlier: Sequence[Exhibit] = ()) -> None:
+    def show(self, item: MediaItem, dark: bool, earlier: Sequence[MediaItem] = ()) -> None:
         """Show a newer showing, with those before it where there is room for them."""
 
     def _put(self, value: str) -> None:
@@ -155,15 +153,15 @@ class _Part(ABC):
 class _Text(_Part):
     kind = "text"
 
-    def show(self, exhibit: Exhibit, dark: bool, earlier: Sequence[Exhibit] = ()) -> None:
-        self._put(_title(exhibit) + text_html(exhibit))
+    def show(self, item: MediaItem, dark: bool, earlier: Sequence[MediaItem] = ()) -> None:
+        self._put(_title(item) + text_html(item))
 
 
 class _Table(_Part):
     kind = "table"
 
-    def show(self, exhibit: Exhibit, dark: bool, earlier: Sequence[Exhibit] = ()) -> None:
-        self._put(_title(exhibit) + table_html(exhibit))
+    def show(self, item: MediaItem, dark: bool, earlier: Sequence[MediaItem] = ()) -> None:
+        self._put(_title(item) + table_html(item))
 
 
 class _Frames(_Part):
@@ -191,15 +189,15 @@ class _Frames(_Part):
             self._heading.add_class(name)
         row = widgets.HBox([self._play, self._slider], layout=widgets.Layout(flex_flow="row wrap"))
         self.widget = widgets.VBox([self._heading, row, self._content], layout=widgets.Layout(width="100%"))
-        self._exhibit: Exhibit | None = None
+        self._item: MediaItem | None = None
 
-    def show(self, exhibit: Exhibit, dark: bool, earlier: Sequence[Exhibit] = ()) -> None:
-        if exhibit == self._exhibit:
+    def show(self, item: MediaItem, dark: bool, earlier: Sequence[MediaItem] = ()) -> None:
+        if item == self._item:
             return
-        was_at_end = self._exhibit is None or self._slider.value >= self._slider.max
-        self._exhibit = exhibit
-        self._heading.value = _title(exhibit)
-        last = len(exhibit.frames) - 1
+        was_at_end = self._item is None or self._slider.value >= self._slider.max
+        self._item = item
+        self._heading.value = _title(item)
+        last = len(item.frames) - 1
         for control in (self._play, self._slider):
             control.max = last
         if was_at_end:  # the whole text; whoever looks at a state in the middle stays there
@@ -211,8 +209,8 @@ class _Frames(_Part):
         super().close()
 
     def _draw(self) -> None:
-        if self._exhibit is not None:
-            self._put(frame_html(self._exhibit, min(self._slider.value, len(self._exhibit.frames) - 1)))
+        if self._item is not None:
+            self._put(frame_html(self._item, min(self._slider.value, len(self._item.frames) - 1)))
 
 
 class _Drawings(_Frames):
@@ -231,13 +229,13 @@ class _Series(_Part):
         layout = widgets.Layout(max_width="100%", height="auto")
         self._image = widgets.Image(format="png", width=WIDTH, height=HEIGHT, layout=layout)
         self.widget = widgets.VBox([self._content, self._image], layout=widgets.Layout(width="100%"))
-        self._drawn: tuple[Exhibit, bool] | None = None
+        self._drawn: tuple[MediaItem, bool] | None = None
 
-    def show(self, exhibit: Exhibit, dark: bool, earlier: Sequence[Exhibit] = ()) -> None:
-        if self._drawn != (exhibit, dark):
-            self._put(_title(exhibit))
-            self._image.value = draw_series(exhibit, dark=dark, earlier=earlier)
-            self._drawn = (exhibit, dark)
+    def show(self, item: MediaItem, dark: bool, earlier: Sequence[MediaItem] = ()) -> None:
+        if self._drawn != (item, dark):
+            self._put(_title(item))
+            self._image.value = draw_series(item, dark=dark, earlier=earlier)
+            self._drawn = (item, dark)
 
 
 _PARTS: dict[str, Callable[[], _Part]] = {part.kind: part for part in (_Text, _Table, _Frames, _Drawings, _Series)}
@@ -246,24 +244,24 @@ _PARTS: dict[str, Callable[[], _Part]] = {part.kind: part for part in (_Text, _T
 # --- HTML -----------------------------------------------------------------------------------------
 
 
-def _title(exhibit: Exhibit) -> str:
+def _title(item: MediaItem) -> str:
     return (
-        f"<div style='{_FONT}margin:8px 0 3px'><b>{literal(exhibit.title)}</b> "
-        f"<span style='color:var(--jp-ui-font-color2,#6b7280)'>step {exhibit.step:,}</span></div>"
+        f"<div style='{_FONT}margin:8px 0 3px'><b>{literal(item.title)}</b> "
+        f"<span style='color:var(--jp-ui-font-color2,#6b7280)'>step {item.step:,}</span></div>"
     )
 
 
-def text_html(exhibit: Exhibit) -> str:
+def text_html(item: MediaItem) -> str:
     """A text, cut where it is long."""
-    return _boxed(literal(_cut(exhibit.text, _LONGEST_TEXT)))
+    return _boxed(literal(_cut(item.text, _LONGEST_TEXT)))
 
 
-def frame_html(exhibit: Exhibit, number: int) -> str:
+def frame_html(item: MediaItem, number: int) -> str:
     """One state of a text, with marks on what has changed since the one before; the page does not jump between them."""
-    before = exhibit.frames[number - 1] if number else ""
-    if exhibit.kind == "drawings":
-        return f"<div style='{_FONT}'>{ascii_frames.as_block(number, exhibit.frames[number], before)}</div>"
-    frame, lines = exhibit.frames[number], max(map(_num_lines, exhibit.frames))
+    before = item.frames[number - 1] if number else ""
+    if item.kind == "drawings":
+        return f"<div style='{_FONT}'>{ascii_frames.as_block(number, item.frames[number], before)}</div>"
+    frame, lines = item.frames[number], max(map(_num_lines, item.frames))
     row = as_row(number, _cut(frame, _LONGEST_FRAME), before[:_LONGEST_FRAME])
     return f"<div style='{_FONT}min-height:{1.6 * min(lines, 12):.1f}em'>{row}</div>"
 
@@ -272,7 +270,7 @@ def _num_lines(frame: str) -> int:
     return 1 + len(frame) // 100
 
 
-def table_html(exhibit: Exhibit) -> str:
+def table_html(item: MediaItem) -> str:
     """A table of the first rows; a sentence says how many more there are."""
     style = f"border-bottom:{_BORDER};padding:2px 10px 2px 0;text-align:left;vertical-align:top;overflow-wrap:anywhere"
 
@@ -280,33 +278,33 @@ def table_html(exhibit: Exhibit) -> str:
         shown = [_cut(cell, _LONGEST_CELL) for cell in cells[:_MOST_COLUMNS]]
         return "<tr>" + "".join(f"<{tag} style='{style}'>{literal(cell)}</{tag}>" for cell in shown) + "</tr>"
 
-    head = row(exhibit.columns, "th")
-    body = "".join(row(cells, "td") for cells in exhibit.rows[:_MOST_ROWS])
-    more = len(exhibit.rows) - _MOST_ROWS
-    note = f"<div style='{_FONT}'>… and {more:,} more rows: nbtools show RUN --exhibits</div>" if more > 0 else ""
+    head = row(item.columns, "th")
+    body = "".join(row(cells, "td") for cells in item.rows[:_MOST_ROWS])
+    more = len(item.rows) - _MOST_ROWS
+    note = f"<div style='{_FONT}'>… and {more:,} more rows: nbtools show RUN --media</div>" if more > 0 else ""
     table = f"<table style='{_FONT}{_MONO}border-collapse:collapse;margin:0'>{head}{body}</table>"
     return f"<div tabindex='0' style='overflow:auto;max-height:340px'>{table}</div>{note}"
 
 
-def static(exhibit: Exhibit, *, dark: bool, earlier: Sequence[Exhibit] = ()) -> str:
-    """An exhibit as HTML that needs no kernel, its curves with those of earlier showings behind them."""
-    if exhibit.kind == "text":
-        content = text_html(exhibit)
-    elif exhibit.kind == "table":
-        content = table_html(exhibit)
-    elif exhibit.kind == "drawings":
-        content = ascii_frames.row_html(exhibit.frames, _NUM_DRAWINGS)
-    elif exhibit.kind == "frames":
-        shown = [(number, _cut(frame, _LONGEST_FRAME)) for number, frame in picked(exhibit.frames, _NUM_STATES)]
+def static(item: MediaItem, *, dark: bool, earlier: Sequence[MediaItem] = ()) -> str:
+    """An item as HTML that needs no kernel, its curves with those of earlier showings behind them."""
+    if item.kind == "text":
+        content = text_html(item)
+    elif item.kind == "table":
+        content = table_html(item)
+    elif item.kind == "drawings":
+        content = ascii_frames.row_html(item.frames, _NUM_DRAWINGS)
+    elif item.kind == "frames":
+        shown = [(number, _cut(frame, _LONGEST_FRAME)) for number, frame in picked(item.frames, _NUM_STATES)]
         before = ["", *(frame for _, frame in shown)]
         content = "".join(as_row(number, frame, was) for (number, frame), was in zip(shown, before, strict=False))
     else:
-        data = base64.b64encode(draw_series(exhibit, dark=dark, earlier=earlier)).decode()
+        data = base64.b64encode(draw_series(item, dark=dark, earlier=earlier)).decode()
         content = (
             f"<img src='data:image/png;base64,{data}' width='{WIDTH}' height='{HEIGHT}' "
-            f"style='max-width:100%;height:auto' alt='{literal(exhibit.title)}'>"
+            f"style='max-width:100%;height:auto' alt='{literal(item.title)}'>"
         )
-    return _title(exhibit) + content
+    return _title(item) + content
 
 
 def _boxed(text: str) -> str:

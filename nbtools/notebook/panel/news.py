@@ -21,13 +21,14 @@ from IPython.core.interactiveshell import InteractiveShell
 from numpy.typing import NDArray
 
 from nbtools.errors import FormatError
+from nbtools.failures.restarts import restarted
 from nbtools.metrics.columns import Series
 from nbtools.metrics.history import History
-from nbtools.notebook.panel.html import restarted
 from nbtools.notebook.plots.decimation import duration
 from nbtools.notebook.plots.layout import grouped, kind_of, label_of
 from nbtools.run.run import Run, RunState, clock
-from nbtools.rundir.rundir import RunDir, read_json, write_json
+from nbtools.rundir.json_files import read_json, write_json
+from nbtools.rundir.rundir import RunDir
 from nbtools.rundir.tail import clean
 
 WRITE_EVERY_S = 10.0

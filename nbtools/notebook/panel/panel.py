@@ -28,7 +28,7 @@ from nbtools.notebook.plots.figure import HEIGHT, UNTITLED_HEIGHT, WIDTH, RunFig
 from nbtools.notebook.plots.layout import X, view_of
 from nbtools.run.checkpoints import best_of, changes_in_words, origin_in_words
 from nbtools.run.run import Checkpoint, Run, RunState
-from nbtools.run.stragglers import Laggard, laggards
+from nbtools.run.stragglers import Straggler, stragglers
 from nbtools.script.script import differences
 
 _SIZE: dict[str, Any] = {"image/png": {"width": WIDTH, "height": UNTITLED_HEIGHT}}
@@ -220,7 +220,7 @@ class LivePlot:
         self._drawn_state: RunState | None = None
         self._visit = visit_of(self.run)
         self._away = ""
-        self._laggards: list[Laggard] = []
+        self._stragglers: list[Straggler] = []
 
     def _look(self) -> None:
         now, state, widgets = time.time(), self.run.state, self._widgets
@@ -234,7 +234,7 @@ class LivePlot:
             self._visit.leave(self.run.files)
         self._say(state, now)
         wanted = (widgets.dark.value, self._facts.version, state, *self._options().items())
-        shows_more = widgets.shown.look(self.run.files.exhibits, dark=widgets.dark.value)
+        shows_more = widgets.shown.look(media.folder_of(self.run.files), dark=widgets.dark.value)
         if wanted == self._wanted and not shows_more:
             return
         if wanted != self._wanted:
@@ -264,8 +264,8 @@ class LivePlot:
         put(widgets.away, self._away)
         put(widgets.failure, cards.failure(facts.failure, str(self.run.files.log)) if facts.failure else "")
         is_running = state is RunState.RUNNING
-        self._laggards = laggards(facts.ranks, now, facts.seconds_per_step) if is_running else []
-        put(widgets.ranks, cards.ranks(facts.ranks, self._laggards, now, is_running))
+        self._stragglers = stragglers(facts.ranks, now, facts.seconds_per_step) if is_running else []
+        put(widgets.ranks, cards.ranks(facts.ranks, self._stragglers, now, is_running))
         put(widgets.tail, cards.log(facts.log))
         put(widgets.losses, cards.note("\n".join(facts.warnings), is_warning=True))
         if not self._is_acting:
@@ -348,7 +348,7 @@ class LivePlot:
         return self.run.stop()
 
     def _take_stacks(self) -> str:
-        found, behind = self.run.stacks(), {laggard.beat.rank for laggard in self._laggards}
+        found, behind = self.run.stacks(), {straggler.beat.rank for straggler in self._stragglers}
         put(self._widgets.taken, cards.stacks(found, behind) if found else "")
         taken = sum(item.has_stacks for item in found)
         return f"Stacks of {taken} of {len(found)} ranks at {time.strftime('%X')}" if found else "No rank is there yet"

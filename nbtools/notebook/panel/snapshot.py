@@ -6,12 +6,11 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
+from nbtools.failures.restarts import Restart, restarted
 from nbtools.metrics.history import History
-from nbtools.notebook.panel.html import restarted
 from nbtools.notebook.plots.decimation import find_break
 from nbtools.run.checkpoints import origin_in_words
 from nbtools.run.run import Checkpoint, Failure, RankBeat, Run, RunState
-from nbtools.run.stragglers import Restart
 
 _NUM_LOG_LINES = 12
 _NUM_BREAKS = 4

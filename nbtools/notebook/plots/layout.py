@@ -8,13 +8,13 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
+from nbtools.failures.restarts import step_of
 from nbtools.notebook.plots.decimation import Break, Floats, decimate, find_break, number, smooth, ticks, time_ticks
 
 if TYPE_CHECKING:
     from nbtools.metrics.columns import Series
     from nbtools.metrics.history import History
     from nbtools.run.run import Run
-    from nbtools.run.stragglers import Restart
 
 X = Literal["step", "samples", "time"]
 
@@ -97,12 +97,6 @@ def view_of(
         smoothing,
         span,
     )
-
-
-def step_of(restart: "Restart") -> int:
-    """The step that the next attempt went on from; 0 for the start."""
-    found = re.fullmatch(r"step-([0-9]{1,18})", restart.checkpoint or "")
-    return int(found[1]) if found else 0
 
 
 class Axis:

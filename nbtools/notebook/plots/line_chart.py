@@ -10,18 +10,18 @@ from matplotlib.transforms import Affine2D
 
 from nbtools.notebook.plots.decimation import Floats, is_lone, ticks
 from nbtools.notebook.plots.figure import WIDTH, RunFigure, line_of, plain, text_at
-from nbtools.rundir.media import Exhibit
+from nbtools.rundir.media import MediaItem
 
 HEIGHT = 250
 """Of the picture, in CSS pixels; it is as wide as the panel's."""
 _NUM_EARLIER = 6
 
 
-def draw_series(exhibit: Exhibit, *, dark: bool, earlier: Sequence[Exhibit] = ()) -> bytes:
-    """Draw the curves of an exhibit as a PNG in the manner of the panel's others; earlier showings lie faintly behind.
+def draw_series(item: MediaItem, *, dark: bool, earlier: Sequence[MediaItem] = ()) -> bytes:
+    """Draw the curves of an item as a PNG in the manner of the panel's others; earlier showings lie faintly behind.
 
     Args:
-        exhibit: the newest showing.
+        item: the newest showing.
         dark: for a dark page.
         earlier: showings before it, oldest first, of which the newest few are drawn: the older, the fainter.
     """
@@ -30,7 +30,7 @@ def draw_series(exhibit: Exhibit, *, dark: bool, earlier: Sequence[Exhibit] = ()
     figure.figure.clear()
     write = partial(_write, figure, css)
     left, bottom, right, top = 56.0, 44.0, WIDTH - 16.0, HEIGHT - 34.0
-    curves = _curves(exhibit)
+    curves = _curves(item)
     behind = [_curves(showing) for showing in earlier[-_NUM_EARLIER:]]
     if not curves:
         write(WIDTH / 2, HEIGHT / 2, 12, theme.muted, "no values yet", "center")
@@ -47,9 +47,9 @@ def draw_series(exhibit: Exhibit, *, dark: bool, earlier: Sequence[Exhibit] = ()
         write(left - 7, _at(value, y_low, y_high, bottom, top), 10.5, theme.muted, label, "right")
     for value, label in x_ticks:
         write(_at(value, x_low, x_high, left, right), bottom - 12, 10.5, theme.muted, label, "center")
-    write((left + right) / 2, bottom - 32, 10.5, theme.muted, plain(exhibit.x_label, 60), "center")
-    write(16, top + 18, 12, theme.text, plain(exhibit.y_label, 40), "left", "bold")
-    at = left + 9 * len(plain(exhibit.y_label, 40))
+    write((left + right) / 2, bottom - 32, 10.5, theme.muted, plain(item.x_label, 60), "center")
+    write(16, top + 18, 12, theme.text, plain(item.y_label, 40), "left", "bold")
+    at = left + 9 * len(plain(item.y_label, 40))
     colours = (theme.line, theme.evaluation, *theme.others)
     of_name = dict(zip((name for name, _, _ in curves), colours, strict=False))
     for age, showing in enumerate(reversed(behind)):
@@ -86,8 +86,8 @@ def _write(
     figure.add(text_at(x, y, size, colour, css, ha, "center", weight)).set_text(content)
 
 
-def _curves(exhibit: Exhibit) -> list[tuple[str, Floats, Floats]]:
-    found = [(name, *_points(exhibit.x, values)) for name, values in (exhibit.lines or {}).items()]
+def _curves(item: MediaItem) -> list[tuple[str, Floats, Floats]]:
+    found = [(name, *_points(item.x, values)) for name, values in (item.lines or {}).items()]
     return [(name, x, y) for name, x, y in found if np.isfinite(y).any()]
 
 

@@ -11,8 +11,9 @@ from typing import Any
 
 import yaml
 
-from nbtools.config import TrainConfig, errors_by_field, value_of
+from nbtools.config import TrainConfig, errors_by_field
 from nbtools.errors import ConfigError, shown
+from nbtools.script.assignments import value_of
 from nbtools.script.compat import aliases
 
 LARGEST_BYTES = 2**18

@@ -10,7 +10,6 @@ checkpoints/step-000200/
 import contextlib
 import hashlib
 import os
-import random
 import shutil
 import threading
 import time
@@ -20,7 +19,6 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any, BinaryIO
 
-import numpy as np
 import torch
 from safetensors import SafetensorError
 from safetensors.torch import load_file
@@ -28,7 +26,7 @@ from safetensors.torch import load_file
 from nbtools.errors import CheckpointError
 from nbtools.project import expanded
 from nbtools.run.checkpoints import BEST_BY, Checkpoint, Progress, best_of, checkpoints_in
-from nbtools.rundir import rundir
+from nbtools.rundir import json_files, rundir
 
 State = dict[str, Any]
 """Plain values and tensors: what `torch.load(weights_only=True)` opens."""
@@ -90,12 +88,12 @@ def save(
             "time": time.time(),
             "attempt": attempt,
             "world_size": len(rank_states),
-            "metrics": {name: rundir.strict_number(value) for name, value in metrics.items()},
+            "metrics": {name: json_files.strict_number(value) for name, value in metrics.items()},
             "best_by": best_by,
             "lower_is_better": lower_is_better,
             "files": dict(sorted(files.items())),
         }
-        rundir.write_json(temporary / "manifest.json", manifest)
+        json_files.write_json(temporary / "manifest.json", manifest)
         folders = sorted((path for path in temporary.rglob("*") if path.is_dir()), reverse=True)
         for path in (temporary / "manifest.json", *folders, temporary):
             _sync(path)
@@ -155,7 +153,7 @@ def _put_in_place(temporary: Path, final: Path) -> None:
 
 def _rename(source: Path, target: Path) -> None:
     """Rename a folder. Of a network file system that says it failed, nobody knows whether it was done all the same."""
-    rundir.retried(lambda: None if target.exists() and not source.exists() else source.rename(target))
+    json_files.retried(lambda: None if target.exists() and not source.exists() else source.rename(target))
 
 
 def _remove(path: Path) -> None:
@@ -344,40 +342,3 @@ def load_optimizer(optimizer: torch.optim.Optimizer, state: Mapping[str, Any]) -
 
 
 # --- random numbers -------------------------------------------------------------------------------
-
-
-def seed(number: int) -> None:
-    """Seed every global random number generator of this process."""
-    torch.manual_seed(number)
-    random.seed(number)
-    np.random.seed(number % 2**32)
-
-
-def random_state() -> State:
-    """Return the state of every global random number generator of this process."""
-    version, numbers, gauss = random.getstate()
-    legacy = np.random.get_state(legacy=False)
-    state: State = {
-        "torch": torch.get_rng_state(),
-        "python": [version, list(numbers), gauss],
-        "numpy": [
-            torch.from_numpy(legacy["state"]["key"].astype(np.int64)),
-            int(legacy["state"]["pos"]),
-            int(legacy["has_gauss"]),
-            float(legacy["gauss"]),
-        ],
-    }
-    if torch.cuda.is_available():
-        state["cuda"] = torch.cuda.get_rng_state()
-    return state
-
-
-def set_random_state(state: Mapping[str, Any]) -> None:
-    """Restore what `random_state` returned."""
-    torch.set_rng_state(state["torch"])
-    version, numbers, gauss = state["python"]
-    random.setstate((version, tuple(numbers), gauss))
-    key, position, has_gauss, cached = state["numpy"]
-    np.random.set_state(("MT19937", key.numpy().astype(np.uint32), position, has_gauss, cached))
-    if "cuda" in state and torch.cuda.is_available():
-        torch.cuda.set_rng_state(state["cuda"])

@@ -12,6 +12,7 @@ from nbtools.project import expanded
 from nbtools.run.checkpoints import Progress
 from nbtools.training.engine import checkpoint
 from nbtools.training.engine.checkpoint import State
+from nbtools.training.process import random_state
 
 if TYPE_CHECKING:
     from nbtools.training.engine.worker import Worker
@@ -57,7 +58,7 @@ class Origin:
     def restore_random_state(self) -> None:
         """Go on with this rank's random numbers; a rank that is new keeps its own."""
         if "random" in self.rank_state:
-            checkpoint.set_random_state(self.rank_state["random"])
+            random_state.set_random_state(self.rank_state["random"])
 
     def check_recipe(self, key: str, path: Path) -> None:
         """Refuse a checkpoint of another recipe.

@@ -16,7 +16,7 @@ import torch
 from torch.utils.data import DataLoader, Dataset, Sampler
 
 from nbtools.errors import DataError
-from nbtools.training.process.device import loader_worker_init
+from nbtools.training.process.signals import loader_worker_init
 
 IGNORED = -100
 """Label of a position that counts neither in the loss nor in the accuracy (torch's own default)."""

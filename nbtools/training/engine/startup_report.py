@@ -10,7 +10,7 @@ import torch
 import torch.distributed as dist
 
 from nbtools.recipes import recipe_of
-from nbtools.rundir.rundir import write_json
+from nbtools.rundir.json_files import write_json
 from nbtools.training.engine import precision_check
 from nbtools.training.process import launchers
 

@@ -5,7 +5,7 @@ import time
 import torch
 import torch.distributed as dist
 
-from nbtools.training.process.device import StopRequest
+from nbtools.training.process.signals import StopRequest
 
 _EVERY_S = 0.5
 

@@ -22,14 +22,16 @@ from torch.utils.data import Dataset, Sampler
 from nbtools.config import TrainConfig
 from nbtools.errors import NbtoolsError
 from nbtools.launcher.step_count import Schedule
-from nbtools.metrics.history import MetricWriter
+from nbtools.metrics.writer import MetricWriter
 from nbtools.project import Project, find_project
 from nbtools.recipes import RECIPES
 from nbtools.run.checkpoints import Progress
 from nbtools.rundir import media
-from nbtools.rundir.media import Exhibit
-from nbtools.rundir.rundir import ATTEMPT_VARIABLE, RunDir, strict_number, write_json
+from nbtools.rundir.json_files import strict_number, write_json
+from nbtools.rundir.media import MediaItem
+from nbtools.rundir.rundir import ATTEMPT_VARIABLE, RunDir
 from nbtools.training.engine import checkpoint, optimizer, startup_report
+from nbtools.training.engine.by_hand import claim_run
 from nbtools.training.engine.checkpoint import State
 from nbtools.training.engine.flags import Flags
 from nbtools.training.engine.initial_state import Origin, open_origin
@@ -37,18 +39,17 @@ from nbtools.training.engine.plan import Due, Plan
 from nbtools.training.engine.sampler import load
 from nbtools.training.engine.stop_vote import StopVote
 from nbtools.training.outputs.outputs import Outputs
+from nbtools.training.process import random_state
 from nbtools.training.process.device import (
-    Heartbeat,
-    StopRequest,
     choose_device,
-    claim_run,
-    die_with_agent,
     failure_of,
     is_under_torchrun,
     script_path,
     seed_everything,
     stay_on_this_machine,
 )
+from nbtools.training.process.heartbeat import Heartbeat
+from nbtools.training.process.signals import StopRequest, die_with_agent
 
 T = TypeVar("T")
 C = TypeVar("C", bound=TrainConfig)
@@ -242,11 +243,11 @@ class Worker:
         if self.is_main:
             print(text, flush=True)
 
-    def show(self, name: str, exhibit: Exhibit) -> None:
+    def show(self, name: str, item: MediaItem) -> None:
         """Append something to look at to the run directory (rank 0)."""
         if self.is_main:
             with contextlib.suppress(OSError):  # a full disk costs no training
-                media.append(self.files.exhibits, name, self.progress.step, exhibit)
+                media.append(self.files.media, name, self.progress.step, item)
 
     # --- steps ------------------------------------------------------------------------------------
 
@@ -326,7 +327,7 @@ class Worker:
         effective_batch = self.config.effective_batch(self.world_size)
         state = {**state, "recipe": self.recipe, "effective_batch": effective_batch}
         with self.aside("checkpoint"):
-            rank_states = self.gather({**rank_state, "random": checkpoint.random_state()})
+            rank_states = self.gather({**rank_state, "random": random_state.random_state()})
             # In a collective of the next step they would wait, too, but not for as long as a slow disk may take.
             self.from_main(lambda: self._write(write_model, state, rank_states, best))
 

@@ -21,11 +21,12 @@ from nbtools.data.llm_gan.stories import Story, read_stories
 from nbtools.errors import ConfigError, shown
 from nbtools.recipes import LLMGANConfig
 from nbtools.training.engine.worker import Worker
-from nbtools.training.llm_gan.batch import Alphabet, Passages, Texts, Tokens
+from nbtools.training.llm_gan.batch import Passages, Texts
 from nbtools.training.llm_gan.ngrams import NGrams
 from nbtools.training.llm_gan.pretrained import num_rows, pretrained_tokenizer
-from nbtools.training.masked_diffusion import dataset
-from nbtools.training.masked_diffusion.dataset import Encode, encoder, separator_of
+from nbtools.training.text import tokenizers
+from nbtools.training.text.tokenizers import Encode, encoder, separator_of
+from nbtools.training.text.vocabulary import Alphabet, Tokens
 
 PAD, BEGIN, END, UNKNOWN = "[PAD]", "[BOS]", "[EOS]", "[UNK]"
 SPECIAL_TOKENS = (PAD, BEGIN, END, UNKNOWN)
@@ -137,7 +138,7 @@ def build_tokenizer(
         marks: tokens of their own that no text has.
     """
     special = (*SPECIAL_TOKENS, *marks)
-    like = dataset.build_tokenizer(level, texts, max(vocab_size - len(special), 1) + 3)  # has three of its own
+    like = tokenizers.build_tokenizer(level, texts, max(vocab_size - len(special), 1) + 3)  # has three of its own
     ids, own = like.get_vocab(), set(like.all_special_tokens)
     tokens = [*special, *(token for token in sorted(ids, key=lambda token: ids[token]) if token not in own)]
     backend = Tokenizer(WordLevel({token: number for number, token in enumerate(tokens)}, unk_token=UNKNOWN))

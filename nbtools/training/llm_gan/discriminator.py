@@ -16,8 +16,8 @@ from torch import nn
 from transformers import GPT2Config, GPT2ForTokenClassification, PreTrainedModel
 
 from nbtools.recipes.llm_gan import LLMGANConfig, judge_positions, model_settings
-from nbtools.training.llm_gan.batch import Alphabet, padded_inputs
 from nbtools.training.text.sampling import at_rest
+from nbtools.training.text.vocabulary import Alphabet, padded_inputs
 
 
 class Judge(Protocol):

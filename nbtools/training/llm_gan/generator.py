@@ -11,7 +11,7 @@ from torch import nn
 from transformers import GPT2Config, GPT2LMHeadModel, PreTrainedModel
 
 from nbtools.recipes.llm_gan import LLMGANConfig, model_settings, num_positions
-from nbtools.training.llm_gan.batch import Alphabet, padded_inputs
+from nbtools.training.text.vocabulary import Alphabet, padded_inputs
 
 
 class Generator(nn.Module):

@@ -21,7 +21,7 @@ from transformers import GPT2Config, GPT2LMHeadModel, PreTrainedModel, PreTraine
 
 from nbtools.recipes import LLMGANConfig, gpt2
 from nbtools.recipes.llm_gan import NUM_MARKS, judge_positions
-from nbtools.training.llm_gan.batch import Alphabet, Passages, padded_inputs
+from nbtools.training.llm_gan.batch import Passages
 from nbtools.training.llm_gan.dataset import (
     ASKED,
     BEGIN,
@@ -35,6 +35,7 @@ from nbtools.training.llm_gan.dataset import (
 )
 from nbtools.training.llm_gan.pretrained import load_judge
 from nbtools.training.text.sampling import at_rest, write
+from nbtools.training.text.vocabulary import Alphabet, padded_inputs
 
 _BOXED = re.compile(r"\\\s*boxed\s*\{\s*([^{}]*?)\s*\}")
 _MEMORY = 0.9

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from nbtools.training.llm_gan.batch import Floats, Tokens
+from nbtools.training.text.vocabulary import Floats, Tokens
 
 Keys = npt.NDArray[np.int64]
 

@@ -13,9 +13,8 @@ from transformers import (
 from nbtools.errors import ConfigError, shown
 from nbtools.recipes import LLMGANConfig
 from nbtools.recipes.llm_gan import num_positions
-from nbtools.training.masked_diffusion import dataset
-from nbtools.training.masked_diffusion.dataset import separator_of
-from nbtools.training.text import pretrained
+from nbtools.training.text import pretrained, tokenizers
+from nbtools.training.text.tokenizers import separator_of
 
 
 def pretrained_tokenizer(config: LLMGANConfig) -> PreTrainedTokenizerBase:
@@ -25,10 +24,10 @@ def pretrained_tokenizer(config: LLMGANConfig) -> PreTrainedTokenizerBase:
         ConfigError: one of them cannot be loaded, or they differ; both models are named.
     """
     assert config.model_name is not None
-    tokenizer = dataset.load_tokenizer(config.model_name)
+    tokenizer = tokenizers.load_tokenizer(config.model_name)
     if config.judge_name not in (None, config.model_name):
         try:
-            other = dataset.load_tokenizer(config.judge_name or "")
+            other = tokenizers.load_tokenizer(config.judge_name or "")
         except ConfigError as error:
             raise ConfigError(str(error).replace("model_name=", "judge_name=", 1)) from error
         if difference := _difference(tokenizer, other):

@@ -26,7 +26,7 @@ from nbtools.training.engine.initial_state import Origin
 from nbtools.training.engine.optimizer import Optimizer, accumulating, autocast
 from nbtools.training.engine.sampler import uniforms
 from nbtools.training.engine.worker import Worker, run
-from nbtools.training.llm_gan.batch import Draws, Floats, Passages, markov_passages
+from nbtools.training.llm_gan.batch import Draws, Passages, markov_passages
 from nbtools.training.llm_gan.dataset import text_passages
 from nbtools.training.llm_gan.discriminator import Judge, ScoringJudge, build_scoring_judge
 from nbtools.training.llm_gan.generator import Generator, build_generator
@@ -36,7 +36,8 @@ from nbtools.training.llm_gan.rollouts import NO_TALLY, Lessons
 from nbtools.training.llm_gan.stages import Stage, Stages
 from nbtools.training.text import pretrained
 from nbtools.training.text.sampling import at_rest, write
-from nbtools.training.text.tokenized import check_vocabulary
+from nbtools.training.text.tokenizers import check_vocabulary
+from nbtools.training.text.vocabulary import Floats
 
 _BETAS = (0.5, 0.999)
 """Either player's world changes with every step of the other: less momentum than usual."""

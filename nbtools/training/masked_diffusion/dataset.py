@@ -9,10 +9,8 @@ Shape suffixes: N samples, T positions.
 import functools
 import hashlib
 import json
-import re
 import tempfile
-from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import chain
@@ -21,33 +19,28 @@ from typing import TypeVar
 
 import numpy as np
 import numpy.typing as npt
-from tokenizers import Regex, Tokenizer
-from tokenizers.decoders import Fuse
-from tokenizers.models import WordLevel
-from tokenizers.pre_tokenizers import Split
-from transformers import AutoTokenizer, PreTrainedTokenizerBase, PreTrainedTokenizerFast
+from transformers import PreTrainedTokenizerBase
 
 from nbtools.data import corpus
 from nbtools.data.masked_diffusion import prepared
 from nbtools.data.masked_diffusion.pairs import Pair, divided, read_pairs
 from nbtools.data.masked_diffusion.prepared import Metadata
-from nbtools.errors import ConfigError, DataError, shown
+from nbtools.errors import DataError, shown
 from nbtools.training.masked_diffusion.forward_process import Sequences
 from nbtools.training.text.disk_buffer import Selection, Spool, save_pieces
 from nbtools.training.text.pretrained import first_line
-from nbtools.training.text.tokenized import word_tokenizer
+from nbtools.training.text.tokenizers import (
+    Encode,
+    _saved_tokenizer,
+    build_tokenizer,
+    encoder,
+    load_tokenizer,
+    separator_of,
+)
 
-EOS, UNKNOWN, MASK = "[EOS]", "[UNK]", "[MASK]"
-"""Of vocabularies built here: the first two ids, and the last. [EOS] ends documents and fills up answers, and is learnt
-as any other token; [MASK] is never predicted."""
-
-_MASK_TOKENS = (MASK, "<mask>", "<|mdm_mask|>", "<|mask|>")
-"""Names that mask tokens have where the tokenizer does not say which one it is; the third is LLaDA's."""
 _CACHE_FORMAT = 1
-_HUB_ID = re.compile(r"\w[\w.-]{0,95}(/\w[\w.-]{0,95})?", re.ASCII)
 
 T = TypeVar("T")
-Encode = Callable[[str], Sequence[int] | npt.NDArray[np.int32]]
 
 
 @dataclass(frozen=True)
@@ -65,92 +58,6 @@ class DiffusionText:
 
 
 # --- tokenizers -----------------------------------------------------------------------------------
-
-
-def build_tokenizer(
-    level: str, texts: Iterable[str], vocab_size: int, folder: Path | None = None
-) -> PreTrainedTokenizerFast:
-    """Build a tokenizer of the most frequent characters or words of `texts`.
-
-    Args:
-        level: chars, or words: lower-cased words and punctuation characters.
-        texts: the training part of the data.
-        vocab_size: largest number of tokens, [EOS], [UNK] and [MASK] included.
-        folder: where words wait that are too many to be counted in memory, the system's temporary one when None.
-    """
-    if level == "words":
-        like = word_tokenizer(texts, vocab_size + 2, folder)  # has five special tokens, for its words and how it cuts
-        ids = like.get_vocab()
-        special = set(like.all_special_tokens)
-        tokens = [token for token in sorted(ids, key=lambda token: ids[token]) if token not in special]
-        settings = {name: getattr(like.backend_tokenizer, name) for name in ("normalizer", "pre_tokenizer")}
-    else:
-        counts: Counter[str] = Counter()
-        for text in texts:
-            counts.update(text)
-        kept = sorted(counts, key=lambda character: (-counts[character], character))[: max(vocab_size - 3, 1)]
-        tokens = sorted(kept)
-        settings = {"pre_tokenizer": Split(Regex(r"[\s\S]"), behavior="isolated"), "decoder": Fuse()}
-    tokens = [EOS, UNKNOWN, *tokens[: max(vocab_size - 3, 1)], MASK]
-    backend = Tokenizer(WordLevel({token: number for number, token in enumerate(tokens)}, unk_token=UNKNOWN))
-    for name, setting in settings.items():
-        setattr(backend, name, setting)
-    names = {"unk_token": UNKNOWN, "mask_token": MASK, "eos_token": EOS, "pad_token": EOS}
-    return PreTrainedTokenizerFast(  # type: ignore[no-untyped-call]
-        tokenizer_object=backend, clean_up_tokenization_spaces=False, **names
-    )
-
-
-def load_tokenizer(model_name: str, *, trust_remote_code: bool = False) -> PreTrainedTokenizerBase:
-    """Load the tokenizer of a local folder or hub id, and find its mask token if it does not say which one it is.
-
-    Raises:
-        ConfigError: there is none, or it has no token that ends a text.
-    """
-    try:
-        is_known = bool(_HUB_ID.fullmatch(model_name)) or Path(model_name).is_dir()
-    except (OSError, ValueError):  # too long for a path, or with NUL
-        is_known = False
-    if not is_known:
-        raise ConfigError(f"tokenizer of {shown(model_name)}: neither a folder nor a hub id such as OWNER/NAME")
-    try:
-        tokenizer = AutoTokenizer.from_pretrained(model_name, trust_remote_code=trust_remote_code)
-    except (OSError, ValueError, ImportError, KeyError, TypeError) as error:
-        raise ConfigError(
-            f"model_name={model_name!r}: its tokenizer cannot be loaded ({first_line(error)}); "
-            "give a folder written by save_pretrained, or a hub id"
-        ) from error
-    if tokenizer.eos_token_id is None and tokenizer.sep_token_id is None:
-        raise ConfigError(
-            f"model_name={model_name!r}: its tokenizer has no token that ends a text; choose another model"
-        )
-    if tokenizer.mask_token_id is None:
-        known = tokenizer.get_vocab()
-        name = next((name for name in _MASK_TOKENS if name in known), None)
-        if name is not None:
-            tokenizer.mask_token = name
-    return tokenizer
-
-
-def separator_of(tokenizer: PreTrainedTokenizerBase) -> int:
-    """Return the token that ends a text."""
-    separator = tokenizer.eos_token_id if tokenizer.eos_token_id is not None else tokenizer.sep_token_id
-    return int(separator)
-
-
-def encoder(tokenizer: PreTrainedTokenizerBase, level: str) -> Encode:
-    """Return what turns a text into ids; for characters much faster than the tokenizer, with the same result."""
-    if level == "chars":
-        ids, unknown = tokenizer.get_vocab(), tokenizer.unk_token_id
-        table = np.full(0x110000, unknown, dtype=np.int32)
-        for token, number in ids.items():
-            if len(token) == 1:
-                table[ord(token)] = number
-        return lambda text: table[np.frombuffer(text.encode("utf-32-le", "surrogatepass"), dtype="<u4")]
-    if level == "words":  # through corpus.words, whose counts the form showed
-        ids, unknown = tokenizer.get_vocab(), tokenizer.unk_token_id
-        return lambda text: [ids.get(word, unknown) for word in corpus.words(text)]
-    return lambda text: tokenizer(text, add_special_tokens=False, verbose=False)["input_ids"]
 
 
 # --- text -----------------------------------------------------------------------------------------
@@ -271,19 +178,6 @@ def open_text(folder: Path, sequence_length: int) -> DiffusionText:
 def _fingerprint(tokenizer: PreTrainedTokenizerBase) -> str:
     backend = getattr(tokenizer, "backend_tokenizer", None)
     return json.dumps(tokenizer.get_vocab(), sort_keys=True) if backend is None else str(backend.to_str())
-
-
-def _saved_tokenizer(folder: Path) -> PreTrainedTokenizerBase:
-    try:
-        tokenizer: PreTrainedTokenizerBase = AutoTokenizer.from_pretrained(
-            folder / prepared.TOKENIZER, trust_remote_code=False
-        )
-    except (OSError, ValueError, ImportError, KeyError, TypeError) as error:
-        raise DataError(
-            f"{folder / prepared.TOKENIZER}: cannot be read ({first_line(error)}); prepare again"
-        ) from error
-    tokenizer.model_max_length = 10**9  # what is too long for the model is refused elsewhere
-    return tokenizer
 
 
 def _write(folder: Path, tokenizer: PreTrainedTokenizerBase, name: str, documents: Documents) -> Metadata:

@@ -22,8 +22,8 @@ from transformers import (
 from nbtools.errors import ConfigError
 from nbtools.recipes import MaskedDiffusionConfig
 from nbtools.recipes.modernbert import modernbert_settings
-from nbtools.training.masked_diffusion.dataset import MASK, separator_of
 from nbtools.training.text import pretrained
+from nbtools.training.text.tokenizers import MASK, separator_of
 
 _LLADA_MASK_ID = 126336
 

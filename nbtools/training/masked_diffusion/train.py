@@ -23,19 +23,12 @@ from nbtools.training.engine import flags
 from nbtools.training.engine.optimizer import Optimizer, accumulating, autocast
 from nbtools.training.engine.worker import Worker, run
 from nbtools.training.masked_diffusion import baselines
-from nbtools.training.masked_diffusion.dataset import (
-    DiffusionText,
-    cached_pairs,
-    cached_text,
-    load_tokenizer,
-    open_pairs,
-    open_text,
-)
+from nbtools.training.masked_diffusion.dataset import DiffusionText, cached_pairs, cached_text, open_pairs, open_text
 from nbtools.training.masked_diffusion.forward_process import Draws, Noise, NoisedTraining
 from nbtools.training.masked_diffusion.model import Denoiser, build_denoiser
 from nbtools.training.masked_diffusion.sampling import Unmasking, unmask
 from nbtools.training.text import pretrained
-from nbtools.training.text.tokenized import check_vocabulary, writer
+from nbtools.training.text.tokenizers import check_vocabulary, load_tokenizer, writer
 
 
 def main(config: MaskedDiffusionConfig) -> None:

@@ -27,7 +27,8 @@ from nbtools.training.mlm_pretraining.masking import (
     unigram_log_probabilities,
 )
 from nbtools.training.text import pretrained
-from nbtools.training.text.tokenized import TokenizedText, check_vocabulary, open_tokenized, tokenize, writer
+from nbtools.training.text.tokenized import TokenizedText, open_tokenized, tokenize
+from nbtools.training.text.tokenizers import check_vocabulary, writer
 
 
 def main(config: MLMPretrainingConfig) -> None:

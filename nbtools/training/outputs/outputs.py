@@ -20,7 +20,8 @@ from nbtools.errors import ConfigError, NbtoolsError, shown
 from nbtools.project import expanded
 from nbtools.run.checkpoints import checkpoints_in
 from nbtools.run.run import Run
-from nbtools.rundir.rundir import FORMAT, RunDir, read_json, strict_number, write_json
+from nbtools.rundir.json_files import FORMAT, read_json, strict_number, write_json
+from nbtools.rundir.rundir import RunDir
 from nbtools.training.outputs import tensorboard
 from nbtools.training.outputs.profiler import Profile
 from nbtools.training.outputs.tensorboard import Events

@@ -13,7 +13,7 @@ import torch
 from torch import nn
 from transformers import PreTrainedModel
 
-from nbtools.training.llm_gan.batch import Alphabet, padded_inputs
+from nbtools.training.text.vocabulary import Alphabet, padded_inputs
 
 
 @contextlib.contextmanager

@@ -12,22 +12,16 @@ from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
-from tokenizers import Regex, Tokenizer
-from tokenizers.models import WordLevel
-from tokenizers.normalizers import Lowercase, Replace
-from tokenizers.normalizers import Sequence as Normalizers
-from tokenizers.pre_tokenizers import Split
-from tokenizers.processors import TemplateProcessing
-from transformers import AutoTokenizer, PreTrainedModel, PreTrainedTokenizerBase, PreTrainedTokenizerFast
+from transformers import AutoTokenizer, PreTrainedTokenizerBase
 
 from nbtools.data import corpus
 from nbtools.data.hub import named
-from nbtools.errors import CheckpointError, DataError
-from nbtools.recipes.modernbert import SPECIAL_TOKENS
-from nbtools.rundir.rundir import read_json, write_json
+from nbtools.errors import DataError
+from nbtools.rundir.json_files import read_json, write_json
 from nbtools.training.text import hub
-from nbtools.training.text.disk_buffer import Selection, Spool, WordCounts, save_pieces
+from nbtools.training.text.disk_buffer import Selection, Spool, save_pieces
 from nbtools.training.text.pretrained import masking_tokenizer
+from nbtools.training.text.tokenizers import word_tokenizer
 
 _CACHE_FORMAT = 1
 _SAY_EVERY_S = 30.0
@@ -154,50 +148,6 @@ def open_tokenized(folder: Path, sequence_length: int) -> TokenizedText:
     tokenizer.model_max_length = sequence_length
     rows = [_rows(folder / f"{name}.npy", sequence_length) for name in ("train", "eval")]
     return TokenizedText(tokenizer, *rows)
-
-
-def word_tokenizer(documents: Iterable[str], vocab_size: int, folder: Path | None = None) -> PreTrainedTokenizerFast:
-    """Build a tokenizer of the most frequent lower-cased words and punctuation characters of `documents`.
-
-    Words that are too many to be counted in memory wait in `folder`, the system's temporary one when None.
-    """
-    with WordCounts(folder) as counts:
-        for document in documents:
-            counts.add(corpus.words(document))
-        words = counts.most_common(max(vocab_size - len(SPECIAL_TOKENS), 1))  # a special token is never one word
-    ids = {word: number for number, word in enumerate([*SPECIAL_TOKENS, *words])}
-    backend = Tokenizer(WordLevel(ids, unk_token="[UNK]"))
-    # As corpus.lowered and corpus.words do it.
-    sigma = ("\N{GREEK SMALL LETTER FINAL SIGMA}", "\N{GREEK SMALL LETTER SIGMA}")
-    backend.normalizer = Normalizers([Lowercase(), Replace(*sigma)])
-    backend.pre_tokenizer = Split(Regex(corpus.WORD_PATTERN), behavior="removed", invert=True)
-    backend.post_processor = TemplateProcessing(  # documents end with a separator, as in training
-        single="$A [SEP]", pair="$A [SEP] $B [SEP]", special_tokens=[("[SEP]", ids["[SEP]"])]
-    )
-    names = {f"{token[1:-1].lower()}_token": token for token in SPECIAL_TOKENS}
-    return PreTrainedTokenizerFast(  # type: ignore[no-untyped-call]
-        tokenizer_object=backend, clean_up_tokenization_spaces=False, **names
-    )
-
-
-def check_vocabulary(tokenizer: PreTrainedTokenizerBase, model: Path) -> None:
-    """Refuse a checkpoint's model whose tokens have other numbers: its weights would load and mean nothing.
-
-    Raises:
-        CheckpointError: its vocabulary is another one.
-    """
-    if AutoTokenizer.from_pretrained(model, trust_remote_code=False).get_vocab() != tokenizer.get_vocab():
-        raise CheckpointError(f"{model}: its vocabulary is of another text; resume with the dataset of its run")
-
-
-def writer(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase) -> Callable[[Path], None]:
-    """Return what writes model and tokenizer into a folder that `from_pretrained` loads."""
-
-    def write(folder: Path) -> None:
-        model.save_pretrained(folder)
-        tokenizer.save_pretrained(folder)
-
-    return write
 
 
 def _encoded(

@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from nbtools.__main__ import main
+from nbtools.cli.commands import main
 from nbtools.data.algorithm_distillation.darkroom import DOWN, LEFT, RIGHT, STAY, UP, Darkroom
 from nbtools.errors import ConfigError
 from nbtools.project import Project

@@ -5,16 +5,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nbtools.data.text_classification.codes import (
-    BOS,
-    EOS,
-    HISCO_SPECIAL,
-    PAD,
-    CodeSystem,
-    generic_code,
-    hisco_code,
-    split_cell,
-)
+from nbtools.data.tables import split_cell
+from nbtools.data.text_classification.codes import BOS, EOS, HISCO_SPECIAL, PAD, CodeSystem, generic_code, hisco_code
 from nbtools.errors import DataError
 
 HISCO = st.one_of(st.sampled_from(HISCO_SPECIAL), st.integers(0, 99999).map(lambda number: f"{number:05}"))

@@ -15,12 +15,14 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from nbtools.notebook.panel.media import Exhibition, frame_html, table_html, text_html
+from nbtools.notebook.panel.media import MediaView, frame_html, table_html, text_html
 from nbtools.notebook.panel.panel import LivePlot
 from nbtools.notebook.plots.line_chart import draw_series
 from nbtools.rundir import media
+from nbtools.rundir.json_files import write_json
+from nbtools.rundir.lock import acquire_lock
 from nbtools.rundir.media import append
-from nbtools.rundir.rundir import RunDir, acquire_lock, write_json
+from nbtools.rundir.rundir import RunDir
 
 HOSTILE = ["<img src=x onerror=alert(1)>", "</pre></script><script>alert(1)</script>", r"$\frac{1}{2}$", "' onclick='x"]
 TABLE = media.table("Mistakes", ["text", "true"], [[f"row {number}", "83110"] for number in range(30)])
@@ -30,8 +32,8 @@ SERIES = media.series("Return", [1, 2, 3], {"unseen": [0.5, 2.0, 6.9]}, x_label=
 
 
 @pytest.fixture
-def exhibition() -> Iterator[Exhibition]:
-    made = Exhibition()
+def itemion() -> Iterator[MediaView]:
+    made = MediaView()
     yield made
     made.close()
 
@@ -47,102 +49,102 @@ def words(widget: widgets.Widget) -> str:
     return "".join(part.value for part in everything(widget) if isinstance(part, widgets.HTML))
 
 
-def only(exhibition: Exhibition, kind: type[Any]) -> Any:
-    (found,) = [part for part in everything(exhibition.widget) if isinstance(part, kind)]
+def only(itemion: MediaView, kind: type[Any]) -> Any:
+    (found,) = [part for part in everything(itemion.widget) if isinstance(part, kind)]
     return found
 
 
-def is_visible(exhibition: Exhibition) -> bool:
-    return bool(exhibition.widget.layout.display != "none")
+def is_visible(itemion: MediaView) -> bool:
+    return bool(itemion.widget.layout.display != "none")
 
 
-def test_nothing_is_shown_where_there_is_nothing(exhibition: Exhibition, tmp_path: Path) -> None:
-    exhibition.look(tmp_path / "missing", dark=False)
-    assert not is_visible(exhibition)
-    assert exhibition.widget.children == ()
-    assert exhibition.html() == ""
+def test_nothing_is_shown_where_there_is_nothing(itemion: MediaView, tmp_path: Path) -> None:
+    itemion.look(tmp_path / "missing", dark=False)
+    assert not is_visible(itemion)
+    assert itemion.widget.children == ()
+    assert itemion.html() == ""
 
 
-def test_each_kind_is_shown_and_kept_as_html(exhibition: Exhibition, tmp_path: Path) -> None:
-    for name, exhibit in (("a", media.text("Sample", "once upon")), ("b", TABLE), ("c", FRAMES), ("d", SERIES)):
-        append(tmp_path, name, 1200, exhibit)
-    assert exhibition.look(tmp_path, dark=False)
-    assert is_visible(exhibition)
-    for said in (words(exhibition.widget), exhibition.html()):
+def test_each_kind_is_shown_and_kept_as_html(itemion: MediaView, tmp_path: Path) -> None:
+    for name, item in (("a", media.text("Sample", "once upon")), ("b", TABLE), ("c", FRAMES), ("d", SERIES)):
+        append(tmp_path, name, 1200, item)
+    assert itemion.look(tmp_path, dark=False)
+    assert is_visible(itemion)
+    for said in (words(itemion.widget), itemion.html()):
         assert "once upon" in said and "Mistakes" in said and "step 1,200" in said
         assert "row 19" in said and "row 20" not in said and "10 more rows" in said
-    picture = Image.open(io.BytesIO(only(exhibition, widgets.Image).value))
+    picture = Image.open(io.BytesIO(only(itemion, widgets.Image).value))
     assert picture.size == (1800, 500)
-    assert "src='data:image/png;base64," in exhibition.html()
-    assert exhibition.html().count("<details open") == 1
+    assert "src='data:image/png;base64," in itemion.html()
+    assert itemion.html().count("<details open") == 1
 
 
-def test_it_is_drawn_again_only_when_something_is_new(exhibition: Exhibition, tmp_path: Path) -> None:
+def test_it_is_drawn_again_only_when_something_is_new(itemion: MediaView, tmp_path: Path) -> None:
     append(tmp_path, "a", 1, media.text("Sample", "first"))
     append(tmp_path, "d", 1, SERIES)
-    assert exhibition.look(tmp_path, dark=False)
-    assert not exhibition.look(tmp_path, dark=False)
-    before, picture = exhibition.widget.children, only(exhibition, widgets.Image).value
+    assert itemion.look(tmp_path, dark=False)
+    assert not itemion.look(tmp_path, dark=False)
+    before, picture = itemion.widget.children, only(itemion, widgets.Image).value
     append(tmp_path, "a", 2, media.text("Sample", "second"))
-    assert exhibition.look(tmp_path, dark=False)
-    assert "second" in words(exhibition.widget) and "first" not in words(exhibition.widget)
-    assert exhibition.widget.children == before, "the same widgets: nothing jumps"
-    assert only(exhibition, widgets.Image).value is picture
-    assert exhibition.look(tmp_path, dark=True)
-    assert only(exhibition, widgets.Image).value != picture
+    assert itemion.look(tmp_path, dark=False)
+    assert "second" in words(itemion.widget) and "first" not in words(itemion.widget)
+    assert itemion.widget.children == before, "the same widgets: nothing jumps"
+    assert only(itemion, widgets.Image).value is picture
+    assert itemion.look(tmp_path, dark=True)
+    assert only(itemion, widgets.Image).value != picture
 
 
-def test_an_exhibit_may_come_change_its_kind_and_go(exhibition: Exhibition, tmp_path: Path) -> None:
+def test_an_item_may_come_change_its_kind_and_go(itemion: MediaView, tmp_path: Path) -> None:
     append(tmp_path, "a", 1, FRAMES)
-    exhibition.look(tmp_path, dark=False)
+    itemion.look(tmp_path, dark=False)
     append(tmp_path, "a", 2, media.text("Sample", "now a text"))
-    exhibition.look(tmp_path, dark=False)
-    assert "now a text" in words(exhibition.widget)
-    assert not [part for part in everything(exhibition.widget) if isinstance(part, widgets.Play)]
+    itemion.look(tmp_path, dark=False)
+    assert "now a text" in words(itemion.widget)
+    assert not [part for part in everything(itemion.widget) if isinstance(part, widgets.Play)]
     (tmp_path / "a.jsonl").unlink()
-    exhibition.look(tmp_path, dark=False)
-    assert not is_visible(exhibition)
+    itemion.look(tmp_path, dark=False)
+    assert not is_visible(itemion)
 
 
-def test_the_fold_hides_all_of_it(exhibition: Exhibition, tmp_path: Path) -> None:
+def test_the_fold_hides_all_of_it(itemion: MediaView, tmp_path: Path) -> None:
     append(tmp_path, "a", 1, media.text("Sample", "once"))
-    exhibition.look(tmp_path, dark=False)
-    fold = only(exhibition, widgets.ToggleButton)
+    itemion.look(tmp_path, dark=False)
+    fold = only(itemion, widgets.ToggleButton)
     assert fold.description == "What the training shows"
     fold.value = False
-    assert "once" not in words(exhibition.widget)
+    assert "once" not in words(itemion.widget)
     fold.value = True
-    assert "once" in words(exhibition.widget)
+    assert "once" in words(itemion.widget)
 
 
 # --- a text that changes ----------------------------------------------------------------------------
 
 
-def test_the_slider_and_the_play_button_go_through_the_states(exhibition: Exhibition, tmp_path: Path) -> None:
+def test_the_slider_and_the_play_button_go_through_the_states(itemion: MediaView, tmp_path: Path) -> None:
     append(tmp_path, "a", 1, FRAMES)
-    exhibition.look(tmp_path, dark=False)
-    play, slider = only(exhibition, widgets.Play), only(exhibition, widgets.IntSlider)
+    itemion.look(tmp_path, dark=False)
+    play, slider = only(itemion, widgets.Play), only(itemion, widgets.IntSlider)
     assert (slider.min, slider.max, slider.value) == (0, 2, 2), "the finished text first"
     assert (play.min, play.max) == (0, 2)
-    at_end = words(exhibition.widget)
+    at_end = words(itemion.widget)
     slider.value = 0
-    assert words(exhibition.widget) != at_end
-    assert "░" in words(exhibition.widget)
+    assert words(itemion.widget) != at_end
+    assert "░" in words(itemion.widget)
 
 
-def test_who_looks_at_a_state_in_the_middle_is_left_there(exhibition: Exhibition, tmp_path: Path) -> None:
+def test_who_looks_at_a_state_in_the_middle_is_left_there(itemion: MediaView, tmp_path: Path) -> None:
     append(tmp_path, "a", 1, FRAMES)
-    exhibition.look(tmp_path, dark=False)
-    slider = only(exhibition, widgets.IntSlider)
+    itemion.look(tmp_path, dark=False)
+    slider = only(itemion, widgets.IntSlider)
     slider.value = 1
     append(tmp_path, "a", 2, media.frames("Unmasked", ["░", "a", "ab", "abc", "abcd"]))
-    exhibition.look(tmp_path, dark=False)
+    itemion.look(tmp_path, dark=False)
     assert (slider.value, slider.max) == (1, 4)
     slider.value = 4
     append(tmp_path, "a", 3, media.frames("Unmasked", ["░", "z"]))
-    exhibition.look(tmp_path, dark=False)
+    itemion.look(tmp_path, dark=False)
     assert (slider.value, slider.max) == (1, 1)
-    assert "z" in words(exhibition.widget)
+    assert "z" in words(itemion.widget)
 
 
 def test_what_has_changed_since_the_state_before_is_marked() -> None:
@@ -153,41 +155,41 @@ def test_what_has_changed_since_the_state_before_is_marked() -> None:
 # --- limits and hostile content ---------------------------------------------------------------------
 
 
-def test_a_drawing_is_played_with_its_lines_and_what_moved_is_marked(exhibition: Exhibition, tmp_path: Path) -> None:
+def test_a_drawing_is_played_with_its_lines_and_what_moved_is_marked(itemion: MediaView, tmp_path: Path) -> None:
     append(tmp_path, "walk", 1, DRAWINGS)
-    exhibition.look(tmp_path, dark=False)
-    slider = only(exhibition, widgets.IntSlider)
+    itemion.look(tmp_path, dark=False)
+    slider = only(itemion, widgets.IntSlider)
     slider.value = 1
-    (drawn,) = re.findall("<pre.*?</pre>", words(exhibition.widget), re.DOTALL)
+    (drawn,) = re.findall("<pre.*?</pre>", words(itemion.widget), re.DOTALL)
     rows = re.sub("<span style='opacity.*?</span>\n|</?pre.*?>", "", drawn).split("<br>")
     assert [re.sub("<.*?>", "", row) for row in rows] == ["...", ".@."]
     assert re.findall(r"f5a623[^>]*>(.)<", rows[1]) == ["@", "."]
-    assert exhibition.html().count("<pre") == 3, "all of them side by side"
+    assert itemion.html().count("<pre") == 3, "all of them side by side"
 
 
-def test_earlier_curves_lie_faintly_behind_the_newest(exhibition: Exhibition, tmp_path: Path) -> None:
+def test_earlier_curves_lie_faintly_behind_the_newest(itemion: MediaView, tmp_path: Path) -> None:
     append(tmp_path, "returns", 1, media.series("t", [1, 2], {"a": [0, 1]}, x_label="x", y_label="y"))
-    exhibition.look(tmp_path, dark=False)
-    alone = bytes(only(exhibition, widgets.Image).value)
+    itemion.look(tmp_path, dark=False)
+    alone = bytes(only(itemion, widgets.Image).value)
     append(tmp_path, "returns", 2, media.series("t", [1, 2], {"a": [0, 9]}, x_label="x", y_label="y"))
-    exhibition.look(tmp_path, dark=False)
+    itemion.look(tmp_path, dark=False)
     newest, earlier = media.read(tmp_path, "returns")[::-1]
-    both = bytes(only(exhibition, widgets.Image).value)
+    both = bytes(only(itemion, widgets.Image).value)
     assert both == draw_series(newest, dark=False, earlier=[earlier])
     assert both not in (alone, draw_series(newest, dark=False))
 
 
 @pytest.mark.parametrize("text", HOSTILE)
-def test_hostile_text_is_never_markup(exhibition: Exhibition, tmp_path: Path, text: str) -> None:
+def test_hostile_text_is_never_markup(itemion: MediaView, tmp_path: Path, text: str) -> None:
     append(tmp_path, "a", 1, media.text(text, text))
     append(tmp_path, "b", 1, media.table(text, [text], [[text]]))
     append(tmp_path, "c", 1, media.frames(text, [text, text]))
     append(tmp_path, "d", 1, media.series(text, [1, 2], {text: [1, 2]}, x_label=text, y_label=text))
-    exhibition.look(tmp_path, dark=False)
-    for said in (words(exhibition.widget), exhibition.html()):
+    itemion.look(tmp_path, dark=False)
+    for said in (words(itemion.widget), itemion.html()):
         for markup in ("<img src=x", "<script", "</script", " onclick='"):
             assert markup not in said
-    for part in everything(exhibition.widget):
+    for part in everything(itemion.widget):
         if isinstance(part, widgets.HTML):
             assert "mathjax_ignore" in part._dom_classes
 
@@ -265,13 +267,13 @@ def test_a_live_panel_shows_what_comes_without_drawing_the_curves_again(files: R
     until(lambda: bool(panel._widgets.image.value))
     picture = panel._widgets.image.value
     assert not is_visible(shown)
-    append(files.exhibits, "sample", 5, media.text("A sample", "once upon a time"))
+    append(files.media, "sample", 5, media.text("A sample", "once upon a time"))
     until(lambda: "once upon a time" in words(panel.widget))
     assert panel._widgets.image.value is picture
 
 
 def test_the_picture_that_stays_holds_it_and_what_can_be_played_stays(files: RunDir, panel: LivePlot) -> None:
-    append(files.exhibits, "unmasked", 5, FRAMES)
+    append(files.media, "unmasked", 5, FRAMES)
     panel._displays.append(("a", "b", "c"))
     write_json(files.exit, {"returncode": 0, "stopped": False, "failure": None, "time": time.time()})
     until(lambda: bool(panel._widgets.shown.players in panel._widgets.lower.children))

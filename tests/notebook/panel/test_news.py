@@ -15,7 +15,9 @@ from nbtools.notebook.panel import html
 from nbtools.notebook.panel import news as away
 from nbtools.notebook.panel.news import Away, News, Seen, Visit, since
 from nbtools.run.run import Run
-from nbtools.rundir.rundir import RunDir, acquire_lock, write_json
+from nbtools.rundir.json_files import write_json
+from nbtools.rundir.lock import acquire_lock
+from nbtools.rundir.rundir import RunDir
 
 LEFT = 1_750_000_000.0
 """When somebody left; rows before it are the odd ones out, all that follows is news."""

@@ -25,8 +25,11 @@ from nbtools.notebook.plots.figure import RunFigure
 from nbtools.notebook.plots.layout import view_of
 from nbtools.run.run import Failure, RankBeat, Run, RunState
 from nbtools.run.stacks import RankStacks
-from nbtools.run.stragglers import laggards
-from nbtools.rundir.rundir import ProcessIdentity, RunDir, acquire_lock, write_json
+from nbtools.run.stragglers import stragglers
+from nbtools.rundir.identity import ProcessIdentity
+from nbtools.rundir.json_files import write_json
+from nbtools.rundir.lock import acquire_lock
+from nbtools.rundir.rundir import RunDir
 
 HOSTILE = ["<img src=x onerror=alert(1)>", "</script><script>alert(1)</script>", r"$\frac{1}{2}$", "' onclick='x"]
 
@@ -371,7 +374,7 @@ def beats(*entries: tuple[int, str, float]) -> list[RankBeat]:
 
 
 def strip(found: list[RankBeat]) -> str:
-    return html.ranks(found, laggards(found, 1000.0, 0.5), 1000.0, True)
+    return html.ranks(found, stragglers(found, 1000.0, 0.5), 1000.0, True)
 
 
 def late(*entries: tuple[int, str, float]) -> list[bool]:
@@ -379,14 +382,14 @@ def late(*entries: tuple[int, str, float]) -> list[bool]:
     return ["silent" in chip for chip in shown.split("<span")[1:]]
 
 
-def test_the_laggard_is_named_and_not_those_who_wait_for_it() -> None:
+def test_the_straggler_is_named_and_not_those_who_wait_for_it() -> None:
     assert late((10, "collective", 30.0), (10, "forward", 31.0)) == [False, True]
     assert late((10, "collective", 30.0), (9, "collective", 31.0)) == [False, True]
     assert late((10, "forward", 0.2), (10, "forward", 3.5)) == [False, False]
     assert late((10, "checkpoint", 60.0), (10, "evaluation", 60.0)) == [False, False]
 
 
-def test_a_laggard_that_was_stopped_or_killed_is_told_as_such(folder: Folder, show: Callable[..., LivePlot]) -> None:
+def test_a_straggler_that_was_stopped_or_killed_is_told_as_such(folder: Folder, show: Callable[..., LivePlot]) -> None:
     held = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"])
     try:
         held.send_signal(signal.SIGSTOP)
@@ -404,7 +407,7 @@ def test_a_laggard_that_was_stopped_or_killed_is_told_as_such(folder: Folder, sh
     until(lambda: ", gone</b>" in words(panel))
 
 
-def test_the_stacks_button_shows_every_rank_the_laggard_first_and_open(
+def test_the_stacks_button_shows_every_rank_the_straggler_first_and_open(
     supervised: Callable[..., Run], show: Callable[..., LivePlot]
 ) -> None:
     programs = Path(__file__).parents[2] / "programs"
@@ -436,7 +439,7 @@ def test_hostile_stacks_are_shown_literally(text: str) -> None:
     assert len(shown) < 5000
 
 
-def test_many_ranks_are_summed_up_but_the_laggard_stays() -> None:
+def test_many_ranks_are_summed_up_but_the_straggler_stays() -> None:
     entries = [(7, "collective", 20.0)] * 63 + [(7, "backward", 60.0)]
     shown = strip(beats(*entries))
     assert "rank 63" in shown
@@ -825,7 +828,7 @@ def test_a_stored_notebook_keeps_the_picture_of_a_run_that_ended_after_the_cell(
     client.on_cell_executed = lambda cell, cell_index, **_: folder.end() if cell_index == 1 else None
     client.execute()
     above, picture, shown, controls = notebook.cells[1].outputs
-    assert shown.data == {"text/plain": ""}, "nothing: this run has no exhibits"
+    assert shown.data == {"text/plain": ""}, "nothing: this run has no media"
     assert "Succeeded" in above.data["text/html"]
     assert "SUCCEEDED" in above.data["text/plain"]
     assert set(picture.data) == {"image/png", "text/plain"}

@@ -20,7 +20,7 @@ from nbtools.recipes import AlgorithmDistillationConfig
 from nbtools.training.algorithm_distillation import dataset
 from nbtools.training.algorithm_distillation.dataset import LearningHistories, Windows, open_histories, tokens_of
 
-from .trainings import by_hand
+from trainings import by_hand
 
 T = TypeVar("T")
 

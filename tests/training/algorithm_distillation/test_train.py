@@ -20,7 +20,8 @@ from nbtools.recipes import RECIPES, AlgorithmDistillationConfig, MLMPretraining
 from nbtools.run.checkpoints import Checkpoint, best_of, checkpoints_in
 from nbtools.run.run import Run
 from nbtools.rundir import media
-from nbtools.rundir.rundir import RunDir, read_json
+from nbtools.rundir.json_files import read_json
+from nbtools.rundir.rundir import RunDir
 from nbtools.training.algorithm_distillation.dataset import Windows
 from nbtools.training.algorithm_distillation.model import open_distiller
 from nbtools.training.algorithm_distillation.rollout import Agent
@@ -71,14 +72,14 @@ def trained(cpu_project: Project, monkeypatch: pytest.MonkeyPatch) -> Callable[.
 
 def returns_of(files: RunDir) -> list[float]:
     """The mean return of each episode on the unseen goals, as it was last shown."""
-    lines = media.read(files.exhibits, "returns")[-1].lines or {}
+    lines = media.read(files.media, "returns")[-1].lines or {}
     return list(lines["unseen goals"])
 
 
 # --- in one process -------------------------------------------------------------------------------
 
 
-def test_a_run_leaves_rows_exhibits_checkpoints_and_a_record_of_its_end(
+def test_a_run_leaves_rows_media_checkpoints_and_a_record_of_its_end(
     trained: Callable[..., RunDir], cpu_project: Project
 ) -> None:
     config = tiny()
@@ -97,13 +98,13 @@ def test_a_run_leaves_rows_exhibits_checkpoints_and_a_record_of_its_end(
         "eval/return_first",
         "eval/return_best",
     ]
-    assert media.names(files.exhibits) == ["returns", "search"]
-    shown = media.read(files.exhibits, "returns")
+    assert media.names(files.media) == ["returns", "search"]
+    shown = media.read(files.media, "returns")
     assert [showing.step for showing in shown] == [3, 6]
     assert shown[-1].x == tuple(range(1, 9))
     assert shown[-1].lines is not None
     assert {name: len(values) for name, values in shown[-1].lines.items()} == {"unseen goals": 8, "best possible": 8}
-    showing = media.read(files.exhibits, "search")[-1]
+    showing = media.read(files.media, "search")[-1]
     assert showing.kind == "drawings"
     search = showing.frames
     assert len(search) == 8 * (4 + 1)

@@ -20,10 +20,11 @@ from transformers import ModernBertConfig, ModernBertForMaskedLM
 
 from nbtools.errors import CheckpointError
 from nbtools.run.checkpoints import best_of, checkpoints_in, newest_verified
-from nbtools.rundir import rundir
-from nbtools.rundir.rundir import write_json
+from nbtools.rundir import json_files
+from nbtools.rundir.json_files import write_json
 from nbtools.training.engine import checkpoint
 from nbtools.training.engine.checkpoint import Progress
+from nbtools.training.process import random_state
 
 
 @pytest.fixture(scope="module")
@@ -58,7 +59,7 @@ def save(folder: Path, model: ModernBertForMaskedLM, step: int, **changes: Any) 
     arguments: dict[str, Any] = {
         "write_model": model.save_pretrained,
         "state": {"optimizer": {0: {"exp_avg": torch.arange(4.0)}}, "effective_batch": 8},
-        "rank_states": [{"random": checkpoint.random_state()}, {"random": checkpoint.random_state()}],
+        "rank_states": [{"random": random_state.random_state()}, {"random": random_state.random_state()}],
         "metrics": {"eval/loss": 2.5},
         "attempt": 1,
         "keep_last": 3,
@@ -183,7 +184,7 @@ def made(folder: Path, step: int, metrics: dict[str, float], content: bytes) -> 
     path.mkdir()
     (path / "state.pt").write_bytes(content)
     files = {"state.pt": {"bytes": len(b"state"), "sha256": hashlib.sha256(b"state").hexdigest()}}
-    said = {name: rundir.strict_number(value) for name, value in metrics.items()}
+    said = {name: json_files.strict_number(value) for name, value in metrics.items()}
     write_json(path / "manifest.json", {"step": step, "time": 1.0, "metrics": said, "files": files})
 
 
@@ -335,7 +336,7 @@ def test_a_resumed_optimizer_has_its_moments_and_the_config_s_settings(model: Mo
 
 
 def test_random_numbers_go_on_where_they_stopped(folder: Path, model: ModernBertForMaskedLM) -> None:
-    checkpoint.seed(7)
+    random_state.seed(7)
     np.random.standard_normal()  # leaves a cached second number behind
     path = save(folder, model, 5)
 
@@ -343,8 +344,8 @@ def test_random_numbers_go_on_where_they_stopped(folder: Path, model: ModernBert
         return [random.random(), float(np.random.standard_normal()), float(np.random.rand()), float(torch.rand(()))]
 
     expected = draw()
-    checkpoint.seed(8)
-    checkpoint.set_random_state(checkpoint.load_state(path, "rank-1.pt")["random"])
+    random_state.seed(8)
+    random_state.set_random_state(checkpoint.load_state(path, "rank-1.pt")["random"])
     assert draw() == expected
 
 

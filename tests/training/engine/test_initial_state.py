@@ -10,7 +10,8 @@ import torch
 from safetensors.torch import load_file
 
 from nbtools.errors import CheckpointError
-from nbtools.rundir.rundir import RunDir, read_json
+from nbtools.rundir.json_files import read_json
+from nbtools.rundir.rundir import RunDir
 from nbtools.training.engine.initial_state import read_weights
 
 

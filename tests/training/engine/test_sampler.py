@@ -17,7 +17,8 @@ from nbtools.training.mlm_pretraining.masking import (
     unigram_log_probabilities,
 )
 from nbtools.training.text import tokenized as text_module
-from nbtools.training.text.tokenized import TokenizedText, open_tokenized, tokenize, word_tokenizer
+from nbtools.training.text.tokenized import TokenizedText, open_tokenized, tokenize
+from nbtools.training.text.tokenizers import word_tokenizer
 
 WORDS = ["zero", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine"]
 

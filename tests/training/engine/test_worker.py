@@ -25,9 +25,12 @@ from nbtools.errors import LaunchError
 from nbtools.machine import devices
 from nbtools.machine.devices import Device
 from nbtools.project import Project
-from nbtools.rundir.rundir import RunDir, read_json
+from nbtools.rundir.json_files import read_json
+from nbtools.rundir.rundir import RunDir
 from nbtools.training.engine.optimizer import Optimizer, accumulating, autocast, learning_rate
-from nbtools.training.process.device import Heartbeat, StopRequest, choose_device, stay_on_this_machine
+from nbtools.training.process.device import choose_device, stay_on_this_machine
+from nbtools.training.process.heartbeat import Heartbeat
+from nbtools.training.process.signals import StopRequest
 
 CPU = torch.device("cpu")
 

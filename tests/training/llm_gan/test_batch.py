@@ -5,7 +5,8 @@ import pytest
 import torch
 
 from nbtools.recipes import LLMGANConfig
-from nbtools.training.llm_gan.batch import Alphabet, Draws, Texts, markov_passages, padded_inputs
+from nbtools.training.llm_gan.batch import Draws, Texts, markov_passages
+from nbtools.training.text.vocabulary import Alphabet, padded_inputs
 
 CONFIG = LLMGANConfig(num_sequences=100, eval_samples=40, num_symbols=7, sequence_length=5)
 

@@ -25,7 +25,8 @@ from nbtools.project import Project
 from nbtools.recipes import RECIPES, LLMGANConfig
 from nbtools.run.checkpoints import checkpoints_in
 from nbtools.rundir import media
-from nbtools.rundir.rundir import RunDir, read_json
+from nbtools.rundir.json_files import read_json
+from nbtools.rundir.rundir import RunDir
 from nbtools.training.engine import checkpoint
 from nbtools.training.llm_gan.batch import Passages
 from nbtools.training.llm_gan.dataset import SPECIAL_TOKENS, VERDICTS, passages_of
@@ -276,7 +277,7 @@ def test_every_kind_of_texts_and_judges_trains_from_warm_up_into_the_game(
     seen = rows(files)
     assert {"train/reward", "train/judge_loss", "eval/ngram_loss", "eval/loss"} <= seen[-1].keys()
     assert all(np.isfinite(float(value)) for row in seen for value in row.values())
-    shown = media.read(files.exhibits, "samples")[-1]
+    shown = media.read(files.media, "samples")[-1]
     assert shown.columns[:3] == ("prompt", "generated", "human")
     assert all(("topic : " if kind == "topics" else "title : the dog ") in row[0] for row in shown.rows)
     assert not any("[PAD]" in cell or "[BOS]" in cell for row in shown.rows for cell in row)

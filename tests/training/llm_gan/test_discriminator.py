@@ -8,8 +8,8 @@ from transformers import GPT2ForTokenClassification
 
 from nbtools.recipes import LLMGANConfig, gpt2
 from nbtools.recipes.llm_gan import judge_positions
-from nbtools.training.llm_gan.batch import Alphabet
 from nbtools.training.llm_gan.discriminator import ScoringJudge, build_scoring_judge
+from nbtools.training.text.vocabulary import Alphabet
 
 PAD, EOS = 0, 2
 ALPHABET = Alphabet(12, PAD, EOS, (PAD,))

@@ -14,10 +14,11 @@ from nbtools.errors import ConfigError
 from nbtools.recipes import LLMGANConfig
 from nbtools.recipes.llm_gan import RECIPE, judge_positions
 from nbtools.training.llm_gan import llm_judge
-from nbtools.training.llm_gan.batch import Passages, padded_inputs
+from nbtools.training.llm_gan.batch import Passages
 from nbtools.training.llm_gan.dataset import passages_of
 from nbtools.training.llm_gan.llm_judge import WritingJudge, build_writing_judge, parsed
 from nbtools.training.llm_gan.pretrained import pretrained_tokenizer
+from nbtools.training.text.vocabulary import padded_inputs
 
 from trainings import save_pair
 

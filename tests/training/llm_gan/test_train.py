@@ -19,7 +19,8 @@ from nbtools.recipes import RECIPES, LLMGANConfig, MaskedDiffusionConfig
 from nbtools.run.checkpoints import Checkpoint, checkpoints_in
 from nbtools.run.run import Run
 from nbtools.rundir import media
-from nbtools.rundir.rundir import RunDir, read_json
+from nbtools.rundir.json_files import read_json
+from nbtools.rundir.rundir import RunDir
 from nbtools.training.engine import checkpoint
 from nbtools.training.engine.flags import parse
 from nbtools.training.engine.sampler import uniforms
@@ -100,8 +101,8 @@ def test_a_run_leaves_rows_of_its_stages_samples_checkpoints_and_what_the_form_h
     oracle = {row["step"]: row["eval/oracle_loss"] for row in seen if "eval/loss" in row}
     assert oracle[2] == oracle[3] == oracle[4] != oracle[6], "the judge's warm-up leaves the generator alone"
     assert "the game begins after step 4" in capfd.readouterr().out
-    shown = media.read(files.exhibits, "samples")
-    assert [exhibit.step for exhibit in shown] == evaluated
+    shown = media.read(files.media, "samples")
+    assert [item.step for item in shown] == evaluated
     assert len(shown[-1].rows) == 8
     assert all(len(row) == len(shown[-1].columns) for row in shown[-1].rows)
     assert all(0 <= int(symbol) < 8 for row in shown[-1].rows for text in row[:2] for symbol in text.split())

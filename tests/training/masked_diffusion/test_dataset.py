@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from transformers import AutoTokenizer
 
-from nbtools.__main__ import main
+from nbtools.cli.commands import main
 from nbtools.data import corpus
 from nbtools.data.masked_diffusion import prepared
 from nbtools.data.masked_diffusion.pairs import Pair, divided, read_pairs
@@ -21,19 +21,9 @@ from nbtools.launcher.step_count import schedule
 from nbtools.project import Project
 from nbtools.recipes import MaskedDiffusionConfig
 from nbtools.training.masked_diffusion import baselines
-from nbtools.training.masked_diffusion.dataset import (
-    EOS,
-    MASK,
-    UNKNOWN,
-    build_tokenizer,
-    cached_pairs,
-    cached_text,
-    encoder,
-    open_pairs,
-    open_text,
-    prepare,
-)
+from nbtools.training.masked_diffusion.dataset import cached_pairs, cached_text, open_pairs, open_text, prepare
 from nbtools.training.masked_diffusion.forward_process import Sequences
+from nbtools.training.text.tokenizers import EOS, MASK, UNKNOWN, build_tokenizer, encoder
 
 
 def documents(number: int = 40) -> list[str]:

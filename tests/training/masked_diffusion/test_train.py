@@ -27,13 +27,15 @@ from nbtools.recipes import RECIPES, MaskedDiffusionConfig, MLMPretrainingConfig
 from nbtools.recipes.masked_diffusion import LLADA_PARAMETERS
 from nbtools.run.checkpoints import Checkpoint, checkpoints_in
 from nbtools.rundir import media
-from nbtools.rundir.rundir import RunDir, read_json
+from nbtools.rundir.json_files import read_json
+from nbtools.rundir.rundir import RunDir
 from nbtools.script.script import write_script
 from nbtools.training.engine.flags import parse
-from nbtools.training.masked_diffusion.dataset import build_tokenizer, cached_text, open_text, prepare
+from nbtools.training.masked_diffusion.dataset import cached_text, open_text, prepare
 from nbtools.training.masked_diffusion.forward_process import Draws, Noise, NoisedTraining, Sequences
 from nbtools.training.masked_diffusion.model import Denoiser, build_denoiser
 from nbtools.training.masked_diffusion.train import rendered
+from nbtools.training.text.tokenizers import build_tokenizer
 
 from trainings import (
     ByHand,
@@ -171,7 +173,7 @@ def test_any_masked_language_model_is_taken_at_its_masked_positions() -> None:
 # --- in one process -------------------------------------------------------------------------------
 
 
-def test_a_run_leaves_rows_exhibits_checkpoints_and_a_record_of_its_end(
+def test_a_run_leaves_rows_media_checkpoints_and_a_record_of_its_end(
     trained: Callable[..., RunDir], texts: Project, capfd: pytest.CaptureFixture[str]
 ) -> None:
     config = tiny(sample_texts=3)
@@ -185,13 +187,13 @@ def test_a_run_leaves_rows_exhibits_checkpoints_and_a_record_of_its_end(
     assert [row["step"] for row in seen] == [1, 2, 3, 4, 5, 6]
     assert {"train/loss", "train/learning_rate", "train/grad_norm", "train/epoch"} <= seen[0].keys()
     assert {"eval/loss", "eval/unigram_loss", "eval/bigram_loss", "eval/loss_nearly_all_masked"} <= seen[2].keys()
-    assert media.names(files.exhibits) == ["loss_by_masking", "samples", "unmasking"]
-    unmasking = media.read(files.exhibits, "unmasking")
+    assert media.names(files.media) == ["loss_by_masking", "samples", "unmasking"]
+    unmasking = media.read(files.media, "unmasking")
     assert [showing.step for showing in unmasking] == [3, 6]
     masks = [frame.count("░") for frame in unmasking[-1].frames]
     assert masks == [8, 7, 6, 5, 4, 3, 2, 1, 0]
-    assert media.read(files.exhibits, "samples")[-1].text.startswith(unmasking[-1].frames[-1])
-    levels = media.read(files.exhibits, "loss_by_masking")[-1]
+    assert media.read(files.media, "samples")[-1].text.startswith(unmasking[-1].frames[-1])
+    levels = media.read(files.media, "loss_by_masking")[-1]
     assert levels.lines is not None
     assert [len(values) for values in levels.lines.values()] == [len(levels.x)]
     last = checkpoints_in(files.checkpoints)[-1]
@@ -247,7 +249,7 @@ def test_a_resumed_run_ends_with_the_same_bits(
     later = [row for row in rows(straight) if row["step"] > checkpoint_step]
     assert rows(resumed) == later
     assert {row["step"] for row in later} >= {9, 10, 12}
-    texts = [[showing.text for showing in media.read(files.exhibits, "samples")] for files in (straight, resumed)]
+    texts = [[showing.text for showing in media.read(files.media, "samples")] for files in (straight, resumed)]
     assert texts[0][-len(texts[1]) :] == texts[1]
 
 
@@ -288,7 +290,7 @@ def test_prompts_and_answers_are_learnt_and_sampled(trained: Callable[..., RunDi
     (texts.root / "many.jsonl").write_text("\n".join(map(json.dumps, pairs)))
     config = tiny(dataset="many.jsonl", max_steps=200, eval_every=200, eval_draws=100, sample_length=7, guidance=0.5)
     files = trained(config)
-    shown = media.read(files.exhibits, "samples")[-1]
+    shown = media.read(files.media, "samples")[-1]
     assert (shown.columns, len(shown.rows)) == (("prompt", "sampled", "true"), 2)
     assert all(row[0].startswith("say ") and row[2].endswith("¶") for row in shown.rows)
     last = rows(files)[-1]
@@ -317,7 +319,7 @@ def test_the_command_line_of_the_old_program_still_says_the_same() -> None:
 
 def test_no_text_is_shown_where_no_prompt_leaves_room_for_one(trained: Callable[..., RunDir]) -> None:
     files = trained(tiny(dataset="pairs.jsonl", sample_length=16, max_steps=1))
-    assert media.names(files.exhibits) == ["loss_by_masking"]
+    assert media.names(files.media) == ["loss_by_masking"]
 
 
 def test_a_prepared_folders_tokens_win_and_that_is_said(

@@ -37,7 +37,8 @@ from nbtools.project import Project
 from nbtools.recipes import RECIPES, MLMPretrainingConfig
 from nbtools.run.checkpoints import Checkpoint, checkpoints_in
 from nbtools.run.run import Run, RunState
-from nbtools.rundir.rundir import RunDir, read_json, run_folders
+from nbtools.rundir.json_files import read_json
+from nbtools.rundir.rundir import RunDir, run_folders
 from nbtools.script.script import write_script
 from nbtools.training.engine.optimizer import Optimizer
 from nbtools.training.mlm_pretraining import main

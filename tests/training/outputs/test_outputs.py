@@ -13,16 +13,17 @@ import torch
 from transformers import AutoModelForMaskedLM, AutoTokenizer
 
 from nbtools.errors import ConfigError
-from nbtools.metrics.history import MetricWriter
+from nbtools.metrics.writer import MetricWriter
 from nbtools.project import Project
 from nbtools.recipes import MLMPretrainingConfig
 from nbtools.run.checkpoints import checkpoints_in
 from nbtools.run.run import Run
-from nbtools.rundir.rundir import RunDir, read_json
+from nbtools.rundir.json_files import read_json
+from nbtools.rundir.rundir import RunDir
 from nbtools.script.script import write_script
 from nbtools.training.outputs import outputs
 from nbtools.training.outputs.outputs import Outputs, check
-from nbtools.training.process.device import StopRequest
+from nbtools.training.process.signals import StopRequest
 
 
 def tree(folder: Path) -> set[str]:

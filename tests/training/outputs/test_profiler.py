@@ -8,7 +8,8 @@ import pytest
 import torch
 
 from nbtools.project import Project
-from nbtools.rundir.rundir import RunDir, read_json
+from nbtools.rundir.json_files import read_json
+from nbtools.rundir.rundir import RunDir
 from nbtools.training.outputs.profiler import SKIPPED_STEPS, Profile
 
 

@@ -9,7 +9,8 @@ from typing import Any
 import pytest
 
 from nbtools.project import Project
-from nbtools.rundir.rundir import RunDir, read_json
+from nbtools.rundir.json_files import read_json
+from nbtools.rundir.rundir import RunDir
 from nbtools.training.outputs.tensorboard import Events
 
 

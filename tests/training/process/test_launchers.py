@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from nbtools.__main__ import main
+from nbtools.cli.commands import main
 from nbtools.project import Project
 from nbtools.run.run import Run, RunState
 

@@ -6,8 +6,8 @@ import pytest
 import torch
 from transformers import GPT2Config, GPT2LMHeadModel, LlamaConfig, LlamaForCausalLM, PreTrainedModel
 
-from nbtools.training.llm_gan.batch import Alphabet
 from nbtools.training.text.sampling import at_rest, drawn, write
+from nbtools.training.text.vocabulary import Alphabet
 
 PAD, EOS, SIZE = 0, 1, 12
 ALPHABET = Alphabet(SIZE, PAD, EOS, (PAD,))

@@ -20,7 +20,8 @@ from nbtools.recipes import MLMPretrainingConfig, TextClassificationConfig
 from nbtools.run.checkpoints import checkpoints_in
 from nbtools.run.run import Run
 from nbtools.rundir import media
-from nbtools.rundir.rundir import RunDir, read_json
+from nbtools.rundir.json_files import read_json
+from nbtools.rundir.rundir import RunDir
 from nbtools.training.engine.flags import parse
 from nbtools.training.text_classification.model import open_mixer
 from nbtools.training.text_classification.predictor import Predictor
@@ -110,8 +111,8 @@ def test_a_run_leaves_scores_mistakes_and_what_the_form_had_shown(
     assert last["eval/loss"] == pytest.approx(
         0.5 * last["eval/seq2seq_loss"] + 0.5 * derived["vocab_size"] * last["eval/flat_loss"]
     )
-    shown = media.read(files.exhibits, "mistakes")
-    assert [exhibit.step for exhibit in shown] == [row["step"] for row in seen if "eval/loss" in row]
+    shown = media.read(files.media, "mistakes")
+    assert [item.step for item in shown] == [row["step"] for row in seen if "eval/loss" in row]
     assert shown[0].columns == ("text", "true", "predicted", "confidence")
     assert 0 < len(shown[0].rows) <= 20
     confidences = [float(cells[3]) for cells in shown[0].rows]
@@ -366,7 +367,7 @@ def test_two_ranks_give_the_gradients_and_scores_of_one_with_the_joined_batch(st
         finished, averaged = start.gradients(config, nproc)
         gradients.append(averaged)
         metrics.append(finished.metrics)
-        mistakes.append(media.read(finished.files.exhibits, "mistakes")[-1].title)
+        mistakes.append(media.read(finished.files.media, "mistakes")[-1].title)
     for other in gradients[1:]:
         assert_same_gradients(gradients[0], other)
     for name in ("train/loss", "eval/loss", "eval/flat_loss", "eval/majority_accuracy", "train/padding"):

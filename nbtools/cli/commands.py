@@ -1,0 +1,367 @@
+"""The command line: `nbtools COMMAND`, or `python -m nbtools COMMAND`.
+
+Exit codes: 0 done, 1 the run failed or is lost, 2 the call was wrong, 130 stopped or interrupted; `wait --timeout`
+gives 124 while the run still goes on, as `timeout` does. Everything heavy is imported by the command that needs it.
+"""
+
+import argparse
+import contextlib
+import io
+import json
+import os
+import sys
+import warnings
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from nbtools.cli.parser import WRONG_CALL, complain, parser
+from nbtools.errors import ConfigError, FormatError, NbtoolsError, ProjectError, RunFailed, shown
+
+if TYPE_CHECKING:
+    from nbtools.run.run import Run
+
+DONE, FAILED, STILL_RUNNING, INTERRUPTED = 0, 1, 124, 130
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run one command and return its exit code."""
+    words = list(sys.argv[1:] if argv is None else argv)
+    own, script_args = words, []
+    if words[:1] in (["launch"], ["resume"], ["preflight"]) and "--" in words:
+        end = words.index("--")
+        own, script_args = words[:end], words[end + 1 :]
+    if sys.stdout is None:  # closed by whoever called
+        sys.stdout = open(os.devnull, "w")  # noqa: SIM115, PTH123 - for as long as the process lives
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(errors="backslashreplace")  # a log may hold what an ASCII terminal cannot show
+    try:
+        arguments = parser(__doc__).parse_args(own)
+        arguments.script_args = script_args
+        with warnings.catch_warnings():
+            warnings.showwarning = _show_warning
+            warnings.simplefilter("always", UserWarning)
+            code = VERBS[arguments.verb](arguments)
+        sys.stdout.flush()
+        return code
+    except OSError as error:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # or Python complains once more while closing
+        return DONE if isinstance(error, BrokenPipeError) else complain(str(error))  # `| head` has seen enough
+    except KeyboardInterrupt:
+        return INTERRUPTED
+    except RunFailed as error:
+        return complain(str(error), FAILED)
+    except NbtoolsError as error:
+        return complain(str(error), WRONG_CALL)
+
+
+def _show_warning(message: Warning | str, *_: object, **__: object) -> None:
+    complain(f"warning: {message}")
+
+
+# --- recipes and scripts --------------------------------------------------------------------------
+
+
+def _recipes(arguments: argparse.Namespace) -> int:
+    from nbtools.cli.output import print_table
+    from nbtools.recipes import RECIPES, recipe_named
+
+    if arguments.recipe is None:
+        print_table([(recipe.key, recipe.title, recipe.summary) for recipe in RECIPES.values()])
+        return DONE
+    cls = recipe_named(arguments.recipe).config_class
+    print_table(
+        (name, repr(field.default), cls.unit(name), field.description or "") for name, field in cls.model_fields.items()
+    )
+    return DONE
+
+
+def _presets(arguments: argparse.Namespace) -> int:
+    from nbtools.cli.output import print_presets
+    from nbtools.recipes import RECIPES, recipe_named
+
+    for recipe in RECIPES.values() if arguments.recipe is None else [recipe_named(arguments.recipe)]:
+        print_presets(recipe)
+    return DONE
+
+
+def _new(arguments: argparse.Namespace) -> int:
+    from nbtools.config import Launch
+    from nbtools.project import find_project
+    from nbtools.recipes import recipe_named
+    from nbtools.script.assignments import assigned
+    from nbtools.script.compat.flat_yaml import read_flat_yaml
+    from nbtools.script.compat.shell import check_shell_script, shell_text, write_shell_script
+    from nbtools.script.script import write_script
+
+    recipe = recipe_named(arguments.recipe)
+    if arguments.preset is None:
+        config, launch = recipe.config_class(), Launch()
+    else:
+        config, launch = recipe.preset(arguments.preset)
+    old = None if arguments.from_yaml is None else read_flat_yaml(Path(arguments.from_yaml), type(config))
+    config = config.replace(**{**(old.values if old else {}), **assigned(type(config), arguments.values)})
+    overrides = {name: getattr(arguments, name) for name in ("nproc_per_node", "gpus")}
+    launch = launch.replace(**{name: value for name, value in overrides.items() if value is not None})
+    name, project, force = arguments.name, find_project(), arguments.force
+    if arguments.sh and not force:  # before anything is written
+        check_shell_script(project.script(name).with_suffix(".sh"), shell_text(name, launch))
+    remarks = old.remarks if old else ()
+    print(_shortest(write_script(config, name, launch, project=project, overwrite=force, remarks=remarks)))
+    if arguments.sh:
+        print(_shortest(write_shell_script(project, name, launch, overwrite=force)))
+    for key, why in old.unknown.items() if old else ():
+        complain(f"{arguments.from_yaml}: {key}: {why}; kept as a comment at the end of the script", DONE)
+    return DONE
+
+
+def _shortest(path: Path) -> Path:
+    return path.relative_to(Path.cwd()) if path.is_relative_to(Path.cwd()) else path
+
+
+def _prepare(arguments: argparse.Namespace) -> int:
+    from nbtools.project import expanded
+    from nbtools.training.masked_diffusion.dataset import prepare
+
+    text, folder = (expanded(path).absolute() for path in (arguments.text, arguments.out))
+    try:
+        metadata = prepare(str(text), folder, arguments.tokenizer, vocab_size=arguments.vocab_size)
+    except NbtoolsError as error:
+        raise type(error)(f"{shown(arguments.out)} was not made: {error}") from None
+    print(
+        f"{_shortest(folder)}: {metadata.num_train_tokens:,} training and {metadata.num_val_tokens:,} validation "
+        f"tokens, {metadata.vocab_size:,} different ones ({metadata.tokenizer})"
+    )
+    return DONE
+
+
+# --- runs -----------------------------------------------------------------------------------------
+
+
+def _named(arguments: argparse.Namespace) -> "Run":
+    from nbtools.run.run import Run
+
+    return Run(arguments.run)
+
+
+def _launch(arguments: argparse.Namespace) -> int:
+    from nbtools.launcher.launch import launch
+
+    run = launch(
+        arguments.script,
+        nproc_per_node=arguments.nproc_per_node,
+        gpus=arguments.gpus,
+        args=tuple(arguments.script_args),
+        max_restarts=arguments.max_restarts,
+        after=arguments.after,
+        queue=not arguments.no_queue,
+    )
+    return _tell(run)
+
+
+def _tell(run: "Run") -> int:
+    from nbtools.project import find_project
+
+    print(run.id)
+    if waiting_for := run.waiting_for:
+        print(f"nbtools: queued {waiting_for}", file=sys.stderr)
+    with contextlib.suppress(ProjectError):
+        if find_project().runs.resolve() == run.dir.parent:
+            return DONE
+    print(f"nbtools: this folder is of another project, so call the run by its path: {run.dir}", file=sys.stderr)
+    return DONE
+
+
+def _resume(arguments: argparse.Namespace) -> int:
+    from nbtools.launcher.resume import read_changes, resume
+
+    parent = _named(arguments)
+    run = resume(
+        parent,
+        arguments.checkpoint,
+        changes=read_changes(parent, arguments.values) if arguments.values else None,
+        nproc_per_node=arguments.nproc_per_node,
+        gpus=arguments.gpus,
+        max_restarts=arguments.max_restarts,
+        args=tuple(arguments.script_args),
+    )
+    if (script := run.info.get("script")) != parent.info.get("script"):
+        print(f"nbtools: wrote {_shortest(Path(str(script)))}", file=sys.stderr)
+    return _tell(run)
+
+
+def _preflight(arguments: argparse.Namespace) -> int:
+    from nbtools.launcher.launch import preflight
+
+    names = ("nproc_per_node", "gpus", "max_restarts")
+    options = {name: getattr(arguments, name) for name in names}
+    checked = preflight(arguments.script, args=tuple(arguments.script_args), **options)
+    if arguments.json:
+        _print_json([finding.to_json() for finding in checked.findings])
+    else:
+        print(checked)
+    return DONE
+
+
+def _clean(arguments: argparse.Namespace) -> int:
+    from nbtools.cli import output
+    from nbtools.project import find_project
+    from nbtools.run import clean
+    from nbtools.run.run import RunState
+
+    runs = find_project().runs
+    options = {name: getattr(arguments, name) for name in ("refs", "older_than_s", "checkpoints", "cache")}
+    options["states"] = [RunState(state) for state in arguments.states]
+    if all(option in (None, False, []) for option in options.values()):
+        output.print_stored(runs)
+        return DONE
+    plan = clean.plan(runs, **options)
+    output.print_plan(plan)
+    if not plan.items:
+        return DONE
+    if not arguments.yes:
+        if not (sys.stdin and sys.stdin.isatty()):
+            return complain("nothing was removed: --yes removes what is listed above")
+        print("Remove all of this for good? Type yes: ", end="", flush=True)
+        if sys.stdin.readline().strip() != "yes":
+            print("nothing was removed")
+            return INTERRUPTED
+    gone, kept = clean.remove(plan)
+    output.print_removed(gone, kept)
+    return FAILED if kept else DONE
+
+
+def _runs(arguments: argparse.Namespace) -> int:
+    from nbtools.cli.output import print_runs
+    from nbtools.run.listing import runs
+
+    listed, found = runs(), []
+    for run in listed:
+        try:
+            found.append(run.summary())
+        except (FormatError, OSError) as error:  # one that cannot be read hides none of the others
+            complain(f"warning: {run.id} is left out: {error}")
+    if arguments.json:
+        _print_json(found)
+    elif listed:
+        print_runs(found)
+    else:
+        print("no runs yet: nbtools launch SCRIPT starts one", file=sys.stderr)
+    return DONE
+
+
+def _show(arguments: argparse.Namespace) -> int:
+    from nbtools.cli.output import print_media_item, print_run
+    from nbtools.rundir import media
+
+    run = _named(arguments)
+    summary = run.summary(stacks=arguments.stacks)
+    shown = run.media if arguments.media else []
+    if arguments.json:
+        _print_json({**summary, "media": list(map(media.to_json, shown))} if arguments.media else summary)
+        return DONE
+    print_run(summary)
+    for item in shown:
+        print_media_item(item)
+    if arguments.media and not shown:
+        print("\nit shows nothing beside its curves")
+    return DONE
+
+
+def _log(arguments: argparse.Namespace) -> int:
+    from nbtools.cli.output import follow
+
+    run = _named(arguments)
+    if arguments.follow:
+        follow(run, arguments.num_lines)
+    elif text := run.log(arguments.num_lines):
+        print(text)
+    return DONE
+
+
+def _watch(arguments: argparse.Namespace) -> int:
+    from nbtools.cli.output import watch
+
+    run = _named(arguments)
+    try:
+        watch(run, arguments.refresh_s)
+    except KeyboardInterrupt:
+        print(f"\n{run.id} goes on; nbtools stop {run.id} ends it", file=sys.stderr)
+        return INTERRUPTED
+    return _verdict(run)
+
+
+def _plot(arguments: argparse.Namespace) -> int:
+    from nbtools.notebook.plots.figure import save_plot
+
+    run, path = _named(arguments), Path(arguments.output)
+    try:
+        save_plot(run, path, dark=arguments.dark, x=arguments.x, log=arguments.log)
+    except (OSError, ValueError) as error:
+        raise ConfigError(f"{path}: cannot be written: {getattr(error, 'strerror', error)}") from error
+    print(path)
+    return DONE
+
+
+def _stop(arguments: argparse.Namespace) -> int:
+    print(_named(arguments).stop())
+    return DONE
+
+
+def _wait(arguments: argparse.Namespace) -> int:
+    run = _named(arguments)
+    try:
+        state = run.wait(arguments.timeout_s, check=False)
+    except TimeoutError:
+        state = run.state
+    if not state.is_final:
+        print(f"nbtools: {run.id} is still {state} after {arguments.timeout_s:g} s", file=sys.stderr)
+        return STILL_RUNNING
+    print(f"{run.id} {state}")
+    return _verdict(run)
+
+
+def _verdict(run: "Run") -> int:
+    from nbtools.run.run import RunState
+
+    state = run.state
+    if state in (RunState.FAILED, RunState.LOST):
+        failure = run.failure
+        return complain("\n".join(failure.lines) if failure else str(state), FAILED)
+    return INTERRUPTED if state is RunState.STOPPED else DONE
+
+
+def _doctor(arguments: argparse.Namespace) -> int:
+    from nbtools.cli import doctor
+
+    findings = doctor.examine(all_reduce=arguments.all_reduce)
+    if arguments.json:
+        _print_json([finding.to_json() for finding in findings])
+    else:
+        for finding in findings:
+            print(finding)
+    return FAILED if any(finding.level == "problem" for finding in findings) else DONE
+
+
+def _print_json(content: object) -> None:
+    print(json.dumps(content, indent=1, allow_nan=False))
+
+
+VERBS: dict[str, Callable[[argparse.Namespace], int]] = {
+    "recipes": _recipes,
+    "presets": _presets,
+    "new": _new,
+    "prepare": _prepare,
+    "launch": _launch,
+    "preflight": _preflight,
+    "runs": _runs,
+    "show": _show,
+    "log": _log,
+    "watch": _watch,
+    "plot": _plot,
+    "stop": _stop,
+    "resume": _resume,
+    "wait": _wait,
+    "clean": _clean,
+    "doctor": _doctor,
+}

@@ -1,0 +1,123 @@
+"""The heartbeat that each rank writes."""
+
+import contextlib
+import faulthandler
+import os
+import signal
+import socket
+import threading
+import time
+from pathlib import Path
+from typing import NamedTuple
+
+from nbtools.rundir.identity import ProcessIdentity
+from nbtools.rundir.json_files import read_json, write_json
+from nbtools.rundir.rundir import RunDir
+from nbtools.training.process.device import is_under_torchrun
+from nbtools.training.process.signals import StopRequest
+
+_BEAT_EVERY_S = 1.0
+
+
+class Phase(NamedTuple):
+    """What a rank does, and since when."""
+
+    name: str
+    step: int
+    """Optimizer steps done."""
+    since: float
+    """Unix time."""
+    nth: int
+    """How many phases began since the last step: the same for all ranks at the same place."""
+
+
+class StacksOnSignal:
+    """Makes a signal write the Python stacks of all threads into a file, whatever this process is doing.
+
+    faulthandler does that in the signal's handler itself, so a rank that waits in a collective answers, too.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.number: int | None = None
+        """The signal; None if somebody else has a handler for it, or there is no room for the file."""
+        if signal.getsignal(signal.SIGUSR2) not in (signal.SIG_DFL, signal.SIG_IGN):
+            return
+        with contextlib.suppress(OSError):
+            self._file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o644)
+            faulthandler.register(signal.SIGUSR2, file=self._file, all_threads=True, chain=False)
+            self.number = int(signal.SIGUSR2)
+
+    def close(self) -> None:
+        """Give the signal back; not where the process ends now, for one that comes late would be its death."""
+        if self.number is not None and not is_under_torchrun():
+            faulthandler.unregister(self.number)
+            os.close(self._file)
+        self.number = None
+
+
+class Heartbeat:
+    """Writes down once a second what this rank is doing, if that changed: `time` is when it began, not when it was
+    written, so a rank that hangs shows since when and in what.
+    """
+
+    def __init__(self, files: RunDir, rank: int, stop: StopRequest) -> None:
+        self.phase = Phase("start", 0, time.time(), 1)
+        """Replaced as a whole."""
+        self._files = files
+        self._rank = rank
+        self._stop = stop
+        self._written: Phase | None = None
+        self._identity = ProcessIdentity.of(os.getpid())
+        self._stacks = StacksOnSignal(files.stacks(rank))
+        self._closing = threading.Event()
+        self._write()
+        self._thread = threading.Thread(target=self._beat, name="heartbeat", daemon=True)
+        self._thread.start()
+
+    def enter(self, name: str, step: int) -> None:
+        """Begin a phase; costs nothing, the thread writes it down."""
+        nth = self.phase.nth + 1 if self.phase.step == step else 1
+        self.phase = Phase(name, step, time.time(), nth)
+
+    def close(self) -> None:
+        """Write the last phase and end the thread."""
+        self._closing.set()
+        self._thread.join()
+        self._write()
+        self._stacks.close()
+
+    def _beat(self) -> None:
+        while not self._closing.wait(_BEAT_EVERY_S):
+            self._write()
+            if self._stop.requested and self._peer_died():
+                # torchrun stops us because of that rank. On GPUs the collective that waits for it would not end.
+                os._exit(1)
+
+    def _write(self) -> None:
+        current = self.phase
+        if current is self._written:
+            return
+        content = {
+            "rank": self._rank,
+            **self._identity.to_json(),
+            "step": current.step,
+            "phase": current.name,
+            "nth": current.nth,
+            "time": current.since,
+            "stacks_signal": self._stacks.number,
+        }
+        with contextlib.suppress(OSError):  # a full disk must not end a training
+            write_json(self._files.heartbeat(self._rank), content)
+            self._written = current
+
+    def _peer_died(self) -> bool:
+        for path in self._files.ranks.glob("*.heartbeat.json"):
+            beat = read_json(path) or {}
+            if beat.get("host") == socket.gethostname() and beat.get("phase") != "done":
+                try:
+                    os.kill(int(beat["pid"]), 0)
+                except ProcessLookupError:
+                    return True
+                except (OSError, KeyError, ValueError, TypeError):
+                    continue
+        return False

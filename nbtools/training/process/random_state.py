@@ -1,0 +1,47 @@
+"""Seeding, saving and restoring the random state of a process."""
+
+import random
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import torch
+
+from nbtools.training.engine.checkpoint import State
+
+
+def seed(number: int) -> None:
+    """Seed every global random number generator of this process."""
+    torch.manual_seed(number)
+    random.seed(number)
+    np.random.seed(number % 2**32)
+
+
+def random_state() -> State:
+    """Return the state of every global random number generator of this process."""
+    version, numbers, gauss = random.getstate()
+    legacy = np.random.get_state(legacy=False)
+    state: State = {
+        "torch": torch.get_rng_state(),
+        "python": [version, list(numbers), gauss],
+        "numpy": [
+            torch.from_numpy(legacy["state"]["key"].astype(np.int64)),
+            int(legacy["state"]["pos"]),
+            int(legacy["has_gauss"]),
+            float(legacy["gauss"]),
+        ],
+    }
+    if torch.cuda.is_available():
+        state["cuda"] = torch.cuda.get_rng_state()
+    return state
+
+
+def set_random_state(state: Mapping[str, Any]) -> None:
+    """Restore what `random_state` returned."""
+    torch.set_rng_state(state["torch"])
+    version, numbers, gauss = state["python"]
+    random.setstate((version, tuple(numbers), gauss))
+    key, position, has_gauss, cached = state["numpy"]
+    np.random.set_state(("MT19937", key.numpy().astype(np.uint32), position, has_gauss, cached))
+    if "cuda" in state and torch.cuda.is_available():
+        torch.cuda.set_rng_state(state["cuda"])
