@@ -29,6 +29,7 @@ from nbtools.notebook.plots.layout import X, view_of
 from nbtools.run.checkpoints import best_of, changes_in_words, origin_in_words
 from nbtools.run.run import Checkpoint, Run, RunState
 from nbtools.run.stragglers import Straggler, stragglers
+from nbtools.rundir import media
 from nbtools.script.script import differences
 
 _SIZE: dict[str, Any] = {"image/png": {"width": WIDTH, "height": UNTITLED_HEIGHT}}
