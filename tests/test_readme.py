@@ -177,7 +177,7 @@ def test_python_examples_use_public_names() -> None:
 
 
 def test_the_exit_codes_are_those_of_the_command_line() -> None:
-    from nbtools import __main__ as command_line
+    from nbtools.cli import commands as command_line
 
     assert (command_line.DONE, command_line.FAILED, command_line.WRONG_CALL) == (0, 1, 2)
     assert (command_line.STILL_RUNNING, command_line.INTERRUPTED) == (124, 130)

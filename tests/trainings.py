@@ -118,7 +118,7 @@ _SAVE_GRADIENTS = """
 import os
 
 import torch
-from nbtools.training.step import Optimizer
+from nbtools.training.engine.optimizer import Optimizer
 
 real = Optimizer.step
 

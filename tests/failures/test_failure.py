@@ -425,7 +425,8 @@ PEERS = """\
 import datetime, os, sys, time
 import torch
 import torch.distributed as dist
-from nbtools.rundir import RunDir, write_json
+from nbtools.rundir.rundir import RunDir
+from nbtools.rundir.json_files import write_json
 
 def tell(step, phase):
     content = {"rank": rank, "pid": os.getpid(), "host": "h", "step": step, "phase": phase, "time": time.time()}

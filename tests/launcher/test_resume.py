@@ -472,7 +472,7 @@ RECORDS_SAMPLES = """
 import os
 if "RANK" in os.environ:
     import json
-    from nbtools.training import masking
+    from nbtools.training.mlm_pretraining import masking
 
     real = masking.MaskedTraining.__getitem__
 

@@ -117,7 +117,7 @@ def test_the_writer_starts_no_thread(tmp_path: Path) -> None:
 
 def test_nothing_is_lost_when_the_process_is_killed(tmp_path: Path) -> None:
     code = (
-        "import os, signal, sys\nfrom nbtools.metrics.history import MetricWriter\nwriter = MetricWriter(sys.argv[1])\n"
+        "import os, signal, sys\nfrom nbtools.metrics.writer import MetricWriter\nwriter = MetricWriter(sys.argv[1])\n"
         "for step in range(500): writer.write(step, {'train/loss': step / 7})\nos.kill(os.getpid(), signal.SIGKILL)"
     )
     done = run_python(code, str(tmp_path / "m.jsonl"))
@@ -199,7 +199,7 @@ def test_a_full_disk_does_not_stop_the_training_and_the_lost_rows_are_counted(tm
 def test_a_row_torn_by_a_full_disk_is_closed_before_the_next_one(tmp_path: Path) -> None:
     path = tmp_path / "m.jsonl"
     code = (
-        "import resource, sys\nfrom nbtools.metrics.history import MetricWriter\nwriter = MetricWriter(sys.argv[1])\n"
+        "import resource, sys\nfrom nbtools.metrics.writer import MetricWriter\nwriter = MetricWriter(sys.argv[1])\n"
         "hard = resource.getrlimit(resource.RLIMIT_FSIZE)[1]\n"
         "writer.write(0, {'train/loss': 0.0})\n"
         "resource.setrlimit(resource.RLIMIT_FSIZE, (100, hard))\n"

@@ -361,7 +361,7 @@ def test_a_killed_removal_leaves_no_half_run_and_the_next_one_finishes_it(projec
     run = made(project, "a")
     saved(run, 10)
     program = (
-        "import time; from pathlib import Path; from nbtools import clean\n"
+        "import time; from pathlib import Path; from nbtools.run import clean\n"
         "clean._delete = lambda folder: (print('renamed', flush=True), time.sleep(600))\n"
         f"clean.remove(clean.plan(Path({str(project.runs)!r}), [{run.id!r}]))"
     )

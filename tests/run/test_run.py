@@ -557,7 +557,7 @@ def test_a_run_started_by_hand_is_stopped_through_the_process_it_names(project: 
     run = RunDir.create(project.runs, "byhand")
     program = (
         "import os, sys\n"
-        "from nbtools.rundir.rundir import ProcessIdentity, RunDir, acquire_lock, write_json\n"
+        "from nbtools.rundir.identity import ProcessIdentity\nfrom nbtools.rundir.rundir import RunDir\nfrom nbtools.rundir.lock import acquire_lock\nfrom nbtools.rundir.json_files import write_json\n"
         "run = RunDir(sys.argv[1])\n"
         "lock = acquire_lock(run.lock)\n"
         "write_json(run.launch, {'name': 'byhand', 'by_hand': True, 'recipe': None})\n"

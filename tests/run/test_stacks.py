@@ -313,8 +313,8 @@ TRAINS = """
 import time
 import torch
 from nbtools.config import TrainConfig
-from nbtools.training import worker
-from nbtools.training.flags import Flags
+from nbtools.training.engine import worker
+from nbtools.training.engine.flags import Flags
 
 worker._SECONDS_PER_MINUTE = 40
 

@@ -183,7 +183,7 @@ def test_a_run_that_is_not_there_is_an_error_that_says_where_it_was_sought(tmp_p
 
 def test_the_lock_is_never_a_standard_stream_even_where_those_are_closed(tmp_path: Path) -> None:
     program = (
-        "import os, sys; from nbtools.rundir.rundir import acquire_lock; from pathlib import Path\n"
+        "import os, sys; from nbtools.rundir.lock import acquire_lock; from pathlib import Path\n"
         "os.close(0); os.close(1); sys.exit(acquire_lock(Path(sys.argv[1])) > 2)"
     )
     done = subprocess.run([sys.executable, "-c", program, str(tmp_path / "lock")], check=False)

@@ -132,8 +132,8 @@ SAVES_SLOWLY = """
 import time
 import torch
 from nbtools.config import TrainConfig
-from nbtools.training.flags import Flags
-from nbtools.training.worker import run
+from nbtools.training.engine.flags import Flags
+from nbtools.training.engine.worker import run
 
 def train(worker, config):
     def write_model(folder):
@@ -210,8 +210,8 @@ import os, resource, time
 from pathlib import Path
 import torch
 from nbtools.config import TrainConfig
-from nbtools.training.flags import Flags
-from nbtools.training.worker import run
+from nbtools.training.engine.flags import Flags
+from nbtools.training.engine.worker import run
 
 _, plenty = resource.getrlimit(resource.RLIMIT_FSIZE)
 folder = Path(os.environ["NBTOOLS_RUN_DIR"])
@@ -273,8 +273,8 @@ for block in range(300):
 WATCHER = """
 import json, re, sys, time
 from pathlib import Path
-from nbtools.notebook.panel import LivePlot
-from nbtools.run import Run
+from nbtools.notebook.panel.panel import LivePlot
+from nbtools.run.run import Run
 
 def peak_mb():
     return int(re.search(r"VmHWM:\\s+(\\d+)", Path("/proc/self/status").read_text())[1]) / 1000

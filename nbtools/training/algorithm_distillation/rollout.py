@@ -1,6 +1,6 @@
 """A trained distiller at work in the room: it looks for goals that it was never shown, and learns where they are.
 
-    from nbtools.training.in_context import Agent
+    from nbtools.training.algorithm_distillation.rollout import Agent
 
     agent = Agent.open("runs/ID")
     agent.returns([(7, 2)])                             # (1, 16, 40): higher from episode to episode

@@ -1,6 +1,6 @@
 """A trained text classifier at work: texts in, codes and their probability out.
 
-    from nbtools.training.predictor import Predictor
+    from nbtools.training.text_classification.predictor import Predictor
 
     Predictor.open("runs/ID").predict(["smed og husmand"], lang="da")    # [(("61115", "83110"), 0.93)]
 

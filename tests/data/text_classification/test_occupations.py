@@ -13,7 +13,7 @@ from nbtools.recipes.text_classification import NUM_GENERATED_CODES
 
 
 def test_a_seed_always_gives_the_same_rows_in_any_process() -> None:
-    program = "from nbtools.sources import occupations; print(occupations.rows(3, 500))"
+    program = "from nbtools.data.text_classification import occupations; print(occupations.rows(3, 500))"
     elsewhere = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
     assert elsewhere.stdout == f"{occupations.rows(3, 500)}\n"
     assert occupations.rows(3, 500) == occupations.rows(3, 600)[:500]

@@ -224,8 +224,9 @@ def test_a_full_disk_does_not_end_a_training_by_its_heartbeat(project: Project) 
 STUCK = """
 import sys, time
 from pathlib import Path
-from nbtools.rundir import RunDir
-from nbtools.training.process import Heartbeat, StopRequest
+from nbtools.rundir.rundir import RunDir
+from nbtools.training.process.heartbeat import Heartbeat
+from nbtools.training.process.signals import StopRequest
 with StopRequest() as stop:
     Heartbeat(RunDir(Path(sys.argv[1])), int(sys.argv[2]), stop)
     print("ready", flush=True)
@@ -269,7 +270,7 @@ time.sleep(60)
 """
 RANK = """
 import time
-from nbtools.training.process import die_with_agent
+from nbtools.training.process.signals import die_with_agent
 die_with_agent()
 print("ready", flush=True)
 time.sleep(60)
@@ -307,8 +308,8 @@ VOTES = """
 import json, os, sys, time
 from nbtools.config import TrainConfig
 from nbtools.errors import DataError
-from nbtools.training.flags import Flags
-from nbtools.training.worker import Worker, run
+from nbtools.training.engine.flags import Flags
+from nbtools.training.engine.worker import Worker, run
 
 def train(worker, config):
     assert worker.sum([worker.rank + 1.0, 0.5]) == [3.0, 1.0]
@@ -356,8 +357,8 @@ PATIENT = """
 import time
 import torch
 from nbtools.config import TrainConfig
-from nbtools.training import worker
-from nbtools.training.flags import Flags
+from nbtools.training.engine import worker
+from nbtools.training.engine.flags import Flags
 
 worker._SECONDS_PER_MINUTE = 20
 
@@ -422,7 +423,7 @@ LOADER = """
 import os, sys, time
 import torch
 from torch.utils.data import DataLoader, Dataset
-from nbtools.training.process import loader_worker_init
+from nbtools.training.process.signals import loader_worker_init
 
 class Samples(Dataset):
     def __len__(self):

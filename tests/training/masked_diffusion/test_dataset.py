@@ -213,10 +213,11 @@ MEASURED = """
 import sys
 from pathlib import Path
 
-from nbtools.training import baselines, masked_diffusion  # what a rank has loaded by then
-from nbtools.training.data import SampleOrder
-from nbtools.training.forward_process import Draws, Noise, NoisedTraining
-from nbtools.training.preparation import cached_text, open_text
+from nbtools.training.masked_diffusion import baselines
+from nbtools.training.masked_diffusion import train  # what a rank has loaded by then
+from nbtools.training.engine.sampler import SampleOrder
+from nbtools.training.masked_diffusion.forward_process import Draws, Noise, NoisedTraining
+from nbtools.training.masked_diffusion.dataset import cached_text, open_text
 
 def peak_mb():
     # Not ru_maxrss: that of a new process begins with what its parent had.

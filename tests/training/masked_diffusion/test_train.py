@@ -544,9 +544,9 @@ def test_masks_and_ends_can_be_seen_in_what_is_shown() -> None:
 
 SHUFFLED = """
 import numpy as np
-from nbtools.training import masked_diffusion
-from nbtools.training.forward_process import Sequences
-from nbtools.training.preparation import DiffusionText
+from nbtools.training.masked_diffusion import train as masked_diffusion
+from nbtools.training.masked_diffusion.forward_process import Sequences
+from nbtools.training.masked_diffusion.dataset import DiffusionText
 
 real = masked_diffusion.open_data
 

@@ -317,8 +317,8 @@ import torch
 
 from nbtools.recipes import MLMPretrainingConfig
 from nbtools.recipes.modernbert import modernbert_settings
-from nbtools.training.mlm_pretraining import MaskedLM
-from nbtools.training.step import checkpoint_gradients
+from nbtools.training.mlm_pretraining.train import MaskedLM
+from nbtools.training.engine.optimizer import checkpoint_gradients
 from transformers import ModernBertConfig, ModernBertForMaskedLM
 
 def peak_mib():
@@ -440,7 +440,7 @@ def test_bad_data_ends_before_the_first_step(
 
 SLOW_STEPS = """
 import time
-from nbtools.training.step import Optimizer
+from nbtools.training.engine.optimizer import Optimizer
 
 real = Optimizer.step
 
@@ -584,7 +584,7 @@ def test_a_stop_on_two_ranks_loses_no_step_and_the_resumed_run_ends_with_the_sam
 
 
 BAD_SAMPLE = """
-from nbtools.training import masking
+from nbtools.training.mlm_pretraining import masking
 
 real = masking.MaskedTraining.__getitem__
 

@@ -80,8 +80,8 @@ import sys
 from pathlib import Path
 
 from nbtools.training import mlm_pretraining  # what a rank has loaded by then
-from nbtools.training.masking import Masking, unigram_log_probabilities
-from nbtools.training.text import open_tokenized, tokenize
+from nbtools.training.mlm_pretraining.masking import Masking, unigram_log_probabilities
+from nbtools.training.text.tokenized import open_tokenized, tokenize
 
 def peak_mib():
     lines = Path("/proc/self/status").read_text().splitlines()

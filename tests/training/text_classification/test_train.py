@@ -394,7 +394,7 @@ _SAY_PEAK = """
 import os
 from pathlib import Path
 
-from nbtools.training.worker import Worker
+from nbtools.training.engine.worker import Worker
 
 real = Worker.batches
 
