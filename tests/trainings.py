@@ -20,7 +20,8 @@ from nbtools.config import TrainConfig
 from nbtools.project import Project
 from nbtools.recipes import recipe_of
 from nbtools.run.checkpoints import Checkpoint
-from nbtools.run.run import Run, RunState
+from nbtools.run.run import Run
+from nbtools.run.state import RunState
 from nbtools.rundir.rundir import RUN_DIR_VARIABLE, RunDir, run_folders
 from nbtools.training.engine import checkpoint
 from nbtools.training.engine.flags import Flags

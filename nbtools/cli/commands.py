@@ -207,7 +207,7 @@ def _clean(arguments: argparse.Namespace) -> int:
     from nbtools.cli import output
     from nbtools.project import find_project
     from nbtools.run import clean
-    from nbtools.run.run import RunState
+    from nbtools.run.state import RunState
 
     runs = find_project().runs
     options = {name: getattr(arguments, name) for name in ("refs", "older_than_s", "checkpoints", "cache")}
@@ -322,7 +322,7 @@ def _wait(arguments: argparse.Namespace) -> int:
 
 
 def _verdict(run: "Run") -> int:
-    from nbtools.run.run import RunState
+    from nbtools.run.state import RunState
 
     state = run.state
     if state in (RunState.FAILED, RunState.LOST):

@@ -21,7 +21,8 @@ from nbtools.machine.processes import members
 from nbtools.project import located
 from nbtools.run.checkpoints import Checkpoint, best_of, checkpoint_folders, checkpoints_in, newest_verified
 from nbtools.run.disk_usage import Stored, descendants, is_folder, num_bytes_in, origins_in, survey
-from nbtools.run.run import Run, RunState, clock
+from nbtools.run.run import Run, clock
+from nbtools.run.state import RunState
 from nbtools.rundir.json_files import read_json
 from nbtools.rundir.lock import acquire_lock, is_locked
 from nbtools.rundir.rundir import RunDir, find_run, is_run, run_folders

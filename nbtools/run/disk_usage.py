@@ -9,7 +9,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from nbtools.errors import FormatError
-from nbtools.run.run import Run, RunState
+from nbtools.run.run import Run
+from nbtools.run.state import RunState
 from nbtools.rundir.json_files import read_json, read_small
 from nbtools.rundir.rundir import RunDir, run_folders
 

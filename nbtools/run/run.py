@@ -24,7 +24,7 @@ from nbtools.metrics.history import History
 from nbtools.metrics.readers.printed import LogMetrics
 from nbtools.project import find_project, located
 from nbtools.run import stop as stopping
-from nbtools.run.checkpoints import Checkpoint, best_of, checkpoints_in, newest_verified, origin_in_words
+from nbtools.run.checkpoints import Checkpoint, best_of, checkpoints_in, origin_in_words
 from nbtools.run.stacks import RankStacks, take_stacks
 from nbtools.run.state import RunState
 from nbtools.run.stragglers import Straggler, stragglers
@@ -36,8 +36,6 @@ from nbtools.rundir.lock import is_locked
 from nbtools.rundir.media import MediaItem
 from nbtools.rundir.rundir import RunDir, find_run, goes_on, is_run, name_of
 from nbtools.rundir.tail import Tail, last_lines
-
-__all__ = ["Checkpoint", "Failure", "RankBeat", "Run", "RunState", "checkpoints_in", "newest_verified"]
 
 
 class Run:

@@ -8,7 +8,8 @@ import pytest
 
 from nbtools.project import Project
 from nbtools.run.listing import runs
-from nbtools.run.run import Run, RunState
+from nbtools.run.run import Run
+from nbtools.run.state import RunState
 
 pytestmark = [pytest.mark.browser, pytest.mark.slow, pytest.mark.timeout(900)]
 

@@ -15,7 +15,8 @@ import pytest
 from nbtools.machine import gpu_queue
 from nbtools.metrics.writer import MetricWriter
 from nbtools.project import Project
-from nbtools.run.run import Run, RunState
+from nbtools.run.run import Run
+from nbtools.run.state import RunState
 from nbtools.rundir import media
 from nbtools.rundir.json_files import write_json
 from nbtools.rundir.lock import acquire_lock

@@ -20,7 +20,8 @@ from nbtools.failures.failure import Failure, first_failure, was_told_to_stop
 from nbtools.machine.processes import members
 from nbtools.notebook.panel import html
 from nbtools.project import Project
-from nbtools.run.run import Run, RunState
+from nbtools.run.run import Run
+from nbtools.run.state import RunState
 from nbtools.rundir.json_files import write_json
 from nbtools.rundir.rundir import RunDir
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from nbtools.devices import driver_version
+from nbtools.machine.devices import driver_version
 
 RECORD = os.environ.get("NBTOOLS_GPU_RECORD")
 """File that the record is written to; None for no record."""

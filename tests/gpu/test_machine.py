@@ -9,12 +9,12 @@ import pytest
 import torch
 
 import nbtools as nt
-from nbtools.devices import cuda_version, devices, driver_version, gpu_use
-from nbtools.notebook import cards
-from nbtools.processes import members
+from nbtools.machine.devices import cuda_version, devices, driver_version, gpu_use
+from nbtools.machine.processes import members
+from nbtools.notebook.panel import html as cards
 from nbtools.project import Project
-from nbtools.run import RunState
-from nbtools.training import precision
+from nbtools.run.state import RunState
+from nbtools.training.engine import precision_check as precision
 
 # A launch warns that this process holds memory on the GPU.
 pytestmark = [pytest.mark.slow, pytest.mark.gpu, pytest.mark.filterwarnings("default")]

@@ -11,13 +11,15 @@ import pytest
 import torch
 
 import nbtools as nt
-from nbtools.checkpoints import checkpoints_in
 from nbtools.config import TrainConfig
 from nbtools.project import Project
 from nbtools.recipes import RECIPES
-from nbtools.run import Run, RunState
-from nbtools.rundir import RunDir, read_json
-from nbtools.training.step import Optimizer
+from nbtools.run.checkpoints import checkpoints_in
+from nbtools.run.run import Run
+from nbtools.run.state import RunState
+from nbtools.rundir.json_files import read_json
+from nbtools.rundir.rundir import RunDir
+from nbtools.training.engine.optimizer import Optimizer
 
 from trainings import rows, train_here
 

@@ -15,7 +15,8 @@ import pytest
 
 from nbtools.machine.processes import members
 from nbtools.project import Project
-from nbtools.run.run import Run, RunState
+from nbtools.run.run import Run
+from nbtools.run.state import RunState
 from nbtools.rundir.identity import ProcessIdentity
 from nbtools.rundir.json_files import read_json, write_json
 from nbtools.rundir.lock import is_locked
@@ -228,7 +229,8 @@ def test_what_ignores_sigterm_is_killed_after_the_shutdown_timeout(supervised: S
 def test_a_stop_during_the_last_moments_of_a_completed_run_is_no_failure(supervised: Start, tmp_path: Path) -> None:
     program = tmp_path / "completes.py"
     program.write_text(
-        "import os, time\nfrom pathlib import Path\nfrom nbtools.rundir.rundir import RunDir\nfrom nbtools.rundir.json_files import write_json\n"
+        "import os, time\nfrom pathlib import Path\nfrom nbtools.rundir.rundir import RunDir\n"
+        "from nbtools.rundir.json_files import write_json\n"
         "write_json(RunDir(os.environ['NBTOOLS_RUN_DIR']).finished, {'why': 'completed', 'step': 5, 'metrics': {}})\n"
         "print('ready', flush=True)\ntime.sleep(600)\n"
     )

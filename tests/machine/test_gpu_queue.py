@@ -14,7 +14,8 @@ import pytest
 
 from nbtools.machine import gpu_queue
 from nbtools.machine.processes import members
-from nbtools.run.run import Run, RunState
+from nbtools.run.run import Run
+from nbtools.run.state import RunState
 from nbtools.rundir.json_files import read_json
 from nbtools.rundir.rundir import RunDir
 
@@ -138,8 +139,9 @@ def test_a_folder_that_is_somebody_s_link_is_refused(folder: Path, tmp_path: Pat
 
 def test_forty_at_once_get_forty_numbers(folder: Path) -> None:
     program = (
-        "import sys, time; from nbtools.machine import gpu_queue; from nbtools.rundir.rundir import RunDir;"
-        "path, fd = gpu_queue.take(RunDir(f'/runs/{sys.argv[1]}'), [0], ['GPU-0']); print(path.name, flush=True); input()"
+        "import sys, time; from nbtools.machine import gpu_queue; from nbtools.rundir.rundir import RunDir\n"
+        "path, fd = gpu_queue.take(RunDir(f'/runs/{sys.argv[1]}'), [0], ['GPU-0'])\n"
+        "print(path.name, flush=True); input()"
     )
     started = [
         subprocess.Popen(

@@ -25,7 +25,8 @@ from nbtools.project import Project
 from nbtools.run import clean
 from nbtools.run.clean import CACHE, Plan, in_use, plan, remove
 from nbtools.run.disk_usage import num_bytes_in, survey
-from nbtools.run.run import Run, RunState
+from nbtools.run.run import Run
+from nbtools.run.state import RunState
 from nbtools.rundir.json_files import write_json
 from nbtools.rundir.lock import acquire_lock
 from nbtools.rundir.rundir import RunDir, run_folders

@@ -24,8 +24,10 @@ from nbtools.machine.devices import Device, Holder
 from nbtools.machine.processes import living, members, ranks_among
 from nbtools.project import Project
 from nbtools.run import stop as stopping
+from nbtools.run.checkpoints import checkpoints_in, newest_verified
 from nbtools.run.listing import runs
-from nbtools.run.run import Run, RunState, checkpoints_in, clock, newest_verified
+from nbtools.run.run import Run, clock
+from nbtools.run.state import RunState
 from nbtools.rundir.identity import ProcessIdentity
 from nbtools.rundir.json_files import write_json
 from nbtools.rundir.lock import acquire_lock
@@ -557,7 +559,8 @@ def test_a_run_started_by_hand_is_stopped_through_the_process_it_names(project: 
     run = RunDir.create(project.runs, "byhand")
     program = (
         "import os, sys\n"
-        "from nbtools.rundir.identity import ProcessIdentity\nfrom nbtools.rundir.rundir import RunDir\nfrom nbtools.rundir.lock import acquire_lock\nfrom nbtools.rundir.json_files import write_json\n"
+        "from nbtools.rundir.identity import ProcessIdentity\nfrom nbtools.rundir.rundir import RunDir\n"
+        "from nbtools.rundir.lock import acquire_lock\nfrom nbtools.rundir.json_files import write_json\n"
         "run = RunDir(sys.argv[1])\n"
         "lock = acquire_lock(run.lock)\n"
         "write_json(run.launch, {'name': 'byhand', 'by_hand': True, 'recipe': None})\n"

@@ -14,8 +14,10 @@ import pytest
 from nbtools.machine.processes import kinds_of, living, members, ranks_among
 from nbtools.project import Project
 from nbtools.run import stacks
-from nbtools.run.run import RankBeat, Run, RunState
+from nbtools.run.run import Run
+from nbtools.run.state import RunState
 from nbtools.run.stragglers import Straggler, process_condition, stragglers
+from nbtools.rundir.heartbeat import RankBeat
 from nbtools.rundir.identity import ProcessIdentity
 from nbtools.rundir.json_files import write_json
 from nbtools.rundir.rundir import RunDir

@@ -19,7 +19,8 @@ import nbtools as nt
 from nbtools.machine.processes import members
 from nbtools.project import Project
 from nbtools.recipes import MLMPretrainingConfig
-from nbtools.run.run import Run, RunState
+from nbtools.run.run import Run
+from nbtools.run.state import RunState
 
 
 def eventually(condition: Callable[[], object], within_s: float = 180) -> None:

@@ -18,7 +18,8 @@ import torch
 from nbtools.errors import CheckpointError
 from nbtools.project import Project
 from nbtools.run.checkpoints import Checkpoint, checkpoints_in, newest_verified
-from nbtools.run.run import Run, RunState
+from nbtools.run.run import Run
+from nbtools.run.state import RunState
 from nbtools.rundir.json_files import read_json, retried, write_json
 from nbtools.rundir.lock import acquire_lock
 from nbtools.rundir.rundir import RunDir, run_folders

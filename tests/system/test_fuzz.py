@@ -32,7 +32,8 @@ from nbtools.notebook.plots.layout import view_of
 from nbtools.project import Project
 from nbtools.recipes import RECIPES
 from nbtools.run.checkpoints import Checkpoint, newest_verified
-from nbtools.run.run import Run, RunState
+from nbtools.run.run import Run
+from nbtools.run.state import RunState
 from nbtools.rundir import media
 from nbtools.rundir.identity import ProcessIdentity
 from nbtools.rundir.json_files import LARGEST_JSON_BYTES, read_json, write_json

@@ -20,7 +20,8 @@ from jupyter_client.blocking.client import BlockingKernelClient
 from jupyter_client.connect import find_connection_file
 
 from nbtools.project import Project
-from nbtools.run.run import Run, RunState
+from nbtools.run.run import Run
+from nbtools.run.state import RunState
 
 pytestmark = pytest.mark.slow
 

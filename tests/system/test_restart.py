@@ -9,7 +9,8 @@ from pathlib import Path
 import pytest
 
 from nbtools.machine.processes import members
-from nbtools.run.run import Run, RunState
+from nbtools.run.run import Run
+from nbtools.run.state import RunState
 from nbtools.rundir.json_files import read_json
 
 PROGRAMS = Path(__file__).parents[1] / "programs"

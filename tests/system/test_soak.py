@@ -27,7 +27,8 @@ from nbtools.machine.processes import members
 from nbtools.project import Project
 from nbtools.recipes import MLMPretrainingConfig
 from nbtools.run.checkpoints import Checkpoint
-from nbtools.run.run import Run, RunState
+from nbtools.run.run import Run
+from nbtools.run.state import RunState
 from nbtools.training.engine.checkpoint import load_state
 
 PROGRAMS = Path(__file__).parents[1] / "programs"

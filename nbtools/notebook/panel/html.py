@@ -13,9 +13,9 @@ from nbtools.notebook.plots.decimation import duration
 if TYPE_CHECKING:
     from nbtools.failures.failure import Failure
     from nbtools.notebook.panel.news import Away
-    from nbtools.run.run import RankBeat
     from nbtools.run.stacks import RankStacks
     from nbtools.run.stragglers import Straggler
+    from nbtools.rundir.heartbeat import RankBeat
 
 NO_FORMULAS = "mathjax_ignore tex2jax_ignore"
 """Classes of elements whose dollar signs JupyterLab's MathJax, and the older one of exported pages, leave alone."""

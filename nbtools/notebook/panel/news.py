@@ -26,7 +26,8 @@ from nbtools.metrics.columns import Series
 from nbtools.metrics.history import History
 from nbtools.notebook.plots.decimation import duration
 from nbtools.notebook.plots.layout import grouped, kind_of, label_of
-from nbtools.run.run import Run, RunState, clock
+from nbtools.run.run import Run, clock
+from nbtools.run.state import RunState
 from nbtools.rundir.json_files import read_json, write_json
 from nbtools.rundir.rundir import RunDir
 from nbtools.rundir.tail import clean

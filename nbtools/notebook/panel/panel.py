@@ -26,8 +26,9 @@ from nbtools.notebook.panel.news import use, visit_of
 from nbtools.notebook.panel.snapshot import Facts, facts_of, notes_of, stamp_of
 from nbtools.notebook.plots.figure import HEIGHT, UNTITLED_HEIGHT, WIDTH, RunFigure, png
 from nbtools.notebook.plots.layout import X, view_of
-from nbtools.run.checkpoints import best_of, changes_in_words, origin_in_words
-from nbtools.run.run import Checkpoint, Run, RunState
+from nbtools.run.checkpoints import Checkpoint, best_of, changes_in_words, origin_in_words
+from nbtools.run.run import Run
+from nbtools.run.state import RunState
 from nbtools.run.stragglers import Straggler, stragglers
 from nbtools.rundir import media
 from nbtools.script.script import differences

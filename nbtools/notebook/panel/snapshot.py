@@ -6,11 +6,14 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
+from nbtools.failures.failure import Failure
 from nbtools.failures.restarts import Restart, restarted
 from nbtools.metrics.history import History
 from nbtools.notebook.plots.decimation import find_break
-from nbtools.run.checkpoints import origin_in_words
-from nbtools.run.run import Checkpoint, Failure, RankBeat, Run, RunState
+from nbtools.run.checkpoints import Checkpoint, origin_in_words
+from nbtools.run.run import Run
+from nbtools.run.state import RunState
+from nbtools.rundir.heartbeat import RankBeat
 
 _NUM_LOG_LINES = 12
 _NUM_BREAKS = 4

@@ -18,14 +18,17 @@ import pytest
 from ipywidgets import HTML
 from nbclient import NotebookClient
 
+from nbtools.failures.failure import Failure
 from nbtools.notebook.panel import html
 from nbtools.notebook.panel.panel import LivePlot
 from nbtools.notebook.panel.snapshot import facts_of, log_of, pace, stamp_of
 from nbtools.notebook.plots.figure import RunFigure
 from nbtools.notebook.plots.layout import view_of
-from nbtools.run.run import Failure, RankBeat, Run, RunState
+from nbtools.run.run import Run
 from nbtools.run.stacks import RankStacks
+from nbtools.run.state import RunState
 from nbtools.run.stragglers import stragglers
+from nbtools.rundir.heartbeat import RankBeat
 from nbtools.rundir.identity import ProcessIdentity
 from nbtools.rundir.json_files import write_json
 from nbtools.rundir.lock import acquire_lock

@@ -10,7 +10,8 @@ import pytest
 
 from nbtools.cli.commands import main
 from nbtools.project import Project
-from nbtools.run.run import Run, RunState
+from nbtools.run.run import Run
+from nbtools.run.state import RunState
 
 REPOSITORY = Path(__file__).resolve().parents[3]
 SCRIPT = "scripts/mlm_pretraining.py"
