@@ -7,12 +7,12 @@ usage() {
 usage: bash scripts/lab.sh [--headless | --setup-only] [JUPYTER ARGUMENTS]
 
   (none)         set up, then open JupyterLab on notebooks/01_launch_ddp.ipynb
-  --headless     set up, then execute a copy of that notebook without a browser and print what came of it;
-                 so too without a terminal, unless there are Jupyter arguments
+  --headless     set up, then execute a copy of that notebook without a browser and print the result;
+                 the default without a terminal, unless there are Jupyter arguments
   --setup-only   set up, register a kernel called "nbtools" for your other Jupyters, and stop
 
 Everything else goes to JupyterLab, for example --port 9000 or --no-browser.
-NBTOOLS_PYTHON names the Python to build .venv with.
+NBTOOLS_PYTHON names the Python to make .venv with.
 TEXT
 }
 
@@ -21,7 +21,7 @@ TEXT
 
 NOTEBOOK="notebooks/01_launch_ddp.ipynb"
 
-# The value of --port among the Jupyter arguments; empty when there is none.
+# Prints the value of --port among the Jupyter arguments; nothing without one.
 port_given() {
   local previous="" argument
   for argument in "$@"; do
@@ -31,6 +31,13 @@ port_given() {
     esac
     previous="$argument"
   done
+}
+
+# Prints the first port from 8888 on that has no listener, as Jupyter would choose it.
+free_port() {
+  local port=8888
+  while (exec 3<>"/dev/tcp/127.0.0.1/$port") 2>/dev/null; do port=$((port + 1)); done
+  printf '%s' "$port"
 }
 
 register_for_user() {
@@ -52,32 +59,32 @@ say_tunnel() {
   if [ "${ssh_port:-22}" != 22 ]; then
     option="-p $ssh_port "
   fi
-  say "This is an SSH session. On your own computer, type"
+  say "This is an SSH session. On your own computer, run"
   say ""
   say "    ssh -N -L $port:localhost:$port $option$(id -un)@${server:-HOST}"
   say ""
-  say "and open there the http://localhost:$port/... address with the token that appears below."
+  say "and open the http://localhost:$port/... address with the token, which is printed below, in its browser."
 }
 
 open_lab() {
   local port arguments=()
-  port="$(port_given "$@")"
-  if [ -z "$port" ]; then
-    port="$(ask "$PYTHON" free-port)"
-    arguments+=(--port "$port")
-  fi
   if [ "$(id -u)" = 0 ]; then
     say "Running as root: starting Jupyter with --allow-root."
     arguments+=(--allow-root)
   fi
   if [ -n "${SSH_CONNECTION:-}" ]; then
+    port="$(port_given "$@")"
+    if [ -z "$port" ]; then
+      port="$(free_port)"
+      arguments+=(--port "$port")
+    fi
     say_tunnel "$port"
     arguments+=(--no-browser)
   elif [ "$(uname -s)" = Linux ] && [ -z "${DISPLAY:-}${WAYLAND_DISPLAY:-}${WSL_DISTRO_NAME:-}" ]; then
-    arguments+=(--no-browser) # or a text browser would take over the terminal
+    arguments+=(--no-browser) # without a display, Jupyter opens a text browser in this terminal
   fi
-  # The whole project is served (the notebook as an argument would serve its folder), and every printed address
-  # leads to the notebook.
+  # The server's root is the project (a notebook as an argument would make it the notebook's folder), and every printed
+  # address opens the notebook.
   case " $* " in
     *".ipynb "* | *default_url*) ;;
     *) arguments+=("--LabApp.default_url=/lab/tree/$NOTEBOOK") ;;
@@ -102,7 +109,7 @@ main() {
     shift
   done
   if [ -n "$mode" ] && [ "${#jupyter_arguments[@]}" -gt 0 ]; then
-    die 2 "$mode starts no JupyterLab, so these say nothing: ${jupyter_arguments[*]}"
+    die 2 "$mode does not start JupyterLab, so these arguments have no effect: ${jupyter_arguments[*]}"
   fi
   if [ -z "$mode" ] && [ ! -t 1 ] && [ "${#jupyter_arguments[@]}" -eq 0 ]; then
     mode=--headless

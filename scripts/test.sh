@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Sets up the project and runs every check; all of them run, and one failure is enough for a non-zero status.
+# Sets up the project, runs every check and prints the time of each; one failure gives a non-zero status at the end.
 set -euo pipefail
 
 usage() {
@@ -18,32 +18,32 @@ TEXT
 
 REPORT=""
 NUM_FAILED=0
-NOTE=""
+CLOCK="$(mktemp)"
+trap 'rm -f -- "$CLOCK"' EXIT
 
-report() { REPORT="$REPORT$(printf '%-10s %5d s  %s' "$1" "$2" "$3")"$'\n'; }
+# run_timed COMMAND: runs it in this shell and leaves its wall seconds, user and system CPU seconds (those of the
+# processes it waited for included) in the file $CLOCK.
+run_timed() {
+  local TIMEFORMAT='%3R %3U %3S'
+  { time "$@" 2>&3 3>&-; } 3>&2 2>"$CLOCK"
+}
 
-# On a busy machine a test that starts processes may fail by chance. Those that failed run once more, alone; what passes
-# then is named in the report, so that it gets mended, and what fails again fails the run.
-run_tests() {
-  local status=0 failed
-  "$PYTHON" -m pytest "$@" || status=$?
-  [ "$status" -eq 1 ] || return "$status"
-  printf '\n== once more, what failed\n'
-  failed="$("$PYTHON" -c 'import json; print(*json.load(open(".pytest_cache/v/cache/lastfailed")))')"
-  "$PYTHON" -m pytest "$@" --last-failed --last-failed-no-failures none || return
-  NOTE="passed, on a second try: $failed"
+# report PART VERDICT: adds a line with what run_timed measured.
+report() {
+  local wall user system
+  read -r wall user system <<<"$(tr -d '.,' <"$CLOCK")" # milliseconds, 10#: leading zeros are not octal
+  REPORT+="$(printf '%-10s %5d s wall %5d s CPU  %s' "$1" $((10#$wall / 1000)) $(((10#$user + 10#$system) / 1000)) "$2")"$'\n'
 }
 
 run_part() {
-  local name="$1" started="$SECONDS" verdict=passed
+  local name="$1" verdict=passed
   shift
-  NOTE=""
   printf '\n== %s: %s\n' "$name" "$*"
-  "$@" || {
+  run_timed "$@" || {
     verdict="FAILED (exit status $?)"
     NUM_FAILED=$((NUM_FAILED + 1))
   }
-  report "$name" "$((SECONDS - started))" "${NOTE:-$verdict}"
+  report "$name" "$verdict"
 }
 
 main() {
@@ -61,14 +61,14 @@ main() {
     shift
   done
 
-  set_up notebook,train,data,dev
-  report set-up "$SECONDS" ready
+  run_timed set_up notebook,train,data,dev
+  report set-up ready
   run_part ruff "$PYTHON" -m ruff check .
   run_part format "$PYTHON" -m ruff format --check .
   run_part mypy "$PYTHON" -m mypy
   # A cell may hold a whole training run, so pytest's own limit per test is raised for cells.
   run_part notebooks "$PYTHON" -m pytest --nbval-lax --nbval-current-env --nbval-cell-timeout=600 -o timeout=660 notebooks
-  run_part tests run_tests "${selection[@]}" ${pytest_arguments[@]+"${pytest_arguments[@]}"}
+  run_part tests "$PYTHON" -m pytest --durations=40 "${selection[@]}" ${pytest_arguments[@]+"${pytest_arguments[@]}"}
 
   printf '\n%s' "$REPORT"
   [ "$NUM_FAILED" -eq 0 ]
