@@ -111,8 +111,8 @@ def print_media_item(item: MediaItem) -> None:
         width = max([len(item.columns), *map(len, item.rows)], default=0)
         rows = [item.columns, *item.rows]
         print_table([[*(_brief(cell) for cell in row), *[""] * (width - len(row))] for row in rows])
-    elif item.kind in ("frames", "drawings"):
-        between = "\n" if item.kind == "drawings" else " "
+    elif item.kind == "frames":
+        between = "\n" if item.keeps_lines else " "
         first = max(0, len(item.frames) - _NUM_FRAMES)
         for number, frame in enumerate(item.frames[first:], first + 1):
             print(f"[{number}/{len(item.frames)}]{between}{cleaned(frame)}")

@@ -1,15 +1,16 @@
-"""What a training shows beside its curves: texts, tables, a text as it changes, small curves of their own.
+"""Samples and charts of a run: texts, tables, text frames, and curves over another axis than steps.
 
-One file for each, `media/NAME.jsonl` in the run directory, and one line a showing, appended by rank 0:
+Rank 0 appends one line per showing to `media/NAME.jsonl` in the run directory:
 
     {"step": 100, "time": 1769868153.2, "kind": "text", "title": "A sample", "text": "once upon a time"}
     {"step": 100, "time": …, "kind": "table", "title": "…", "columns": ["text", "true"], "rows": [["smith", "83110"]]}
     {"step": 100, "time": …, "kind": "frames", "title": "…", "frames": ["____", "_nce", "once"]}
-    {"step": 100, "time": …, "kind": "drawings", "title": "…", "frames": ["..\\n.@", "..\\n@."]}
+    {"step": 100, "time": …, "kind": "frames", "title": "…", "frames": ["..\\n.@", "..\\n@."], "keeps_lines": true}
     {"step": 100, "time": …, "kind": "series", "title": "…", "x_label": "episode", "y_label": "return",
      "x": [1, 2, 3], "lines": {"unseen goals": [0.5, 2.0, 6.9]}}
 
-Any program may write such lines into `$NBTOOLS_RUN_DIR/media/`. Readers skip what they do not understand.
+Any program may write such lines into `$NBTOOLS_RUN_DIR/media/`. Readers skip lines of an unknown kind. The kind
+`drawings` of earlier versions means frames that keep their lines.
 """
 
 import json
@@ -26,18 +27,18 @@ from nbtools.errors import ConfigError, shown
 from nbtools.rundir.json_files import finite, strict_number, whole
 from nbtools.rundir.rundir import RunDir
 
-Kind = Literal["text", "table", "frames", "drawings", "series"]
+Kind = Literal["text", "table", "frames", "series"]
 
 _NAME = re.compile(r"[a-z][a-z0-9_]{0,63}")
 _LARGEST_BYTES = 4 * 2**20
-"""Of a file, only so much of its end is read."""
+"""Most bytes that are read from the end of a file."""
 _LONGEST_TEXT, _LONGEST_CELL, _LONGEST_TITLE, _LONGEST_LABEL = 20_000, 1000, 200, 80
 _MOST_ROWS, _MOST_COLUMNS, _MOST_LINES, _MOST_POINTS = 1000, 50, 20, 100_000
 
 
 @dataclass(frozen=True)
 class MediaItem:
-    """One showing. Which of the fields hold something depends on the kind."""
+    """One showing of a sample or chart; its kind decides which fields hold values."""
 
     kind: Kind
     title: str
@@ -45,42 +46,50 @@ class MediaItem:
     columns: tuple[str, ...] = ()
     rows: tuple[tuple[str, ...], ...] = ()
     frames: tuple[str, ...] = ()
+    keeps_lines: bool = False
+    """Of frames: each is a drawing in fixed-width characters, not running text."""
     x_label: str = ""
     y_label: str = ""
     x: tuple[float, ...] = ()
     lines: Mapping[str, tuple[float, ...]] | None = None
     name: str = ""
-    """Of its file; known when it was read."""
+    """Stem of the file that the item was read from."""
     step: int = 0
     time: float = 0.0
 
 
 def text(title: str, text: str) -> MediaItem:
-    """A text."""
+    """Return a text."""
     return MediaItem("text", title, text=text)
 
 
 def table(title: str, columns: Sequence[str], rows: Sequence[Sequence[object]]) -> MediaItem:
-    """A table; its cells are shown as text."""
+    """Return a table; its cells are converted to text."""
     return MediaItem(
         "table", title, columns=tuple(columns), rows=tuple(tuple(str(cell) for cell in row) for row in rows)
     )
 
 
-def frames(title: str, frames: Sequence[str]) -> MediaItem:
-    """A text as it changes, such as one that is being unmasked."""
-    return MediaItem("frames", title, frames=tuple(frames))
+def frames(title: str, frames: Sequence[str], *, keep_lines: bool = False) -> MediaItem:
+    """Return the successive states of a text, such as a text that is being unmasked.
+
+    Args:
+        title: shown above the frames.
+        frames: the states in order.
+        keep_lines: show each frame line by line in fixed-width characters, as a drawing such as a map needs.
+    """
+    return MediaItem("frames", title, frames=tuple(frames), keeps_lines=keep_lines)
 
 
 def drawings(title: str, frames: Sequence[str]) -> MediaItem:
-    """A drawing made of characters as it changes, such as a room in which somebody walks; it keeps its lines."""
-    return MediaItem("drawings", title, frames=tuple(frames))
+    """Return `frames(title, frames, keep_lines=True)`; scripts written for earlier versions call it."""
+    return MediaItem("frames", title, frames=tuple(frames), keeps_lines=True)
 
 
 def series(
     title: str, x: Sequence[float], lines: Mapping[str, Sequence[float]], *, x_label: str, y_label: str
 ) -> MediaItem:
-    """Curves over something else than steps, such as the return of each episode."""
+    """Return curves over another axis than optimizer steps, such as the return of each episode."""
     named = {name: tuple(float(value) for value in values) for name, values in lines.items()}
     return MediaItem(
         "series", title, x_label=x_label, y_label=y_label, x=tuple(float(value) for value in x), lines=named
@@ -90,8 +99,7 @@ def series(
 _FIELDS: dict[str, tuple[str, ...]] = {
     "text": ("text",),
     "table": ("columns", "rows"),
-    "frames": ("frames",),
-    "drawings": ("frames",),
+    "frames": ("frames", "keeps_lines"),
     "series": ("x_label", "y_label", "x", "lines"),
 }
 
@@ -101,7 +109,7 @@ def append(folder: Path, name: str, step: int, item: MediaItem) -> None:
 
     Raises:
         ConfigError: the name is not lower-case letters, digits and underscores.
-        OSError: it could not be written.
+        OSError: the file could not be written.
     """
     if not _NAME.fullmatch(name):
         raise ConfigError(f"name {shown(name)}: write it in lower-case letters, digits and underscores")
@@ -125,9 +133,9 @@ def names(folder: Path) -> list[str]:
 
 
 def read(folder: Path, name: str) -> list[MediaItem]:
-    """Return the newest showings of an item, oldest first: those in the last 4 MiB of its file.
+    """Return the showings in the last 4 MiB of an item's file, oldest first.
 
-    What is torn, malformed or of an unknown kind is left out.
+    Lines that are incomplete, malformed or of an unknown kind are skipped.
     """
     found = (_parsed(name, line) for line in _lines(folder, name))
     return [item for item in found if item is not None]
@@ -143,7 +151,7 @@ def latest(folder: Path) -> list[MediaItem]:
 
 
 def to_json(item: MediaItem) -> dict[str, Any]:
-    """Return an item as it stands in its file, with its name."""
+    """Return an item as its file holds it, with its name."""
     content: dict[str, Any] = {"name": item.name, "step": item.step, "time": item.time}
     content |= {"kind": item.kind, "title": item.title}
     strict: dict[str, Any] = _strict(content | {field: getattr(item, field) for field in _FIELDS[item.kind]})
@@ -151,7 +159,7 @@ def to_json(item: MediaItem) -> dict[str, Any]:
 
 
 def _lines(folder: Path, name: str) -> list[bytes]:
-    """The whole lines in the last 4 MiB of a file."""
+    """Return the complete lines in the last 4 MiB of a file."""
     path = folder / f"{name}.jsonl"
     try:
         descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
@@ -163,7 +171,7 @@ def _lines(folder: Path, name: str) -> list[bytes]:
             data = file.read(_LARGEST_BYTES)
     except OSError:
         return []
-    lines = data.split(b"\n")[:-1]  # the last one may still be written
+    lines = data.split(b"\n")[:-1]  # the last one may be incomplete
     return lines[1:] if size > _LARGEST_BYTES else lines
 
 
@@ -181,8 +189,9 @@ def _parsed(name: str, line: bytes) -> MediaItem | None:
             rows = tuple(_cells(row) for row in _items(content["rows"], _MOST_ROWS))
             return MediaItem(**known, columns=_cells(content["columns"]), rows=rows)
         if kind in ("frames", "drawings"):
-            shown = tuple(_text(frame, _LONGEST_TEXT) for frame in _items(content["frames"], _MOST_ROWS))
-            return MediaItem(**known, frames=shown) if shown else None
+            states = tuple(_text(frame, _LONGEST_TEXT) for frame in _items(content["frames"], _MOST_ROWS))
+            known |= {"kind": "frames", "keeps_lines": kind == "drawings" or content.get("keeps_lines") is True}
+            return MediaItem(**known, frames=states) if states else None
         if kind == "series":
             pairs = list(content["lines"].items())[:_MOST_LINES]
             lines = {_text(key, _LONGEST_LABEL): _numbers(values) for key, values in pairs}
@@ -195,14 +204,14 @@ def _parsed(name: str, line: bytes) -> MediaItem | None:
 
 def _items(value: object, most: int) -> list[Any]:
     if not isinstance(value, list):
-        raise TypeError("is no list")
+        raise TypeError("not a list")
     return value[:most]
 
 
 def _text(value: object, longest: int) -> str:
-    """A text, or another plain value as one, that every program can encode."""
+    """Return a plain value as text that UTF-8 can encode."""
     if isinstance(value, list | dict):
-        raise TypeError("is no text")
+        raise TypeError("not a text")
     return str(value)[:longest].encode("utf-8", "replace").decode()
 
 
@@ -215,7 +224,7 @@ def _numbers(values: object) -> tuple[float, ...]:
 
 
 def _strict(value: Any) -> Any:
-    """Replace what JSON has no word for, as everywhere in a run directory."""
+    """Replace numbers that strict JSON cannot hold."""
     if isinstance(value, float):
         return strict_number(value)
     if isinstance(value, Mapping):

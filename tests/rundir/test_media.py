@@ -1,4 +1,4 @@
-"""What a training shows: written, read back, torn, hostile, and on a terminal."""
+"""Samples and charts of a run: written, read back, torn, hostile, and on a terminal."""
 
 import json
 import math
@@ -22,7 +22,7 @@ from nbtools.rundir.rundir import RunDir
 TEXT = media.text("A sample", "once\nupon é東🚀")
 TABLE = media.table("Mistakes", ["text", "true", "p"], [["smith", "83110", 0.25], ["baker", "-1", None]])
 FRAMES = media.frames("Unmasked", ["____", "_nce", "once"])
-DRAWINGS = media.drawings("A walk", ["..\n.@", "..\n@."])
+DRAWINGS = media.frames("A walk", ["..\n.@", "..\n@."], keep_lines=True)
 SERIES = media.series("Return", [1, 2, 3], {"unseen": [0.5, math.nan, 2]}, x_label="episode", y_label="return")
 
 
@@ -30,7 +30,9 @@ def without_place(item: MediaItem) -> dict[str, Any]:
     return {key: value for key, value in to_json(item).items() if key not in ("name", "step", "time")}
 
 
-@pytest.mark.parametrize("item", [TEXT, TABLE, FRAMES, DRAWINGS, SERIES], ids=lambda item: item.kind)
+@pytest.mark.parametrize(
+    "item", [TEXT, TABLE, FRAMES, DRAWINGS, SERIES], ids=["text", "table", "frames", "drawing", "series"]
+)
 def test_what_is_appended_is_read_back(tmp_path: Path, item: MediaItem) -> None:
     folder = tmp_path / "media"
     append(folder, "it", 100, item)
@@ -66,7 +68,7 @@ def test_any_text_and_number_comes_back(
 
 @pytest.mark.parametrize("name", ["", "A", "../x", "a.b", "a b", "1a", "x" * 65, "a/b", "a\n"])
 def test_a_name_that_could_be_anything_else_than_a_file_is_refused(tmp_path: Path, name: str) -> None:
-    with pytest.raises(ConfigError, match="name it in lower-case letters"):
+    with pytest.raises(ConfigError, match="write it in lower-case letters"):
         append(tmp_path, name, 1, TEXT)
     assert list(tmp_path.iterdir()) == []
 
@@ -116,6 +118,7 @@ GOOD = {"step": 1, "time": 1.0, "kind": "text", "title": "t", "text": "fine"}
                 {"kind": "frames", "frames": "abc"},
                 {"kind": "frames", "frames": []},
                 {"kind": "frames", "frames": [[1]]},
+                {"kind": "drawings", "frames": "abc"},
                 {"kind": "series", "x": [1], "lines": [1]},
                 {"kind": "series", "x": "12", "lines": {}},
                 {"kind": "series", "x": [1], "lines": {"a": ["b"]}},
@@ -129,6 +132,16 @@ def test_a_line_that_is_malformed_or_of_an_unknown_kind_hides_no_other(tmp_path:
     (tmp_path / "it.jsonl").write_bytes(good + b"\n" + line + b"\n")
     assert [one.text for one in read(tmp_path, "it")] == ["fine"]
     assert [one.text for one in latest(tmp_path)] == ["fine"]
+
+
+def test_drawings_of_earlier_versions_are_frames_that_keep_their_lines(tmp_path: Path) -> None:
+    for name, change in (("old", {"kind": "drawings"}), ("new", {"keeps_lines": True}), ("odd", {"keeps_lines": "no"})):
+        line = {"step": 1, "time": 1.0, "kind": "frames", "title": "A walk", "frames": list(DRAWINGS.frames)}
+        (tmp_path / f"{name}.jsonl").write_text(json.dumps({**line, **change}) + "\n")
+    found = {item.name: item for item in latest(tmp_path)}
+    assert without_place(found["old"]) == without_place(found["new"]) == without_place(DRAWINGS)
+    assert without_place(media.drawings(DRAWINGS.title, DRAWINGS.frames)) == without_place(DRAWINGS)
+    assert not found["odd"].keeps_lines
 
 
 def test_sizes_have_limits(tmp_path: Path) -> None:

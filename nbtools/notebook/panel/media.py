@@ -103,9 +103,7 @@ class MediaView:
         if self.widget.children != children:
             self.widget.children = children
         self.widget.layout.display = "" if children else "none"
-        self.players.children = [
-            self._parts[item.name].widget for item in self._shown if item.kind in ("frames", "drawings")
-        ]
+        self.players.children = [self._parts[item.name].widget for item in self._shown if item.kind == "frames"]
 
 
 def _stamps(folder: Path) -> list[tuple[str, int, int]]:
@@ -213,12 +211,6 @@ class _Frames(_Part):
             self._put(frame_html(self._item, min(self._slider.value, len(self._item.frames) - 1)))
 
 
-class _Drawings(_Frames):
-    """A drawing as it changes, played like a text."""
-
-    kind = "drawings"
-
-
 class _Series(_Part):
     """Curves over something else than steps, drawn into a picture like the others."""
 
@@ -238,7 +230,7 @@ class _Series(_Part):
             self._drawn = (item, dark)
 
 
-_PARTS: dict[str, Callable[[], _Part]] = {part.kind: part for part in (_Text, _Table, _Frames, _Drawings, _Series)}
+_PARTS: dict[str, Callable[[], _Part]] = {part.kind: part for part in (_Text, _Table, _Frames, _Series)}
 
 
 # --- HTML -----------------------------------------------------------------------------------------
@@ -259,7 +251,7 @@ def text_html(item: MediaItem) -> str:
 def frame_html(item: MediaItem, number: int) -> str:
     """One state of a text, with marks on what has changed since the one before; the page does not jump between them."""
     before = item.frames[number - 1] if number else ""
-    if item.kind == "drawings":
+    if item.keeps_lines:
         return f"<div style='{_FONT}'>{ascii_frames.as_block(number, item.frames[number], before)}</div>"
     frame, lines = item.frames[number], max(map(_num_lines, item.frames))
     row = as_row(number, _cut(frame, _LONGEST_FRAME), before[:_LONGEST_FRAME])
@@ -292,7 +284,7 @@ def static(item: MediaItem, *, dark: bool, earlier: Sequence[MediaItem] = ()) ->
         content = text_html(item)
     elif item.kind == "table":
         content = table_html(item)
-    elif item.kind == "drawings":
+    elif item.keeps_lines:
         content = ascii_frames.row_html(item.frames, _NUM_DRAWINGS)
     elif item.kind == "frames":
         shown = [(number, _cut(frame, _LONGEST_FRAME)) for number, frame in picked(item.frames, _NUM_STATES)]

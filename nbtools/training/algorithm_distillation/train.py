@@ -156,4 +156,4 @@ class Evaluation:
         middle, episodes = int(order_S[len(order_S) // 2]), rollout.shown_episodes(num_episodes)
         title = f"One unseen goal being found ({rollout.AGENT} agent, {rollout.GOAL} goal)"
         frames = rollout.frames(rollouts, middle, self.darkroom, episodes)
-        self.worker.show("search", media.drawings(title, frames))
+        self.worker.show("search", media.frames(title, frames, keep_lines=True))

@@ -27,7 +27,7 @@ from nbtools.rundir.rundir import RunDir
 HOSTILE = ["<img src=x onerror=alert(1)>", "</pre></script><script>alert(1)</script>", r"$\frac{1}{2}$", "' onclick='x"]
 TABLE = media.table("Mistakes", ["text", "true"], [[f"row {number}", "83110"] for number in range(30)])
 FRAMES = media.frames("Unmasked", ["░░░░", "░nce", "once"])
-DRAWINGS = media.drawings("A walk", ["...\n..@", "...\n.@.", "...\n@.."])
+DRAWINGS = media.frames("A walk", ["...\n..@", "...\n.@.", "...\n@.."], keep_lines=True)
 SERIES = media.series("Return", [1, 2, 3], {"unseen": [0.5, 2.0, 6.9]}, x_label="episode", y_label="return")
 
 

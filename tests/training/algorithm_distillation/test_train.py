@@ -105,7 +105,7 @@ def test_a_run_leaves_rows_media_checkpoints_and_a_record_of_its_end(
     assert shown[-1].lines is not None
     assert {name: len(values) for name, values in shown[-1].lines.items()} == {"unseen goals": 8, "best possible": 8}
     showing = media.read(files.media, "search")[-1]
-    assert showing.kind == "drawings"
+    assert showing.kind == "frames" and showing.keeps_lines
     search = showing.frames
     assert len(search) == 8 * (4 + 1)
     assert search[0].startswith("episode 1  step 0\nreturn 0\n")
