@@ -1,6 +1,7 @@
 """The project on disk: its root, its `scripts/` and `runs/` folders, and the names allowed in them."""
 
 import contextlib
+import hashlib
 import importlib.util
 import os
 import re
@@ -96,6 +97,11 @@ def located(path: str | Path) -> Path:
             found = in_project if os.path.lexists(in_project) else found
     # The folder is resolved, since every project root is; the file keeps its own name, even if it is a link.
     return Path(os.path.realpath(found.parent), found.name)
+
+
+def file_digest(path: Path) -> str:
+    """Return the SHA-256 of a file as hexadecimal digits: launch.json records that of the script."""
+    return hashlib.sha256(path.read_bytes()).hexdigest()
 
 
 def check_name(name: str) -> str:

@@ -161,10 +161,11 @@ def _launch(arguments: argparse.Namespace) -> int:
 
 def _tell(run: "Run") -> int:
     from nbtools.project import find_project
+    from nbtools.run.state import waiting_for
 
     print(run.id)
-    if waiting_for := run.waiting_for:
-        print(f"nbtools: queued {waiting_for}", file=sys.stderr)
+    if blocker := waiting_for(run.records):
+        print(f"nbtools: queued {blocker}", file=sys.stderr)
     with contextlib.suppress(ProjectError):
         if find_project().runs.resolve() == run.dir.parent:
             return DONE

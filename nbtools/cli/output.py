@@ -14,7 +14,9 @@ from nbtools.launcher.sizes import num_parameters
 from nbtools.recipes import Recipe
 from nbtools.run.clean import CACHE, Item, Kept, Plan, leftovers
 from nbtools.run.disk_usage import num_bytes_in, survey
-from nbtools.run.run import Run, clock
+from nbtools.run.records import local_time
+from nbtools.run.run import Run
+from nbtools.run.state import waiting_for
 from nbtools.rundir.media import MediaItem
 from nbtools.rundir.tail import Tail, clean
 
@@ -42,7 +44,9 @@ def print_runs(summaries: Iterable[dict[str, Any]]) -> None:
     rows = [("RUN", "STATE", "STEP", "LOSS", "STARTED")]
     for run in summaries:
         loss = _number(run["metrics"].get("train/loss", run["metrics"].get("loss")))
-        rows.append((run["id"], run["state"], _steps(run["step"], run["total_steps"]), loss, clock(run["started_at"])))
+        rows.append(
+            (run["id"], run["state"], _steps(run["step"], run["total_steps"]), loss, local_time(run["started_at"]))
+        )
     print_table(rows)
 
 
@@ -82,8 +86,8 @@ def print_run(summary: dict[str, Any]) -> None:
         ("state", f"{summary['state']} {summary['waiting_for']}".rstrip() + code),
         ("restarts", summary["restarts"] or None),
         ("script", summary["script"]),
-        ("started", clock(summary["started_at"])),
-        ("ended", clock(summary["ended_at"])),
+        ("started", local_time(summary["started_at"])),
+        ("ended", local_time(summary["ended_at"])),
         ("origin", summary["origin"]),
         ("step", _steps(summary["step"], summary["total_steps"])),
         *((name, _number(value)) for name, value in summary["metrics"].items()),
@@ -133,7 +137,7 @@ def print_stored(runs: Path) -> None:
     stored = survey(runs)
     rows = [("RUN", "STATE", "ENDED", "SIZE", "CHECKPOINTS")]
     for run in stored:
-        ended = clock(run.since) if run.state is not None and run.state.is_final else ""
+        ended = local_time(run.since) if run.state is not None and run.state.is_final else ""
         sizes = size(run.num_bytes), size(run.checkpoint_bytes)
         rows.append((run.path.name, str(run.state or run.obstacle), ended, *sizes))
     total, checkpoints = sum(run.num_bytes for run in stored), sum(run.checkpoint_bytes for run in stored)
@@ -209,7 +213,7 @@ def watch(run: Run, refresh_s: float = 1.0) -> None:
 def status_line(run: Run) -> str:
     """Say in one line what the run is doing: state, share done, step, losses, time left."""
     state, step, total = run.state, run.step, run.total_steps
-    parts = [f"{run.id} {state} {run.waiting_for}".rstrip()]
+    parts = [f"{run.id} {state} {waiting_for(run.records)}".rstrip()]
     if total:
         done = min(step / total, 1.0)
         parts.append(f"{'█' * round(20 * done):░<20} {done:4.0%}")

@@ -18,6 +18,7 @@ from nbtools.project import NAME_PATTERN, Project, find_project, located
 from nbtools.recipes import RECIPES
 from nbtools.run.checkpoints import Checkpoint, newest_verified, resuming
 from nbtools.run.clean import in_use
+from nbtools.run.lineage import ancestors
 from nbtools.run.run import Run
 from nbtools.rundir.json_files import whole
 from nbtools.rundir.rundir import is_run
@@ -153,12 +154,11 @@ def _launch_of(run: Run) -> dict[str, Any]:
     return known if isinstance(known, dict) else {}
 
 
-def _lineage(run: Run | None) -> Iterator[tuple[Run, int | None]]:
+def _lineage(run: Run) -> Iterator[tuple[Run, int | None]]:
     """A run, those that it resumed, and the greatest step of each that is part of its curve."""
-    up_to: int | None = None
-    while run is not None:
-        yield run, up_to
-        up_to, run = run.resumed_step, run.origin
+    yield run, None
+    for path, step in ancestors(run.dir, run.info):
+        yield Run(path), step
 
 
 def _newest(parent: Run) -> tuple[Checkpoint, list[str]]:

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Self
 
-from nbtools.errors import CheckpointError, FormatError, shown
+from nbtools.errors import CheckpointError, FormatError
 from nbtools.rundir.json_files import finite, read_json, retried, strict_number, whole
 
 BEST_BY = "eval/loss"
@@ -215,21 +215,3 @@ def resuming(args: Sequence[str], checkpoint: Path) -> list[str]:
         elif not flag.startswith("--resume-from="):
             kept.append(argument)
     return [*kept, "--resume-from", str(checkpoint.resolve())]
-
-
-def origin_in_words(resumed_from: object) -> str:
-    """Say where a run comes from, by what its launch.json says: `forked from ID at step 200: batch_size 16 -> 32`."""
-    if not isinstance(resumed_from, dict):
-        return ""
-    where = f"from {resumed_from.get('run')} at step {resumed_from.get('step')}"
-    changes = resumed_from.get("changes")
-    if not isinstance(changes, dict) or not changes:
-        return f"resumed {where}"
-    is_fork = changes.keys() - {"nproc_per_node", "effective_batch"}
-    return f"{'forked' if is_fork else 'resumed'} {where}: {changes_in_words(changes)}"
-
-
-def changes_in_words(changes: Mapping[str, object]) -> str:
-    """Say what changes, from pairs of the old and the new value."""
-    pairs = {name: pair for name, pair in changes.items() if isinstance(pair, Sequence) and len(pair) == 2}
-    return ", ".join(f"{name} {shown(pair[0], 40)} -> {shown(pair[1], 40)}" for name, pair in pairs.items())

@@ -20,8 +20,10 @@ from nbtools.errors import CheckpointError, FormatError, RunNotFoundError
 from nbtools.machine.processes import members
 from nbtools.project import located
 from nbtools.run.checkpoints import Checkpoint, best_of, checkpoint_folders, checkpoints_in, newest_verified
-from nbtools.run.disk_usage import Stored, descendants, is_folder, num_bytes_in, origins_in, survey
-from nbtools.run.run import Run, clock
+from nbtools.run.disk_usage import Stored, is_folder, num_bytes_in, survey
+from nbtools.run.lineage import descendants, origins_in
+from nbtools.run.records import local_time
+from nbtools.run.run import Run
 from nbtools.run.state import RunState
 from nbtools.rundir.json_files import read_json
 from nbtools.rundir.lock import acquire_lock, is_locked
@@ -120,7 +122,8 @@ def plan(
         whole = [run for run in chosen if run.path.name in leaving]
         whole.sort(key=lambda run: len(descendants(run.path.name, origins)))  # children first: they keep their parents
         items = [
-            Item(run.path, RunDir(run.path), f"run, {run.state} {clock(run.since)}", run.num_bytes) for run in whole
+            Item(run.path, RunDir(run.path), f"run, {run.state} {local_time(run.since)}", run.num_bytes)
+            for run in whole
         ]
         kept += needed
     if cache and is_folder(folder := runs / CACHE):

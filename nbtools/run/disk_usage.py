@@ -1,17 +1,15 @@
-"""What the runs of a project take of the disk, which of them may go, and which others began in them."""
+"""The disk space of the runs of a project, and which of them may be removed."""
 
 import contextlib
-import json
 import os
 import time
-from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
 from nbtools.errors import FormatError
 from nbtools.run.run import Run
 from nbtools.run.state import RunState
-from nbtools.rundir.json_files import read_json, read_small
+from nbtools.rundir.json_files import read_json
 from nbtools.rundir.rundir import RunDir, run_folders
 
 _STARTING_S = 60.0
@@ -63,7 +61,7 @@ def _stored(path: Path) -> Stored:
             read_json(file)  # a newer nbtools knows better what may go
         run = Run(path)
         state = run.state
-        since = run.ended_at or run.started_at or since
+        since = run.records.ended_at or run.records.started_at or since
         if not state.is_final:
             obstacle = f"is {state}"
         elif state is RunState.LOST and time.time() - since < _STARTING_S:
@@ -80,29 +78,6 @@ def _made_at(files: RunDir) -> float:
         with contextlib.suppress(OSError):
             return path.lstat().st_mtime
     return time.time()
-
-
-def origins_in(runs: Path) -> dict[str, tuple[str, str]]:
-    """For every run that went on from another: the id of that one, and the checkpoint's name.
-
-    The checkpoint may belong to an earlier ancestor: a run that came to none is resumed from what it started with.
-    """
-    found = {}
-    for path in run_folders(runs):
-        with contextlib.suppress(OSError, ValueError, RecursionError, AttributeError):
-            # Whatever else it says, and whichever nbtools wrote it.
-            origin = json.loads(read_small(RunDir(path).launch)).get("resumed_from") or {}
-            if isinstance(parent := origin.get("run"), str):
-                found[path.name] = parent, str(origin.get("checkpoint"))
-    return found
-
-
-def descendants(name: str, origins: Mapping[str, tuple[str, str]]) -> set[str]:
-    """Runs that went on from the run `name`, and those that went on from these."""
-    family = {name}
-    while more := {child for child, (parent, _) in origins.items() if parent in family} - family:
-        family |= more
-    return family - {name}
 
 
 def is_folder(path: Path) -> bool:

@@ -1,25 +1,41 @@
-"""A stop, told in one sentence: what was saved, which processes ended, and what became of the GPUs' memory."""
+"""Stops a run and describes the result: the checkpoint, the processes that ended, the memory that GPUs released."""
 
 import time
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from typing import Protocol
 
 from nbtools.machine import processes
 from nbtools.machine.devices import Device, devices
+from nbtools.run.checkpoints import Checkpoint
+from nbtools.run.records import Records, mapping_at
 from nbtools.run.state import RunState
 from nbtools.rundir.json_files import finite
-
-if TYPE_CHECKING:
-    from nbtools.run.run import Run
+from nbtools.rundir.rundir import RunDir
 
 _GPU_WAIT_S = 2.0
 _POLL_S = 0.1
 
 
-def stop(run: "Run", timeout_s: float | None = None) -> str:
-    """Stop a run and say what was seen. Arguments and errors are those of `Run.stop`."""
-    launch = run.info.get("launch")
-    settings = launch if isinstance(launch, dict) else {}
+class Stoppable(Protocol):
+    """What `stop_run` reads of a run: a `Run`, whose module imports this one."""
+
+    id: str
+    files: RunDir
+    records: Records
+
+    @property
+    def state(self) -> RunState: ...
+
+    @property
+    def step(self) -> int: ...
+
+    @property
+    def checkpoints(self) -> list[Checkpoint]: ...
+
+
+def stop_run(run: Stoppable, timeout_s: float | None = None) -> str:
+    """Stop a run and return one sentence on the result. Arguments and errors are those of `Run.stop`."""
+    settings = mapping_at(run.records.launch, "launch")
     if timeout_s is None:
         granted = finite(settings.get("shutdown_timeout_s"))
         timeout_s = (60 if granted is None else granted) + processes.STOP_GRACE_S + 5
@@ -41,18 +57,18 @@ def stop(run: "Run", timeout_s: float | None = None) -> str:
     return "; ".join([*parts, str(ending), *released(used)])
 
 
-def _left_behind(run: "Run") -> bool:
-    """Whether something of an ended run still lives, beside a supervisor that is just leaving."""
-    supervisor = run.process
+def _left_behind(run: Stoppable) -> bool:
+    """Whether a process of an ended run still lives, other than its supervisor, which is about to exit."""
+    supervisor = run.records.process
     return any(supervisor is None or process.pid != supervisor.pid for process in processes.members(run.files))
 
 
 def released(before: Sequence[Device], wait_s: float = _GPU_WAIT_S) -> list[str]:
-    """Say what became of the memory of GPUs whose processes have ended; it may take the driver a moment.
+    """Describe the memory of GPUs whose processes have ended, once the driver has freed it.
 
     Args:
-        before: the GPUs as they were.
-        wait_s: how long to wait for the memory to become free.
+        before: The GPUs before the stop.
+        wait_s: How long to wait for the memory to become free.
     """
     deadline = time.monotonic() + wait_s
     while before:
@@ -65,7 +81,7 @@ def released(before: Sequence[Device], wait_s: float = _GPU_WAIT_S) -> list[str]
 
 
 def _chosen(gpus: object) -> list[Device]:
-    """The GPUs that a run was launched on, as they are now; none without NVML."""
+    """The GPUs that a run was launched on, with their present use; none without NVML."""
     return [device for device in devices() if device.index in gpus] if isinstance(gpus, list) and gpus else []
 
 
@@ -74,7 +90,7 @@ def _is_free(before: Device, after: Device) -> bool:
 
 
 def _memory(before: Device, after: Device) -> str:
-    """`GPU 0 back to 0.4 GB`, and who holds what is left."""
+    """`GPU 0 back to 0.4 GB`, with the processes that hold the rest."""
     verb = "back to" if after.memory_used_bytes < before.memory_used_bytes else "at"
     holders = f", held by {', '.join(map(str, after.holders))}" if after.holders else ""
     return f"GPU {after.index} {verb} {after.memory_used_bytes / 1e9:.1f} GB{holders}"

@@ -6,7 +6,6 @@ still be launched as it is.
 """
 
 import ast
-import hashlib
 import os
 import shlex
 import warnings
@@ -145,11 +144,6 @@ def write_script(
         put_in_place(path, data)
     _seen[located(path)] = data
     return path
-
-
-def digest(path: Path) -> str:
-    """SHA-256 of a script, as `launch.json` records it."""
-    return hashlib.sha256(path.read_bytes()).hexdigest()
 
 
 def differences(a: Script | Settings, b: Script | Settings) -> list[tuple[str, Any, Any]]:

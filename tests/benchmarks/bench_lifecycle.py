@@ -126,8 +126,8 @@ def supervisor_cost(script: Path, folder: Path, seconds: float = 30) -> tuple[fl
     """Resident megabytes, and share of a core in percent, of the supervisor of a running run."""
     run = nbtools.launch(script, nproc_per_node=2, gpus=(), args=["cooperates", str(folder)])
     ranks_of(folder)
-    assert run.process is not None
-    supervisor = psutil.Process(run.process.pid)
+    assert run.records.process is not None
+    supervisor = psutil.Process(run.records.process.pid)
     before = sum(supervisor.cpu_times()[:2])
     time.sleep(seconds)
     share = 100 * (sum(supervisor.cpu_times()[:2]) - before) / seconds

@@ -22,6 +22,7 @@ from nbtools.notebook.panel import html
 from nbtools.project import Project
 from nbtools.run.run import Run
 from nbtools.run.state import RunState
+from nbtools.rundir.heartbeat import read_beats
 from nbtools.rundir.json_files import write_json
 from nbtools.rundir.rundir import RunDir
 
@@ -376,7 +377,7 @@ def test_a_limit_of_the_process_is_told_as_such_with_the_line_that_asked_for_too
 @pytest.mark.parametrize("victim", [0, 1])
 def test_a_rank_killed_as_the_kernel_does_it_without_memory_is_told_as_that(supervised: Start, victim: int) -> None:
     run = supervised(*agent(PROGRAMS / "fake_trainer.py"))
-    eventually(lambda: [rank.step >= 3 for rank in run.ranks] == [True, True])
+    eventually(lambda: [rank.step >= 3 for rank in read_beats(run.files)] == [True, True])
     with run.files.system.open("a") as file:
         file.write(memory_row(0.95))
     next(process for process in members(run.files) if process.environ().get("RANK") == str(victim)).kill()

@@ -31,6 +31,7 @@ from nbtools.project import Project
 from nbtools.recipes import RECIPES
 from nbtools.run.run import Run
 from nbtools.run.state import RunState
+from nbtools.rundir.heartbeat import read_beats
 from nbtools.rundir.json_files import write_json
 from nbtools.rundir.rundir import RunDir
 from nbtools.script.script import write_script
@@ -396,7 +397,7 @@ def test_a_run_without_a_whole_checkpoint_cannot_be_resumed_and_every_reason_is_
 
 def in_step(script: Path, step: int = 3, **options: Any) -> Run:
     run = launch(script, nproc_per_node=2, gpus=(), **options)
-    eventually(lambda: [beat.step >= step for beat in run.ranks] == [True, True])
+    eventually(lambda: [beat.step >= step for beat in read_beats(run.files)] == [True, True])
     return run
 
 
@@ -469,8 +470,8 @@ def test_torchrun_killed_itself_leaves_no_rank_and_a_failed_run(script: Path) ->
 @pytest.mark.slow
 def test_torchrun_trains_on_without_its_supervisor_and_can_be_stopped(script: Path) -> None:
     run = in_step(script)
-    assert run.process is not None
-    os.kill(run.process.pid, 9)
+    assert run.records.process is not None
+    os.kill(run.records.process.pid, 9)
     seen = run.step
     eventually(lambda: run.step > seen + 5)
     assert run.state is RunState.RUNNING
@@ -484,8 +485,8 @@ def test_torchrun_trains_on_without_its_supervisor_and_can_be_stopped(script: Pa
 def test_torchrun_stopped_by_itself_or_by_its_supervisor_saves_and_is_stopped(script: Path) -> None:
     for whom in (agent_of, None):
         run = in_step(script)
-        assert run.process is not None
-        (whom(run) if whom else psutil.Process(run.process.pid)).terminate()
+        assert run.records.process is not None
+        (whom(run) if whom else psutil.Process(run.records.process.pid)).terminate()
         assert run.wait(timeout_s=60) is RunState.STOPPED
         assert [checkpoint.step for checkpoint in run.checkpoints] == [run.step]
 

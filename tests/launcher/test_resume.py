@@ -21,7 +21,8 @@ from nbtools.errors import CheckpointError, ConfigError, LaunchError, NbtoolsErr
 from nbtools.launcher.resume import _new_script, config_of, resume
 from nbtools.project import Project
 from nbtools.recipes import MLMPretrainingConfig
-from nbtools.run.checkpoints import Checkpoint, origin_in_words
+from nbtools.run.checkpoints import Checkpoint
+from nbtools.run.lineage import origin_in_words, resumed_step
 from nbtools.run.run import Run
 from nbtools.run.state import RunState
 from nbtools.rundir.json_files import read_json, write_json
@@ -405,7 +406,7 @@ def test_the_command_line_says_what_it_passed_over(parent: Run) -> None:
     done = nbtools("resume", parent.id, "--set", "learning_rate=1e-4", "--set", "max_steps=5")
     child = Run(parent.dir.parent / done.stdout.strip())
     try:
-        assert child.resumed_step == 2
+        assert resumed_step(child.info) == 2
         assert "nbtools: wrote " in done.stderr
         assert "scripts/tiny_2.py" in done.stderr
         assert "warning: passed over step-000004: " in done.stderr

@@ -17,6 +17,7 @@ from nbtools.machine.processes import members
 from nbtools.project import Project
 from nbtools.run.run import Run
 from nbtools.run.state import RunState
+from nbtools.rundir.heartbeat import read_beats
 from nbtools.rundir.identity import ProcessIdentity
 from nbtools.rundir.json_files import read_json, write_json
 from nbtools.rundir.lock import is_locked
@@ -43,7 +44,7 @@ def eventually(condition: Callable[[], object], within_s: float = 30) -> None:
 
 
 def at_step(run: Run, step: int, num_ranks: int) -> None:
-    eventually(lambda: [beat.step >= step for beat in run.ranks] == [True] * num_ranks)
+    eventually(lambda: [beat.step >= step for beat in read_beats(run.files)] == [True] * num_ranks)
 
 
 def processes_of(run: Run) -> dict[str, psutil.Process]:
@@ -100,7 +101,7 @@ def test_a_killed_rank_fails_the_run_by_name_and_takes_the_others_with_it(superv
     assert failure is not None
     assert (failure.rank, failure.exitcode, failure.signal) == (victim, -9, "SIGKILL")
     assert failure.host
-    last = next(beat.step for beat in run.ranks if beat.rank == victim)
+    last = next(beat.step for beat in read_beats(run.files) if beat.rank == victim)
     assert failure.message.startswith(f"killed by SIGKILL at step {last}: ")
     assert (failure.step, [other["rank"] for other in failure.others]) == (last, [1 - victim])
     eventually(lambda: not members(run.files))
@@ -178,8 +179,8 @@ def test_processes_of_another_run_with_the_same_id_are_left_alone(supervised: St
 def test_a_sigterm_lets_the_ranks_save_and_ends_as_stopped(supervised: Start) -> None:
     run = supervised(*agent(TRAINER))
     at_step(run, 2, num_ranks=2)
-    assert run.process is not None
-    os.kill(run.process.pid, signal.SIGTERM)
+    assert run.records.process is not None
+    os.kill(run.records.process.pid, signal.SIGTERM)
     assert run.wait(timeout_s=30) is RunState.STOPPED
     assert [checkpoint.step for checkpoint in run.checkpoints] == [run.step]
     assert run.failure is None
@@ -208,9 +209,9 @@ def test_further_sigterms_do_not_reach_ranks_that_are_saving(supervised: Start, 
     )
     run = supervised(sys.executable, program)
     eventually(lambda: "ready" in run.log())
-    assert run.process is not None
+    assert run.records.process is not None
     for number in (signal.SIGTERM, signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
-        os.kill(run.process.pid, number)
+        os.kill(run.records.process.pid, number)
         time.sleep(0.1)
     (tmp_path / "end").touch()
     assert run.wait(timeout_s=30) is RunState.STOPPED
@@ -220,8 +221,8 @@ def test_further_sigterms_do_not_reach_ranks_that_are_saving(supervised: Start, 
 def test_what_ignores_sigterm_is_killed_after_the_shutdown_timeout(supervised: Start) -> None:
     run = supervised(sys.executable, PROGRAMS / "ignores_sigterm.py", shutdown_timeout_s=0.2)
     eventually(lambda: "ready" in run.log())
-    assert run.process is not None
-    os.kill(run.process.pid, signal.SIGTERM)
+    assert run.records.process is not None
+    os.kill(run.records.process.pid, signal.SIGTERM)
     assert run.wait(timeout_s=60) is RunState.STOPPED
     assert run.returncode == -9
 
@@ -247,9 +248,9 @@ def test_a_stop_during_the_last_moments_of_a_completed_run_is_no_failure(supervi
 def test_training_outlives_a_killed_supervisor_and_its_end_is_known(supervised: Start) -> None:
     run = supervised(*agent(TRAINER, "--steps", "40"))
     at_step(run, 2, num_ranks=2)
-    assert run.process is not None
-    os.kill(run.process.pid, signal.SIGKILL)
-    eventually(lambda: run.process is not None and not run.process.is_alive())
+    assert run.records.process is not None
+    os.kill(run.records.process.pid, signal.SIGKILL)
+    eventually(lambda: run.records.process is not None and not run.records.process.is_alive())
     seen = run.step
     assert run.state is RunState.RUNNING
     eventually(lambda: run.step > seen)
@@ -261,8 +262,8 @@ def test_training_outlives_a_killed_supervisor_and_its_end_is_known(supervised: 
 def test_a_run_without_its_supervisor_can_still_be_stopped(supervised: Start) -> None:
     run = supervised(*agent(TRAINER))
     at_step(run, 2, num_ranks=2)
-    assert run.process is not None
-    os.kill(run.process.pid, signal.SIGKILL)
+    assert run.records.process is not None
+    os.kill(run.records.process.pid, signal.SIGKILL)
     said = run.stop()
     assert run.state is RunState.STOPPED
     assert said.startswith(f"stopped at step {run.step}; checkpoint step-{run.step:06d} saved")
@@ -272,8 +273,8 @@ def test_a_run_without_its_supervisor_can_still_be_stopped(supervised: Start) ->
 def test_a_run_without_supervisor_that_ignores_sigterm_is_killed_and_counts_as_stopped(supervised: Start) -> None:
     run = supervised(*agent(PROGRAMS / "ignores_sigterm.py", shutdown_timeout_s=600))
     eventually(lambda: len(members(run.files)) == 4 and run.log().count("ready") == 2)
-    assert run.process is not None
-    os.kill(run.process.pid, signal.SIGKILL)
+    assert run.records.process is not None
+    os.kill(run.records.process.pid, signal.SIGKILL)
     said = run.stop(timeout_s=0.5)
     assert said.startswith("killed")
     assert run.state is RunState.STOPPED
@@ -318,7 +319,7 @@ def test_every_process_carries_the_runs_id_and_the_supervisor_has_its_own_sessio
     at_step(run, 1, num_ranks=2)
     family = processes_of(run)
     assert sorted(family) == ["0", "1", "agent", "supervisor"]
-    assert run.process == ProcessIdentity.of(family["supervisor"].pid)
+    assert run.records.process == ProcessIdentity.of(family["supervisor"].pid)
     assert os.getsid(family["supervisor"].pid) == family["supervisor"].pid
 
 
@@ -336,8 +337,8 @@ def test_the_agent_starts_with_default_signals_and_nothing_to_read(supervised: S
 def test_the_supervisor_is_small_and_idle(supervised: Start) -> None:
     run = supervised(sys.executable, "-c", "import time; time.sleep(600)")
     eventually(lambda: run.files.system.exists())
-    assert run.process is not None
-    supervisor = psutil.Process(run.process.pid)
+    assert run.records.process is not None
+    supervisor = psutil.Process(run.records.process.pid)
     before = sum(supervisor.cpu_times()[:2])
     time.sleep(3)
     assert supervisor.memory_info().rss < 25 * 2**20

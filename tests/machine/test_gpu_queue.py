@@ -15,7 +15,7 @@ import pytest
 from nbtools.machine import gpu_queue
 from nbtools.machine.processes import members
 from nbtools.run.run import Run
-from nbtools.run.state import RunState
+from nbtools.run.state import RunState, waiting_for
 from nbtools.rundir.json_files import read_json
 from nbtools.rundir.rundir import RunDir
 
@@ -163,15 +163,15 @@ def test_forty_at_once_get_forty_numbers(folder: Path) -> None:
 def test_ten_runs_queue_in_order_and_a_dead_one_in_between_holds_nobody_up(supervised: Start) -> None:
     runs = [supervised(*AGENT, TRAINER, "--steps", "3", name=f"n{index}", gpus=(0, 1)) for index in range(10)]
     dead = runs[5]
-    assert runs[9].waiting_for == "behind n8 on GPU 0,1 and 8 more" or runs[0].state is not RunState.RUNNING
+    assert waiting_for(runs[9].records) == "behind n8 on GPU 0,1 and 8 more" or runs[0].state is not RunState.RUNNING
     eventually(lambda: dead.files.process.exists())
     if dead.state is RunState.QUEUED:
-        os.kill(dead.process.pid, signal.SIGKILL)  # type: ignore[union-attr]
+        os.kill(dead.records.process.pid, signal.SIGKILL)  # type: ignore[union-attr]
     others = [run for run in runs if run is not dead]
     for run in others:
         assert run.wait(timeout_s=120) is RunState.SUCCEEDED
     began = [next(iter(run.history["train/loss"].times.tolist())) for run in others]
-    ended = [run.ended_at or 0.0 for run in others]
+    ended = [run.records.ended_at or 0.0 for run in others]
     assert began == sorted(began)
     assert all(start >= end for start, end in zip(began[1:], ended[:-1], strict=True)), "two had the GPUs at once"
 
@@ -190,26 +190,26 @@ def test_a_waiting_run_says_behind_whom_and_starts_when_they_have_gone(supervise
     eventually(lambda: training(first))
     time.sleep(1.2)  # two looks of a supervisor: it must not have started
     assert second.state is RunState.QUEUED
-    assert second.waiting_for == "behind mlm_tiny on GPU 0,1"
-    assert second.summary()["waiting_for"] == second.waiting_for
-    assert first.waiting_for == ""
+    assert waiting_for(second.records) == "behind mlm_tiny on GPU 0,1"
+    assert second.summary()["waiting_for"] == waiting_for(second.records)
+    assert waiting_for(first.records) == ""
     first.stop()
     assert second.wait(timeout_s=60) is RunState.SUCCEEDED
-    assert second.waiting_for == ""
+    assert waiting_for(second.records) == ""
 
 
 def test_a_waiting_run_can_be_cancelled_and_the_next_moves_up(supervised: Start) -> None:
     first = supervised(*AGENT, TRAINER, name="first", gpus=(0,))
     second = supervised(*AGENT, TRAINER, name="second", gpus=(0,))
     third = supervised(*AGENT, TRAINER, "--steps", "2", name="third", gpus=(0,))
-    eventually(lambda: training(first) and third.waiting_for)
+    eventually(lambda: training(first) and waiting_for(third.records))
     second.stop()
     assert second.state is RunState.STOPPED
     assert not second.files.log.exists(), "it had never started"
     ended = read_json(second.files.exit)
     assert ended is not None
     assert (ended["returncode"], ended["stopped"], ended["failure"]) == (None, True, None)
-    assert third.waiting_for == "behind first on GPU 0"
+    assert waiting_for(third.records) == "behind first on GPU 0"
     first.stop()
     assert third.wait(timeout_s=60) is RunState.SUCCEEDED
 
@@ -218,7 +218,7 @@ def test_the_gpus_stay_taken_until_the_training_of_a_killed_supervisor_has_gone(
     first = supervised(*AGENT, TRAINER, name="first", gpus=(0,))
     second = supervised(*AGENT, TRAINER, "--steps", "2", name="second", gpus=(0,))
     eventually(lambda: first.step >= 2)
-    os.kill(first.process.pid, signal.SIGKILL)  # type: ignore[union-attr]
+    os.kill(first.records.process.pid, signal.SIGKILL)  # type: ignore[union-attr]
     time.sleep(1.5)  # several looks of the one that waits
     assert second.state is RunState.QUEUED
     assert first.state is RunState.RUNNING
@@ -232,11 +232,11 @@ def test_after_a_run_means_when_it_has_ended_however_it_ends(supervised: Start) 
     second = supervised(*AGENT, TRAINER, "--steps", "2", name="second", after=str(first.dir))
     eventually(lambda: first.step >= 2)
     assert second.state is RunState.QUEUED
-    assert second.waiting_for == "after first"
+    assert waiting_for(second.records) == "after first"
     assert first.wait(timeout_s=60, check=False) is RunState.FAILED
     assert second.wait(timeout_s=60) is RunState.SUCCEEDED
     began = next(iter(second.history["train/loss"].times.tolist()))
-    assert began > (first.ended_at or 0)
+    assert began > (first.records.ended_at or 0)
 
 
 def test_tickets_of_living_runs_stay_fresh_for_those_who_clear_tmp_away(supervised: Start) -> None:
@@ -255,8 +255,8 @@ def test_waiting_costs_next_to_nothing(supervised: Start) -> None:
     first = supervised(*AGENT, TRAINER, name="first", gpus=(0,))
     second = supervised(*AGENT, TRAINER, name="second", gpus=(0,))
     eventually(lambda: training(first) and second.files.process.exists())
-    assert second.process is not None
-    waiting = psutil.Process(second.process.pid)
+    assert second.records.process is not None
+    waiting = psutil.Process(second.records.process.pid)
     before = sum(waiting.cpu_times()[:2])
     time.sleep(3)
     assert sum(waiting.cpu_times()[:2]) - before < 0.3

@@ -25,9 +25,12 @@ from nbtools.machine.processes import living, members, ranks_among
 from nbtools.project import Project
 from nbtools.run import stop as stopping
 from nbtools.run.checkpoints import checkpoints_in, newest_verified
+from nbtools.run.lineage import resumed_step
 from nbtools.run.listing import runs
-from nbtools.run.run import Run, clock
+from nbtools.run.records import local_time
+from nbtools.run.run import Run
 from nbtools.run.state import RunState
+from nbtools.rundir.heartbeat import read_beats
 from nbtools.rundir.identity import ProcessIdentity
 from nbtools.rundir.json_files import write_json
 from nbtools.rundir.lock import acquire_lock
@@ -453,7 +456,7 @@ def eventually(condition: Callable[[], object], within_s: float = 30) -> None:
 
 def test_stop_saves_a_checkpoint_and_says_what_it_saw(supervised: Callable[..., Run]) -> None:
     run = supervised(*trainer())
-    eventually(lambda: [beat.step >= 2 for beat in run.ranks] == [True, True])
+    eventually(lambda: [beat.step >= 2 for beat in read_beats(run.files)] == [True, True])
     said = run.stop()
     assert said == f"stopped at step {run.step}; checkpoint step-{run.step:06d} saved; 2 ranks ended"
     assert run.state is RunState.STOPPED
@@ -462,7 +465,7 @@ def test_stop_saves_a_checkpoint_and_says_what_it_saw(supervised: Callable[..., 
 
 def test_stop_tells_ranks_loader_workers_and_others_apart(supervised: Callable[..., Run]) -> None:
     run = supervised(*trainer("--loader-workers", "2"))
-    eventually(lambda: [beat.step >= 2 for beat in run.ranks] == [True, True])
+    eventually(lambda: [beat.step >= 2 for beat in read_beats(run.files)] == [True, True])
     started = members(run.files)
     assert run.stop().endswith("saved; 2 ranks and 4 loader workers ended")
     assert len(started) == 8  # the supervisor and the agent, too
@@ -471,7 +474,7 @@ def test_stop_tells_ranks_loader_workers_and_others_apart(supervised: Callable[.
 
 def test_stop_says_what_it_could_not_end(supervised: Callable[..., Run], monkeypatch: pytest.MonkeyPatch) -> None:
     run = supervised(*trainer())
-    eventually(lambda: [beat.step >= 2 for beat in run.ranks] == [True, True])
+    eventually(lambda: [beat.step >= 2 for beat in read_beats(run.files)] == [True, True])
     family = members(run.files)
     ranks = ranks_among(family)
     stubborn = ranks[1]
@@ -493,7 +496,7 @@ def test_stop_says_what_it_could_not_end(supervised: Callable[..., Run], monkeyp
 def test_a_queued_run_that_is_cancelled_never_started(supervised: Callable[..., Run]) -> None:
     first = supervised(*trainer())
     queued = supervised(*trainer(), after=str(first.dir))
-    eventually(lambda: queued.process is not None)
+    eventually(lambda: queued.records.process is not None)
     assert queued.state is RunState.QUEUED
     assert queued.stop() == "cancelled while queued; it had not started"
     assert queued.state is RunState.STOPPED
@@ -521,7 +524,7 @@ def test_stop_says_to_what_the_gpus_memory_fell_and_who_else_holds_it(monkeypatc
 
 def test_stop_from_several_threads_at_once_is_one_stop(supervised: Callable[..., Run]) -> None:
     run = supervised(*trainer())
-    eventually(lambda: [beat.step >= 2 for beat in run.ranks] == [True, True])
+    eventually(lambda: [beat.step >= 2 for beat in read_beats(run.files)] == [True, True])
     with ThreadPoolExecutor(4) as pool:
         said = list(pool.map(lambda _: Run(run.dir).stop(), range(4)))
     assert run.state is RunState.STOPPED
@@ -545,7 +548,7 @@ def test_stop_with_little_patience_kills_and_says_so(supervised: Callable[..., R
 
 def test_ranks_that_lost_supervisor_and_agent_are_swept_by_stop(supervised: Callable[..., Run]) -> None:
     run = supervised(*trainer("--leave-no-word"))
-    eventually(lambda: [beat.step >= 2 for beat in run.ranks] == [True, True])
+    eventually(lambda: [beat.step >= 2 for beat in read_beats(run.files)] == [True, True])
     ranks = [process for process in members(run.files) if "RANK" in process.environ()]
     for process in members(run.files):
         if process not in ranks:
@@ -594,7 +597,7 @@ def test_waiting_for_a_failed_run_raises_with_its_failure(files: RunDir) -> None
 
 
 def test_waiting_ends_in_time_and_leaves_the_run_alone(locked: RunDir) -> None:
-    with pytest.raises(TimeoutError, match="it goes on"):
+    with pytest.raises(TimeoutError, match="it continues"):
         Run(locked.path).wait(timeout_s=0.2)
 
 
@@ -619,7 +622,7 @@ def test_stops_from_two_terminals_are_one_request(supervised: Callable[..., Run]
     run = supervised(sys.executable, "-c", counts)
     while "ready" not in run.log():
         time.sleep(0.02)
-    supervisor = run.process
+    supervisor = run.records.process
     assert supervisor is not None
     os.kill(supervisor.pid, signal.SIGKILL)  # with it, the supervisor alone would count
     stop = [sys.executable, "-m", "nbtools", "stop", str(run.dir)]
@@ -656,8 +659,8 @@ def test_parts_of_another_shape_count_as_missing(files: RunDir, value: object) -
     write_json(files.launch, {"name": "toy", "launch": value, "resumed_from": value, "time": 1e300})
     write_json(files.config, {"derived": value})
     run = Run(files.path)
-    assert (run.total_steps, run.parent, run.resumed_step) == (None, None, 0)
-    assert clock(run.started_at) == ""
+    assert (run.total_steps, run.parent, resumed_step(run.info)) == (None, None, 0)
+    assert local_time(run.records.started_at) == ""
     assert run.stop() == "lost at step 0; no checkpoint was saved; 0 processes ended"
 
 

@@ -15,9 +15,10 @@ from nbtools.machine.processes import kinds_of, living, members, ranks_among
 from nbtools.project import Project
 from nbtools.run import stacks
 from nbtools.run.run import Run
+from nbtools.run.stacks import take_stacks
 from nbtools.run.state import RunState
 from nbtools.run.stragglers import Straggler, process_condition, stragglers
-from nbtools.rundir.heartbeat import RankBeat
+from nbtools.rundir.heartbeat import RankBeat, read_beats
 from nbtools.rundir.identity import ProcessIdentity
 from nbtools.rundir.json_files import write_json
 from nbtools.rundir.rundir import RunDir
@@ -172,7 +173,7 @@ def test_ranks_that_announced_a_signal_tell_where_they_are_and_go_on(supervised:
     family = members(run.files)
     ranks = ranks_among(family)
     for _ in range(2):
-        found = run.stacks()
+        found = take_stacks(run.files)
         assert [(item.rank, item.pid, item.has_stacks) for item in found] == [(n, ranks[n].pid, True) for n in (0, 1)]
         for item in found:
             assert item.text.count("in hang_here") == 1, "this dump, and none before it"
@@ -185,7 +186,7 @@ def test_ranks_that_announced_a_signal_tell_where_they_are_and_go_on(supervised:
 def test_a_rank_that_announced_nothing_is_never_signalled(supervised: Start) -> None:
     run = hanging(supervised, "silent")
     ranks = ranks_among(members(run.files))
-    found = run.stacks()
+    found = take_stacks(run.files)
     assert [(item.rank, item.pid) for item in found] == [(rank, ranks[rank].pid) for rank in (0, 1)]
     for item in found:
         assert not item.has_stacks
@@ -206,11 +207,11 @@ def test_py_spy_is_asked_where_it_is_installed(
     program.write_text('#!/bin/sh\n[ "$1 $2" = "dump --pid" ] && [ -d "/proc/$3" ] && echo "Process $3: hang_here"\n')
     program.chmod(0o755)
     monkeypatch.setenv("PATH", str(tmp_path), prepend=":")
-    found = run.stacks()
+    found = take_stacks(run.files)
     assert [item.text for item in found] == [f"Process {item.pid}: hang_here" for item in found]
     assert all(item.has_stacks for item in found)
     program.write_text("#!/bin/sh\necho 'Permission Denied: try sudo' >&2\nexit 1\n")
-    for item in run.stacks():
+    for item in take_stacks(run.files):
         assert not item.has_stacks
         assert item.text.endswith(f"py-spy dump --pid {item.pid}: Permission Denied: try sudo")
 
@@ -221,21 +222,21 @@ def test_a_stopped_rank_is_told_as_such_and_not_signalled(supervised: Start) -> 
     held = ranks_among(members(run.files))[1]
     held.suspend()
     eventually(lambda: held.status() == psutil.STATUS_STOPPED)
-    found = run.stacks()
+    found = take_stacks(run.files)
     assert "in hang_here" in found[0].text
     assert (found[1].text, found[1].has_stacks) == ("stopped (state T)", False)
     pending = [line.split() for line in Path(f"/proc/{held.pid}/status").read_text().splitlines() if "Pnd:" in line]
     assert {int(mask, 16) for _, mask in pending} == {0}
     held.resume()
     eventually(lambda: held.status() == psutil.STATUS_SLEEPING)
-    assert "in hang_here" in run.stacks()[1].text
+    assert "in hang_here" in take_stacks(run.files)[1].text
 
 
 @pytest.mark.usefixtures("no_py_spy")
 def test_a_rank_that_does_not_answer_is_not_waited_for_long(supervised: Start, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(stacks, "_ANSWER_S", 0.5)
     run = hanging(supervised, "deaf")
-    for item in run.stacks():
+    for item in take_stacks(run.files):
         assert not item.has_stacks
         assert "no answer within 0 s (process is sleeping)" in item.text
 
@@ -260,7 +261,7 @@ def test_a_stranger_with_a_ranks_pid_is_never_signalled(project: Project, change
     try:
         content = {"rank": 0, "step": 1, "phase": "forward", "time": 1.0, "stacks_signal": int(signal.SIGUSR2)}
         write_json(run.heartbeat(0), {**content, **ProcessIdentity.of(stranger.pid).to_json(), **change})
-        found = Run(run.path).stacks()
+        found = take_stacks(Run(run.path).files)
         assert not any(item.has_stacks for item in found)
         if change.get("host"):
             assert [item.text for item in found] == ["runs on node-7: ask for its stacks there"]
@@ -355,7 +356,7 @@ def training(supervised: Start, project: Project, monkeypatch: pytest.MonkeyPatc
     torchrun = (sys.executable, "-P", "-m", "torch.distributed.run", "--nnodes=1", "--nproc-per-node=2")
     rendezvous = ("--rdzv-backend=c10d", "--rdzv-endpoint=localhost:0", "--rdzv-id=x", "--shutdown-timeout=5")
     run = supervised(*torchrun, *rendezvous, script)
-    eventually(lambda: [beat.step >= 3 for beat in run.ranks] == [True, True], 120)
+    eventually(lambda: [beat.step >= 3 for beat in read_beats(run.files)] == [True, True], 120)
     return run
 
 
@@ -363,12 +364,12 @@ def training(supervised: Start, project: Project, monkeypatch: pytest.MonkeyPatc
 @pytest.mark.timeout(600)
 def test_a_rank_held_in_a_collective_is_named_and_shown_and_the_run_fails_in_time(training: Run) -> None:
     ranks = ranks_among(members(training.files))
-    eventually(lambda: training.ranks[1].phase == "backward")
+    eventually(lambda: read_beats(training.files)[1].phase == "backward")
     ranks[1].suspend()
     eventually(lambda: training.stragglers, 30)
     (straggler,) = training.stragglers
     assert (straggler.beat.rank, straggler.condition) == (1, "stopped (state T)")
-    found = training.stacks()
+    found = take_stacks(training.files)
     assert "in train" in found[0].text
     assert "backward" in found[0].text
     assert (found[1].text, found[1].has_stacks) == ("stopped (state T)", False)
@@ -384,14 +385,14 @@ def test_a_rank_held_in_a_collective_is_named_and_shown_and_the_run_fails_in_tim
 @pytest.mark.timeout(600)
 def test_stacks_do_a_training_no_harm_and_show_where_it_hangs(training: Run) -> None:
     for _ in range(5):
-        assert [item.has_stacks for item in training.stacks()] == [True, True]
+        assert [item.has_stacks for item in take_stacks(training.files)] == [True, True]
     seen = training.step
     eventually(lambda: training.step > seen + 3)
     assert not training.stragglers
     (training.dir / "hang").touch()
     eventually(lambda: training.stragglers, 30)
     assert str(training.stragglers[0]).startswith("rank 1 is behind: forward at step ")
-    waiting, hanging = training.stacks()
+    waiting, hanging = take_stacks(training.files)
     assert "in hang_here" in hanging.text
     assert "backward" in waiting.text
     assert training.state is RunState.RUNNING

@@ -19,8 +19,10 @@ import nbtools as nt
 from nbtools.machine.processes import members
 from nbtools.project import Project
 from nbtools.recipes import MLMPretrainingConfig
+from nbtools.run.lineage import resumed_step
 from nbtools.run.run import Run
 from nbtools.run.state import RunState
+from nbtools.rundir.heartbeat import read_beats
 
 
 def eventually(condition: Callable[[], object], within_s: float = 180) -> None:
@@ -44,8 +46,8 @@ def ranks_of(run: Run) -> list[psutil.Process]:
 
 
 def supervisor_of(run: Run) -> psutil.Process:
-    assert run.process is not None
-    return psutil.Process(run.process.pid)
+    assert run.records.process is not None
+    return psutil.Process(run.records.process.pid)
 
 
 # --- real training --------------------------------------------------------------------------------
@@ -81,13 +83,13 @@ def tiny(project: Project) -> Path:
 
 def preempted(run: Run, whom: Callable[[Run], psutil.Process]) -> int:
     """Let a run do ten steps more, send SIGTERM as a scheduler would, and return the step that it ended at."""
-    began = run.resumed_step
+    began = resumed_step(run.info)
     eventually(lambda: run.step >= began + 10)
     whom(run).terminate()
     assert run.wait(timeout_s=180) is RunState.STOPPED
     (saved,) = run.checkpoints  # one, and it is whole
     saved.verify()
-    assert [(beat.step, beat.phase) for beat in run.ranks] == [(saved.step, "done")] * 2
+    assert [(beat.step, beat.phase) for beat in read_beats(run.files)] == [(saved.step, "done")] * 2
     assert saved.step == run.step == run.own_history.last_step
     assert not ranks_of(run)
     return saved.step
@@ -99,7 +101,7 @@ def test_a_preempted_training_loses_no_step_and_trains_to_its_end_without_a_supe
     first = nt.launch(tiny)
     preempted(first, supervisor_of)
     second = nt.resume(first)
-    assert second.resumed_step == first.step
+    assert resumed_step(second.info) == first.step
     last = preempted(second, agent_of) + 20
     third = nt.resume(second, args=["--max-steps", str(last)])
     eventually(lambda: len(ranks_of(third)) == 2)
@@ -116,7 +118,7 @@ def test_a_preempted_training_loses_no_step_and_trains_to_its_end_without_a_supe
 @pytest.mark.slow
 def test_ranks_in_the_middle_of_training_end_with_their_agent(tiny: Path) -> None:
     run = nt.launch(tiny)
-    eventually(lambda: [beat.step > 3 for beat in run.ranks] == [True, True])
+    eventually(lambda: [beat.step > 3 for beat in read_beats(run.files)] == [True, True])
     ranks, supervisor = ranks_of(run), supervisor_of(run)
     assert len(ranks) == 2
     agent_of(run).kill()

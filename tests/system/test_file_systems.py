@@ -294,7 +294,7 @@ def test_a_run_on_a_slow_and_forgetful_file_system_ends_as_on_any_other(
     run = supervised(sys.executable, trainer, "--steps", "10", "--step-s", "0.01", "--checkpoint-every", "100")
     assert run.wait(timeout_s=120) is RunState.SUCCEEDED
     assert run.step == 10
-    assert run.process is not None
+    assert run.records.process is not None
     assert read_json(run.files.finished) is not None
     assert run.files.supervisor_log.read_text() == ""
     assert not list(run.dir.glob("**/.*.tmp"))

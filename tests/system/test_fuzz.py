@@ -217,9 +217,9 @@ def look_at(path: Path) -> None:
     repr(run)
     shown = run._repr_html_() + nt.runs(Project(path.parent.parent))._repr_html_()
     assert "<img" not in shown
-    for look in (run.failure, run.ranks, run.checkpoints, run.config, run.process, run.origin, run.waiting_for):
+    records = run.records
+    for look in (run.failure, run.checkpoints, run.config, records.process, records.ended_at, run.parent, run.history):
         repr(look)
-    repr(run.restarts)
     run.log()
     newest_verified(run.files.checkpoints)
 
@@ -331,7 +331,7 @@ def test_a_line_of_a_hundred_megabytes_is_not_held_in_memory(run_files: RunDir, 
         # Not ru_maxrss: that of a new process begins with what its parent had.
         "def peak(): return int(re.search(r'VmHWM:\\s+(\\d+) kB', Path('/proc/self/status').read_text())[1])\n"
         "run, before = Run(sys.argv[1]), peak()\n"
-        "run.summary(), run.restarts, run.log(), run._repr_html_()\n"
+        "run.summary(), run.log(), run._repr_html_()\n"
         "after, text = peak(), Path(sys.argv[2]).read_bytes()\n"
         "print(after - before, peak() - before)\n"
     )

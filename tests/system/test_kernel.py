@@ -22,6 +22,7 @@ from jupyter_client.connect import find_connection_file
 from nbtools.project import Project
 from nbtools.run.run import Run
 from nbtools.run.state import RunState
+from nbtools.rundir.heartbeat import read_beats
 
 pytestmark = pytest.mark.slow
 
@@ -159,7 +160,7 @@ def launch_from(server: Server, kernel: str, steps: int) -> Run:
         "print(run.id)",
     )
     run = Run(run_id)
-    eventually(lambda: [beat.step >= 2 for beat in run.ranks] == [True, True])
+    eventually(lambda: [beat.step >= 2 for beat in read_beats(run.files)] == [True, True])
     return run
 
 
@@ -199,8 +200,8 @@ def test_a_fresh_kernel_knows_the_true_end_of_a_run_that_failed_meanwhile(server
     run = launch_from(server, kernel, steps=100_000)
     server.ask("DELETE", f"kernels/{kernel}")
     assert goes_on(run)
-    assert run.process is not None
-    agent = next(child for child in psutil.Process(run.process.pid).children())
+    assert run.records.process is not None
+    agent = next(child for child in psutil.Process(run.records.process.pid).children())
     agent.kill()
     fresh = server.start_kernel()
     said = server.execute(

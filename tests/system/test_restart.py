@@ -8,9 +8,11 @@ from pathlib import Path
 
 import pytest
 
+from nbtools.failures.restarts import read_restarts
 from nbtools.machine.processes import members
 from nbtools.run.run import Run
 from nbtools.run.state import RunState
+from nbtools.rundir.heartbeat import read_beats
 from nbtools.rundir.json_files import read_json
 
 PROGRAMS = Path(__file__).parents[1] / "programs"
@@ -33,11 +35,11 @@ def rows(run: Run) -> list[dict[str, float]]:
 def test_a_killed_rank_costs_an_attempt_and_the_curve_goes_on_from_the_checkpoint(supervised: Start) -> None:
     options = ["--steps", "12", "--step-s", "0.1", "--checkpoint-every", "4"]
     run = supervised(*AGENT, TRAINER, *options, recipe="mlm_pretraining", launch={"max_restarts": 1})
-    eventually(lambda: [beat.step >= 6 for beat in run.ranks] == [True, True])
+    eventually(lambda: [beat.step >= 6 for beat in read_beats(run.files)] == [True, True])
     victim = next(process for process in members(run.files) if process.environ().get("RANK") == "1")
     victim.kill()
     assert run.wait(timeout_s=120) is RunState.SUCCEEDED
-    (restart,) = run.restarts
+    (restart,) = read_restarts(run.files)
     assert restart.failure is not None
     assert (restart.attempt, restart.failure.rank, restart.failure.signal) == (1, 1, "SIGKILL")
     assert restart.checkpoint is not None  # of step 4, 8, or the last step of rank 0, which saves when it is stopped
@@ -53,8 +55,8 @@ def test_a_killed_rank_costs_an_attempt_and_the_curve_goes_on_from_the_checkpoin
 def test_a_program_that_always_fails_is_started_so_often_and_no_more(supervised: Start) -> None:
     run = supervised(*AGENT, TRAINER, "--fail-at", "2", "--steps", "5", launch={"max_restarts": 2})
     assert run.wait(timeout_s=120, check=False) is RunState.FAILED
-    assert [restart.attempt for restart in run.restarts] == [1, 2]
-    assert [restart.checkpoint for restart in run.restarts] == [None, None]
+    assert [restart.attempt for restart in read_restarts(run.files)] == [1, 2]
+    assert [restart.checkpoint for restart in read_restarts(run.files)] == [None, None]
     assert {row["attempt"] for row in rows(run)} == {1, 2, 3}
     assert run.failure is not None
     assert "boom at step 2" in run.failure.message
@@ -64,7 +66,7 @@ def test_a_program_that_always_fails_is_started_so_often_and_no_more(supervised:
 def test_without_the_setting_a_failed_run_stays_failed(supervised: Start) -> None:
     run = supervised(*AGENT, TRAINER, "--fail-at", "2")
     assert run.wait(timeout_s=60, check=False) is RunState.FAILED
-    assert run.restarts == []
+    assert read_restarts(run.files) == []
     assert not run.files.attempts.exists()
 
 
@@ -72,7 +74,7 @@ def test_a_script_that_is_not_ours_starts_anew_with_the_very_same_command(superv
     options = ["--steps", "6", "--checkpoint-every", "2", "--fail-at", "5", "--fail-attempt", "1"]
     run = supervised(*AGENT, TRAINER, *options, launch={"max_restarts": 1})
     assert run.wait(timeout_s=120) is RunState.SUCCEEDED
-    assert [restart.checkpoint for restart in run.restarts] == [None]
+    assert [restart.checkpoint for restart in read_restarts(run.files)] == [None]
     assert [row["step"] for row in rows(run) if row["attempt"] == 2] == [1, 2, 3, 4, 5, 6]
 
 
@@ -82,7 +84,7 @@ def test_a_damaged_newest_checkpoint_is_passed_over_and_recorded(supervised: Sta
     eventually(lambda: run.files.checkpoint(6).exists())
     (run.files.checkpoint(6) / "state.pt").write_bytes(b"{}")
     assert run.wait(timeout_s=120) is RunState.SUCCEEDED
-    assert [restart.checkpoint for restart in run.restarts] == ["step-000004"]
+    assert [restart.checkpoint for restart in read_restarts(run.files)] == ["step-000004"]
     (line,) = run.files.attempts.read_text().splitlines()
     assert "step-000006" in json.loads(line)["passed_over"][0]
 
@@ -95,7 +97,7 @@ def test_while_it_starts_again_it_counts_as_running_and_shows_no_older_end(super
 
     def has_gone_on() -> bool:
         seen.add(run.state)
-        return run.step >= 5 and bool(run.restarts)
+        return run.step >= 5 and bool(read_restarts(run.files))
 
     eventually(has_gone_on)
     assert seen <= {RunState.QUEUED, RunState.RUNNING}
@@ -106,17 +108,17 @@ def test_while_it_starts_again_it_counts_as_running_and_shows_no_older_end(super
 
 def test_a_stop_ends_a_run_that_is_about_to_start_again(supervised: Start) -> None:
     run = supervised(*AGENT, TRAINER, "--fail-at", "1", "--steps", "5", launch={"max_restarts": 1000})
-    eventually(lambda: len(run.restarts) >= 1)
+    eventually(lambda: len(read_restarts(run.files)) >= 1)
     run.stop()
     assert run.state in (RunState.STOPPED, RunState.FAILED)
     eventually(lambda: not members(run.files))
-    assert len(run.restarts) < 20
+    assert len(read_restarts(run.files)) < 20
 
 
 def test_a_command_that_cannot_be_started_is_not_tried_again(supervised: Start) -> None:
     run = supervised("/no/such/program", launch={"max_restarts": 5})
     assert run.wait(timeout_s=60, check=False) is RunState.FAILED
-    assert run.restarts == []
+    assert read_restarts(run.files) == []
 
 
 @pytest.mark.parametrize("line", [b"", b"{}", b"[]", b"\xff", b'{"attempt": 1}', b"[" * 100_000])
@@ -125,4 +127,4 @@ def test_damaged_lines_of_attempts_are_left_out(supervised: Start, line: bytes) 
     run.wait(timeout_s=60)
     good = b'{"attempt": 1, "time": 5.0, "failure": null, "checkpoint": null}'
     run.files.attempts.write_bytes(line + b"\n" + good + b"\n" + line)
-    assert [restart.attempt for restart in run.restarts] == [1]
+    assert [restart.attempt for restart in read_restarts(run.files)] == [1]

@@ -9,7 +9,8 @@ import ipywidgets as widgets
 
 from nbtools.config import Launch, TrainConfig
 from nbtools.errors import ScriptError
-from nbtools.script.script import differences, digest, parse_script
+from nbtools.project import file_digest
+from nbtools.script.script import differences, parse_script
 
 
 class KnownScripts:
@@ -21,7 +22,7 @@ class KnownScripts:
     def remember(self, path: Path) -> None:
         """Take the present text of `path` as known."""
         if path.is_file():
-            self._digests[path] = digest(path)
+            self._digests[path] = file_digest(path)
 
     def must_ask(self, path: Path, config: TrainConfig, launch: Launch) -> bool:
         """Whether writing these values would lose values or text at `path` that are not the form's.
@@ -34,7 +35,7 @@ class KnownScripts:
             script = parse_script(path)
         except ScriptError:
             return True
-        theirs = path.is_symlink() or script.hand_edited or self._digests.get(path) != digest(path)
+        theirs = path.is_symlink() or script.hand_edited or self._digests.get(path) != file_digest(path)
         return theirs and differs(path, config, launch) != []
 
 

@@ -21,12 +21,14 @@ from IPython.core.interactiveshell import InteractiveShell
 from numpy.typing import NDArray
 
 from nbtools.errors import FormatError
-from nbtools.failures.restarts import restarted
+from nbtools.failures.restarts import read_restarts, restarted
 from nbtools.metrics.columns import Series
 from nbtools.metrics.history import History
 from nbtools.notebook.plots.decimation import duration
 from nbtools.notebook.plots.layout import grouped, kind_of, label_of
-from nbtools.run.run import Run, clock
+from nbtools.run.lineage import resumed_step
+from nbtools.run.records import local_time
+from nbtools.run.run import Run
 from nbtools.run.state import RunState
 from nbtools.rundir.json_files import read_json, write_json
 from nbtools.rundir.rundir import RunDir
@@ -187,7 +189,7 @@ def since(run: Run, seen: Seen, now: float) -> Away | None:
         *_end(run, seen),
         *_restarts(run, seen),
         *_stalls(run, seen),
-        *_steps(run.own_history, seen, run.resumed_step),
+        *_steps(run.own_history, seen, resumed_step(run.info)),
         *_losses(run.history, seen),
         *_checkpoints(run, seen),
         *_warnings(run, seen),
@@ -197,19 +199,19 @@ def since(run: Run, seen: Seen, now: float) -> Away | None:
 
 def _end(run: Run, seen: Seen) -> Iterator[News]:
     state = run.state
-    ended_at = run.ended_at or _last_time(run.own_history)
+    ended_at = run.records.ended_at or _last_time(run.own_history)
     if not state.is_final or ended_at is None or ended_at <= seen.time:
         return
     failure = run.failure
     why = f": {failure.headline}" if failure else ""
-    details = f"{clock(ended_at)}: {state.lower()} at step {run.step:,}{why}"
+    details = f"{local_time(ended_at)}: {state.lower()} at step {run.step:,}{why}"
     yield News(f"{state.lower()} at step {run.step:,}", (details,), state in (RunState.FAILED, RunState.LOST))
 
 
 def _restarts(run: Run, seen: Seen) -> Iterator[News]:
-    new = [restart for restart in run.restarts if restart.time > seen.time]
+    new = [restart for restart in read_restarts(run.files) if restart.time > seen.time]
     if new:
-        details = [f"{clock(restart.time)}: {restarted(restart)}" for restart in new]
+        details = [f"{local_time(restart.time)}: {restarted(restart)}" for restart in new]
         yield News(_counted(len(new), "restart"), _few(details), is_trouble=True)
 
 
@@ -271,7 +273,7 @@ def _stalls(run: Run, seen: Seen) -> Iterator[News]:
     evaluations = [own[name].times for name in own.keys() if kind_of(name) == "eval"]  # noqa: SIM118
     works = np.concatenate([*evaluations, [checkpoint.time for checkpoint in run.checkpoints]])
     is_work = _hold(rows.times, works)
-    told = _hold(rows.times, np.array([restart.time for restart in run.restarts]))
+    told = _hold(rows.times, np.array([restart.time for restart in read_restarts(run.files)]))
     usual = np.zeros(len(pauses))
     for kind in (is_work, ~is_work):
         if kind.any():
@@ -280,7 +282,7 @@ def _stalls(run: Run, seen: Seen) -> Iterator[News]:
     found = np.flatnonzero(is_new & ~told & (pauses > np.maximum(_TIMES_USUAL * usual, _LEAST_STALL_S)))
     if len(found):
         details = [
-            f"{clock(rows.times[i])}: no progress for {duration(pauses[i])} after step {rows.steps[i]:,} "
+            f"{local_time(rows.times[i])}: no progress for {duration(pauses[i])} after step {rows.steps[i]:,} "
             f"(usual are {usual[i]:.2g} s)"
             for i in found
         ]

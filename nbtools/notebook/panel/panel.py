@@ -26,9 +26,11 @@ from nbtools.notebook.panel.news import use, visit_of
 from nbtools.notebook.panel.snapshot import Facts, facts_of, notes_of, stamp_of
 from nbtools.notebook.plots.figure import HEIGHT, UNTITLED_HEIGHT, WIDTH, RunFigure, png
 from nbtools.notebook.plots.layout import X, view_of
-from nbtools.run.checkpoints import Checkpoint, best_of, changes_in_words, origin_in_words
+from nbtools.run.checkpoints import Checkpoint, best_of
+from nbtools.run.lineage import changes_in_words, origin_in_words
 from nbtools.run.run import Run
-from nbtools.run.state import RunState
+from nbtools.run.stacks import take_stacks
+from nbtools.run.state import RunState, waiting_for
 from nbtools.run.stragglers import Straggler, stragglers
 from nbtools.rundir import media
 from nbtools.script.script import differences
@@ -255,13 +257,13 @@ class LivePlot:
         """Words, at each look: ages and the remaining time change although no file does."""
         facts, widgets = self._facts, self._widgets
         remaining = facts.remaining_s(now) if state is RunState.RUNNING else None
-        started, ended = self.run.started_at, self.run.ended_at or facts.last_row
+        started, ended = self.run.records.started_at, self.run.records.ended_at or facts.last_row
         end = ended if state.is_final else now
         elapsed = end - started if end and started else None
         rate = 1 / facts.seconds_per_step if facts.seconds_per_step else None
         script, notes = Path(str(self.run.info.get("script") or "")).name, notes_of(self.run, facts.restarts)
-        waiting_for = self.run.waiting_for if state is RunState.QUEUED else ""
-        put(widgets.header, cards.header(self.run.id, state, script, notes, waiting_for))
+        blocker = waiting_for(self.run.records) if state is RunState.QUEUED else ""
+        put(widgets.header, cards.header(self.run.id, state, script, notes, blocker))
         put(widgets.progress, cards.progress(facts.step, facts.total_steps, elapsed, remaining, rate, state))
         put(widgets.away, self._away)
         put(widgets.failure, cards.failure(facts.failure, str(self.run.files.log)) if facts.failure else "")
@@ -272,7 +274,7 @@ class LivePlot:
         put(widgets.losses, cards.note("\n".join(facts.warnings), is_warning=True))
         if not self._is_acting:
             widgets.stop.disabled, widgets.stop.button_style = state.is_final, "" if state.is_final else "warning"
-            widgets.stop.description = "Cancel" if waiting_for else "Stop"
+            widgets.stop.description = "Cancel" if blocker else "Stop"
             widgets.stacks.disabled = not is_running
             widgets.resume.disabled = not self._may_resume(state)
 
@@ -350,7 +352,7 @@ class LivePlot:
         return self.run.stop()
 
     def _take_stacks(self) -> str:
-        found, behind = self.run.stacks(), {straggler.beat.rank for straggler in self._stragglers}
+        found, behind = take_stacks(self.run.files), {straggler.beat.rank for straggler in self._stragglers}
         put(self._widgets.taken, cards.stacks(found, behind) if found else "")
         taken = sum(item.has_stacks for item in found)
         return f"Stacks of {taken} of {len(found)} ranks at {time.strftime('%X')}" if found else "No rank is there yet"

@@ -7,13 +7,14 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from nbtools.failures.failure import Failure
-from nbtools.failures.restarts import Restart, restarted
+from nbtools.failures.restarts import Restart, read_restarts, restarted
 from nbtools.metrics.history import History
 from nbtools.notebook.plots.decimation import find_break
-from nbtools.run.checkpoints import Checkpoint, origin_in_words
+from nbtools.run.checkpoints import Checkpoint
+from nbtools.run.lineage import origin_in_words
 from nbtools.run.run import Run
 from nbtools.run.state import RunState
-from nbtools.rundir.heartbeat import RankBeat
+from nbtools.rundir.heartbeat import RankBeat, read_beats
 
 _NUM_LOG_LINES = 12
 _NUM_BREAKS = 4
@@ -94,14 +95,14 @@ def stamp_of(run: Run) -> tuple[object, ...]:
 
 def facts_of(run: Run, state: RunState) -> Facts:
     """Read everything anew."""
-    history, own, checkpoints, restarts = run.history, run.own_history, run.checkpoints, run.restarts
+    history, own, checkpoints, restarts = run.history, run.own_history, run.checkpoints, read_restarts(run.files)
     seconds_per_step, last_row = pace(own)
     return Facts(
         step=run.step,
         total_steps=run.total_steps,
         seconds_per_step=seconds_per_step,
         last_row=last_row,
-        ranks=run.ranks,
+        ranks=read_beats(run.files),
         failure=run.failure if state.is_final else None,
         checkpoints=checkpoints,
         log=log_of(run, state),

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from nbtools.failures.restarts import step_of
+from nbtools.failures.restarts import read_restarts, step_of
 from nbtools.notebook.plots.decimation import Break, Floats, decimate, find_break, number, smooth, ticks, time_ticks
 
 if TYPE_CHECKING:
@@ -91,7 +91,7 @@ def view_of(
         f"{run.state.value.lower()} · step {run.step or 0:,}{total}",
         [(checkpoint.step, checkpoint.metrics.get("eval/loss")) for checkpoint in checkpoints],
         resumed_at,
-        [step_of(restart) for restart in run.restarts],
+        [step_of(restart) for restart in read_restarts(run.files)],
         x,
         log,
         smoothing,

@@ -28,7 +28,7 @@ from nbtools.run.run import Run
 from nbtools.run.stacks import RankStacks
 from nbtools.run.state import RunState
 from nbtools.run.stragglers import stragglers
-from nbtools.rundir.heartbeat import RankBeat
+from nbtools.rundir.heartbeat import RankBeat, read_beats
 from nbtools.rundir.identity import ProcessIdentity
 from nbtools.rundir.json_files import write_json
 from nbtools.rundir.lock import acquire_lock
@@ -417,7 +417,7 @@ def test_the_stacks_button_shows_every_rank_the_straggler_first_and_open(
     run = supervised(
         sys.executable, programs / "fake_agent.py", "--nproc-per-node=2", programs / "hangs.py", "announce"
     )
-    until(lambda: len(run.ranks) == 2, 60)
+    until(lambda: len(read_beats(run.files)) == 2, 60)
     panel = LivePlot(run, refresh_s=0.05)
     try:
         until(lambda: "silent" in words(panel) and not panel._widgets.stacks.disabled, 60)

@@ -1,0 +1,81 @@
+"""The JSON records of a run, read from its directory as they are now."""
+
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+from nbtools.rundir.identity import ProcessIdentity
+from nbtools.rundir.json_files import finite, read_json
+from nbtools.rundir.rundir import RunDir
+
+
+class Records:
+    """What launch.json, config.json, process.json, finished.json and exit.json of one run say.
+
+    Each file is read again only when it was replaced: a failed run that starts again replaces some of them.
+    """
+
+    def __init__(self, files: RunDir) -> None:
+        self.files = files
+        self._known: dict[Path, tuple[tuple[int, int], dict[str, Any]]] = {}
+
+    @property
+    def launch(self) -> dict[str, Any]:
+        """How the run was started; empty until launch.json exists."""
+        return self._read(self.files.launch) or {}
+
+    @property
+    def config(self) -> dict[str, Any] | None:
+        """The config as run, the values that flags overrode, and what is derived; None before training starts."""
+        return self._read(self.files.config)
+
+    @property
+    def process(self) -> ProcessIdentity | None:
+        """The process to signal: the supervisor, or the torchrun or Python process that was started by hand."""
+        return ProcessIdentity.from_json(self._read(self.files.process) or {})
+
+    @property
+    def finished(self) -> dict[str, Any]:
+        """What rank 0 recorded at its end; empty if it recorded nothing."""
+        return self._read(self.files.finished) or {}
+
+    @property
+    def exit(self) -> dict[str, Any] | None:
+        """What the supervisor recorded at the end; None if it recorded nothing."""
+        return self._read(self.files.exit)
+
+    @property
+    def started_at(self) -> float | None:
+        """Unix time of the launch."""
+        return finite(self.launch.get("time"))
+
+    @property
+    def ended_at(self) -> float | None:
+        """Unix time of the end, from the supervisor's record, else from rank 0's."""
+        ended = finite((self.exit or {}).get("time"))
+        return finite(self.finished.get("time")) if ended is None else ended
+
+    def _read(self, path: Path) -> dict[str, Any] | None:
+        try:
+            status = path.stat()
+        except OSError:
+            return None
+        stamp = status.st_ino, status.st_mtime_ns
+        known, content = self._known.get(path, (None, None))
+        if known != stamp and (content := read_json(path)) is not None:
+            self._known[path] = stamp, content
+        return content
+
+
+def mapping_at(content: dict[str, Any], name: str) -> dict[str, Any]:
+    """Return the object under `name`; an empty one if the value is missing or of another type."""
+    found = content.get(name)
+    return found if isinstance(found, dict) else {}
+
+
+def local_time(unix: float | None) -> str:
+    """Return a Unix time as local date and time, to the second; empty for None and for years out of range."""
+    try:
+        return "" if unix is None else f"{datetime.fromtimestamp(unix):%Y-%m-%d %H:%M:%S}"
+    except (ValueError, OverflowError, OSError):
+        return ""
