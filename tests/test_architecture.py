@@ -38,7 +38,6 @@ DOORS = {"__init__.py", "cli/commands.py"}
 """These may import anything, inside functions and for type checkers."""
 LATE_IMPORTS = {
     "notebook/form/form.py",  # the panel is loaded when something is launched
-    "recipes/text_classification.py",  # the samples need numpy, which a form does not
 }
 """The only other modules that import nbtools inside functions."""
 

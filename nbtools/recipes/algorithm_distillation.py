@@ -8,12 +8,13 @@ from pydantic import model_validator
 
 from nbtools.config import TrainConfig, setting
 from nbtools.data import corpus
+from nbtools.data.algorithm_distillation.darkroom import NUM_ACTIONS, Darkroom, Integers
+from nbtools.data.algorithm_distillation.histories import HistoryMetadata, check_histories, read_history_metadata
+from nbtools.data.algorithm_distillation.learners import Learner
 from nbtools.errors import DataError, shown
 from nbtools.recipes import gpt2
 from nbtools.recipes.recipe import Preset, Recipe, Source
 
-NUM_ACTIONS = 5
-"""Four moves and staying."""
 NUM_REWARDS = 2
 EVALUATION_HISTORIES = 4
 """Of every unseen goal, so many histories are generated to measure the loss on; they are never trained on."""
@@ -95,7 +96,7 @@ class AlgorithmDistillationConfig(TrainConfig):
 
     @model_validator(mode="after")
     def _goals_can_be_reached(self) -> Self:
-        column, row = self.start
+        column, row = self.darkroom.start
         farthest = column + row
         if self.horizon < farthest:
             raise ValueError(
@@ -126,9 +127,28 @@ class AlgorithmDistillationConfig(TrainConfig):
         return self
 
     @property
-    def start(self) -> tuple[int, int]:
-        """Column and row where every episode begins: the middle of the room."""
-        return self.grid_size // 2, self.grid_size // 2
+    def darkroom(self) -> Darkroom:
+        """The environment of the histories."""
+        return Darkroom(self.grid_size, self.horizon, self.reward_once)
+
+    @property
+    def learner(self) -> Learner:
+        """The source algorithm of generated histories."""
+        return Learner(self.source_algorithm, self.num_episodes, self.episodes_played, self.seed)
+
+    def split_goals(self) -> tuple[Integers, Integers]:
+        """Return the training goals and the test goals. Shapes (G, 2)."""
+        return self.darkroom.split_goals(self.named_goals or self.num_test_goals)
+
+    def histories_in(self, folder: Path) -> HistoryMetadata:
+        """Return the metadata of a folder of histories that fits this config.
+
+        Raises:
+            DataError: the folder is malformed, or its histories differ from this config.
+        """
+        metadata = read_history_metadata(folder)
+        check_histories(metadata, str(self.dataset), self.darkroom, self.num_episodes, self.named_goals)
+        return metadata
 
     @property
     def named_goals(self) -> tuple[tuple[int, int], ...] | None:
@@ -205,10 +225,7 @@ def _source(config: AlgorithmDistillationConfig, root: Path | None) -> Source:
 def _count_samples(config: AlgorithmDistillationConfig, root: Path | None, _: object) -> tuple[int, int] | None:
     whole_windows = -(-config.windows_per_history // config.windows_apart)
     if config.dataset is not None:
-        from nbtools.data.algorithm_distillation.histories import check, read_metadata  # numpy is for those who count
-
-        known = read_metadata(corpus.resolve(config.dataset, root))
-        check(known, config)
+        known = config.histories_in(corpus.resolve(config.dataset, root))
         return known.num_train * config.windows_per_history, known.num_test * whole_windows
     num_train = (config.grid_size**2 - config.num_test_goals) * config.num_histories
     num_test = config.num_test_goals * EVALUATION_HISTORIES

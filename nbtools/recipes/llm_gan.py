@@ -2,7 +2,7 @@
 
 import functools
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, Literal, Self
 
@@ -10,7 +10,7 @@ from pydantic import model_validator
 
 from nbtools.config import TrainConfig, setting
 from nbtools.data import corpus
-from nbtools.data.llm_gan.stories import TOPICS, read_stories
+from nbtools.data.llm_gan.stories import TOPICS, Story, python_stories, read_stories, split_stories
 from nbtools.errors import DataError, shown
 from nbtools.recipes import gpt2
 from nbtools.recipes.recipe import Preset, Recipe, Source
@@ -192,6 +192,33 @@ def judge_positions(config: LLMGANConfig) -> int:
     return config.prompt_length + 2 * config.sequence_length + NUM_MARKS + config.max_judge_tokens
 
 
+def load_stories(
+    config: LLMGANConfig, root: Path | None = None, say: Callable[[str], None] = lambda text: None
+) -> tuple[list[Story], list[Story]]:
+    """Read the training and evaluation texts that `config` names; a relative path starts from `root`.
+
+    Args:
+        config: with a dataset; the Markov chain has no texts.
+        root: the project.
+        say: receives a note with the number of texts left out.
+
+    Raises:
+        DataError: the file is missing or malformed, a text is too short, or fewer than two texts are left.
+    """
+    if config.dataset == TOPICS:
+        return split_stories(list(python_stories(config.min_chars, config.max_chars)), TOPICS)
+    assert config.dataset is not None, "the Markov chain has no texts"
+    return read_stories(
+        corpus.resolve(config.dataset, root),
+        config.text_col,
+        config.prompt_cols,
+        config.min_chars,
+        config.max_chars,
+        leave_out_short=config.short_texts == "leave_out",
+        say=say,
+    )
+
+
 def _source(config: LLMGANConfig, root: Path | None) -> Source:
     if config.dataset is None:
         return Source("sequences of a random Markov chain")
@@ -206,15 +233,15 @@ def _source(config: LLMGANConfig, root: Path | None) -> Source:
 def _count_samples(config: LLMGANConfig, root: Path | None, fingerprint: object) -> tuple[int, int] | None:
     if config.dataset is None:
         return config.num_sequences, config.eval_samples
-    # Only what the texts depend on: another learning rate does not read them anew.
+    # Only the fields that the texts depend on: another learning rate does not read them again.
     names = ("dataset", "text_col", "prompt_cols", "min_chars", "max_chars", "short_texts")
     return _counted(LLMGANConfig(**{name: getattr(config, name) for name in names}), root, fingerprint)
 
 
 @functools.lru_cache(maxsize=64)
 def _counted(config: LLMGANConfig, root: Path | None, fingerprint: object) -> tuple[int, int]:
-    """Return the numbers of training and evaluation texts; `fingerprint` makes a changed file count anew."""
-    train, evaluation = read_stories(config, root)
+    """Return the numbers of training and evaluation texts; a new `fingerprint` counts again."""
+    train, evaluation = load_stories(config, root)
     return len(train), len(evaluation)
 
 

@@ -172,7 +172,7 @@ def _source(config: MaskedDiffusionConfig, root: Path | None) -> Source:
         return Source("the English text that ships with Python")
     path = corpus.resolve(config.dataset, root)
     if prepared.is_prepared(path):
-        prepared.read_metadata(path)
+        prepared.read_prepared_metadata(path)
         return Source(config.dataset, (path / prepared.TRAIN, path / prepared.VALIDATION))
     return Source(config.dataset, tuple(corpus.files_in(path)))
 
@@ -180,7 +180,7 @@ def _source(config: MaskedDiffusionConfig, root: Path | None) -> Source:
 def _count_samples(config: MaskedDiffusionConfig, root: Path | None, fingerprint: object) -> tuple[int, int] | None:
     path = None if config.dataset is None else corpus.resolve(config.dataset, root)
     if path is not None and prepared.is_prepared(path):
-        metadata = prepared.read_metadata(path)
+        metadata = prepared.read_prepared_metadata(path)
         numbers = (metadata.num_train_tokens, metadata.num_val_tokens)
         return numbers[0] // config.sequence_length, numbers[1] // config.sequence_length
     if config.model_name is not None:

@@ -8,6 +8,9 @@ from pydantic import model_validator
 
 from nbtools.config import TrainConfig, setting
 from nbtools.data import corpus
+from nbtools.data.text_classification.coded_texts import Columns
+from nbtools.data.text_classification.codes import HISCO_BLOCK
+from nbtools.data.text_classification.samples import Samples, read_samples
 from nbtools.errors import DataError, shown
 from nbtools.recipes.recipe import Preset, Recipe, Source
 
@@ -112,7 +115,7 @@ class TextClassificationConfig(TrainConfig):
 
 NUM_GENERATED_CODES = 37
 """Codes of the generated occupations; known here so that a form need not make them."""
-_HISCO_SYMBOLS, _HISCO_BLOCK = 18, 5
+_HISCO_SYMBOLS = 18
 _LARGEST_COUNTED_BYTES = 8 * 2**20
 
 
@@ -134,9 +137,30 @@ def _num_parameters(config: TextClassificationConfig, vocab_size: int | None) ->
     # One shallow layer over characters before, and one after, the deep ones; the pooler is a square.
     encoder = embedding + (config.num_layers + 2) * encoder_layer + down + up + square
     decoder_layer = 2 * 4 * square + feed_forward + 3 * norm
-    length = config.max_codes * _HISCO_BLOCK + 1  # EOS is predicted, not read
+    length = config.max_codes * HISCO_BLOCK + 1  # EOS is predicted, not read
     decoder = (_HISCO_SYMBOLS + length) * width + config.num_decoder_layers * decoder_layer + norm
     return encoder + decoder + (width + 1) * (_HISCO_SYMBOLS + vocab_size)
+
+
+def load_samples(config: TextClassificationConfig, root: Path | None = None) -> Samples:
+    """Read the samples that `config` names; relative paths start from `root`.
+
+    Raises:
+        DataError: a file is missing or malformed, or one of the two parts is empty.
+    """
+
+    def path(name: str | None) -> Path | None:
+        return None if name is None else corpus.resolve(name, root)
+
+    return read_samples(
+        [corpus.resolve(name, root) for name in config.files],
+        Columns(config.text_col, config.lang_col, config.target_cols),
+        config.spelling,
+        config.max_codes,
+        val_file=path(config.val_data),
+        key_file=path(config.key),
+        validation_share=config.validation_share,
+    )
 
 
 def _source(config: TextClassificationConfig, root: Path | None) -> Source:
@@ -158,10 +182,8 @@ def _count_samples(config: TextClassificationConfig, root: Path | None, fingerpr
 
 @functools.lru_cache(maxsize=64)
 def _counted(config: TextClassificationConfig, root: Path | None, fingerprint: object) -> tuple[int, int]:
-    """Return the numbers of training and evaluation rows; `fingerprint` makes a changed file count anew."""
-    from nbtools.data.text_classification.samples import read_samples  # numpy is for those who count
-
-    samples = read_samples(config, root)
+    """Return the numbers of training and evaluation rows; a new `fingerprint` counts again."""
+    samples = load_samples(config, root)
     return len(samples.train_rows), len(samples.evaluation_rows)
 
 

@@ -15,7 +15,6 @@ import time
 from collections.abc import Callable
 
 from nbtools.data.algorithm_distillation import learners
-from nbtools.data.algorithm_distillation.darkroom import Darkroom
 from nbtools.recipes import AlgorithmDistillationConfig
 
 GOAL_STEPS_PER_S = 1_000_000
@@ -92,9 +91,9 @@ def per_second(play: Callable[[], int]) -> float:
 
 def ours(config: AlgorithmDistillationConfig) -> int:
     """Play the histories that a training with this config would; return how many steps were played for them."""
-    room = Darkroom.of(config)
-    goals_G2 = room.goals(config)[0]
-    return len(learners.generate(config, room, goals_G2, config.num_histories)) * config.episodes_played * 20
+    room = config.darkroom
+    goals_G2 = config.split_goals()[0]
+    return len(learners.generate(config.learner, room, goals_G2, config.num_histories)) * config.episodes_played * 20
 
 
 def theirs(source: str) -> int:

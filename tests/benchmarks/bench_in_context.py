@@ -14,7 +14,6 @@ from collections.abc import Callable
 
 import torch
 
-from nbtools.data.algorithm_distillation.darkroom import Darkroom
 from nbtools.recipes import AlgorithmDistillationConfig, recipe_named
 from nbtools.training.algorithm_distillation.model import Distiller, build_distiller
 from nbtools.training.algorithm_distillation.rollout import Rollouts, Search, roll_out, searches
@@ -39,8 +38,8 @@ def main(num_episodes: int = 40, rounds: int = 3) -> None:
     torch.set_num_threads(1)
     config, _ = recipe_named("algorithm_distillation").preset("cpu_demo")
     assert isinstance(config, AlgorithmDistillationConfig)
-    darkroom = Darkroom.of(config)
-    _, goals_G2 = darkroom.goals(config)
+    darkroom = config.darkroom
+    _, goals_G2 = config.split_goals()
     torch.manual_seed(0)
     distiller = build_distiller(config, goals_G2).eval()
     goals_S2, numbers_S = searches(goals_G2, config.eval_rollouts)

@@ -36,7 +36,6 @@ from transformers import (
 )
 
 from nbtools.config import TrainConfig
-from nbtools.data.text_classification.samples import read_samples
 from nbtools.recipes import (
     AlgorithmDistillationConfig,
     LLMGANConfig,
@@ -47,6 +46,7 @@ from nbtools.recipes import (
 )
 from nbtools.recipes.llm_gan import model_settings, num_positions
 from nbtools.recipes.modernbert import modernbert_settings
+from nbtools.recipes.text_classification import load_samples
 from nbtools.rundir.rundir import RunDir
 from nbtools.training.algorithm_distillation.dataset import Windows, open_histories
 from nbtools.training.algorithm_distillation.model import build_distiller
@@ -246,7 +246,7 @@ def masked_diffusion(config: MaskedDiffusionConfig, worker: Worker, *, sparse: b
 
 def classification(config: TextClassificationConfig, worker: Worker) -> Loop:
     """The same model, over the same batches."""
-    samples = read_samples(config)
+    samples = load_samples(config)
     mixer = build(config, samples.system, train.shares(samples))
     augmentation = Augmentation(config.seed, config.augmentation, config.unknown_lang)
     dataset = CharacterDataset(

@@ -1,21 +1,21 @@
-"""Learning histories of the darkroom in a folder: what it says of itself, and what must be true of it.
+"""Folders of Darkroom learning histories: file format, metadata and verification.
 
-    train.npy, test.npy    uint8 of shape (H, L, 4): as many histories for each goal, those of the first goal first
-    metadata.json          the room, the goals, how many histories, and the hashes of the two files
+    train.npy, test.npy    uint8 of shape (H, L, 4): the same number of histories per goal, in the order of the goals
+    metadata.json          the grid, the goals, the numbers of histories, and the hashes of the two files
 
-A step is column and row before the action, the action (0 right, 1 left, 2 down, 3 up, 4 stay), and its reward. No
-history is made for a goal of the second file. Anybody may write such a folder; the hashes may be left out.
+A step is column and row before the action, the action (0 right, 1 left, 2 down, 3 up, 4 stay), and its reward. The
+goals of test.npy do not occur in train.npy. Other programs can write such a folder; the hashes are optional.
 
-Shape suffixes: G goals, H histories, L steps of a history (its episodes one after the other), E episodes, K steps of an
+Shape suffixes: G goals, H histories, L steps of a history (its episodes concatenated), E episodes, K steps of an
 episode, 2 column and row, 4 column, row, action, reward.
 """
 
 import hashlib
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -24,14 +24,11 @@ from nbtools.data.algorithm_distillation.darkroom import NUM_ACTIONS, Darkroom, 
 from nbtools.errors import DataError, shown
 from nbtools.rundir.json_files import whole
 
-if TYPE_CHECKING:
-    from nbtools.recipes import AlgorithmDistillationConfig
-
 Steps = npt.NDArray[np.uint8]
 
 TRAIN, TEST, METADATA = "train.npy", "test.npy", "metadata.json"
 FORMAT = 1
-"""Of the folder, and of the way histories are played: a change of either makes new ones."""
+"""Version of the folder and of the source algorithms: a change of either generates new histories."""
 _AGAIN = "give another folder, or leave dataset out: nbtools then generates histories"
 _NUMBERS = ("grid_size", "horizon", "num_episodes", "num_train", "num_test")
 _NUM_REWARDS = 2
@@ -39,8 +36,8 @@ _STEPS_AT_ONCE = 2**18
 
 
 @dataclass(frozen=True)
-class Metadata:
-    """What metadata.json says."""
+class HistoryMetadata:
+    """The content of metadata.json."""
 
     grid_size: int
     horizon: int
@@ -54,16 +51,16 @@ class Metadata:
     """Histories in train.npy."""
     num_test: int
     sha256: dict[str, str]
-    """Of the files, by name; what is not named is not compared."""
+    """SHA-256 of the files, by name; a file without a hash is not compared."""
     format: int = FORMAT
 
     @property
     def darkroom(self) -> Darkroom:
-        """The room in which the histories were played."""
+        """The environment of the histories."""
         return Darkroom(self.grid_size, self.horizon, self.reward_once)
 
     def shape(self, name: str) -> tuple[int, int, int]:
-        """What the array in the file of this name has to look like."""
+        """Shape of the array in the file of this name."""
         return self.num_train if name == TRAIN else self.num_test, self.num_episodes * self.horizon, 4
 
     def goals(self, name: str) -> Integers:
@@ -75,8 +72,8 @@ class Metadata:
         return asdict(self)
 
 
-def read_metadata(folder: Path) -> Metadata:
-    """Read what a folder of histories says of itself.
+def read_history_metadata(folder: Path) -> HistoryMetadata:
+    """Read the metadata of a folder of histories.
 
     Raises:
         DataError: a file is missing, or metadata.json is malformed.
@@ -93,9 +90,9 @@ def read_metadata(folder: Path) -> Metadata:
     except (OSError, ValueError, RecursionError) as error:
         raise DataError(f"{path}: cannot be read ({str(error)[:80]}); {_AGAIN}") from None
     if not isinstance(content, dict):
-        raise DataError(f"{path}: is no JSON object; {_AGAIN}")
+        raise DataError(f"{path}: is not a JSON object; {_AGAIN}")
     if (version := whole(content.get("format"))) is not None and version > FORMAT:
-        raise DataError(f"{path}: is of a newer nbtools; update nbtools, or {_AGAIN}")
+        raise DataError(f"{path}: was written by a newer nbtools; update nbtools, or {_AGAIN}")
     numbers = {name: whole(content.get(name)) for name in _NUMBERS}
     for name, number in numbers.items():
         if not number:
@@ -116,7 +113,7 @@ def read_metadata(folder: Path) -> Metadata:
         raise DataError(f"{path}: the goal {column}:{row} is in train_goals and in test_goals; {_AGAIN}")
     sha256 = content.get("sha256", {})
     known = {str(name): str(value) for name, value in sha256.items()} if isinstance(sha256, dict) else {}
-    return Metadata(**numbers, **goals, reward_once=content.get("reward_once") is True, sha256=known)  # type: ignore[arg-type]
+    return HistoryMetadata(**numbers, **goals, reward_once=content.get("reward_once") is True, sha256=known)  # type: ignore[arg-type]
 
 
 def _goals(value: object, size: int) -> tuple[tuple[int, int], ...]:
@@ -129,33 +126,45 @@ def _goals(value: object, size: int) -> tuple[tuple[int, int], ...]:
     return goals if is_well else ()
 
 
-def check(metadata: Metadata, config: "AlgorithmDistillationConfig") -> None:
-    """See that histories are of the room and the length that a config speaks of.
+def check_histories(
+    metadata: HistoryMetadata,
+    dataset: str,
+    darkroom: Darkroom,
+    num_episodes: int,
+    test_goals: Sequence[tuple[int, int]] | None,
+) -> None:
+    """Check that histories have the environment, the number of episodes and the test goals that a config gives.
 
     Raises:
-        DataError: they are not; it names the field and the value that would fit.
+        DataError: a value differs; the message names the field and the value of the histories.
     """
-    for name in ("grid_size", "horizon", "reward_once", "num_episodes"):
-        given, wanted = getattr(config, name), getattr(metadata, name)
-        if given != wanted:
+    for name, given, found in (
+        ("grid_size", darkroom.size, metadata.grid_size),
+        ("horizon", darkroom.horizon, metadata.horizon),
+        ("reward_once", darkroom.reward_once, metadata.reward_once),
+        ("num_episodes", num_episodes, metadata.num_episodes),
+    ):
+        if given != found:
             raise DataError(
-                f"dataset {shown(config.dataset)}: its histories have {name}={wanted}, not {given}; set "
-                f"{name}={wanted}, or {_AGAIN}"
+                f"dataset {shown(dataset)}: its histories have {name}={found}, not {given}; set {name}={found}, or "
+                f"{_AGAIN}"
             )
-    named = config.named_goals
-    if named is not None and set(named) != set(metadata.test_goals):
-        goals = " ".join(f"{column}:{row}" for column, row in metadata.test_goals)
+    if test_goals is not None and set(test_goals) != set(metadata.test_goals):
         raise DataError(
-            f"dataset {shown(config.dataset)}: the goals that it holds out are {shown(goals)}, not test_goals="
-            f"{shown(config.test_goals)}; leave test_goals out, or {_AGAIN}"
+            f"dataset {shown(dataset)}: its test goals are {_named(metadata.test_goals)}, not test_goals="
+            f"{_named(test_goals)}; leave test_goals out, or {_AGAIN}"
         )
 
 
-def open_steps(folder: Path, metadata: Metadata, name: str) -> Steps:
-    """Open train.npy or test.npy; it stays on disk until it is read.
+def _named(goals: Sequence[tuple[int, int]]) -> str:
+    return shown(" ".join(f"{column}:{row}" for column, row in goals))
+
+
+def open_steps(folder: Path, metadata: HistoryMetadata, name: str) -> Steps:
+    """Memory-map train.npy or test.npy.
 
     Raises:
-        DataError: it cannot be read, or is not what metadata.json says.
+        DataError: it cannot be read, or has not the shape that metadata.json gives.
     """
     path, shape = folder / name, metadata.shape(name)
     try:
@@ -164,12 +173,12 @@ def open_steps(folder: Path, metadata: Metadata, name: str) -> Steps:
         raise DataError(f"{path}: cannot be read ({str(error)[:80]}); {_AGAIN}") from None
     if not isinstance(steps_HL4, np.ndarray) or steps_HL4.shape != shape or steps_HL4.dtype != np.uint8:
         found = f"{steps_HL4.dtype} of shape {steps_HL4.shape}" if isinstance(steps_HL4, np.ndarray) else "no array"
-        raise DataError(f"{path}: holds {found}; {METADATA} speaks of uint8 of shape {shape}; {_AGAIN}")
+        raise DataError(f"{path}: holds {found}; {METADATA} gives uint8 of shape {shape}; {_AGAIN}")
     return steps_HL4.view(np.ndarray)
 
 
-def verify(folder: Path, metadata: Metadata) -> None:
-    """Read everything once: it must be what was written.
+def verify(folder: Path, metadata: HistoryMetadata) -> None:
+    """Compare the hashes of both files with those in the metadata.
 
     Raises:
         DataError: a file is damaged.
@@ -182,14 +191,14 @@ def verify(folder: Path, metadata: Metadata) -> None:
         except OSError as error:
             raise DataError(f"{folder / name}: cannot be read: {error.strerror}; {_AGAIN}") from None
         if is_damaged:
-            raise DataError(f"{folder / name}: was changed or damaged since it was written; {_AGAIN}")
+            raise DataError(f"{folder / name}: has changed or is damaged; {_AGAIN}")
 
 
-def verify_rules(folder: Path, metadata: Metadata) -> None:
-    """See that every step of the histories is one that is possible in the room, and is rewarded for their goals.
+def verify_rules(folder: Path, metadata: HistoryMetadata) -> None:
+    """Check every step of the histories against the dynamics and the rewards of the environment.
 
     Raises:
-        DataError: history and step are named.
+        DataError: a step is impossible; the message names history, episode and step.
     """
     darkroom, num_steps = metadata.darkroom, metadata.horizon
     for name in (TRAIN, TEST):
@@ -211,21 +220,21 @@ def verify_rules(folder: Path, metadata: Metadata) -> None:
 def _broken_rules(
     darkroom: Darkroom, steps_HEK4: Steps, goals_H2: Integers
 ) -> Iterator[tuple[str, npt.NDArray[np.bool_]]]:
-    """Yield what may be wrong with a step, and where it is."""
+    """Yield each kind of error, and the steps that have it."""
     limits_4 = np.array([darkroom.size, darkroom.size, NUM_ACTIONS, _NUM_REWARDS])
-    yield "no such column, row, action or reward:", np.any(steps_HEK4 >= limits_4, axis=3)
+    yield "column, row, action or reward out of range:", np.any(steps_HEK4 >= limits_4, axis=3)
     before_HEK2 = steps_HEK4[..., :2]
     after_HEK2 = darkroom.moved(before_HEK2, steps_HEK4[..., 2])
     expected_HEK2 = np.empty_like(after_HEK2)
     expected_HEK2[:, :, 0], expected_HEK2[:, :, 1:] = darkroom.start, after_HEK2[:, :, :-1]
-    yield "nobody can be there then:", np.any(before_HEK2 != expected_HEK2, axis=3)
+    yield "unreachable position:", np.any(before_HEK2 != expected_HEK2, axis=3)
     at_goal_HEK = np.all(after_HEK2 == goals_H2[:, None, None], axis=3)
     if darkroom.reward_once:
         at_goal_HEK &= np.cumsum(at_goal_HEK, axis=2) == 1
-    yield "not the reward that its goal gives:", np.not_equal(at_goal_HEK, steps_HEK4[..., 3])
+    yield "reward does not match the goal:", np.not_equal(at_goal_HEK, steps_HEK4[..., 3])
 
 
 def sha256_of(path: Path) -> str:
-    """Return the hash of a file's content."""
+    """Return the SHA-256 of a file in hexadecimal."""
     with path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()

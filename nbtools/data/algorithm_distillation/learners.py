@@ -1,20 +1,21 @@
-"""Those who learn in the darkroom, and leave histories: every one gets better at finding a goal, episode by episode.
+"""Source algorithms of the learning histories: agents whose return in the Darkroom rises from episode to episode.
 
-Two kinds play here, many at once. The *annealed* demonstrator acts at random with a probability that falls from 1 to 0
-over the first nine tenths of its history, and otherwise walks straight to the goal, which it knows (Zisman et al. 2024,
-arXiv 2312.12275). *Q-learning* (Watkins and Dayan 1992) knows nothing: every history has its own table, and learns from
-its rewards alone.
+The *annealed* demonstrator takes random actions with a probability that falls from 1 to 0 over the first nine tenths of
+its history, and otherwise walks straight to the goal, which it knows (Zisman et al. 2024, arXiv 2312.12275).
+*Q-learning* (Watkins and Dayan 1992) starts without knowledge: every history has a table of its own that is updated
+from its rewards.
 
-Each history is a pure function of (seed, goal, its number), so that any number of processes may share the work.
-Bits come from PCG64 directly, which are the same in every version of NumPy.
+Each history is a pure function of (seed, goal, history number), so any number of processes can share the work.
+Random bits come from PCG64 directly; they are the same in every version of NumPy.
 
-Shape suffixes: S histories played at once, G goals, L steps of a history (its kept episodes one after the other), E
-kept episodes, K steps of an episode, P episodes whose bits are drawn at once, C cells of all rooms, Z cells of one, A
+Shape suffixes: S histories generated at once, G goals, L steps of a history (its kept episodes concatenated), E kept
+episodes, K steps of an episode, P episodes whose bits are drawn at once, C cells of all rooms, Z cells of one, A
 actions, V values (A for each of C), 4 column and row before the action, the action, its reward.
 """
 
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any
+from dataclasses import dataclass
+from typing import Any, Literal
 
 import numpy as np
 import numpy.typing as npt
@@ -31,57 +32,62 @@ from nbtools.data.algorithm_distillation.darkroom import (
     Integers,
 )
 
-if TYPE_CHECKING:
-    from nbtools.recipes import AlgorithmDistillationConfig
-
 Steps = npt.NDArray[np.uint8]
 Bits = npt.NDArray[np.uint64]
 
 _EXPLORING_SHARE = 0.9
-"""Of a history; after it the demonstrator does nothing at random any more, and Q-learning little."""
+"""Part of a history with exploration; after it the demonstrator takes no random action, and Q-learning few."""
 _LEARNING_RATE, _DISCOUNT = 0.5, 0.9
 _FIRST_VALUE = 1.0
-"""Of every action in a table: optimistic, so that what was never tried looks good."""
+"""Initial value of every action: optimistic, so that untried actions are preferred."""
 _LAST_EPSILON = 0.05
 _NUMBERS_AT_ONCE = 2**18
-"""So many steps are played at once, or one history: some 20 MB."""
+"""Steps generated at once (at least one history): about 20 MB."""
 _COLUMN_MOVES_A, _ROW_MOVES_A = MOVES_A2.T.copy()
 
 
-def generate(
-    config: "AlgorithmDistillationConfig", darkroom: Darkroom, goals_G2: Integers, num_histories: int
-) -> Steps:
-    """Play `num_histories` histories for each goal, those of the first goal first. Shape (G * num_histories, L, 4)."""
-    pieces = blocks(config, len(goals_G2) * num_histories)
-    return np.concatenate([generate_block(config, darkroom, goals_G2, num_histories, piece) for piece in pieces])
+@dataclass(frozen=True)
+class Learner:
+    """The source algorithm, and which of its episodes are kept."""
+
+    algorithm: Literal["annealed", "q_learning"]
+    num_episodes: int
+    """Kept episodes of a history, at equal distances."""
+    episodes_played: int
+    """All episodes of a history."""
+    seed: int
 
 
-def blocks(config: "AlgorithmDistillationConfig", num_histories: int) -> list[range]:
-    """Divide so many histories into pieces that fit into memory, whoever plays them."""
-    numbers = max(config.num_episodes * config.horizon, NUM_ACTIONS * config.grid_size**2)
+def generate(learner: Learner, darkroom: Darkroom, goals_G2: Integers, num_histories: int) -> Steps:
+    """Generate `num_histories` histories per goal, in the order of the goals. Shape (G * num_histories, L, 4)."""
+    pieces = blocks(learner, darkroom, len(goals_G2) * num_histories)
+    return np.concatenate([generate_block(learner, darkroom, goals_G2, num_histories, piece) for piece in pieces])
+
+
+def blocks(learner: Learner, darkroom: Darkroom, num_histories: int) -> list[range]:
+    """Divide the histories into blocks that fit into memory; the blocks do not depend on the number of processes."""
+    numbers = max(learner.num_episodes * darkroom.horizon, NUM_ACTIONS * darkroom.num_cells)
     step = max(1, _NUMBERS_AT_ONCE // numbers)
     return [range(first, min(first + step, num_histories)) for first in range(0, num_histories, step)]
 
 
-def generate_block(
-    config: "AlgorithmDistillationConfig", darkroom: Darkroom, goals_G2: Integers, num_histories: int, block: range
-) -> Steps:
-    """Play some of the histories that `generate` returns, as `block` counts them. Shape (S, L, 4)."""
+def generate_block(learner: Learner, darkroom: Darkroom, goals_G2: Integers, num_histories: int, block: range) -> Steps:
+    """Generate the histories of `generate` whose indices are in `block`. Shape (S, L, 4)."""
     places_S, numbers_S = np.divmod(np.asarray(block), num_histories)
     goals_S2 = goals_G2[places_S].astype(np.int64)
     streams = [
-        np.random.PCG64([config.seed, int(column), int(row), int(number)])
+        np.random.PCG64([learner.seed, int(column), int(row), int(number)])
         for (column, row), number in zip(goals_S2, numbers_S, strict=True)
     ]
-    kept_E = (np.arange(config.num_episodes) + 1) * config.episodes_played // config.num_episodes - 1
-    play = _annealed if config.source_algorithm == "annealed" else _q_learning
-    return play(darkroom, goals_S2, streams, kept_E, config.episodes_played)
+    kept_E = (np.arange(learner.num_episodes) + 1) * learner.episodes_played // learner.num_episodes - 1
+    play = _annealed if learner.algorithm == "annealed" else _q_learning
+    return play(darkroom, goals_S2, streams, kept_E, learner.episodes_played)
 
 
 def _annealed(
-    darkroom: Darkroom, goals_S2: Integers, streams: list[np.random.PCG64], kept_E: Integers, num_episodes: int
+    darkroom: Darkroom, goals_S2: Integers, streams: "list[np.random.PCG64]", kept_E: Integers, num_episodes: int
 ) -> Steps:
-    """Play what is kept, all episodes at once: none depends on those before it."""
+    """Generate the kept episodes, all at once: no episode depends on an earlier one."""
     num_steps, shape_SE = darkroom.horizon, (len(streams), len(kept_E))
     bits_SEK = np.stack([stream.random_raw(len(kept_E) * num_steps) for stream in streams]).reshape(*shape_SE, -1)
     steps_EK = kept_E[:, None] * num_steps + np.arange(num_steps)
@@ -93,7 +99,7 @@ def _annealed(
     played_SEK4 = np.empty((*shape_SE, num_steps, 4), dtype=np.uint8)
     column_SE, row_SE = (np.full(shape_SE, middle, dtype=np.int8) for middle in darkroom.start)
     goal_column_S1, goal_row_S1 = goals_S2.astype(np.int8)[:, :1], goals_S2.astype(np.int8)[:, 1:]
-    is_paid_SE = np.zeros(shape_SE, dtype=np.bool_)
+    is_rewarded_SE = np.zeros(shape_SE, dtype=np.bool_)
     for step in range(num_steps):
         right_SE, down_SE = goal_column_S1 - column_SE, goal_row_S1 - row_SE
         along_columns_SE = (right_SE != 0) & ((down_SE == 0) | columns_first_KSE[step])
@@ -109,22 +115,22 @@ def _annealed(
         row_SE = np.clip(row_SE + _ROW_MOVES_A[action_SE], 0, darkroom.size - 1)
         reward_SE = (column_SE == goal_column_S1) & (row_SE == goal_row_S1)
         if darkroom.reward_once:
-            reward_SE &= ~is_paid_SE
-            is_paid_SE |= reward_SE
+            reward_SE &= ~is_rewarded_SE
+            is_rewarded_SE |= reward_SE
         played_SEK4[:, :, step, 2], played_SEK4[:, :, step, 3] = action_SE, reward_SE
     return played_SEK4.reshape(len(streams), -1, 4)
 
 
 def _q_learning(
-    darkroom: Darkroom, goals_S2: Integers, streams: list[np.random.PCG64], kept_E: Integers, num_episodes: int
+    darkroom: Darkroom, goals_S2: Integers, streams: "list[np.random.PCG64]", kept_E: Integers, num_episodes: int
 ) -> Steps:
-    """Play all episodes one after the other; every history learns its own table, step by step, all of them at once."""
+    """Run all episodes in order; every history updates its own table, all histories in lockstep."""
     num_steps, num_streams, num_cells = darkroom.horizon, len(streams), darkroom.num_cells
     kept_SEK4 = np.empty((num_streams, len(kept_E), num_steps, 4), dtype=np.uint8)
     places = {int(episode): place for place, episode in enumerate(kept_E)}
     values_CA = np.full((num_streams * num_cells, NUM_ACTIONS), _FIRST_VALUE, dtype=np.float32)
     values_V, best_C = values_CA.reshape(-1), np.full(len(values_CA), _FIRST_VALUE, dtype=np.float32)
-    # All actions look alike at first, so the best one is drawn.
+    # All values are equal at first, so the greedy action is drawn.
     greedy_C = np.concatenate([_random_actions(stream.random_raw(num_cells)) for stream in streams]).astype(np.intp)
 
     cells_Z2 = np.stack(np.divmod(np.arange(num_cells), darkroom.size), axis=1)
@@ -137,7 +143,7 @@ def _q_learning(
     for episode, bits_KS in enumerate(_episode_bits(streams, num_steps, num_episodes)):
         epsilon = max(1 - episode / (_EXPLORING_SHARE * num_episodes), _LAST_EPSILON)
         explores_KS, random_KS = _are_below(bits_KS, np.float64(epsilon)), _random_actions(bits_KS).astype(np.intp)
-        cell_S, is_paid_S = start_S, np.zeros(num_streams, dtype=np.bool_)
+        cell_S, is_rewarded_S = start_S, np.zeros(num_streams, dtype=np.bool_)
         for step in range(num_steps):
             action_S = np.where(explores_KS[step], random_KS[step], greedy_C[cell_S])
             value_S = cell_S * NUM_ACTIONS + action_S
@@ -145,10 +151,10 @@ def _q_learning(
             reward_S = next_S == goal_S
             target_S = reward_S + _DISCOUNT * best_C[next_S]
             rate_S = np.full(num_streams, _LEARNING_RATE)
-            if darkroom.reward_once:  # when it was paid, an episode is over for the learner
-                reward_S &= ~is_paid_S
-                target_S[reward_S], rate_S[is_paid_S] = 1, 0
-                is_paid_S |= reward_S
+            if darkroom.reward_once:  # the first reward is terminal for the learner
+                reward_S &= ~is_rewarded_S
+                target_S[reward_S], rate_S[is_rewarded_S] = 1, 0
+                is_rewarded_S |= reward_S
             if episode in places:
                 here_S2 = cells_Z2[cell_S - room_S]
                 kept_SEK4[:, places[episode], step] = np.column_stack((here_S2, action_S, reward_S))
@@ -159,7 +165,7 @@ def _q_learning(
     return kept_SEK4.reshape(num_streams, -1, 4)
 
 
-def _episode_bits(streams: list[np.random.PCG64], num_steps: int, num_episodes: int) -> Iterator[Bits]:
+def _episode_bits(streams: "list[np.random.PCG64]", num_steps: int, num_episodes: int) -> Iterator[Bits]:
     """Yield the bits of each episode. Shape (K, S)."""
     num_at_once = max(1, _NUMBERS_AT_ONCE // (len(streams) * num_steps))
     for first in range(0, num_episodes, num_at_once):
@@ -169,12 +175,12 @@ def _episode_bits(streams: list[np.random.PCG64], num_steps: int, num_episodes: 
 
 
 def _are_below(bits: Bits, probability: npt.NDArray[np.float64] | np.float64) -> npt.NDArray[np.bool_]:
-    """Whether each number, as its upper half says, is one of the share `probability` of all."""
+    """Whether the upper 32 bits of each number, as a fraction, are below `probability`."""
     return bits >> np.uint64(32) < np.uint64(2**32) * probability
 
 
 def _random_actions(bits: Bits) -> Steps:
-    """One of the actions for each number, as its lowest 16 bits say."""
+    """Return an action for each number, from its lowest 16 bits."""
     return ((bits & np.uint64(0xFFFF)) * np.uint64(NUM_ACTIONS) >> np.uint64(16)).astype(np.uint8)
 
 

@@ -1,28 +1,23 @@
-"""Prompts and human texts for the LLM GAN: from a CSV file, or the English text that ships with Python. No torch.
+"""Prompts and human texts of the LLM GAN: from a CSV file, or the English text that ships with Python. No torch.
 
-Everybody who needs a number of texts (the form, the schedule, the training) reads with `read_stories`, so the numbers
-agree. Texts are held in memory.
+The form, the schedule and the training count texts with `read_stories`, so the numbers agree. Texts are held in memory.
 """
 
 import hashlib
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from nbtools.data import corpus, tables
 from nbtools.errors import DataError, shown
 
-if TYPE_CHECKING:
-    from nbtools.recipes import LLMGANConfig
-
 TOPICS = "topics"
-"""The dataset made of the English text that ships with Python."""
+"""Name of the dataset made of the English text that ships with Python."""
 TEXT_COLUMNS = ("human_story", "human_solution", "text")
-"""Where a human text is looked for."""
+"""Default text columns; the first one in the file is used."""
 PROMPT_COLUMNS = (("title", "genre"), ("problem",))
-"""What the generator is told, as far as it is there: the first of these groups that has a column."""
+"""Default prompt columns: the columns that exist of the first group that has any."""
 
 _EVALUATION_SHARE = 0.1
 _SENTENCE_END = re.compile(r"(?<=[.!?:;])\s+|\n\n+")
@@ -30,39 +25,75 @@ _SENTENCE_END = re.compile(r"(?<=[.!?:;])\s+|\n\n+")
 
 @dataclass(frozen=True)
 class Story:
-    """A human text, and what a generator is told to write one like it."""
+    """A human text and the prompt of the generator."""
 
     prompt: str
-    """`column: value`, one a line; empty where nothing is told."""
+    """One `column: value` per line; may be empty."""
     text: str
 
 
 def read_stories(
-    config: "LLMGANConfig", root: Path | None = None, say: Callable[[str], None] = lambda text: None
+    path: Path,
+    text_col: str | None,
+    prompt_cols: Sequence[str] | None,
+    min_chars: int,
+    max_chars: int,
+    *,
+    leave_out_short: bool = False,
+    say: Callable[[str], None] = lambda text: None,
 ) -> tuple[list[Story], list[Story]]:
-    """Read what `config.dataset` names, and divide it for training and evaluation.
+    """Read a CSV file, and split it for training and evaluation.
 
     Args:
-        config: of the training.
-        root: what a relative path starts from.
-        say: is told how many texts were left out.
+        path: of the file.
+        text_col: column of the human text; None for the first of `TEXT_COLUMNS` in the file.
+        prompt_cols: columns of the prompt; None for those of `PROMPT_COLUMNS` that exist.
+        min_chars: shortest text.
+        max_chars: longer texts are cut.
+        leave_out_short: leave out shorter texts; otherwise they are an error.
+        say: receives a note with the number of texts left out.
 
     Raises:
-        DataError: the file is missing or malformed (file, line and column are named), a text is too short, or too few
-            texts are left.
+        DataError: the file is missing or malformed (the message names file, line and column), a text is too short, or
+            fewer than two texts are left.
     """
-    if config.dataset == TOPICS:
-        return divided(list(passages(config.min_chars, config.max_chars)), TOPICS)
-    assert config.dataset is not None, "a Markov chain has no texts"
-    path = corpus.resolve(config.dataset, root)
-    return divided(_read(path, config, say), str(path))
+    stories: list[Story] = []
+    num_short, first_short = 0, ""
+    with tables.opened(path) as (header, rows):
+        tables.check_names(path, header)
+        text_at, prompt_ats = _places(path, header, text_col, prompt_cols)
+        for line, cells in rows:
+            text = cells[text_at].strip()
+            if len(text) < min_chars:
+                num_short += 1
+                first_short = first_short or (
+                    f"{path}, line {line}, column {header[text_at]!r}: {shown(text, 40)} has {len(text)} characters, "
+                    f"and min_chars={min_chars}"
+                )
+                continue
+            parts = ((header[at], " ".join(cells[at].split())) for at in prompt_ats)
+            prompt = "\n".join(f"{name}: {value}" for name, value in parts if value)
+            stories.append(Story(prompt, truncated(text, max_chars)))
+    if not stories and not num_short:
+        raise DataError(f"{path}: no row below the column names; give a file with data")
+    if num_short and not leave_out_short:
+        raise DataError(
+            f"{first_short}; {num_short:,} of {num_short + len(stories):,} texts are that short: lower min_chars, or "
+            "train without them (short_texts='leave_out', --short-texts leave_out)"
+        )
+    if num_short:
+        say(
+            f"note: {num_short:,} of {num_short + len(stories):,} texts of {path.name} are shorter than {min_chars} "
+            "characters and left out"
+        )
+    return split_stories(stories, str(path))
 
 
-def divided(stories: list[Story], origin: str) -> tuple[list[Story], list[Story]]:
-    """Divide stories for training and evaluation so that no text is on both sides.
+def split_stories(stories: list[Story], origin: str) -> tuple[list[Story], list[Story]]:
+    """Split stories for training and evaluation; no text is in both parts.
 
-    Which side a text is on follows from the text alone; where chance would hold out none, the one with the least hash
-    is held out.
+    The part of a text depends on the text alone, except that at least one text is held out: the one with the smallest
+    hash.
 
     Raises:
         DataError: there are fewer than two different texts.
@@ -84,82 +115,43 @@ def divided(stories: list[Story], origin: str) -> tuple[list[Story], list[Story]
     )
 
 
-# --- CSV files ------------------------------------------------------------------------------------
-
-
-def _read(path: Path, config: "LLMGANConfig", say: Callable[[str], None]) -> list[Story]:
-    stories: list[Story] = []
-    num_short, first_short = 0, ""
-    with tables.opened(path) as (header, rows):
-        tables.check_names(path, header)
-        text_at, prompt_ats = _places(path, header, config)
-        for line, cells in rows:
-            text = cells[text_at].strip()
-            if len(text) < config.min_chars:
-                num_short += 1
-                first_short = first_short or (
-                    f"{path}, line {line}, column {header[text_at]!r}: {shown(text, 40)} has {len(text)} characters, "
-                    f"and min_chars={config.min_chars}"
-                )
-                continue
-            told = ((header[at], " ".join(cells[at].split())) for at in prompt_ats)
-            prompt = "\n".join(f"{name}: {value}" for name, value in told if value)
-            stories.append(Story(prompt, shortened(text, config.max_chars)))
-    if not stories and not num_short:
-        raise DataError(f"{path}: no row below the column names; give a file with data")
-    if num_short and config.short_texts == "refuse":
-        raise DataError(
-            f"{first_short}; {num_short:,} of {num_short + len(stories):,} texts are that short: lower min_chars, or "
-            "train without them (short_texts='leave_out', --short-texts leave_out)"
-        )
-    if num_short:
-        say(
-            f"note: {num_short:,} of {num_short + len(stories):,} texts of {config.dataset} are shorter than "
-            f"{config.min_chars} characters and left out"
-        )
-    return stories
-
-
-def _places(path: Path, header: list[str], config: "LLMGANConfig") -> tuple[int, list[int]]:
-    """Return where the text and the parts of the prompt are."""
-    named = config.text_col
-    text = named if named is not None else next((name for name in TEXT_COLUMNS if name in header), TEXT_COLUMNS[0])
+def _places(
+    path: Path, header: list[str], text_col: str | None, prompt_cols: Sequence[str] | None
+) -> tuple[int, list[int]]:
+    """Return the positions of the text column and of the prompt columns."""
+    text = text_col or next((name for name in TEXT_COLUMNS if name in header), TEXT_COLUMNS[0])
     if text not in header:
         raise tables.missing(path, text, header, "text_col")
-    prompt = config.prompt_cols
-    if prompt is None:
+    if prompt_cols is None:
         groups = ([name for name in group if name in header and name != text] for group in PROMPT_COLUMNS)
-        prompt = tuple(next((group for group in groups if group), ()))
-    for name in prompt:
+        prompt_cols = next((group for group in groups if group), [])
+    for name in prompt_cols:
         if name not in header:
             raise tables.missing(path, name, header, "prompt_cols")
-    return header.index(text), [header.index(name) for name in prompt]
+    return header.index(text), [header.index(name) for name in prompt_cols]
 
 
-def shortened(text: str, max_chars: int) -> str:
-    """Cut a text that is longer than `max_chars`, between two words if there is a space in its second half."""
+def truncated(text: str, max_chars: int) -> str:
+    """Cut a text to at most `max_chars` characters, between two words if its second half has a space."""
     if len(text) <= max_chars:
         return text
     at = max(text.rfind(space, max_chars // 2, max_chars + 1) for space in " \n")
     return text[: at if at > 0 else max_chars].rstrip()
 
 
-# --- the text that ships with Python --------------------------------------------------------------
+def python_stories(min_chars: int, max_chars: int) -> Iterator[Story]:
+    """Cut Python's language reference into texts of whole sentences, each as short as `min_chars` allows.
 
-
-def passages(min_chars: int, max_chars: int) -> Iterator[Story]:
-    """Cut Python's language reference into passages of whole sentences, as short as `min_chars` allows.
-
-    A sentence that does not fit into `max_chars` is cut between words; what is too short at the end of a topic is left
-    out. Of every passage the name of its topic is told.
+    A sentence longer than `max_chars` is cut between words; a shorter rest of a topic is left out. The prompt is the
+    name of the topic.
     """
     for topic, document in corpus.python_topics():
-        passage = ""
+        text = ""
         for sentence in _SENTENCE_END.split(document):
-            passage = f"{passage} {' '.join(sentence.split())}".strip()
-            while len(passage) >= min_chars:
-                cut = shortened(passage, max_chars)
+            text = f"{text} {' '.join(sentence.split())}".strip()
+            while len(text) >= min_chars:
+                cut = truncated(text, max_chars)
                 if len(cut) < min_chars:  # no space between the two lengths
-                    cut = passage[:max_chars]
+                    cut = text[:max_chars]
                 yield Story(f"topic: {topic}", cut)
-                passage = passage[len(cut) :].strip()
+                text = text[len(cut) :].strip()

@@ -26,7 +26,7 @@ _MADE_BY = "nbtools prepare"
 
 
 @dataclass(frozen=True)
-class Metadata:
+class PreparedMetadata:
     """What metadata.json says."""
 
     tokenizer: str
@@ -48,7 +48,7 @@ def is_prepared(path: Path) -> bool:
     return (path / METADATA).is_file() or (path / TRAIN).is_file()
 
 
-def read_metadata(folder: Path) -> Metadata:
+def read_prepared_metadata(folder: Path) -> PreparedMetadata:
     """Read what a prepared folder says of itself.
 
     Raises:
@@ -74,4 +74,4 @@ def read_metadata(folder: Path) -> Metadata:
     vocab_size, num_train_tokens, num_val_tokens, version = numbers
     if version != 1:
         raise DataError(f"{folder / METADATA}: is of a newer nbtools; update nbtools, or {again}")
-    return Metadata(content["tokenizer"], vocab_size, num_train_tokens, num_val_tokens)
+    return PreparedMetadata(content["tokenizer"], vocab_size, num_train_tokens, num_val_tokens)

@@ -1,70 +1,81 @@
-"""What text_classification trains and evaluates on: CSV files or generated occupations, divided, with their classes."""
+"""Training and evaluation samples of text_classification: CSV files or generated occupations, split, with classes."""
 
 import functools
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import numpy as np
 
-from nbtools.data import corpus, tables
-from nbtools.data.tables import Columns, Rows, Table
 from nbtools.data.text_classification import codes, occupations
-from nbtools.data.text_classification.codes import CodeSystem
+from nbtools.data.text_classification.coded_texts import (
+    CodedTexts,
+    Columns,
+    Rows,
+    read_key,
+    read_texts,
+    split_texts,
+)
+from nbtools.data.text_classification.codes import CodeSystem, Formatter
 from nbtools.errors import shown
-
-if TYPE_CHECKING:
-    from nbtools.recipes import TextClassificationConfig
 
 
 @dataclass(frozen=True)
 class Samples:
-    """What to train and to evaluate on. Tables hold classes: the places of the codes in `system.codes`."""
+    """Training and evaluation rows. The tables hold classes: indices into `system.codes`."""
 
     system: CodeSystem
-    train: Table
+    train: CodedTexts
     train_rows: Rows
-    evaluation: Table
+    evaluation: CodedTexts
     evaluation_rows: Rows
 
 
-def read_samples(config: "TextClassificationConfig", root: Path | None = None) -> Samples:
-    """Read the data that `config` names, or generate it; always the same for the same files.
+def read_samples(
+    files: Sequence[Path],
+    columns: Columns,
+    formatter: Formatter,
+    max_codes: int,
+    *,
+    val_file: Path | None = None,
+    key_file: Path | None = None,
+    validation_share: float = 0.1,
+) -> Samples:
+    """Read or generate the samples; the result depends on the files alone.
+
+    Args:
+        files: CSV files to train on; none for generated occupations.
+        columns: which columns to read.
+        formatter: the format of the codes.
+        max_codes: highest number of codes per row.
+        val_file: CSV file to evaluate on; None holds out part of the training texts.
+        key_file: CSV file that maps numbers in the data to codes.
+        validation_share: share of the training texts to hold out.
 
     Raises:
-        DataError: a file is missing or malformed, or too little is left on one side.
+        DataError: a file is missing or malformed, or one of the two parts is empty.
     """
-    if not config.files:
-        table = Table()
+    parse: Callable[[str], str] = codes.hisco_code if formatter == "hisco" else codes.generic_code
+    if key_file is not None:
+        parse = functools.partial(_looked_up, parse, read_key(key_file))
+    if files:
+        table = read_texts(files, columns, parse, max_codes)
+    else:
+        table = CodedTexts()
         for row in occupations.rows():
             numbers = [table.numbers.setdefault(code, len(table.numbers)) for code in row.codes]
             table.append(row.text, row.lang, numbers)
-    else:
-        paths = [corpus.resolve(name, root) for name in config.files]
-        columns = Columns(config.text_col, config.lang_col, config.target_cols)
-        spell = _speller(config, root)
-        table = tables.read(paths, columns, spell, config.max_codes)
     rows: tuple[Rows, Rows]
-    if config.val_data is None:
-        evaluation, rows = table, tables.split(table, config.validation_share)
+    if val_file is None:
+        evaluation, rows = table, split_texts(table, validation_share)
     else:
-        path = corpus.resolve(config.val_data, root)
-        evaluation = tables.read([path], columns, spell, config.max_codes, known=table.numbers)
+        evaluation = read_texts([val_file], columns, parse, max_codes, known=table.numbers)
         rows = np.arange(len(table)), np.arange(len(evaluation))
-    system = CodeSystem.of(config.spelling, table.numbers, config.max_codes)
+    system = CodeSystem.of(formatter, table.numbers, max_codes)
     classes = [system.classes[code] for code in table.numbers]
     for each in (table,) if evaluation is table else (table, evaluation):
         each.renumber(classes)
     return Samples(system, table, rows[0], evaluation, rows[1])
-
-
-def _speller(config: "TextClassificationConfig", root: Path | None) -> Callable[[str], str]:
-    """Return what brings a code of the data into its form; it raises ValueError for what is none."""
-    form = codes.hisco_code if config.spelling == "hisco" else codes.generic_code
-    if config.key is None:
-        return form
-    return functools.partial(_looked_up, form, tables.read_key(corpus.resolve(config.key, root)))
 
 
 def _looked_up(form: Callable[[str], str], key: Mapping[str, str], cell: str) -> str:

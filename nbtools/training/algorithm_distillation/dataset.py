@@ -23,7 +23,7 @@ from torch.utils.data import Dataset
 from nbtools.data import corpus
 from nbtools.data.algorithm_distillation import histories, learners
 from nbtools.data.algorithm_distillation.darkroom import Darkroom, Integers
-from nbtools.data.algorithm_distillation.histories import METADATA, TEST, TRAIN, Metadata, Steps
+from nbtools.data.algorithm_distillation.histories import METADATA, TEST, TRAIN, HistoryMetadata, Steps
 from nbtools.errors import DataError
 from nbtools.recipes import AlgorithmDistillationConfig
 from nbtools.recipes.algorithm_distillation import EVALUATION_HISTORIES
@@ -55,14 +55,13 @@ def open_histories(worker: Worker, config: AlgorithmDistillationConfig) -> Learn
         worker.from_main(lambda: _check_named(folder, config))
     else:
         folder = _kept(worker, config)
-    metadata = histories.read_metadata(folder)
+    metadata = histories.read_history_metadata(folder)
     train_HL4, test_HL4 = (histories.open_steps(folder, metadata, name) for name in (TRAIN, TEST))
     return LearningHistories(metadata.darkroom, train_HL4, test_HL4, metadata.goals(TRAIN), metadata.goals(TEST))
 
 
 def _check_named(folder: Path, config: AlgorithmDistillationConfig) -> None:
-    metadata = histories.read_metadata(folder)
-    histories.check(metadata, config)
+    metadata = config.histories_in(folder)
     histories.verify(folder, metadata)
     histories.verify_rules(folder, metadata)
 
@@ -81,8 +80,7 @@ class _Part:
 
 def _kept(worker: Worker, config: AlgorithmDistillationConfig) -> Path:
     """Return a folder, named after its content, that holds the histories of a config; make it if there is none."""
-    darkroom = Darkroom.of(config)
-    train_G2, test_G2 = darkroom.goals(config)
+    train_G2, test_G2 = config.split_goals()
     parts = (_Part(TRAIN, train_G2, config.num_histories), _Part(TEST, test_G2, EVALUATION_HISTORIES))
     settings: list[Any] = [
         histories.FORMAT,
@@ -120,7 +118,7 @@ def _damage(folder: Path) -> str | None:
     if not folder.exists():
         return None
     try:
-        histories.verify(folder, histories.read_metadata(folder))
+        histories.verify(folder, histories.read_history_metadata(folder))
     except DataError as error:
         return str(error).partition(";")[0]
     return ""
@@ -135,14 +133,14 @@ def _play(
     config: AlgorithmDistillationConfig, parts: Sequence[_Part], folder: Path, rank: int, world_size: int
 ) -> None:
     """Play this rank's share: every piece becomes a file. All ranks cut the same pieces."""
-    darkroom = Darkroom.of(config)
+    learner, darkroom = config.learner, config.darkroom
     pieces = [
         (part, number, block)
         for part in parts
-        for number, block in enumerate(learners.blocks(config, len(part.goals_G2) * part.num_histories))
+        for number, block in enumerate(learners.blocks(learner, darkroom, len(part.goals_G2) * part.num_histories))
     ]
     for part, number, block in pieces[rank::world_size]:
-        steps_SL4 = learners.generate_block(config, darkroom, part.goals_G2, part.num_histories, block)
+        steps_SL4 = learners.generate_block(learner, darkroom, part.goals_G2, part.num_histories, block)
         np.save(_piece(folder, part, number), steps_SL4)
 
 
@@ -173,13 +171,13 @@ def _join(config: AlgorithmDistillationConfig, parts: Sequence[_Part], folder: P
         with (folder / part.name).open("wb") as file:
             header = {"descr": "|u1", "fortran_order": False, "shape": shape}
             np.lib.format.write_array_header_1_0(file, header)
-            for number in range(len(learners.blocks(config, total))):
+            for number in range(len(learners.blocks(config.learner, config.darkroom, total))):
                 piece = _piece(folder, part, number)
                 file.write(np.load(piece, allow_pickle=False).tobytes())
                 piece.unlink()
         counts[part.name] = total
         goals[part.name] = tuple((int(column), int(row)) for column, row in part.goals_G2)
-    metadata = Metadata(
+    metadata = HistoryMetadata(
         grid_size=config.grid_size,
         horizon=config.horizon,
         reward_once=config.reward_once,

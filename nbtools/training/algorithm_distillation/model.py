@@ -14,10 +14,10 @@ import torch
 from torch import nn
 from transformers import Cache, GPT2Config, GPT2ForTokenClassification
 
-from nbtools.data.algorithm_distillation.darkroom import Darkroom, Integers
+from nbtools.data.algorithm_distillation.darkroom import NUM_ACTIONS, Darkroom, Integers
 from nbtools.errors import CheckpointError
 from nbtools.recipes import AlgorithmDistillationConfig
-from nbtools.recipes.algorithm_distillation import NUM_ACTIONS, vocab_size
+from nbtools.recipes.algorithm_distillation import vocab_size
 from nbtools.recipes.gpt2 import gpt2_settings
 from nbtools.training.engine import checkpoint
 from nbtools.training.text import pretrained

@@ -17,9 +17,9 @@ from tokenizers import Tokenizer
 from tokenizers.models import WordLevel
 from transformers import PreTrainedTokenizerBase, PreTrainedTokenizerFast
 
-from nbtools.data.llm_gan.stories import Story, read_stories
+from nbtools.data.llm_gan.stories import Story
 from nbtools.errors import ConfigError, shown
-from nbtools.recipes import LLMGANConfig
+from nbtools.recipes.llm_gan import LLMGANConfig, load_stories
 from nbtools.training.engine.worker import Worker
 from nbtools.training.llm_gan.batch import Passages, Texts
 from nbtools.training.llm_gan.ngrams import NGrams
@@ -52,7 +52,7 @@ def text_passages(worker: Worker, config: LLMGANConfig) -> Passages:
     tokenizer: PreTrainedTokenizerBase | None = None
     if config.model_name is not None:  # before a long reading
         tokenizer = worker.in_turn(lambda: pretrained_tokenizer(config))
-    train, evaluation = worker.in_turn(lambda: read_stories(config, worker.project.root, worker.say))
+    train, evaluation = worker.in_turn(lambda: load_stories(config, worker.project.root, worker.say))
     return passages_of(config, train, evaluation, tokenizer)
 
 

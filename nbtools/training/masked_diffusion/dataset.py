@@ -24,7 +24,7 @@ from transformers import PreTrainedTokenizerBase
 from nbtools.data import corpus
 from nbtools.data.masked_diffusion import prepared
 from nbtools.data.masked_diffusion.pairs import Pair, divided, read_pairs
-from nbtools.data.masked_diffusion.prepared import Metadata
+from nbtools.data.masked_diffusion.prepared import PreparedMetadata
 from nbtools.errors import DataError, shown
 from nbtools.training.masked_diffusion.forward_process import Sequences
 from nbtools.training.text.disk_buffer import Selection, Spool, save_pieces
@@ -65,7 +65,7 @@ class DiffusionText:
 
 def prepare(
     dataset: str | None, folder: Path, tokenizer: str = "chars", *, vocab_size: int, min_words: int = 1
-) -> Metadata:
+) -> PreparedMetadata:
     """Tokenize a text into a folder, as described in `nbtools.data.masked_diffusion.prepared`.
 
     Args:
@@ -158,7 +158,7 @@ def open_text(folder: Path, sequence_length: int) -> DiffusionText:
     Raises:
         DataError: it was not made by `nbtools prepare`, or is damaged.
     """
-    metadata = prepared.read_metadata(folder)
+    metadata = prepared.read_prepared_metadata(folder)
     tokenizer = _saved_tokenizer(folder)
     counts = {prepared.TRAIN: metadata.num_train_tokens, prepared.VALIDATION: metadata.num_val_tokens}
     parts = []
@@ -180,18 +180,18 @@ def _fingerprint(tokenizer: PreTrainedTokenizerBase) -> str:
     return json.dumps(tokenizer.get_vocab(), sort_keys=True) if backend is None else str(backend.to_str())
 
 
-def _write(folder: Path, tokenizer: PreTrainedTokenizerBase, name: str, documents: Documents) -> Metadata:
+def _write(folder: Path, tokenizer: PreTrainedTokenizerBase, name: str, documents: Documents) -> PreparedMetadata:
     encode, separator = encoder(tokenizer, name), separator_of(tokenizer)
     dtype = np.min_scalar_type(max(len(tokenizer) - 1, 1))
 
-    def fill(built: Path) -> Metadata:
+    def fill(built: Path) -> PreparedMetadata:
         tokenizer.save_pretrained(built / prepared.TOKENIZER)
         (built / prepared.VOCABULARY).write_text(json.dumps(tokenizer.get_vocab(), ensure_ascii=True, indent=0))
         counts = []
         for file, texts in ((prepared.TRAIN, documents.train()), (prepared.VALIDATION, documents.evaluation())):
             pieces = (np.append(encode(text), separator).astype(dtype) for text in texts)
             counts.append(save_pieces(built / file, pieces, dtype))
-        metadata = Metadata(name, len(tokenizer), counts[0], counts[1])
+        metadata = PreparedMetadata(name, len(tokenizer), counts[0], counts[1])
         (built / prepared.METADATA).write_text(json.dumps(metadata.to_json(), indent=1))
         return metadata
 

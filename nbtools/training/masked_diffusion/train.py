@@ -269,7 +269,7 @@ def check_prepared(worker: Worker, config: MaskedDiffusionConfig, text: Diffusio
     Raises:
         DataError: they do not.
     """
-    level = prepared.read_metadata(folder).tokenizer
+    level = prepared.read_prepared_metadata(folder).tokenizer
     if config.model_name is not None:
         tokenizer = load_tokenizer(config.model_name, trust_remote_code=config.trust_remote_code)
         if tokenizer.get_vocab() != text.tokenizer.get_vocab():

@@ -17,7 +17,7 @@ import numpy.typing as npt
 import torch
 from torch.utils.data import Dataset, Sampler
 
-from nbtools.data.tables import UNKNOWN_LANG, Lengths, Rows, Table, clean
+from nbtools.data.text_classification.coded_texts import UNKNOWN_LANG, CodedTexts, Lengths, Rows, clean_text
 from nbtools.training.engine.sampler import Order, SampleOrder, epoch_order, randoms, uniforms
 
 BEGIN, END = 0xE000, 0xE001
@@ -94,7 +94,9 @@ _DELETE, _INSERT, _REPLACE, _SWAP, _SWAP_WORDS, _NUM_KINDS = range(6)
 class CharacterDataset(Dataset[tuple[torch.Tensor, torch.Tensor]]):
     """Batches for training: `dataset[epoch, rows, width]` gives inputs_BT and labels_BK, -1 where there is no code."""
 
-    def __init__(self, table: Table, rows_N: Rows, augmentation: Augmentation, longest: int, max_codes: int) -> None:
+    def __init__(
+        self, table: CodedTexts, rows_N: Rows, augmentation: Augmentation, longest: int, max_codes: int
+    ) -> None:
         self.table = table
         self.rows_N = rows_N
         self.augmentation = augmentation
@@ -132,7 +134,7 @@ class CharacterDataset(Dataset[tuple[torch.Tensor, torch.Tensor]]):
         return np.minimum(widths_N, self.longest, out=widths_N)
 
 
-def labels(table: Table, rows_B: Rows, max_codes: int) -> torch.Tensor:
+def labels(table: CodedTexts, rows_B: Rows, max_codes: int) -> torch.Tensor:
     """Return the classes of rows, -1 behind them. Shape (B, `max_codes`)."""
     labels_BK = np.full((len(rows_B), max_codes), -1, dtype=np.int64)
     for place, row in enumerate(rows_B.tolist()):
@@ -205,7 +207,7 @@ def encoded_batches(
     texts: Sequence[str], langs: Sequence[str], longest: int, batch_size: int
 ) -> Iterator[tuple[Rows, torch.Tensor]]:
     """Encode texts in batches of equal widths: their places, and inputs_BT."""
-    encoded = [encode(clean(text), lang, longest) for text, lang in zip(texts, langs, strict=True)]
+    encoded = [encode(clean_text(text), lang, longest) for text, lang in zip(texts, langs, strict=True)]
     widths_N = np.array([len(characters) for characters in encoded], dtype=np.int64)
     for members, widest in equal_widths(widths_N, batch_size):
         yield members, padded([encoded[place] for place in members], widest)

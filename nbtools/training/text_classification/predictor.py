@@ -13,7 +13,7 @@ from pathlib import Path
 
 import torch
 
-from nbtools.data.tables import UNKNOWN_LANG, clean
+from nbtools.data.text_classification.coded_texts import UNKNOWN_LANG, clean_text
 from nbtools.errors import ConfigError, shown
 from nbtools.training.engine import checkpoint
 from nbtools.training.text_classification.dataset import encoded_batches
@@ -60,7 +60,7 @@ class Predictor:
         langs = [lang or UNKNOWN_LANG] * len(texts) if lang is None or isinstance(lang, str) else list(lang)
         if len(langs) != len(texts):
             raise ConfigError(f"lang: {len(langs)} languages for {len(texts)} texts; give one, or one for each")
-        empty = [place for place, text in enumerate(texts) if not clean(text)]
+        empty = [place for place, text in enumerate(texts) if not clean_text(text)]
         if empty:
             raise ConfigError(f"texts[{empty[0]}]={shown(texts[empty[0]])}: holds no text")
         found: list[Prediction] = [((), 0.0)] * len(texts)

@@ -12,8 +12,8 @@ from collections import Counter
 import numpy as np
 import torch
 
-from nbtools.data.text_classification.samples import Samples, read_samples
-from nbtools.recipes import TextClassificationConfig
+from nbtools.data.text_classification.samples import Samples
+from nbtools.recipes.text_classification import TextClassificationConfig, load_samples
 from nbtools.rundir import media
 from nbtools.training.engine import flags
 from nbtools.training.engine.optimizer import Optimizer, accumulating, autocast
@@ -48,7 +48,7 @@ def train(worker: Worker, config: TextClassificationConfig) -> None:
     pretrained.be_quiet()
     origin = worker.origin()
     worker.phase("data")
-    samples = worker.in_turn(lambda: read_samples(config, worker.project.root))
+    samples = worker.in_turn(lambda: load_samples(config, worker.project.root))
     plan = worker.plan(len(samples.train_rows), len(samples.evaluation_rows))
     if origin.model is not None:
         check_codes(samples.system, origin.model)

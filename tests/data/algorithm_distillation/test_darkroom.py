@@ -37,7 +37,7 @@ def test_an_action_moves_one_cell_and_walls_stop_it(
 @pytest.mark.parametrize("seed", [0, 1])
 def test_all_cells_are_goals_and_a_tenth_of_them_is_held_out_always_the_same(seed: int) -> None:
     config = AlgorithmDistillationConfig(seed=seed)
-    train, test = (goals_G2.tolist() for goals_G2 in Darkroom.of(config).goals(config))
+    train, test = (goals_G2.tolist() for goals_G2 in config.split_goals())
     assert (len(train), len(test), config.num_test_goals) == (73, 8, 8)
     assert sorted(train + test) == [[column, row] for column, row in product(range(9), range(9))]
     assert test[:3] == [[4, 2], [1, 0], [7, 4]], "another division would leak goals of older runs"
@@ -48,13 +48,13 @@ def test_there_is_always_a_goal_to_train_and_one_to_evaluate_on(
     size: int, share: float, counts: tuple[int, int]
 ) -> None:
     config = AlgorithmDistillationConfig(grid_size=size, test_share=share)
-    train_G2, test_G2 = Darkroom.of(config).goals(config)
+    train_G2, test_G2 = config.split_goals()
     assert (len(train_G2), len(test_G2)) == counts
 
 
 def test_named_goals_are_held_out_in_their_order_and_all_others_trained_on() -> None:
     config = AlgorithmDistillationConfig(test_goals=("7:2", "0:0"))
-    train_G2, test_G2 = Darkroom.of(config).goals(config)
+    train_G2, test_G2 = config.split_goals()
     assert test_G2.tolist() == [[7, 2], [0, 0]]
     assert len(train_G2) == 79
     assert not {(7, 2), (0, 0)} & {tuple(goal) for goal in train_G2.tolist()}

@@ -12,7 +12,6 @@ from hypothesis import strategies as st
 
 from nbtools.data import corpus
 from nbtools.data.algorithm_distillation import histories, learners
-from nbtools.data.algorithm_distillation.darkroom import Darkroom
 from nbtools.data.algorithm_distillation.histories import METADATA, TEST, TRAIN
 from nbtools.errors import DataError
 from nbtools.launcher.step_count import schedule
@@ -28,9 +27,9 @@ def small(**changes: Any) -> AlgorithmDistillationConfig:
 
 def written(folder: Path, config: AlgorithmDistillationConfig) -> Path:
     """A folder as a user may write it, without hashes."""
-    room = Darkroom.of(config)
-    goals = room.goals(config)
-    parts = [learners.generate(config, room, goals_G2, 3) for goals_G2 in goals]
+    room = config.darkroom
+    goals = config.split_goals()
+    parts = [learners.generate(config.learner, room, goals_G2, 3) for goals_G2 in goals]
     folder.mkdir()
     for name, steps_HL4 in zip((TRAIN, TEST), parts, strict=True):
         np.save(folder / name, steps_HL4)
@@ -44,10 +43,9 @@ def written(folder: Path, config: AlgorithmDistillationConfig) -> Path:
     return folder
 
 
-def checked(folder: Path, config: AlgorithmDistillationConfig) -> histories.Metadata:
-    """All that is checked of a folder that a user names."""
-    metadata = histories.read_metadata(folder)
-    histories.check(metadata, config)
+def checked(folder: Path, config: AlgorithmDistillationConfig) -> histories.HistoryMetadata:
+    """All checks of a folder that a user names."""
+    metadata = config.histories_in(folder)
     histories.verify(folder, metadata)
     histories.verify_rules(folder, metadata)
     return metadata
@@ -57,10 +55,10 @@ def checked(folder: Path, config: AlgorithmDistillationConfig) -> histories.Meta
 def test_a_folder_that_anybody_wrote_is_read(tmp_path: Path, changes: dict[str, Any]) -> None:
     config = small(**changes)
     metadata = checked(written(tmp_path / "histories", config), config)
-    train_G2, test_G2 = Darkroom.of(config).goals(config)
+    train_G2, test_G2 = config.split_goals()
     assert metadata.goals(TRAIN).tolist() == train_G2.tolist()
     assert metadata.goals(TEST).tolist() == test_G2.tolist()
-    assert metadata.darkroom == Darkroom.of(config)
+    assert metadata.darkroom == config.darkroom
     assert histories.open_steps(tmp_path / "histories", metadata, TRAIN).shape == (66, 48, 4)
 
 
@@ -85,7 +83,7 @@ def test_the_form_counts_the_windows_of_a_folder_and_of_what_is_to_be_generated(
         ({"horizon": 12}, "its histories have horizon=8, not 12"),
         ({"reward_once": True}, "its histories have reward_once=False, not True"),
         ({"num_episodes": 7}, "its histories have num_episodes=6, not 7"),
-        ({"test_goals": ("0:0",)}, "the goals that it holds out are .*, not test_goals=.*leave test_goals out"),
+        ({"test_goals": ("0:0",)}, "its test goals are .*, not test_goals=.*leave test_goals out"),
     ],
 )
 def test_histories_of_another_room_are_refused_with_the_value_that_fits(
@@ -105,7 +103,7 @@ def test_histories_of_another_room_are_refused_with_the_value_that_fits(
         (METADATA, b"", r"metadata\.json: cannot be read"),
         (METADATA, b"[" * 100_000, r"metadata\.json: cannot be read"),
         (METADATA, b"\xff", r"metadata\.json: cannot be read"),
-        (METADATA, b"[]", r"metadata\.json: is no JSON object"),
+        (METADATA, b"[]", r"metadata\.json: is not a JSON object"),
         (TRAIN, b"", r"train\.npy: cannot be read"),
         (TEST, b"text", r"test\.npy: cannot be read"),
     ],
@@ -125,7 +123,7 @@ def test_a_file_that_is_missing_or_unreadable_is_named(
 @pytest.mark.parametrize(
     ("changes", "said"),
     [
-        ({"format": 2}, "is of a newer nbtools; update nbtools"),
+        ({"format": 2}, "was written by a newer nbtools; update nbtools"),
         ({"grid_size": "5"}, "grid_size is '5'; it must be a number >= 1"),
         ({"num_train": 0}, "num_train is 0; it must be a number >= 1"),
         ({"num_train": 65}, "num_train=65 histories are not as many for each of 22 goals"),
@@ -137,9 +135,9 @@ def test_a_file_that_is_missing_or_unreadable_is_named(
         ({"test_goals": "0:0"}, r"test_goals is '0:0'"),
         (
             {"num_train": 88},
-            r"holds uint8 of shape \(66, 48, 4\); metadata.json speaks of .* \(88, 48, 4\)",
+            r"holds uint8 of shape \(66, 48, 4\); metadata.json gives .* \(88, 48, 4\)",
         ),
-        ({"sha256": {TRAIN: "0"}}, r"train\.npy: was changed or damaged since it was written"),
+        ({"sha256": {TRAIN: "0"}}, r"train\.npy: has changed or is damaged"),
     ],
 )
 def test_metadata_that_cannot_be_true_are_refused(tmp_path: Path, changes: dict[str, Any], said: str) -> None:
@@ -188,11 +186,11 @@ def test_a_goal_on_both_sides_is_a_leak(tmp_path: Path) -> None:
         (
             (7, 20, 2),
             5,
-            r"history 7, episode 2, step 4 \(from 0\): no such column, .*: \[., ., 5, .\]",
+            r"history 7, episode 2, step 4 \(from 0\): column, row, action or reward out of range: \[., ., 5, .\]",
         ),
-        ((7, 20, 0), 200, r"history 7, episode 2, step 4 \(from 0\): no such column"),
-        ((65, 0, 0), 0, r"history 65, episode 0, step 0 \(from 0\): nobody can be there then: \[0, 2, "),
-        ((0, 47, 3), None, r"history 0, episode 5, step 7 \(from 0\): not the reward that its goal gives"),
+        ((7, 20, 0), 200, r"history 7, episode 2, step 4 \(from 0\): column, row, action or reward out of range"),
+        ((65, 0, 0), 0, r"history 65, episode 0, step 0 \(from 0\): unreachable position: \[0, 2, "),
+        ((0, 47, 3), None, r"history 0, episode 5, step 7 \(from 0\): reward does not match the goal"),
     ],
 )
 def test_a_step_that_is_impossible_is_named(
@@ -211,7 +209,7 @@ def test_a_path_that_is_none_is_refused_in_form_and_training(project: Project, d
     with pytest.raises(DataError):
         schedule(small(dataset=dataset), 1, root=project.root)
     with pytest.raises(DataError):
-        histories.read_metadata(corpus.resolve(dataset, project.root))
+        histories.read_history_metadata(corpus.resolve(dataset, project.root))
 
 
 def test_objects_are_never_unpickled(tmp_path: Path, audited: Any) -> None:
@@ -227,5 +225,5 @@ def test_histories_for_other_goals_than_the_file_says_are_refused(tmp_path: Path
     content = json.loads((folder / METADATA).read_text())
     content["train_goals"].reverse()
     (folder / METADATA).write_text(json.dumps(content))
-    with pytest.raises(DataError, match="not the reward that its goal gives"):
+    with pytest.raises(DataError, match="reward does not match the goal"):
         checked(folder, small())

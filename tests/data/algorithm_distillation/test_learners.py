@@ -20,9 +20,9 @@ def small(**changes: Any) -> AlgorithmDistillationConfig:
 
 def played(config: AlgorithmDistillationConfig, num_histories: int = 4) -> tuple[Any, Any]:
     """Histories of all training goals, and the goals."""
-    room = Darkroom.of(config)
-    goals_G2 = room.goals(config)[0]
-    return learners.generate(config, room, goals_G2, num_histories), goals_G2
+    room = config.darkroom
+    goals_G2 = config.split_goals()[0]
+    return learners.generate(config.learner, room, goals_G2, num_histories), goals_G2
 
 
 def returns_of(steps_HL4: Any, horizon: int) -> Any:
@@ -53,7 +53,7 @@ def test_the_demonstrator_ends_with_shortest_ways_and_begins_with_any() -> None:
     config = AlgorithmDistillationConfig()
     steps_HL4, goals_G2 = played(config, num_histories=10)
     returns_HE = returns_of(steps_HL4, 20)
-    best_H1 = np.repeat(Darkroom.of(config).best_returns(goals_G2), 10)[:, None]
+    best_H1 = np.repeat(config.darkroom.best_returns(goals_G2), 10)[:, None]
     assert np.array_equal(returns_HE[:, -2:], np.broadcast_to(best_H1, (730, 2)))
     means_E = returns_HE.mean(axis=0)
     assert means_E[0] < 1
@@ -72,7 +72,7 @@ def test_q_learning_learns(reward_once: bool) -> None:
     assert config.episodes_played == 300
     steps_HL4, goals_G2 = played(config, num_histories=2)
     returns_HE = returns_of(steps_HL4, 20)
-    best = Darkroom.of(config).best_returns(goals_G2).mean()
+    best = config.darkroom.best_returns(goals_G2).mean()
     assert returns_HE[:, 0].mean() < 0.25 * best
     assert returns_HE[:, 8:10].mean() > returns_HE[:, :2].mean() + 0.1 * best, "step by step"
     assert returns_HE[:, -3:].mean() > 0.85 * best
@@ -95,14 +95,14 @@ def test_q_learning_knows_nothing_of_the_goal_but_its_rewards() -> None:
 def test_a_history_depends_on_seed_goal_and_number_alone(source: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     config = small(source_algorithm=source)
     whole_HL4, goals_G2 = played(config, 7)
-    room = Darkroom.of(config)
+    room = config.darkroom
     fewer_HL4, _ = played(config, 3)
     by_number = whole_HL4.reshape(len(goals_G2), 7, 48, 4)
     assert np.array_equal(by_number[:, :3], fewer_HL4.reshape(len(goals_G2), 3, 48, 4)), "of how many others there are"
-    backwards_HL4 = learners.generate(config, room, goals_G2[::-1], 7)
+    backwards_HL4 = learners.generate(config.learner, room, goals_G2[::-1], 7)
     assert np.array_equal(by_number[::-1], backwards_HL4.reshape(by_number.shape)), "of the order of the goals"
     monkeypatch.setattr(learners, "_NUMBERS_AT_ONCE", 5 * 125)
-    assert len(learners.blocks(config, len(whole_HL4))) > 20
+    assert len(learners.blocks(config.learner, config.darkroom, len(whole_HL4))) > 20
     assert np.array_equal(whole_HL4, played(config, 7)[0]), "of what is played at once"
     assert not np.array_equal(whole_HL4, played(config.replace(seed=1), 7)[0])
     assert len({history.tobytes() for history in whole_HL4}) == len(whole_HL4)

@@ -8,10 +8,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nbtools.data.llm_gan.stories import Story, divided, passages, read_stories, shortened
-from nbtools.data.tables import Columns, read
+from nbtools.data.llm_gan.stories import Story, python_stories, split_stories, truncated
+from nbtools.data.text_classification.coded_texts import Columns, read_texts
 from nbtools.errors import DataError
 from nbtools.recipes import RECIPES, LLMGANConfig
+from nbtools.recipes.llm_gan import load_stories
 
 
 def tiny(**changes: Any) -> LLMGANConfig:
@@ -26,7 +27,7 @@ def write(folder: Path, *rows: tuple[str, ...], name: str = "data.csv") -> Path:
 
 
 def read_all(config: LLMGANConfig, root: Path) -> list[Story]:
-    train, evaluation = read_stories(config, root)
+    train, evaluation = load_stories(config, root)
     return sorted([*train, *evaluation], key=lambda story: story.text)
 
 
@@ -88,28 +89,28 @@ def test_a_mistake_is_told_with_file_line_and_column(tmp_path: Path, name: str) 
     path = tmp_path / "data.csv"
     path.write_bytes(content)
     with pytest.raises(DataError, match=said) as caught:
-        read_stories(tiny(**changes), tmp_path)
+        load_stories(tiny(**changes), tmp_path)
     assert str(path) in str(caught.value)
 
 
 def test_a_missing_file_is_told(tmp_path: Path) -> None:
     with pytest.raises(DataError, match=r"no\.csv: cannot be read: No such file"):
-        read_stories(tiny(dataset="no.csv"), tmp_path)
+        load_stories(tiny(dataset="no.csv"), tmp_path)
 
 
 def test_short_texts_are_left_out_only_when_asked_for_and_then_counted(tmp_path: Path) -> None:
     write(tmp_path, ("text",), ("long enough",), ("abc",), ("long as well",))
     said: list[str] = []
-    train, evaluation = read_stories(tiny(short_texts="leave_out"), tmp_path, said.append)
+    train, evaluation = load_stories(tiny(short_texts="leave_out"), tmp_path, said.append)
     assert {story.text for story in [*train, *evaluation]} == {"long enough", "long as well"}
     assert said == ["note: 1 of 3 texts of data.csv are shorter than 5 characters and left out"]
 
 
 def test_long_texts_are_cut_between_words() -> None:
-    assert shortened("one two three", 13) == "one two three"
-    assert shortened("one two three", 12) == "one two"
-    assert shortened("one two three", 7) == "one two"
-    assert shortened("abcdefghij", 4) == "abcd"
+    assert truncated("one two three", 13) == "one two three"
+    assert truncated("one two three", 12) == "one two"
+    assert truncated("one two three", 7) == "one two"
+    assert truncated("abcdefghij", 4) == "abcd"
 
 
 @given(st.lists(st.sampled_from([f"text {number}" for number in range(60)]), min_size=2, max_size=90))
@@ -117,9 +118,9 @@ def test_no_text_is_on_both_sides_and_both_have_some(texts: list[str]) -> None:
     stories = [Story(str(place), text) for place, text in enumerate(texts)]
     if len(set(texts)) < 2:
         with pytest.raises(DataError, match="1 different text"):
-            divided(stories, "here")
+            split_stories(stories, "here")
         return
-    train, evaluation = divided(stories, "here")
+    train, evaluation = split_stories(stories, "here")
     assert train and evaluation
     assert not {story.text for story in train} & {story.text for story in evaluation}
     assert sorted([*train, *evaluation], key=lambda story: int(story.prompt)) == stories
@@ -127,14 +128,14 @@ def test_no_text_is_on_both_sides_and_both_have_some(texts: list[str]) -> None:
 
 def test_which_side_a_text_is_on_depends_on_that_text_alone() -> None:
     stories = [Story("", f"text {number}") for number in range(2000)]
-    held_out = {story.text for story in divided(stories, "")[1]}
+    held_out = {story.text for story in split_stories(stories, "")[1]}
     assert 150 < len(held_out) < 250
-    again = {story.text for story in divided([*stories[1000:][::-1], Story("", "another")], "")[1]}
+    again = {story.text for story in split_stories([*stories[1000:][::-1], Story("", "another")], "")[1]}
     assert again - {"another"} == {story.text for story in stories[1000:]} & held_out
 
 
 def test_python_s_own_text_becomes_passages_of_the_lengths_asked_for() -> None:
-    found = list(passages(100, 300))
+    found = list(python_stories(100, 300))
     assert len(found) > 500
     assert all(100 <= len(story.text) <= 300 for story in found)
     assert {"topic: assert", "topic: lambda"} <= {story.prompt for story in found}
@@ -145,13 +146,13 @@ def test_python_s_own_text_becomes_passages_of_the_lengths_asked_for() -> None:
 
 @pytest.mark.parametrize(("shortest", "longest"), [(1, 60), (30, 30), (60, 70)])
 def test_passages_are_never_shorter_or_longer(shortest: int, longest: int) -> None:
-    assert all(shortest <= len(story.text) <= longest for story in passages(shortest, longest))
+    assert all(shortest <= len(story.text) <= longest for story in python_stories(shortest, longest))
 
 
 def test_the_form_counts_what_the_training_reads(tmp_path: Path) -> None:
     write(tmp_path, ("title", "genre", "human_story"), *TEXTS)
     for config in (tiny(), LLMGANConfig(dataset="topics")):
-        train, evaluation = read_stories(config, tmp_path)
+        train, evaluation = load_stories(config, tmp_path)
         assert RECIPES["llm_gan"].count_samples(config, tmp_path, None) == (len(train), len(evaluation))
     assert len(read_all(tiny(), tmp_path)) == 40
 
@@ -159,6 +160,6 @@ def test_the_form_counts_what_the_training_reads(tmp_path: Path) -> None:
 def test_a_csv_of_another_recipe_still_is_read_by_the_same_rules(tmp_path: Path) -> None:
     path = tmp_path / "data.csv"
     path.write_bytes('\ufefftext;codes\r\n"a; b";1\r\nünder;2\r\n'.encode())
-    table = read([path], Columns("text", None, None), str, 2)
+    table = read_texts([path], Columns("text", None, None), str, 2)
     stories = read_all(tiny(min_chars=1), tmp_path)
     assert [story.text for story in stories] == [table.text(row) for row in range(2)] == ["a; b", "ünder"]

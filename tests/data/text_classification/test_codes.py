@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nbtools.data.tables import split_cell
+from nbtools.data.text_classification.coded_texts import split_cell
 from nbtools.data.text_classification.codes import BOS, EOS, HISCO_SPECIAL, PAD, CodeSystem, generic_code, hisco_code
 from nbtools.errors import DataError
 

@@ -4,12 +4,11 @@ import subprocess
 import sys
 from collections import Counter
 
-from nbtools.data.tables import clean
 from nbtools.data.text_classification import occupations
+from nbtools.data.text_classification.coded_texts import clean_text
 from nbtools.data.text_classification.codes import hisco_code
-from nbtools.data.text_classification.samples import read_samples
 from nbtools.recipes import TextClassificationConfig
-from nbtools.recipes.text_classification import NUM_GENERATED_CODES
+from nbtools.recipes.text_classification import NUM_GENERATED_CODES, load_samples
 
 
 def test_a_seed_always_gives_the_same_rows_in_any_process() -> None:
@@ -23,7 +22,7 @@ def test_a_seed_always_gives_the_same_rows_in_any_process() -> None:
 def test_all_rows_differ_and_are_as_a_model_sees_them() -> None:
     rows = occupations.rows()
     assert len({row.text for row in rows}) == len(rows) == occupations.NUM_ROWS
-    assert all(row.text == clean(row.text) for row in rows[::7])
+    assert all(row.text == clean_text(row.text) for row in rows[::7])
 
 
 def test_there_are_enough_codes_titles_and_languages_and_no_code_prevails() -> None:
@@ -41,7 +40,7 @@ def test_there_are_enough_codes_titles_and_languages_and_no_code_prevails() -> N
 
 
 def test_validation_strings_are_in_no_training_row() -> None:
-    samples = read_samples(TextClassificationConfig())
+    samples = load_samples(TextClassificationConfig())
     train = {samples.train.text(row) for row in samples.train_rows.tolist()}
     held_out = {samples.evaluation.text(row) for row in samples.evaluation_rows.tolist()}
     assert not train & held_out

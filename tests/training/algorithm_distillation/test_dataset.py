@@ -13,7 +13,6 @@ import pytest
 import torch
 
 from nbtools.data.algorithm_distillation import learners
-from nbtools.data.algorithm_distillation.darkroom import Darkroom
 from nbtools.errors import DataError, NbtoolsError
 from nbtools.project import Project
 from nbtools.recipes import AlgorithmDistillationConfig
@@ -133,11 +132,11 @@ def test_the_histories_are_the_same_however_many_ranks_share_the_work(
     assert found[1] == found[2] == found[3]
     assert found[1].keys() == {"train.npy", "test.npy", "metadata.json"}
 
-    room = Darkroom.of(small())
-    train_G2, test_G2 = room.goals(small())
+    room = small().darkroom
+    train_G2, test_G2 = small().split_goals()
     (one, _) = opened(tmp_path / "1", small())
-    assert np.array_equal(one.train_HL4, learners.generate(small(), room, train_G2, 3))
-    assert np.array_equal(one.test_HL4, learners.generate(small(), room, test_G2, 4))
+    assert np.array_equal(one.train_HL4, learners.generate(small().learner, room, train_G2, 3))
+    assert np.array_equal(one.test_HL4, learners.generate(small().learner, room, test_G2, 4))
     assert (one.train_goals_G2.tolist(), one.test_goals_G2.tolist()) == (train_G2.tolist(), test_G2.tolist())
     assert one.darkroom == room
 
@@ -286,8 +285,8 @@ def test_a_named_folder_is_opened_as_it_is_and_never_repaired(tmp_path: Path) ->
 @pytest.mark.parametrize("length", [8, 16, 20, 48])
 def test_windows_are_what_a_slow_loop_cuts(length: int) -> None:
     config = small(sequence_length=length)
-    room = Darkroom.of(config)
-    steps_HL4 = learners.generate(config, room, room.goals(config)[0], 2)
+    room = config.darkroom
+    steps_HL4 = learners.generate(config.learner, room, config.split_goals()[0], 2)
     windows = Windows(steps_HL4, 8, length)
     assert len(windows) == len(steps_HL4) * config.windows_per_history
     expected = []
@@ -306,8 +305,8 @@ def test_windows_are_what_a_slow_loop_cuts(length: int) -> None:
 
 def test_the_last_reward_of_an_episode_is_seen_at_the_start_of_the_next_one() -> None:
     config = small()
-    room = Darkroom.of(config)
-    steps_HL4 = learners.generate(config, room, np.array([[2, 1]]), 1)
+    room = config.darkroom
+    steps_HL4 = learners.generate(config.learner, room, np.array([[2, 1]]), 1)
     tokens_T4 = tokens_of(steps_HL4)[0]
     assert tokens_T4[0, 2:].tolist() == [0, 0], "there was no step before a window"
     assert tokens_T4[-8].tolist() == [2, 2, 4 + 1, 1 + 1], "it stayed at the goal, was paid, and is back at the start"
@@ -316,8 +315,8 @@ def test_the_last_reward_of_an_episode_is_seen_at_the_start_of_the_next_one() ->
 def test_windows_improve_from_their_beginning_to_their_end() -> None:
     """Or there would be nothing to distil: better actions have to be seen after worse ones in one context."""
     config = AlgorithmDistillationConfig(num_histories=10)
-    room = Darkroom.of(config)
-    windows = Windows(learners.generate(config, room, room.goals(config)[0], 10), 20, 80)
+    room = config.darkroom
+    windows = Windows(learners.generate(config.learner, room, config.split_goals()[0], 10), 20, 80)
     tokens_BT4, _ = windows[0, np.arange(len(windows))]
     rewards_BT = (tokens_BT4[..., 3] - 1).clamp(min=0).float()
     assert rewards_BT[:, 60:].mean() > rewards_BT[:, 1:21].mean() + 0.08

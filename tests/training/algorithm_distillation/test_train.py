@@ -11,7 +11,6 @@ import pytest
 import torch
 
 from nbtools.data.algorithm_distillation import histories
-from nbtools.data.algorithm_distillation.darkroom import Darkroom
 from nbtools.errors import CheckpointError
 from nbtools.launcher.sizes import num_parameters
 from nbtools.launcher.step_count import schedule
@@ -123,11 +122,11 @@ def test_the_evaluation_is_that_of_the_saved_model(
     config = tiny(sequence_length=sequence_length, seed=3)
     files = trained(config)
     row = rows(files)[-1]
-    room = Darkroom.of(config)
-    _, test_G2 = room.goals(config)
+    room = config.darkroom
+    _, test_G2 = config.split_goals()
     distiller = open_distiller(files.checkpoint(6) / "model").eval()
     (folder,) = (path for path in (cpu_project.runs / ".cache").iterdir() if path.is_dir())
-    held_out_HL4 = histories.open_steps(folder, histories.read_metadata(folder), histories.TEST)
+    held_out_HL4 = histories.open_steps(folder, histories.read_history_metadata(folder), histories.TEST)
     windows = Windows(held_out_HL4, 4, sequence_length)
     apart = {8: 2, 10: 3, 4: 1}[sequence_length]
     starts = [place for place in range(len(windows)) if place % config.windows_per_history % apart == 0]

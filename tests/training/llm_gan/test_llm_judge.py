@@ -9,10 +9,10 @@ import pytest
 import torch
 from torch.nn.functional import log_softmax
 
-from nbtools.data.llm_gan.stories import Story, read_stories
+from nbtools.data.llm_gan.stories import Story
 from nbtools.errors import ConfigError
 from nbtools.recipes import LLMGANConfig
-from nbtools.recipes.llm_gan import RECIPE, judge_positions
+from nbtools.recipes.llm_gan import RECIPE, judge_positions, load_stories
 from nbtools.training.llm_gan import llm_judge
 from nbtools.training.llm_gan.batch import Passages
 from nbtools.training.llm_gan.dataset import passages_of
@@ -306,7 +306,7 @@ def easily_told(passages: Passages, judge: WritingJudge, seed: int) -> Callable[
 def python_text() -> tuple[LLMGANConfig, Passages]:
     changes = {"dataset": "topics", "min_chars": 40, "max_chars": 200, "vocab_size": 500, "max_judge_tokens": 4}
     config = tiny(**changes, sequence_length=16, prompt_length=8, num_layers=2, num_heads=4, hidden_size=64)
-    return config, passages_of(config, *read_stories(config))
+    return config, passages_of(config, *load_stories(config))
 
 
 def learn(judge: WritingJudge, batch: Batch, optimizer: torch.optim.Optimizer, *, supervised: bool) -> None:

@@ -9,9 +9,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from transformers import CanineTokenizer
 
-from nbtools.data.tables import Table, clean
-from nbtools.data.text_classification.samples import read_samples
+from nbtools.data.text_classification.coded_texts import CodedTexts, clean_text
 from nbtools.recipes import TextClassificationConfig
+from nbtools.recipes.text_classification import load_samples
 from nbtools.training.engine.sampler import SampleOrder, epoch_order
 from nbtools.training.text_classification.dataset import (
     Augmentation,
@@ -29,7 +29,7 @@ TEXT = st.text(st.characters(codec="utf-8"), max_size=40)
 
 def a_dataset(num_rows: int = 300, seed: int = 0, edited: float = 0.5, longest: int = 40) -> CharacterDataset:
     lengths = np.random.default_rng(0).integers(1, 30, num_rows)
-    table = Table()
+    table = CodedTexts()
     for number, length in enumerate(lengths):
         table.append(f"{number:03}" + "x y" * int(length // 3) + "z", "en" if number % 2 else "danish", [number % 5])
     return CharacterDataset(table, np.arange(num_rows), Augmentation(seed, edited, 0.25), longest, 2)
@@ -50,7 +50,7 @@ def test_a_long_text_is_cut_at_its_end_and_keeps_the_last_mark() -> None:
 
 
 def test_texts_that_are_cut_are_counted() -> None:
-    table = Table()
+    table = CodedTexts()
     for length in (5, 8, 9, 30):
         table.append("x" * length, "en", [0])
     augmentation = Augmentation(0, 0, 0)
@@ -59,7 +59,7 @@ def test_texts_that_are_cut_are_counted() -> None:
 
 
 @settings(deadline=None)
-@given(text=TEXT.map(clean).filter(bool), draws=st.lists(st.integers(0, 2**62 - 1), min_size=9, max_size=9))
+@given(text=TEXT.map(clean_text).filter(bool), draws=st.lists(st.integers(0, 2**62 - 1), min_size=9, max_size=9))
 def test_edits_leave_some_text_and_lengthen_it_by_their_insertions_at_most(text: str, draws: list[int]) -> None:
     draws_E3 = np.array(draws, dtype=np.int64).reshape(3, 3)
     edited = Augmentation.edit(text, draws_E3)
@@ -155,7 +155,7 @@ def test_sorting_by_length_loses_no_row(num_rows: int, chunk: int, seed: int) ->
 @pytest.mark.parametrize("batch_size", [16, 64, 128])
 def test_less_than_a_tenth_of_the_positions_is_padding(batch_size: int) -> None:
     config = TextClassificationConfig()
-    samples = read_samples(config)
+    samples = load_samples(config)
     augmentation = Augmentation(0, config.augmentation, config.unknown_lang)
     dataset = CharacterDataset(samples.train, samples.train_rows, augmentation, 64, 5)
     order = LengthOrder(SampleOrder(len(samples.train_rows), batch_size), dataset)

@@ -12,11 +12,11 @@ import torch
 
 from nbtools import recipes
 from nbtools.data.text_classification import occupations
-from nbtools.data.text_classification.samples import read_samples
 from nbtools.errors import CheckpointError, ConfigError
 from nbtools.metrics.history import History
 from nbtools.project import Project
 from nbtools.recipes import MLMPretrainingConfig, TextClassificationConfig
+from nbtools.recipes.text_classification import load_samples
 from nbtools.run.checkpoints import checkpoints_in
 from nbtools.run.run import Run
 from nbtools.rundir import media
@@ -126,7 +126,7 @@ def test_the_scores_are_those_that_anybody_measures_with_the_checkpoint(
 ) -> None:
     files = trained(tiny(max_steps=40, epochs=40, eval_every=40, checkpoint_every=40))
     last = checkpoints_in(files.checkpoints)[-1]
-    samples = read_samples(tiny(), tables.root)
+    samples = load_samples(tiny(), tables.root)
     texts, langs, truths = [], [], []
     for row in samples.evaluation_rows.tolist():
         texts.append(samples.evaluation.text(row))

@@ -7,11 +7,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from nbtools.data.tables import Columns, Table, clean, read, split
+from nbtools.data.text_classification.coded_texts import CodedTexts, Columns, clean_text, read_texts, split_texts
 from nbtools.data.text_classification.codes import generic_code, hisco_code
-from nbtools.data.text_classification.samples import read_samples
 from nbtools.errors import DataError
 from nbtools.recipes import TextClassificationConfig
+from nbtools.recipes.text_classification import load_samples
 
 HISCO = Columns("occ1", None, None)
 
@@ -22,7 +22,7 @@ def written(folder: Path, text: str | bytes, name: str = "data.csv") -> Path:
     return path
 
 
-def rows_of(table: Table) -> list[tuple[str, str, list[str]]]:
+def rows_of(table: CodedTexts) -> list[tuple[str, str, list[str]]]:
     codes = {number: code for code, number in table.numbers.items()}
     return [
         (table.text(row), table.lang(row), [codes[number] for number in table.codes(row)]) for row in range(len(table))
@@ -35,7 +35,7 @@ def test_a_file_as_occcanine_wrote_it_is_read(tmp_path: Path) -> None:
         'occ1,lang,code1,code2,code3\n"Smith, and  Farmer",EN,83110,61110.0,\n'
         "fisker,da,64100,,\nskipper,da,4217,?,NA\n\n",
     )
-    assert rows_of(read([path], HISCO, hisco_code, 5)) == [
+    assert rows_of(read_texts([path], HISCO, hisco_code, 5)) == [
         ("smith, and farmer", "en", ["83110", "61110"]),
         ("fisker", "da", ["64100"]),
         ("skipper", "da", ["04217"]),
@@ -50,7 +50,7 @@ def test_delimiters_line_ends_and_byte_order_marks_of_spreadsheets_are_understoo
     lines = [["beruf", "code"], ["müller", "a&b"], ["bäcker", "b"]]
     text = end.join(delimiter.join(line) for line in lines)
     path = written(tmp_path, text.encode(encoding))
-    table = read([path], Columns("beruf", None, None), generic_code, 2)
+    table = read_texts([path], Columns("beruf", None, None), generic_code, 2)
     assert rows_of(table) == [("müller", "unk", ["a", "b"]), ("bäcker", "unk", ["b"])]
 
 
@@ -59,7 +59,7 @@ def test_several_files_make_one_table_and_chosen_columns_are_read(tmp_path: Path
         written(tmp_path, "y,text,x,l\n7,one,8,en\n", "a.csv"),
         written(tmp_path, "l,x,y,text\nde,9,,two\n", "b.csv"),
     ]
-    table = read(paths, Columns("text", "l", ("x", "y")), generic_code, 2)
+    table = read_texts(paths, Columns("text", "l", ("x", "y")), generic_code, 2)
     assert rows_of(table) == [("one", "en", ["8", "7"]), ("two", "de", ["9"])]
 
 
@@ -95,7 +95,7 @@ def test_a_mistake_is_told_with_file_line_and_column(tmp_path: Path, name: str) 
     content, said = BAD[name]
     path = written(tmp_path, content)
     with pytest.raises(DataError, match=said) as caught:
-        read([path], HISCO, hisco_code, 2)
+        read_texts([path], HISCO, hisco_code, 2)
     assert str(path) in str(caught.value)
 
 
@@ -103,13 +103,13 @@ def test_the_byte_that_is_not_utf_8_is_found_far_behind_the_decoder_s_buffer(tmp
     lines = b"occ1,lang,code1\n" + b"smed,da,83110\n" * 5000
     path = written(tmp_path, lines + b"smed,da\xe6,83110\n" + b"smed,da,83110\n" * 5000)
     with pytest.raises(DataError, match=rf"line 5002, column 'lang': byte {len(lines) + 7} \(0xe6\)"):
-        read([path], HISCO, hisco_code, 2)
+        read_texts([path], HISCO, hisco_code, 2)
 
 
 @pytest.mark.parametrize(("path", "said"), [("no.csv", "No such file"), (".", "Is a directory")])
 def test_a_path_that_is_no_file_is_told(tmp_path: Path, path: str, said: str) -> None:
     with pytest.raises(DataError, match=f"cannot be read: {said}"):
-        read([tmp_path / path], HISCO, hisco_code, 2)
+        read_texts([tmp_path / path], HISCO, hisco_code, 2)
 
 
 def test_a_code_that_no_training_row_has_is_told_with_its_place(tmp_path: Path) -> None:
@@ -117,25 +117,25 @@ def test_a_code_that_no_training_row_has_is_told_with_its_place(tmp_path: Path) 
     written(tmp_path, "occ1,code1\nc,61110\nd,64100\n", "val.csv")
     config = TextClassificationConfig(train_data=("train.csv",), val_data="val.csv")
     with pytest.raises(DataError, match=r"val\.csv, line 3, column 'code1': code '64100' is in none of the training"):
-        read_samples(config, tmp_path)
+        load_samples(config, tmp_path)
 
 
 def test_numbers_are_looked_up_in_a_key(tmp_path: Path) -> None:
     written(tmp_path, "en_hisco_text,hisco,code\nempty, ,NA\nNo title,-1,2\nMaster,4217,151\n", "key.csv")
     written(tmp_path, "occ1,code1,code2\na,2,\nb,151.0,2.0\n", "data.csv")
     config = TextClassificationConfig(train_data=("data.csv",), val_data="data.csv", key="key.csv")
-    samples = read_samples(config, tmp_path)
+    samples = load_samples(config, tmp_path)
     assert samples.system.codes == ("-1", "04217")
     assert [list(samples.train.codes(row)) for row in range(2)] == [[0], [1, 0]]
     written(tmp_path, "occ1,code1\na,2\nb,9\n", "data.csv")
     with pytest.raises(DataError, match=r"line 3, column 'code1': '9' is not in the key, which has 2 numbers"):
-        read_samples(config, tmp_path)
+        load_samples(config, tmp_path)
     written(tmp_path, "number,hisco\n1,2\n", "key.csv")
     with pytest.raises(DataError, match=r"key\.csv, line 1, column 'code': is missing"):
-        read_samples(config, tmp_path)
+        load_samples(config, tmp_path)
 
 
-TEXT = st.text(st.characters(codec="utf-8", exclude_characters="\0"), max_size=20).filter(clean)
+TEXT = st.text(st.characters(codec="utf-8", exclude_characters="\0"), max_size=20).filter(clean_text)
 ROW = st.tuples(TEXT, st.sampled_from(["en", "da", ""]), st.lists(st.sampled_from("abcd"), min_size=1, max_size=3))
 
 
@@ -149,15 +149,15 @@ def test_whatever_a_csv_writer_writes_is_read(
         writer = csv.writer(file)
         writer.writerow(["occ1", "lang", "codes"])
         writer.writerows([text, lang, "&".join(codes)] for text, lang, codes in rows)
-    table = read([path], HISCO, generic_code, 4)
-    expected = [(clean(text), lang or "unk", list(dict.fromkeys(codes))) for text, lang, codes in rows]
+    table = read_texts([path], HISCO, generic_code, 4)
+    expected = [(clean_text(text), lang or "unk", list(dict.fromkeys(codes))) for text, lang, codes in rows]
     assert rows_of(table) == expected
     assert table.lengths().tolist() == [len(text) for text, _, _ in expected]
     assert table.lang_lengths().tolist() == [len(lang) for _, lang, _ in expected]
 
 
-def a_table(rows: list[tuple[str, list[int]]]) -> Table:
-    table = Table()
+def a_table(rows: list[tuple[str, list[int]]]) -> CodedTexts:
+    table = CodedTexts()
     for text, numbers in rows:
         table.append(text, "en", numbers)
         for number in numbers:
@@ -179,7 +179,7 @@ def test_no_text_is_on_both_sides_and_every_held_out_code_is_trained_on(
 ) -> None:
     numbers = {number: place for place, number in enumerate(dict.fromkeys(n for _, each in rows for n in sorted(each)))}
     table = a_table([(text, [numbers[number] for number in sorted(each)]) for text, each in rows])
-    train, held_out = split(table, share)
+    train, held_out = split_texts(table, share)
     assert sorted([*train.tolist(), *held_out.tolist()]) == list(range(len(rows)))
     assert not {table.text(row) for row in train.tolist()} & {table.text(row) for row in held_out.tolist()}
     seen = {number for row in train.tolist() for number in table.codes(row)}
@@ -189,16 +189,16 @@ def test_no_text_is_on_both_sides_and_every_held_out_code_is_trained_on(
 def test_which_side_a_text_is_on_depends_on_that_text_alone() -> None:
     rows = [(f"text {number}", [0]) for number in range(2000)]
     first = a_table(rows)
-    held_out = {first.text(row) for row in split(first, 0.1)[1].tolist()}
+    held_out = {first.text(row) for row in split_texts(first, 0.1)[1].tolist()}
     assert 150 < len(held_out) < 250
     second = a_table([*rows[1000:][::-1], ("another", [0])])
-    again = {second.text(row) for row in split(second, 0.1)[1].tolist()}
+    again = {second.text(row) for row in split_texts(second, 0.1)[1].tolist()}
     assert again - {"another"} == {text for text, _ in rows[1000:] if text in held_out}
 
 
 def test_of_few_texts_one_is_held_out_if_its_code_is_trained_on_all_the_same() -> None:
-    assert [len(rows) for rows in split(a_table([("one", [0]), ("two", [0]), ("three", [0])]), 1e-9)] == [2, 1]
-    train, held_out = split(a_table([("one", [0]), ("two", [1]), ("three", [1])]), 1e-9)
+    assert [len(rows) for rows in split_texts(a_table([("one", [0]), ("two", [0]), ("three", [0])]), 1e-9)] == [2, 1]
+    train, held_out = split_texts(a_table([("one", [0]), ("two", [1]), ("three", [1])]), 1e-9)
     assert (len(train), len(held_out)) == (2, 1)
     assert held_out[0] != 0
-    assert [len(rows) for rows in split(a_table([("one", [0]), ("one", [0])]), 0.5)] == [2, 0]
+    assert [len(rows) for rows in split_texts(a_table([("one", [0]), ("one", [0])]), 0.5)] == [2, 0]

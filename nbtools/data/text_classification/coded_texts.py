@@ -1,0 +1,269 @@
+"""Texts with their languages and codes: read from CSV files in one pass, kept compact, split. No pandas, no torch.
+
+The form, the schedule and the training count rows with these functions, so the numbers agree.
+
+Memory: the texts are one string of bytes, everything else is arrays: a million rows of 20 characters are 60 MB.
+Shapes: N rows of a selection, R rows of a table.
+"""
+
+import hashlib
+import re
+from array import array
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+
+from nbtools.data import tables
+from nbtools.data.text_classification.codes import MISSING, SEPARATOR
+from nbtools.errors import DataError, shown
+
+UNKNOWN_LANG = "unk"
+"""Language of a row without one."""
+_REMEMBERED_CELLS = 100_000
+_ROWS_AT_ONCE = 8192
+_FEW_TEXTS = 100
+
+Rows = npt.NDArray[np.int64]
+Lengths = npt.NDArray[np.int32]
+
+
+@dataclass(frozen=True)
+class Columns:
+    """Which columns hold what."""
+
+    text: str
+    lang: str | None
+    """None takes the column `lang` where there is one."""
+    targets: tuple[str, ...] | None
+    """None takes code1, code2, … or else one column called codes, code or hisco."""
+
+
+@dataclass
+class CodedTexts:
+    """Rows of a text, its language and its codes, by the number of each code in the order of its first appearance."""
+
+    numbers: dict[str, int] = field(default_factory=dict)
+    """Of the codes; tables that belong together share one."""
+    langs: list[str] = field(default_factory=list)
+    texts: bytearray = field(default_factory=bytearray)
+    text_ends: "array[int]" = field(default_factory=lambda: array("q", [0]))
+    code_numbers: "array[int]" = field(default_factory=lambda: array("i"))
+    code_ends: "array[int]" = field(default_factory=lambda: array("q", [0]))
+    lang_numbers: "array[int]" = field(default_factory=lambda: array("H"))
+
+    def __len__(self) -> int:
+        return len(self.lang_numbers)
+
+    def append(self, text: str, lang: str, numbers: Iterable[int]) -> None:
+        """Add a row."""
+        if lang not in self.langs:
+            self.langs.append(lang)
+        self.lang_numbers.append(self.langs.index(lang))
+        self.texts += text.encode("utf-8", "surrogatepass")
+        self.text_ends.append(len(self.texts))
+        self.code_numbers.extend(numbers)
+        self.code_ends.append(len(self.code_numbers))
+
+    def text(self, row: int) -> str:
+        """The text of a row."""
+        return self.texts[self.text_ends[row] : self.text_ends[row + 1]].decode("utf-8", "surrogatepass")
+
+    def lang(self, row: int) -> str:
+        """The language of a row."""
+        return self.langs[self.lang_numbers[row]]
+
+    def codes(self, row: int) -> Sequence[int]:
+        """The numbers of a row's codes."""
+        return self.code_numbers[self.code_ends[row] : self.code_ends[row + 1]]
+
+    def renumber(self, numbers: Sequence[int]) -> None:
+        """Replace every number of a code by the entry of `numbers` at its place."""
+        view = np.frombuffer(self.code_numbers, dtype=np.int32)
+        view[:] = np.asarray(numbers, dtype=np.int32)[view]
+
+    def lengths(self) -> Lengths:
+        """Characters of every row's text. Shape (R,)."""
+        lengths = np.empty(len(self), dtype=np.int32)
+        for first in range(0, len(self), _ROWS_AT_ONCE):
+            ends = np.asarray(self.text_ends[first : first + _ROWS_AT_ONCE + 1])
+            text = np.frombuffer(self.texts, dtype=np.uint8, count=ends[-1] - ends[0], offset=ends[0])
+            is_start = (text & 0xC0) != 0x80  # a character's first byte
+            lengths[first : first + len(ends) - 1] = np.add.reduceat(is_start, ends[:-1] - ends[0], dtype=np.int32)
+        return lengths
+
+    def lang_lengths(self) -> Lengths:
+        """Characters of every row's language. Shape (R,)."""
+        lengths: Lengths = np.array([len(lang) for lang in self.langs], dtype=np.int32)[np.asarray(self.lang_numbers)]
+        return lengths
+
+
+def clean_text(text: str) -> str:
+    """Return a text as models see it: lower case, single spaces, no control characters."""
+    return " ".join("".join(letter if letter.isprintable() else " " for letter in text.lower()).split())
+
+
+def read_texts(
+    paths: Sequence[Path],
+    columns: Columns,
+    code: Callable[[str], str],
+    max_codes: int,
+    *,
+    known: dict[str, int] | None = None,
+) -> CodedTexts:
+    """Read CSV files into one table.
+
+    Args:
+        paths: of the files; each begins with a row of column names.
+        columns: what to read of them.
+        code: brings one code into its form; raises ValueError with what is wrong.
+        max_codes: a row may have so many.
+        known: the codes of the training data, by number: any other one is an error.
+
+    Raises:
+        DataError: a file is missing, not UTF-8 or malformed; a column is missing; a row is ragged, or has no text, no
+            code, too many, or an unknown one. The message names file, line and column.
+    """
+    table = CodedTexts(numbers={} if known is None else known)
+    for path in paths:
+        with tables.opened(path) as (header, rows):
+            _read_file(path, header, rows, columns, code, max_codes, table, is_closed=known is not None)
+    if not len(table):
+        raise DataError(f"{', '.join(map(str, paths))}: no row below the column names; give a file with data")
+    return table
+
+
+def _read_file(
+    path: Path,
+    header: list[str],
+    rows: Iterator[tuple[int, list[str]]],
+    columns: Columns,
+    code: Callable[[str], str],
+    max_codes: int,
+    table: CodedTexts,
+    *,
+    is_closed: bool,
+) -> None:
+    text_at, lang_at, target_ats = _places(path, header, columns)
+    parsed: dict[str, tuple[int, ...]] = {}  # the same few cells come again and again
+
+    def wrong(line: int, at: int, what: str) -> DataError:
+        return DataError(f"{path}, line {line}, column {header[at]!r}: {what}")
+
+    for line, cells in rows:
+        text = clean_text(cells[text_at])
+        if not text:
+            raise wrong(line, text_at, "no text; fill it in or remove the row")
+        numbers: dict[int, None] = {}
+        for at in target_ats:
+            cell = cells[at]
+            known = parsed.get(cell)
+            if known is None:
+                try:
+                    known = tuple(_number(table.numbers, code(part), is_closed) for part in split_cell(cell))
+                except ValueError as error:
+                    raise wrong(line, at, str(error)) from None
+                if len(parsed) < _REMEMBERED_CELLS:
+                    parsed[cell] = known
+            numbers.update(dict.fromkeys(known))
+        if not numbers:
+            given = shown(cells[target_ats[0]])
+            raise wrong(line, target_ats[0], f"no code, but {given}; fill it in or remove the row")
+        if len(numbers) > max_codes:
+            raise wrong(line, target_ats[0], f"{len(numbers)} codes; a row may have {max_codes}: raise max_codes")
+        lang = cells[lang_at].strip().lower() if lang_at is not None else ""
+        table.append(text, lang[:8] or UNKNOWN_LANG, numbers)
+        if len(table.langs) > 1000:
+            raise wrong(line, lang_at or 0, "more than 1000 languages; choose the column with lang_col")
+
+
+def _number(numbers: dict[str, int], code: str, is_closed: bool) -> int:
+    if is_closed and code not in numbers:
+        raise ValueError(
+            f"code {shown(code)} is in none of the training rows, so it cannot be learned; "
+            "add rows with it to the training data or remove this one"
+        )
+    return numbers.setdefault(code, len(numbers))
+
+
+def _places(path: Path, header: list[str], columns: Columns) -> tuple[int, int | None, list[int]]:
+    """Return where the text, the language and the codes are."""
+    tables.check_names(path, header)
+    targets = columns.targets
+    if targets is None:
+        targets = tuple(sorted(name for name in header if name[:4] == "code" and name[4:].isdecimal()))
+        targets = targets or tuple(name for name in ("codes", "code", "hisco") if name in header)[:1]
+        if not targets:
+            raise tables.missing(path, "code1", header, "target_cols")
+    for option, name in (("text_col", columns.text), ("lang_col", columns.lang)):
+        if name is not None and name not in header:
+            raise tables.missing(path, name, header, option)
+    for name in targets:
+        if name not in header:
+            raise tables.missing(path, name, header, "target_cols")
+    lang = columns.lang if columns.lang is not None else "lang" if "lang" in header else None
+    return header.index(columns.text), None if lang is None else header.index(lang), [*map(header.index, targets)]
+
+
+def read_key(path: Path) -> dict[str, str]:
+    """Read a key from numbers to codes: a CSV file with the columns `code` (the number) and `hisco` (the code).
+
+    Raises:
+        DataError: it cannot be read, or has no such columns.
+    """
+    key: dict[str, str] = {}
+    with tables.opened(path) as (header, rows):
+        for name in ("code", "hisco"):
+            if name not in header:
+                raise DataError(f"{path}, line 1, column {name!r}: is missing; a key has the columns code and hisco")
+        number_at, code_at = header.index("code"), header.index("hisco")
+        for _, cells in rows:
+            if cells[code_at].strip():
+                key[cells[number_at].strip()] = cells[code_at].strip()
+    return key
+
+
+def split_texts(table: CodedTexts, share: float) -> tuple[Rows, Rows]:
+    """Divide the rows of a table for training and evaluation so that no text is on both sides.
+
+    Which side a text is on follows from the text alone: neither order nor other rows matter. A text whose codes the
+    training would not see otherwise is trained on; where too few texts are left to hold out any, one is.
+
+    Returns:
+        Row numbers in ascending order, for training and for evaluation.
+    """
+    limit = int(share * 2**64)
+    hashes = np.empty(len(table), dtype=np.uint64)
+    for row in range(len(table)):
+        text = table.texts[table.text_ends[row] : table.text_ends[row + 1]]
+        hashes[row] = int.from_bytes(hashlib.blake2b(text, digest_size=8).digest(), "little")
+    held_out = _covered(table, hashes, hashes < np.uint64(limit))
+    if not held_out.any():
+        for least in np.unique(hashes)[:_FEW_TEXTS]:
+            held_out = _covered(table, hashes, hashes == least)
+            if held_out.any():
+                break
+    return np.flatnonzero(~held_out), np.flatnonzero(held_out)
+
+
+def _covered(
+    table: CodedTexts, hashes: npt.NDArray[np.uint64], held_out: npt.NDArray[np.bool_]
+) -> npt.NDArray[np.bool_]:
+    """Return which texts can be held out so that all their codes are among those trained on."""
+    numbers = np.frombuffer(table.code_numbers, dtype=np.int32)
+    ends = np.frombuffer(table.code_ends, dtype=np.int64)
+    num_each = ends[1:] - ends[:-1]
+    is_seen = np.zeros(len(table.numbers), dtype=bool)
+    is_seen[numbers[np.repeat(~held_out, num_each)]] = True
+    for row in map(int, np.flatnonzero(held_out)):
+        if held_out[row] and not all(is_seen[number] for number in table.codes(row)):
+            held_out = held_out & (hashes != hashes[row])
+            is_seen[list(table.codes(row))] = True
+    return held_out
+
+
+def split_cell(cell: str) -> list[str]:
+    """Return the codes of a cell as they are written in it; none where it is empty or says so."""
+    return [part for part in re.split(f"\\s*{SEPARATOR}\\s*", cell.strip()) if part and part not in MISSING]
