@@ -65,8 +65,6 @@ class RunDir:
         """`returncode`, `signal`, `stopped`, `failure` (supervisor, once)."""
         self.attempts = self.path / "attempts.jsonl"
         """One line per automatic restart: the `attempt` that failed, why, and where the next goes on (supervisor)."""
-        self.seen = self.path / "seen.json"
-        """When a panel last showed the run, so that the next one can tell what happened since (the panel)."""
         self.lock = self.path / "lock"
         """Held with flock as long as the supervisor or the torchrun agent lives."""
 

@@ -14,6 +14,7 @@ import pytest
 
 from nbtools.machine import gpu_queue
 from nbtools.metrics.writer import MetricWriter
+from nbtools.notebook.panel.news import cache_file, record_look
 from nbtools.project import Project
 from nbtools.run.run import Run
 from nbtools.run.state import RunState
@@ -131,17 +132,17 @@ def test_stop_is_answered_while_a_cell_blocks_the_kernel(notebook: Any, eventual
     assert notebook.mistakes == []
 
 
-def test_who_comes_back_in_a_fresh_kernel_is_told_what_happened(notebook: Any, record: Any, eventually: Any) -> None:
+def test_a_fresh_kernel_shows_what_changed_since_the_last_look(notebook: Any, record: Any, eventually: Any) -> None:
     run, now = record("comes_back"), time.time()
     run.train(5, 400, now - 7200)
-    panel = show(notebook, "away.ipynb", run.files)
+    panel = show(notebook, "news.ipynb", run.files)
     panel.get_by_text("RUNNING").first.wait_for()
-    eventually(run.files.seen.exists, "the panel records its look")
-    assert panel.get_by_text("While you were away").count() == 0
+    eventually(cache_file(run.files).exists, "the panel records its look")
+    assert panel.get_by_text("Since the last look").count() == 0
 
     notebook.restart_kernel()
-    seen = json.loads(run.files.seen.read_text())
-    write_json(run.files.seen, {**seen, "time": now - 5000})
+    look = json.loads(cache_file(run.files).read_text())
+    write_json(cache_file(run.files), {**look, "time": now - 5000})
     run.restart(1, now - 4000, "step-000400")
     run.train(405, 700, now - 3900, attempt=2)
     run.train(705, 1200, now - 2000, every_s=3.9, attempt=2)
@@ -149,10 +150,10 @@ def test_who_comes_back_in_a_fresh_kernel_is_told_what_happened(notebook: Any, r
         log.write("step 700\nwarning: no checkpoint at step 700: No space left on device; older ones are kept\n")
     notebook.run_cell(0)
     panel = notebook.output(0)
-    card = panel.locator("details", has_text="While you were away")
-    card.get_by_text("While you were away").wait_for()
+    card = panel.locator("details", has_text="Since the last look")
+    card.get_by_text("Since the last look").wait_for()
     card.get_by_text("step 400 → 1,200").wait_for()
-    notebook.shoot("away", panel)
+    notebook.shoot("news", panel)
     assert not card.get_by_text("older ones are kept").is_visible()
     card.locator("summary").click()
     card.get_by_text("warning: no checkpoint at step 700: No space left on device").wait_for()
@@ -160,12 +161,12 @@ def test_who_comes_back_in_a_fresh_kernel_is_told_what_happened(notebook: Any, r
     panel.get_by_text("attempt 2 of 4").wait_for()
     time.sleep(3)  # a few looks later it is still unfolded
     assert card.get_by_text("older ones are kept").is_visible()
-    notebook.shoot("away-unfolded", panel)
+    notebook.shoot("news-unfolded", panel)
 
     run.end(returncode=1, failure={"rank": 0, "host": "node", "message": "ValueError: boom"})
     panel.get_by_text("FAILED").first.wait_for()
     panel.locator("[data-mime-type='image/png'] img").wait_for()
-    panel.get_by_text("While you were away").wait_for()
+    panel.get_by_text("Since the last look").wait_for()
     assert notebook.mistakes == []
 
 
@@ -333,7 +334,8 @@ def test_hostile_text_is_shown_literally_on_the_page_and_in_the_exported_one(
     beat = {"rank": 0, "pid": 1, "host": HOSTILE, "step": 2, "phase": HOSTILE, "time": time.time()}
     write_json(run.heartbeat(0), beat)
     run.log.write_text(f"before\n{HOSTILE}\n\x1b[31m{HOSTILE}\x1b[0m\nwarning: {HOSTILE}\nlast line\n")
-    write_json(run.seen, {"time": time.time() - 600, "log_bytes": 0})
+    record_look(run, 0)
+    write_json(cache_file(run), {"time": time.time() - 600, "log_bytes": 0})
     with MetricWriter(run.metrics) as writer:
         for step in (1, 2):
             writer.write(step, {"train/loss": 1.0, HOSTILE: float("nan")})
@@ -352,7 +354,7 @@ def test_hostile_text_is_shown_literally_on_the_page_and_in_the_exported_one(
         assert_literal(page)
         for index in (0, 3):
             panel = notebook.output(index)
-            assert panel.get_by_text("While you were away").count() == 1
+            assert panel.get_by_text("Since the last look").count() == 1
             assert panel.get_by_text(HOSTILE).count() >= 5
         notebook.shoot("hostile", notebook.output(0))
         notebook.command("docmanager:save")
@@ -367,7 +369,7 @@ def test_hostile_text_is_shown_literally_on_the_page_and_in_the_exported_one(
         dialogs: list[str] = []
         exported.on("dialog", lambda dialog: dialogs.append(dialog.message))
         exported.goto((tmp_path / "exported.html").as_uri(), wait_until="domcontentloaded")
-        exported.get_by_text("While you were away").first.wait_for()
+        exported.get_by_text("Since the last look").first.wait_for()
         exported.wait_for_timeout(500)
         assert exported.get_by_text("window.__pwned").count() >= 5
         assert_literal(exported)

@@ -11,7 +11,7 @@ import torch
 import nbtools as nt
 from nbtools.machine.devices import cuda_version, devices, driver_version, gpu_use
 from nbtools.machine.processes import members
-from nbtools.notebook.panel import html as cards
+from nbtools.notebook.panel import html
 from nbtools.project import Project
 from nbtools.run.state import RunState
 from nbtools.training.engine import precision_check as precision
@@ -112,7 +112,7 @@ def test_a_gpu_that_runs_out_of_memory_is_told_in_words_with_the_setting_to_chan
     assert re.match(r"scripts/allocates.py:\d+ in train: kept.append\(", found.where or "")
     assert "CUDA out of memory" in (found.traceback or "")
     assert "batch_size" in (found.advice or "")
-    card = cards.failure(found, str(run.files.log))
+    card = html.failure(found, str(run.files.log))
     assert "the GPU ran out of memory" in card and "Lower batch_size" in card
     assert members(run.files) == []
     deadline = time.monotonic() + 20

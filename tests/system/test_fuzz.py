@@ -27,7 +27,7 @@ from nbtools.failures.failure import Failure
 from nbtools.metrics.history import History
 from nbtools.metrics.readers.printed import LogMetrics
 from nbtools.notebook.panel.media import static
-from nbtools.notebook.panel.snapshot import facts_of, stamp_of
+from nbtools.notebook.panel.snapshot import stamp_of, take_snapshot
 from nbtools.notebook.plots.layout import view_of
 from nbtools.project import Project
 from nbtools.recipes import RECIPES
@@ -175,7 +175,6 @@ RECORDS: dict[str, dict[str, Any]] = {
         "failure": FAILURE,
         "time": 1e9,
     },
-    "seen.json": {"format": 1, "time": 1e9, "log_bytes": 0},
     "ranks/0.heartbeat.json": BEAT,
     "ranks/1.heartbeat.json": {**BEAT, "rank": 1},
     "attempts.jsonl": {"format": 1, "attempt": 1, "time": 1e9, "returncode": 1, "failure": FAILURE, "checkpoint": None},
@@ -287,7 +286,7 @@ def test_a_panel_finds_its_facts_in_a_run_directory_of_anything(
 ) -> None:
     with replaced(run_files, found), contextlib.suppress(FormatError):
         run = Run(run_files.path)
-        facts = facts_of(run, run.state)
+        facts = take_snapshot(run, run.state)
         repr((stamp_of(run), facts, facts.remaining_s(1e9), facts.warnings, view_of(run)))
 
 

@@ -36,7 +36,7 @@ from nbtools.machine import gpu_queue
 from nbtools.machine.processes import members
 from nbtools.metrics.writer import MetricWriter
 from nbtools.notebook.panel import html
-from nbtools.notebook.panel.snapshot import facts_of
+from nbtools.notebook.panel.snapshot import take_snapshot
 from nbtools.project import Project
 from nbtools.recipes import RECIPES, MLMPretrainingConfig
 from nbtools.run import stacks
@@ -512,7 +512,7 @@ def look_at(run: Run) -> None:
     summary = json.loads(json.dumps(run.summary(), allow_nan=False))
     print_run(summary)
     assert status_line(run)
-    facts = facts_of(run, run.state)
+    facts = take_snapshot(run, run.state)
     for now in (time.time(), time.time() + 3600, time.time() - 3600):
         remaining_s = facts.remaining_s(now)
         assert remaining_s is None or 0 <= remaining_s < 1e6

@@ -19,7 +19,7 @@ class Controls:
     """Core widgets only, each with a description and a tooltip, styled by the notebook's theme."""
 
     def __init__(self, dark: bool, log: bool, smoothing: float, x: X) -> None:
-        self.header, self.progress, self.away, self.failure, self.ranks = (_text() for _ in range(5))
+        self.header, self.progress, self.news, self.failure, self.ranks = (_text() for _ in range(5))
         self.tail, self.losses, self.trouble, self.note, self.changing, self.taken = (_text() for _ in range(6))
         # Explicit width and height keep the page from jumping; hidden until there is something to show.
         layout = widgets.Layout(max_width="100%", height="auto", visibility="hidden")
@@ -97,7 +97,7 @@ class Controls:
         self.options = (self.log, self.smoothing, self.x, self.span, self.dark)
         self.actions = (self.stop, self.stacks, self.checkpoint, self.changes, self.resume)
         row, actions = _row(*self.options), _row(*self.actions)
-        self.upper = _column(self.header, self.progress, self.away, self.ranks, self.failure)
+        self.upper = _column(self.header, self.progress, self.news, self.ranks, self.failure)
         self.shown = MediaView()
         self.lower = _column(row, actions, self.changing, self.note, self.taken, self.losses, self.trouble, self.tail)
         self.whole = _column(self.upper, self.image, self.shown.widget, self.lower)

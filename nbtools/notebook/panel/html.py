@@ -12,7 +12,7 @@ from nbtools.notebook.plots.decimation import duration
 
 if TYPE_CHECKING:
     from nbtools.failures.failure import Failure
-    from nbtools.notebook.panel.news import Away
+    from nbtools.notebook.panel.news import Change
     from nbtools.run.stacks import RankStacks
     from nbtools.run.stragglers import Straggler
     from nbtools.rundir.heartbeat import RankBeat
@@ -70,16 +70,19 @@ def header(run_id: str, state: str, script: str, notes: Sequence[str] = (), wait
     )
 
 
-def away(found: "Away") -> str:
-    """What happened while nobody looked: a line that unfolds."""
-    colour = "#c77700" if any(news.is_trouble for news in found.news) else "#3f90da"
-    short = " · ".join(f"<span style='white-space:nowrap'>{literal(news.short)}</span>" for news in found.news)
-    items = "".join(f"<li>{literal(line)}</li>" for news in found.news for line in news.details)
+def news(changes: "Sequence[Change]", absent_s: float) -> str:
+    """What changed since the last look, in one line that unfolds; empty if nothing did."""
+    if not changes:
+        return ""
+    colour = "#c77700" if any(change.is_trouble for change in changes) else "#3f90da"
+    short = " · ".join(f"<span style='white-space:nowrap'>{literal(change.short)}</span>" for change in changes)
+    lines = [line for change in changes for line in change.details or (change.short,)]
+    items = "".join(f"<li>{literal(line)}</li>" for line in lines)
     return (
         f"<details style='{_FONT}{_TEXT}box-sizing:border-box;border-left:4px solid {colour};"
         f"padding:2px 0 2px 10px;margin:6px 0'>"
-        f"<summary style='cursor:pointer'><b>While you were away</b> "
-        f"<span style='{_MUTED}'>for {duration(found.until - found.since)}</span> · {short}</summary>"
+        f"<summary style='cursor:pointer'><b>Since the last look</b> "
+        f"<span style='{_MUTED}'>{duration(absent_s)} ago</span> · {short}</summary>"
         f"<ul style='margin:4px 0 2px;padding-left:18px;overflow-wrap:anywhere'>{items}</ul></details>"
     )
 

@@ -20,10 +20,10 @@ from IPython.display import publish_display_data
 
 from nbtools.errors import ConfigError, NbtoolsError
 from nbtools.launcher.resume import changed, config_of, read_changes, resume
-from nbtools.notebook.panel import html as cards
+from nbtools.notebook.panel import html
 from nbtools.notebook.panel.controls import NEWEST, Controls, put, view_bundle
-from nbtools.notebook.panel.news import use, visit_of
-from nbtools.notebook.panel.snapshot import Facts, facts_of, notes_of, stamp_of
+from nbtools.notebook.panel.news import MIN_ABSENCE_S, RECORD_EVERY_S, changes_since, read_look, record_look
+from nbtools.notebook.panel.snapshot import Snapshot, notes_of, stamp_of, take_snapshot
 from nbtools.notebook.plots.figure import HEIGHT, UNTITLED_HEIGHT, WIDTH, RunFigure, png
 from nbtools.notebook.plots.layout import X, view_of
 from nbtools.run.checkpoints import Checkpoint, best_of
@@ -87,7 +87,7 @@ class LivePlot:
         self._widgets.changes.observe(self._check_changes, "value")
         self._widgets.resume.on_click(lambda _: self._act("Resuming…", self._resume_run))
         if not self._widgets.answer_beside_cells():
-            self._widgets.note.value = cards.note(f"While a cell runs, stop with: nbtools stop {self.run.id}")
+            self._widgets.note.value = html.note(f"While a cell runs, stop with: nbtools stop {self.run.id}")
         self._start()
 
     def __repr__(self) -> str:
@@ -132,7 +132,7 @@ class LivePlot:
 
     def _words(self) -> str:
         words = "".join(part.value for part in self._widgets.upper.children)
-        return f"<div class='{cards.NO_FORMULAS}' style='max-width:{WIDTH}px'>{words}</div>"
+        return f"<div class='{html.NO_FORMULAS}' style='max-width:{WIDTH}px'>{words}</div>"
 
     def _outputs(self, ids: tuple[str, ...]) -> list[tuple[dict[str, Any], dict[str, Any], str]]:
         widgets = self._widgets
@@ -140,7 +140,8 @@ class LivePlot:
             parts = (widgets.upper, repr(self)), (widgets.image, ""), (widgets.shown.widget, "")
             return [(view_bundle(part, text), {}, name) for (part, text), name in zip(parts, ids, strict=True)]
         words = {"text/html": self._words(), "text/plain": repr(self)}
-        shown = {"text/html": html, "text/plain": ""} if (html := widgets.shown.html()) else {"text/plain": ""}
+        below = widgets.shown.html()
+        shown = {"text/html": below, "text/plain": ""} if below else {"text/plain": ""}
         picture = {"image/png": self._png, "text/plain": ""}
         return [(words, {}, ids[0]), (picture, _SIZE, ids[1]), (shown, {}, ids[2])]
 
@@ -163,7 +164,7 @@ class LivePlot:
         """End the thread and remove the widgets. The run goes on."""
         with self._lock:
             self._is_closed, thread = True, self._thread
-            self._visit.leave(self.run.files)
+            record_look(self.run.files, time.time())
         self._wake.set()
         if thread is not None and thread is not threading.current_thread():
             thread.join(timeout=10)
@@ -211,33 +212,34 @@ class LivePlot:
         except Exception as error:  # noqa: BLE001
             if not self._is_closed:
                 kind = "" if isinstance(error, NbtoolsError) else f"{type(error).__name__}: "
-                put(place, cards.note(f"{kind}{error}", is_warning=True))
+                put(place, html.note(f"{kind}{error}", is_warning=True))
             return False
         return True
 
     def _forget(self) -> None:
         self._stamp: object = None
-        self._facts = Facts()
+        self._snapshot = Snapshot()
         self._wanted: tuple[object, ...] = ()
         self._png = b""
         self._figure: RunFigure | None = None
         self._drawn_state: RunState | None = None
-        self._visit = visit_of(self.run)
-        self._away = ""
+        self._earlier, self._recorded_at, self._news = read_look(self.run.files), 0.0, ""
         self._stragglers: list[Straggler] = []
 
     def _look(self) -> None:
         now, state, widgets = time.time(), self.run.state, self._widgets
         stamp = (state, *stamp_of(self.run))
         if stamp != self._stamp:
-            self._facts, self._stamp = facts_of(self.run, state), stamp
+            self._snapshot, self._stamp = take_snapshot(self.run, state), stamp
             self._offer_checkpoints()
-        if away := self._visit.look(self.run, now, use().at):
-            self._away = cards.away(away)
-        if state.is_final:
-            self._visit.leave(self.run.files)
+        earlier, self._earlier = self._earlier, None
+        if earlier is not None and now - earlier.time >= MIN_ABSENCE_S:
+            self._news = html.news(changes_since(self.run, earlier), now - earlier.time)
+        if state.is_final or not 0 <= now - self._recorded_at < RECORD_EVERY_S:
+            self._recorded_at = now
+            record_look(self.run.files, now)
         self._say(state, now)
-        wanted = (widgets.dark.value, self._facts.version, state, *self._options().items())
+        wanted = (widgets.dark.value, self._snapshot.version, state, *self._options().items())
         shows_more = widgets.shown.look(media.folder_of(self.run.files), dark=widgets.dark.value)
         if wanted == self._wanted and not shows_more:
             return
@@ -255,7 +257,7 @@ class LivePlot:
 
     def _say(self, state: RunState, now: float) -> None:
         """Words, at each look: ages and the remaining time change although no file does."""
-        facts, widgets = self._facts, self._widgets
+        facts, widgets = self._snapshot, self._widgets
         remaining = facts.remaining_s(now) if state is RunState.RUNNING else None
         started, ended = self.run.records.started_at, self.run.records.ended_at or facts.last_row
         end = ended if state.is_final else now
@@ -263,15 +265,15 @@ class LivePlot:
         rate = 1 / facts.seconds_per_step if facts.seconds_per_step else None
         script, notes = Path(str(self.run.info.get("script") or "")).name, notes_of(self.run, facts.restarts)
         blocker = waiting_for(self.run.records) if state is RunState.QUEUED else ""
-        put(widgets.header, cards.header(self.run.id, state, script, notes, blocker))
-        put(widgets.progress, cards.progress(facts.step, facts.total_steps, elapsed, remaining, rate, state))
-        put(widgets.away, self._away)
-        put(widgets.failure, cards.failure(facts.failure, str(self.run.files.log)) if facts.failure else "")
+        put(widgets.header, html.header(self.run.id, state, script, notes, blocker))
+        put(widgets.progress, html.progress(facts.step, facts.total_steps, elapsed, remaining, rate, state))
+        put(widgets.news, self._news)
+        put(widgets.failure, html.failure(facts.failure, str(self.run.files.log)) if facts.failure else "")
         is_running = state is RunState.RUNNING
         self._stragglers = stragglers(facts.ranks, now, facts.seconds_per_step) if is_running else []
-        put(widgets.ranks, cards.ranks(facts.ranks, self._stragglers, now, is_running))
-        put(widgets.tail, cards.log(facts.log))
-        put(widgets.losses, cards.note("\n".join(facts.warnings), is_warning=True))
+        put(widgets.ranks, html.ranks(facts.ranks, self._stragglers, now, is_running))
+        put(widgets.tail, html.log(facts.log))
+        put(widgets.losses, html.note("\n".join(facts.warnings), is_warning=True))
         if not self._is_acting:
             widgets.stop.disabled, widgets.stop.button_style = state.is_final, "" if state.is_final else "warning"
             widgets.stop.description = "Cancel" if blocker else "Stop"
@@ -290,7 +292,7 @@ class LivePlot:
         }
 
     def _offer_checkpoints(self) -> None:
-        found, choice = self._facts.checkpoints, self._widgets.checkpoint
+        found, choice = self._snapshot.checkpoints, self._widgets.checkpoint
         best = best_of(found)
         offered: list[tuple[str, Checkpoint | str]] = []
         for checkpoint in reversed(found):
@@ -324,12 +326,12 @@ class LivePlot:
                 self._is_change_wrong = False
             except NbtoolsError as error:
                 said, self._is_change_wrong = str(error), True
-            put(widgets.changing, cards.note(said, is_warning=self._is_change_wrong))
+            put(widgets.changing, html.note(said, is_warning=self._is_change_wrong))
             if not self._is_acting:
                 widgets.resume.disabled = not self._may_resume(self.run.state)
 
     def _may_resume(self, state: RunState) -> bool:
-        return state.is_final and bool(self._facts.checkpoints) and not self._is_change_wrong
+        return state.is_final and bool(self._snapshot.checkpoints) and not self._is_change_wrong
 
     def _act(self, doing: str, action: Callable[[], str]) -> None:
         """Answer a button at once, and do the work in a thread: it may take as long as a checkpoint."""
@@ -338,10 +340,10 @@ class LivePlot:
             if self._is_acting:
                 return
             self._is_acting = widgets.stop.disabled = widgets.stacks.disabled = widgets.resume.disabled = True
-            put(widgets.note, cards.note(doing))
+            put(widgets.note, html.note(doing))
 
         def work() -> None:
-            self._guarded(lambda: put(widgets.note, cards.note(action())), widgets.note)
+            self._guarded(lambda: put(widgets.note, html.note(action())), widgets.note)
             with self._lock:
                 self._is_acting = False
                 self._changed()
@@ -353,7 +355,7 @@ class LivePlot:
 
     def _take_stacks(self) -> str:
         found, behind = take_stacks(self.run.files), {straggler.beat.rank for straggler in self._stragglers}
-        put(self._widgets.taken, cards.stacks(found, behind) if found else "")
+        put(self._widgets.taken, html.stacks(found, behind) if found else "")
         taken = sum(item.has_stacks for item in found)
         return f"Stacks of {taken} of {len(found)} ranks at {time.strftime('%X')}" if found else "No rank is there yet"
 

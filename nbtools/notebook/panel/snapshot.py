@@ -33,7 +33,7 @@ _OF_TORCHRUN = re.compile(
 
 
 @dataclass
-class Facts:
+class Snapshot:
     """What was last read from the run directory; kept until a file changes."""
 
     step: int = 0
@@ -93,11 +93,11 @@ def stamp_of(run: Run) -> tuple[object, ...]:
     return tuple(stamps)
 
 
-def facts_of(run: Run, state: RunState) -> Facts:
+def take_snapshot(run: Run, state: RunState) -> Snapshot:
     """Read everything anew."""
     history, own, checkpoints, restarts = run.history, run.own_history, run.checkpoints, read_restarts(run.files)
     seconds_per_step, last_row = pace(own)
-    return Facts(
+    return Snapshot(
         step=run.step,
         total_steps=run.total_steps,
         seconds_per_step=seconds_per_step,

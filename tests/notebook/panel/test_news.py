@@ -1,30 +1,26 @@
-"""What a panel tells somebody who comes back to a run."""
+"""What a panel shows of the changes since the last look at a run."""
 
 import json
 import os
-import time
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-import nbformat
 import pytest
-from nbclient import NotebookClient
 
 from nbtools.notebook.panel import html
-from nbtools.notebook.panel import news as away
-from nbtools.notebook.panel.news import Away, News, Seen, Visit, since
+from nbtools.notebook.panel.news import Change, Look, cache_file, changes_since, read_look, record_look
 from nbtools.run.run import Run
 from nbtools.rundir.json_files import write_json
 from nbtools.rundir.lock import acquire_lock
 from nbtools.rundir.rundir import RunDir
 
 LEFT = 1_750_000_000.0
-"""When somebody left; rows before it are the odd ones out, all that follows is news."""
+"""Time of the last look; only what comes after it is news."""
 
 
 class Record:
-    """A run directory whose times are told in seconds from the moment somebody left."""
+    """A run directory whose times are given in seconds from the last look."""
 
     def __init__(self, path: Path) -> None:
         self.files = RunDir(path)
@@ -33,7 +29,7 @@ class Record:
         write_json(self.files.launch, {"name": "tiny", "recipe": "mlm_pretraining", "time": LEFT - 1000, "launch": {}})
         self.files.log.write_text("an early line\nwarning: seen before\n")
         self.lock = acquire_lock(self.files.lock)
-        self.seen = Seen(LEFT, self.files.log.stat().st_size)
+        self.look = Look(LEFT, self.files.log.stat().st_size)
 
     def row(self, step: int, at_s: float, **metrics: Any) -> None:
         values = {name.replace("_", "/", 1): value for name, value in metrics.items()}
@@ -70,12 +66,11 @@ class Record:
             os.close(self.lock)
             self.lock = None
 
-    def news(self) -> list[News]:
-        found = since(Run(self.files.path), self.seen, LEFT + 3600)
-        return list(found.news) if found else []
+    def news(self) -> list[Change]:
+        return changes_since(Run(self.files.path), self.look)
 
     def short(self) -> list[str]:
-        return [news.short for news in self.news()]
+        return [change.short for change in self.news()]
 
 
 @pytest.fixture
@@ -93,9 +88,9 @@ def test_nothing_that_was_there_before_is_news(record: Record) -> None:
     record.row(20, -80, eval_loss=2.0)
     record.checkpoint(20, -79)
     record.restart(1, -90, None)
-    assert since(Run(record.files.path), record.seen, LEFT + 3600) is None
+    assert record.news() == []
     record.end(-1)
-    assert since(Run(record.files.path), record.seen, LEFT + 3600) is None
+    assert record.news() == []
 
 
 def test_steps_best_loss_and_checkpoints_are_told_then_and_now(record: Record) -> None:
@@ -110,12 +105,12 @@ def test_steps_best_loss_and_checkpoints_are_told_then_and_now(record: Record) -
     record.checkpoint(200, 20)
     record.checkpoint(300, 31)
     assert record.short() == ["step 100 → 300", "best eval loss 3.25 → 2.5", "2 checkpoints"]
-    assert [news.details for news in record.news()] == [
-        ("200 steps: from 100 to 300",),
-        ("best eval loss 3.25 (step 100) → 2.5 (step 200); last 2.75 at step 300",),
-        ("2 checkpoints saved, the newest: step-000300",),
+    assert [list(change.details) for change in record.news()] == [
+        [],
+        ["best eval loss 3.25 (step 100) → 2.5 (step 200)"],
+        ["step-000200", "step-000300"],
     ]
-    assert not any(news.is_trouble for news in record.news())
+    assert not any(change.is_trouble for change in record.news())
 
 
 def test_a_best_loss_that_did_not_improve_is_told_as_such(record: Record) -> None:
@@ -124,7 +119,7 @@ def test_a_best_loss_that_did_not_improve_is_told_as_such(record: Record) -> Non
     assert record.short() == ["step 1 → 2"]
     record.row(3, 20, eval_loss=2.5)
     assert record.short() == ["step 1 → 3", "best eval loss still 2"]
-    assert record.news()[1].details == ("best eval loss still 2 (step 1); last 2.5 at step 3",)
+    assert record.news()[1].details == ("best eval loss still 2 (step 1)",)
 
 
 def test_a_first_evaluation_has_no_loss_to_compare_with(record: Record) -> None:
@@ -155,7 +150,7 @@ def test_the_best_loss_of_a_resumed_run_is_that_of_its_whole_curve(tmp_path: Pat
         child.release()
 
 
-def test_restarts_are_told_with_their_cause_and_their_pause_is_no_stall(record: Record) -> None:
+def test_restarts_are_told_with_their_cause(record: Record) -> None:
     record.rows(range(1, 251), -250)
     record.checkpoint(200, -50)
     record.restart(1, 5, "step-000200")
@@ -168,46 +163,11 @@ def test_restarts_are_told_with_their_cause_and_their_pause_is_no_stall(record: 
     assert record.news()[0].is_trouble
 
 
-def test_a_pause_far_beyond_the_usual_step_is_a_stall(record: Record) -> None:
-    record.rows(range(1, 11), -100, every_s=2.0)
-    record.rows(range(11, 21), 300, every_s=2.0)
-    record.rows(range(21, 31), 360, every_s=2.0)
-    stall = record.news()[0]
-    assert stall.short == "stalled for 7m04s"
-    assert stall.is_trouble
-    assert [detail.partition(": ")[2] for detail in stall.details] == [
-        "no progress for 6m22s after step 10 (usual are 2 s)",
-        "no progress for 42s after step 20 (usual are 2 s)",
-    ]
-
-
-@pytest.mark.parametrize("every_s", [1.0, 60.0])
-def test_regular_rows_are_no_stall_however_slow(record: Record, every_s: float) -> None:
-    record.rows(range(1, 11), -10 * every_s, every_s)
-    record.rows(range(11, 41), 0, every_s)
-    assert not any("stalled" in short for short in record.short())
-
-
-def test_regular_evaluations_and_checkpoints_are_no_stalls(record: Record) -> None:
-    at_s = 10.0
-    for step in range(1, 61):
-        record.row(step, at_s, train_loss=1.0)
-        at_s += 1
-        if step % 10 == 0:
-            at_s += 120
-            record.row(step, at_s, eval_loss=1.0)
-            record.checkpoint(step, at_s)
-    assert not any("stalled" in short for short in record.short())
-    record.row(61, at_s + 1, train_loss=1.0)
-    record.row(62, at_s + 600, train_loss=1.0)
-    assert "stalled for 9m59s" in record.short()
-
-
 def test_only_warnings_after_the_last_look_are_told_and_equal_ones_once(record: Record) -> None:
     record.say("step 1\nwarning: the disk is full\nno warning: here\nwarning: the disk is full\nwarning: \x1b[31mred\n")
     warnings = record.news()[0]
-    assert warnings.short == "3 warnings"
-    assert warnings.details == ("warning: the disk is full (2 times)", "warning: red")
+    assert warnings.short == "2 warnings"
+    assert warnings.details == ["warning: the disk is full (2 times)", "warning: red"]
 
 
 def test_a_log_that_was_truncated_is_read_from_its_start(record: Record) -> None:
@@ -222,7 +182,7 @@ def test_of_a_flood_of_output_the_end_is_searched_and_of_many_warnings_the_last_
     record.say("\n" + "".join(f"warning: number {i}\n" for i in range(1000)))
     (warnings,) = record.news()
     assert warnings.short == "1,000 warnings"
-    assert warnings.details[0] == "995 earlier ones, then"
+    assert warnings.details[0] == "995 earlier ones"
     assert warnings.details[-1] == "warning: number 999"
     assert len(warnings.details) == 6
 
@@ -264,110 +224,50 @@ def test_rows_without_times_are_no_news(record: Record) -> None:
     [
         *("", "{", "[]", '{"format": 99, "time": 1, "log_bytes": 1}', '{"format": 1, "time": "x", "log_bytes": 1}'),
         *('{"format": 1, "log_bytes": 1}', '{"format": 1, "time": 1, "log_bytes": 1e400}', '{"time": null}'),
+        '{"format": 1, "time": 1, "log_bytes": -5}',
     ],
 )
 def test_a_record_that_cannot_be_read_is_none(record: Record, content: str) -> None:
-    record.files.seen.write_text(content)
-    assert Seen.read(record.files) is None
+    path = cache_file(record.files)
+    path.parent.mkdir(parents=True)
+    path.write_text(content)
+    assert read_look(record.files) is None
 
 
-@pytest.mark.parametrize("log_bytes", [-5, 10**30])
-def test_an_impossible_size_of_the_log_reads_it_from_its_start(record: Record, log_bytes: int) -> None:
-    found = since(Run(record.files.path), Seen(LEFT, log_bytes), LEFT + 60)
-    assert found is not None
-    assert [news.details for news in found.news] == [("warning: seen before",)]
+def test_a_log_size_beyond_the_file_reads_the_log_from_its_start(record: Record) -> None:
+    (change,) = changes_since(Run(record.files.path), Look(LEFT, 10**15))
+    assert change.details == ["warning: seen before"]
 
 
-def test_a_look_is_recorded_at_most_every_ten_seconds_and_at_the_end(record: Record) -> None:
-    run, visit = Run(record.files.path), Visit(record.files)
-    recorded = []
-    for second in range(0, 35, 5):
-        visit.look(run, LEFT + second, LEFT + second)
-        seen = Seen.read(record.files)
-        recorded.append(seen and seen.time - LEFT)
-    assert recorded == [0, 0, 10, 10, 20, 20, 30]
-    record.say("more\n")
-    visit.look(run, LEFT + 33, LEFT)
-    visit.leave(record.files)
-    assert Seen.read(record.files) == Seen(LEFT + 33, record.files.log.stat().st_size)
+def test_a_look_is_kept_in_the_cache_of_the_user_and_not_in_the_run(
+    record: Record, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    before = sorted(record.files.path.rglob("*"))
+    (record.files.path / "seen.json").write_text('{"format": 1, "time": 1.0, "log_bytes": 0}')
+    assert read_look(record.files) is None, "old versions left this file in run directories"
+    (record.files.path / "seen.json").unlink()
+    record_look(record.files, LEFT)
+    assert read_look(record.files) == Look(LEFT, record.files.log.stat().st_size)
+    link = tmp_path / "link"
+    link.symlink_to(record.files.path)
+    assert read_look(RunDir(link)) == read_look(record.files)
+    assert read_look(RunDir(tmp_path / "other")) is None
+    assert sorted(record.files.path.rglob("*")) == before
+    monkeypatch.delenv("XDG_CACHE_HOME")
+    monkeypatch.setenv("HOME", str(tmp_path / "home"))
+    record_look(record.files, LEFT)
+    assert [path.parent for path in (tmp_path / "home").rglob("*.json")] == [tmp_path / "home/.cache/nbtools/looks"]
 
 
-def test_a_directory_that_cannot_be_written_is_no_error(record: Record) -> None:
-    record.files.seen.mkdir()
-    visit = Visit(record.files)
-    assert visit.look(Run(record.files.path), LEFT, LEFT) is None
-    visit.leave(record.files)
-    assert [path.name for path in record.files.path.glob("*seen*")] == ["seen.json"]
-    assert [path.name for path in record.files.path.glob(".*")] == []
-
-
-def test_a_new_kernel_tells_what_happened_since_the_last_look_of_another_one(record: Record) -> None:
-    record.rows(range(1, 11), -10)
-    run = Run(record.files.path)
-    Visit(record.files).look(run, LEFT, LEFT)
-    record.rows(range(11, 21), 1)
-    now = LEFT + 25
-    found = Visit(record.files).look(run, now, now)
-    assert found is not None
-    assert (found.since, found.until) == (LEFT, now)
-    assert found.news[0].short == "step 10 → 20"
-
-
-def test_a_kernel_beside_one_that_looks_tells_nothing(record: Record) -> None:
-    run, there, here = Run(record.files.path), Visit(record.files), None
-    for second in range(0, 40, 5):
-        there.look(run, LEFT + second, LEFT)
-        record.rows([second + 1], second)
-    here = Visit(record.files)
-    assert here.look(run, LEFT + 40, LEFT + 40) is None
-
-
-def test_panels_of_one_kernel_tell_nothing_of_what_another_one_showed(record: Record) -> None:
-    run = Run(record.files.path)
-    visit = away.visit_of(run)
-    assert away.visit_of(Run(record.files.path)) is visit
-    for second in range(300):
-        record.rows([second + 1], second)
-        assert visit.look(run, LEFT + second, LEFT + second) is None
-    assert visit.look(run, LEFT + 330, LEFT + 330) is None
-    found = visit.look(run, LEFT + 3930, LEFT + 3930)
-    assert found is None, "nothing happened"
-    record.rows([500], 5000)
-    found = visit.look(run, LEFT + 6000, LEFT + 6000)
-    assert found is not None
-    assert visit.look(run, LEFT + 6030, LEFT + 6030) is found, "another panel, opened a moment later, tells the same"
-    assert visit.look(run, LEFT + 6070, LEFT + 6070) is None
-
-
-def test_looks_of_a_panel_that_nobody_watches_do_not_count(record: Record) -> None:
-    run, visit = Run(record.files.path), Visit(record.files)
-    for minute in range(180):
-        assert visit.look(run, LEFT + 60 * minute, used_at=LEFT) is None
-        record.rows([minute + 1], 60 * minute)
-    seen = Seen.read(record.files)
-    assert seen is not None
-    assert seen.time == LEFT + 600
-    now = LEFT + 180 * 60
-    found = visit.look(run, now, used_at=now - 1)
-    assert found is not None
-    assert found.since == LEFT + 600
-    assert found.news[0].short == "step 11 → 180"
-
-
-def test_every_cell_that_is_run_is_a_use_of_the_kernel() -> None:
-    sources = [
-        "import time\nfrom nbtools.notebook.panel.news import use\nfirst = use().at",
-        "assert use() is use()\nassert first < use().at <= time.time()\nsecond = use().at",
-        "time.sleep(0.3)\nassert second < use().at < time.time() - 0.25",
-    ]
-    notebook = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell(source) for source in sources])
-    NotebookClient(notebook, timeout=120, kernel_name="python3").execute()
-
-
-def test_without_a_shell_the_kernel_is_always_in_use() -> None:
-    watch = away.Use()
-    watch._at -= 3600
-    assert watch.at == pytest.approx(time.time(), abs=60)
+def test_a_cache_that_cannot_be_written_is_no_error(
+    record: Record, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "file").touch()
+    for cache in (tmp_path / "file", Path("relative")):
+        monkeypatch.setenv("XDG_CACHE_HOME", str(cache))
+        record_look(record.files, LEFT)
+        assert read_look(record.files) is None
+    assert not Path("relative").exists()
 
 
 # --- the card ---
@@ -375,13 +275,13 @@ def test_without_a_shell_the_kernel_is_always_in_use() -> None:
 
 def test_the_card_is_one_line_that_unfolds_and_everything_in_it_is_literal() -> None:
     hostile = "<img src=x onerror=alert(1)></summary><script>"
-    news = (News(f"short {hostile}", ("one", hostile), is_trouble=True), News("calm", ("two",)))
-    card = html.away(Away(0.0, 4320.0, news))
+    card = html.news([Change(f"short {hostile}", ("one", hostile), is_trouble=True), Change("calm")], 4320.0)
     assert card.count("<details") == card.count("<summary") == card.count("</summary>") == 1
     assert "<details open" not in card
-    assert "While you were away" in card
+    assert "Since the last look" in card
     assert "1h12m" in card
     assert "<img" not in card
     assert "<script" not in card
     assert card.count(html.literal(hostile)) == 2
-    assert [card.count(f"<li>{line}</li>") for line in ("one", "two")] == [1, 1]
+    assert [card.count(f"<li>{line}</li>") for line in ("one", "calm")] == [1, 1]
+    assert html.news([], 4320.0) == ""

@@ -20,8 +20,9 @@ from nbclient import NotebookClient
 
 from nbtools.failures.failure import Failure
 from nbtools.notebook.panel import html
+from nbtools.notebook.panel.news import cache_file, read_look, record_look
 from nbtools.notebook.panel.panel import LivePlot
-from nbtools.notebook.panel.snapshot import facts_of, log_of, pace, stamp_of
+from nbtools.notebook.panel.snapshot import log_of, pace, stamp_of, take_snapshot
 from nbtools.notebook.plots.figure import RunFigure
 from nbtools.notebook.plots.layout import view_of
 from nbtools.run.run import Run
@@ -345,7 +346,7 @@ def test_every_state_has_a_sign_and_a_word(state: RunState) -> None:
 
 def test_the_remaining_time_follows_the_recent_rate(folder: Folder) -> None:
     folder.rows(1, 60, every_s=0.5)
-    facts = facts_of(Run(folder.files.path), RunState.RUNNING)
+    facts = take_snapshot(Run(folder.files.path), RunState.RUNNING)
     assert facts.seconds_per_step == pytest.approx(0.5)
     assert facts.last_row is not None
     assert facts.remaining_s(facts.last_row) == pytest.approx(20.0)
@@ -360,7 +361,7 @@ def test_right_after_a_resume_the_rate_is_this_runs_own(tmp_path: Path) -> None:
     child.rows(51, 52, every_s=0.25)
     run = Run(child.files.path)
     assert len(run.history["train/loss"]) == 52
-    assert facts_of(run, RunState.RUNNING).seconds_per_step == pytest.approx(0.25)
+    assert take_snapshot(run, RunState.RUNNING).seconds_per_step == pytest.approx(0.25)
 
 
 def test_a_pause_in_the_rows_hardly_moves_the_rate(folder: Folder) -> None:
@@ -573,34 +574,37 @@ def test_a_restart_is_a_thin_line_on_the_curves(folder: Folder) -> None:
     ]
 
 
-def test_who_comes_back_is_told_what_happened_and_both_panels_of_a_kernel_say_the_same(
+def look(folder: Folder, at: float) -> None:
+    """Record a look of an earlier panel, before there was a log."""
+    record_look(folder.files, at)
+    write_json(cache_file(folder.files), {"time": at, "log_bytes": 0})
+
+
+def test_a_panel_shows_what_changed_since_the_last_look_and_records_its_own(
     folder: Folder, show: Callable[..., LivePlot]
 ) -> None:
     folder.rows(1, 40)
     left = folder.started + 20.2
-    write_json(folder.files.seen, {"time": left, "log_bytes": 0})
+    look(folder, left)
     folder.files.log.write_text("warning: the disk is nearly full\n")
     folder.checkpoint(40, 3.0)
     first = show(folder, refresh_s=60.0)
-    until(lambda: "While you were away" in words(first))
-    for part in ("step 40 → 40", "stalled"):
-        assert part not in words(first)
+    until(lambda: "Since the last look" in words(first))
+    assert "step 40 → 40" not in words(first)
     assert "1 checkpoint" in words(first)
     assert "<li>warning: the disk is nearly full</li>" in words(first)
-    second = show(folder, refresh_s=60.0)
-    until(lambda: "While you were away" in words(second))
-    assert second._widgets.away.value == first._widgets.away.value
-    seen = json.loads(folder.files.seen.read_text())
-    assert seen["time"] > left
-    assert seen["log_bytes"] == folder.files.log.stat().st_size
+    found = read_look(folder.files)
+    assert found is not None
+    assert found.time > left
+    assert found.log_bytes == folder.files.log.stat().st_size
 
 
-def test_the_first_panel_of_a_run_and_one_soon_after_tell_no_news(
+def test_the_first_panel_of_a_run_and_one_soon_after_show_no_news(
     folder: Folder, show: Callable[..., LivePlot]
 ) -> None:
     folder.rows(1, 10)
     first = show(folder)
-    until(lambda: folder.files.seen.exists() and "step 10 " in words(first))
+    until(lambda: read_look(folder.files) is not None and "step 10 " in words(first))
     folder.rows(11, 20)
     second = show(folder)
     until(lambda: all("step 20 " in words(panel) for panel in (first, second)))
@@ -608,15 +612,34 @@ def test_the_first_panel_of_a_run_and_one_soon_after_tell_no_news(
     until(lambda: threads(first) == [])
     third = show(folder)
     until(lambda: "Succeeded" in words(third))
-    assert not any("While you were away" in words(panel) for panel in (first, second, third))
+    assert not any("Since the last look" in words(panel) for panel in (first, second, third))
 
 
-def test_the_static_words_of_a_run_that_ended_meanwhile_tell_so(folder: Folder, show: Callable[..., LivePlot]) -> None:
+def test_a_look_is_recorded_every_ten_seconds_and_when_the_panel_closes(
+    folder: Folder, show: Callable[..., LivePlot], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    panel = show(folder, refresh_s=3600.0)
+    until(lambda: read_look(folder.files) is not None)
+    start, recorded = time.time(), []
+    for second in (100, 105, 109.9, 110, 115, 120):
+        monkeypatch.setattr("nbtools.notebook.panel.panel.time.time", lambda at=start + second: at)
+        panel.refresh()
+        found = read_look(folder.files)
+        recorded.append(found and round(found.time - start, 1))
+    assert recorded == [100, 100, 100, 110, 110, 120]
+    monkeypatch.setattr("nbtools.notebook.panel.panel.time.time", lambda: start + 121)
+    panel.close()
+    found = read_look(folder.files)
+    assert found is not None
+    assert round(found.time - start, 1) == 121
+
+
+def test_the_static_words_of_a_run_that_ended_meanwhile_say_so(folder: Folder, show: Callable[..., LivePlot]) -> None:
     folder.rows(1, 40)
-    write_json(folder.files.seen, {"time": folder.started + 1, "log_bytes": 0})
+    look(folder, folder.started + 1)
     folder.end(1, {"rank": 1, "host": None, "message": "ValueError: boom"})
     bundle, _ = show(folder)._repr_mimebundle_()
-    assert "While you were away" in bundle["text/html"]
+    assert "Since the last look" in bundle["text/html"]
     assert "failed at step 40" in bundle["text/html"]
 
 
