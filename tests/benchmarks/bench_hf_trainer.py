@@ -138,10 +138,10 @@ def recipe(folder: str, rounds: int, pipe: Connection) -> None:
     os.environ["NBTOOLS_ROOT"] = folder
     os.environ["NBTOOLS_RUN_DIR"] = str(RunDir.create(Path(folder) / "runs", "bench").path)
     config, turns = demo(rounds), Turns(pipe)
-    real_describe, real_end = Worker.describe, Worker.end_step
+    real_begin, real_end = Worker.begin, Worker.end_step
 
-    def describe(worker: Worker, *arguments: Any) -> None:
-        real_describe(worker, *arguments)  # the last thing before the first step
+    def begin(worker: Worker, *arguments: Any, **derived: Any) -> None:
+        real_begin(worker, *arguments, **derived)  # the last thing before the first step
         turns.next(0.0)
 
     def end_step(worker: Worker, values: Any, *arguments: Any) -> None:
@@ -150,7 +150,7 @@ def recipe(folder: str, rounds: int, pipe: Connection) -> None:
         if step % BLOCK == 0:
             (turns.last if step == config.max_steps else turns.next)(values["train/loss"])
 
-    Worker.describe, Worker.end_step = describe, end_step  # type: ignore[method-assign]
+    Worker.begin, Worker.end_step = begin, end_step  # type: ignore[method-assign]
     sys.stdout = open(os.devnull, "w")  # noqa: SIM115, PTH123 - its banner
     run(train.train, Flags(config))
 

@@ -52,7 +52,7 @@ def open_histories(worker: Worker, config: AlgorithmDistillationConfig) -> Learn
     """
     if config.dataset is not None:
         folder = corpus.resolve(config.dataset, worker.project.root)
-        worker.from_main(lambda: _check_named(folder, config))
+        worker.ranks.from_main(lambda: _check_named(folder, config))
     else:
         folder = _kept(worker, config)
     metadata = histories.read_history_metadata(folder)
@@ -94,20 +94,20 @@ def _kept(worker: Worker, config: AlgorithmDistillationConfig) -> Path:
     cache = worker.files.path.parent / ".cache"
     folder = cache / hashlib.sha256(json.dumps(settings).encode()).hexdigest()[:32]
 
-    damage = worker.from_main(lambda: _damage(folder))
+    damage = worker.ranks.from_main(lambda: _damage(folder))
     if damage == "":
         return folder
     if damage is not None:
         worker.say(f"note: {damage}: the histories that were kept there are made anew")
     started = time.monotonic()
-    temporary = worker.from_main(lambda: _written(cache, lambda: _temporary(cache)))
+    temporary = worker.ranks.from_main(lambda: _written(cache, lambda: _temporary(cache)))
     try:
         _written(cache, lambda: _play(config, parts, temporary, worker.rank, worker.world_size))
         problem = ""
     except DataError as error:
         problem = str(error)
-    problems = worker.gather(problem)  # everybody is done, or has said why not
-    worker.from_main(lambda: _publish(config, parts, temporary, folder, problems))
+    problems = worker.ranks.gather(problem)  # everybody is done, or has said why not
+    worker.ranks.from_main(lambda: _publish(config, parts, temporary, folder, problems))
     num_steps = sum(len(part.goals_G2) * part.num_histories for part in parts) * config.num_episodes * config.horizon
     worker.say(f"{num_steps:,} steps of learning histories were played in {time.monotonic() - started:.1f} s")
     return folder

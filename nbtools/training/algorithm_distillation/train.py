@@ -20,8 +20,8 @@ from nbtools.training.algorithm_distillation.dataset import LearningHistories, W
 from nbtools.training.algorithm_distillation.model import Distiller, build_distiller
 from nbtools.training.engine import flags
 from nbtools.training.engine.optimizer import Optimizer, accumulating, autocast
+from nbtools.training.engine.tally import Tally
 from nbtools.training.engine.worker import Worker, run
-from nbtools.training.text import pretrained
 
 Floats = npt.NDArray[np.float64]
 
@@ -36,25 +36,18 @@ def main(config: AlgorithmDistillationConfig) -> None:
 
 def train(worker: Worker, config: AlgorithmDistillationConfig) -> None:
     """Train from the start, or on from a checkpoint, to the last step or a stop."""
-    pretrained.be_quiet()
-    origin = worker.origin()
-    worker.phase("data")
     histories = open_histories(worker, config)
     windows = Windows(histories.train_HL4, config.horizon, config.sequence_length)
     evaluation = Evaluation(worker, config, histories)
     plan = worker.plan(len(windows), len(evaluation.windows_N))
     distiller = build_distiller(config, histories.test_goals_G2)
-    origin.load_weights(distiller.model)
+    worker.initial_state.load_weights(distiller.model)
     model = worker.wrap(distiller)
     optimizer = Optimizer(model, config, plan.total_steps, worker.device, betas=(0.9, 0.99))
-    optimizer.load(origin.state)
     batches = worker.batches(windows, plan.order)
     num_actions = config.gradient_accumulation_steps * config.batch_size * config.sequence_length
-    # Loss and number of actions since the last metric row.
-    tally = origin.recall("tally", torch.zeros(2, dtype=torch.float64)).to(worker.device)
-    worker.describe(plan, {"num_parameters": distiller.model.num_parameters()})
-    origin.restore_random_state()
-    worker.start_clock()
+    tally = Tally("loss", "actions", device=worker.device)
+    worker.begin(plan, optimizer, tally, num_parameters=distiller.model.num_parameters())
 
     model.train()
     for step in range(plan.first_step, plan.total_steps + 1):
@@ -66,16 +59,14 @@ def train(worker: Worker, config: AlgorithmDistillationConfig) -> None:
                     loss_sum = model(tokens_BT4, actions_BT)
                 worker.phase("backward")
                 optimizer.backward(loss_sum / num_actions)
-            tally[0] += loss_sum.detach()
-            tally[1] += actions_BT.numel()
+            tally.add(loss=loss_sum, actions=actions_BT.numel())
         optimizer.step(step)
         due = worker.advance(plan)
 
         row: dict[str, float] = {}
         if due.log:
-            loss, count = worker.sum(tally)
-            tally.zero_()
-            row = {"train/loss": loss / max(count, 1), **optimizer.metrics()}
+            sums = tally.reduce(worker.sum)
+            row = {"train/loss": sums["loss"] / max(sums["actions"], 1), **optimizer.metrics()}
             row["train/samples_per_s"] = worker.samples_per_s()
             row["train/epoch"] = plan.epochs(worker.progress)
         if due.evaluation:
@@ -84,7 +75,7 @@ def train(worker: Worker, config: AlgorithmDistillationConfig) -> None:
 
         if due.checkpoint:
             write, best = distiller.model.save_pretrained, {"best_by": "eval/return_last", "lower_is_better": False}
-            worker.save(write, optimizer.state(), {"tally": tally.cpu()}, **best)
+            worker.save(write, optimizer.state_dict(), tally.state_dict(), **best)
         if due.stop:
             break
 

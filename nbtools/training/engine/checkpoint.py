@@ -122,7 +122,7 @@ def prune(folder: Path, step: int, keep_last: int, keep_best: int = 0) -> None:
             threading.Thread(target=_remove, args=(hidden,), name="prune").start()  # gigabytes take their time
 
 
-def sweep(folder: Path) -> None:
+def remove_leftovers(folder: Path) -> None:
     """Remove what an interrupted save or removal left behind."""
     for path in folder.glob(".step-*.tmp"):
         _remove(path)
@@ -339,6 +339,3 @@ def load_optimizer(optimizer: torch.optim.Optimizer, state: Mapping[str, Any]) -
     if len(state) > num_expected:
         raise CheckpointError(f"the optimizer state is of {len(state)} weights, the model has {num_expected}")
     optimizer.load_state_dict({"state": dict(state), "param_groups": groups})
-
-
-# --- random numbers -------------------------------------------------------------------------------

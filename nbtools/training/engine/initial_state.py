@@ -1,64 +1,76 @@
-"""Where a training starts from: from scratch, from a checkpoint, or from the weights that an older program saved."""
+"""Where a training starts from: from scratch, from a checkpoint, or from a file of weights of an older program."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any
 
 import torch
+from transformers import PreTrainedTokenizerBase
 
 from nbtools.errors import CheckpointError
 from nbtools.project import expanded
 from nbtools.run.checkpoints import Progress
 from nbtools.training.engine import checkpoint
 from nbtools.training.engine.checkpoint import State
-from nbtools.training.process import random_state
-
-if TYPE_CHECKING:
-    from nbtools.training.engine.worker import Worker
-
-T = TypeVar("T")
+from nbtools.training.process.random_state import set_random_state
+from nbtools.training.process.ranks import Ranks
+from nbtools.training.text.tokenizers import check_vocabulary
 
 _WEIGHTS_KEYS = ("model_state_dict", "state_dict", "model")
 """Under which older programs put the weights beside optimizer and epoch."""
 _DDP_PREFIX = "module."
 
 
-@dataclass(frozen=True)
-class Origin:
-    """Everything empty means from scratch: then nothing here changes anything."""
+@dataclass
+class InitialState:
+    """What a training starts from; empty for a start from scratch, and then its methods change nothing."""
 
     state: State = field(default_factory=dict)
     """What all ranks share."""
     rank_state: State = field(default_factory=dict)
-    """What this rank alone knew; empty if there was no such rank."""
+    """What this rank alone saved; empty for a rank that the earlier training did not have."""
+    progress: Progress = field(default_factory=Progress)
+    metrics: Mapping[str, float] = field(default_factory=dict)
+    """Measured at the step of the checkpoint."""
     model: Path | None = None
     """Folder of the checkpoint that holds the model."""
     weights: Mapping[str, torch.Tensor] | None = None
-    """Weights from a file of an older program, instead of a checkpoint."""
-    path: Path | None = None
-    """Where the weights were read."""
+    """Weights from a file, instead of a checkpoint."""
+    weights_file: Path | None = None
+    is_loaded: bool = False
+    """Whether the weights went into a model."""
 
-    def load_weights(self, model: torch.nn.Module) -> None:
+    @property
+    def has_weights(self) -> bool:
+        """Whether the training continues from weights: those of a checkpoint or of a file."""
+        return self.model is not None or self.weights is not None
+
+    def load_weights(
+        self, model: torch.nn.Module, tokenizer: PreTrainedTokenizerBase | None = None, part: str = ""
+    ) -> None:
         """Load the weights into `model`.
 
-        Raises:
-            CheckpointError: they are of another model.
-        """
-        if self.weights is not None:
-            checkpoint.fill(model, self.weights, self.path)
-        elif self.model is not None:
-            checkpoint.load_weights(model, self.model)
+        Args:
+            model: of the same shape.
+            tokenizer: its vocabulary must be the one that the checkpoint was trained with; None for no check.
+            part: subfolder of the model, where a checkpoint holds several.
 
-    def recall(self, name: str, otherwise: T) -> T:
-        """Return what this rank saved under `name`, if it did."""
-        value: T = self.rank_state.get(name, otherwise)
-        return value
+        Raises:
+            CheckpointError: the weights or the vocabulary are those of another model.
+        """
+        self.is_loaded = True
+        if self.weights is not None:
+            checkpoint.fill(model, self.weights, self.weights_file)
+        elif self.model is not None:
+            if tokenizer is not None:
+                check_vocabulary(tokenizer, self.model / part)
+            checkpoint.load_weights(model, self.model / part)
 
     def restore_random_state(self) -> None:
-        """Go on with this rank's random numbers; a rank that is new keeps its own."""
+        """Continue this rank's random numbers; a new rank keeps its own."""
         if "random" in self.rank_state:
-            random_state.set_random_state(self.rank_state["random"])
+            set_random_state(self.rank_state["random"])
 
     def check_recipe(self, key: str, path: Path) -> None:
         """Refuse a checkpoint of another recipe.
@@ -73,30 +85,41 @@ class Origin:
             )
 
 
-def open_origin(worker: "Worker", path: Path) -> Origin:
+def open_initial_state(
+    path: Path, ranks: Ranks, *, recipe: str, effective_batch: int, say: Callable[[str], None]
+) -> InitialState:
     """Open a checkpoint, every byte verified, or a file of weights; every rank calls it.
+
+    Args:
+        path: what `--resume-from` names.
+        ranks: of the training.
+        recipe: its key.
+        effective_batch: samples per optimizer step.
+        say: prints on rank 0.
 
     Raises:
         CheckpointError: it is missing, incomplete, damaged, of another recipe, or holds something else.
     """
-    if worker.from_main(lambda: expanded(path).is_file()):
-        weights = worker.in_turn(lambda: read_weights(expanded(path)))
-        worker.say(f"note: weights only, from {path}: the optimizer and the place in the data start anew")
-        return Origin(weights=weights, path=path)
-    opened = worker.from_main(lambda: checkpoint.open_verified(path))
+    if ranks.from_main(lambda: expanded(path).is_file()):
+        weights = ranks.in_turn(lambda: read_weights(expanded(path)))
+        say(f"note: weights only, from {path}: optimizer and place in the data start from the beginning")
+        return InitialState(weights=weights, weights_file=path)
+    opened = ranks.from_main(lambda: checkpoint.open_verified(path))
     state = checkpoint.load_state(opened.path)
-    worker.progress = Progress(**state["progress"])
-    worker.metrics = dict(opened.metrics)
-    known = opened.manifest.get("world_size", 0)
-    rank_state = checkpoint.load_state(opened.path, f"rank-{worker.rank}.pt") if worker.rank < known else {}
-    origin = Origin(state, rank_state, opened.path / "model")
-    origin.check_recipe(worker.recipe, opened.path)
-    effective_batch = worker.config.effective_batch(worker.world_size)
+    world_size = opened.manifest.get("world_size", 0)
+    initial = InitialState(
+        state,
+        checkpoint.load_state(opened.path, f"rank-{ranks.rank}.pt") if ranks.rank < world_size else {},
+        Progress(**state["progress"]),
+        opened.metrics,
+        opened.path / "model",
+    )
+    initial.check_recipe(recipe, opened.path)
     if state.get("effective_batch", effective_batch) != effective_batch:
-        worker.say(f"note: {effective_batch} samples per step from here on, {state['effective_batch']} until now")
-    elif known != worker.world_size:
-        worker.say(f"note: {known} processes until now, {worker.world_size} from here on; the same samples per step")
-    return origin
+        say(f"note: {effective_batch} samples per step from here on, {state['effective_batch']} until now")
+    elif world_size != ranks.world_size:
+        say(f"note: {world_size} processes until now, {ranks.world_size} from here on; the same samples per step")
+    return initial
 
 
 def read_weights(path: Path) -> dict[str, torch.Tensor]:

@@ -28,7 +28,7 @@ def autocast(device: torch.device, precision: str) -> torch.autocast:
     return torch.autocast(device.type, dtype=_TYPES.get(precision, torch.bfloat16), enabled=precision in _TYPES)
 
 
-def checkpoint_gradients(module: torch.nn.Module) -> None:
+def enable_gradient_checkpointing(module: torch.nn.Module) -> None:
     """Let every model of `transformers` in `module` compute its activations again instead of keeping them.
 
     Raises:
@@ -109,15 +109,15 @@ class Optimizer:
             row["train/grad_norm"] = norm
         return row
 
-    def state(self) -> dict[str, Any]:
-        """What has to be saved to go on."""
+    def state_dict(self) -> dict[str, Any]:
+        """Return moments and loss scale, for a checkpoint."""
         state: dict[str, Any] = {"optimizer": self.adamw.state_dict()["state"]}
         if self._scaler.is_enabled():
             state["scaler"] = self._scaler.state_dict()
         return state
 
-    def load(self, state: Mapping[str, Any]) -> None:
-        """Go on from what `state` returned; an empty mapping changes nothing.
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Continue from what `state_dict` returned; an empty mapping changes nothing.
 
         Learning rate, weight decay and the like stay those of the current config.
 

@@ -1,62 +1,76 @@
-"""What a training says about itself before its first step: config.json for programs, a banner for people."""
+"""The start of a training on record: config.json for programs, a report in the log for people."""
 
 import os
 import sys
 from collections.abc import Mapping
 from dataclasses import asdict
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import torch
-import torch.distributed as dist
 
 from nbtools.recipes import recipe_of
 from nbtools.rundir.json_files import write_json
+from nbtools.rundir.rundir import RunDir
 from nbtools.training.engine import precision_check
+from nbtools.training.engine.flags import Flags
+from nbtools.training.engine.plan import Plan
 from nbtools.training.process import launchers
-
-if TYPE_CHECKING:
-    from nbtools.training.engine.plan import Plan
-    from nbtools.training.engine.worker import Worker
+from nbtools.training.process.ranks import Ranks
 
 _RULE = "=" * 60
 
 
-def describe(worker: "Worker", plan: "Plan", derived: Mapping[str, Any]) -> None:
-    """Write config.json and print the banner: what is going to run, on what (rank 0)."""
-    config, world = worker.config, worker.world_size
-    backend = dist.get_backend() if world > 1 else "none"
-    on_gpu = worker.device.type == "cuda"
+def write_startup_report(
+    files: RunDir,
+    flags: Flags[Any],
+    ranks: Ranks,
+    plan: Plan,
+    derived: Mapping[str, Any],
+    *,
+    recipe: str,
+    root: Path,
+    attempt: int,
+) -> str:
+    """Write config.json and return the same for a reader, as lines of text (rank 0).
+
+    Args:
+        files: the run directory.
+        flags: the config and what the command line changed in it.
+        ranks: of the training.
+        plan: of the training.
+        derived: `num_parameters`, `vocab_size` and other values that the recipe computed.
+        recipe: its key.
+        root: the project's folder.
+        attempt: number of the automatic restart.
+    """
+    config, device, world = flags.config, ranks.device, ranks.world_size
     environment = {
-        "device": str(worker.device),
-        "device_name": torch.cuda.get_device_name(worker.device) if on_gpu else "CPU",
-        "backend": backend,
+        "device": str(device),
+        "device_name": torch.cuda.get_device_name(device) if device.type == "cuda" else "CPU",
+        "backend": ranks.backend,
         "precision": config.precision,
         "threads": torch.get_num_threads(),
         "torch": torch.__version__,
         "python": sys.version.split()[0],
     }
-    derived = {
-        **asdict(plan.schedule),
-        "world_size": world,
-        "total_steps": plan.total_steps,
-        **derived,
-    }
+    derived = {**asdict(plan.schedule), "world_size": world, "total_steps": plan.total_steps, **derived}
     content = {
-        "recipe": worker.recipe,
+        "recipe": recipe,
         "config": config.model_dump(mode="json"),
-        "overridden": list(worker.flags.overridden),
+        "overridden": list(flags.overridden),
         "derived": derived,
         "environment": environment,
     }
-    write_json(worker.files.config, content)
-    source = recipe_of(config).source(config, worker.project.root)
+    write_json(files.config, content)
+    source = recipe_of(config).source(config, root)
     launch = getattr(sys.modules["__main__"], "launch", None)
     asked = getattr(launch, "nproc_per_node", world)
     processes = f"process{'es' if world > 1 else ''}"
     lines = {
         "started by": launchers.name(os.environ, sys.argv[1:]),
-        "processes": (f"{world}, backend {backend}" if world > 1 else "1")
-        + ("" if asked == world else f" (the script's launch says {asked}; what started it wins)"),
+        "processes": (f"{world}, backend {ranks.backend}" if world > 1 else "1")
+        + ("" if asked == world else f" (the script's nproc_per_node={asked} does not apply)"),
         "devices": f"{environment['device_name']}, {environment['threads']} threads per process",
         "precision": config.precision,
         "batch": f"{config.batch_size} per process x {config.gradient_accumulation_steps} accumulated x {world} "
@@ -66,13 +80,12 @@ def describe(worker: "Worker", plan: "Plan", derived: Mapping[str, Any]) -> None
         "vocabulary": f"{derived['vocab_size']:,}" if "vocab_size" in derived else "",
         "dataset": f"{source.name}: {derived['num_train_samples']:,} training and "
         f"{derived['num_eval_samples']:,} evaluation samples",
-        "run": str(worker.files.path),
+        "run": str(files.path),
         "save directory": config.save_dir or "",
-        "resumed from": str(worker.flags.resume_from or ""),
-        "attempt": str(worker.attempt) if worker.attempt > 1 else "",
-        "changed by flags": ", ".join(worker.flags.overridden),
+        "resumed from": str(flags.resume_from or ""),
+        "attempt": str(attempt) if attempt > 1 else "",
+        "changed by flags": ", ".join(flags.overridden),
     }
     rows = [f"{name:<17}{text}" for name, text in lines.items() if text]
-    worker.say("\n".join([_RULE, f"{content['recipe']}: {worker.files.id}", _RULE, *rows, _RULE]))
-    if text := precision_check.warning(worker.device, config.precision):
-        worker.say(text)
+    warning = precision_check.warning(device, config.precision)
+    return "\n".join([_RULE, f"{recipe}: {files.id}", _RULE, *rows, _RULE, *([warning] if warning else [])])

@@ -1,7 +1,7 @@
-"""What a recipe's loop needs from the process it runs in: ranks, phases, stopping, sums, metric rows, checkpoints.
+"""What a recipe's loop needs from its process: phases, stop requests, sums, metric rows, checkpoints.
 
 The same code runs under torchrun, on GPUs (NCCL) and CPUs (gloo), and under plain `python` as one process. The loop
-itself belongs to the recipe; nothing here calls back into it.
+belongs to the recipe; nothing here calls back into it.
 """
 
 import contextlib
@@ -14,7 +14,6 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 import torch
-import torch.distributed as dist
 from torch.distributed.elastic.multiprocessing.errors import record
 from torch.nn.parallel import DistributedDataParallel
 from torch.utils.data import Dataset, Sampler
@@ -30,40 +29,36 @@ from nbtools.rundir import media
 from nbtools.rundir.json_files import strict_number, write_json
 from nbtools.rundir.media import MediaItem
 from nbtools.rundir.rundir import ATTEMPT_VARIABLE, RunDir
-from nbtools.training.engine import checkpoint, optimizer, startup_report
+from nbtools.training.engine import checkpoint
 from nbtools.training.engine.by_hand import claim_run
 from nbtools.training.engine.checkpoint import State
 from nbtools.training.engine.flags import Flags
-from nbtools.training.engine.initial_state import Origin, open_origin
+from nbtools.training.engine.initial_state import InitialState, open_initial_state
+from nbtools.training.engine.optimizer import Optimizer, enable_gradient_checkpointing
 from nbtools.training.engine.plan import Due, Plan
 from nbtools.training.engine.sampler import load
+from nbtools.training.engine.startup_report import write_startup_report
 from nbtools.training.engine.stop_vote import StopVote
+from nbtools.training.engine.tally import Tally
 from nbtools.training.outputs.outputs import Outputs
-from nbtools.training.process import random_state
-from nbtools.training.process.device import (
-    choose_device,
-    failure_of,
-    is_under_torchrun,
-    script_path,
-    seed_everything,
-    stay_on_this_machine,
-)
+from nbtools.training.process.device import failure_of, is_under_torchrun, script_path, seed_everything
 from nbtools.training.process.heartbeat import Heartbeat
+from nbtools.training.process.random_state import random_state
+from nbtools.training.process.ranks import Ranks
 from nbtools.training.process.signals import StopRequest, die_with_agent
+from nbtools.training.text.pretrained import be_quiet
 
-T = TypeVar("T")
 C = TypeVar("C", bound=TrainConfig)
 
 _PROGRESS_EVERY_S = 5.0
 _SECONDS_PER_MINUTE = 60
-_MAIN_MAY_TAKE = timedelta(hours=24)
 
 
 def run(train: Callable[["Worker", C], None], flags: Flags[C]) -> None:
-    """Run `train(worker, config)` as one rank of a group, or alone, and leave a record of how it ended.
+    """Run `train(worker, config)` as one rank of a group, or alone, and record how it ended.
 
     Raises:
-        SystemExit: code 1 and a message for a mistake of the user's, under plain `python`; a traceback helps nobody.
+        SystemExit: code 1 and a message, without a traceback, for a mistake of the user's under plain `python`.
     """
     with StopRequest() as stop:
 
@@ -88,111 +83,91 @@ def run(train: Callable[["Worker", C], None], flags: Flags[C]) -> None:
 
 
 class Worker:
-    """This process among its peers, and its part of the run directory."""
+    """One process of a training, and its part of the run directory."""
 
     def __init__(self, flags: Flags[Any], stop: StopRequest) -> None:
         self.flags = flags
         self.config: TrainConfig = flags.config
-        self.rank = int(os.environ.get("RANK", "0"))
-        self.local_rank = int(os.environ.get("LOCAL_RANK", "0"))
-        self.world_size = int(os.environ.get("WORLD_SIZE", "1"))
-        self.is_main = self.rank == 0
-        self.device = choose_device(self.local_rank)
+        self.ranks = Ranks(timedelta(seconds=self.config.collective_timeout_min * _SECONDS_PER_MINUTE))
+        self.rank, self.world_size, self.is_main = self.ranks.rank, self.ranks.world_size, self.ranks.is_main
+        self.device = self.ranks.device
         self.attempt = int(os.environ.get(ATTEMPT_VARIABLE, "1"))
+        self.initial_state = InitialState()
         self.progress = Progress()
         self.metrics: dict[str, float] = {}
         """Last value of every metric."""
         self.stopped = False
         self._measured: tuple[int, Mapping[str, float]] = (-1, {})
-        self._away_s = 0.0
-        self._control: dist.ProcessGroup | None = None
-        self._patient: dist.ProcessGroup | None = None
-        if self.world_size > 1:
-            stay_on_this_machine()
-            on_gpu = self.device.type == "cuda"
-            patience = timedelta(seconds=self.config.collective_timeout_min * _SECONDS_PER_MINUTE)
-            dist.init_process_group(
-                "nccl" if on_gpu else "gloo", timeout=patience, device_id=self.device if on_gpu else None
-            )
-            # Messages of a few bytes between CPUs, which must not wait for what the GPUs are doing.
-            self._control = dist.new_group(backend="gloo", timeout=patience)
-            # While rank 0 tokenizes for hours, the others wait, and nothing is wrong.
-            self._patient = dist.new_group(backend="gloo", timeout=_MAIN_MAY_TAKE)
-        self._vote = StopVote(stop, self._control)
-        self.files = RunDir(self.from_main(lambda: claim_run(flags)))
+        self._aside_s = 0.0
+        self._vote = StopVote(stop, self.ranks.control)
+        self.files = RunDir(self.ranks.from_main(lambda: claim_run(flags)))
         self.heartbeat = Heartbeat(self.files, self.rank, stop)
         self._writer = MetricWriter(self.files.metrics, self.attempt) if self.is_main else None
         self._outputs: Outputs | None = None
         self._said = 0.0
-        self.start_clock()
+        self._start_clock()
         seed_everything(self.config.seed, self.rank, deterministic=self.config.deterministic)
         if self.is_main:
-            checkpoint.sweep(self.files.checkpoints)
+            checkpoint.remove_leftovers(self.files.checkpoints)
         for note in flags.notes:
             self.say(f"note: {note}")
 
     def prepare(self) -> None:
-        """Open what the config wants beside curves and checkpoints; what cannot be had is told before the first step.
+        """Open the outputs that the config asks for, and the checkpoint that `--resume-from` names.
 
         Raises:
             ConfigError: `save_dir` cannot be written, or a package is missing.
+            CheckpointError: the checkpoint is missing, incomplete, damaged or of another recipe.
         """
 
         def open_outputs() -> None:
             self._outputs = Outputs(self.files, self.config, self.project.root, self.device, self.say)
 
-        self.from_main(open_outputs)
+        self.ranks.from_main(open_outputs)
+        be_quiet()
+        if self.flags.resume_from is not None:
+            effective_batch = self.config.effective_batch(self.world_size)
+            self.initial_state = open_initial_state(
+                self.flags.resume_from,
+                self.ranks,
+                recipe=self._recipe,
+                effective_batch=effective_batch,
+                say=self.say,
+            )
+            self.progress = self.initial_state.progress
+            self.metrics = dict(self.initial_state.metrics)
+        self.phase("data")
 
-    # --- among peers ------------------------------------------------------------------------------
+    @property
+    def _recipe(self) -> str:
+        """Key of the recipe that is trained; the config's class where it belongs to none."""
+        cls = type(self.config)
+        return next((key for key, recipe in RECIPES.items() if recipe.config_class is cls), cls.__name__)
 
-    def from_main(self, compute: Callable[[], T]) -> T:
-        """Compute something on rank 0 and give it to all ranks, which wait for it.
+    @property
+    def project(self) -> Project:
+        """The project that the script belongs to."""
+        return find_project(script_path().parent)
 
-        An `NbtoolsError` on rank 0 is raised on every rank, so that all of them tell the same cause.
-        """
-        outcome: list[Any] = [None, None]
-        if self.is_main:
-            try:
-                outcome[0] = compute()
-            except NbtoolsError as error:
-                outcome[1] = error
-        if self._patient is not None:
-            dist.broadcast_object_list(outcome, src=0, group=self._patient)
-        if outcome[1] is not None:
-            raise outcome[1]
-        value: T = outcome[0]
-        return value
+    # --- before the first step --------------------------------------------------------------------
 
-    def in_turn(self, compute: Callable[[], T]) -> T:
-        """Compute something on every rank, on rank 0 first: the others then find its downloads."""
-        computed: list[T] = []
-        self.from_main(lambda: computed.append(compute()))
-        return computed[0] if computed else compute()
-
-    def gather(self, value: T) -> list[T]:
-        """Return every rank's value on rank 0, an empty list on the others."""
-        if self._control is None:
-            return [value]
-        values: list[Any] = [None] * self.world_size if self.is_main else []
-        dist.gather_object(value, values if self.is_main else None, dst=0, group=self._control)
-        return values
-
-    def sum(self, values: Sequence[float] | torch.Tensor) -> list[float]:
-        """Add up each of the values over all ranks, in double precision."""
-        total = torch.as_tensor(values, dtype=torch.float64).cpu()
-        if self._control is not None:
-            self.phase("collective")
-            dist.all_reduce(total, group=self._control)
-        return [float(value) for value in total]
-
-    def wrap(self, module: torch.nn.Module) -> torch.nn.Module:
-        """Move a module to this rank's device and let DDP average its gradients.
+    def plan(self, num_train_samples: int, num_eval_samples: int) -> Plan:
+        """Plan the steps that are left.
 
         Raises:
-            ConfigError: it cannot compute its activations again, as gradient_checkpointing asks.
+            DataError: there are too few samples.
+        """
+        schedule = Schedule.of(self.config, self.world_size, num_train_samples, num_eval_samples)
+        return Plan.of(self.config, schedule, self.progress, self.rank, self.world_size)
+
+    def wrap(self, module: torch.nn.Module) -> torch.nn.Module:
+        """Move a module to this rank's device; with several ranks, DDP averages its gradients.
+
+        Raises:
+            ConfigError: the config asks for gradient checkpointing, which the model does not support.
         """
         if self.config.gradient_checkpointing:
-            optimizer.checkpoint_gradients(module)
+            enable_gradient_checkpointing(module)
         module = module.to(self.device)
         if self.world_size == 1:
             return module
@@ -203,18 +178,50 @@ class Worker:
             gradient_as_bucket_view=True,
         )
 
-    # --- what the run directory shows -------------------------------------------------------------
+    def batches(self, dataset: Dataset[Any], order: Sampler[Any]) -> Iterator[tuple[torch.Tensor, ...]]:
+        """Iterate over `dataset[epoch, indices]` in the given order, on this rank's device."""
+        on_gpu = self.device.type == "cuda"
+        loaded = load(dataset, order, self.config.num_workers, pin_memory=on_gpu)
+        while True:
+            self.phase("data")
+            yield tuple(part.to(self.device, non_blocking=True) for part in next(loaded))
 
-    @property
-    def recipe(self) -> str:
-        """Key of the recipe that is trained; the config's class where it belongs to none."""
-        cls = type(self.config)
-        return next((key for key, recipe in RECIPES.items() if recipe.config_class is cls), cls.__name__)
+    def begin(self, plan: Plan, optimizers: Optimizer | Mapping[str, Optimizer], tally: Tally, **derived: Any) -> None:
+        """Restore optimizers, sums and random numbers from the checkpoint, report the start, and start the clock.
 
-    @property
-    def project(self) -> Project:
-        """The project that the script belongs to."""
-        return find_project(script_path().parent)
+        The last call before the loop: random numbers that are drawn after it differ from those of the checkpoint.
+
+        Args:
+            plan: of this training.
+            optimizers: one, or several by the key of their state in a checkpoint.
+            tally: of this rank.
+            **derived: `num_parameters`, `vocab_size` and other values that the recipe computed, for config.json.
+        """
+        initial = self.initial_state
+        assert initial.is_loaded or not initial.has_weights, "the recipe loads the checkpoint's weights first"
+        if isinstance(optimizers, Optimizer):
+            optimizers.load_state_dict(initial.state)
+        else:
+            for key, each in optimizers.items():
+                each.load_state_dict(initial.state.get(key, {}))
+        tally.load_state_dict(initial.rank_state)
+        if self.is_main:
+            self.say(
+                write_startup_report(
+                    self.files,
+                    self.flags,
+                    self.ranks,
+                    plan,
+                    derived,
+                    recipe=self._recipe,
+                    root=self.project.root,
+                    attempt=self.attempt,
+                )
+            )
+        initial.restore_random_state()
+        self._start_clock()
+
+    # --- the run directory and the log ------------------------------------------------------------
 
     def phase(self, name: str) -> None:
         """Say what this rank is doing now; costs nothing, a thread writes it down once a second."""
@@ -226,16 +233,16 @@ class Worker:
         started = time.monotonic()
         self.phase(name)
         yield
-        self._away_s += time.monotonic() - started
+        self._aside_s += time.monotonic() - started
 
-    def start_clock(self) -> None:
+    def _start_clock(self) -> None:
         """Begin to measure the throughput."""
-        self._clock = time.monotonic() - self._away_s, self.progress.samples
+        self._clock = time.monotonic() - self._aside_s, self.progress.samples
 
     def samples_per_s(self) -> float:
         """Samples of all ranks per second since the last call, evaluation and checkpoints not counted."""
-        (since, samples), now = self._clock, time.monotonic() - self._away_s
-        self.start_clock()
+        (since, samples), now = self._clock, time.monotonic() - self._aside_s
+        self._start_clock()
         return (self.progress.samples - samples) / max(now - since, 1e-9)
 
     def say(self, text: str) -> None:
@@ -251,32 +258,11 @@ class Worker:
 
     # --- steps ------------------------------------------------------------------------------------
 
-    def plan(self, num_train_samples: int, num_eval_samples: int) -> Plan:
-        """Plan the steps that are left; call it after `origin`.
-
-        Raises:
-            DataError: there are too few samples.
-        """
-        schedule = Schedule.of(self.config, self.world_size, num_train_samples, num_eval_samples)
-        return Plan.of(self.config, schedule, self.progress, self.rank, self.world_size)
-
-    def describe(self, plan: Plan, derived: Mapping[str, Any]) -> None:
-        """Write config.json and print the banner: what is going to run, on what.
-
-        Args:
-            plan: of this training.
-            derived: `num_parameters`, `vocab_size` and whatever else the recipe found out.
-        """
-        if self.is_main:
-            startup_report.describe(self, plan, derived)
-
-    def batches(self, dataset: Dataset[Any], order: Sampler[Any]) -> Iterator[tuple[torch.Tensor, ...]]:
-        """Iterate over `dataset[epoch, indices]` in the given order, on this rank's device."""
-        on_gpu = self.device.type == "cuda"
-        loaded = load(dataset, order, self.config.num_workers, pin_memory=on_gpu)
-        while True:
-            self.phase("data")
-            yield tuple(part.to(self.device, non_blocking=True) for part in next(loaded))
+    def sum(self, values: Sequence[float] | torch.Tensor) -> list[float]:
+        """Return each of the values added up over all ranks, in double precision."""
+        if self.world_size > 1:
+            self.phase("collective")
+        return self.ranks.sum(values)
 
     def advance(self, plan: Plan) -> Due:
         """Count an optimizer step and say what is due after it; every rank calls it once per step."""
@@ -325,11 +311,11 @@ class Worker:
             best: `best_by` and `lower_is_better` of `checkpoint.save`, where not the least eval/loss is the best.
         """
         effective_batch = self.config.effective_batch(self.world_size)
-        state = {**state, "recipe": self.recipe, "effective_batch": effective_batch}
+        state = {**state, "recipe": self._recipe, "effective_batch": effective_batch}
         with self.aside("checkpoint"):
-            rank_states = self.gather({**rank_state, "random": random_state.random_state()})
+            rank_states = self.ranks.gather({**rank_state, "random": random_state()})
             # In a collective of the next step they would wait, too, but not for as long as a slow disk may take.
-            self.from_main(lambda: self._write(write_model, state, rank_states, best))
+            self.ranks.from_main(lambda: self._write(write_model, state, rank_states, best))
 
     def _write(
         self, write_model: Callable[[Path], None], state: State, rank_states: list[State], best: Mapping[str, Any]
@@ -350,25 +336,16 @@ class Worker:
         except OSError as error:
             self.say(f"warning: no checkpoint at step {self.progress.step}: {error}; older ones are kept")
 
-    def origin(self) -> Origin:
-        """Open what the training starts from: what `--resume-from` names, or nothing.
-
-        Raises:
-            CheckpointError: it is missing, incomplete, damaged or of another recipe.
-        """
-        path = self.flags.resume_from
-        return Origin() if path is None else open_origin(self, path)
-
     def finish(self, why: str, error: BaseException | None = None) -> None:
         """Record the end; a failed rank leaves its peers alone, torchrun ends them."""
         outputs = self._outputs
         if error is None:
             self._vote.count()
             with self.aside("outputs"):
-                self.from_main(lambda: outputs.hand_over(draws=why == "completed") if outputs else None)
-            if self._control is not None:
+                self.ranks.from_main(lambda: outputs.hand_over(draws=why == "completed") if outputs else None)
+            if self.world_size > 1:
                 self.phase("collective")
-                dist.barrier(group=self._control)  # nobody leaves while a peer still saves
+                self.ranks.barrier()  # no rank ends while another one still saves
             self.phase("done")
         self.heartbeat.close()
         if outputs is not None:
@@ -387,5 +364,5 @@ class Worker:
                 write_json(self.files.finished, record)
             if error is None:
                 self.say(f"{why} at step {self.progress.step}")
-        if error is None and self.world_size > 1:
-            dist.destroy_process_group()
+        if error is None:
+            self.ranks.close()

@@ -51,8 +51,8 @@ def text_passages(worker: Worker, config: LLMGANConfig) -> Passages:
     """
     tokenizer: PreTrainedTokenizerBase | None = None
     if config.model_name is not None:  # before a long reading
-        tokenizer = worker.in_turn(lambda: pretrained_tokenizer(config))
-    train, evaluation = worker.in_turn(lambda: load_stories(config, worker.project.root, worker.say))
+        tokenizer = worker.ranks.in_turn(lambda: pretrained_tokenizer(config))
+    train, evaluation = worker.ranks.in_turn(lambda: load_stories(config, worker.project.root, worker.say))
     return passages_of(config, train, evaluation, tokenizer)
 
 
@@ -138,7 +138,7 @@ def build_tokenizer(
         marks: tokens of their own that no text has.
     """
     special = (*SPECIAL_TOKENS, *marks)
-    like = tokenizers.build_tokenizer(level, texts, max(vocab_size - len(special), 1) + 3)  # has three of its own
+    like = tokenizers.train_tokenizer(level, texts, max(vocab_size - len(special), 1) + 3)  # has three of its own
     ids, own = like.get_vocab(), set(like.all_special_tokens)
     tokens = [*special, *(token for token in sorted(ids, key=lambda token: ids[token]) if token not in own)]
     backend = Tokenizer(WordLevel({token: number for number, token in enumerate(tokens)}, unk_token=UNKNOWN))

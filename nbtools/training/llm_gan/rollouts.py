@@ -3,12 +3,13 @@
 Shape suffixes: B batch, K draws of a step, P positions of a prompt, T positions of a text, U uniforms.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping
 
 import torch
 
 from nbtools.recipes.llm_gan import LLMGANConfig
 from nbtools.training.engine.optimizer import autocast
+from nbtools.training.engine.tally import Tally
 from nbtools.training.llm_gan.discriminator import Judge
 from nbtools.training.llm_gan.generator import Generator
 from nbtools.training.llm_gan.rewards import Baseline, returns
@@ -23,23 +24,21 @@ Reading = tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor | None, f
 class Lessons:
     """Makes lessons from batches, on the unwrapped models and without gradients, and keeps count of what they show."""
 
-    def __init__(
-        self, config: LLMGANConfig, generator: Generator, judge: Judge, tally: torch.Tensor, device: torch.device
-    ) -> None:
+    def __init__(self, config: LLMGANConfig, generator: Generator, judge: Judge, device: torch.device) -> None:
         self._config = config
         self._generator = generator
         self._judge = judge
         self._alphabet = generator.alphabet
         self.baseline = Baseline(config.sequence_length)
-        self.tally = tally.to(device)
-        """Sums since the last metric row, in the order of `_NAMES`."""
+        self.tally = Tally(*_NAMES, device=device)
+        self._device = device
         self._credits = torch.zeros(5, config.sequence_length, dtype=torch.float64, device=device)
 
     def pairs(self, batch: Batch, draw: int, *, supervised: bool) -> tuple[torch.Tensor, ...]:
         """Write a text to each prompt of a draw, for the judge to tell from the human one."""
         prompts_BP, reals_BT, writing_BT, judging_BU = self._draw(batch, draw)
         # In a context of its own: autocast may keep the halves of weights, and these would have no gradients.
-        with autocast(self.tally.device, self._config.precision):
+        with autocast(self._device, self._config.precision):
             fakes_BT = self._written(prompts_BP, writing_BT)
             return self._judge.study(prompts_BP, reals_BT, fakes_BT, judging_BU, supervised=supervised)
 
@@ -53,7 +52,7 @@ class Lessons:
         """Write a text to each prompt of the last draw; every token weighs what it earned beyond what is usual."""
         config, length = self._config, self._config.sequence_length
         prompts_BP, reals_BT, writing_BT, judging_BU = self._draw(batch, config.judge_steps)
-        with autocast(self.tally.device, config.precision):
+        with autocast(self._device, config.precision):
             fakes_BT = self._written(prompts_BP, writing_BT)
             rewards_BT, decided_B = self._judge.rewards(prompts_BP, fakes_BT, reals_BT, judging_BU)
         mask_BT = self._alphabet.mask(fakes_BT)
@@ -62,7 +61,7 @@ class Lessons:
         returns_BT = returns(rewards_BT, config.credit)
         weights_BT = torch.where(credited_BT, self.baseline.advantages(rewards_BT, returns_BT), 0.0) / length
         self._credits += self.baseline.tally(rewards_BT, returns_BT, credited_BT)
-        self.count(
+        self.tally.add(
             reward=torch.where(credited_BT, returns_BT, 0.0).sum(),
             credited=credited_BT.sum(),
             undecided=(~decided_B).sum(),
@@ -77,15 +76,8 @@ class Lessons:
         credits, self._credits = self._credits, torch.zeros_like(self._credits)
         return credits
 
-    def count(self, **values: torch.Tensor | float) -> None:
-        """Add to the sums for the next metric row."""
-        for name, value in values.items():
-            self.tally[_NAMES.index(name)] += value.detach() if isinstance(value, torch.Tensor) else value
-
-    def row(self, totals: Sequence[float]) -> dict[str, float]:
-        """Return the metrics of what all ranks have counted together, and begin anew."""
-        self.tally.zero_()
-        total = dict(zip(_NAMES, totals, strict=True))
+    def row(self, total: Mapping[str, float]) -> dict[str, float]:
+        """Return the metrics of what all ranks have counted together."""
         length, entropy_weight = self._config.sequence_length, self._config.entropy_weight
         row: dict[str, float] = {}
         if total["tokens"]:
@@ -124,5 +116,3 @@ _NAMES = (
     "undecided",  # texts
     "texts",
 )
-NO_TALLY = torch.zeros(len(_NAMES), dtype=torch.float64)
-"""Where counting begins."""

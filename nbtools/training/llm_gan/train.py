@@ -20,9 +20,8 @@ import torch
 from nbtools.recipes import LLMGANConfig
 from nbtools.recipes.llm_gan import NUM_SPECIAL_TOKENS
 from nbtools.rundir import media
-from nbtools.training.engine import checkpoint, flags
-from nbtools.training.engine.checkpoint import State
-from nbtools.training.engine.initial_state import Origin
+from nbtools.training.engine import flags
+from nbtools.training.engine.initial_state import InitialState
 from nbtools.training.engine.optimizer import Optimizer, accumulating, autocast
 from nbtools.training.engine.sampler import uniforms
 from nbtools.training.engine.worker import Worker, run
@@ -32,11 +31,9 @@ from nbtools.training.llm_gan.discriminator import Judge, ScoringJudge, build_sc
 from nbtools.training.llm_gan.generator import Generator, build_generator
 from nbtools.training.llm_gan.llm_judge import WritingJudge, build_writing_judge
 from nbtools.training.llm_gan.pretrained import load_generator, load_judge
-from nbtools.training.llm_gan.rollouts import NO_TALLY, Lessons
+from nbtools.training.llm_gan.rollouts import Lessons
 from nbtools.training.llm_gan.stages import Stage, Stages
-from nbtools.training.text import pretrained
 from nbtools.training.text.sampling import at_rest, write
-from nbtools.training.text.tokenizers import check_vocabulary
 from nbtools.training.text.vocabulary import Floats
 
 _BETAS = (0.5, 0.999)
@@ -51,31 +48,33 @@ def main(config: LLMGANConfig) -> None:
 
 def train(worker: Worker, config: LLMGANConfig) -> None:
     """Train from the start, or on from a checkpoint, to the last step or a stop."""
-    pretrained.be_quiet()
-    origin = worker.origin()
-    worker.phase("data")
     passages = open_passages(worker, config)
     plan = worker.plan(len(passages.train), len(passages.evaluation))
-    generator, judge = worker.in_turn(lambda: open_players(config, passages))
-    load_players(origin, passages, generator, judge)
+    generator, judge = worker.ranks.in_turn(lambda: open_players(config, passages))
+    load_players(worker.initial_state, passages, generator, judge)
     writing, judging = worker.wrap(generator), worker.wrap(judge)
-    pen, gavel = (Optimizer(model, config, plan.total_steps, worker.device, _BETAS) for model in (writing, judging))
-    pen.load(origin.state.get("generator", {}))
-    gavel.load(origin.state.get("judge", {}))
-    stages = Stages(config, plan.total_steps, origin.state.get("stages"))
-    lessons = Lessons(config, generator, judge, origin.recall("tally", NO_TALLY.clone()), worker.device)
-    lessons.baseline.load(origin.state.get("baseline"))
+    generator_optimizer, discriminator_optimizer = (
+        Optimizer(model, config, plan.total_steps, worker.device, _BETAS) for model in (writing, judging)
+    )
+    state = worker.initial_state.state
+    stages = Stages(config, plan.total_steps, state.get("stages"))
+    lessons = Lessons(config, generator, judge, worker.device)
+    lessons.baseline.load(state.get("baseline"))
     evaluation = Evaluation(worker, config, passages, generator, judge)
     num_uniforms = config.sequence_length + judge.num_uniforms
     batches = worker.batches(Draws(passages.train, config.judge_steps + 1, num_uniforms, config.seed), plan.order)
     # Always the number of texts, never that of tokens: exact over ranks and accumulated passes.
     num_texts = config.gradient_accumulation_steps * config.batch_size
     num_parameters = generator.model.num_parameters() + judge.model.num_parameters()
-    worker.describe(plan, {"num_parameters": num_parameters, "vocab_size": passages.alphabet.vocab_size})
+    worker.begin(
+        plan,
+        {"generator": generator_optimizer, "judge": discriminator_optimizer},
+        lessons.tally,
+        num_parameters=num_parameters,
+        vocab_size=passages.alphabet.vocab_size,
+    )
     if note := stages.prospect():
         worker.say(note)
-    origin.restore_random_state()
-    worker.start_clock()
 
     writing.train()
     judging.train()
@@ -90,9 +89,9 @@ def train(worker: Worker, config: LLMGANConfig) -> None:
                     with autocast(worker.device, config.precision):
                         told = judging(*pairs)
                     worker.phase("backward")
-                    gavel.backward(told[0] / num_texts)
-                lessons.count(judge_loss=told[0], right=told[1], pairs=config.batch_size)
-            gavel.step(step, stages.judge_rate(stage))
+                    discriminator_optimizer.backward(told[0] / num_texts)
+                lessons.tally.add(judge_loss=told[0], right=told[1], pairs=config.batch_size)
+            discriminator_optimizer.step(step, stages.judge_rate(stage))
             judge.settle(worker.sum)
         if stages.teaches_generator(stage):
             for number, batch in enumerate(passes, start=1):
@@ -102,20 +101,21 @@ def train(worker: Worker, config: LLMGANConfig) -> None:
                     with autocast(worker.device, config.precision):
                         loss, bonus = writing(*lesson)
                     worker.phase("backward")
-                    pen.backward((loss - bonus) / num_texts)
+                    generator_optimizer.backward((loss - bonus) / num_texts)
                 if stage is Stage.GAME:
-                    lessons.count(bonus=bonus)
+                    lessons.tally.add(bonus=bonus)
                 else:
-                    lessons.count(loss=loss, tokens=(lesson[2] > 0).sum())
-            pen.step(step, stages.generator_rate(step))
+                    lessons.tally.add(loss=loss, tokens=(lesson[2] > 0).sum())
+            generator_optimizer.step(step, stages.generator_rate(step))
             if stage is Stage.GAME:
                 lessons.baseline.update(worker.sum(lessons.credits().flatten()))
         due = worker.advance(plan)
 
         row: dict[str, float] = {}
         if due.log:
-            row = lessons.row(worker.sum(lessons.tally))
-            row |= pen.metrics() if stages.teaches_generator(stage) else gavel.metrics()
+            row = lessons.row(lessons.tally.reduce(worker.sum))
+            taught = generator_optimizer if stages.teaches_generator(stage) else discriminator_optimizer
+            row |= taught.metrics()
             row["train/samples_per_s"] = worker.samples_per_s()
             row["train/epoch"] = plan.epochs(worker.progress)
         if due.evaluation or stages.ends_warmup(step):
@@ -123,13 +123,13 @@ def train(worker: Worker, config: LLMGANConfig) -> None:
             if said := stages.measured(step, row["eval/judge_accuracy"]):
                 worker.say(said)
             if stages.game_since == step:  # the moments are those of another loss
-                pen = Optimizer(writing, config, plan.total_steps, worker.device, _BETAS)
+                generator_optimizer = Optimizer(writing, config, plan.total_steps, worker.device, _BETAS)
         worker.end_step(row, plan.total_steps)
 
         if due.checkpoint:
-            state: State = {"generator": pen.state(), "judge": gavel.state(), "stages": stages.state()}
-            state |= {"baseline": lessons.baseline.state(), "verdicts": judge.state()}
-            worker.save(writer(passages, generator, judge), state, {"tally": lessons.tally.cpu()})
+            state = {"generator": generator_optimizer.state_dict(), "judge": discriminator_optimizer.state_dict()}
+            state |= {"stages": stages.state(), "baseline": lessons.baseline.state(), "verdicts": judge.state()}
+            worker.save(models_writer(passages, generator, judge), state, lessons.tally.state_dict())
         if due.stop:
             break
 
@@ -192,8 +192,8 @@ class Evaluation:
                 if start == 0:
                     self._show(prompts_BP, written_NT, reals_BT, told_B, outside_N)
             loss, tokens, outside, count, right, undecided = worker.sum(sums.tolist())
-            gathered = worker.gather(seen)
-            num_different = worker.from_main(lambda: len(set().union(*gathered)))
+            gathered = worker.ranks.gather(seen)
+            num_different = worker.ranks.from_main(lambda: len(set().union(*gathered)))
         return {
             "eval/loss": loss / tokens,
             f"eval/{self.passages.outside_name}_loss": outside / count,
@@ -252,23 +252,21 @@ def open_players(config: LLMGANConfig, passages: Passages) -> tuple[Generator, S
     return generator, ScoringJudge(load_judge(config), alphabet)
 
 
-def load_players(origin: Origin, passages: Passages, generator: Generator, judge: Judge) -> None:
+def load_players(initial_state: InitialState, passages: Passages, generator: Generator, judge: Judge) -> None:
     """Load the weights of both from a checkpoint, or those of the generator from a file of an older program.
 
     Raises:
         CheckpointError: they are of other models, or of another vocabulary.
     """
-    if origin.model is None:
-        origin.load_weights(generator.model)
+    if initial_state.model is None:
+        initial_state.load_weights(generator.model)
         return
-    if passages.tokenizer is not None:
-        check_vocabulary(passages.tokenizer, origin.model / "generator")
-    checkpoint.load_weights(generator.model, origin.model / "generator")
-    checkpoint.load_weights(judge.model, origin.model / "judge")
-    judge.recall(origin.state.get("verdicts", {}))
+    initial_state.load_weights(generator.model, passages.tokenizer, part="generator")
+    initial_state.load_weights(judge.model, part="judge")
+    judge.recall(initial_state.state.get("verdicts", {}))
 
 
-def writer(passages: Passages, generator: Generator, judge: Judge) -> Callable[[Path], None]:
+def models_writer(passages: Passages, generator: Generator, judge: Judge) -> Callable[[Path], None]:
     """Return what writes generator and judge into folders that `from_pretrained` loads, each by itself."""
 
     def write_models(folder: Path) -> None:

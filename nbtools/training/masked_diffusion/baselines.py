@@ -9,7 +9,7 @@ Shape suffixes: N samples, D draws, T positions, V vocabulary, P pairs of neighb
 import numpy as np
 import numpy.typing as npt
 
-from nbtools.training.masked_diffusion.forward_process import Draws, Sequences
+from nbtools.training.masked_diffusion.forward_process import EvaluationMasks, Sequences
 
 _MOST_COUNTED_TOKENS = 2**21
 """Frequencies are counted on so many training tokens at most."""
@@ -64,7 +64,7 @@ class Frequencies:
         return smoothed
 
 
-def losses(train: Sequences, evaluation: Sequences, draws: Draws, vocab_size: int) -> tuple[float, float]:
+def losses(train: Sequences, evaluation: Sequences, draws: EvaluationMasks, vocab_size: int) -> tuple[float, float]:
     """Return the unigram's and the bigram's loss at the masked positions of all draws, weighted as the model's.
 
     The bigram sees the true token before each one, as it would when it reads the text from left to right; at the first

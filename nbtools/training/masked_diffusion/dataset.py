@@ -32,10 +32,10 @@ from nbtools.training.text.pretrained import first_line
 from nbtools.training.text.tokenizers import (
     Encode,
     _saved_tokenizer,
-    build_tokenizer,
     encoder,
     load_tokenizer,
     separator_of,
+    train_tokenizer,
 )
 
 _CACHE_FORMAT = 1
@@ -86,7 +86,7 @@ def prepare(
     except OSError as error:
         raise DataError(f"{shown(str(folder))}: {error.strerror}; name another folder with --out") from None
     with _spooled(dataset, min_words, folder.parent) as documents:
-        made = made or build_tokenizer(tokenizer, documents.train(), vocab_size, folder.parent)
+        made = made or train_tokenizer(tokenizer, documents.train(), vocab_size, folder.parent)
         return _write(folder, made, tokenizer, documents)
 
 
@@ -105,7 +105,7 @@ def cached_text(
     if tokenizer not in ("chars", "words"):  # before a long reading
         made = load_tokenizer(tokenizer, trust_remote_code=trust_remote_code)
     with _spooled(dataset, min_words, cache, root) as documents:
-        made = made or build_tokenizer(tokenizer, documents.train(), vocab_size, cache)
+        made = made or train_tokenizer(tokenizer, documents.train(), vocab_size, cache)
         settings = [_CACHE_FORMAT, tokenizer, _fingerprint(made), documents.digest()]
         folder = cache / hashlib.sha256(json.dumps(settings).encode()).hexdigest()[:32]
         if not folder.is_dir():
@@ -240,7 +240,7 @@ def cached_pairs(
     if tokenizer in ("chars", "words"):
         known, _ = divided(found, 1, lambda _: 0)
         texts = chain.from_iterable((pair.prompt, pair.answer) for pair in known)
-        made: PreTrainedTokenizerBase = build_tokenizer(tokenizer, texts, vocab_size)
+        made: PreTrainedTokenizerBase = train_tokenizer(tokenizer, texts, vocab_size)
     else:
         made = load_tokenizer(tokenizer, trust_remote_code=trust_remote_code)
     encode = encoder(made, tokenizer)

@@ -107,7 +107,7 @@ class NoisedTraining(Dataset[Any]):
 
 
 @dataclass(frozen=True)
-class Draws:
+class EvaluationMasks:
     """Held-out sequences with a fixed number of masked tokens each, spread over all numbers that are possible."""
 
     rows_D: npt.NDArray[np.int64]
@@ -118,7 +118,7 @@ class Draws:
     """The same as a share of its maskable tokens."""
 
     @classmethod
-    def of(cls, sequences: Sequences, num_draws: int) -> "Draws":
+    def of(cls, sequences: Sequences, num_draws: int) -> "EvaluationMasks":
         """Spread `num_draws` draws over the sequences and over all counts."""
         draws_D = np.arange(num_draws)
         rows_D = draws_D * len(sequences) // num_draws if num_draws <= len(sequences) else draws_D % len(sequences)

@@ -21,14 +21,14 @@ from nbtools.recipes.masked_diffusion import refuse_remote_code
 from nbtools.rundir import media
 from nbtools.training.engine import flags
 from nbtools.training.engine.optimizer import Optimizer, accumulating, autocast
+from nbtools.training.engine.tally import Tally
 from nbtools.training.engine.worker import Worker, run
 from nbtools.training.masked_diffusion import baselines
 from nbtools.training.masked_diffusion.dataset import DiffusionText, cached_pairs, cached_text, open_pairs, open_text
-from nbtools.training.masked_diffusion.forward_process import Draws, Noise, NoisedTraining
+from nbtools.training.masked_diffusion.forward_process import EvaluationMasks, Noise, NoisedTraining
 from nbtools.training.masked_diffusion.model import Denoiser, build_denoiser
 from nbtools.training.masked_diffusion.sampling import Unmasking, unmask
-from nbtools.training.text import pretrained
-from nbtools.training.text.tokenizers import check_vocabulary, load_tokenizer, writer
+from nbtools.training.text.tokenizers import load_tokenizer, model_writer
 
 
 def main(config: MaskedDiffusionConfig) -> None:
@@ -38,31 +38,23 @@ def main(config: MaskedDiffusionConfig) -> None:
 
 def train(worker: Worker, config: MaskedDiffusionConfig) -> None:
     """Train from the start, or on from a checkpoint, to the last step or a stop."""
-    pretrained.be_quiet()
     refuse_remote_code(config)
-    origin = worker.origin()
-    worker.phase("data")
     text = open_data(worker, config)
     plan = worker.plan(len(text.train), len(text.evaluation))
-    denoiser = worker.in_turn(lambda: build_denoiser(config, text.tokenizer))
-    if origin.model is not None:
-        check_vocabulary(text.tokenizer, origin.model)
-    origin.load_weights(denoiser.model)
+    denoiser = worker.ranks.in_turn(lambda: build_denoiser(config, text.tokenizer))
+    worker.initial_state.load_weights(denoiser.model, text.tokenizer)
     model = worker.wrap(denoiser)
     # The second beta is RoBERTa's: the plateau at the token frequencies is shorter.
     optimizer = Optimizer(model, config, plan.total_steps, worker.device, betas=(0.9, 0.98))
-    optimizer.load(origin.state)
     evaluation = Evaluation(worker, config, text, denoiser)
     share = 0.0 if config.has_pairs else config.random_length_share
     noise = Noise(denoiser.mask_id, text.eos_id, config.seed, share)
     batches = worker.batches(NoisedTraining(text.train, noise), plan.order)
     # Always the number of sequences, never that of masked tokens: exact over ranks and accumulated passes.
     num_sequences = config.gradient_accumulation_steps * config.batch_size
-    # Loss and number of sequences since the last metric row.
-    tally = origin.recall("tally", torch.zeros(2, dtype=torch.float64)).to(worker.device)
-    worker.describe(plan, {"num_parameters": denoiser.model.num_parameters(), "vocab_size": len(text.tokenizer)})
-    origin.restore_random_state()
-    worker.start_clock()
+    tally = Tally("loss", "sequences", device=worker.device)
+    num_parameters = denoiser.model.num_parameters()
+    worker.begin(plan, optimizer, tally, num_parameters=num_parameters, vocab_size=len(text.tokenizer))
 
     model.train()
     for step in range(plan.first_step, plan.total_steps + 1):
@@ -74,16 +66,14 @@ def train(worker: Worker, config: MaskedDiffusionConfig) -> None:
                     loss_sum = model(*batch)
                 worker.phase("backward")
                 optimizer.backward(loss_sum / num_sequences)
-            tally[0] += loss_sum.detach()
-            tally[1] += config.batch_size
+            tally.add(loss=loss_sum, sequences=config.batch_size)
         optimizer.step(step)
         due = worker.advance(plan)
 
         row: dict[str, float] = {}
         if due.log:
-            loss, count = worker.sum(tally)
-            tally.zero_()
-            row = {"train/loss": loss / max(count, 1), **optimizer.metrics()}
+            sums = tally.reduce(worker.sum)
+            row = {"train/loss": sums["loss"] / max(sums["sequences"], 1), **optimizer.metrics()}
             row["train/tokens_per_s"] = worker.samples_per_s() * config.sequence_length
             row["train/epoch"] = plan.epochs(worker.progress)
         if due.evaluation:
@@ -92,7 +82,7 @@ def train(worker: Worker, config: MaskedDiffusionConfig) -> None:
         worker.end_step(row, plan.total_steps)
 
         if due.checkpoint:
-            worker.save(writer(denoiser.model, text.tokenizer), optimizer.state(), {"tally": tally.cpu()})
+            worker.save(model_writer(denoiser.model, text.tokenizer), optimizer.state_dict(), tally.state_dict())
         if due.stop:
             break
 
@@ -108,9 +98,9 @@ class Evaluation:
         self.config = config
         self.text = text
         self.denoiser = denoiser
-        self.draws = Draws.of(text.evaluation, config.eval_draws)
+        self.draws = EvaluationMasks.of(text.evaluation, config.eval_draws)
         # They see what the model is to predict, so they are counted where it is measured.
-        self.baselines = worker.from_main(
+        self.baselines = worker.ranks.from_main(
             lambda: baselines.losses(text.train, text.evaluation, self.draws, len(text.tokenizer))
         )
 
@@ -162,7 +152,7 @@ class Evaluation:
         """Sample texts, always from the same random numbers, and show them; the first one step by step."""
         if self.config.sample_texts:
             with self.worker.aside("evaluation"):
-                self.worker.from_main(self._sample)  # the others wait as long as it takes
+                self.worker.ranks.from_main(self._sample)  # the others wait as long as it takes
 
     def _sample(self) -> None:
         worker, config, denoiser = self.worker, self.config, self.denoiser
@@ -233,10 +223,10 @@ def open_data(worker: Worker, config: MaskedDiffusionConfig) -> DiffusionText:
     tokenizer = config.model_name or config.tokenizer
     if path is not None and prepared.is_prepared(path):
         text = open_text(path, config.sequence_length)
-        worker.from_main(lambda: check_prepared(worker, config, text, path))
+        worker.ranks.from_main(lambda: check_prepared(worker, config, text, path))
         return text
     if path is not None and config.has_pairs:
-        folder, remark = worker.from_main(
+        folder, remark = worker.ranks.from_main(
             lambda: cached_pairs(
                 cache,
                 path,
@@ -249,7 +239,7 @@ def open_data(worker: Worker, config: MaskedDiffusionConfig) -> DiffusionText:
         if remark:
             worker.say(f"note: {remark}")
         return open_pairs(folder)
-    folder = worker.from_main(
+    folder = worker.ranks.from_main(
         lambda: cached_text(
             cache,
             config.dataset,

@@ -19,6 +19,7 @@ from nbtools.recipes.modernbert import modernbert_settings
 from nbtools.training.engine import flags
 from nbtools.training.engine.optimizer import Optimizer, accumulating, autocast
 from nbtools.training.engine.sampler import IGNORED
+from nbtools.training.engine.tally import Tally
 from nbtools.training.engine.worker import Worker, run
 from nbtools.training.mlm_pretraining.masking import (
     MaskedTraining,
@@ -28,7 +29,7 @@ from nbtools.training.mlm_pretraining.masking import (
 )
 from nbtools.training.text import pretrained
 from nbtools.training.text.tokenized import TokenizedText, open_tokenized, tokenize
-from nbtools.training.text.tokenizers import check_vocabulary, writer
+from nbtools.training.text.tokenizers import model_writer
 
 
 def main(config: MLMPretrainingConfig) -> None:
@@ -38,29 +39,21 @@ def main(config: MLMPretrainingConfig) -> None:
 
 def train(worker: Worker, config: MLMPretrainingConfig) -> None:
     """Train from the start, or on from a checkpoint, to the last step or a stop."""
-    pretrained.be_quiet()
-    origin = worker.origin()
-    worker.phase("data")
     text = tokenized(worker, config)
     masking = Masking.of(text, config.mask_probability, config.seed)
     plan = worker.plan(len(text.train_NT), len(text.eval_NT))
-    masked_lm = MaskedLM(worker.in_turn(lambda: build_model(config, text)))
-    if origin.model is not None:
-        check_vocabulary(text.tokenizer, origin.model)
-    origin.load_weights(masked_lm.model)
+    masked_lm = MaskedLM(worker.ranks.in_turn(lambda: build_model(config, text)))
+    worker.initial_state.load_weights(masked_lm.model, text.tokenizer)
     model = worker.wrap(masked_lm)
     # The second beta is RoBERTa's: the plateau at the word frequencies is shorter.
     optimizer = Optimizer(model, config, plan.total_steps, worker.device, betas=(0.9, 0.98))
-    optimizer.load(origin.state)
     evaluation = Evaluation(worker, config, text, masking)
     batches = worker.batches(MaskedTraining(text.train_NT, masking), plan.order)
     # Every pass predicts the same number of positions, so dividing by it is exact over ranks and accumulated passes.
     num_predicted = config.gradient_accumulation_steps * config.batch_size * masking.num_predicted
-    # Loss and number of predictions since the last metric row.
-    tally = origin.recall("tally", torch.zeros(2, dtype=torch.float64)).to(worker.device)
-    worker.describe(plan, {"num_parameters": masked_lm.model.num_parameters(), "vocab_size": len(text.tokenizer)})
-    origin.restore_random_state()
-    worker.start_clock()
+    tally = Tally("loss", "predictions", device=worker.device)
+    num_parameters = masked_lm.model.num_parameters()
+    worker.begin(plan, optimizer, tally, num_parameters=num_parameters, vocab_size=len(text.tokenizer))
 
     model.train()
     for step in range(plan.first_step, plan.total_steps + 1):
@@ -72,15 +65,14 @@ def train(worker: Worker, config: MLMPretrainingConfig) -> None:
                     loss_sum = model(inputs_BT, positions_BK, labels_BK)
                 worker.phase("backward")
                 optimizer.backward(loss_sum / num_predicted)
-            tally += torch.stack([loss_sum.detach(), (labels_BK != IGNORED).sum()])
+            tally.add(loss=loss_sum, predictions=(labels_BK != IGNORED).sum())
         optimizer.step(step)
         due = worker.advance(plan)
 
         row: dict[str, float] = {}
         if due.log:
-            loss, count = worker.sum(tally)
-            tally.zero_()
-            row = {"train/loss": loss / max(count, 1), **optimizer.metrics()}
+            sums = tally.reduce(worker.sum)
+            row = {"train/loss": sums["loss"] / max(sums["predictions"], 1), **optimizer.metrics()}
             row["train/tokens_per_s"] = worker.samples_per_s() * config.sequence_length
             row["train/epoch"] = plan.epochs(worker.progress)
         if due.evaluation:
@@ -88,7 +80,7 @@ def train(worker: Worker, config: MLMPretrainingConfig) -> None:
         worker.end_step(row, plan.total_steps)
 
         if due.checkpoint:
-            worker.save(writer(masked_lm.model, text.tokenizer), optimizer.state(), {"tally": tally.cpu()})
+            worker.save(model_writer(masked_lm.model, text.tokenizer), optimizer.state_dict(), tally.state_dict())
         if due.stop:
             break
 
@@ -165,7 +157,7 @@ class Evaluation:
 
 def tokenized(worker: Worker, config: MLMPretrainingConfig) -> TokenizedText:
     """Let rank 0 tokenize the text, or find it tokenized by an earlier run, and open the result on every rank."""
-    folder = worker.from_main(
+    folder = worker.ranks.from_main(
         lambda: tokenize(
             worker.files.path.parent / ".cache",
             dataset=config.dataset,

@@ -22,9 +22,8 @@ from nbtools.run.checkpoints import checkpoints_in
 from nbtools.run.run import Run
 from nbtools.rundir.json_files import FORMAT, read_json, strict_number, write_json
 from nbtools.rundir.rundir import RunDir
-from nbtools.training.outputs import tensorboard
 from nbtools.training.outputs.profiler import Profile
-from nbtools.training.outputs.tensorboard import Events
+from nbtools.training.outputs.tensorboard import Events, check_installed
 
 MODEL, HISTORY, PICTURE = "model", "training_history.json", "training_history.png"
 RECORD = ".nbtools-outputs.json"
@@ -61,9 +60,9 @@ class Outputs:
         self._events: Events | None = None
         self._profile: Profile | None = None
         if config.save_dir is not None:
-            check(config.save_dir, root)
+            check_save_dir(config.save_dir, root)
         if config.report_to == "tensorboard":
-            tensorboard.check()
+            check_installed()
             self._events = Events(files.tensorboard, self._warn)
         if config.profile_steps:
             self._profile = Profile(files.profile, config.profile_steps, device, say)
@@ -105,7 +104,7 @@ class Outputs:
             self._warn(f"outputs/ is not complete: {error}")
         if self._save_dir is not None:
             try:
-                _copy(folder, resolve(self._save_dir, self._root), files.id)
+                _copy(folder, save_dir_path(self._save_dir, self._root), files.id)
             except (OSError, ValueError) as error:
                 self._warn(f"save_dir={shown(self._save_dir)} is not complete: {error}; everything is in {folder}")
 
@@ -113,18 +112,18 @@ class Outputs:
         self._say(f"warning: {text}")
 
 
-def resolve(save_dir: str, root: Path) -> Path:
+def save_dir_path(save_dir: str, root: Path) -> Path:
     """Return the folder that `save_dir` means: a relative one starts from the project's root."""
     return root / expanded(save_dir)
 
 
-def check(save_dir: str, root: Path) -> None:
+def check_save_dir(save_dir: str, root: Path) -> None:
     """Make the folder and refuse one that cannot be written, or that holds other files of these names.
 
     Raises:
         ConfigError: it is refused.
     """
-    folder = resolve(save_dir, root)
+    folder = save_dir_path(save_dir, root)
     probe = folder / f".nbtools.{os.getpid()}.tmp"
     try:
         folder.mkdir(parents=True, exist_ok=True)

@@ -11,7 +11,7 @@ from nbtools.errors import ConfigError
 _FLUSH_S = 5
 
 
-def check() -> None:
+def check_installed() -> None:
     """Refuse to start where events could not be written.
 
     Raises:

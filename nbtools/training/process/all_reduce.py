@@ -10,7 +10,7 @@ import torch
 import torch.distributed as dist
 
 
-def main(backend: str = "gloo") -> None:
+def _main(backend: str = "gloo") -> None:
     """Sum 1, 2, …, world size over all ranks and check the result; rank 0 says how long it took."""
     dist.init_process_group(backend)
     rank, world_size = dist.get_rank(), dist.get_world_size()
@@ -27,4 +27,4 @@ def main(backend: str = "gloo") -> None:
 
 
 if __name__ == "__main__":
-    main(*sys.argv[1:])
+    _main(*sys.argv[1:])

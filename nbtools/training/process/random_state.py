@@ -7,8 +7,6 @@ from typing import Any
 import numpy as np
 import torch
 
-from nbtools.training.engine.checkpoint import State
-
 
 def seed(number: int) -> None:
     """Seed every global random number generator of this process."""
@@ -17,11 +15,11 @@ def seed(number: int) -> None:
     np.random.seed(number % 2**32)
 
 
-def random_state() -> State:
+def random_state() -> dict[str, Any]:
     """Return the state of every global random number generator of this process."""
     version, numbers, gauss = random.getstate()
     legacy = np.random.get_state(legacy=False)
-    state: State = {
+    state: dict[str, Any] = {
         "torch": torch.get_rng_state(),
         "python": [version, list(numbers), gauss],
         "numpy": [

@@ -32,7 +32,7 @@ _HUB_ID = re.compile(r"\w[\w.-]{0,95}(/\w[\w.-]{0,95})?", re.ASCII)
 Encode = Callable[[str], Sequence[int] | npt.NDArray[np.int32]]
 
 
-def build_tokenizer(
+def train_tokenizer(
     level: str, texts: Iterable[str], vocab_size: int, folder: Path | None = None
 ) -> PreTrainedTokenizerFast:
     """Build a tokenizer of the most frequent characters or words of `texts`.
@@ -165,7 +165,7 @@ def check_vocabulary(tokenizer: PreTrainedTokenizerBase, model: Path) -> None:
         raise CheckpointError(f"{model}: its vocabulary is of another text; resume with the dataset of its run")
 
 
-def writer(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase) -> Callable[[Path], None]:
+def model_writer(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase) -> Callable[[Path], None]:
     """Return what writes model and tokenizer into a folder that `from_pretrained` loads."""
 
     def write(folder: Path) -> None:

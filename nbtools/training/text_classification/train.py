@@ -17,8 +17,8 @@ from nbtools.recipes.text_classification import TextClassificationConfig, load_s
 from nbtools.rundir import media
 from nbtools.training.engine import flags
 from nbtools.training.engine.optimizer import Optimizer, accumulating, autocast
+from nbtools.training.engine.tally import Tally
 from nbtools.training.engine.worker import Worker, run
-from nbtools.training.text import pretrained
 from nbtools.training.text_classification.dataset import (
     Augmentation,
     CharacterDataset,
@@ -45,36 +45,29 @@ def main(config: TextClassificationConfig) -> None:
 
 def train(worker: Worker, config: TextClassificationConfig) -> None:
     """Train from the start, or on from a checkpoint, to the last step or a stop."""
-    pretrained.be_quiet()
-    origin = worker.origin()
-    worker.phase("data")
-    samples = worker.in_turn(lambda: load_samples(config, worker.project.root))
+    initial_state = worker.initial_state
+    samples = worker.ranks.in_turn(lambda: load_samples(config, worker.project.root))
     plan = worker.plan(len(samples.train_rows), len(samples.evaluation_rows))
-    if origin.model is not None:
-        check_codes(samples.system, origin.model)
-    mixer = worker.in_turn(lambda: build(config, samples.system, shares(samples)))
-    origin.load_weights(mixer)
+    if initial_state.model is not None:
+        check_codes(samples.system, initial_state.model)
+    mixer = worker.ranks.in_turn(lambda: build(config, samples.system, shares(samples)))
+    initial_state.load_weights(mixer)
     model = worker.wrap(mixer)
     optimizer = Optimizer(model, config, plan.total_steps, worker.device)
-    optimizer.load(origin.state)
     evaluation = Evaluation(worker, config, samples)
     augmentation = Augmentation(config.seed, config.augmentation, config.unknown_lang)
-    dataset = CharacterDataset(
-        samples.train, samples.train_rows, augmentation, config.sequence_length, samples.system.max_codes
-    )
+    longest, max_codes = config.sequence_length, samples.system.max_codes
+    dataset = CharacterDataset(samples.train, samples.train_rows, augmentation, longest, max_codes)
     if dataset.num_cut:
-        longest = config.sequence_length
         worker.say(
             f"note: {dataset.num_cut:,} texts are longer than sequence_length={longest} allows; their end is cut"
         )
-    order = LengthOrder(plan.order, dataset, origin.state.get("chunk"))
+    order = LengthOrder(plan.order, dataset, initial_state.state.get("chunk"))
     batches = worker.batches(dataset, order)
     num_texts = config.gradient_accumulation_steps * config.batch_size
-    # Losses of decoder and flat head, texts, characters, and positions with padding, since the last metric row.
-    tally = origin.recall("tally", torch.zeros(5, dtype=torch.float64)).to(worker.device)
-    worker.describe(plan, {"num_parameters": mixer.num_parameters(), "vocab_size": len(samples.system.codes)})
-    origin.restore_random_state()
-    worker.start_clock()
+    tally = Tally("seq2seq_loss", "flat_loss", "texts", "characters", "positions", device=worker.device)
+    num_codes = len(samples.system.codes)
+    worker.begin(plan, optimizer, tally, num_parameters=mixer.num_parameters(), vocab_size=num_codes)
 
     model.train()
     for step in range(plan.first_step, plan.total_steps + 1):
@@ -86,20 +79,18 @@ def train(worker: Worker, config: TextClassificationConfig) -> None:
                     losses = model(inputs_BT, labels_BK)
                 worker.phase("backward")
                 optimizer.backward(mixer.mix(losses) / num_texts)
-            tally[:2] += losses.detach()
-            tally[2] += len(inputs_BT)
-            tally[3] += (inputs_BT != 0).sum()
-            tally[4] += inputs_BT.numel()
+            tally.add(seq2seq_loss=losses[0], flat_loss=losses[1], texts=len(inputs_BT))
+            tally.add(characters=(inputs_BT != 0).sum(), positions=inputs_BT.numel())
         optimizer.step(step)
         due = worker.advance(plan)
 
         row: dict[str, float] = {}
         if due.log:
-            seq2seq, flat, count, characters, positions = worker.sum(tally)
-            tally.zero_()
+            sums = tally.reduce(worker.sum)
+            count, seq2seq, flat = sums["texts"], sums["seq2seq_loss"], sums["flat_loss"]
             row = {"train/loss": mixer.mix((seq2seq, flat)) / count, **optimizer.metrics()}
             row |= {"train/seq2seq_loss": seq2seq / count, "train/flat_loss": flat / count}
-            row["train/padding"] = 1 - characters / positions
+            row["train/padding"] = 1 - sums["characters"] / sums["positions"]
             row["train/samples_per_s"] = worker.samples_per_s()
             row["train/epoch"] = plan.epochs(worker.progress)
         if due.evaluation:
@@ -107,8 +98,8 @@ def train(worker: Worker, config: TextClassificationConfig) -> None:
         worker.end_step(row, plan.total_steps)
 
         if due.checkpoint:
-            state = {**optimizer.state(), "chunk": order.chunk_of(worker.progress.epoch)}
-            worker.save(mixer.save_pretrained, state, {"tally": tally.cpu()})
+            state = {**optimizer.state_dict(), "chunk": order.chunk_of(worker.progress.epoch)}
+            worker.save(mixer.save_pretrained, state, tally.state_dict())
         if due.stop:
             break
 
@@ -188,7 +179,7 @@ class Evaluation:
 
     def _show(self, mistakes: list[Mistake], num_mistakes: int, num_texts: int) -> None:
         """Put the mistakes that the model was surest of into the run directory, those of all ranks."""
-        gathered = self.worker.gather((mistakes, num_mistakes))
+        gathered = self.worker.ranks.gather((mistakes, num_mistakes))
         if not gathered:
             return  # rank 0 has them
         worst = sorted((mistake for some, _ in gathered for mistake in some), reverse=True)[:_NUM_MISTAKES]

@@ -58,6 +58,10 @@ class Rank:
         self.group.barrier.wait(60)
         return values
 
+    @property
+    def ranks(self) -> "Rank":
+        return self
+
     def from_main(self, compute: Callable[[], T]) -> T:
         outcome: tuple[Any, NbtoolsError | None] = (None, None)
         if self.rank == 0:

@@ -249,7 +249,7 @@ def test_leftovers_of_a_killed_save_are_swept(folder: Path, model: ModernBertFor
     (folder / ".step-000006.tmp" / "model").mkdir(parents=True)
     (folder / ".step-000006.tmp" / "state.pt").write_bytes(b"half")
     assert [listed.step for listed in checkpoints_in(folder)] == [5]
-    checkpoint.sweep(folder)
+    checkpoint.remove_leftovers(folder)
     assert [entry.name for entry in folder.iterdir()] == ["step-000005"]
 
 

@@ -30,7 +30,7 @@ def test_weights_of_an_old_checkpoint_are_loaded_and_everything_else_starts_anew
     # A rate that changes nothing: what is saved is what was loaded.
     second = tiny_training(resume_from=old, learning_rate=1e-12, weight_decay=0.0, max_steps=2)
     said = capfd.readouterr().out
-    assert f"note: weights only, from {old}: the optimizer and the place in the data start anew" in said
+    assert f"note: weights only, from {old}: optimizer and place in the data start from the beginning" in said
     assert "resumed from" in said
     for name, weight in weights_of(second, 2).items():
         torch.testing.assert_close(weight, weights_of(first, 4)[name], rtol=0, atol=1e-6)

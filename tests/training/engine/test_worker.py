@@ -73,7 +73,7 @@ def test_a_step_clips_reports_the_norm_before_and_clears(clip: float, expected: 
     optimizer.backward((model.weight * torch.tensor([[3.0, 4.0]])).sum())
     optimizer.step(1)
     assert optimizer.metrics() == {"train/learning_rate": 0.5, "train/grad_norm": pytest.approx(5)}
-    (moments,) = optimizer.state()["optimizer"].values()
+    (moments,) = optimizer.state_dict()["optimizer"].values()
     assert float(moments["exp_avg"].norm()) == pytest.approx(0.1 * expected, rel=1e-4)  # of the clipped gradient
     assert model.weight.grad is None
 
@@ -92,13 +92,13 @@ def test_fp16_scales_the_loss_and_leaves_out_a_step_that_overflowed() -> None:
     row = step(1, math.inf)
     assert row == {"train/learning_rate": config.learning_rate, "train/loss_scale": 2.0**15}  # half of what it was
     assert torch.equal(model.weight, before)
-    assert [int(moments["step"]) for moments in optimizer.state()["optimizer"].values()] == [0]
+    assert [int(moments["step"]) for moments in optimizer.state_dict()["optimizer"].values()] == [0]
     row = step(2, 1.0)
     assert row["train/grad_norm"] == pytest.approx(math.sqrt(2)), "as if nothing had been scaled"
     assert not torch.equal(model.weight, before)
 
     again = Optimizer(model, config, 10, CPU)
-    again.load(optimizer.state())
+    again.load_state_dict(optimizer.state_dict())
     assert again.metrics()["train/loss_scale"] == 2.0**15
 
 
@@ -313,10 +313,10 @@ from nbtools.training.engine.worker import Worker, run
 
 def train(worker, config):
     assert worker.sum([worker.rank + 1.0, 0.5]) == [3.0, 1.0]
-    assert worker.from_main(lambda: worker.rank) == 0
-    assert worker.gather(worker.rank) == ([0, 1] if worker.is_main else [])
+    assert worker.ranks.from_main(lambda: worker.rank) == 0
+    assert worker.ranks.gather(worker.rank) == ([0, 1] if worker.is_main else [])
     try:
-        worker.from_main(fail)
+        worker.ranks.from_main(fail)
     except DataError as error:
         (worker.files.path / f"told-{worker.rank}").write_text(str(error))
     for step in range(1, 5000):

@@ -402,7 +402,7 @@ def tell(worker, config):
         changed = config.replace(**changes)
         try:
             passages = llm_gan.open_passages(worker, changed)
-            worker.in_turn(lambda: llm_gan.open_players(changed, passages))
+            worker.ranks.in_turn(lambda: llm_gan.open_players(changed, passages))
         except NbtoolsError as error:
             told[name] = type(error).__name__ + ": " + str(error)
     Path(f"told-{{worker.rank}}.json").write_text(json.dumps(told))

@@ -25,7 +25,7 @@ from nbtools.training.engine import checkpoint
 from nbtools.training.engine.flags import parse
 from nbtools.training.engine.sampler import uniforms
 from nbtools.training.llm_gan.batch import Draws, markov_passages
-from nbtools.training.llm_gan.rollouts import NO_TALLY, Lessons
+from nbtools.training.llm_gan.rollouts import Lessons
 from nbtools.training.llm_gan.train import open_players
 from nbtools.training.text.sampling import write
 
@@ -187,7 +187,7 @@ def test_what_a_judge_cannot_decide_never_moves_the_generator() -> None:
     passages = markov_passages(config)
     torch.manual_seed(0)
     generator, judge = open_players(config, passages)
-    lessons = Lessons(config, generator, judge, NO_TALLY.clone(), torch.device("cpu"))
+    lessons = Lessons(config, generator, judge, torch.device("cpu"))
     batch = Draws(passages.train, 3, 6, 0)[0, np.arange(8)]
     torch.nn.init.normal_(judge.model.classifier.weight)
     torch.nn.init.constant_(judge.model.classifier.bias, -3.0)
@@ -205,7 +205,7 @@ def test_what_a_judge_cannot_decide_never_moves_the_generator() -> None:
         generator(*lesson)[0].backward()
         assert not any(weight.grad.any() for weight in generator.parameters() if weight.grad is not None)
         assert lessons.credits().abs().sum() == 0, "nor the baseline"
-    row = lessons.row(lessons.tally.tolist())
+    row = lessons.row(lessons.tally.reduce(torch.Tensor.tolist))
     assert row["train/undecided"] == pytest.approx(0.5)
 
 

@@ -23,7 +23,7 @@ from nbtools.recipes import MaskedDiffusionConfig
 from nbtools.training.masked_diffusion import baselines
 from nbtools.training.masked_diffusion.dataset import cached_pairs, cached_text, open_pairs, open_text, prepare
 from nbtools.training.masked_diffusion.forward_process import Sequences
-from nbtools.training.text.tokenizers import EOS, MASK, UNKNOWN, build_tokenizer, encoder
+from nbtools.training.text.tokenizers import EOS, MASK, UNKNOWN, encoder, train_tokenizer
 
 
 def documents(number: int = 40) -> list[str]:
@@ -50,7 +50,7 @@ def stream(folder: Path, name: str) -> str:
 
 @given(st.text(max_size=60))
 def test_characters_are_cut_as_the_tokenizer_cuts_them_and_come_back(written: str) -> None:
-    tokenizer = build_tokenizer("chars", ["abc \n\té字😀\r\0"], 100)
+    tokenizer = train_tokenizer("chars", ["abc \n\té字😀\r\0"], 100)
     fast = list(encoder(tokenizer, "chars")(written))
     assert len(fast) == len(written)
     known = "".join(c for c in written if c in "abc \n\té字😀\r\0")
@@ -61,7 +61,7 @@ def test_characters_are_cut_as_the_tokenizer_cuts_them_and_come_back(written: st
 
 def test_the_mask_is_the_last_of_the_vocabulary_and_the_rarest_tokens_are_unknown() -> None:
     for level, written in (("chars", "aaaa bbb cc d"), ("words", "aa aa aa bb bb cc dd")):
-        tokenizer = build_tokenizer(level, [written], 6)
+        tokenizer = train_tokenizer(level, [written], 6)
         ids = tokenizer.get_vocab()
         assert len(tokenizer) == 6
         assert (ids[EOS], ids[UNKNOWN], ids[MASK]) == (0, 1, 5) == (0, 1, tokenizer.mask_token_id)
@@ -71,7 +71,7 @@ def test_the_mask_is_the_last_of_the_vocabulary_and_the_rarest_tokens_are_unknow
 
 def test_words_are_cut_as_the_tokenizer_cuts_them() -> None:
     written = "One, two: THREE 字字 it's"
-    tokenizer = build_tokenizer("words", [written], 100)
+    tokenizer = train_tokenizer("words", [written], 100)
     assert list(encoder(tokenizer, "words")(written)) == tokenizer(written)["input_ids"]
     assert tokenizer.decode(tokenizer("One, two")["input_ids"]) == "one , two"
 
@@ -216,7 +216,7 @@ from pathlib import Path
 from nbtools.training.masked_diffusion import baselines
 from nbtools.training.masked_diffusion import train  # what a rank has loaded by then
 from nbtools.training.engine.sampler import SampleOrder
-from nbtools.training.masked_diffusion.forward_process import Draws, Noise, NoisedTraining
+from nbtools.training.masked_diffusion.forward_process import EvaluationMasks, Noise, NoisedTraining
 from nbtools.training.masked_diffusion.dataset import cached_text, open_text
 
 def peak_mb():
@@ -227,7 +227,7 @@ def peak_mb():
 before = peak_mb()
 folder = cached_text(Path(sys.argv[2]), sys.argv[1], sys.argv[3], vocab_size=50_000, min_words=5)
 text = open_text(folder, 64)
-baselines.losses(text.train, text.evaluation, Draws.of(text.evaluation, 512), len(text.tokenizer))
+baselines.losses(text.train, text.evaluation, EvaluationMasks.of(text.evaluation, 512), len(text.tokenizer))
 NoisedTraining(text.train, Noise(len(text.tokenizer) - 1, text.eos_id, 0))[next(iter(SampleOrder(len(text.train), 16)))]
 print(before, peak_mb(), len(text.tokenizer), 64 * (len(text.train) + len(text.evaluation)))
 """
@@ -316,7 +316,7 @@ def test_an_answer_follows_its_prompt_and_eos_fills_up_the_rest(tmp_path: Path) 
 
 
 def test_a_chat_template_writes_the_prompt(tmp_path: Path) -> None:
-    tokenizer = build_tokenizer("chars", ["what is 0123456789+?<>userbot\n "], 100)
+    tokenizer = train_tokenizer("chars", ["what is 0123456789+?<>userbot\n "], 100)
     tokenizer.chat_template = (
         "{% for message in messages %}<{{ message['role'] }}>{{ message['content'] }}{% endfor %}"
         "{% if add_generation_prompt %}<bot>{% endif %}"

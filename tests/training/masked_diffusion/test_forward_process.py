@@ -11,7 +11,7 @@ import torch
 
 from nbtools.training.engine.sampler import SampleOrder
 from nbtools.training.masked_diffusion import baselines
-from nbtools.training.masked_diffusion.forward_process import EPSILON, Draws, Noise, NoisedTraining, Sequences
+from nbtools.training.masked_diffusion.forward_process import EPSILON, EvaluationMasks, Noise, NoisedTraining, Sequences
 
 MASK, PAD = 9, 0
 
@@ -174,7 +174,7 @@ def test_training_and_evaluation_estimate_the_same_bound_which_is_one() -> None:
     assert abs(np.mean(estimates) - bound) < 4 * error + 5 * EPSILON
     assert error < 0.1 * bound, "the test would notice"
 
-    draws = Draws.of(of, 27 * 3 * 20)
+    draws = EvaluationMasks.of(of, 27 * 3 * 20)
     counted = [
         float((toy_losses(row, mask) * mask).sum() / mask.sum())
         for _, tokens_BT, masked_BT in draws.batches(of, 100)
@@ -188,20 +188,20 @@ def test_training_and_evaluation_estimate_the_same_bound_which_is_one() -> None:
 
 def test_draws_are_spread_evenly_over_counts_and_sequences_and_always_the_same() -> None:
     of = sequences(num=30, length=8)
-    draws = Draws.of(of, 64)
+    draws = EvaluationMasks.of(of, 64)
     assert np.bincount(draws.counts_D).tolist() == [0, *[8] * 8]
     assert np.bincount(draws.rows_D).max() - np.bincount(draws.rows_D).min() <= 1
     first, again = (draws.masks(of, np.arange(64)) for _ in range(2))
     assert (first == again).all()
     assert (first.sum(1) == draws.counts_D).all()
-    few = Draws.of(of, 5)
+    few = EvaluationMasks.of(of, 5)
     assert len(set(few.rows_D.tolist())) == 5, "from everywhere in the text, not from its beginning"
     assert few.rows_D.max() >= 20
 
 
 def test_draws_mask_answers_only_and_ranks_share_them() -> None:
     of = sequences(num=6, length=10, starts=np.array([0, 3, 9, 5, 2, 8]))
-    draws = Draws.of(of, 40)
+    draws = EvaluationMasks.of(of, 40)
     seen: list[int] = []
     for rank in range(3):
         for draws_B, tokens_BT, masked_BT in draws.batches(of, 4, rank=rank, world_size=3):
@@ -220,7 +220,7 @@ def test_draws_mask_answers_only_and_ranks_share_them() -> None:
 def test_the_baselines_are_what_counting_by_hand_gives() -> None:
     train = Sequences(np.array([[1, 2, 1, 2, 1, 3]]), np.zeros(1, dtype=np.int64))
     evaluation = Sequences(np.array([[2, 1, 3, 3]]), np.zeros(1, dtype=np.int64))
-    draws = Draws(np.array([0]), np.array([4]), np.array([1.0]))
+    draws = EvaluationMasks(np.array([0]), np.array([4]), np.array([1.0]))
     unigram_V = np.array([1, 4, 3, 2]) / 10  # one more of each than there is
     # Witten and Bell: 1 is followed by 2, 2, 3; 2 by 1, 1; 3 by nothing.
     bigrams = [unigram_V[2], (2 + 1 * unigram_V[1]) / 3, (1 + 2 * unigram_V[3]) / 5, unigram_V[3]]

@@ -32,10 +32,10 @@ from nbtools.rundir.rundir import RunDir
 from nbtools.script.script import write_script
 from nbtools.training.engine.flags import parse
 from nbtools.training.masked_diffusion.dataset import cached_text, open_text, prepare
-from nbtools.training.masked_diffusion.forward_process import Draws, Noise, NoisedTraining, Sequences
+from nbtools.training.masked_diffusion.forward_process import EvaluationMasks, Noise, NoisedTraining, Sequences
 from nbtools.training.masked_diffusion.model import Denoiser, build_denoiser
 from nbtools.training.masked_diffusion.train import rendered
-from nbtools.training.text.tokenizers import build_tokenizer
+from nbtools.training.text.tokenizers import train_tokenizer
 
 from trainings import (
     ByHand,
@@ -96,7 +96,7 @@ def trained(texts: Project, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Ru
 def denoiser() -> Denoiser:
     torch.manual_seed(0)
     config = tiny(vocab_size=20, hidden_size=32)
-    made = build_denoiser(config, build_tokenizer("chars", ["abcdefghijklmnopq"], 20))
+    made = build_denoiser(config, train_tokenizer("chars", ["abcdefghijklmnopq"], 20))
     torch.nn.init.normal_(made.model.decoder.bias)
     return made.eval()
 
@@ -210,7 +210,7 @@ def test_the_evaluation_is_the_bound_of_the_saved_model_and_its_yardsticks(
     model = ModernBertForMaskedLM.from_pretrained(last.path / "model").eval()
     folder = cached_text(texts.runs / ".cache", "texts", "chars", vocab_size=60, min_words=1, root=texts.root)
     text = open_text(folder, 16)
-    draws = Draws.of(text.evaluation, 20)
+    draws = EvaluationMasks.of(text.evaluation, 20)
     total = 0.0
     for draw in range(20):
         tokens_T = torch.from_numpy(text.evaluation.tokens_NT[draws.rows_D[draw]].astype(np.int64))
@@ -362,7 +362,7 @@ def test_a_checkpoint_of_another_vocabulary_recipe_or_size_is_not_resumed(
 
 
 def test_a_model_without_a_mask_token_is_refused(trained: Callable[..., RunDir], tmp_path: Path) -> None:
-    tokenizer = build_tokenizer("chars", ["w0123456789 "], 30)
+    tokenizer = train_tokenizer("chars", ["w0123456789 "], 30)
     tokenizer._special_tokens_map.pop("mask_token", None)
     model = BertForMaskedLM(
         BertConfig(vocab_size=30, hidden_size=16, num_hidden_layers=1, num_attention_heads=2, intermediate_size=16)
@@ -379,7 +379,7 @@ def test_a_model_without_a_mask_token_is_refused(trained: Callable[..., RunDir],
 
 def test_a_model_that_is_not_masked_is_refused(trained: Callable[..., RunDir], tmp_path: Path) -> None:
     GPT2LMHeadModel(GPT2Config(vocab_size=30, n_embd=8, n_layer=1, n_head=1)).save_pretrained(tmp_path / "model")
-    build_tokenizer("chars", ["w0123456789 "], 30).save_pretrained(tmp_path / "model")
+    train_tokenizer("chars", ["w0123456789 "], 30).save_pretrained(tmp_path / "model")
     with pytest.raises(SystemExit, match=r"cannot be loaded as a masked language model"):
         trained(tiny(model_name=str(tmp_path / "model")))
 
@@ -387,7 +387,7 @@ def test_a_model_that_is_not_masked_is_refused(trained: Callable[..., RunDir], t
 def test_a_model_that_does_not_fit_its_tokenizer_is_refused(trained: Callable[..., RunDir], tmp_path: Path) -> None:
     shape = {"vocab_size": 5, "hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2}
     BertForMaskedLM(BertConfig(**shape, intermediate_size=16)).save_pretrained(tmp_path / "model")
-    build_tokenizer("chars", ["w0123456789 "], 30).save_pretrained(tmp_path / "model")
+    train_tokenizer("chars", ["w0123456789 "], 30).save_pretrained(tmp_path / "model")
     with pytest.raises(SystemExit, match=r"has 5 tokens, but its tokenizer"):
         trained(tiny(model_name=str(tmp_path / "model")))
 
@@ -512,7 +512,7 @@ def test_a_model_with_code_of_its_own_runs_only_when_the_user_allows_it(
     folder.mkdir()
     for name, content in OWN_CODE.items():
         (folder / name).write_text(content)
-    build_tokenizer("chars", ["w0123456789 "], 40).save_pretrained(folder)
+    train_tokenizer("chars", ["w0123456789 "], 40).save_pretrained(folder)
     inner = {"model.wte.weight": torch.randn(40, 8), "model.out.weight": torch.randn(40, 8)}
     save_file({**inner, "model.out.bias": torch.zeros(40)}, folder / "model.safetensors", metadata={"format": "pt"})
     config = tiny(model_name=str(folder), gradient_checkpointing=True, max_steps=2)
@@ -529,7 +529,7 @@ def test_masks_and_ends_can_be_seen_in_what_is_shown() -> None:
         eos_id = 0
 
         def __init__(self, level: str) -> None:
-            self.tokenizer = build_tokenizer(level, ["ab, cd"], 50)
+            self.tokenizer = train_tokenizer(level, ["ab, cd"], 50)
 
     chars, words = Text("chars"), Text("words")
     ids = chars.tokenizer.get_vocab()

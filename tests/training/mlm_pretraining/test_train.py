@@ -320,7 +320,7 @@ import torch
 from nbtools.recipes import MLMPretrainingConfig
 from nbtools.recipes.modernbert import modernbert_settings
 from nbtools.training.mlm_pretraining.train import MaskedLM
-from nbtools.training.engine.optimizer import checkpoint_gradients
+from nbtools.training.engine.optimizer import enable_gradient_checkpointing
 from transformers import ModernBertConfig, ModernBertForMaskedLM
 
 def peak_mib():
@@ -330,7 +330,7 @@ def peak_mib():
 config = MLMPretrainingConfig(num_layers=12, num_heads=4, hidden_size=128, sequence_length=128)
 model = MaskedLM(ModernBertForMaskedLM(ModernBertConfig(**modernbert_settings(config, 1000)))).train()
 if sys.argv[1] == "again":
-    checkpoint_gradients(model)
+    enable_gradient_checkpointing(model)
 positions_BK = torch.arange(8).expand(2, -1)
 for batch_size in (2, 32):  # the first pass loads what is loaded once
     if batch_size == 32:
@@ -485,7 +485,7 @@ def test_plain_python_writes_the_whole_run_directory(start: ByHand, texts: Proje
     assert (identity["role"], identity["pid"]) == ("worker", process.pid)
     assert run.files.log.read_text() == out
     assert "--local-rank is ignored" in out
-    assert "1 (the script's launch says 2; what started it wins)" in out
+    assert "1 (the script's nproc_per_node=2 does not apply)" in out
     assert (run.config or {})["overridden"] == ["learning_rate"]
     assert run.step == run.total_steps == 6
 

@@ -1,0 +1,47 @@
+"""Sums since the last metric row: a loss, and what it is divided by."""
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import torch
+
+
+class Tally:
+    """Named sums of this rank in double precision, on the device where the loss is, so that adding waits for no GPU.
+
+    A checkpoint between two metric rows keeps them: the row after a resume is that of an uninterrupted training.
+    """
+
+    def __init__(self, *names: str, device: torch.device) -> None:
+        """Begin with zeros.
+
+        Args:
+            *names: of the sums; checkpoints store them in this order.
+            device: of the training.
+        """
+        self.names = names
+        self._sums = torch.zeros(len(names), dtype=torch.float64, device=device)
+
+    def add(self, **values: torch.Tensor | float) -> None:
+        """Add to some of the sums."""
+        for name, value in values.items():
+            self._sums[self.names.index(name)] += value.detach() if isinstance(value, torch.Tensor) else value
+
+    def reduce(self, total: Callable[[torch.Tensor], list[float]]) -> dict[str, float]:
+        """Return the sums of all ranks by name, and begin again with zeros; every rank calls it.
+
+        Args:
+            total: adds up over all ranks: `Worker.sum`.
+        """
+        totals = total(self._sums)
+        self._sums.zero_()
+        return dict(zip(self.names, totals, strict=True))
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return this rank's part of a checkpoint."""
+        return {"tally": self._sums.cpu()}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Continue from what `state_dict` returned; a mapping without it changes nothing."""
+        if "tally" in state:
+            self._sums = state["tally"].to(self._sums.device)

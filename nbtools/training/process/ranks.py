@@ -1,0 +1,97 @@
+"""The ranks of a training: their process groups, and exchange of values that are small or take long to compute."""
+
+import os
+from collections.abc import Callable, Sequence
+from datetime import timedelta
+from typing import Any, TypeVar
+
+import torch
+import torch.distributed as dist
+
+from nbtools.errors import NbtoolsError
+from nbtools.training.process.device import choose_device, stay_on_this_machine
+
+T = TypeVar("T")
+
+_LONGEST_WAIT_FOR_MAIN = timedelta(hours=24)
+
+
+class Ranks:
+    """This process among the processes of one training: NCCL on GPUs, gloo on CPUs, no group for a single process."""
+
+    def __init__(self, collective_timeout: timedelta) -> None:
+        """Join the processes that the launcher's environment variables describe.
+
+        Args:
+            collective_timeout: how long a collective waits for the other ranks before it fails.
+
+        Raises:
+            LaunchError: there is no GPU for this rank.
+        """
+        self.rank = int(os.environ.get("RANK", "0"))
+        self.world_size = int(os.environ.get("WORLD_SIZE", "1"))
+        self.is_main = self.rank == 0
+        local_rank = int(os.environ.get("LOCAL_RANK", "0"))
+        self.device = choose_device(local_rank)
+        self.backend = "none"
+        self.control: dist.ProcessGroup | None = None
+        """Messages of a few bytes between CPUs, which do not wait for the GPUs; None for a single process."""
+        self._patient: dist.ProcessGroup | None = None
+        if self.world_size > 1:
+            stay_on_this_machine()
+            on_gpu = self.device.type == "cuda"
+            self.backend = "nccl" if on_gpu else "gloo"
+            device_id = self.device if on_gpu else None
+            dist.init_process_group(self.backend, timeout=collective_timeout, device_id=device_id)
+            self.control = dist.new_group(backend="gloo", timeout=collective_timeout)
+            # Rank 0 may tokenize for hours while the others wait.
+            self._patient = dist.new_group(backend="gloo", timeout=_LONGEST_WAIT_FOR_MAIN)
+
+    def from_main(self, compute: Callable[[], T]) -> T:
+        """Compute a value on rank 0 and return it on every rank; the other ranks wait.
+
+        An `NbtoolsError` on rank 0 is raised on every rank, so that all of them report the same cause.
+        """
+        outcome: list[Any] = [None, None]
+        if self.is_main:
+            try:
+                outcome[0] = compute()
+            except NbtoolsError as error:
+                outcome[1] = error
+        if self._patient is not None:
+            dist.broadcast_object_list(outcome, src=0, group=self._patient)
+        if outcome[1] is not None:
+            raise outcome[1]
+        value: T = outcome[0]
+        return value
+
+    def in_turn(self, compute: Callable[[], T]) -> T:
+        """Compute a value on every rank, on rank 0 first: the others then find its downloads."""
+        computed: list[T] = []
+        self.from_main(lambda: computed.append(compute()))
+        return computed[0] if computed else compute()
+
+    def gather(self, value: T) -> list[T]:
+        """Return every rank's value on rank 0, an empty list on the others."""
+        if self.control is None:
+            return [value]
+        values: list[Any] = [None] * self.world_size if self.is_main else []
+        dist.gather_object(value, values if self.is_main else None, dst=0, group=self.control)
+        return values
+
+    def sum(self, values: Sequence[float] | torch.Tensor) -> list[float]:
+        """Return each of the values added up over all ranks, in double precision."""
+        total = torch.as_tensor(values, dtype=torch.float64).cpu()
+        if self.control is not None:
+            dist.all_reduce(total, group=self.control)
+        return [float(value) for value in total]
+
+    def barrier(self) -> None:
+        """Wait for all ranks."""
+        if self.control is not None:
+            dist.barrier(group=self.control)
+
+    def close(self) -> None:
+        """Leave the process groups."""
+        if self.control is not None:
+            dist.destroy_process_group()
