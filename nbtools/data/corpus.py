@@ -50,11 +50,6 @@ _READ_BYTES = 2**20
 _EVALUATION_SHARE = 0.1
 
 
-def read_documents(dataset: str | None, min_words: int = 1, *, root: str | Path | None = None) -> list[str]:
-    """Return all that `documents` yields, for datasets that fit into memory."""
-    return list(documents(dataset, min_words, root=root))
-
-
 def documents(dataset: str | None, min_words: int = 1, *, root: str | Path | None = None) -> Iterator[str]:
     """Read, clean and cut the text that `dataset` names, one document after the other.
 
@@ -72,11 +67,11 @@ def documents(dataset: str | None, min_words: int = 1, *, root: str | Path | Non
     """
     if dataset is None:
         return with_words((text for _, text in python_topics()), min_words, "the text that ships with Python")
-    path = resolve(dataset, root)
-    return with_words(cleaned(_texts_in(path), f"dataset {str(path)!r}"), min_words, str(path))
+    path = dataset_path(dataset, root)
+    return with_words(clean_documents(_texts_in(path), f"dataset {str(path)!r}"), min_words, str(path))
 
 
-def cleaned(texts: Iterable[str], origin: str) -> Iterator[str]:
+def clean_documents(texts: Iterable[str], origin: str) -> Iterator[str]:
     """Clean texts and leave out those without a letter; what is longer than a megabyte is cut into sections.
 
     Raises:
@@ -85,7 +80,7 @@ def cleaned(texts: Iterable[str], origin: str) -> Iterator[str]:
     is_empty = True
     for text in texts:
         for section in _sections([text], _LONGEST_SECTION) if len(text) > _LONGEST_DOCUMENT else [text]:
-            if document := clean(section):
+            if document := clean_document(section):
                 is_empty = False
                 yield document
     if is_empty:
@@ -111,7 +106,7 @@ def with_words(documents: Iterable[str], min_words: int, origin: str) -> Iterato
         )
 
 
-def resolve(dataset: str | Path, root: str | Path | None = None) -> Path:
+def dataset_path(dataset: str | Path, root: str | Path | None = None) -> Path:
     """Return the absolute path of a dataset; a relative one starts from the project root, not from the caller's cwd."""
     path = expanded(dataset)
     if not path.is_absolute():
@@ -142,7 +137,7 @@ def files_in(path: Path) -> list[Path]:
     return files
 
 
-def clean(text: str) -> str:
+def clean_document(text: str) -> str:
     """Drop lines without a letter, and collapse runs of one punctuation character and of spaces.
 
     Table rules would otherwise be a third of all words in Python's own documentation, and easy to predict.
@@ -157,21 +152,12 @@ def clean(text: str) -> str:
     return "\n".join(lines).strip()
 
 
-def split(documents: Sequence[str], seed: int = 0) -> tuple[list[str], list[str]]:
-    """Divide whole documents into about 90% for training and 10% for evaluation, by length.
+def held_out_documents(lengths_N: Sequence[int], seed: int = 0) -> npt.NDArray[np.bool_]:
+    """Choose whole documents to hold out, about 10% of the text; the choice depends on lengths and seed alone.
 
-    The same documents and seed always give the same split, on every machine.
-
-    Raises:
-        DataError: there is only one document, so nothing can be held out.
-    """
-    held_out_N = held_out([len(document) for document in documents], seed)
-    train = [document for document, is_held_out in zip(documents, held_out_N, strict=True) if not is_held_out]
-    return train, [documents[index] for index in np.flatnonzero(held_out_N).tolist()]
-
-
-def held_out(lengths_N: Sequence[int], seed: int = 0) -> npt.NDArray[np.bool_]:
-    """Say which documents `split` holds out, from nothing but their lengths in characters.
+    Args:
+        lengths_N: characters of each document.
+        seed: of the choice.
 
     Raises:
         DataError: there is only one document.
@@ -209,14 +195,6 @@ def num_words(text: str) -> int:
     return sum(1 for _ in _WORD.finditer(lowered(text)))
 
 
-def num_sequences(documents: Iterable[str], sequence_length: int) -> int:
-    """Return how many full sequences the documents fill when each is followed by one separator token.
-
-    The documents are joined into one stream of tokens that is cut every `sequence_length`; the rest is left out.
-    """
-    return sum(num_words(document) + 1 for document in documents) // sequence_length
-
-
 def count_tokens(documents: Iterable[str], num_tokens: Callable[[str], int] = num_words) -> tuple[int, int]:
     """Return the tokens of the training and of the evaluation documents, each with its separator, in one pass.
 
@@ -227,7 +205,7 @@ def count_tokens(documents: Iterable[str], num_tokens: Callable[[str], int] = nu
     for document in documents:
         lengths_N.append(len(document))
         counts_N.append(num_tokens(document) + 1)
-    held_out_N = held_out(lengths_N)
+    held_out_N = held_out_documents(lengths_N)
     counts = np.frombuffer(counts_N, dtype=np.int64)
     return int(counts[~held_out_N].sum()), int(counts[held_out_N].sum())
 
@@ -317,7 +295,7 @@ def python_topics() -> list[tuple[str, str]]:
     documents = []
     for name, text in sorted(topics.items(), key=lambda item: (-len(item[1]), item[0])):
         paragraphs = []
-        for paragraph in clean(text).split("\n\n"):
+        for paragraph in clean_document(text).split("\n\n"):
             key = " ".join(paragraph.split())
             if key not in seen:
                 seen.add(key)

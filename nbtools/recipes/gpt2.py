@@ -3,7 +3,7 @@
 from typing import Any, Protocol
 
 
-class Shape(Protocol):
+class TransformerSize(Protocol):
     """The fields of a config that say how large its transformer is."""
 
     @property
@@ -16,7 +16,7 @@ class Shape(Protocol):
     def dropout(self) -> float: ...
 
 
-def check_width(hidden_size: int, num_heads: int) -> None:
+def check_gpt2_width(hidden_size: int, num_heads: int) -> None:
     """Refuse a width that the heads cannot share.
 
     Raises:
@@ -26,38 +26,38 @@ def check_width(hidden_size: int, num_heads: int) -> None:
         raise ValueError(f"hidden_size={hidden_size} with num_heads={num_heads}: must be a multiple of num_heads")
 
 
-def gpt2_settings(shape: Shape, vocab_size: int, num_positions: int) -> dict[str, Any]:
-    """Return the arguments of `transformers.GPT2Config` for a model of this shape, vocabulary and longest input."""
+def gpt2_settings(size: TransformerSize, vocab_size: int, num_positions: int) -> dict[str, Any]:
+    """Return the arguments of `transformers.GPT2Config` for a model of this size, vocabulary and longest input."""
     return {
         "vocab_size": vocab_size,
         "n_positions": num_positions,
-        "n_embd": shape.hidden_size,
-        "n_layer": shape.num_layers,
-        "n_head": shape.num_heads,
+        "n_embd": size.hidden_size,
+        "n_layer": size.num_layers,
+        "n_head": size.num_heads,
         # What GPT-2 calls gelu_new, as one kernel: a quarter less time where models are small.
         "activation_function": "gelu_pytorch_tanh",
-        "resid_pdrop": shape.dropout,
-        "embd_pdrop": shape.dropout,
-        "attn_pdrop": shape.dropout,
-        "classifier_dropout": shape.dropout,
+        "resid_pdrop": size.dropout,
+        "embd_pdrop": size.dropout,
+        "attn_pdrop": size.dropout,
+        "classifier_dropout": size.dropout,
         "bos_token_id": None,
         "eos_token_id": None,
     }
 
 
-def num_parameters(shape: Shape, vocab_size: int, num_positions: int, num_labels: int = 0) -> int:
+def num_gpt2_parameters(size: TransformerSize, vocab_size: int, num_positions: int, num_labels: int = 0) -> int:
     """Return how many weights such a model has; its language modelling head shares those of the embedding.
 
     Args:
-        shape: layers, heads and width.
+        size: layers, heads and width.
         vocab_size: rows of the embedding.
         num_positions: longest input.
         num_labels: outputs of a head per position in place of the language modelling head.
     """
-    width = shape.hidden_size
+    width = size.hidden_size
     norm = 2 * width
     attention = 4 * width * width + 4 * width
     feed_forward = 8 * width * width + 5 * width
-    layers = shape.num_layers * (attention + feed_forward + 2 * norm)
+    layers = size.num_layers * (attention + feed_forward + 2 * norm)
     head = num_labels * (width + 1)
     return (vocab_size + num_positions) * width + layers + norm + head

@@ -133,7 +133,7 @@ class LLMGANConfig(TrainConfig):
     @model_validator(mode="after")
     def _heads_divide_width(self) -> Self:
         if self.model_name is None or self.judge_name is None:
-            gpt2.check_width(self.hidden_size, self.num_heads)
+            gpt2.check_gpt2_width(self.hidden_size, self.num_heads)
         return self
 
     @model_validator(mode="after")
@@ -165,9 +165,9 @@ def _num_parameters(config: LLMGANConfig, vocab_size: int | None) -> int | None:
         return None
     if vocab_size is None:
         vocab_size = config.vocab_size if config.dataset is not None else config.num_symbols + NUM_SPECIAL_TOKENS
-    generator = gpt2.num_parameters(config, vocab_size, num_positions(config))
+    generator = gpt2.num_gpt2_parameters(config, vocab_size, num_positions(config))
     labels = 1 if config.judging == "scores" else 0
-    return generator + gpt2.num_parameters(config, vocab_size, judge_positions(config), labels)
+    return generator + gpt2.num_gpt2_parameters(config, vocab_size, judge_positions(config), labels)
 
 
 def model_settings(config: LLMGANConfig, vocab_size: int, num_positions: int) -> dict[str, Any]:
@@ -209,7 +209,7 @@ def load_stories(
         return split_stories(list(python_stories(config.min_chars, config.max_chars)), TOPICS)
     assert config.dataset is not None, "the Markov chain has no texts"
     return read_stories(
-        corpus.resolve(config.dataset, root),
+        corpus.dataset_path(config.dataset, root),
         config.text_col,
         config.prompt_cols,
         config.min_chars,
@@ -224,7 +224,7 @@ def _source(config: LLMGANConfig, root: Path | None) -> Source:
         return Source("sequences of a random Markov chain")
     if config.dataset == TOPICS:
         return Source("the English text that ships with Python")
-    path = corpus.resolve(config.dataset, root)
+    path = corpus.dataset_path(config.dataset, root)
     if not path.is_file():
         raise DataError(f"dataset {shown(config.dataset)}: no such file; give a CSV file, or {TOPICS}")
     return Source(config.dataset, (path,))

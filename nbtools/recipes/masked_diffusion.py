@@ -121,7 +121,7 @@ class MaskedDiffusionConfig(TrainConfig):
     @model_validator(mode="after")
     def _heads_divide_width(self) -> Self:
         if self.model_name is None:
-            modernbert.check_width(self.hidden_size, self.num_heads)
+            modernbert.check_modernbert_width(self.hidden_size, self.num_heads)
         return self
 
     @model_validator(mode="after")
@@ -164,13 +164,13 @@ def refuse_remote_code(config: MaskedDiffusionConfig) -> None:
 def _num_parameters(config: MaskedDiffusionConfig, vocab_size: int | None) -> int | None:
     if config.model_name is not None:
         return KNOWN_MODELS.get(config.model_name)
-    return modernbert.num_parameters(config, config.vocab_size if vocab_size is None else vocab_size)
+    return modernbert.num_modernbert_parameters(config, config.vocab_size if vocab_size is None else vocab_size)
 
 
 def _source(config: MaskedDiffusionConfig, root: Path | None) -> Source:
     if config.dataset is None:
         return Source("the English text that ships with Python")
-    path = corpus.resolve(config.dataset, root)
+    path = corpus.dataset_path(config.dataset, root)
     if prepared.is_prepared(path):
         prepared.read_prepared_metadata(path)
         return Source(config.dataset, (path / prepared.TRAIN, path / prepared.VALIDATION))
@@ -178,7 +178,7 @@ def _source(config: MaskedDiffusionConfig, root: Path | None) -> Source:
 
 
 def _count_samples(config: MaskedDiffusionConfig, root: Path | None, fingerprint: object) -> tuple[int, int] | None:
-    path = None if config.dataset is None else corpus.resolve(config.dataset, root)
+    path = None if config.dataset is None else corpus.dataset_path(config.dataset, root)
     if path is not None and prepared.is_prepared(path):
         metadata = prepared.read_prepared_metadata(path)
         numbers = (metadata.num_train_tokens, metadata.num_val_tokens)
@@ -210,7 +210,7 @@ def _counted_pairs(path: Path, tokenizer: str, sequence_length: int, fingerprint
     found = list(pairs.read_pairs(path))
     if not found:
         raise DataError(f"{path}: empty; write a line {{'prompt': ..., 'answer': ...}} for each pair, as JSON")
-    train, evaluation = pairs.divided(
+    train, evaluation = pairs.split_pairs(
         found, sequence_length, lambda pair: num_tokens(pair.prompt, tokenizer) + num_tokens(pair.answer, tokenizer)
     )
     return len(train), len(evaluation)

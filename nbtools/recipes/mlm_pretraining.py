@@ -71,14 +71,14 @@ class MLMPretrainingConfig(TrainConfig):
     @model_validator(mode="after")
     def _heads_divide_width(self) -> Self:
         if self.model_name is None:
-            modernbert.check_width(self.hidden_size, self.num_heads)
+            modernbert.check_modernbert_width(self.hidden_size, self.num_heads)
         return self
 
 
 def _num_parameters(config: MLMPretrainingConfig, vocab_size: int | None) -> int | None:
     if config.model_name is not None:
         return None
-    return modernbert.num_parameters(config, config.vocab_size if vocab_size is None else vocab_size)
+    return modernbert.num_modernbert_parameters(config, config.vocab_size if vocab_size is None else vocab_size)
 
 
 def _source(config: MLMPretrainingConfig, root: Path | None) -> Source:
@@ -87,13 +87,13 @@ def _source(config: MLMPretrainingConfig, root: Path | None) -> Source:
     if (downloaded := hub.named(config.dataset)) is not None:
         hub.check_package(downloaded)
         return Source(downloaded.title(config.max_samples, streaming=config.streaming))
-    return Source(config.dataset, tuple(corpus.files_in(corpus.resolve(config.dataset, root))))
+    return Source(config.dataset, tuple(corpus.files_in(corpus.dataset_path(config.dataset, root))))
 
 
 def _count_samples(config: MLMPretrainingConfig, root: Path | None, fingerprint: object) -> tuple[int, int] | None:
     if config.model_name is not None or hub.named(config.dataset) is not None:
         return None  # its tokenizer decides; nothing is downloaded to be counted
-    dataset = None if config.dataset is None else str(corpus.resolve(config.dataset, root))
+    dataset = None if config.dataset is None else str(corpus.dataset_path(config.dataset, root))
     return _counted(dataset, config.min_words, config.max_samples, config.sequence_length, fingerprint)
 
 

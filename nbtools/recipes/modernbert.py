@@ -9,14 +9,14 @@ SPECIAL_TOKENS = ("[PAD]", "[CLS]", "[SEP]", "[UNK]", "[MASK]")
 """The first words of every vocabulary built here: their positions are their ids."""
 
 
-class Shape(gpt2.Shape, Protocol):
+class EncoderSize(gpt2.TransformerSize, Protocol):
     """The fields of a config that say how large its encoder is."""
 
     @property
     def sequence_length(self) -> int: ...
 
 
-def check_width(hidden_size: int, num_heads: int) -> None:
+def check_modernbert_width(hidden_size: int, num_heads: int) -> None:
     """Refuse a width that rotary positions cannot divide among the heads.
 
     Raises:
@@ -29,25 +29,25 @@ def check_width(hidden_size: int, num_heads: int) -> None:
         )
 
 
-def modernbert_settings(shape: Shape, vocab_size: int) -> dict[str, Any]:
-    """Return the arguments of `transformers.ModernBertConfig` for a model of this shape and vocabulary."""
+def modernbert_settings(size: EncoderSize, vocab_size: int) -> dict[str, Any]:
+    """Return the arguments of `transformers.ModernBertConfig` for a model of this size and vocabulary."""
     ids = {token: number for number, token in enumerate(SPECIAL_TOKENS)}
     return {
         "vocab_size": vocab_size,
-        "hidden_size": shape.hidden_size,
-        "intermediate_size": 3 * shape.hidden_size // 2,  # ModernBERT's own ratio: the gated layer has two of these
-        "num_hidden_layers": shape.num_layers,
-        "num_attention_heads": shape.num_heads,
-        "max_position_embeddings": shape.sequence_length,
+        "hidden_size": size.hidden_size,
+        "intermediate_size": 3 * size.hidden_size // 2,  # ModernBERT's own ratio: the gated layer has two of these
+        "num_hidden_layers": size.num_layers,
+        "num_attention_heads": size.num_heads,
+        "max_position_embeddings": size.sequence_length,
         "global_attn_every_n_layers": 1,  # full attention everywhere: sequences are short
         # RoFormer's base. ModernBERT's 160,000 is made for 8,192 tokens and costs 0.6 nats here (64 tokens, 600 steps).
         "global_rope_theta": 10_000.0,
         # Wide enough for narrow models: 0.05 at width 64, ModernBERT's own 0.02 at 400. With 0.02 at width 64, learning
         # any context took twice as many steps.
-        "initializer_range": 0.4 / math.sqrt(shape.hidden_size),
-        "attention_dropout": shape.dropout,
-        "mlp_dropout": shape.dropout,
-        "embedding_dropout": shape.dropout,
+        "initializer_range": 0.4 / math.sqrt(size.hidden_size),
+        "attention_dropout": size.dropout,
+        "mlp_dropout": size.dropout,
+        "embedding_dropout": size.dropout,
         "tie_word_embeddings": True,
         "pad_token_id": ids["[PAD]"],
         "cls_token_id": ids["[CLS]"],
@@ -57,14 +57,14 @@ def modernbert_settings(shape: Shape, vocab_size: int) -> dict[str, Any]:
     }
 
 
-def num_parameters(shape: Shape, vocab_size: int) -> int:
+def num_modernbert_parameters(size: EncoderSize, vocab_size: int) -> int:
     """Return how many weights such a model has, its masked language modelling head included."""
-    settings = modernbert_settings(shape, vocab_size)
+    settings = modernbert_settings(size, vocab_size)
     width, inner = int(settings["hidden_size"]), int(settings["intermediate_size"])
     attention = 4 * width * width  # queries, keys, values and the output projection, without biases
     feed_forward = 3 * width * inner  # two halves in (one of them the gate), one out
     # Norms have a scale and no shift: two in each layer but one in the first, one after the embedding, one at the end.
-    layers = shape.num_layers * (attention + feed_forward + 2 * width) - width
+    layers = size.num_layers * (attention + feed_forward + 2 * width) - width
     embedding = vocab_size * width + width  # the decoder shares these weights and adds a bias per word
     head = width * width + width
     return embedding + layers + width + head + vocab_size

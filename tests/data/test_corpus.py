@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from split_corpus import read_documents, split_documents
 
 from nbtools.data import corpus
 from nbtools.errors import DataError
@@ -22,14 +23,14 @@ def paragraphs(num: int, start: int = 0) -> str:
 
 
 def test_the_built_in_text_has_no_table_rules_left() -> None:
-    words = [word for document in corpus.read_documents(None) for word in corpus.words(document)]
+    words = [word for document in read_documents(None) for word in corpus.words(document)]
     assert len(words) > 50_000
     assert words.count("-") < 0.03 * len(words)  # a third of the raw text
-    assert not any(set(line) <= set("-=+*| ") for line in "\n".join(corpus.read_documents(None)).splitlines() if line)
+    assert not any(set(line) <= set("-=+*| ") for line in "\n".join(read_documents(None)).splitlines() if line)
 
 
 def test_no_paragraph_of_the_built_in_text_is_trained_on_and_held_out_at_once() -> None:
-    train, evaluation = corpus.split(corpus.read_documents(None))
+    train, evaluation = split_documents(read_documents(None))
     trained = {" ".join(paragraph.split()) for document in train for paragraph in document.split("\n\n")}
     held_out = {" ".join(paragraph.split()) for document in evaluation for paragraph in document.split("\n\n")}
     assert held_out
@@ -37,8 +38,8 @@ def test_no_paragraph_of_the_built_in_text_is_trained_on_and_held_out_at_once() 
 
 
 def test_about_a_tenth_of_the_built_in_text_is_held_out_by_whole_topics() -> None:
-    documents = corpus.read_documents(None)
-    train, evaluation = corpus.split(documents)
+    documents = read_documents(None)
+    train, evaluation = split_documents(documents)
     assert sorted(train + evaluation) == sorted(documents)
     share = sum(map(len, evaluation)) / sum(map(len, documents))
     assert 0.08 < share <= 0.1
@@ -46,9 +47,9 @@ def test_about_a_tenth_of_the_built_in_text_is_held_out_by_whole_topics() -> Non
 
 
 def test_the_split_is_the_same_every_time_and_another_for_another_seed() -> None:
-    documents = corpus.read_documents(None)
-    assert corpus.split(documents) == corpus.split(list(documents))
-    assert corpus.split(documents, seed=1) != corpus.split(documents)
+    documents = read_documents(None)
+    assert split_documents(documents) == split_documents(list(documents))
+    assert split_documents(documents, seed=1) != split_documents(documents)
 
 
 # --- files and folders ---
@@ -57,7 +58,7 @@ def test_the_split_is_the_same_every_time_and_another_for_another_seed() -> None
 def test_one_file_is_cut_into_documents_at_blank_lines(tmp_path: Path) -> None:
     file = tmp_path / "text.txt"
     file.write_text(paragraphs(100))
-    documents = corpus.read_documents(str(file))
+    documents = read_documents(str(file))
     assert 10 <= len(documents) <= 60
     assert all(document.endswith("does so.") for document in documents)
     assert "".join(documents).count("fox") == 100
@@ -67,14 +68,14 @@ def test_one_file_is_cut_into_documents_at_blank_lines(tmp_path: Path) -> None:
 def test_one_file_without_blank_lines_is_cut_at_lines_or_spaces(tmp_path: Path, separator: str) -> None:
     file = tmp_path / "text.txt"
     file.write_text(separator.join(f"word{number}" for number in range(5000)))
-    documents = corpus.read_documents(str(file))
+    documents = read_documents(str(file))
     assert len(documents) > 10
     assert [word for document in documents for word in corpus.words(document)] == [f"word{n}" for n in range(5000)]
 
 
 def test_one_file_of_one_long_word_is_still_cut(tmp_path: Path) -> None:
     (tmp_path / "text.txt").write_text("x" * 10_000)
-    assert len(corpus.read_documents(str(tmp_path / "text.txt"))) > 10
+    assert len(read_documents(str(tmp_path / "text.txt"))) > 10
 
 
 def test_a_folder_of_many_files_gives_one_document_each_in_order_of_their_paths(tmp_path: Path) -> None:
@@ -83,21 +84,21 @@ def test_a_folder_of_many_files_gives_one_document_each_in_order_of_their_paths(
         folder.mkdir(exist_ok=True)
         (folder / f"{number:02}.txt").write_text(f"text number {number}\n\nwith a second paragraph")
     (tmp_path / "notes.md").write_text("not read")
-    documents = corpus.read_documents(str(tmp_path))
+    documents = read_documents(str(tmp_path))
     assert len(documents) == 30
     assert [documents[number].split("\n")[0] for number in (0, 15)] == ["text number 0", "text number 1"]
 
 
 def test_a_folder_with_one_file_is_like_the_file(tmp_path: Path) -> None:
     (tmp_path / "one.txt").write_text(paragraphs(100))
-    assert corpus.read_documents(str(tmp_path)) == corpus.read_documents(str(tmp_path / "one.txt"))
+    assert read_documents(str(tmp_path)) == read_documents(str(tmp_path / "one.txt"))
 
 
 def test_a_folder_with_few_files_is_cut_so_that_a_tenth_can_be_held_out(tmp_path: Path) -> None:
     for number in range(3):
         (tmp_path / f"{number}.txt").write_text(paragraphs(100, 100 * number))
-    documents = corpus.read_documents(str(tmp_path))
-    train, evaluation = corpus.split(documents)
+    documents = read_documents(str(tmp_path))
+    train, evaluation = split_documents(documents)
     assert 0.05 < sum(map(len, evaluation)) / sum(map(len, documents)) <= 0.1
     assert train
 
@@ -106,7 +107,7 @@ def test_a_huge_file_among_many_is_cut(tmp_path: Path) -> None:
     for number in range(30):
         (tmp_path / f"{number:02}.txt").write_text(f"small text {number}")
     (tmp_path / "huge.txt").write_text(paragraphs(20_000))
-    assert max(map(len, corpus.read_documents(str(tmp_path)))) < 100_000
+    assert max(map(len, read_documents(str(tmp_path)))) < 100_000
 
 
 def test_line_ends_and_a_byte_order_mark_make_no_difference(tmp_path: Path) -> None:
@@ -117,7 +118,7 @@ def test_line_ends_and_a_byte_order_mark_make_no_difference(tmp_path: Path) -> N
         "mac": text.replace("\n", "\r").encode(),
     }.items():
         (tmp_path / f"{name}.text").write_bytes(data)
-    documents = [corpus.read_documents(str(tmp_path / f"{name}.text")) for name in ("unix", "windows", "mac")]
+    documents = [read_documents(str(tmp_path / f"{name}.text")) for name in ("unix", "windows", "mac")]
     assert documents[0] == documents[1] == documents[2]
 
 
@@ -134,9 +135,9 @@ def test_reading_in_pieces_cuts_where_reading_the_whole_file_cuts(
     text = separator.join(words[number * number % 7] + str(number) for number in range(500)) + "end"
     file.write_bytes(b"\xef\xbb\xbf" + text.encode())
     monkeypatch.setattr(corpus, "_READ_BYTES", 10**6)
-    whole = corpus.read_documents(str(file))
+    whole = read_documents(str(file))
     monkeypatch.setattr(corpus, "_READ_BYTES", read_bytes)
-    assert corpus.read_documents(str(file)) == whole
+    assert read_documents(str(file)) == whole
     assert len(whole) > 20
     assert "".join("".join(whole).split()) == "".join(text.replace("- - -", "-").split())
 
@@ -168,8 +169,8 @@ def test_the_first_document_does_not_wait_for_the_last_one(tmp_path: Path) -> No
 @given(st.lists(st.integers(0, 50), min_size=2, max_size=60), st.integers(0, 5))
 def test_what_is_held_out_follows_from_the_lengths_alone(lengths: list[int], seed: int) -> None:
     documents = [f"{number}:".ljust(3) + "x" * length for number, length in enumerate(lengths)]
-    held_out = corpus.held_out([len(document) for document in documents], seed)
-    train, evaluation = corpus.split(documents, seed)
+    held_out = corpus.held_out_documents([len(document) for document in documents], seed)
+    train, evaluation = split_documents(documents, seed)
     assert [document for document, is_out in zip(documents, held_out, strict=True) if is_out] == evaluation
     assert [document for document, is_out in zip(documents, held_out, strict=True) if not is_out] == train
     assert train
@@ -177,8 +178,8 @@ def test_what_is_held_out_follows_from_the_lengths_alone(lengths: list[int], see
 
 
 def test_counting_in_one_pass_gives_what_counting_the_split_gives() -> None:
-    documents = corpus.read_documents(None)
-    parts = corpus.split(documents)
+    documents = read_documents(None)
+    parts = split_documents(documents)
     for count in (corpus.num_words, len):
         assert corpus.count_tokens(iter(documents), count) == tuple(
             sum(count(document) + 1 for document in part) for part in parts
@@ -193,16 +194,16 @@ def test_a_relative_path_starts_from_the_project_root_and_not_from_the_working_d
     (tmp_path / "text.txt").write_text(paragraphs(40))
     (tmp_path / "notebooks").mkdir()
     monkeypatch.chdir(tmp_path / "notebooks")
-    assert corpus.resolve("text.txt") == tmp_path / "text.txt"
-    assert corpus.read_documents("text.txt")
+    assert corpus.dataset_path("text.txt") == tmp_path / "text.txt"
+    assert read_documents("text.txt")
     monkeypatch.chdir("/")
-    assert corpus.read_documents("text.txt", root=tmp_path)
+    assert read_documents("text.txt", root=tmp_path)
 
 
 def test_documents_with_too_few_words_are_left_out(tmp_path: Path) -> None:
     for number in range(30):
         (tmp_path / f"{number:02}.txt").write_text("word " * number + "end")
-    assert len(corpus.read_documents(str(tmp_path), min_words=11)) == 20
+    assert len(read_documents(str(tmp_path), min_words=11)) == 20
 
 
 # --- bad input ---
@@ -210,49 +211,49 @@ def test_documents_with_too_few_words_are_left_out(tmp_path: Path) -> None:
 
 def test_a_missing_path_is_named(tmp_path: Path) -> None:
     with pytest.raises(DataError, match=r"dataset '.*/none': no such file or folder; give a text file or a folder"):
-        corpus.read_documents(str(tmp_path / "none"))
+        read_documents(str(tmp_path / "none"))
 
 
 def test_a_folder_without_text_is_named(tmp_path: Path) -> None:
     (tmp_path / "data.csv").touch()
     with pytest.raises(DataError, match=r"no \.txt file in this folder or below"):
-        corpus.read_documents(str(tmp_path))
+        read_documents(str(tmp_path))
 
 
 @pytest.mark.parametrize("content", ["", "\n\n \t\n", "-----\n=====\n12345\n"])
 def test_a_file_without_a_letter_is_empty(tmp_path: Path, content: str) -> None:
     (tmp_path / "text.txt").write_text(content)
     with pytest.raises(DataError, match=r"text\.txt': empty"):
-        corpus.read_documents(str(tmp_path / "text.txt"))
+        read_documents(str(tmp_path / "text.txt"))
 
 
 def test_bad_utf8_names_the_file_and_the_byte(tmp_path: Path) -> None:
     (tmp_path / "text.txt").write_bytes(b"\xef\xbb\xbfabc\xe9def")
     with pytest.raises(DataError, match=r"text\.txt: byte 6 \(0xe9\) is not UTF-8; convert the file"):
-        corpus.read_documents(str(tmp_path / "text.txt"))
+        read_documents(str(tmp_path / "text.txt"))
 
 
 def test_nothing_left_after_min_words_says_so(tmp_path: Path) -> None:
     (tmp_path / "text.txt").write_text("too short")
     with pytest.raises(DataError, match=r"none of its 1 documents has 5 words \(min_words\)"):
-        corpus.read_documents(str(tmp_path / "text.txt"), min_words=5)
+        read_documents(str(tmp_path / "text.txt"), min_words=5)
 
 
 @pytest.mark.parametrize("dataset", ["a\0b", "x" * 10_000, "/dev/zero", "$(touch p)", "a\nb", "\ud800"])
 def test_a_hostile_path_is_a_clear_error(dataset: str, tmp_path: Path) -> None:
     with pytest.raises(DataError) as caught:
-        corpus.read_documents(dataset, root=tmp_path)
+        read_documents(dataset, root=tmp_path)
     assert len(str(caught.value)) < 400
     assert list(tmp_path.iterdir()) == []
 
 
 def test_one_document_cannot_be_split() -> None:
     with pytest.raises(DataError, match="at least two are needed"):
-        corpus.split(["only one"])
+        split_documents(["only one"])
 
 
 def test_of_two_documents_the_shorter_one_is_held_out() -> None:
-    assert corpus.split(["short", "much longer"]) == (["much longer"], ["short"])
+    assert split_documents(["short", "much longer"]) == (["much longer"], ["short"])
 
 
 # --- words ---
@@ -277,7 +278,7 @@ def tokenizer_words(text: str) -> list[str]:
 
 
 def test_the_tokenizer_finds_the_same_words_in_the_built_in_text() -> None:
-    for document in corpus.read_documents(None):
+    for document in read_documents(None):
         assert tokenizer_words(document) == corpus.words(document)
 
 
@@ -310,22 +311,20 @@ def test_counting_is_the_length_of_the_words(text: str) -> None:
     assert corpus.num_words(text) == len(corpus.words(text))
 
 
-def test_a_document_ends_with_one_separator_and_the_rest_is_left_out() -> None:
-    assert corpus.num_sequences(["a b c", "d e"], 7) == 1  # 3 + 1 + 2 + 1
-    assert corpus.num_sequences(["a b c", "d e"], 4) == 1
-    assert corpus.num_sequences(["a b c", "d e"], 8) == 0
+def test_every_document_is_counted_with_one_separator() -> None:
+    assert corpus.count_tokens(["a b c", "d e"]) == (3 + 1, 2 + 1)
 
 
 @given(st.text(string.ascii_letters + string.punctuation + " \n-=", max_size=200))
 def test_cleaning_keeps_every_letter_and_needs_no_second_time(text: str) -> None:
-    once = corpus.clean(text)
-    assert corpus.clean(once) == once
+    once = corpus.clean_document(text)
+    assert corpus.clean_document(once) == once
     assert [c for c in once if c.isalpha()] == [c for c in text if c.isalpha()]
 
 
 def test_cleaning_removes_table_rules_and_keeps_paragraphs_apart() -> None:
     table = "+-----+=====+\n| Name | Value ....... |\n+-----+-----+\n\n\n\nText  --  more__less"
-    assert corpus.clean(table) == "| Name | Value . |\n\nText - more__less"
+    assert corpus.clean_document(table) == "| Name | Value . |\n\nText - more__less"
 
 
 def test_reading_takes_no_more_than_a_few_times_the_size_of_the_file(tmp_path: Path) -> None:
@@ -334,8 +333,8 @@ def test_reading_takes_no_more_than_a_few_times_the_size_of_the_file(tmp_path: P
     size = file.stat().st_size
     tracemalloc.start()
     try:
-        documents = corpus.read_documents(str(file), 5)
-        corpus.num_sequences(documents, 64)
+        documents = read_documents(str(file), 5)
+        corpus.count_tokens(documents)
         _, peak = tracemalloc.get_traced_memory()
     finally:
         tracemalloc.stop()

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from split_corpus import read_documents, split_documents
 
 from nbtools.config import TrainConfig
 from nbtools.data import corpus
@@ -232,7 +233,7 @@ def test_no_sample_to_evaluate_on_is_an_error() -> None:
 
 def test_the_schedule_counts_what_the_corpus_holds() -> None:
     config = MLMPretrainingConfig(sequence_length=32, min_words=7)
-    train, evaluation = corpus.split(corpus.read_documents(None, 7))
+    train, evaluation = split_documents(read_documents(None, 7))
     found = schedule(config, 2)
     assert found is not None
     assert found.num_train_samples == sum(len(corpus.words(text)) + 1 for text in train) // 32

@@ -66,7 +66,7 @@ def _kind(value: object) -> str:
     return "empty" if isinstance(value, str) else f"{json.dumps(value)[:40]}, not text"
 
 
-def held_out(pairs: list[Pair]) -> set[str]:
+def held_out_prompts(pairs: list[Pair]) -> set[str]:
     """Return the prompts to evaluate on: a tenth, at least one. Every pair with such a prompt is held out.
 
     They are chosen by hash, so that the choice depends neither on the order nor on what else is in the file.
@@ -84,7 +84,7 @@ def held_out(pairs: list[Pair]) -> set[str]:
     return set(ranked[: max(1, round(_EVALUATION_SHARE * len(prompts)))])
 
 
-def divided(pairs: list[Pair], length: int, num_tokens: Callable[[Pair], int]) -> tuple[list[Pair], list[Pair]]:
+def split_pairs(pairs: list[Pair], length: int, num_tokens: Callable[[Pair], int]) -> tuple[list[Pair], list[Pair]]:
     """Divide the pairs that leave room for an end-of-text token in `length` for training and evaluation.
 
     Raises:
@@ -95,5 +95,5 @@ def divided(pairs: list[Pair], length: int, num_tokens: Callable[[Pair], int]) -
         raise DataError(
             f"none of {len(pairs)} pairs of prompt and answer fits into {length} tokens (sequence_length); raise it"
         )
-    evaluation = held_out(fitting)
+    evaluation = held_out_prompts(fitting)
     return [p for p in fitting if p.prompt not in evaluation], [p for p in fitting if p.prompt in evaluation]

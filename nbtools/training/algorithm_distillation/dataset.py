@@ -51,7 +51,7 @@ def open_histories(worker: Worker, config: AlgorithmDistillationConfig) -> Learn
         DataError: the folder is damaged or of another room, or what was generated cannot be written.
     """
     if config.dataset is not None:
-        folder = corpus.resolve(config.dataset, worker.project.root)
+        folder = corpus.dataset_path(config.dataset, worker.project.root)
         worker.ranks.from_main(lambda: _check_named(folder, config))
     else:
         folder = _kept(worker, config)

@@ -23,7 +23,7 @@ from transformers import PreTrainedTokenizerBase
 
 from nbtools.data import corpus
 from nbtools.data.masked_diffusion import prepared
-from nbtools.data.masked_diffusion.pairs import Pair, divided, read_pairs
+from nbtools.data.masked_diffusion.pairs import Pair, read_pairs, split_pairs
 from nbtools.data.masked_diffusion.prepared import PreparedMetadata
 from nbtools.errors import DataError, shown
 from nbtools.training.masked_diffusion.forward_process import Sequences
@@ -123,7 +123,7 @@ class Documents(Spool):
         Raises:
             DataError: there is only one.
         """
-        return corpus.held_out(self.lengths_N)
+        return corpus.held_out_documents(self.lengths_N)
 
     def train(self) -> Iterator[str]:
         """Documents to train on."""
@@ -238,7 +238,7 @@ def cached_pairs(
     if not found:
         raise DataError(f"{file}: empty; write a line {{'prompt': ..., 'answer': ...}} for each pair, as JSON")
     if tokenizer in ("chars", "words"):
-        known, _ = divided(found, 1, lambda _: 0)
+        known, _ = split_pairs(found, 1, lambda _: 0)
         texts = chain.from_iterable((pair.prompt, pair.answer) for pair in known)
         made: PreTrainedTokenizerBase = train_tokenizer(tokenizer, texts, vocab_size)
     else:
@@ -246,7 +246,9 @@ def cached_pairs(
     encode = encoder(made, tokenizer)
     ids = {pair.prompt: _prompt_ids(made, encode, pair.prompt) for pair in found}
 
-    train, evaluation = divided(found, sequence_length, lambda pair: len(ids[pair.prompt]) + len(encode(pair.answer)))
+    train, evaluation = split_pairs(
+        found, sequence_length, lambda pair: len(ids[pair.prompt]) + len(encode(pair.answer))
+    )
     left_out = len(found) - len(train) - len(evaluation)
     remark = f"{left_out:,} of {len(found):,} pairs are longer than {sequence_length} tokens and left out"
     settings = [_CACHE_FORMAT, tokenizer, sequence_length, _fingerprint(made), made.chat_template]

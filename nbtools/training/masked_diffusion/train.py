@@ -219,7 +219,7 @@ def open_data(worker: Worker, config: MaskedDiffusionConfig) -> DiffusionText:
         DataError: the data is missing or malformed, or was prepared for another tokenizer.
     """
     cache = worker.files.path.parent / ".cache"
-    path = None if config.dataset is None else corpus.resolve(config.dataset, worker.project.root)
+    path = None if config.dataset is None else corpus.dataset_path(config.dataset, worker.project.root)
     tokenizer = config.model_name or config.tokenizer
     if path is not None and prepared.is_prepared(path):
         text = open_text(path, config.sequence_length)

@@ -92,12 +92,12 @@ def tokenize(
             return cache / str(known["folder"])
         origin = f"dataset={dataset!r}"
         texts = hub.texts(downloaded, streaming=streaming)
-        documents = corpus.with_words(corpus.cleaned(texts, origin), min_words, origin)
+        documents = corpus.with_words(corpus.clean_documents(texts, origin), min_words, origin)
     given = None if model_name is None else masking_tokenizer(model_name)  # before a long reading
     try:
         cache.mkdir(parents=True, exist_ok=True)
         with Spool(_told(islice(documents, max_samples), say), cache) as spool:
-            held_out_N = corpus.held_out(spool.lengths_N)
+            held_out_N = corpus.held_out_documents(spool.lengths_N)
             parts = {"train": ~held_out_N, "eval": held_out_N}
             train = spool.texts(parts["train"])
             tokenizer = word_tokenizer(train, vocab_size, cache) if given is None else given

@@ -209,7 +209,7 @@ def test_a_path_that_is_none_is_refused_in_form_and_training(project: Project, d
     with pytest.raises(DataError):
         schedule(small(dataset=dataset), 1, root=project.root)
     with pytest.raises(DataError):
-        histories.read_history_metadata(corpus.resolve(dataset, project.root))
+        histories.read_history_metadata(corpus.dataset_path(dataset, project.root))
 
 
 def test_objects_are_never_unpickled(tmp_path: Path, audited: Any) -> None:

@@ -5,6 +5,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from split_corpus import num_sequences, read_documents, split_documents
 from transformers import AutoTokenizer, PreTrainedTokenizerFast
 
 from nbtools.data import corpus
@@ -69,7 +70,7 @@ def test_the_tokenizer_cuts_as_the_corpus_counts(sample: str) -> None:
 def test_the_saved_tokenizer_gives_the_ids_that_were_trained_on(dataset: Path, tmp_path: Path) -> None:
     folder = tokenized(dataset, tmp_path)
     tokenizer = AutoTokenizer.from_pretrained(folder / "tokenizer")
-    train, _ = corpus.split(corpus.read_documents(str(dataset), 1))
+    train, _ = split_documents(read_documents(str(dataset), 1))
     ids = [token for document in train for token in tokenizer(document)["input_ids"]]
     assert ids == np.load(folder / "train.npy").tolist()
     assert tokenizer.decode(tokenizer("one two")["input_ids"], skip_special_tokens=True) == "one two"
@@ -83,9 +84,9 @@ def test_vocabulary_has_the_special_tokens_first_and_then_the_most_frequent_word
 
 
 def test_rows_are_as_many_as_the_form_counted(dataset: Path, text: TokenizedText) -> None:
-    train, evaluation = corpus.split(corpus.read_documents(str(dataset), 1))
-    assert len(text.train_NT) == corpus.num_sequences(train, 16)
-    assert len(text.eval_NT) == corpus.num_sequences(evaluation, 16)
+    train, evaluation = split_documents(read_documents(str(dataset), 1))
+    assert len(text.train_NT) == num_sequences(train, 16)
+    assert len(text.eval_NT) == num_sequences(evaluation, 16)
 
 
 def test_a_text_is_tokenized_once_and_found_again(dataset: Path, tmp_path: Path) -> None:

@@ -99,5 +99,5 @@ def test_a_judgement_that_is_no_number_pays_nothing(judge: ScoringJudge, broken:
 
 def test_its_size_is_the_one_that_the_form_shows(judge: ScoringJudge) -> None:
     assert isinstance(judge.model, GPT2ForTokenClassification)
-    expected = gpt2.num_parameters(CONFIG, ALPHABET.vocab_size, judge_positions(CONFIG), 1)
+    expected = gpt2.num_gpt2_parameters(CONFIG, ALPHABET.vocab_size, judge_positions(CONFIG), 1)
     assert judge.model.num_parameters() == expected == sum(weight.numel() for weight in judge.parameters())

@@ -74,6 +74,6 @@ def test_the_gradient_of_what_it_wrote_is_that_of_the_expected_reward(generator:
 
 
 def test_its_size_is_the_one_that_the_form_shows(generator: Generator) -> None:
-    expected = gpt2.num_parameters(CONFIG, ALPHABET.vocab_size, num_positions(CONFIG))
+    expected = gpt2.num_gpt2_parameters(CONFIG, ALPHABET.vocab_size, num_positions(CONFIG))
     assert generator.model.num_parameters() == expected
     assert np.isclose(generator.model.transformer.wte.weight.std().item(), 0.8 / 8**0.5, rtol=0.3)

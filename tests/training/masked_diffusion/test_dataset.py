@@ -15,7 +15,7 @@ from transformers import AutoTokenizer
 from nbtools.cli.commands import main
 from nbtools.data import corpus
 from nbtools.data.masked_diffusion import prepared
-from nbtools.data.masked_diffusion.pairs import Pair, divided, read_pairs
+from nbtools.data.masked_diffusion.pairs import Pair, read_pairs, split_pairs
 from nbtools.errors import ConfigError, DataError
 from nbtools.launcher.step_count import schedule
 from nbtools.project import Project
@@ -83,7 +83,7 @@ def test_a_prepared_folder_holds_every_document_once_on_one_side(text: Path, tmp
     metadata = prepare(str(text), tmp_path / "made", vocab_size=200)
     parts = {name: stream(tmp_path / "made", name) for name in (prepared.TRAIN, prepared.VALIDATION)}
     for document in documents():
-        assert sum((EOS + part).count(EOS + corpus.clean(document) + EOS) for part in parts.values()) == 1
+        assert sum((EOS + part).count(EOS + corpus.clean_document(document) + EOS) for part in parts.values()) == 1
     assert 0.03 < len(parts[prepared.VALIDATION]) / len(parts[prepared.TRAIN]) < 0.2
     content = json.loads((tmp_path / "made" / "metadata.json").read_text())
     assert content == metadata.to_json()
@@ -341,13 +341,13 @@ def test_pairs_that_are_too_long_are_left_out_and_told(tmp_path: Path) -> None:
 
 def test_a_prompt_is_never_on_both_sides_whatever_the_order() -> None:
     found = [Pair(f"p{n % 20}", f"a{n}", n) for n in range(100)]
-    train, evaluation = divided(found, 10, lambda _: 0)
+    train, evaluation = split_pairs(found, 10, lambda _: 0)
     assert not {pair.prompt for pair in train} & {pair.prompt for pair in evaluation}
     assert len(train) + len(evaluation) == 100
     assert len({pair.prompt for pair in evaluation}) == 2
-    assert {pair.line for pair in divided(found[::-1], 10, lambda _: 0)[1]} == {pair.line for pair in evaluation}
+    assert {pair.line for pair in split_pairs(found[::-1], 10, lambda _: 0)[1]} == {pair.line for pair in evaluation}
     with pytest.raises(DataError, match="at least two are needed"):
-        divided([Pair("p", "a", 1), Pair("p", "b", 2)], 10, lambda _: 0)
+        split_pairs([Pair("p", "a", 1), Pair("p", "b", 2)], 10, lambda _: 0)
 
 
 @pytest.mark.parametrize(
