@@ -28,7 +28,7 @@ SINGLE_MODULES = {
     "machine/devices.py": {"pynvml"},
     "notebook/execute.py": {"nbclient", "nbformat"},
     "notebook/plots/figure.py": {"PIL"},  # matplotlib's own writer of PNG files
-    "notebook/plots/ascii_frames.py": {"PIL"},  # animated pictures
+    "notebook/plots/frames.py": {"PIL"},  # animated pictures
     "training/engine/flags.py": {"tyro"},
     "training/text/hub.py": {"datasets"},
 }

@@ -26,7 +26,7 @@ from nbtools.errors import CheckpointError, FormatError, ScriptError
 from nbtools.failures.failure import Failure
 from nbtools.metrics.history import History
 from nbtools.metrics.readers.printed import LogMetrics
-from nbtools.notebook.panel.media import static
+from nbtools.notebook.panel.media import static_html
 from nbtools.notebook.panel.snapshot import stamp_of, take_snapshot
 from nbtools.notebook.plots.layout import view_of
 from nbtools.project import Project
@@ -275,7 +275,7 @@ def test_media_of_anything_are_shown_or_left_out(
     for item in media.read(folder, "it"):
         json.dumps(media.to_json(item), allow_nan=False).encode()
         print_media_item(item)
-        static(item, dark=False).encode()
+        static_html(item, dark=False).encode()
     capsys.readouterr()
 
 

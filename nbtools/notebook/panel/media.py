@@ -12,10 +12,9 @@ from pathlib import Path
 import ipywidgets as widgets
 
 from nbtools.notebook.panel.html import NO_FORMULAS, literal
-from nbtools.notebook.plots import ascii_frames
 from nbtools.notebook.plots.figure import WIDTH
+from nbtools.notebook.plots.frames import frame_html, frames_html
 from nbtools.notebook.plots.line_chart import HEIGHT, draw_series
-from nbtools.notebook.plots.text_frames import as_row, picked
 from nbtools.notebook.subshell import answers_beside_cells
 from nbtools.rundir import media
 from nbtools.rundir.media import MediaItem
@@ -81,7 +80,7 @@ class MediaView:
         if not self._shown:
             return ""
         earlier = self._earlier
-        body = "".join(static(item, dark=self._dark, earlier=earlier.get(item.name, ())) for item in self._shown)
+        body = "".join(static_html(item, dark=self._dark, earlier=earlier.get(item.name, ())) for item in self._shown)
         return (
             f"<div class='{NO_FORMULAS}' style='max-width:{WIDTH}px'><details open style='{_FONT}'>"
             f"<summary style='cursor:pointer'><b>{HEADING}</b></summary>{body}</details></div>"
@@ -208,7 +207,7 @@ class _Frames(_Part):
 
     def _draw(self) -> None:
         if self._item is not None:
-            self._put(frame_html(self._item, min(self._slider.value, len(self._item.frames) - 1)))
+            self._put(state_html(self._item, min(self._slider.value, len(self._item.frames) - 1)))
 
 
 class _Series(_Part):
@@ -248,14 +247,12 @@ def text_html(item: MediaItem) -> str:
     return _boxed(literal(_cut(item.text, _LONGEST_TEXT)))
 
 
-def frame_html(item: MediaItem, number: int) -> str:
-    """One state of a text, with marks on what has changed since the one before; the page does not jump between them."""
-    before = item.frames[number - 1] if number else ""
-    if item.keeps_lines:
-        return f"<div style='{_FONT}'>{ascii_frames.as_block(number, item.frames[number], before)}</div>"
-    frame, lines = item.frames[number], max(map(_num_lines, item.frames))
-    row = as_row(number, _cut(frame, _LONGEST_FRAME), before[:_LONGEST_FRAME])
-    return f"<div style='{_FONT}min-height:{1.6 * min(lines, 12):.1f}em'>{row}</div>"
+def state_html(item: MediaItem, number: int) -> str:
+    """One frame, with marks on what has changed since the one before; its height is that of the longest frame."""
+    frame, before = (_cut(item.frames[at], _LONGEST_FRAME) if at >= 0 else "" for at in (number, number - 1))
+    body = frame_html(number, frame, before, item.keeps_lines)
+    lines = 0 if item.keeps_lines else min(max(map(_num_lines, item.frames)), 12)
+    return f"<div style='{_FONT}min-height:{1.6 * lines:.1f}em'>{body}</div>"
 
 
 def _num_lines(frame: str) -> int:
@@ -278,18 +275,15 @@ def table_html(item: MediaItem) -> str:
     return f"<div tabindex='0' style='overflow:auto;max-height:340px'>{table}</div>{note}"
 
 
-def static(item: MediaItem, *, dark: bool, earlier: Sequence[MediaItem] = ()) -> str:
+def static_html(item: MediaItem, *, dark: bool, earlier: Sequence[MediaItem] = ()) -> str:
     """An item as HTML that needs no kernel, its curves with those of earlier showings behind them."""
     if item.kind == "text":
         content = text_html(item)
     elif item.kind == "table":
         content = table_html(item)
-    elif item.keeps_lines:
-        content = ascii_frames.row_html(item.frames, _NUM_DRAWINGS)
     elif item.kind == "frames":
-        shown = [(number, _cut(frame, _LONGEST_FRAME)) for number, frame in picked(item.frames, _NUM_STATES)]
-        before = ["", *(frame for _, frame in shown)]
-        content = "".join(as_row(number, frame, was) for (number, frame), was in zip(shown, before, strict=False))
+        frames = [_cut(frame, _LONGEST_FRAME) for frame in item.frames]
+        content = frames_html(frames, _NUM_DRAWINGS if item.keeps_lines else _NUM_STATES, keep_lines=item.keeps_lines)
     else:
         data = base64.b64encode(draw_series(item, dark=dark, earlier=earlier)).decode()
         content = (

@@ -32,6 +32,8 @@ if TYPE_CHECKING:
     from nbtools.run.run import Run
 
 _A = TypeVar("_A", bound=Artist)
+Limits = tuple[float, float]
+Ticks = Sequence[tuple[float, str]]
 
 WIDTH, HEIGHT = 900, 540
 """Size of the picture in CSS pixels."""
@@ -106,7 +108,7 @@ class RunFigure:
         """Move every line, tick and label to where the view wants it."""
         groups = grouped(view.history)[:_NUM_PANELS]
         if len(self.panels) != max(1, len(groups)):
-            self._lay_out(max(1, len(groups)))
+            self.lay_out(max(1, len(groups)))
         is_titled = self._header == _HEADER
         self._title.set_text(plain(view.title, 70) if is_titled else "")
         self._subtitle.set_text(plain(view.subtitle, 60) if is_titled else "")
@@ -144,7 +146,8 @@ class RunFigure:
         self.figure.add_artist(artist)
         return artist
 
-    def _lay_out(self, num_panels: int) -> None:
+    def lay_out(self, num_panels: int) -> None:
+        """Clear the figure and make empty panels, in two columns."""
         self.figure.clear()
         add, css = self.add, Affine2D().scale(self.scale)
         y = self.height - 17
@@ -175,7 +178,7 @@ class Panel:
         self.width, self.height = self.right - self.left, self.top - self.bottom
         self._limits = (0.0, 1.0, 0.0, 1.0)
         css, theme, muted = Affine2D().scale(owner.scale), owner.theme, owner.theme.muted
-        self._css, self._place = css, Affine2D()
+        self._css, self.place = css, Affine2D()
         self._clip = Bbox(np.array([[self.left, self.bottom - 2], [self.right + 2, self.top + 2]]) * owner.scale)
         add, title_y = owner.add, self.top + 17
         self._grid = add(LineCollection([], colors=theme.grid, linewidths=1, transform=css, zorder=0))
@@ -202,14 +205,14 @@ class Panel:
         edge = {"markeredgecolor": theme.background, "markeredgewidth": 0.8, "linestyle": "none"}
         self.checkpoint_marks = add(line_of(css, zorder=7, marker="^", markersize=7, color=theme.text, **edge))
         ring = {"markerfacecolor": "none", "markeredgewidth": 1.3, "linestyle": "none", "color": theme.evaluation}
-        self.checkpoint_rings = add(line_of(self._place, zorder=4, marker="o", markersize=9, **ring))
+        self.checkpoint_rings = add(line_of(self.place, zorder=4, marker="o", markersize=9, **ring))
         self._break_line = add(line_of(css, zorder=6, color=theme.alarm, linewidth=1.2, linestyle=(0, (1, 2))))
         self.break_mark = add(line_of(css, zorder=8, marker="X", markersize=8, color=theme.alarm, **edge))
         self.badge = add(text_at(self.right - 6, self.top - 6, 10.5, "#ffffff", css, "right", "top", "bold", 9))
         self.badge.set_bbox({"boxstyle": "round,pad=0.35", "facecolor": theme.alarm, "linewidth": 0})
 
     def _curve(self, zorder: float, **style: Any) -> Line2D:
-        line = self._add(line_of(self._place, zorder=zorder, **style))
+        line = self._add(line_of(self.place, zorder=zorder, **style))
         line.set_clip_box(self._clip)
         return line
 
@@ -245,7 +248,7 @@ class Panel:
         entries = [(t.label, t.style) for t in traces]
         if marks:
             entries.append(("checkpoint", {"color": self._theme.text, "linestyle": "none", "marker": "^"}))
-        self._show_legend(entries)
+        self.show_legend(entries)
 
     # --- parts ---
 
@@ -262,18 +265,21 @@ class Panel:
         if margin <= 1e-9 * max(abs(low), abs(high)):
             margin = 0.5 if log else max(0.1 * abs(high), 1e-12)
         low, high = (low if low == 0 and high > 0 and not log else low - margin), high + margin
-        self._limits = (axis.left, axis.right, low, high)
-        self._place.clear().translate(-axis.left, -low)
-        self._place.scale(self.width / (axis.right - axis.left), self.height / (high - low))
-        self._place.translate(self.left, self.bottom).scale(self._scale)
         x_ticks = axis.ticks(max(4, int(self.width / 75)))
         y_ticks = (log_ticks if log else ticks)(low, high, max(4, int(self.height / 30)))
+        self.set_axes((axis.left, axis.right), (low, high), x_ticks, y_ticks, axis.kind)
+
+    def set_axes(self, x: Limits, y: Limits, x_ticks: Ticks, y_ticks: Ticks, x_label: str) -> None:
+        """Set the limits of both axes, their ticks and grid; only the last row of panels names the x axis."""
+        self._limits = (*x, *y)
+        self.place.clear().translate(-x[0], -y[0]).scale(self.width / (x[1] - x[0]), self.height / (y[1] - y[0]))
+        self.place.translate(self.left, self.bottom).scale(self._scale)
         for text, tick in _pair(self._x_ticks, x_ticks):
             text.set(text=tick[1] if tick else "", x=self._x_of(tick[0]) if tick else 0)
         for text, tick in _pair(self._y_ticks, y_ticks):
             text.set(text=tick[1] if tick else "", y=self._y_of(tick[0]) if tick else 0)
         self._grid.set_segments([[(self.left, self._y_of(v)), (self.right, self._y_of(v))] for v, _ in y_ticks])
-        self._x_label.set_text(axis.kind if self._has_x_label else "")
+        self._x_label.set_text(x_label if self._has_x_label else "")
 
     def _show_resume(self, view: View, axis: Axis, is_labelled: bool) -> None:
         """Dim what the parent run did, up to a thin line where this run went on; one more where each restart did."""
@@ -303,7 +309,7 @@ class Panel:
             self.break_mark.set_data([self._x_of(x)], [self.top - 32])
             self._break_line.set_data([self._x_of(x)] * 2, [self.bottom, self.top - 32])
 
-    def _show_legend(self, entries: Sequence[tuple[str, dict[str, Any]]]) -> None:
+    def show_legend(self, entries: Sequence[tuple[str, dict[str, Any]]]) -> None:
         """In the title's line, flush right; what finds no room is left out from the end."""
         texts = [text for _, text in self._legend]
         for sample, text in self._legend:

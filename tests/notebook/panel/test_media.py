@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from nbtools.notebook.panel.media import MediaView, frame_html, table_html, text_html
+from nbtools.notebook.panel.media import MediaView, state_html, table_html, text_html
 from nbtools.notebook.panel.panel import LivePlot
 from nbtools.notebook.plots.line_chart import draw_series
 from nbtools.rundir import media
@@ -32,7 +32,7 @@ SERIES = media.series("Return", [1, 2, 3], {"unseen": [0.5, 2.0, 6.9]}, x_label=
 
 
 @pytest.fixture
-def itemion() -> Iterator[MediaView]:
+def view() -> Iterator[MediaView]:
     made = MediaView()
     yield made
     made.close()
@@ -49,147 +49,147 @@ def words(widget: widgets.Widget) -> str:
     return "".join(part.value for part in everything(widget) if isinstance(part, widgets.HTML))
 
 
-def only(itemion: MediaView, kind: type[Any]) -> Any:
-    (found,) = [part for part in everything(itemion.widget) if isinstance(part, kind)]
+def only(view: MediaView, kind: type[Any]) -> Any:
+    (found,) = [part for part in everything(view.widget) if isinstance(part, kind)]
     return found
 
 
-def is_visible(itemion: MediaView) -> bool:
-    return bool(itemion.widget.layout.display != "none")
+def is_visible(view: MediaView) -> bool:
+    return bool(view.widget.layout.display != "none")
 
 
-def test_nothing_is_shown_where_there_is_nothing(itemion: MediaView, tmp_path: Path) -> None:
-    itemion.look(tmp_path / "missing", dark=False)
-    assert not is_visible(itemion)
-    assert itemion.widget.children == ()
-    assert itemion.html() == ""
+def test_nothing_is_shown_where_there_is_nothing(view: MediaView, tmp_path: Path) -> None:
+    view.look(tmp_path / "missing", dark=False)
+    assert not is_visible(view)
+    assert view.widget.children == ()
+    assert view.html() == ""
 
 
-def test_each_kind_is_shown_and_kept_as_html(itemion: MediaView, tmp_path: Path) -> None:
+def test_each_kind_is_shown_and_kept_as_html(view: MediaView, tmp_path: Path) -> None:
     for name, item in (("a", media.text("Sample", "once upon")), ("b", TABLE), ("c", FRAMES), ("d", SERIES)):
         append(tmp_path, name, 1200, item)
-    assert itemion.look(tmp_path, dark=False)
-    assert is_visible(itemion)
-    for said in (words(itemion.widget), itemion.html()):
+    assert view.look(tmp_path, dark=False)
+    assert is_visible(view)
+    for said in (words(view.widget), view.html()):
         assert "once upon" in said and "Mistakes" in said and "step 1,200" in said
         assert "row 19" in said and "row 20" not in said and "10 more rows" in said
-    picture = Image.open(io.BytesIO(only(itemion, widgets.Image).value))
+    picture = Image.open(io.BytesIO(only(view, widgets.Image).value))
     assert picture.size == (1800, 500)
-    assert "src='data:image/png;base64," in itemion.html()
-    assert itemion.html().count("<details open") == 1
+    assert "src='data:image/png;base64," in view.html()
+    assert view.html().count("<details open") == 1
 
 
-def test_it_is_drawn_again_only_when_something_is_new(itemion: MediaView, tmp_path: Path) -> None:
+def test_it_is_drawn_again_only_when_something_is_new(view: MediaView, tmp_path: Path) -> None:
     append(tmp_path, "a", 1, media.text("Sample", "first"))
     append(tmp_path, "d", 1, SERIES)
-    assert itemion.look(tmp_path, dark=False)
-    assert not itemion.look(tmp_path, dark=False)
-    before, picture = itemion.widget.children, only(itemion, widgets.Image).value
+    assert view.look(tmp_path, dark=False)
+    assert not view.look(tmp_path, dark=False)
+    before, picture = view.widget.children, only(view, widgets.Image).value
     append(tmp_path, "a", 2, media.text("Sample", "second"))
-    assert itemion.look(tmp_path, dark=False)
-    assert "second" in words(itemion.widget) and "first" not in words(itemion.widget)
-    assert itemion.widget.children == before, "the same widgets: nothing jumps"
-    assert only(itemion, widgets.Image).value is picture
-    assert itemion.look(tmp_path, dark=True)
-    assert only(itemion, widgets.Image).value != picture
+    assert view.look(tmp_path, dark=False)
+    assert "second" in words(view.widget) and "first" not in words(view.widget)
+    assert view.widget.children == before, "the same widgets: nothing jumps"
+    assert only(view, widgets.Image).value is picture
+    assert view.look(tmp_path, dark=True)
+    assert only(view, widgets.Image).value != picture
 
 
-def test_an_item_may_come_change_its_kind_and_go(itemion: MediaView, tmp_path: Path) -> None:
+def test_an_item_may_come_change_its_kind_and_go(view: MediaView, tmp_path: Path) -> None:
     append(tmp_path, "a", 1, FRAMES)
-    itemion.look(tmp_path, dark=False)
+    view.look(tmp_path, dark=False)
     append(tmp_path, "a", 2, media.text("Sample", "now a text"))
-    itemion.look(tmp_path, dark=False)
-    assert "now a text" in words(itemion.widget)
-    assert not [part for part in everything(itemion.widget) if isinstance(part, widgets.Play)]
+    view.look(tmp_path, dark=False)
+    assert "now a text" in words(view.widget)
+    assert not [part for part in everything(view.widget) if isinstance(part, widgets.Play)]
     (tmp_path / "a.jsonl").unlink()
-    itemion.look(tmp_path, dark=False)
-    assert not is_visible(itemion)
+    view.look(tmp_path, dark=False)
+    assert not is_visible(view)
 
 
-def test_the_fold_hides_all_of_it(itemion: MediaView, tmp_path: Path) -> None:
+def test_the_fold_hides_all_of_it(view: MediaView, tmp_path: Path) -> None:
     append(tmp_path, "a", 1, media.text("Sample", "once"))
-    itemion.look(tmp_path, dark=False)
-    fold = only(itemion, widgets.ToggleButton)
+    view.look(tmp_path, dark=False)
+    fold = only(view, widgets.ToggleButton)
     assert fold.description == "What the training shows"
     fold.value = False
-    assert "once" not in words(itemion.widget)
+    assert "once" not in words(view.widget)
     fold.value = True
-    assert "once" in words(itemion.widget)
+    assert "once" in words(view.widget)
 
 
 # --- a text that changes ----------------------------------------------------------------------------
 
 
-def test_the_slider_and_the_play_button_go_through_the_states(itemion: MediaView, tmp_path: Path) -> None:
+def test_the_slider_and_the_play_button_go_through_the_states(view: MediaView, tmp_path: Path) -> None:
     append(tmp_path, "a", 1, FRAMES)
-    itemion.look(tmp_path, dark=False)
-    play, slider = only(itemion, widgets.Play), only(itemion, widgets.IntSlider)
+    view.look(tmp_path, dark=False)
+    play, slider = only(view, widgets.Play), only(view, widgets.IntSlider)
     assert (slider.min, slider.max, slider.value) == (0, 2, 2), "the finished text first"
     assert (play.min, play.max) == (0, 2)
-    at_end = words(itemion.widget)
+    at_end = words(view.widget)
     slider.value = 0
-    assert words(itemion.widget) != at_end
-    assert "░" in words(itemion.widget)
+    assert words(view.widget) != at_end
+    assert "░" in words(view.widget)
 
 
-def test_who_looks_at_a_state_in_the_middle_is_left_there(itemion: MediaView, tmp_path: Path) -> None:
+def test_who_looks_at_a_state_in_the_middle_is_left_there(view: MediaView, tmp_path: Path) -> None:
     append(tmp_path, "a", 1, FRAMES)
-    itemion.look(tmp_path, dark=False)
-    slider = only(itemion, widgets.IntSlider)
+    view.look(tmp_path, dark=False)
+    slider = only(view, widgets.IntSlider)
     slider.value = 1
     append(tmp_path, "a", 2, media.frames("Unmasked", ["░", "a", "ab", "abc", "abcd"]))
-    itemion.look(tmp_path, dark=False)
+    view.look(tmp_path, dark=False)
     assert (slider.value, slider.max) == (1, 4)
     slider.value = 4
     append(tmp_path, "a", 3, media.frames("Unmasked", ["░", "z"]))
-    itemion.look(tmp_path, dark=False)
+    view.look(tmp_path, dark=False)
     assert (slider.value, slider.max) == (1, 1)
-    assert "z" in words(itemion.widget)
+    assert "z" in words(view.widget)
 
 
 def test_what_has_changed_since_the_state_before_is_marked() -> None:
-    assert frame_html(FRAMES, 1).count("<span style='background:#f5a62366") == 3
-    assert frame_html(FRAMES, 0).count("background:#8886") == 4
+    assert state_html(FRAMES, 1).count("<span style='background:#f5a62366") == 3
+    assert state_html(FRAMES, 0).count("background:#8886") == 4
 
 
 # --- limits and hostile content ---------------------------------------------------------------------
 
 
-def test_a_drawing_is_played_with_its_lines_and_what_moved_is_marked(itemion: MediaView, tmp_path: Path) -> None:
+def test_a_drawing_is_played_with_its_lines_and_what_moved_is_marked(view: MediaView, tmp_path: Path) -> None:
     append(tmp_path, "walk", 1, DRAWINGS)
-    itemion.look(tmp_path, dark=False)
-    slider = only(itemion, widgets.IntSlider)
+    view.look(tmp_path, dark=False)
+    slider = only(view, widgets.IntSlider)
     slider.value = 1
-    (drawn,) = re.findall("<pre.*?</pre>", words(itemion.widget), re.DOTALL)
+    (drawn,) = re.findall("<pre.*?</pre>", words(view.widget), re.DOTALL)
     rows = re.sub("<span style='opacity.*?</span>\n|</?pre.*?>", "", drawn).split("<br>")
     assert [re.sub("<.*?>", "", row) for row in rows] == ["...", ".@."]
     assert re.findall(r"f5a623[^>]*>(.)<", rows[1]) == ["@", "."]
-    assert itemion.html().count("<pre") == 3, "all of them side by side"
+    assert view.html().count("<pre") == 3, "all of them side by side"
 
 
-def test_earlier_curves_lie_faintly_behind_the_newest(itemion: MediaView, tmp_path: Path) -> None:
+def test_earlier_curves_lie_faintly_behind_the_newest(view: MediaView, tmp_path: Path) -> None:
     append(tmp_path, "returns", 1, media.series("t", [1, 2], {"a": [0, 1]}, x_label="x", y_label="y"))
-    itemion.look(tmp_path, dark=False)
-    alone = bytes(only(itemion, widgets.Image).value)
+    view.look(tmp_path, dark=False)
+    alone = bytes(only(view, widgets.Image).value)
     append(tmp_path, "returns", 2, media.series("t", [1, 2], {"a": [0, 9]}, x_label="x", y_label="y"))
-    itemion.look(tmp_path, dark=False)
+    view.look(tmp_path, dark=False)
     newest, earlier = media.read(tmp_path, "returns")[::-1]
-    both = bytes(only(itemion, widgets.Image).value)
+    both = bytes(only(view, widgets.Image).value)
     assert both == draw_series(newest, dark=False, earlier=[earlier])
     assert both not in (alone, draw_series(newest, dark=False))
 
 
 @pytest.mark.parametrize("text", HOSTILE)
-def test_hostile_text_is_never_markup(itemion: MediaView, tmp_path: Path, text: str) -> None:
+def test_hostile_text_is_never_markup(view: MediaView, tmp_path: Path, text: str) -> None:
     append(tmp_path, "a", 1, media.text(text, text))
     append(tmp_path, "b", 1, media.table(text, [text], [[text]]))
     append(tmp_path, "c", 1, media.frames(text, [text, text]))
     append(tmp_path, "d", 1, media.series(text, [1, 2], {text: [1, 2]}, x_label=text, y_label=text))
-    itemion.look(tmp_path, dark=False)
-    for said in (words(itemion.widget), itemion.html()):
+    view.look(tmp_path, dark=False)
+    for said in (words(view.widget), view.html()):
         for markup in ("<img src=x", "<script", "</script", " onclick='"):
             assert markup not in said
-    for part in everything(itemion.widget):
+    for part in everything(view.widget):
         if isinstance(part, widgets.HTML):
             assert "mathjax_ignore" in part._dom_classes
 
@@ -201,7 +201,7 @@ def test_long_texts_and_wide_tables_are_cut() -> None:
     assert table_html(wide).count("<td") == 20 * 12
     assert len(table_html(wide)) < 200_000
     long = media.frames("t", ["░" * 20_000] * 2)
-    assert len(frame_html(long, 1)) < 300_000
+    assert len(state_html(long, 1)) < 300_000
 
 
 @pytest.mark.parametrize(

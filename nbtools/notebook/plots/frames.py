@@ -1,0 +1,176 @@
+"""The successive states of a text or of a drawing made of characters: as HTML, as a picture, and as an animation."""
+
+import base64
+import html
+import io
+import unicodedata
+from collections.abc import Iterator, Sequence
+
+from IPython.display import HTML, Image
+from matplotlib.font_manager import FontProperties, findfont
+from PIL import Image as Picture
+from PIL import ImageColor, ImageDraw, ImageFont
+
+MASKED = "\N{LIGHT SHADE}"
+"""Stands for a token that is not known yet."""
+
+_MOST_CHARACTERS = 4000
+_MOST_PICTURE_COLUMNS = 96
+"""Of a running text; a drawing is never cut at its right edge."""
+_DRAWINGS_PER_ROW = 4
+_NUMBER_COLUMNS = 5
+"""Columns at the left of a running text that hold the frame's number."""
+_WIDTH, _HEIGHT = 9, 20
+"""Of a character's cell in pixels."""
+_INK, _NUMBER = "#1c1c1c", "#888888"
+_PAPER = {"masked": "#c9ced6", "new": "#fbd9a0", "": "#ffffff"}
+_CELL_CSS = {
+    "masked": "background:#8886;color:transparent;border-radius:2px;margin:0 1px 0 0",
+    "new": "background:#f5a62366;border-radius:2px",
+}
+_TEXT_CSS = "font-family:monospace;white-space:pre-wrap;overflow-wrap:anywhere;margin:2px 0;line-height:1.5"
+_PRE_CSS = "font-family:var(--jp-code-font-family,ui-monospace,monospace);font-size:13px;line-height:1.25;margin:0"
+
+
+def picked(frames: Sequence[str], most: int) -> list[tuple[int, str]]:
+    """Return at most `most` of the frames with their numbers, the first and the last among them."""
+    if len(frames) <= most:
+        return list(enumerate(frames))
+    numbers = [round(index * (len(frames) - 1) / (most - 1)) for index in range(most)]
+    return [(number, frames[number]) for number in numbers]
+
+
+def as_html(frames: Sequence[str], most: int = 8, *, keep_lines: bool = False) -> HTML:
+    """Show frames as HTML: masked characters as blocks, and marks on what differs from the frame before.
+
+    Args:
+        frames: the states, oldest first.
+        most: number of frames to show at most, the first and the last among them.
+        keep_lines: show each frame line by line as a drawing, side by side; otherwise one row of text per frame.
+    """
+    body = frames_html(frames, most, keep_lines=keep_lines)
+    return HTML(f"<div class='mathjax_ignore tex2jax_ignore'>{body}</div>")  # type: ignore[no-untyped-call]
+
+
+def frames_html(frames: Sequence[str], most: int, *, keep_lines: bool) -> str:
+    """Return what `as_html` shows."""
+    shown = picked(frames, most)
+    before = ["", *(frame for _, frame in shown)]
+    parts = [frame_html(number, frame, was, keep_lines) for (number, frame), was in zip(shown, before, strict=False)]
+    if not keep_lines:
+        return "".join(parts)
+    cells = (f"<div style='padding:2px 14px 6px 0'>{part}</div>" for part in parts)
+    return f"<div style='display:flex;flex-wrap:wrap'>{''.join(cells)}</div>"
+
+
+def frame_html(number: int, frame: str, before: str, keep_lines: bool) -> str:
+    """Return one frame as HTML, with its number, and marks where it differs from the frame before."""
+    rows = [""] * len(_lines(frame, keep_lines))
+    for row, _, character, kind in _cells(frame, before, keep_lines):
+        text = html.escape(character)
+        rows[row] += f"<span style='{_CELL_CSS[kind]}'>{text}</span>" if kind else text
+    if keep_lines:
+        return f"<pre style='{_PRE_CSS}'><span style='opacity:.6'>{number}</span>\n{'<br>'.join(rows)}</pre>"
+    label = f"<span style='display:inline-block;width:3em;opacity:.6'>{number}</span>"
+    return f"<div style='{_TEXT_CSS}'>{label}{rows[0]}</div>"
+
+
+def as_picture(frames: Sequence[str], most: int = 8, *, keep_lines: bool = False) -> Image:
+    """Draw what `as_html` shows as a PNG, for a reader without a kernel; running text is cut after 96 characters."""
+    longest = _MOST_CHARACTERS if keep_lines else _MOST_PICTURE_COLUMNS
+    shown = [(number, frame[:longest]) for number, frame in picked(frames, most)] or [(0, "")]
+    across = min(len(shown), _DRAWINGS_PER_ROW) if keep_lines else 1
+    columns, rows = _extent([frame for _, frame in shown], keep_lines)
+    columns, rows = (columns + 3, rows + 2) if keep_lines else (columns + _NUMBER_COLUMNS, rows)
+    size = (_WIDTH * (columns * across + 1), _HEIGHT * (rows * -(-len(shown) // across) + 1))
+    picture = Picture.new("RGB", size, "white")
+    draw, before = ImageDraw.Draw(picture), ""
+    for place, (number, frame) in enumerate(shown):
+        column, row = 1 + columns * (place % across), 0.5 + rows * (place // across)
+        draw.text((_WIDTH * column, _HEIGHT * (row + 0.5)), str(number), _NUMBER, _font(), anchor="lm")
+        left, top = (column, row + 1) if keep_lines else (column + _NUMBER_COLUMNS - 1, row)
+        _draw(draw, _WIDTH * left, round(_HEIGHT * top), frame, before, keep_lines)
+        before = frame
+    png = io.BytesIO()
+    _with_palette(picture).save(png, "PNG", compress_level=9)
+    return Image(png.getvalue(), format="png")  # type: ignore[no-untyped-call]
+
+
+def as_animation(frames: Sequence[str], frame_ms: int = 120, *, keep_lines: bool = False) -> HTML:
+    """Show frames one after the other in a GIF, which needs no kernel; the last frame stays for 1.5 s or longer."""
+    shown = [frame[:_MOST_CHARACTERS] for frame in frames] or [""]
+    columns, rows = _extent(shown, keep_lines)
+    size = (_WIDTH * (columns + 2), _HEIGHT * (rows + 1))
+    pictures, before = [], ""
+    for frame in shown:
+        picture = Picture.new("RGB", size, "white")
+        _draw(ImageDraw.Draw(picture), _WIDTH, _HEIGHT // 2, frame, before, keep_lines)
+        pictures.append(_with_palette(picture))
+        before = frame
+    gif = io.BytesIO()
+    durations = [frame_ms] * (len(pictures) - 1) + [max(frame_ms, 1500)]
+    pictures[0].save(gif, "GIF", save_all=True, append_images=pictures[1:], duration=durations, loop=0)
+    data = base64.b64encode(gif.getvalue()).decode()
+    return HTML(  # type: ignore[no-untyped-call]
+        f"<img src='data:image/gif;base64,{data}' width='{size[0]}' height='{size[1]}' "
+        f"style='max-width:100%;height:auto' alt='{len(frames)} frames, one after the other'>"
+    )
+
+
+def _draw(draw: ImageDraw.ImageDraw, left: int, top: int, frame: str, before: str, keep_lines: bool) -> None:
+    font = _font()
+    for row, column, character, kind in _cells(frame, before, keep_lines):
+        x, y = left + _WIDTH * column, top + _HEIGHT * row
+        if kind:
+            draw.rectangle((x, y + 1, x + _WIDTH - 1, y + _HEIGHT - 2), _PAPER[kind])
+        if kind != "masked":
+            draw.text((x, y + _HEIGHT // 2), character, _INK, font, anchor="lm")
+
+
+def _font() -> ImageFont.FreeTypeFont:
+    path = findfont(FontProperties(family=["DejaVu Sans Mono"]))
+    return ImageFont.truetype(path, 15, layout_engine=ImageFont.Layout.BASIC)
+
+
+def _with_palette(picture: Picture.Image) -> Picture.Image:
+    """Reduce a picture to the few colours that it has: ink over paper in eight shares, as at the edge of a letter."""
+    palette = Picture.new("P", (1, 1))
+    pairs = [(_INK, paper) for paper in _PAPER.values()] + [(_NUMBER, _PAPER[""])]
+    colours = [(ImageColor.getrgb(ink), ImageColor.getrgb(paper)) for ink, paper in pairs]
+    palette.putpalette(
+        [
+            round(p + share / 7 * (i - p))
+            for ink, paper in colours
+            for share in range(8)
+            for i, p in zip(ink, paper, strict=True)
+        ]
+    )
+    return picture.quantize(palette=palette, dither=Picture.Dither.NONE)
+
+
+def _lines(frame: str, keep_lines: bool) -> list[str]:
+    """The lines of a drawing; a running text is one line, in which line breaks are arrows."""
+    if keep_lines:
+        return frame[:_MOST_CHARACTERS].split("\n")
+    return [frame.replace("\n", "\N{DOWNWARDS ARROW WITH CORNER LEFTWARDS}")]
+
+
+def _extent(frames: Sequence[str], keep_lines: bool) -> tuple[int, int]:
+    """Columns and rows of the largest frame."""
+    every = [_lines(frame, keep_lines) for frame in frames]
+    return max(len(line) for lines in every for line in lines), max(map(len, every))
+
+
+def _cells(frame: str, before: str, keep_lines: bool) -> Iterator[tuple[int, int, str, str]]:
+    """Yield row, column, character and kind of every cell: "masked", "new" if it differs from `before`, or ""."""
+    earlier = _lines(before, keep_lines)
+    for row, line in enumerate(_lines(frame, keep_lines)):
+        was = earlier[row] if row < len(earlier) else ""
+        for column, character in enumerate(line):
+            is_new = before and was[column : column + 1] != character and not (keep_lines and character.isspace())
+            yield row, column, _visible(character), "masked" if character == MASKED else "new" if is_new else ""
+
+
+def _visible(character: str) -> str:
+    """Replace what would change other characters, or take no room, by a dot."""
+    return "\N{MIDDLE DOT}" if character != " " and unicodedata.category(character)[0] in "CZ" else character

@@ -1,0 +1,102 @@
+"""A text or a drawing that changes, shown frame by frame: what is masked, what is new, and everything literally."""
+
+import base64
+import re
+from io import BytesIO
+from typing import Any
+
+import pytest
+from PIL import Image
+
+from nbtools.notebook.plots.frames import as_animation, as_html, as_picture, picked
+
+WALK = ["....\n..@.\n....", "....\n.@..\n....", ".@..\n....\n...."]
+both = pytest.mark.parametrize("keep_lines", [False, True])
+
+
+def opened(picture: Any) -> Image.Image:
+    return Image.open(BytesIO(picture.data)).convert("RGB")
+
+
+def test_the_first_and_the_last_frame_are_always_shown_and_no_more_than_asked() -> None:
+    frames = [str(number) for number in range(65)]
+    assert [number for number, _ in picked(frames, 5)] == [0, 16, 32, 48, 64]
+    assert picked(frames[:3], 5) == [(0, "0"), (1, "1"), (2, "2")]
+    assert picked([], 5) == []
+
+
+@both
+def test_each_frame_has_its_number(keep_lines: bool) -> None:
+    shown = str(as_html([str(number) for number in range(65)], most=5, keep_lines=keep_lines).data)
+    assert re.findall(r"opacity:.6'>(\d+)<", shown) == ["0", "16", "32", "48", "64"]
+
+
+def test_what_is_masked_is_a_block_and_what_changed_is_marked() -> None:
+    shown = str(as_html(["░░░░", "░b░d", "abcd"]).data)
+    rows = re.findall(r"<div style='font[^>]*>(.*?)</div>", shown)
+    assert [row.count("color:transparent") for row in rows] == [4, 2, 0]
+    assert [re.findall(r"f5a623[^>]*>(.)<", row) for row in rows] == [[], ["b", "d"], ["a", "c"]]
+
+
+def test_lines_of_a_drawing_stay_lines_and_what_moved_is_marked() -> None:
+    blocks = re.findall("<pre[^>]*>(.*?)</pre>", str(as_html(WALK, keep_lines=True).data), re.DOTALL)
+    assert [block.count("<br>") for block in blocks] == [2, 2, 2]
+    assert [block.count("f5a623") for block in blocks] == [0, 2, 2]
+
+
+@both
+def test_a_frame_is_no_markup_and_no_formula_and_moves_nothing(keep_lines: bool) -> None:
+    hostile = "<img src=x onerror=alert(1)>&$\\frac$\u202e\x1b[2J\n"
+    shown = str(as_html([hostile, hostile], keep_lines=keep_lines).data)
+    assert "<img" not in shown
+    assert "mathjax_ignore" in shown
+    assert not re.search("[\u202e\x1b]", shown)
+    assert ("↵" in shown) is not keep_lines
+    assert opened(as_picture([hostile, "", hostile], keep_lines=keep_lines)).width > 200
+
+
+@both
+def test_a_picture_marks_what_changed_and_is_the_same_each_time(keep_lines: bool) -> None:
+    first, second = (as_picture(WALK, keep_lines=keep_lines).data for _ in range(2))
+    assert first == second
+    colours = opened(as_picture(WALK, keep_lines=keep_lines)).getcolors(100_000)
+    assert colours and (251, 217, 160) in {colour for _, colour in colours}
+    still = opened(as_picture(WALK[:1] * 3, keep_lines=keep_lines)).getcolors(100_000)
+    assert still and (251, 217, 160) not in {colour for _, colour in still}
+    assert as_picture([], keep_lines=keep_lines).data is not None
+
+
+def test_a_picture_of_text_is_small_enough_for_a_notebook() -> None:
+    picture = as_picture(["░" * 64] + ["the quick brown fox jumps over it " * 2] * 30, most=12)
+    assert picture.data is not None
+    assert len(picture.data) < 60_000
+    assert opened(picture).height == 20 * 13
+
+
+def animation(frames: list[str]) -> Image.Image:
+    data = re.findall(
+        "src='data:image/gif;base64,([^']*)'", str(as_animation(frames, frame_ms=100, keep_lines=True).data)
+    )
+    return Image.open(BytesIO(base64.b64decode(data[0])))
+
+
+def test_an_animation_shows_every_drawing_and_rests_at_the_last() -> None:
+    moving = animation(WALK)
+    shown, durations = [], []
+    for number in range(3):
+        moving.seek(number)
+        shown.append(moving.convert("RGB").tobytes())
+        durations.append(moving.info["duration"])
+    assert moving.info["loop"] == 0, "for ever"
+    assert len(set(shown)) == 3 and durations == [100, 100, 1500]
+    assert [set(picture[:3]) for picture in shown] == [{255}] * 3, "on white"
+    assert str(as_animation(WALK, keep_lines=True).data) == str(as_animation(WALK, keep_lines=True).data)
+
+
+def test_an_animation_takes_any_drawing_and_is_small() -> None:
+    assert animation([]).size == animation([""]).size
+    hostile = "<img src=x>\n$\\frac$\u202e\x1b[2J\n" + "x" * 10_000
+    assert animation([hostile, ""]).size[0] < 50_000
+    room = "\n".join(["· " * 9] * 9)
+    many = as_animation([room[:number] + "@" + room[number + 1 :] for number in range(170)], keep_lines=True)
+    assert len(str(many.data)) < 250_000
