@@ -89,7 +89,7 @@ def _new(arguments: argparse.Namespace) -> int:
     from nbtools.config import Launch
     from nbtools.project import find_project
     from nbtools.recipes import recipe_named
-    from nbtools.script.assignments import assigned
+    from nbtools.script.compat.aliases import assigned
     from nbtools.script.compat.flat_yaml import read_flat_yaml
     from nbtools.script.compat.shell import check_shell_script, shell_text, write_shell_script
     from nbtools.script.script import write_script

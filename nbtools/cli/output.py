@@ -10,7 +10,7 @@ from typing import Any
 
 from nbtools.failures.failure import Failure
 from nbtools.launcher.findings import plural, size
-from nbtools.launcher.sizes import num_parameters
+from nbtools.launcher.sizes import num_trainable_parameters
 from nbtools.recipes import Recipe
 from nbtools.run.clean import CACHE, Item, Kept, Plan, leftovers
 from nbtools.run.disk_usage import num_bytes_in, survey
@@ -57,7 +57,7 @@ def print_presets(recipe: Recipe) -> None:
     for name, preset in recipe.presets.items():
         config, launch = recipe.preset(name)
         shape = [str(getattr(config, field)) for field in _SHAPE if hasattr(config, field)]
-        parameters, model_name = num_parameters(config), getattr(config, "model_name", None)
+        parameters, model_name = num_trainable_parameters(config), getattr(config, "model_name", None)
         batch, processes = config.effective_batch(1), launch.nproc_per_node
         rows.append(
             (

@@ -7,7 +7,7 @@ from typing import Literal
 
 from nbtools.config import Launch, TrainConfig
 from nbtools.errors import LaunchError
-from nbtools.launcher.sizes import checkpoint_bytes, num_checkpoints_kept, num_parameters, training_bytes
+from nbtools.launcher.sizes import checkpoint_bytes, num_checkpoints_kept, num_trainable_parameters, training_bytes
 from nbtools.launcher.step_count import Schedule
 from nbtools.machine.devices import Device, devices, num_cores
 from nbtools.recipes import Source
@@ -57,12 +57,12 @@ def problem(subject: str, text: str, next_step: str) -> Finding:
 _SIGNS = {"ok": ("✓", "#2e8b57"), "warn": ("!", "#c77700"), "problem": ("✕", "#d13a1f")}
 
 
-def as_text(title: str, findings: Iterable[Finding]) -> str:
+def render_text(title: str, findings: Iterable[Finding]) -> str:
     """The findings as lines that cannot move a terminal's cursor."""
     return "\n".join([clean(line.encode(errors="backslashreplace")) for line in (title, *map(str, findings))])
 
 
-def as_html(title: str, findings: Iterable[Finding]) -> str:
+def render_html(title: str, findings: Iterable[Finding]) -> str:
     """The findings as a small table; every text is escaped."""
     rows = []
     for finding in findings:
@@ -147,7 +147,7 @@ def of_training(config: TrainConfig, launch: Launch) -> Iterator[Finding]:
     """
     samples, product = batch(config, launch.nproc_per_node)
     yield ok("batch", f"{plural(samples, 'sample')} per step: {product}")
-    parameters = num_parameters(config)
+    parameters = num_trainable_parameters(config)
     known = "known once the model is loaded" if parameters is None else f"{parameters:,}, trained in {config.precision}"
     yield ok("parameters", known)
     if (needed := training_bytes(config)) is None:

@@ -70,10 +70,10 @@ class Preflight:
         return f"{self.script.name}: ready to launch{but}"
 
     def __repr__(self) -> str:
-        return report.as_text(self._title, self.findings)
+        return report.render_text(self._title, self.findings)
 
     def _repr_html_(self) -> str:
-        return report.as_html(self._title, self.findings)
+        return report.render_html(self._title, self.findings)
 
     def command(self, run: Path | None = None) -> list[str]:
         """The exact command, for a run directory; with `runs/ID` in its place while there is none."""

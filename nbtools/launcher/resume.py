@@ -22,7 +22,7 @@ from nbtools.run.lineage import ancestors
 from nbtools.run.run import Run
 from nbtools.rundir.json_files import whole
 from nbtools.rundir.rundir import is_run
-from nbtools.script.assignments import assigned
+from nbtools.script.compat.aliases import assigned
 from nbtools.script.script import differences, parse_script, write_script
 
 

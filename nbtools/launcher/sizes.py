@@ -4,7 +4,7 @@ from nbtools.config import TrainConfig
 from nbtools.recipes import recipe_of
 
 
-def num_parameters(config: TrainConfig, vocab_size: int | None = None) -> int | None:
+def num_trainable_parameters(config: TrainConfig, vocab_size: int | None = None) -> int | None:
     """Return how many weights the model of `config` trains; None where only the downloaded model knows.
 
     Args:
@@ -20,7 +20,7 @@ def training_bytes(config: TrainConfig) -> int | None:
     All of them are fp32 whatever the precision, and DDP keeps a copy of everything on every rank: 16 bytes a weight.
     None where only the downloaded model knows.
     """
-    parameters = num_parameters(config)
+    parameters = num_trainable_parameters(config)
     return None if parameters is None else 16 * parameters
 
 
@@ -30,7 +30,7 @@ def checkpoint_bytes(config: TrainConfig) -> int | None:
     Weights and AdamW's two moments are fp32 whatever the precision: 4 + 8 bytes for each. The rest (random state,
     tokenizer) is some ten kilobytes per rank.
     """
-    parameters = num_parameters(config)
+    parameters = num_trainable_parameters(config)
     return None if parameters is None else 12 * parameters
 
 

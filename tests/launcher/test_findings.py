@@ -323,7 +323,7 @@ def test_sizes_in_words(num_bytes: float, words: str) -> None:
 
 def test_every_level_has_a_sign_and_a_finding_is_plain_values() -> None:
     findings = [report.ok("a", "x"), report.warn("b", "y", "do"), report.problem("c", "z", "stop")]
-    table = report.as_html("<t>", findings)
+    table = report.render_html("<t>", findings)
     assert [sign in table for sign in "✓!✕"] == [True] * 3
     assert "&lt;t&gt;" in table
     assert findings[1].to_json() == {"level": "warn", "subject": "b", "text": "y", "next_step": "do"}

@@ -11,7 +11,7 @@ from split_corpus import read_documents, split_documents
 from nbtools.config import TrainConfig
 from nbtools.data import corpus
 from nbtools.errors import ConfigError, DataError
-from nbtools.launcher.sizes import checkpoint_bytes, num_checkpoints_kept, num_parameters
+from nbtools.launcher.sizes import checkpoint_bytes, num_checkpoints_kept, num_trainable_parameters
 from nbtools.launcher.step_count import LARGEST_COUNTED_BYTES, Schedule, schedule
 from nbtools.recipes import RECIPES, AlgorithmDistillationConfig, MLMPretrainingConfig, recipe_named, recipe_of
 from nbtools.recipes.modernbert import SPECIAL_TOKENS, modernbert_settings
@@ -101,7 +101,7 @@ def test_the_parameter_count_is_that_of_the_real_model(config: MLMPretrainingCon
 
     settings = ModernBertConfig(**modernbert_settings(config, vocab_size or config.vocab_size))
     model = ModernBertForMaskedLM(settings)
-    assert num_parameters(config, vocab_size) == sum(weights.numel() for weights in model.parameters())
+    assert num_trainable_parameters(config, vocab_size) == sum(weights.numel() for weights in model.parameters())
     assert settings.layer_types == ["full_attention"] * config.num_layers
     assert {value["rope_theta"] for value in settings.rope_parameters.values()} == {10_000.0}
     assert model.decoder.weight is model.get_input_embeddings().weight
@@ -180,7 +180,7 @@ def test_no_more_checkpoints_are_kept_than_are_saved(values: dict[str, Any], mos
 
 def test_a_pretrained_model_has_a_size_and_a_schedule_that_only_the_training_knows() -> None:
     config = MLMPretrainingConfig(model_name="somewhere/model")
-    assert num_parameters(config) is None
+    assert num_trainable_parameters(config) is None
     assert checkpoint_bytes(config) is None
     assert schedule(config, 2) is None
 
@@ -198,12 +198,12 @@ def test_every_value_that_changes_the_size_of_the_model_is_said_to_shape_it(key:
         if type(value) is int:
             with contextlib.suppress(ConfigError):
                 changed = config.replace(**{name: 2 * value})
-                assert num_parameters(changed) == num_parameters(config) or name in shaping, name
+                assert num_trainable_parameters(changed) == num_trainable_parameters(config) or name in shaping, name
 
 
 def test_another_number_of_heads_makes_another_model_of_the_same_size() -> None:
     config = MLMPretrainingConfig(num_heads=2)
-    assert num_parameters(config) == num_parameters(config.replace(num_heads=4))
+    assert num_trainable_parameters(config) == num_trainable_parameters(config.replace(num_heads=4))
     assert MLMPretrainingConfig.shapes_model("num_heads")
     assert not MLMPretrainingConfig.shapes_model("sequence_length")
 

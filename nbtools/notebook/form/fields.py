@@ -13,7 +13,7 @@ from typing import Any, Literal, Union, get_args, get_origin
 import ipywidgets as widgets
 
 from nbtools.config import Launch, Settings
-from nbtools.script.assignments import names_in
+from nbtools.script.assignments import split_names
 
 LABEL_WIDTH = "204px"
 INPUT_WIDTH = "372px"
@@ -247,7 +247,7 @@ def read(text: str, kinds: tuple[type, ...]) -> Any:
     if str in kinds:
         return text
     if any(kind == tuple[str, ...] for kind in kinds):
-        return names_in(text)
+        return split_names(text)
     if stripped.lower() == "none" and NoneType in kinds:
         return None
     if int in kinds or float in kinds:

@@ -10,7 +10,7 @@ import ipywidgets as widgets
 from nbtools.config import Launch, TrainConfig
 from nbtools.errors import DataError
 from nbtools.launcher import findings
-from nbtools.launcher.sizes import num_parameters
+from nbtools.launcher.sizes import num_trainable_parameters
 from nbtools.launcher.step_count import Schedule, schedule
 
 _PATIENCE_S = 0.05
@@ -73,7 +73,7 @@ class Summary:
     def show(self, config: TrainConfig, launch: Launch, commands: Sequence[str]) -> str:
         """Show what the values come to; return why the data cannot be trained on, or an empty string."""
         outcome = self.count(config, launch.nproc_per_node)
-        parameters = num_parameters(config)
+        parameters = num_trainable_parameters(config)
         batch, product = findings.batch(config, launch.nproc_per_node)
         tiles = [
             _tile(f"{batch:,}", "effective batch", product),

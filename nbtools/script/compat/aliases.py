@@ -1,19 +1,18 @@
-"""What older programs call the fields of a config, and their words for values: one table for all that read them.
+"""Field names and values of older programs: one table for script flags, `--set` and `nbtools new --from-yaml`.
 
-Command lines of scripts, `--set` and `nbtools new --from-yaml` go through here. Nothing is dropped in silence: a name
-that nobody knows comes back as it was given.
+An unknown name is returned unchanged, so that the config's validation can report it.
 """
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from decimal import Decimal
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from nbtools.errors import ConfigError
+from pydantic import BaseModel
 
-if TYPE_CHECKING:
-    from nbtools.config import Settings
+from nbtools.errors import ConfigError, shown
+from nbtools.script.assignments import parse_value
 
 ALIASES: Mapping[str, str] = MappingProxyType(
     {
@@ -51,16 +50,16 @@ ALIASES: Mapping[str, str] = MappingProxyType(
         "max_story_length": "max_chars",
     }
 )
-"""Names in older programs, and the field that each of them means."""
+"""Older name -> field."""
 
 IGNORED: Mapping[str, str] = MappingProxyType(
     {
         "local_rank": "the launcher's environment says which process this is",
-        "distributed": "several processes are found by themselves",
+        "distributed": "the number of processes is read from the environment",
         "save_checkpoints": "checkpoints are always saved, every checkpoint_every steps and at each epoch's end",
     }
 )
-"""What older launchers and programs pass and nobody needs, and why."""
+"""Arguments of older launchers and programs that have no effect, and the reason."""
 
 QUOTIENTS: Mapping[str, tuple[str, str]] = MappingProxyType(
     {
@@ -69,12 +68,12 @@ QUOTIENTS: Mapping[str, tuple[str, str]] = MappingProxyType(
         "train_source_timesteps": ("num_episodes", "horizon"),
     }
 )
-"""Names in older configs whose number is divided by one field to give another."""
+"""Older name -> (field, divisor): the field is the older number divided by the divisor's value."""
 
 IMPLIED: Mapping[str, Mapping[str, Any]] = MappingProxyType(
     {"train_timesteps": {"epochs": 1_000_000, "checkpoint_epochs": False}}
 )
-"""What older programs mean by a name beside its field: those that count steps know no epochs."""
+"""Older name -> values of further fields: a program that counts steps has no epochs."""
 
 SWITCHES: Mapping[str, tuple[str, str]] = MappingProxyType(
     {
@@ -84,7 +83,7 @@ SWITCHES: Mapping[str, tuple[str, str]] = MappingProxyType(
         "no_bf16": ("fp32", "bf16"),
     }
 )
-"""Truth values in older programs that now are the field `precision`: its value when they are on, and when off."""
+"""Older switch -> value of `precision` when it is on, and when it is off."""
 
 TRUTHS: Mapping[str, bool] = MappingProxyType(
     {"true": True, "yes": True, "on": True, "1": True, "false": False, "no": False, "off": False, "0": False}
@@ -94,16 +93,42 @@ _COUNT = re.compile(r"([0-9]+(?:\.[0-9]+)?)([kmgb])", re.IGNORECASE)
 _UNITS = {"k": 10**3, "m": 10**6, "g": 10**9, "b": 10**9}
 
 
-def translated(cls: type["Settings"], name: str, text: str | None) -> tuple[str, str | None]:
+def assigned(cls: type[BaseModel], texts: Iterable[str]) -> dict[str, Any]:
+    """Parse texts such as `learning_rate=1e-4` into values for `cls`, whose validation still has to check them.
+
+    Raises:
+        ConfigError: a text has no `=`, or an older name stands for a field that `cls` lacks.
+    """
+    values = {}
+    for text in texts:
+        name, sign, value = text.partition("=")
+        if not sign:
+            raise ConfigError(f"{shown(text)}: has no '='; write FIELD=VALUE, such as learning_rate=1e-4")
+        field, parsed = translated_value(cls, name, value)
+        values[field] = parsed
+    return values
+
+
+def translated_value(cls: type[BaseModel], name: str, text: str) -> tuple[str, Any]:
+    """Return the field of `cls` that a name means, and the value that a text means for it, not yet validated.
+
+    Raises:
+        ConfigError: the name is an older one for a field that `cls` lacks.
+    """
+    field, translated_text = translated(cls, name, text)
+    return field, None if translated_text is None else parse_value(translated_text, cls.model_fields.get(field))
+
+
+def translated(cls: type[BaseModel], name: str, text: str | None) -> tuple[str, str | None]:
     """Return the field of `cls` that a name means, and its value in the field's own words.
 
     Args:
         cls: the config class.
-        name: of a flag or key, with dashes or underscores.
-        text: the value; None for a flag that has none.
+        name: name of a flag or key, with dashes or underscores.
+        text: the value; None for a flag without one.
 
     Raises:
-        ConfigError: the name is an older one for a field that this class lacks.
+        ConfigError: the name is an older one for a field that `cls` lacks.
     """
     name = name.replace("-", "_")
     fields = cls.model_fields
@@ -130,7 +155,7 @@ def translated(cls: type["Settings"], name: str, text: str | None) -> tuple[str,
 
 
 def counted(text: str) -> str:
-    """Return `500k`, `5M` or `1.5G` as digits; a text that says anything else stays as it is."""
+    """Return `500k`, `5M` or `1.5G` as digits, and any other text unchanged."""
     if not (match := _COUNT.fullmatch(text.strip())) or len(text) > 20:
         return text
     number = Decimal(match[1]) * _UNITS[match[2].lower()]

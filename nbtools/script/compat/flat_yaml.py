@@ -13,7 +13,6 @@ import yaml
 
 from nbtools.config import TrainConfig, errors_by_field
 from nbtools.errors import ConfigError, shown
-from nbtools.script.assignments import value_of
 from nbtools.script.compat import aliases
 
 LARGEST_BYTES = 2**18
@@ -130,7 +129,7 @@ def _meaning(cls: type[TrainConfig], key: str, value: yaml.Node, known: Mapping[
         raise ConfigError(f"{cls.__name__} has no such field" + (f"; did you mean {close[0]}?" if close else ""))
     if isinstance(value, yaml.ScalarNode):
         is_null = value.tag == "tag:yaml.org,2002:null"
-        return value_of(cls, name, "None" if is_null else value.value)
+        return aliases.translated_value(cls, name, "None" if is_null else value.value)
     if isinstance(value, yaml.SequenceNode) and all(isinstance(item, yaml.ScalarNode) for item in value.value):
         annotation = str(cls.model_fields[field].annotation)
         if "tuple[str, ...]" in annotation:

@@ -285,7 +285,7 @@ def test_summary_multiplies_the_batch_and_names_the_commands(form: nt.ConfigForm
 
 
 def test_summary_counts_the_data_like_the_schedule(form: nt.ConfigForm) -> None:
-    from nbtools.launcher.sizes import num_parameters
+    from nbtools.launcher.sizes import num_trainable_parameters
     from nbtools.launcher.step_count import schedule
 
     plan = schedule(form.config, 2)
@@ -293,7 +293,7 @@ def test_summary_counts_the_data_like_the_schedule(form: nt.ConfigForm) -> None:
     eventually(lambda: f"{plan.num_train_samples:,}" in text(form))
     shown = text(form)
     assert re.search(rf"{plan.total_steps:,}\s+optimizer steps\s+{plan.steps_per_epoch:,} per epoch", shown)
-    assert f"{num_parameters(form.config):,}" in shown
+    assert f"{num_trainable_parameters(form.config):,}" in shown
 
 
 def test_summary_says_what_only_the_training_will_know(form: nt.ConfigForm) -> None:

@@ -14,8 +14,7 @@ from nbtools.errors import ConfigError, HandEditedError
 from nbtools.launcher.step_count import schedule
 from nbtools.project import Project
 from nbtools.recipes import RECIPES, AlgorithmDistillationConfig, MLMPretrainingConfig, TextClassificationConfig
-from nbtools.script.assignments import assigned
-from nbtools.script.compat.aliases import ALIASES, IGNORED, IMPLIED, QUOTIENTS, SWITCHES, counted
+from nbtools.script.compat.aliases import ALIASES, IGNORED, IMPLIED, QUOTIENTS, SWITCHES, assigned, counted
 from nbtools.script.compat.flat_yaml import LARGEST_BYTES, read_flat_yaml
 from nbtools.script.compat.shell import shell_text, write_shell_script
 from nbtools.script.script import read_script

@@ -10,7 +10,7 @@ from transformers import AutoModelForTokenClassification, DynamicCache, GPT2Conf
 
 from nbtools.data.algorithm_distillation.darkroom import Darkroom
 from nbtools.errors import CheckpointError
-from nbtools.launcher.sizes import num_parameters
+from nbtools.launcher.sizes import num_trainable_parameters
 from nbtools.recipes import AlgorithmDistillationConfig
 from nbtools.training.algorithm_distillation.model import Distiller, build_distiller, open_distiller
 
@@ -89,7 +89,7 @@ def test_with_a_cache_it_says_what_it_says_of_the_whole(distiller: Distiller) ->
 def test_the_number_of_weights_is_known_before_there_are_any(changes: dict[str, Any]) -> None:
     config = small(**changes)
     real = sum(weight.numel() for weight in build_distiller(config, UNSEEN).parameters())
-    assert num_parameters(config) == real
+    assert num_trainable_parameters(config) == real
 
 
 def test_whoever_has_transformers_can_load_it(distiller: Distiller, tmp_path: Path) -> None:

@@ -12,7 +12,7 @@ import torch
 
 from nbtools.data.algorithm_distillation import histories
 from nbtools.errors import CheckpointError
-from nbtools.launcher.sizes import num_parameters
+from nbtools.launcher.sizes import num_trainable_parameters
 from nbtools.launcher.step_count import schedule
 from nbtools.project import Project
 from nbtools.recipes import RECIPES, AlgorithmDistillationConfig, MLMPretrainingConfig
@@ -87,7 +87,7 @@ def test_a_run_leaves_rows_media_checkpoints_and_a_record_of_its_end(
     files = trained(config)
     derived = (read_json(files.config) or {})["derived"]
     assert {name: derived[name] for name in vars(expected)} == vars(expected)
-    assert derived["num_parameters"] == num_parameters(config)
+    assert derived["num_parameters"] == num_trainable_parameters(config)
     seen = rows(files)
     assert [row["step"] for row in seen] == [1, 2, 3, 4, 5, 6]
     assert {"train/loss", "train/learning_rate", "train/grad_norm", "train/epoch"} <= seen[0].keys()

@@ -18,7 +18,7 @@ import nbtools as nt
 from nbtools.config import Launch
 from nbtools.errors import ConfigError, LaunchError
 from nbtools.launcher import findings
-from nbtools.launcher.sizes import num_parameters, training_bytes
+from nbtools.launcher.sizes import num_trainable_parameters, training_bytes
 from nbtools.launcher.step_count import schedule
 from nbtools.machine.devices import Device
 from nbtools.metrics.history import History
@@ -182,7 +182,7 @@ def test_a_run_leaves_rows_media_checkpoints_and_a_record_of_its_end(
     files = trained(config)
     derived = (read_json(files.config) or {})["derived"]
     assert {name: derived[name] for name in vars(expected)} == vars(expected)
-    assert derived["num_parameters"] == num_parameters(config, derived["vocab_size"])
+    assert derived["num_parameters"] == num_trainable_parameters(config, derived["vocab_size"])
     seen = rows(files)
     assert [row["step"] for row in seen] == [1, 2, 3, 4, 5, 6]
     assert {"train/loss", "train/learning_rate", "train/grad_norm", "train/epoch"} <= seen[0].keys()
@@ -437,7 +437,7 @@ def test_preflight_says_what_llada_takes_and_who_has_to_allow_its_code(
 ) -> None:
     config, launch = RECIPES["masked_diffusion"].preset("shakespeare_2gpu")
     assert isinstance(config, MaskedDiffusionConfig)
-    assert num_parameters(config) == LLADA_PARAMETERS == 8_015_581_184
+    assert num_trainable_parameters(config) == LLADA_PARAMETERS == 8_015_581_184
     assert training_bytes(config) == 16 * LLADA_PARAMETERS
     said = r"code of its own.*--trust-remote-code.*8,015,581,184 parameters: about 119 GiB on every process"
     script = write_script(config, "llada", launch, project=texts)

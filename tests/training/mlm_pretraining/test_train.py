@@ -29,7 +29,7 @@ from transformers import (
 
 from nbtools.config import Launch
 from nbtools.launcher.launch import launch
-from nbtools.launcher.sizes import num_parameters
+from nbtools.launcher.sizes import num_trainable_parameters
 from nbtools.launcher.step_count import schedule
 from nbtools.machine.processes import kinds_of, members, ranks_among
 from nbtools.metrics.history import History
@@ -125,7 +125,7 @@ def test_the_steps_are_those_that_the_form_showed(
     files = trained(config)
     derived = (read_json(files.config) or {})["derived"]
     assert {name: derived[name] for name in vars(expected)} == vars(expected)
-    assert derived["num_parameters"] == num_parameters(config, derived["vocab_size"])
+    assert derived["num_parameters"] == num_trainable_parameters(config, derived["vocab_size"])
     assert rows(files)[-1]["step"] == expected.total_steps
 
 
