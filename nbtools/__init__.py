@@ -1,7 +1,7 @@
 """nbtools: author training configs in a notebook, launch them with torchrun in the background, watch them live.
 
-The public names load on first use (PEP 562), so that `import nbtools` costs milliseconds and neither
-torch nor ipywidgets.
+The public names load on first use (PEP 562): `import nbtools` takes milliseconds and loads neither torch nor
+ipywidgets.
 """
 
 from importlib import import_module
@@ -24,7 +24,7 @@ _MODULES = {
     "nbtools.script.script": ["read_script", "write_script"],
 }
 _HELPERS = {"media": "nbtools.rundir.media", "exhibits": "nbtools.rundir.media"}
-"""Modules for users' scripts, beside the public names; `exhibits` is what `media` was called before."""
+"""Modules for users' scripts; `exhibits` is the former name of `media`."""
 
 _HOME = {name: module for module, names in _MODULES.items() for name in names}
 

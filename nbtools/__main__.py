@@ -1,4 +1,4 @@
-"""`python -m nbtools`: the same as the command `nbtools`."""
+"""`python -m nbtools` is the same as the command `nbtools`."""
 
 import sys
 

@@ -1,6 +1,7 @@
 """What every test runs under: no settings of a surrounding run, and no silent skips where CI forbids them."""
 
 import functools
+import io
 import os
 import signal
 import subprocess
@@ -176,6 +177,31 @@ def supervised(project: Project) -> Iterator[Callable[..., Run]]:
     for supervisor in started:
         supervisor.kill()
         supervisor.wait()
+
+
+# --- the command line -----------------------------------------------------------------------------
+
+
+@pytest.fixture
+def cli(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> Callable[..., subprocess.CompletedProcess[str]]:
+    """Run `nbtools WORDS` in this process, without a terminal; an exception that is no exit fails the test."""
+    from nbtools.cli.commands import main
+
+    monkeypatch.setattr(sys, "stdin", io.StringIO())
+
+    def call(*words: object, code: int | None = 0) -> subprocess.CompletedProcess[str]:
+        capsys.readouterr()
+        try:
+            returned = main([str(word) for word in words])
+        except SystemExit as ended:
+            returned = int(ended.code or 0)
+        done = subprocess.CompletedProcess(words, returned, *capsys.readouterr())
+        assert code is None or returned == code, done
+        return done
+
+    return call
 
 
 # --- trainings of a second --------------------------------------------------------------------------

@@ -1,7 +1,7 @@
 """The command line: `nbtools COMMAND`, or `python -m nbtools COMMAND`.
 
 Exit codes: 0 done, 1 the run failed or is lost, 2 the call was wrong, 130 stopped or interrupted; `wait --timeout`
-gives 124 while the run still goes on, as `timeout` does. Everything heavy is imported by the command that needs it.
+gives 124 if the run has not ended, as `timeout` does.
 """
 
 import argparse
@@ -31,10 +31,10 @@ def main(argv: Sequence[str] | None = None) -> int:
     if words[:1] in (["launch"], ["resume"], ["preflight"]) and "--" in words:
         end = words.index("--")
         own, script_args = words[:end], words[end + 1 :]
-    if sys.stdout is None:  # closed by whoever called
+    if sys.stdout is None:  # closed by the caller
         sys.stdout = open(os.devnull, "w")  # noqa: SIM115, PTH123 - for as long as the process lives
     if isinstance(sys.stdout, io.TextIOWrapper):
-        sys.stdout.reconfigure(errors="backslashreplace")  # a log may hold what an ASCII terminal cannot show
+        sys.stdout.reconfigure(errors="backslashreplace")  # for an ASCII terminal
     try:
         arguments = parser(__doc__).parse_args(own)
         arguments.script_args = script_args
@@ -45,8 +45,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         sys.stdout.flush()
         return code
     except OSError as error:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # or Python complains once more while closing
-        return DONE if isinstance(error, BrokenPipeError) else complain(str(error))  # `| head` has seen enough
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # or Python reports the error again at exit
+        return DONE if isinstance(error, BrokenPipeError) else complain(str(error))  # `nbtools log RUN | head`
     except KeyboardInterrupt:
         return INTERRUPTED
     except RunFailed as error:
@@ -63,9 +63,13 @@ def _show_warning(message: Warning | str, *_: object, **__: object) -> None:
 
 
 def _recipes(arguments: argparse.Namespace) -> int:
-    from nbtools.cli.output import print_table
+    from nbtools.cli.output import print_presets, print_table
     from nbtools.recipes import RECIPES, recipe_named
 
+    if arguments.presets:
+        for recipe in RECIPES.values() if arguments.recipe is None else [recipe_named(arguments.recipe)]:
+            print_presets(recipe)
+        return DONE
     if arguments.recipe is None:
         print_table([(recipe.key, recipe.title, recipe.summary) for recipe in RECIPES.values()])
         return DONE
@@ -73,15 +77,6 @@ def _recipes(arguments: argparse.Namespace) -> int:
     print_table(
         (name, repr(field.default), cls.unit(name), field.description or "") for name, field in cls.model_fields.items()
     )
-    return DONE
-
-
-def _presets(arguments: argparse.Namespace) -> int:
-    from nbtools.cli.output import print_presets
-    from nbtools.recipes import RECIPES, recipe_named
-
-    for recipe in RECIPES.values() if arguments.recipe is None else [recipe_named(arguments.recipe)]:
-        print_presets(recipe)
     return DONE
 
 
@@ -104,7 +99,7 @@ def _new(arguments: argparse.Namespace) -> int:
     overrides = {name: getattr(arguments, name) for name in ("nproc_per_node", "gpus")}
     launch = launch.replace(**{name: value for name, value in overrides.items() if value is not None})
     name, project, force = arguments.name, find_project(), arguments.force
-    if arguments.sh and not force:  # before anything is written
+    if arguments.sh and not force:  # before any file is written
         check_shell_script(project.script(name).with_suffix(".sh"), shell_text(name, launch))
     remarks = old.remarks if old else ()
     print(_shortest(write_script(config, name, launch, project=project, overwrite=force, remarks=remarks)))
@@ -127,7 +122,7 @@ def _prepare(arguments: argparse.Namespace) -> int:
     try:
         metadata = prepare(str(text), folder, arguments.tokenizer, vocab_size=arguments.vocab_size)
     except NbtoolsError as error:
-        raise type(error)(f"{shown(arguments.out)} was not made: {error}") from None
+        raise type(error)(f"{shown(arguments.out)} was not created: {error}") from None
     print(
         f"{_shortest(folder)}: {metadata.num_train_tokens:,} training and {metadata.num_val_tokens:,} validation "
         f"tokens, {metadata.vocab_size:,} different ones ({metadata.tokenizer})"
@@ -145,21 +140,23 @@ def _named(arguments: argparse.Namespace) -> "Run":
 
 
 def _launch(arguments: argparse.Namespace) -> int:
-    from nbtools.launcher.launch import launch
+    from nbtools.launcher.launch import launch, preflight
 
-    run = launch(
-        arguments.script,
-        nproc_per_node=arguments.nproc_per_node,
-        gpus=arguments.gpus,
-        args=tuple(arguments.script_args),
-        max_restarts=arguments.max_restarts,
-        after=arguments.after,
-        queue=not arguments.no_queue,
-    )
-    return _tell(run)
+    options = {name: getattr(arguments, name) for name in ("nproc_per_node", "gpus", "max_restarts")}
+    options["args"] = tuple(arguments.script_args)
+    if arguments.json and not arguments.dry_run:
+        return complain("--json: goes with --dry-run; nbtools show RUN --json describes a launched run")
+    if not arguments.dry_run:
+        return _print_started(launch(arguments.script, after=arguments.after, queue=not arguments.no_queue, **options))
+    checked = preflight(arguments.script, **options)
+    if arguments.json:
+        _print_json([finding.to_json() for finding in checked.findings])
+    else:
+        print(checked)
+    return DONE
 
 
-def _tell(run: "Run") -> int:
+def _print_started(run: "Run") -> int:
     from nbtools.project import find_project
     from nbtools.run.state import waiting_for
 
@@ -169,7 +166,7 @@ def _tell(run: "Run") -> int:
     with contextlib.suppress(ProjectError):
         if find_project().runs.resolve() == run.dir.parent:
             return DONE
-    print(f"nbtools: this folder is of another project, so call the run by its path: {run.dir}", file=sys.stderr)
+    print(f"nbtools: the run is not in the project of this folder; refer to it by its path: {run.dir}", file=sys.stderr)
     return DONE
 
 
@@ -188,20 +185,7 @@ def _resume(arguments: argparse.Namespace) -> int:
     )
     if (script := run.info.get("script")) != parent.info.get("script"):
         print(f"nbtools: wrote {_shortest(Path(str(script)))}", file=sys.stderr)
-    return _tell(run)
-
-
-def _preflight(arguments: argparse.Namespace) -> int:
-    from nbtools.launcher.launch import preflight
-
-    names = ("nproc_per_node", "gpus", "max_restarts")
-    options = {name: getattr(arguments, name) for name in names}
-    checked = preflight(arguments.script, args=tuple(arguments.script_args), **options)
-    if arguments.json:
-        _print_json([finding.to_json() for finding in checked.findings])
-    else:
-        print(checked)
-    return DONE
+    return _print_started(run)
 
 
 def _clean(arguments: argparse.Namespace) -> int:
@@ -216,14 +200,14 @@ def _clean(arguments: argparse.Namespace) -> int:
     if all(option in (None, False, []) for option in options.values()):
         output.print_stored(runs)
         return DONE
-    plan = clean.plan(runs, **options)
+    plan = clean.plan_removal(runs, **options)
     output.print_plan(plan)
     if not plan.items:
         return DONE
     if not arguments.yes:
         if not (sys.stdin and sys.stdin.isatty()):
-            return complain("nothing was removed: --yes removes what is listed above")
-        print("Remove all of this for good? Type yes: ", end="", flush=True)
+            return complain("nothing was removed; --yes removes what is listed above")
+        print("Remove all of this permanently? Type yes: ", end="", flush=True)
         if sys.stdin.readline().strip() != "yes":
             print("nothing was removed")
             return INTERRUPTED
@@ -240,7 +224,7 @@ def _runs(arguments: argparse.Namespace) -> int:
     for run in listed:
         try:
             found.append(run.summary())
-        except (FormatError, OSError) as error:  # one that cannot be read hides none of the others
+        except (FormatError, OSError) as error:  # the other runs are still listed
             complain(f"warning: {run.id} is left out: {error}")
     if arguments.json:
         _print_json(found)
@@ -265,7 +249,7 @@ def _show(arguments: argparse.Namespace) -> int:
     for item in shown:
         print_media_item(item)
     if arguments.media and not shown:
-        print("\nit shows nothing beside its curves")
+        print("\nno samples, tables or charts")
     return DONE
 
 
@@ -287,9 +271,9 @@ def _watch(arguments: argparse.Namespace) -> int:
     try:
         watch(run, arguments.refresh_s)
     except KeyboardInterrupt:
-        print(f"\n{run.id} goes on; nbtools stop {run.id} ends it", file=sys.stderr)
+        print(f"\n{run.id} continues; nbtools stop {run.id} ends it", file=sys.stderr)
         return INTERRUPTED
-    return _verdict(run)
+    return _exit_code(run)
 
 
 def _plot(arguments: argparse.Namespace) -> int:
@@ -319,10 +303,10 @@ def _wait(arguments: argparse.Namespace) -> int:
         print(f"nbtools: {run.id} is still {state} after {arguments.timeout_s:g} s", file=sys.stderr)
         return STILL_RUNNING
     print(f"{run.id} {state}")
-    return _verdict(run)
+    return _exit_code(run)
 
 
-def _verdict(run: "Run") -> int:
+def _exit_code(run: "Run") -> int:
     from nbtools.run.state import RunState
 
     state = run.state
@@ -350,11 +334,9 @@ def _print_json(content: object) -> None:
 
 VERBS: dict[str, Callable[[argparse.Namespace], int]] = {
     "recipes": _recipes,
-    "presets": _presets,
     "new": _new,
     "prepare": _prepare,
     "launch": _launch,
-    "preflight": _preflight,
     "runs": _runs,
     "show": _show,
     "log": _log,

@@ -1,4 +1,4 @@
-"""What an issue report needs: versions, devices, backends, folders. Every line says what to do if it is wrong."""
+"""Checks of this machine for `nbtools doctor`: versions, devices, backends, folders; problems with a next step."""
 
 import contextlib
 import importlib.util
@@ -27,7 +27,7 @@ from nbtools.rundir.lock import acquire_lock, is_locked
 _PROBE_TIMEOUT_S = 180
 _USUAL_PORTS = (29500, 12355)
 
-# Importing torch takes seconds and a driver may crash it: another process does it.
+# Importing torch takes seconds, and a faulty driver can crash it: a subprocess imports it.
 _TORCH_PROBE = """
 import json, torch, torch.distributed as dist
 facts = {"version": torch.__version__, "build": torch.version.cuda, "error": "", "num_gpus": 0, "nccl_version": "",
@@ -68,7 +68,7 @@ def _version(distribution: str) -> str | None:
 def _versions() -> Iterator[Finding]:
     yield ok("python", f"{platform.python_version()} ({sys.executable}) on {platform.platform()}")
     if sys.platform != "linux":
-        yield warn("system", f"{sys.platform} is untested", "use Linux where a run has to survive anything")
+        yield warn("system", f"{sys.platform} is untested", "use Linux for long runs")
     yield ok("nbtools", f"{__version__} ({Path(__file__).parent})")
     if other := _version("nbtools"):
         yield problem("nbtools", f"another project of this name is installed ({other})", "pip uninstall nbtools")
@@ -77,17 +77,17 @@ def _versions() -> Iterator[Finding]:
 
 
 def _widgets() -> Iterator[Finding]:
-    """Kernel and front end speak the same protocol: ipywidgets 8 with jupyterlab_widgets 3."""
+    """Check that kernel and front end have the same protocol: ipywidgets 8 with jupyterlab_widgets 3."""
     kernel, front_end = _version("ipywidgets"), _version("jupyterlab_widgets")
     text = f"kernel: ipywidgets {kernel}; front end: jupyterlab_widgets {front_end}"
     extension = Path(sys.prefix, "share/jupyter/labextensions/@jupyter-widgets/jupyterlab-manager/package.json")
     if kernel is None:
         yield warn("widgets", "ipywidgets is not installed: no form, no panel", 'pip install -e ".[notebook]"')
     elif front_end is None:
-        step = "install jupyterlab_widgets where JupyterLab runs (VS Code and Colab bring their own)"
+        step = "install jupyterlab_widgets where JupyterLab runs (VS Code and Colab have their own)"
         yield warn("widgets", f"kernel: ipywidgets {kernel}; no front end in this environment", step)
     elif int(kernel.split(".")[0]) - int(front_end.split(".")[0]) != 5:
-        yield problem("widgets", f"{text}: they do not fit", "pip install -U ipywidgets jupyterlab_widgets")
+        yield problem("widgets", f"{text}: incompatible versions", "pip install -U ipywidgets jupyterlab_widgets")
     elif not extension.is_file():
         step = "pip install --force-reinstall jupyterlab_widgets"
         yield warn("widgets", f"{text}, but {extension} is missing", step)
@@ -101,7 +101,7 @@ def _machine(gpus: list[Device]) -> Iterator[Finding]:
     yield ok("cpu", text)
     shared = Path("/dev/shm")
     if shared.is_dir() and (size := shutil.disk_usage(shared).total) <= 64 * 2**20:
-        text = f"/dev/shm has only {size / 2**20:.0f} MiB: data loading processes may die"
+        text = f"/dev/shm has only {size / 2**20:.0f} MiB: data loading processes may fail"
         yield warn("shared mem", text, "keep num_workers=0, or start the container with --shm-size=1g")
     driver = driver_version()
     if driver is None:
@@ -118,7 +118,7 @@ def _machine(gpus: list[Device]) -> Iterator[Finding]:
 
 
 def _run(*command: str) -> subprocess.CompletedProcess[str]:
-    """Run Python where no file of the caller's shadows a module."""
+    """Run Python in a folder where no file of the user shadows a module."""
     return subprocess.run(
         [sys.executable, *command],
         capture_output=True,
@@ -132,7 +132,7 @@ def _run(*command: str) -> subprocess.CompletedProcess[str]:
 
 
 def _probe_torch() -> dict[str, Any] | str | None:
-    """Ask torch in a process of its own; its last words if that fails, None where there is no torch."""
+    """Query torch in a subprocess; return its last error line if that fails, None if torch is not installed."""
     if importlib.util.find_spec("torch") is None:
         return None
     try:
@@ -145,7 +145,7 @@ def _probe_torch() -> dict[str, Any] | str | None:
 
 def _torch(gpus: list[Device], facts: dict[str, Any] | str | None) -> Iterator[Finding]:
     if facts is None:
-        yield warn("torch", "not installed: runs can be read, not started", 'pip install -e ".[train]"')
+        yield warn("torch", "not installed: runs can be shown, but not started", 'pip install -e ".[train]"')
         return
     if isinstance(facts, str):
         yield problem("torch", f"cannot be imported: {facts}", "reinstall torch, then run doctor again")
@@ -170,7 +170,7 @@ def _torch(gpus: list[Device], facts: dict[str, Any] | str | None) -> Iterator[F
 
 
 def _ports() -> Iterator[Finding]:
-    """The ports that older guides name: nothing here needs them, but who types torchrun by hand may."""
+    """Report the ports that older guides name; only a torchrun command without --standalone needs them."""
     taken = []
     for port in _USUAL_PORTS:
         with socket.socket() as probe:
@@ -180,14 +180,14 @@ def _ports() -> Iterator[Finding]:
             except OSError:
                 taken.append(str(port))
     if taken:
-        text = f"{' and '.join(taken)} taken; nbtools always takes a free one"
-        yield ok("ports", f"{text}, torchrun typed by hand does with --standalone")
+        text = f"{' and '.join(taken)} taken; nbtools always selects a free port"
+        yield ok("ports", f"{text}, as torchrun does with --standalone")
     else:
         yield ok("ports", f"{' and '.join(map(str, _USUAL_PORTS))} are free")
 
 
 def _hub() -> Iterator[Finding]:
-    """Where models and datasets of the hub are kept: they take more room than anything else."""
+    """Report the folder of the hub's models and datasets, which needs most disk space."""
     cache = Path(os.environ.get("HF_HOME") or Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache", "huggingface"))
     folder = cache = cache.expanduser()
     while not folder.is_dir() and folder != folder.parent:
@@ -195,9 +195,9 @@ def _hub() -> Iterator[Finding]:
     free = f"{cache}, {shutil.disk_usage(folder).free / 2**30:.1f} GiB free"
     offline = [name for name in ("HF_HUB_OFFLINE", "HF_DATASETS_OFFLINE") if os.environ.get(name, "0") not in ("", "0")]
     if not os.access(folder, os.W_OK):
-        yield warn("hub cache", f"{cache} cannot be written", "set HF_HOME to a folder of yours")
+        yield warn("hub cache", f"{cache} is not writable", "set HF_HOME to a writable folder")
     elif offline:
-        yield ok("hub cache", f"{free}; {' and '.join(offline)}: only what is there already is found")
+        yield ok("hub cache", f"{free}; {' and '.join(offline)}: only downloaded files are found")
     else:
         yield ok("hub cache", free)
 
@@ -219,9 +219,9 @@ def _folders() -> Iterator[Finding]:
             yield problem(f"{folder.name}/", f"{existing} is not writable: {error.strerror}", step)
             continue
         free = shutil.disk_usage(existing).free
-        text = f"{'writable' if existing == folder else 'will be made'}, {free / 2**30:.1f} GiB free"
+        text = f"{'writable' if existing == folder else 'will be created'}, {free / 2**30:.1f} GiB free"
         if free < 2**30:
-            yield warn(f"{folder.name}/", text, "free some space: checkpoints need it")
+            yield warn(f"{folder.name}/", text, "free disk space for checkpoints")
         else:
             yield ok(f"{folder.name}/", text)
         if folder == project.runs:
@@ -237,7 +237,7 @@ def _locks(folder: Path) -> Finding:
                 os.close(descriptor)
                 if works and not is_locked(path):
                     return ok("flock", "works in runs/")
-    return warn("flock", "file locks do not work in runs/: states come from process ids", "put runs/ on a local disk")
+    return warn("flock", "no file locks in runs/: states are derived from process ids", "put runs/ on a local disk")
 
 
 def _all_reduce(backend: str) -> Finding:
@@ -259,6 +259,6 @@ def _last_line(text: str) -> str:
 
 
 def _error_line(text: str) -> str:
-    """The first line that names an error: torchrun's own summary follows it and says less."""
+    """Return the first line that names an error; torchrun's own summary follows it."""
     lines = [line for line in text.splitlines() if "Error" in line]
     return lines[0].strip()[:300] if lines else _last_line(text)

@@ -1,4 +1,4 @@
-"""What a terminal shows of runs: tables, a followed log, a line of progress; all made harmless first."""
+"""The terminal output: tables, a followed log, a line of progress; all without control characters."""
 
 import os
 import sys
@@ -12,7 +12,7 @@ from nbtools.failures.failure import Failure
 from nbtools.launcher.findings import plural, size
 from nbtools.launcher.sizes import num_trainable_parameters
 from nbtools.recipes import Recipe
-from nbtools.run.clean import CACHE, Item, Kept, Plan, leftovers
+from nbtools.run.clean import CACHE, Item, Kept, RemovalPlan, leftovers
 from nbtools.run.disk_usage import num_bytes_in, survey
 from nbtools.run.records import local_time
 from nbtools.run.run import Run
@@ -21,19 +21,19 @@ from nbtools.rundir.media import MediaItem
 from nbtools.rundir.tail import Tail, clean
 
 _NUM_FRAMES, _NUM_POINTS, _LONGEST_CELL = 4, 12, 60
-"""Of what a training shows: the last states of a text, the last points of curves, characters of a table's cell."""
+"""Limits of printed media: frames of a text, points of a chart, characters of a table cell."""
 _QUIET_INTERVAL_S = 10.0
-"""Without a terminal every line of progress stays, so there are fewer."""
+"""Least time between two progress lines if stdout is not a terminal, since every line stays."""
 
 
-def cleaned(text: str) -> str:
-    """Return text that cannot move the cursor, hide itself or change colours."""
+def printable(text: str) -> str:
+    """Return text without control characters: it cannot move the cursor or change colours."""
     return clean(text.encode(errors="backslashreplace"))
 
 
 def print_table(rows: Iterable[Sequence[str]]) -> None:
     """Print rows in aligned columns."""
-    rows = [[cleaned(cell).replace("\n", " ") for cell in row] for row in rows]
+    rows = [[printable(cell).replace("\n", " ") for cell in row] for row in rows]
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     for row in rows:
         print("  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip())
@@ -51,7 +51,7 @@ def print_runs(summaries: Iterable[dict[str, Any]]) -> None:
 
 
 def print_presets(recipe: Recipe) -> None:
-    """Print a line per preset of a recipe: how large a model, on how much, for how long, and what for."""
+    """Print one line per preset of a recipe: model, batch size, epochs and use."""
     print(f"{recipe.key}: {recipe.title}")
     rows = [("", "PRESET", "MODEL", "PARAMETERS", "GPU BATCH", "TOTAL BATCH", "EPOCHS", "USE")]
     for name, preset in recipe.presets.items():
@@ -79,7 +79,7 @@ _SHAPE = ("num_layers", "num_heads", "hidden_size")
 
 
 def print_run(summary: dict[str, Any]) -> None:
-    """Print all that is known about one run, from what `Run.summary` returns."""
+    """Print one run in full, from what `Run.summary` returns."""
     code = "" if summary["returncode"] is None else f" (exit code {summary['returncode']})"
     facts: list[tuple[str, Any]] = [
         ("run", summary["id"]),
@@ -96,21 +96,21 @@ def print_run(summary: dict[str, Any]) -> None:
     ]
     print_table([(name, str(value)) for name, value in facts if value not in (None, "")])
     for straggler in summary["stragglers"]:
-        print(cleaned(straggler["message"]))
+        print(printable(straggler["message"]))
     for found in summary.get("stacks", ()):
-        print(f"\n--- rank {found['rank']} (pid {found['pid']})\n{cleaned(found['text'])}")
+        print(f"\n--- rank {found['rank']} (pid {found['pid']})\n{printable(found['text'])}")
     failure = Failure.from_json(summary["failure"])
     if failure is not None:
         headline, *lines = [*failure.lines, *failure.other_lines]
         told = [headline, *(f"  {line}" for line in lines), "", failure.traceback or ""]
-        print(cleaned("\n" + "\n".join(told)).rstrip())
+        print(printable("\n" + "\n".join(told)).rstrip())
 
 
 def print_media_item(item: MediaItem) -> None:
-    """Print what a training shows: a text, a table, the last states of a text that changes, or the ends of curves."""
-    print(f"\n--- {cleaned(item.title).replace(chr(10), ' ')} ({item.name}, step {item.step:,})")
+    """Print a sample, a table, the last frames of a text, or the last points of a chart."""
+    print(f"\n--- {printable(item.title).replace(chr(10), ' ')} ({item.name}, step {item.step:,})")
     if item.kind == "text":
-        print(cleaned(item.text))
+        print(printable(item.text))
     elif item.kind == "table":
         width = max([len(item.columns), *map(len, item.rows)], default=0)
         rows = [item.columns, *item.rows]
@@ -119,7 +119,7 @@ def print_media_item(item: MediaItem) -> None:
         between = "\n" if item.keeps_lines else " "
         first = max(0, len(item.frames) - _NUM_FRAMES)
         for number, frame in enumerate(item.frames[first:], first + 1):
-            print(f"[{number}/{len(item.frames)}]{between}{cleaned(frame)}")
+            print(f"[{number}/{len(item.frames)}]{between}{printable(frame)}")
     else:
         rows = [(item.x_label or "x", *(lines := item.lines or {}))]
         for index in range(max(0, len(item.x) - _NUM_POINTS), len(item.x)):
@@ -133,7 +133,7 @@ def _brief(cell: str) -> str:
 
 
 def print_stored(runs: Path) -> None:
-    """Print what every run takes of the disk, and how to make room."""
+    """Print the disk space of every run, and how to free some."""
     stored = survey(runs)
     rows = [("RUN", "STATE", "ENDED", "SIZE", "CHECKPOINTS")]
     for run in stored:
@@ -144,35 +144,35 @@ def print_stored(runs: Path) -> None:
     rows.append(("total", plural(len(stored), "run"), "", size(total), size(checkpoints)))
     print_table(rows)
     rest = sum(item.num_bytes for item in leftovers(runs))
-    print(f"cache of prepared data: {size(num_bytes_in(runs / CACHE))}; left over: {size(rest)}")
+    print(f"cache of prepared data: {size(num_bytes_in(runs / CACHE))}; remains of interrupted removals: {size(rest)}")
     print(
-        "nothing was removed; say what may go of the runs that have ended: RUN..., --older-than 30d, --state FAILED;\n"
-        "--checkpoints for theirs alone (the newest, the best, and where others went on stay); --cache. You are asked."
+        "Nothing was removed. RUN..., --older-than 30d and --state FAILED select ended runs; --checkpoints removes\n"
+        "only their checkpoints (not the newest, the best, and those resumed from); --cache the prepared data."
     )
 
 
-def print_plan(plan: Plan) -> None:
-    """Print what would go, and what was asked for and stays."""
+def print_plan(plan: RemovalPlan) -> None:
+    """Print the items of a plan, and the selected items that are kept."""
     rows = [(str(item.path.relative_to(plan.runs)), item.what, size(item.num_bytes)) for item in plan.items]
     print_table(
-        [*rows, (f"total: {plural(len(rows), 'item')}", "", size(plan.num_bytes))] if rows else [["nothing fits"]]
+        [*rows, (f"total: {plural(len(rows), 'item')}", "", size(plan.num_bytes))] if rows else [["nothing to remove"]]
     )
     _print_kept(plan.kept)
 
 
 def print_removed(gone: Sequence[Item], kept: Iterable[Kept]) -> None:
-    """Print what was removed, and what stays although it was in the plan."""
+    """Print the removed items, and the planned ones that are kept."""
     _print_kept(kept)
     print(f"removed {plural(len(gone), 'item')}, {size(sum(item.num_bytes for item in gone))}")
 
 
 def _print_kept(kept: Iterable[Kept]) -> None:
     for name, why in kept:
-        print(cleaned(f"{name} stays: {why}"))
+        print(printable(f"{name} is kept: {why}"))
 
 
 def follow(run: Run, num_lines: int) -> None:
-    """Print the last lines of rank 0's log, and then what is added, until the run has ended."""
+    """Print the last lines of rank 0's log, then new lines until the run has ended."""
     tail = Tail(run.files.log)
     before: deque[bytes] = deque(maxlen=num_lines)
     while block := tail.read():
@@ -180,7 +180,7 @@ def follow(run: Run, num_lines: int) -> None:
     for line in before:
         print(clean(line), flush=True)
     while True:
-        has_ended = run.state.is_final  # asked first, so that what is read next is complete
+        has_ended = run.state.is_final  # checked first, so that the next read is complete
         while block := tail.read():
             print(clean(block.removesuffix(b"\n")), flush=True)
         if has_ended:
@@ -191,7 +191,7 @@ def follow(run: Run, num_lines: int) -> None:
 
 
 def watch(run: Run, refresh_s: float = 1.0) -> None:
-    """Show the status line until the run has ended: in place on a terminal, as lines elsewhere."""
+    """Print the status line until the run has ended: in place on a terminal, else as separate lines."""
     is_terminal = sys.stdout.isatty()
     shown, shown_at = "", 0.0
     while True:
@@ -211,7 +211,7 @@ def watch(run: Run, refresh_s: float = 1.0) -> None:
 
 
 def status_line(run: Run) -> str:
-    """Say in one line what the run is doing: state, share done, step, losses, time left."""
+    """Return one line: state, fraction done, step, losses, remaining time."""
     state, step, total = run.state, run.step, run.total_steps
     parts = [f"{run.id} {state} {waiting_for(run.records)}".rstrip()]
     if total:
@@ -223,13 +223,13 @@ def status_line(run: Run) -> str:
     if left is not None:
         minutes, seconds = divmod(round(left), 60)
         parts.append(f"ETA {minutes // 60}:{minutes % 60:02}:{seconds:02}")
-    return cleaned("  ".join(parts))
+    return printable("  ".join(parts))
 
 
 def seconds_left(run: Run, total: int | None) -> float | None:
-    """Estimate the remaining seconds until step `total` from the pace of the run's own last 50 rows.
+    """Estimate the remaining seconds until step `total` from the last 50 rows of the run itself.
 
-    A resumed run's own rows: it is not credited with the steps of its parent. None before there is a pace.
+    The rows of a resumed run's parent do not count. None if there are fewer than two rows.
     """
     history = run.own_history
     names = list(history.keys())

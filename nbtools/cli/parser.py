@@ -1,4 +1,4 @@
-"""The grammar of the command line: which verbs there are, and what each of them takes."""
+"""The grammar of the command line: the commands and their arguments."""
 
 import argparse
 import contextlib
@@ -9,12 +9,12 @@ from nbtools import __version__
 from nbtools.rundir.tail import clean
 
 WRONG_CALL = 2
-"""Exit code of a call that cannot be understood or carried out."""
+"""Exit code of an invalid call."""
 _ENDED = ("STOPPED", "SUCCEEDED", "FAILED", "LOST")
 
 
 def complain(message: str, code: int = WRONG_CALL) -> int:
-    """Print a message, made harmless, to stderr, and return the exit code."""
+    """Print a message to stderr, without control characters, and return the exit code."""
     for line in message.splitlines():
         print(f"nbtools: {clean(line.encode(errors='backslashreplace'))}", file=sys.stderr)
     return code
@@ -30,104 +30,118 @@ class _Parser(argparse.ArgumentParser):
     def _get_values(self, action: argparse.Action, arg_strings: list[str]) -> Any:
         value = super()._get_values(action, arg_strings)
         if action.nargs is None and isinstance(value, list):  # Python 3.11 drops a value that is "--"
-            self.error(f"argument {'/'.join(action.option_strings) or action.metavar}: '--' is no value")
+            self.error(f"argument {'/'.join(action.option_strings) or action.metavar}: '--' is not a value")
         return value
 
 
 def parser(description: str) -> argparse.ArgumentParser:
-    """The whole grammar; `verb` is the name of the command."""
+    """Return the whole grammar; the attribute `verb` of its result is the name of the command."""
     parser = _Parser(prog="nbtools", description=description, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--version", action="version", version=f"nbtools {__version__}")
     commands = parser.add_subparsers(metavar="COMMAND", required=True)
 
     run, as_json, settings, restarts, values, recipe = (_Parser(add_help=False) for _ in range(6))
-    run.add_argument("run", metavar="RUN", help="a run's id, a unique prefix of it, latest, or its folder")
+    run.add_argument("run", metavar="RUN", help="the id of a run, a unique prefix of it, latest, or the run directory")
     as_json.add_argument("--json", action="store_true")
     settings.add_argument(
         "--nproc-per-node", "--nproc_per_node", type=int, metavar="N", help="processes on this machine"
     )
-    settings.add_argument("--gpus", type=_gpus, metavar="0,1|none", help="GPU indices, or none for the CPU")
+    settings.add_argument("--gpus", type=_gpus, metavar="0,1|none", help="indices of the GPUs, or none for the CPU")
     restarts.add_argument(
-        "--max-restarts", "--max_restarts", type=int, metavar="N", help="start a failed run again, from its checkpoint"
+        "--max-restarts",
+        "--max_restarts",
+        type=int,
+        metavar="N",
+        help="restart a failed run at most N times",
     )
     values.add_argument(
-        "--set", dest="values", action="append", default=[], metavar="FIELD=VALUE", help="a value; may be repeated"
+        "--set",
+        dest="values",
+        action="append",
+        default=[],
+        metavar="FIELD=VALUE",
+        help="value of a field; may be repeated",
     )
     recipe.add_argument("recipe", nargs="?", metavar="RECIPE")
 
-    def command(verb: str, help: str, *parents: _Parser) -> argparse.ArgumentParser:
-        added = commands.add_parser(verb, help=help, description=help, parents=parents)
-        added.set_defaults(verb=verb)
+    def command(verb: str, help: str, *parents: _Parser, alias_of: str = "") -> argparse.ArgumentParser:
+        listed = {} if alias_of else {"help": help}  # a command without help is not listed
+        added = commands.add_parser(verb, description=help, parents=parents, **listed)
+        added.set_defaults(verb=alias_of or verb)
         return added
 
-    command("recipes", "List the recipes, or the fields of one.", recipe)
-    command("presets", "List the presets.", recipe)
+    listing = command("recipes", "List the recipes, or the fields of one.", recipe)
+    listing.add_argument("--presets", action="store_true", help="list the presets instead")
+    command("presets", "List the presets.", recipe, alias_of="recipes").set_defaults(presets=True)
 
     new = command("new", "Write scripts/NAME.py and print its path.", settings, values)
     new.add_argument("recipe", metavar="RECIPE")
     new.add_argument("name", metavar="NAME")
-    new.add_argument("--preset", help="start from these values instead of the defaults")
-    new.add_argument("--from-yaml", "--from_yaml", metavar="OLD.yaml", help="values of an older program's config")
-    new.add_argument("--sh", action="store_true", help="also write scripts/NAME.sh, which runs it with torchrun")
-    new.add_argument("--force", action="store_true", help="replace a script that says something else")
+    new.add_argument("--preset", help="use the values of this preset instead of the defaults")
+    new.add_argument("--from-yaml", "--from_yaml", metavar="OLD.yaml", help="read an older program's config")
+    new.add_argument("--sh", action="store_true", help="also write scripts/NAME.sh, which runs torchrun")
+    new.add_argument("--force", action="store_true", help="overwrite an existing script that differs")
 
-    said = "Turn a text into token ids once and for all, in a new folder that --data-dir takes."
+    said = "Tokenize a text once, into a new folder for --data-dir."
     prepare = command("prepare", said)
     prepare.add_argument("text", metavar="TEXT", help="a text file or a folder of .txt files")
-    prepare.add_argument("--out", required=True, metavar="DIR", help="the folder to make")
-    said = "chars (the default), words, or the folder or hub id of a model"
+    prepare.add_argument("--out", required=True, metavar="DIR", help="the folder to create")
+    said = "chars (default), words, or the folder or hub id of a model"
     prepare.add_argument("--tokenizer", default="chars", metavar="chars|words|MODEL", help=said)
-    said = "largest size of a vocabulary that is built on the text (default: 50000)"
+    said = "largest vocabulary that is built from the text (default: 50000)"
     prepare.add_argument("--vocab-size", "--vocab_size", type=_at_least_one, default=50_000, metavar="N", help=said)
 
-    launch = command(
-        "launch", "Start a script in the background, print the run's id; its arguments go after --.", settings, restarts
-    )
+    said = "Start a script in the background and print the id of the run; the script's own arguments go after --."
+    launch = command("launch", said, settings, restarts, as_json)
+    launch.add_argument("--dry-run", "--dry_run", action="store_true", help="check and describe the launch only")
     launch.add_argument("script", metavar="SCRIPT")
-    launch.add_argument("--after", metavar="RUN", help="wait until that run has ended, however it ends")
-    launch.add_argument("--no-queue", action="store_true", help="share GPUs with runs that were launched before")
+    launch.add_argument("--after", metavar="RUN", help="start when that run has ended, in whatever state")
+    launch.add_argument("--no-queue", action="store_true", help="start at once, beside earlier runs on the same GPUs")
 
-    said = "Check what a launch would do, and print it; the script's own arguments go after --."
-    preflight = command("preflight", said, settings, restarts, as_json)
+    said = "Check and describe a launch; the script's own arguments go after --."
+    preflight = command("preflight", said, settings, restarts, as_json, alias_of="launch")
     preflight.add_argument("script", metavar="SCRIPT")
+    preflight.set_defaults(dry_run=True)
 
     command("runs", "List the runs, newest first.", as_json)
-    show = command("show", "Tell what a run is doing and how it ended.", run, as_json)
-    show.add_argument("--stacks", action="store_true", help="also where every rank is in its code, without stopping it")
+    show = command("show", "Show the state of a run, its metrics, checkpoints and failure.", run, as_json)
+    show.add_argument("--stacks", action="store_true", help="also the Python stacks of every rank")
     show.add_argument("--media", action="store_true", help="also samples, tables and charts")
     show.add_argument("--exhibits", dest="media", action="store_true", help=argparse.SUPPRESS)  # its name until 0.1
 
     log = command("log", "Print the end of rank 0's log.", run)
     log.add_argument("-n", dest="num_lines", type=_at_least_one, default=50, metavar="N", help="lines (default: 50)")
-    log.add_argument("-f", "--follow", action="store_true", help="go on until the run ends")
+    log.add_argument("-f", "--follow", action="store_true", help="continue until the run ends")
 
-    watch = command("watch", "Show progress until the run ends; interrupting leaves the run alone.", run)
+    watch = command("watch", "Show progress until the run ends; Ctrl-C ends the display, not the run.", run)
     watch.add_argument("--refresh", dest="refresh_s", type=_seconds, default=1.0, metavar="SECONDS")
 
-    plot = command("plot", "Draw a run's curves to a picture.", run)
+    plot = command("plot", "Draw the curves of a run into a PNG file.", run)
     plot.add_argument("-o", "--output", required=True, metavar="FILE.png")
     plot.add_argument("--dark", action="store_true", help="light lines on a dark background")
     plot.add_argument("--log", action="store_true", help="logarithmic vertical axes")
     plot.add_argument("--x", choices=("step", "samples", "time"), default="step", help="horizontal axis")
 
-    command("stop", "Stop a run: it saves a checkpoint and ends.", run)
+    command("stop", "Stop a run; it saves a checkpoint first.", run)
 
-    said = "Go on from a checkpoint in a new run, print its id; with --set in a new script; arguments go after --."
+    said = "Resume a run as a new run and print its id; --set changes values (a fork); arguments go after --."
     resume = command("resume", said, run, settings, restarts, values)
-    resume.add_argument("--checkpoint", metavar="step-000200", help="default: the newest one that is whole")
+    resume.add_argument("--checkpoint", metavar="step-000200", help="default: the newest that verifies")
 
-    wait = command("wait", "Wait until a run ends; the exit code tells how.", run)
+    wait = command("wait", "Wait until a run ends; the exit code gives its state.", run)
     wait.add_argument("--timeout", dest="timeout_s", type=_seconds, metavar="SECONDS")
 
-    clean = command("clean", "List what may go of the runs that have ended, ask, and remove it.")
-    clean.add_argument("refs", nargs="*", metavar="RUN", help="default: every run that fits; no option at all: a list")
-    clean.add_argument("--older-than", dest="older_than_s", type=_age, metavar="30d", help="ended so long ago")
+    clean = command("clean", "Remove ended runs, checkpoints or the cache, after a list and a question.")
+    clean.add_argument(
+        "refs", nargs="*", metavar="RUN", help="default: all that the options select; no option: disk use"
+    )
+    clean.add_argument("--older-than", dest="older_than_s", type=_age, metavar="30d", help="runs that ended longer ago")
     clean.add_argument("--state", dest="states", action="append", default=[], type=str.upper, choices=_ENDED)
-    clean.add_argument("--checkpoints", action="store_true", help="only checkpoints; the newest and the best stay")
-    clean.add_argument("--cache", action="store_true", help="the cache of tokenized texts and learning histories")
-    clean.add_argument("--yes", action="store_true", help="do not ask")
+    clean.add_argument("--checkpoints", action="store_true", help="only checkpoints; the newest and the best are kept")
+    clean.add_argument("--cache", action="store_true", help="also the cache of tokenized texts and learning histories")
+    clean.add_argument("--yes", action="store_true", help="remove without a question")
 
-    doctor = command("doctor", "Check this machine and print what an issue report needs.", as_json)
+    doctor = command("doctor", "Check this machine; print what a bug report needs.", as_json)
     doctor.add_argument("--all-reduce", action="store_true", help="also run a collective on two processes")
     return parser
 

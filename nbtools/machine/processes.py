@@ -20,7 +20,7 @@ from nbtools.errors import NbtoolsError
 from nbtools.rundir.identity import ProcessIdentity
 from nbtools.rundir.json_files import read_json, write_json
 from nbtools.rundir.lock import acquire_lock
-from nbtools.rundir.rundir import RUN_DIR_VARIABLE, RUN_ID_VARIABLE, RunDir
+from nbtools.rundir.rundir import RUN_DIR_VARIABLE, RUN_ID_VARIABLE, RunDir, goes_on
 
 SWEEP_GRACE_S = 2.0
 """How long what is left over after a run's end may take to clean up between SIGTERM and SIGKILL."""
@@ -223,11 +223,16 @@ def _described(process: psutil.Process) -> str:
 
 
 def _process_record(run: RunDir) -> dict[str, object]:
-    """process.json; the supervisor of a run that was launched this very moment is given the time to write it."""
+    """Return the content of process.json; wait for a supervisor that has just been started to write it.
+
+    The lock says that there is one: right after its start, `members` may miss it, because the kernel shows an empty
+    environment until exec is complete.
+    """
     deadline = time.monotonic() + 5
     while True:
         record = read_json(run.process)
-        if record is not None or run.log.exists() or not members(run) or time.monotonic() > deadline:
+        is_starting = not run.log.exists() and (goes_on(run) or members(run))
+        if record is not None or not is_starting or time.monotonic() > deadline:
             return record or {}
         time.sleep(_POLL_S)
 

@@ -1,7 +1,4 @@
-"""Checkpoints as seen from outside: which there are, and whether every byte is still as it was saved.
-
-Only manifests and bytes are read. Nothing is unpickled, so looking at a checkpoint can never run code.
-"""
+"""Lists and verifies checkpoints without unpickling: it reads manifests and bytes, so a checkpoint cannot run code."""
 
 import errno
 import functools
@@ -18,20 +15,20 @@ from nbtools.errors import CheckpointError, FormatError
 from nbtools.rundir.json_files import finite, read_json, retried, strict_number, whole
 
 BEST_BY = "eval/loss"
-"""The metric by which checkpoints are compared, the lower the better, where a recipe names no other."""
+"""Default metric by which checkpoints are compared; lower is better."""
 
 
 @dataclass
 class Progress:
-    """Where a training is."""
+    """How far a training is."""
 
     step: int = 0
     """Optimizer steps done."""
     epoch: int = 0
     position: int = 0
-    """Samples of this epoch done, by all ranks together."""
+    """Samples of this epoch done, summed over all ranks."""
     samples: int = 0
-    """Samples done since the very start."""
+    """Samples done since the start of the first run."""
 
     def advance(self, effective_batch: int, num_samples: int) -> bool:
         """Count one optimizer step; returns whether it was the last of its epoch."""
@@ -41,7 +38,7 @@ class Progress:
         return self.settle(effective_batch, num_samples)
 
     def settle(self, effective_batch: int, num_samples: int) -> bool:
-        """Go on to the next epoch if too little is left of this one for a step."""
+        """Move to the next epoch if this one has too few samples left for a step."""
         ends = self.position + effective_batch > num_samples
         if ends:
             self.epoch, self.position = self.epoch + 1, 0
@@ -57,7 +54,7 @@ class Progress:
 
 @dataclass(frozen=True)
 class Checkpoint:
-    """A whole checkpoint on disk. Nothing of it is unpickled here."""
+    """A complete checkpoint on disk."""
 
     step: int
     path: Path
@@ -72,17 +69,17 @@ class Checkpoint:
 
     @property
     def progress(self) -> Progress | None:
-        """Where the training was; None if the manifest does not say."""
+        """How far the training was; None if the manifest does not contain it."""
         counts = [whole(self.manifest.get(name)) for name in ("step", "epoch", "position", "samples")]
         known = [count for count in counts if count is not None]
         return Progress(*known) if len(known) == len(counts) else None
 
     @classmethod
     def read(cls, path: Path) -> Self:
-        """Read the manifest of the checkpoint in `path`; sizes and hashes are left to `verify`.
+        """Read the manifest of the checkpoint in `path`; `verify` compares sizes and hashes.
 
         Raises:
-            CheckpointError: there is no manifest, or it is not one.
+            CheckpointError: The manifest is missing or malformed.
         """
         manifest_path = path / "manifest.json"
         try:
@@ -90,13 +87,13 @@ class Checkpoint:
         except FormatError as error:
             raise CheckpointError(str(error)) from None
         if manifest is None:
-            reason = "is not readable JSON" if manifest_path.exists() else "is missing: the checkpoint is not whole"
+            reason = "is not readable JSON" if manifest_path.exists() else "is missing: the checkpoint is incomplete"
             raise CheckpointError(f"{manifest_path}: {reason}")
         try:
             metrics = {str(name): float(value) for name, value in manifest.get("metrics", {}).items()}
             step, saved_at = whole(manifest["step"]), finite(manifest["time"])
             if step is None or saved_at is None:
-                raise ValueError("step or time is none")
+                raise ValueError("step or time is not a number")
             found = cls(step, path, saved_at, metrics, manifest)
             claims = manifest["files"].items()
         except (KeyError, TypeError, ValueError, OverflowError, AttributeError) as error:
@@ -106,7 +103,7 @@ class Checkpoint:
         return found
 
     def to_json(self) -> dict[str, Any]:
-        """The checkpoint as plain values, without its list of files."""
+        """Return the checkpoint as JSON values, without its list of files."""
         metrics = {name: strict_number(value) for name, value in self.metrics.items()}
         return {"name": self.name, "step": self.step, "path": str(self.path), "time": self.time, "metrics": metrics}
 
@@ -114,11 +111,11 @@ class Checkpoint:
         """Compare every file with the size and SHA-256 in the manifest.
 
         Raises:
-            CheckpointError: naming the first file that is missing or differs, and how.
+            CheckpointError: A file is missing or differs; the message names the first one.
         """
         if f"step-{self.step:06d}" != self.name:
             raise CheckpointError(
-                f"{self.path / 'manifest.json'}: says step {self.step} in a folder called {self.name}"
+                f"{self.path / 'manifest.json'}: contains step {self.step}, but its folder is {self.name}"
             )
         for name, claim in self.manifest["files"].items():
             path = self.path / name
@@ -131,7 +128,7 @@ class Checkpoint:
                 raise CheckpointError(f"{path}: is missing") from None
             except OSError as error:
                 raise CheckpointError(f"{path}: cannot be read ({error.strerror})") from None
-            except (KeyError, TypeError, ValueError, RuntimeError) as error:  # the last: a link that leads to itself
+            except (KeyError, TypeError, ValueError, RuntimeError) as error:  # RuntimeError: a link to itself
                 raise CheckpointError(f"{self.path / 'manifest.json'}: is damaged at {name!r} ({error})") from None
             if num_bytes != expected_bytes:
                 raise CheckpointError(f"{path}: has {num_bytes} bytes instead of {expected_bytes}")
@@ -140,7 +137,11 @@ class Checkpoint:
 
 
 def _measured(path: Path) -> tuple[int, str]:
-    """Return the number of bytes in a regular file and their SHA-256; nothing else is waited for."""
+    """Return size and SHA-256 of a regular file.
+
+    Raises:
+        OSError: `path` is not a regular file; a FIFO is not opened, since that would block.
+    """
     if not stat.S_ISREG(path.stat().st_mode):
         raise OSError(errno.EINVAL, "not a regular file")
     with path.open("rb") as file:
@@ -149,7 +150,7 @@ def _measured(path: Path) -> tuple[int, str]:
 
 
 def checkpoint_folders(folder: Path) -> list[Path]:
-    """Folders called `step-<number>`, in the order of their steps (as numbers: step-1000000 follows step-999999)."""
+    """Return the folders `step-<number>`, sorted by number (step-1000000 follows step-999999)."""
     try:
         children = retried(lambda: list(folder.iterdir()))
     except OSError:
@@ -160,7 +161,7 @@ def checkpoint_folders(folder: Path) -> list[Path]:
 
 
 def checkpoints_in(folder: Path) -> list[Checkpoint]:
-    """Checkpoints in `folder`, oldest first; those without a readable manifest are not listed."""
+    """Return the checkpoints in `folder`, oldest first; those without a readable manifest are left out."""
     found = []
     for path in checkpoint_folders(folder):
         try:
@@ -171,10 +172,10 @@ def checkpoints_in(folder: Path) -> list[Checkpoint]:
 
 
 def best_of(checkpoints: Iterable[Checkpoint], count: int = 1) -> list[Checkpoint]:
-    """Return the `count` best checkpoints, best first, by the metric that the newest one names.
+    """Return the `count` best checkpoints, best first, by the metric that the newest manifest names.
 
-    Of equal ones the newer is better. Those that were not saved at an evaluation have no such metric, and a diverged
-    one (NaN, infinity) is never best.
+    Of equal ones the newer is better. A checkpoint without that metric (saved between evaluations) or with a
+    non-finite value is left out.
     """
     saved = list(checkpoints)
     newest: Mapping[str, Any] = max(saved, key=lambda found: found.step).manifest if saved else {}
@@ -184,11 +185,11 @@ def best_of(checkpoints: Iterable[Checkpoint], count: int = 1) -> list[Checkpoin
 
 
 def newest_verified(folder: Path, up_to: int | None = None) -> tuple[Checkpoint | None, list[str]]:
-    """Return the newest checkpoint whose every byte is as it was saved, and why newer ones were passed over.
+    """Return the newest verified checkpoint (None if there is none), and why newer ones were skipped.
 
     Args:
-        folder: where the checkpoints are.
-        up_to: the greatest step that counts.
+        folder: Folder of the checkpoints.
+        up_to: Ignore checkpoints of later steps.
     """
     reasons = []
     for path in reversed(checkpoint_folders(folder)):
@@ -205,7 +206,7 @@ def newest_verified(folder: Path, up_to: int | None = None) -> tuple[Checkpoint 
 
 
 def resuming(args: Sequence[str], checkpoint: Path) -> list[str]:
-    """Return a script's arguments with `--resume-from` that checkpoint at their end, and no earlier one."""
+    """Return a script's arguments with `--resume-from CHECKPOINT` at the end; an earlier one is removed."""
     kept: list[str] = []
     rest = iter(args)
     for argument in rest:

@@ -1,8 +1,8 @@
-"""Making room on the disk: what may go (`plan`), and its removal (`remove`).
+"""Removes ended runs, checkpoints and caches: `plan_removal` selects them, `remove` deletes them.
 
-A run stays while it is active, while a run that stays went on from it (the curve of a resumed run begins in its
-parent), and where a newer nbtools wrote it. Links are neither followed nor taken for runs. What goes is renamed into
-`runs/.removed` at once, under the run's lock, and then deleted: a half-removed run is never listed.
+A run is kept while it is active, while a run that is kept resumed it (the curve of a resumed run begins in its
+parent), and if a newer nbtools wrote it. Links are neither followed nor listed as runs. Every item is first renamed
+into `runs/.removed`, under the run's lock, and then deleted: a partly removed run is never listed.
 """
 
 import contextlib
@@ -32,48 +32,48 @@ from nbtools.rundir.rundir import RunDir, find_run, is_run, run_folders
 CACHE = ".cache"
 _REMOVED = ".removed"
 _PATIENCE_S = 2.0
-"""How long to try for the lock of an ended run: whoever looks at its state holds it for an instant."""
+"""How long to try to lock an ended run: a process that reads its state holds the lock for an instant."""
 _PATIENCE_TO_SHARE_S = 10.0
 
 Kept = tuple[str, str]
-"""The name of what stays although it was asked for, and why."""
+"""The name of a selected item that is kept, and the reason."""
 
 
 @dataclass(frozen=True)
 class Item:
-    """Something that may go."""
+    """A run, a checkpoint or a folder that may be removed."""
 
     path: Path
     run: RunDir | None
-    """Whose lock protects it; None for caches and what an interrupted removal left behind."""
+    """The run whose lock protects the item; None for caches and the remains of an interrupted removal."""
     what: str
     num_bytes: int
 
     @property
     def is_run(self) -> bool:
-        """Whether it is a whole run."""
+        """Whether the item is a whole run."""
         return self.run is not None and self.run.path == self.path
 
 
 @dataclass(frozen=True)
-class Plan:
-    """What would go, and what was asked for and stays."""
+class RemovalPlan:
+    """The items to remove, and the selected ones that are kept."""
 
     runs: Path
-    """The folder that holds all of it."""
+    """The folder that contains all items."""
     items: tuple[Item, ...]
     kept: tuple[Kept, ...]
 
     @property
     def num_bytes(self) -> int:
-        """What would be freed."""
+        """Total size of the items."""
         return sum(item.num_bytes for item in self.items)
 
 
-# --- choosing --------------------------------------------------------------------------------------
+# --- select --------------------------------------------------------------------------------------
 
 
-def plan(
+def plan_removal(
     runs: Path,
     refs: Sequence[str | Path] = (),
     *,
@@ -81,21 +81,21 @@ def plan(
     states: Collection[RunState] = (),
     checkpoints: bool = False,
     cache: bool = False,
-) -> Plan:
-    """Choose what may go; nothing is touched.
+) -> RemovalPlan:
+    """Select the items to remove; nothing is changed.
 
     Args:
-        runs: the project's folder of runs.
-        refs: ids, unique prefixes or paths of runs; none for every run that fits the rest. Without `refs`,
-            `older_than_s`, `states` and `checkpoints`, no run is chosen.
-        older_than_s: only runs that ended longer ago than this.
-        states: only runs in one of these states.
-        checkpoints: leave the runs, and remove their checkpoints but the newest and the best that verify, and those
-            that other runs went on from.
-        cache: remove tokenized texts and learning histories; the next run prepares them anew.
+        runs: The project's folder of runs.
+        refs: Ids, unique prefixes or paths of runs; empty for every run that the other arguments select. Without
+            `refs`, `older_than_s`, `states` and `checkpoints`, no run is selected.
+        older_than_s: Only runs that ended longer ago than this.
+        states: Only runs in one of these states.
+        checkpoints: Keep the runs and remove their checkpoints, except the newest and the best that verify, and those
+            that other runs resumed from.
+        cache: Remove tokenized texts and learning histories; the next run prepares them again.
 
     Raises:
-        RunNotFoundError: a ref fits no run, or several, or one elsewhere.
+        RunNotFoundError: A ref matches no run, several runs, or a run in another folder.
     """
     runs = runs.resolve()
     named = {_named(runs, ref) for ref in refs}
@@ -109,7 +109,7 @@ def plan(
             continue
         if not run.obstacle:
             chosen.append(run)
-        elif refs or run.state is None:  # of all runs, nobody expects the active ones to go
+        elif refs or run.state is None:  # a selection of all runs leaves out the active ones silently
             kept.append((run.path.name, run.obstacle))
     if checkpoints:
         parts = [
@@ -120,7 +120,9 @@ def plan(
     else:
         leaving, needed = _without_parents([run.path.name for run in chosen], origins)
         whole = [run for run in chosen if run.path.name in leaving]
-        whole.sort(key=lambda run: len(descendants(run.path.name, origins)))  # children first: they keep their parents
+        whole.sort(
+            key=lambda run: len(descendants(run.path.name, origins))
+        )  # children first: a child protects its parent
         items = [
             Item(run.path, RunDir(run.path), f"run, {run.state} {local_time(run.since)}", run.num_bytes)
             for run in whole
@@ -131,11 +133,11 @@ def plan(
             kept.append((CACHE, why))
         else:
             items.append(Item(folder, None, "cache of prepared data", num_bytes_in(folder)))
-    return Plan(runs, (*items, *leftovers(runs)), tuple(kept))
+    return RemovalPlan(runs, (*items, *leftovers(runs)), tuple(kept))
 
 
 def leftovers(runs: Path) -> list[Item]:
-    """What interrupted removals left behind; it was removed already as far as anybody can see."""
+    """Return the remains of interrupted removals; no listing shows them."""
     bin_ = runs.resolve() / _REMOVED
     paths = sorted(bin_.iterdir()) if is_folder(bin_) else []
     return [Item(path, None, "left over by an interrupted clean", num_bytes_in(path)) for path in paths]
@@ -143,15 +145,15 @@ def leftovers(runs: Path) -> list[Item]:
 
 def _named(runs: Path, ref: str | Path) -> Path:
     if isinstance(ref, Path) or os.sep in ref:
-        path = located(ref)  # resolves its folder, but not a link of that name
+        path = located(ref)  # resolves the folder, but not a link of that name
         if path.parent != runs or not is_run(path):
-            raise RunNotFoundError(f"{path}: is no run in {runs}; give an id, or work in its own project")
+            raise RunNotFoundError(f"{path}: is not a run in {runs}; give an id, or change to the run's project")
         return path
     return find_run(runs, ref)
 
 
 def _without_parents(chosen: Iterable[str], origins: Mapping[str, tuple[str, str]]) -> tuple[set[str], list[Kept]]:
-    """Leave out runs that others went on from, unless those go too."""
+    """Leave out runs that others resumed, unless those are selected too."""
     leaving = set(chosen)
     kept: list[Kept] = []
     while True:
@@ -163,15 +165,15 @@ def _without_parents(chosen: Iterable[str], origins: Mapping[str, tuple[str, str
 
 
 def _needed_by(child: str) -> str:
-    return f"{child} went on from it, and its curve begins here: name that one too"
+    return f"{child} resumed it, and the curve of that run begins here; name that run too"
 
 
 def _checkpoints_of(run: Stored, started_from: Collection[str]) -> tuple[list[Item], str]:
-    """The checkpoints of an ended run that nobody will miss; and why there are none although there could be.
+    """Return the checkpoints of an ended run that may be removed, and why none may although it has several.
 
     Args:
-        run: the run.
-        started_from: names of checkpoints that other runs went on from.
+        run: The run.
+        started_from: Names of checkpoints that other runs resumed from.
     """
     files = RunDir(run.path)
     if not is_folder(files.checkpoints):
@@ -208,27 +210,27 @@ def _unfinished(files: RunDir) -> Iterator[Path]:
 
 
 def _read_by(runs: Path) -> str:
-    """Why the cache may not go: whoever starts now reads it."""
+    """Return why the cache must be kept: an active run reads it; empty if it may be removed."""
     active = [path.name for path in run_folders(runs) if is_locked(RunDir(path).lock)]
     return f"{active[0]} may be reading it" if active else ""
 
 
-# --- doing -----------------------------------------------------------------------------------------
+# --- remove -----------------------------------------------------------------------------------------
 
 
-def remove(what: Plan) -> tuple[list[Item], list[Kept]]:
-    """Remove what a plan holds, as far as it may still go by now.
+def remove(plan: RemovalPlan) -> tuple[list[Item], list[Kept]]:
+    """Remove the items of a plan.
 
-    A run that became active, or from which another run just went on, stays.
+    A run that has become active since, or that another run has resumed since, is kept.
 
     Returns:
-        What has gone, and what stays: names, and why.
+        The removed items, and the kept ones with the reasons.
     """
     gone: list[Item] = []
     kept: list[Kept] = []
-    for item in what.items:
+    for item in plan.items:
         try:
-            why = _remove(item, what.runs)
+            why = _remove(item, plan.runs)
         except OSError as error:
             why = f"{error.filename or item.path}: {error.strerror or error}"
         if why:
@@ -239,7 +241,7 @@ def remove(what: Plan) -> tuple[list[Item], list[Kept]]:
 
 
 def _remove(item: Item, runs: Path) -> str:
-    """Remove one thing; return why it may not go, or an empty string."""
+    """Remove one item; return why it is kept, or an empty string."""
     if item.run is None:
         is_cache = item.path == runs / CACHE
         if is_cache and (why := _read_by(runs)):
@@ -247,12 +249,12 @@ def _remove(item: Item, runs: Path) -> str:
         _delete(_hidden(item.path, runs) if is_cache else item.path)
         return ""
     if not is_folder(item.run.path):
-        return "is no longer there"
+        return "does not exist any more"
     with _locked(item.run) as is_free:
         if not is_free:
             return "is in use"
         if not is_folder(item.path):
-            return "is no longer there"
+            return "does not exist any more"
         if why := _still_needed(item, runs):
             return why
         hidden = _hidden(item.path, runs)
@@ -262,12 +264,12 @@ def _remove(item: Item, runs: Path) -> str:
 
 def _delete(folder: Path) -> None:
     shutil.rmtree(folder, ignore_errors=True)
-    if os.path.lexists(folder):  # another clean may be at the same leftovers; what neither can remove says why
+    if os.path.lexists(folder):  # another clean may delete the same folder; the second attempt raises the error
         shutil.rmtree(folder)
 
 
 def _still_needed(item: Item, runs: Path) -> str:
-    """Why something may not go, as seen while its run is locked: whoever resumes a run shares that lock meanwhile."""
+    """Return why an item must be kept; call while its run is locked, because a resume holds that lock, shared."""
     assert item.run is not None
     origins = origins_in(runs)
     for child in descendants(item.run.id, origins):
@@ -275,19 +277,19 @@ def _still_needed(item: Item, runs: Path) -> str:
         if item.is_run and parent == item.run.id:
             return _needed_by(child)
         if not item.is_run and checkpoint == item.path.name:
-            return f"{child} went on from it"
+            return f"{child} resumed from it"
     ended = read_json(item.run.exit) or read_json(item.run.finished)
-    return "" if ended or not members(item.run) else "some of its processes still live: nbtools stop ends them"
+    return "" if ended or not members(item.run) else "some of its processes are alive: nbtools stop ends them"
 
 
 @contextlib.contextmanager
 def in_use(run: RunDir) -> Iterator[None]:
-    """Keep an ended run from being removed while another one starts that goes on from it.
+    """Prevent the removal of an ended run while another run that resumes it starts.
 
-    The lock is shared: any number may hold it at once, and nobody who looks at the run sees a difference.
+    The lock is shared: any number of processes may hold it at once, and the state of the run does not change.
 
     Raises:
-        RunNotFoundError: it has been removed, or its lock does not become free.
+        RunNotFoundError: The run has been removed, or its lock does not become free.
     """
     with contextlib.ExitStack() as held:
         with contextlib.suppress(OSError):  # no lock file, or a file system without locks
@@ -295,12 +297,12 @@ def in_use(run: RunDir) -> Iterator[None]:
             held.callback(os.close, descriptor)
             _share(descriptor, run)
         if not is_run(run.path):
-            raise RunNotFoundError(f"run {run.id!r}: is no longer in {run.path.parent}; see nbtools runs")
+            raise RunNotFoundError(f"run {run.id!r}: is not in {run.path.parent} any more; see nbtools runs")
         yield
 
 
 def _share(descriptor: int, run: RunDir) -> None:
-    """Take a shared lock; the supervisor of a run that has ended holds it until it has ended too."""
+    """Take a shared lock; the supervisor of an ended run holds the exclusive one until it exits."""
     deadline = time.monotonic() + _PATIENCE_TO_SHARE_S
     while True:
         try:
@@ -316,7 +318,7 @@ def _share(descriptor: int, run: RunDir) -> None:
 
 @contextlib.contextmanager
 def _locked(run: RunDir) -> Iterator[bool]:
-    """Hold a run's lock; false if somebody else does."""
+    """Hold a run's lock; yields False if another process holds it."""
     descriptor, deadline = None, time.monotonic() + _PATIENCE_S
     try:
         while (descriptor := acquire_lock(run.lock)) is None and time.monotonic() < deadline:
@@ -334,11 +336,11 @@ def _locked(run: RunDir) -> Iterator[bool]:
 
 
 def _hidden(path: Path, runs: Path) -> Path:
-    """Move something where nobody lists it; returns the folder to delete."""
+    """Move an item into the hidden folder `.removed`; return the folder to delete."""
     bin_ = runs / _REMOVED
     bin_.mkdir(exist_ok=True)
     if not is_folder(bin_):
-        raise NotADirectoryError(errno.ENOTDIR, "is a link or no folder", str(bin_))
+        raise NotADirectoryError(errno.ENOTDIR, "is a link or not a folder", str(bin_))
     folder = Path(tempfile.mkdtemp(dir=bin_))
     path.rename(folder / path.name)
     return folder

@@ -13,23 +13,23 @@ from nbtools.rundir.json_files import read_json
 from nbtools.rundir.rundir import RunDir, run_folders
 
 _STARTING_S = 60.0
-"""A run that looks lost and is younger may be just about to take its lock."""
+"""A younger run without a lock may be about to take it."""
 
 
 @dataclass(frozen=True)
 class Stored:
-    """A run as it lies on the disk."""
+    """The disk space of one run, and whether it may be removed."""
 
     path: Path
     state: RunState | None
-    """None where it cannot be read."""
+    """None if it cannot be read."""
     since: float
     """Unix time of its end, else of its start."""
     num_bytes: int
     checkpoint_bytes: int
-    """How many of them its checkpoints take."""
+    """Size of its checkpoints, included in `num_bytes`."""
     obstacle: str
-    """Why nothing of it may go; empty for a run that has ended."""
+    """Why nothing of the run may be removed; empty for a run that has ended."""
 
 
 def survey(runs: Path) -> list[Stored]:
@@ -38,7 +38,7 @@ def survey(runs: Path) -> list[Stored]:
 
 
 def num_bytes_in(path: Path) -> int:
-    """Return the sizes of all files below `path`; links count as themselves, what cannot be read as nothing."""
+    """Return the sizes of all files below `path`; a link counts its own size, an unreadable file 0."""
     total, folders = 0, [path]
     while folders:
         with contextlib.suppress(OSError), os.scandir(folders.pop()) as entries:
@@ -58,14 +58,14 @@ def _stored(path: Path) -> Stored:
         return Stored(path, None, since, 0, 0, "is a link, which is never followed: remove it by hand")
     try:
         for file in (files.launch, files.config, files.process, files.finished, files.exit):
-            read_json(file)  # a newer nbtools knows better what may go
+            read_json(file)  # raises FormatError for a run of a newer nbtools
         run = Run(path)
         state = run.state
         since = run.records.ended_at or run.records.started_at or since
         if not state.is_final:
             obstacle = f"is {state}"
         elif state is RunState.LOST and time.time() - since < _STARTING_S:
-            obstacle = "was started a moment ago"
+            obstacle = "was started less than a minute ago"
     except (FormatError, OSError) as error:
         obstacle = str(error)
     of_checkpoints = num_bytes_in(files.checkpoints) if is_folder(files.checkpoints) else 0
@@ -73,7 +73,7 @@ def _stored(path: Path) -> Stored:
 
 
 def _made_at(files: RunDir) -> float:
-    """When its launcher wrote a run's first files."""
+    """Return the time at which the launcher wrote the first file of a run."""
     for path in (files.launch, files.lock):
         with contextlib.suppress(OSError):
             return path.lstat().st_mtime
@@ -81,5 +81,5 @@ def _made_at(files: RunDir) -> float:
 
 
 def is_folder(path: Path) -> bool:
-    """Whether it is a folder, and not a link to one."""
+    """Whether `path` is a folder and not a link to one."""
     return path.is_dir() and not path.is_symlink()

@@ -1,7 +1,7 @@
-"""The Python stacks of a run's ranks, taken without stopping them.
+"""Takes the Python stacks of a run's ranks without stopping them.
 
-A rank of ours registers faulthandler on a signal and announces that in its heartbeat; only such a rank is signalled,
-for the signal would end any other. For the rest there is py-spy, which reads the memory of a process from outside.
+A recipe's rank registers faulthandler on SIGUSR2 and announces that in its heartbeat; only such a rank is signalled,
+because the signal would end any other process. For the others py-spy reads the memory of the process from outside.
 """
 
 import contextlib
@@ -24,24 +24,24 @@ from nbtools.rundir.rundir import RunDir
 
 _ANSWER_S = 10.0
 _SETTLED_S = 0.5
-"""A rank writes its stacks line by line; when none came for so long, that was all."""
+"""A rank writes its stacks line by line; after this time without a new line they are complete."""
 _PY_SPY_S = 30.0
 _MAX_BYTES = 256 * 1024
 
 
 @dataclass(frozen=True)
 class RankStacks:
-    """What one rank is doing, as text."""
+    """The Python stacks of one rank, as text."""
 
     rank: int
     pid: int
     text: str
-    """The Python stacks of its threads, most recent call first; or why there are none."""
+    """The stacks of its threads, most recent call first; or why there are none."""
     has_stacks: bool
 
 
 def take_stacks(run: RunDir) -> list[RankStacks]:
-    """Take the stacks of all ranks that run on this machine, in order of rank; of others say where they are."""
+    """Return the stacks of all ranks on this machine, in order of rank; for other ranks, the name of their machine."""
     beats = {beat.rank: beat for beat in read_beats(run) if beat.phase != "done" and beat.identity is not None}
     foreign = {rank: process for rank, process in ranks_among(members(run)).items() if rank not in beats}
     if not beats and not foreign:
@@ -54,9 +54,9 @@ def take_stacks(run: RunDir) -> list[RankStacks]:
 
 def _of_beat(run: RunDir, beat: RankBeat) -> RankStacks:
     if beat.host != socket.gethostname():
-        return RankStacks(beat.rank, beat.pid, f"runs on {beat.host}: ask for its stacks there", False)
+        return RankStacks(beat.rank, beat.pid, f"runs on {beat.host}: take its stacks there", False)
     try:
-        process = psutil.Process(beat.pid)  # from here on psutil guards against a reused pid
+        process = psutil.Process(beat.pid)  # from here on psutil detects a reused pid
         if beat.identity is None or not beat.identity.is_alive():
             return RankStacks(beat.rank, beat.pid, "gone", False)
         return _of_process(beat.rank, process, run.stacks(beat.rank) if _has_announced(beat) else None)
@@ -65,29 +65,29 @@ def _of_beat(run: RunDir, beat: RankBeat) -> RankStacks:
 
 
 def _has_announced(beat: RankBeat) -> bool:
-    return beat.stacks_signal == signal.SIGUSR2  # a file could name any number, SIGKILL too
+    return beat.stacks_signal == signal.SIGUSR2  # a forged file could name any signal, SIGKILL too
 
 
 def _of_process(rank: int, process: psutil.Process, answer: Path | None = None) -> RankStacks:
-    """Ask one process: by the signal if it answers into the file `answer`, else by py-spy."""
+    """Take the stacks of one process: by the signal if it writes them to the file `answer`, else by py-spy."""
     try:
         status = process.status()
         if status in (psutil.STATUS_STOPPED, psutil.STATUS_TRACING_STOP):
             return RankStacks(rank, process.pid, "stopped (state T)", False)
-        why = "it announced no signal for its stacks"
+        why = "it has registered no signal for its stacks"
         if answer is not None:
             if text := _signalled(process, answer):
                 return RankStacks(rank, process.pid, text, True)
             why = f"no answer within {_ANSWER_S:.0f} s (process is {process.status()})"
     except psutil.AccessDenied:
-        why = "it is another user's"
+        why = "it belongs to another user"
     except psutil.Error:
         return RankStacks(rank, process.pid, "gone", False)
     return _spied(rank, process.pid, why)
 
 
 def _signalled(process: psutil.Process, answer: Path) -> str:
-    """Let the process write its stacks, and return what it wrote; empty if nothing came."""
+    """Signal the process and return the stacks that it writes; empty if it writes none."""
     before = answer.stat().st_size if answer.exists() else 0
     process.send_signal(signal.SIGUSR2)
     size, changed = before, time.monotonic()
@@ -108,7 +108,7 @@ def _signalled(process: psutil.Process, answer: Path) -> str:
 def _spied(rank: int, pid: int, why: str) -> RankStacks:
     program = _py_spy()
     if program is None:
-        return RankStacks(rank, pid, f"no stacks: {why}; with py-spy installed they can be read from outside", False)
+        return RankStacks(rank, pid, f"no stacks: {why}; install py-spy to read them from outside", False)
     command = [program, "dump", "--pid", str(pid)]
     try:
         spied = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, timeout=_PY_SPY_S, check=False)
@@ -122,5 +122,5 @@ def _spied(rank: int, pid: int, why: str) -> RankStacks:
 
 
 def _py_spy() -> str | None:
-    beside = Path(sys.executable).with_name("py-spy")  # an environment that was not activated is not on the PATH
+    beside = Path(sys.executable).with_name("py-spy")  # an environment that is not activated is not on the PATH
     return shutil.which("py-spy") or (str(beside) if os.access(beside, os.X_OK) else None)

@@ -1,4 +1,4 @@
-"""What a run and its ranks can be doing."""
+"""Finds the ranks that hang, or that the other ranks wait for."""
 
 import socket
 from collections.abc import Callable, Sequence
@@ -9,7 +9,7 @@ import psutil
 from nbtools.rundir.heartbeat import RankBeat
 
 _PATIENCE_S = 3.0
-"""Beside twice the usual step; a heartbeat is written, and read, once a second: that makes five in all."""
+"""Added to twice the usual step time; with the one second between heartbeats and reads, about five in all."""
 _UNKNOWN_STEP_S = 6.0
 
 
@@ -19,11 +19,11 @@ class Straggler:
 
     beat: RankBeat
     silent_s: float
-    """For how long it has been in its phase."""
+    """Time since the rank entered its phase."""
     is_behind: bool
     """Whether another rank is further."""
     condition: str
-    """`gone` or `stopped (state T)`, where that can be seen from here; else empty."""
+    """`gone` or `stopped (state T)` if the rank is on this machine and in that state; else empty."""
 
     def __str__(self) -> str:
         beat, what = self.beat, "is behind" if self.is_behind else "is stuck"
@@ -32,7 +32,7 @@ class Straggler:
 
 
 def process_condition(beat: RankBeat) -> str:
-    """`gone` or `stopped (state T)`, if this machine runs the rank and that is so; else empty."""
+    """Return `gone` or `stopped (state T)` if the rank is on this machine and in that state; else empty."""
     if beat.host != socket.gethostname():
         return ""
     try:
@@ -52,17 +52,17 @@ def stragglers(
     usual_step_s: float | None,
     condition: Callable[[RankBeat], str] = process_condition,
 ) -> list[Straggler]:
-    """Judge who is stuck, from the last signs of life of a RUNNING run's ranks.
+    """Return the stragglers among the ranks of a RUNNING run, from their last heartbeats.
 
-    All ranks wait for the one that is furthest behind, wherever they wait: in a collective, or in a backward pass,
-    which averages gradients. One that is stopped or gone is the cause, however far it is; where all are equally far and
-    none is, all of them hang.
+    All ranks wait for the one that is furthest behind: in a collective, or in a backward pass, which averages
+    gradients. A stopped or dead rank is the cause, however far it is; if all ranks are equally far and none is stopped
+    or dead, all of them hang.
 
     Args:
-        beats: one per rank.
+        beats: One heartbeat per rank.
         now: Unix time.
-        usual_step_s: seconds per step until now; None if there is no telling yet.
-        condition: looks at the process of a rank that has been silent for too long.
+        usual_step_s: Seconds per step so far; None if unknown.
+        condition: Checks the process of a rank that has been silent for too long.
     """
     patience_s = _PATIENCE_S + 2 * (usual_step_s or _UNKNOWN_STEP_S)
     active = [beat for beat in beats if beat.phase != "done"]

@@ -1,4 +1,4 @@
-"""The command line, end to end: a project in a temporary folder, real processes, exit codes."""
+"""The command line, end to end: a project in a temporary folder, real runs, exit codes."""
 
 import json
 import os
@@ -6,12 +6,13 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from nbtools.cli.commands import VERBS
 from nbtools.project import Project
 from nbtools.recipes import RECIPES
 from nbtools.run.listing import runs
@@ -19,6 +20,7 @@ from nbtools.run.run import Run
 from nbtools.script.script import read_script
 
 NBTOOLS = [sys.executable, "-m", "nbtools"]
+Cli = Callable[..., subprocess.CompletedProcess[str]]
 
 PRINTS_LOSSES = """\
 import os, sys, time
@@ -45,16 +47,6 @@ def root(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
             run.stop(timeout_s=5)
 
 
-def nbtools(*args: str, code: int | None = 0, timeout_s: float = 120) -> subprocess.CompletedProcess[str]:
-    done = subprocess.run(
-        [*NBTOOLS, *args], capture_output=True, text=True, encoding="utf-8", timeout=timeout_s, check=False
-    )
-    assert "Traceback" not in done.stderr, done.stderr
-    if code is not None:
-        assert done.returncode == code, (done.stdout, done.stderr)
-    return done
-
-
 def foreign(root: Path, text: str, name: str = "train") -> str:
     path = root / "scripts" / f"{name}_1.py"
     path.write_text(text)
@@ -71,11 +63,12 @@ def wait_for(condition: Any, timeout_s: float = 60) -> None:
 # --- recipes and scripts ---
 
 
-def test_recipes_and_presets_are_listed(root: Path) -> None:
-    assert "mlm_pretraining" in nbtools("recipes").stdout
-    assert "batch_size" in nbtools("recipes", "mlm_pretraining").stdout
-    listed = nbtools("presets").stdout
-    mlm = nbtools("presets", "mlm_pretraining").stdout
+def test_recipes_and_presets_are_listed(root: Path, cli: Cli) -> None:
+    assert "mlm_pretraining" in cli("recipes").stdout
+    assert "batch_size" in cli("recipes", "mlm_pretraining").stdout
+    listed = cli("recipes", "--presets").stdout
+    mlm = cli("recipes", "mlm_pretraining", "--presets").stdout
+    assert cli("presets", "mlm_pretraining").stdout == mlm, "the former name of the command"
     assert listed.startswith(mlm)
     title, columns, *presets, legend = mlm.splitlines()
     assert title == "mlm_pretraining: Masked language modelling"
@@ -90,9 +83,9 @@ def test_recipes_and_presets_are_listed(root: Path) -> None:
         assert f"{key}: " in listed
 
 
-def test_new_writes_a_script_and_prints_its_path(root: Path) -> None:
+def test_new_writes_a_script_and_prints_its_path(root: Path, cli: Cli) -> None:
     arguments = ["--preset", "cpu_demo", "--set", "max_steps=20", "--set", "dataset=it's a.txt", "--gpus", "none"]
-    done = nbtools("new", "mlm_pretraining", "tiny", *arguments, "--set", "deterministic=true")
+    done = cli("new", "mlm_pretraining", "tiny", *arguments, "--set", "deterministic=true")
     assert done.stdout == "scripts/tiny.py\n"
     script = read_script(root / "scripts" / "tiny.py")
     assert (script.config.max_steps, script.config.deterministic) == (20, True)
@@ -101,19 +94,19 @@ def test_new_writes_a_script_and_prints_its_path(root: Path) -> None:
     assert not script.hand_edited
 
 
-def test_new_takes_processes_and_gpus_over_the_preset(root: Path) -> None:
-    nbtools("new", "mlm_pretraining", "tiny", "--preset", "cpu_demo", "--nproc-per-node", "1", "--gpus", "3")
+def test_new_takes_processes_and_gpus_over_the_preset(root: Path, cli: Cli) -> None:
+    cli("new", "mlm_pretraining", "tiny", "--preset", "cpu_demo", "--nproc-per-node", "1", "--gpus", "3")
     launch = read_script(root / "scripts" / "tiny.py").launch
     assert (launch.nproc_per_node, launch.gpus) == (1, (3,))
 
 
-def test_new_asks_for_force_before_it_replaces_a_hand_edited_script(root: Path) -> None:
-    nbtools("new", "mlm_pretraining", "tiny")
+def test_new_asks_for_force_before_it_replaces_a_hand_edited_script(root: Path, cli: Cli) -> None:
+    cli("new", "mlm_pretraining", "tiny")
     path = root / "scripts" / "tiny.py"
     path.write_text(path.read_text() + "# mine\n")
-    assert "--force" in nbtools("new", "mlm_pretraining", "tiny", code=2).stderr
+    assert "--force" in cli("new", "mlm_pretraining", "tiny", code=2).stderr
     assert path.read_text().endswith("# mine\n")
-    nbtools("new", "mlm_pretraining", "tiny", "--force")
+    cli("new", "mlm_pretraining", "tiny", "--force")
     assert not read_script(path).hand_edited
 
 
@@ -140,8 +133,8 @@ def test_new_asks_for_force_before_it_replaces_a_hand_edited_script(root: Path) 
     ],
     ids=lambda value: " ".join(value)[:40] if isinstance(value, list) else "",
 )
-def test_a_wrong_call_says_why_on_stderr_and_exits_2(root: Path, arguments: list[str], message: str) -> None:
-    done = nbtools(*arguments, code=2)
+def test_a_wrong_call_says_why_on_stderr_and_exits_2(root: Path, arguments: list[str], message: str, cli: Cli) -> None:
+    done = cli(*arguments, code=2)
     assert message in done.stderr
     assert all(line.startswith("nbtools: ") for line in done.stderr.splitlines())
     assert done.stdout == ""
@@ -152,9 +145,9 @@ HOSTILE = ["../../x", "$(touch p)", "`touch p`", "a'b", 'a"b', "a\nb", "-x", "x"
 
 
 @pytest.mark.parametrize("value", HOSTILE, ids=lambda value: ascii(value)[:20])
-def test_a_hostile_name_writes_nothing_and_shows_nothing_harmful(root: Path, value: str) -> None:
+def test_a_hostile_name_writes_nothing_and_shows_nothing_harmful(root: Path, value: str, cli: Cli) -> None:
     for command in (["new", "mlm_pretraining", "--", value], ["show", "--", value], ["stop", "--", value]):
-        done = nbtools(*command, code=2)
+        done = cli(*command, code=2)
         assert len(done.stderr) < 1000
         assert "\x1b" not in done.stderr
         assert "\u202e" not in done.stderr
@@ -163,8 +156,8 @@ def test_a_hostile_name_writes_nothing_and_shows_nothing_harmful(root: Path, val
 
 
 @pytest.mark.parametrize("value", HOSTILE, ids=lambda value: ascii(value)[:20])
-def test_a_hostile_value_is_carried_literally(root: Path, value: str) -> None:
-    nbtools("new", "mlm_pretraining", "tiny", "--set", f"dataset={value}", "--set", f"model_name={value}")
+def test_a_hostile_value_is_carried_literally(root: Path, value: str, cli: Cli) -> None:
+    cli("new", "mlm_pretraining", "tiny", "--set", f"dataset={value}", "--set", f"model_name={value}")
     config = read_script(root / "scripts" / "tiny.py").config.model_dump()
     assert (config["dataset"], config["model_name"]) == (value, value)
     assert sorted(path.name for path in root.iterdir()) == ["runs", "scripts"]
@@ -172,8 +165,8 @@ def test_a_hostile_value_is_carried_literally(root: Path, value: str) -> None:
 
 
 @pytest.mark.parametrize("value", HOSTILE, ids=lambda value: ascii(value)[:20])
-def test_a_hostile_number_is_refused_in_a_short_message(root: Path, value: str) -> None:
-    done = nbtools("new", "mlm_pretraining", "tiny", "--set", f"batch_size={value}", code=2)
+def test_a_hostile_number_is_refused_in_a_short_message(root: Path, value: str, cli: Cli) -> None:
+    done = cli("new", "mlm_pretraining", "tiny", "--set", f"batch_size={value}", code=2)
     assert len(done.stderr) < 400
     assert "\x1b" not in done.stderr
     assert list((root / "scripts").iterdir()) == []
@@ -182,68 +175,66 @@ def test_a_hostile_number_is_refused_in_a_short_message(root: Path, value: str) 
 # --- runs ---
 
 
-def test_a_run_from_launch_to_plot(root: Path) -> None:
+def test_a_run_from_launch_to_plot(root: Path, cli: Cli) -> None:
     script = foreign(root, PRINTS_LOSSES)
     hostile = "$(touch p); 'x' \n"
-    run_id = nbtools(
-        "launch", script, "--nproc-per-node", "2", "--gpus", "none", "--", "--flag", hostile
-    ).stdout.strip()
+    run_id = cli("launch", script, "--nproc-per-node", "2", "--gpus", "none", "--", "--flag", hostile).stdout.strip()
     assert (root / "runs" / run_id).is_dir()
-    assert nbtools("wait", run_id).stdout == f"{run_id} SUCCEEDED\n"
-    shown = json.loads(nbtools("show", run_id[:-1], "--json").stdout)
+    assert cli("wait", run_id).stdout == f"{run_id} SUCCEEDED\n"
+    shown = json.loads(cli("show", run_id[:-1], "--json").stdout)
     keys = {"id", "state", "returncode", "step", "total_steps", "metrics", "checkpoints", "ranks", "failure"}
     assert keys <= set(shown)
     assert (shown["id"], shown["state"], shown["returncode"], shown["failure"]) == (run_id, "SUCCEEDED", 0, None)
-    assert [run["id"] for run in json.loads(nbtools("runs", "--json").stdout)] == [run_id]
-    assert "SUCCEEDED" in nbtools("runs").stdout
-    assert "SUCCEEDED (exit code 0)" in nbtools("show", "latest").stdout
-    log = nbtools("log", "latest", "-n", "2").stdout
+    assert [run["id"] for run in json.loads(cli("runs", "--json").stdout)] == [run_id]
+    assert "SUCCEEDED" in cli("runs").stdout
+    assert "SUCCEEDED (exit code 0)" in cli("show", "latest").stdout
+    log = cli("log", "latest", "-n", "2").stdout
     assert log.splitlines()[-1] == f"arguments {['--flag', hostile]}"
     assert len(log.splitlines()) == 2
-    assert "step 5 loss 1.0" in nbtools("log", "latest", "-f").stdout
-    assert "SUCCEEDED" in nbtools("watch", "latest").stdout.splitlines()[-1]
-    assert nbtools("plot", "latest", "-o", "curves.png").stdout == "curves.png\n"
+    assert "step 5 loss 1.0" in cli("log", "latest", "-f").stdout
+    assert "SUCCEEDED" in cli("watch", "latest").stdout.splitlines()[-1]
+    assert cli("plot", "latest", "-o", "curves.png").stdout == "curves.png\n"
     plain = (root / "curves.png").read_bytes()
-    nbtools("plot", "latest", "-o", "curves.png", "--dark", "--log", "--x", "time")
+    cli("plot", "latest", "-o", "curves.png", "--dark", "--log", "--x", "time")
     assert (root / "curves.png").read_bytes() != plain
     assert (root / "curves.png").read_bytes().startswith(b"\x89PNG")
-    assert "is not one of nbtools' recipes" in nbtools("resume", "latest", code=2).stderr
-    assert "ended" in nbtools("stop", "latest").stdout.replace("already", "ended")
-    assert "cannot be written" in nbtools("plot", "latest", "-o", f"{script}/x.png", code=2).stderr
+    assert "is not one of nbtools' recipes" in cli("resume", "latest", code=2).stderr
+    assert "ended" in cli("stop", "latest").stdout.replace("already", "ended")
+    assert "cannot be written" in cli("plot", "latest", "-o", f"{script}/x.png", code=2).stderr
     assert sorted(path.name for path in root.iterdir()) == ["curves.png", "runs", "scripts"]
 
 
-def test_a_failed_run_exits_1_and_shows_its_traceback(root: Path) -> None:
-    nbtools("launch", foreign(root, FAILS), "--gpus", "none")
-    done = nbtools("wait", "latest", code=1)
+def test_a_failed_run_exits_1_and_shows_its_traceback(root: Path, cli: Cli) -> None:
+    cli("launch", foreign(root, FAILS), "--gpus", "none")
+    done = cli("wait", "latest", code=1)
     assert done.stderr.startswith("nbtools: ")
-    assert nbtools("watch", "latest", code=1).stdout.strip().endswith("step 0")
-    shown = nbtools("show", "latest")  # showing a failure is no failure
+    assert cli("watch", "latest", code=1).stdout.strip().endswith("step 0")
+    shown = cli("show", "latest")  # showing a failure is no failure
     assert "FAILED" in shown.stdout
-    assert json.loads(nbtools("show", "latest", "--json").stdout)["failure"]["rank"] == 0
+    assert json.loads(cli("show", "latest", "--json").stdout)["failure"]["rank"] == 0
 
 
-def test_stopping_following_and_waiting_with_a_limit(root: Path) -> None:
-    run_id = nbtools("launch", foreign(root, SLEEPS), "--gpus", "none").stdout.strip()
+def test_stopping_following_and_waiting_with_a_limit(root: Path, cli: Cli) -> None:
+    run_id = cli("launch", foreign(root, SLEEPS), "--gpus", "none").stdout.strip()
     run = Run(run_id)
     wait_for(lambda: "ready" in run.log())
-    assert "still RUNNING after 0.1 s" in nbtools("wait", run_id, "--timeout", "0.1", code=124).stderr
+    assert "still RUNNING after 0.1 s" in cli("wait", run_id, "--timeout", "0.1", code=124).stderr
     with subprocess.Popen([*NBTOOLS, "watch", run_id], stdout=subprocess.PIPE, stderr=subprocess.PIPE) as watching:
         assert watching.stdout is not None
         assert watching.stdout.readline().startswith(run_id.encode())
         watching.send_signal(signal.SIGINT)
         _, errors = watching.communicate(timeout=30)
         assert watching.returncode == 130
-        assert b"goes on" in errors
+        assert b"continues" in errors
         assert b"Traceback" not in errors
     assert run.state == "RUNNING"
     with subprocess.Popen([*NBTOOLS, "log", "-f", run_id], stdout=subprocess.PIPE) as following:
-        assert nbtools("stop", run_id).stdout
+        assert cli("stop", run_id).stdout
         output, _ = following.communicate(timeout=30)
         assert following.returncode == 0
     assert b"ready" in output
     assert b"\x1b" not in output
-    assert nbtools("wait", run_id, code=130).stdout == f"{run_id} STOPPED\n"
+    assert cli("wait", run_id, code=130).stdout == f"{run_id} STOPPED\n"
 
 
 def test_a_reader_that_has_seen_enough_is_no_error(root: Path) -> None:
@@ -256,10 +247,10 @@ def test_a_reader_that_has_seen_enough_is_no_error(root: Path) -> None:
         assert printing.wait(timeout=30) == 0
 
 
-def test_an_ascii_terminal_shows_what_it_can(root: Path) -> None:
+def test_an_ascii_terminal_shows_what_it_can(root: Path, cli: Cli) -> None:
     environment = {**os.environ, "PYTHONIOENCODING": "ascii", "PYTHONUTF8": "0"}
     text = f"dataset={chr(0x6771)}"
-    nbtools("new", "mlm_pretraining", "tiny", "--set", text)
+    cli("new", "mlm_pretraining", "tiny", "--set", text)
     done = subprocess.run([*NBTOOLS, "recipes"], env=environment, capture_output=True, check=False)
     assert done.returncode == 0
 
@@ -267,23 +258,23 @@ def test_an_ascii_terminal_shows_what_it_can(root: Path) -> None:
 # --- doctor and start-up ---
 
 
-def test_doctor_reports_this_machine(root: Path) -> None:
-    done = nbtools("doctor")
+def test_doctor_reports_this_machine(root: Path, cli: Cli) -> None:
+    done = cli("doctor")
     subjects = {line.split()[1] for line in done.stdout.splitlines() if not line.startswith(" ")}
     assert {"python", "nbtools", "widgets", "cpu", "gpus", "torch", "gloo", "project", "runs/", "flock"} <= subjects
     assert not list(root.glob("**/.nbtools*"))
 
 
-def test_doctor_exits_1_when_there_is_a_problem(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_doctor_exits_1_when_there_is_a_problem(root: Path, monkeypatch: pytest.MonkeyPatch, cli: Cli) -> None:
     monkeypatch.setenv("NBTOOLS_ROOT", str(root / "none"))
-    findings = json.loads(nbtools("doctor", "--json", code=1).stdout)
+    findings = json.loads(cli("doctor", "--json", code=1).stdout)
     assert [finding["subject"] for finding in findings if finding["level"] == "problem"] == ["project"]
     assert all(finding["next_step"] for finding in findings if finding["level"] != "ok")
 
 
 @pytest.mark.slow
-def test_doctor_runs_a_collective_on_two_processes(root: Path) -> None:
-    assert "gloo: 2 ranks agree" in nbtools("doctor", "--all-reduce").stdout
+def test_doctor_runs_a_collective_on_two_processes(root: Path, cli: Cli) -> None:
+    assert "gloo: 2 ranks agree" in cli("doctor", "--all-reduce").stdout
 
 
 def test_the_command_line_starts_without_torch_or_matplotlib(root: Path) -> None:
@@ -295,58 +286,74 @@ def test_the_command_line_starts_without_torch_or_matplotlib(root: Path) -> None
     assert done.stdout.splitlines()[-1] == "[]"
 
 
-def test_help_names_every_command_and_exits_0(root: Path) -> None:
-    text = nbtools("--help").stdout
-    about_scripts = ["recipes", "presets", "new", "launch"]
-    for command in [*about_scripts, "runs", "show", "log", "watch", "plot", "stop", "resume", "wait", "doctor"]:
+def test_help_names_every_command_and_exits_0(root: Path, cli: Cli) -> None:
+    text = cli("--help").stdout
+    for command in VERBS:
         assert f"\n    {command} " in text
-        nbtools(command, "--help")
+        assert cli(command, "--help").stdout.startswith(f"usage: nbtools {command}")
+    assert len(VERBS) <= 18
+    assert "presets" not in text and "preflight" not in text, "former names are not listed"
 
 
-def test_closed_streams_are_no_error(root: Path) -> None:
+@pytest.mark.parametrize("start", [[*NBTOOLS], [str(Path(sys.executable).with_name("nbtools"))]], ids=["-m", "script"])
+def test_the_module_and_the_installed_command_are_the_same_program(root: Path, start: list[str]) -> None:
+    done = subprocess.run([*start, "fly"], capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr.startswith("nbtools: argument COMMAND: invalid choice: 'fly'")
+
+
+def test_a_dry_run_starts_nothing_and_only_it_prints_json(root: Path, cli: Cli) -> None:
+    script = foreign(root, PRINTS_LOSSES)
+    checked = cli("launch", "--dry-run", script, "--gpus", "none")
+    assert "ready to launch" in checked.stdout
+    assert cli("preflight", script, "--gpus", "none").stdout.splitlines()[0] == checked.stdout.splitlines()[0]
+    assert json.loads(cli("launch", "--dry-run", "--json", script, "--gpus", "none").stdout)
+    assert "--dry-run" in cli("launch", "--json", script, code=2).stderr
+    assert list((root / "runs").iterdir()) == []
+
+
+def test_closed_streams_are_no_error(root: Path, cli: Cli) -> None:
     path = foreign(root, SLEEPS)
     command = f"exec {sys.executable} -m nbtools launch {path} <&- >&- 2>&-"
     assert subprocess.run(["bash", "-c", command], check=False).returncode == 0
     run = Run("latest")
     wait_for(lambda: "ready" in run.log())
     assert str(run.state) == "RUNNING"
-    nbtools("stop", "latest")
+    cli("stop", "latest")
 
 
-def test_one_run_of_a_newer_nbtools_hides_no_other(root: Path) -> None:
+def test_one_run_of_a_newer_nbtools_hides_no_other(root: Path, cli: Cli) -> None:
     for name, content in {"2026-01-01_000000_old": "{}", "2026-01-01_000001_new": '{"format": 2}'}.items():
         (root / "runs" / name).mkdir()
         (root / "runs" / name / "launch.json").write_text(content)
-    done = nbtools("runs", "--json")
+    done = cli("runs", "--json")
     assert [run["id"] for run in json.loads(done.stdout)] == ["2026-01-01_000000_old"]
     assert "2026-01-01_000001_new is left out: " in done.stderr
     (root / "runs" / "2026-01-01_000001_new" / "launch.json").unlink()
 
 
-def test_a_script_of_another_project_is_launched_and_its_run_told_by_path(root: Path, tmp_path_factory: Any) -> None:
+def test_a_script_of_another_project_is_launched_and_its_run_told_by_path(
+    root: Path, tmp_path_factory: Any, monkeypatch: pytest.MonkeyPatch, cli: Cli
+) -> None:
     script = tmp_path_factory.mktemp("elsewhere") / "train_1.py"
     script.write_text("print('loss=1.5')\n")
-    environment = {name: value for name, value in os.environ.items() if name != "NBTOOLS_ROOT"}
-    launched = subprocess.run(
-        [*NBTOOLS, "launch", str(script)], capture_output=True, text=True, check=True, env=environment
-    )
+    monkeypatch.delenv("NBTOOLS_ROOT")
+    launched = cli("launch", script)
     folder = script.parent / "runs" / launched.stdout.strip()
     assert str(folder) in launched.stderr
-    nbtools("wait", str(folder))
-    shown = subprocess.run(
-        [*NBTOOLS, "show", "latest"], capture_output=True, text=True, check=True, env=environment, cwd=script.parent
-    )
-    assert "SUCCEEDED" in shown.stdout
+    cli("wait", folder)
+    monkeypatch.chdir(script.parent)
+    assert "SUCCEEDED" in cli("show", "latest").stdout
 
 
 @pytest.mark.parametrize("path", ["x.jpg", "scripts", "absent/\0.png", "~no-such-user/x"])
-def test_an_impossible_picture_or_run_is_a_wrong_call(root: Path, path: str) -> None:
+def test_an_impossible_picture_or_run_is_a_wrong_call(root: Path, path: str, cli: Cli) -> None:
     (root / "runs" / "2026-01-01_000000_old").mkdir()
     (root / "runs" / "2026-01-01_000000_old" / "lock").touch()
     if "\0" not in path:
-        nbtools("plot", "latest", "-o", path, code=2)
-    nbtools("show", path.replace("\0", "x" * 5000) + "/", code=2)
-    nbtools("launch", path.replace("\0", "x" * 5000), code=2)
+        cli("plot", "latest", "-o", path, code=2)
+    cli("show", path.replace("\0", "x" * 5000) + "/", code=2)
+    cli("launch", path.replace("\0", "x" * 5000), code=2)
 
 
 def test_a_full_disk_behind_stdout_is_said_once(root: Path) -> None:
@@ -355,13 +362,13 @@ def test_a_full_disk_behind_stdout_is_said_once(root: Path) -> None:
     assert (done.returncode, done.stderr.count("\n")) == (2, 1)
 
 
-def test_new_never_loses_a_value_that_was_edited_by_hand(root: Path) -> None:
-    nbtools("new", "mlm_pretraining", "tiny")
+def test_new_never_loses_a_value_that_was_edited_by_hand(root: Path, cli: Cli) -> None:
+    cli("new", "mlm_pretraining", "tiny")
     path = root / "scripts" / "tiny.py"
     path.write_text(path.read_text().replace("seed=0,", "seed=8,"))
-    refused = nbtools("new", "mlm_pretraining", "tiny", code=2)
+    refused = cli("new", "mlm_pretraining", "tiny", code=2)
     assert "seed is 8 there, 0 here" in refused.stderr and "--force" in refused.stderr
     assert "seed=8," in path.read_text()
-    nbtools("new", "mlm_pretraining", "tiny", "--set", "seed=8")
-    nbtools("new", "mlm_pretraining", "tiny", "--force")
+    cli("new", "mlm_pretraining", "tiny", "--set", "seed=8")
+    cli("new", "mlm_pretraining", "tiny", "--force")
     assert "seed=0," in path.read_text()

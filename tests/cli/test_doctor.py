@@ -21,7 +21,7 @@ def test_a_taken_port_is_told_and_harms_nobody(monkeypatch: pytest.MonkeyPatch) 
         port = held.getsockname()[1]
         monkeypatch.setattr(doctor, "_USUAL_PORTS", (port,))
         (finding,) = doctor._ports()
-        assert finding.level == "ok" and finding.text.startswith(f"{port} taken; nbtools always takes a free one")
+        assert finding.level == "ok" and finding.text.startswith(f"{port} taken; nbtools always selects a free port")
     (finding,) = doctor._ports()
     assert finding.text == f"{port} are free"
 
@@ -33,7 +33,7 @@ def test_the_hubs_cache_is_named_with_its_room(tmp_path: Path, monkeypatch: pyte
     assert finding.level == "ok" and finding.text.startswith(f"{tmp_path / 'hub'}, ") and "GiB free" in finding.text
     monkeypatch.setenv("HF_HUB_OFFLINE", "1")
     (finding,) = doctor._hub()
-    assert "HF_HUB_OFFLINE: only what is there already is found" in finding.text
+    assert "HF_HUB_OFFLINE: only downloaded files are found" in finding.text
 
 
 def test_a_cache_that_cannot_be_written_is_a_warning_with_the_variable_to_set(

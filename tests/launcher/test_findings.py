@@ -6,6 +6,7 @@ import re
 import shutil
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -24,6 +25,7 @@ from nbtools.recipes import RECIPES
 from nbtools.script.script import write_script
 
 MLM = RECIPES["mlm_pretraining"]
+Cli = Callable[..., subprocess.CompletedProcess[str]]
 
 
 def written(project: Project, name: str = "tiny", nproc_per_node: int = 2, **changes: Any) -> Path:
@@ -285,29 +287,21 @@ def test_idle_gpus_are_told(gpus: list[Device], script: Path) -> None:
 # --- command line ---------------------------------------------------------------------------------
 
 
-def nbtools(*arguments: str, code: int = 0) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "nbtools", *arguments]
-    done = subprocess.run(command, capture_output=True, text=True, encoding="utf-8", timeout=120, check=False)
-    assert done.returncode == code, (done.stdout, done.stderr)
-    assert "Traceback" not in done.stderr
-    return done
-
-
-def test_the_command_prints_the_same_or_json(project: Project) -> None:
+def test_the_command_prints_the_same_or_json(project: Project, cli: Cli) -> None:
     path = str(written(project))
-    lines = nbtools("preflight", path, "--", "--max-steps", "7").stdout.splitlines()
+    lines = cli("launch", "--dry-run", path, "--", "--max-steps", "7").stdout.splitlines()
     assert lines[0] == "tiny.py: ready to launch"
     assert any(line.startswith("ok       steps        7: ") for line in lines)
-    facts = json.loads(nbtools("preflight", path, "--nproc-per-node", "1", "--json").stdout)
+    facts = json.loads(cli("launch", "--dry-run", path, "--nproc-per-node", "1", "--json").stdout)
     assert {fact["subject"]: fact["text"] for fact in facts}["batch"] == "16 samples per step: 16 × 1 process"
     assert {fact["level"] for fact in facts} == {"ok"}
 
 
-def test_the_command_refuses_with_exit_code_2(project: Project) -> None:
-    done = nbtools("preflight", str(written(project, dataset="none.txt")), code=2)
+def test_the_command_refuses_with_exit_code_2(project: Project, cli: Cli) -> None:
+    done = cli("launch", "--dry-run", str(written(project, dataset="none.txt")), code=2)
     assert "none.txt" in done.stderr
     assert done.stdout == ""
-    assert "--oops" in nbtools("preflight", str(written(project)), "--", "--oops", code=2).stderr
+    assert "--oops" in cli("launch", "--dry-run", str(written(project)), "--", "--oops", code=2).stderr
 
 
 # --- words ----------------------------------------------------------------------------------------

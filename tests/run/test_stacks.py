@@ -191,7 +191,7 @@ def test_a_rank_that_announced_nothing_is_never_signalled(supervised: Start) -> 
     for item in found:
         assert not item.has_stacks
         assert item.text == (
-            "no stacks: it announced no signal for its stacks; with py-spy installed they can be read from outside"
+            "no stacks: it has registered no signal for its stacks; install py-spy to read them from outside"
         )
     time.sleep(0.5)
     assert len(living(ranks.values())) == 2
@@ -264,7 +264,7 @@ def test_a_stranger_with_a_ranks_pid_is_never_signalled(project: Project, change
         found = take_stacks(Run(run.path).files)
         assert not any(item.has_stacks for item in found)
         if change.get("host"):
-            assert [item.text for item in found] == ["runs on node-7: ask for its stacks there"]
+            assert [item.text for item in found] == ["runs on node-7: take its stacks there"]
         time.sleep(0.2)
         assert stranger.poll() is None
     finally:
