@@ -65,7 +65,7 @@ def parser(description: str) -> argparse.ArgumentParser:
     recipe.add_argument("recipe", nargs="?", metavar="RECIPE")
 
     def command(verb: str, help: str, *parents: _Parser, alias_of: str = "") -> argparse.ArgumentParser:
-        listed = {} if alias_of else {"help": help}  # a command without help is not listed
+        listed: dict[str, Any] = {} if alias_of else {"help": help}  # a command without help is not listed
         added = commands.add_parser(verb, description=help, parents=parents, **listed)
         added.set_defaults(verb=alias_of or verb)
         return added
