@@ -331,19 +331,14 @@ def assert_flat(returns_E: Any) -> None:
     assert abs(later - first) < 0.7, (first, later)
 
 
-@pytest.mark.slow
+@pytest.mark.seeds
+@pytest.mark.parametrize("seed", ["0", "1"])
 @pytest.mark.timeout(1000)
-def test_the_cpu_demo_learns_to_find_goals_that_it_never_saw(start: ByHand) -> None:
-    assert_learns_in_context_only(demo(start))
+def test_the_cpu_demo_learns_to_find_goals_that_it_never_saw(start: ByHand, seed: str) -> None:
+    assert_learns_in_context_only(demo(start, "--seed", seed))
 
 
 @pytest.mark.seeds
-@pytest.mark.timeout(1000)
-def test_with_another_seed_it_learns_that_too(start: ByHand) -> None:
-    assert_learns_in_context_only(demo(start, "--seed", "1"))
-
-
-@pytest.mark.slow
 @pytest.mark.timeout(1000)
 def test_with_one_episode_in_sight_there_is_nothing_to_learn_it_from(start: ByHand) -> None:
     """With 80 steps in sight the target is reached within 250 training steps."""

@@ -621,19 +621,14 @@ def assert_learns_from_context(history: History) -> None:
     assert few <= nearly_all - 1.0
 
 
-@pytest.mark.slow
+@pytest.mark.seeds
+@pytest.mark.parametrize("seed", ["0", "1"])
 @pytest.mark.timeout(1000)
-def test_the_cpu_demo_learns_from_context(start: ByHand, texts: Project) -> None:
-    assert_learns_from_context(demo(start))
+def test_the_cpu_demo_learns_from_context(start: ByHand, texts: Project, seed: str) -> None:
+    assert_learns_from_context(demo(start, "--seed", seed))
 
 
 @pytest.mark.seeds
-@pytest.mark.timeout(1000)
-def test_the_cpu_demo_learns_from_context_with_another_seed(start: ByHand, texts: Project) -> None:
-    assert_learns_from_context(demo(start, "--seed", "1"))
-
-
-@pytest.mark.slow
 @pytest.mark.timeout(1000)
 def test_without_any_context_that_target_is_not_reached(start: ByHand, texts: Project) -> None:
     """Characters in random order: there is nothing to learn but how frequent each of them is."""

@@ -663,23 +663,16 @@ def assert_learned(history: History, step: int, gain: float, accuracy: float) ->
 TWICE_AS_LONG = ("--max-steps", "1200", "--epochs", "40", "--learning-rate", "5e-3", "--weight-decay", "0.1")
 
 
-@pytest.mark.slow
+@pytest.mark.seeds
+@pytest.mark.parametrize("seed", ["0", "1"])
 @pytest.mark.timeout(1200)
-def test_the_cpu_demo_learns_from_context(start: ByHand, texts: Project) -> None:
-    history = demo(start, *TWICE_AS_LONG)
+def test_the_cpu_demo_learns_from_context(start: ByHand, texts: Project, seed: str) -> None:
+    history = demo(start, *TWICE_AS_LONG, "--seed", seed)
     assert_learned(history, 600, gain=0.8, accuracy=0.20)
     assert_learned(history, 1200, gain=1.5, accuracy=0.30)
 
 
 @pytest.mark.seeds
-@pytest.mark.timeout(1200)
-def test_the_cpu_demo_learns_with_another_seed(start: ByHand, texts: Project) -> None:
-    history = demo(start, *TWICE_AS_LONG, "--seed", "1")
-    assert_learned(history, 600, gain=0.8, accuracy=0.20)
-    assert_learned(history, 1200, gain=1.5, accuracy=0.30)
-
-
-@pytest.mark.slow
 @pytest.mark.timeout(700)
 def test_without_learning_that_target_is_not_reached(start: ByHand, texts: Project) -> None:
     history = demo(start, "--learning-rate", "1e-6", "--max-steps", "100")

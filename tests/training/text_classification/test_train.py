@@ -462,19 +462,14 @@ def assert_target(finished: Run, history: History) -> None:
     assert probability > 0.5
 
 
-@pytest.mark.slow
+@pytest.mark.seeds
+@pytest.mark.parametrize("seed", [0, 1])
 @pytest.mark.timeout(900)
-def test_the_cpu_demo_learns_to_code_strings_that_it_never_saw(start: ByHand, tables: Project) -> None:
-    assert_target(*demo(start))
+def test_the_cpu_demo_learns_to_code_strings_that_it_never_saw(start: ByHand, tables: Project, seed: int) -> None:
+    assert_target(*demo(start, seed=seed))
 
 
 @pytest.mark.seeds
-@pytest.mark.timeout(900)
-def test_with_another_seed_it_learns_them_too(start: ByHand, tables: Project) -> None:
-    assert_target(*demo(start, seed=1))
-
-
-@pytest.mark.slow
 @pytest.mark.timeout(900)
 def test_with_shuffled_labels_there_is_nothing_to_learn(start: ByHand, tables: Project) -> None:
     made = occupations.rows()
