@@ -15,6 +15,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from nbtools.rundir.atomic import discard, hidden_name
 from nbtools.rundir.json_files import read_json
 from nbtools.rundir.lock import acquire_lock, is_locked
 from nbtools.rundir.rundir import RunDir, name_of
@@ -58,12 +59,9 @@ def take(run: RunDir, gpus: Sequence[int], devices: Sequence[str]) -> tuple[Path
                 with contextlib.suppress(OSError):  # another user's: dead all the same
                     path.unlink()
         path = folder / f"{max(found, default=0) + 1:09d}.json"
-        # Locked before it is visible: somebody who looks whether it is alive would be in the way of the lock.
-        hidden = folder / f".{path.name}.{os.getpid()}"
-        with contextlib.suppress(FileNotFoundError):
-            hidden.unlink()
+        hidden = hidden_name(path)  # locked before it is visible: a reader that tests the lock could hold it instead
         descriptor = acquire_lock(hidden, is_new=True)
-        assert descriptor is not None, "nobody else knows this name"
+        assert descriptor is not None, "no other process knows the random name"
         try:
             content = {"format": 1, "run": str(run.path), "gpus": list(gpus), "devices": list(devices)}
             os.write(descriptor, json.dumps(content).encode())
@@ -71,6 +69,7 @@ def take(run: RunDir, gpus: Sequence[int], devices: Sequence[str]) -> tuple[Path
             hidden.rename(path)
         except BaseException:
             os.close(descriptor)
+            discard(hidden)
             raise
     return path, descriptor
 

@@ -12,7 +12,8 @@ from pathlib import Path
 from typing import Any, Self
 
 from nbtools.errors import CheckpointError, FormatError
-from nbtools.rundir.json_files import finite, read_json, retried, strict_number, whole
+from nbtools.rundir.atomic import retried
+from nbtools.rundir.json_files import finite, read_json, strict_number, whole
 
 BEST_BY = "eval/loss"
 """Default metric by which checkpoints are compared; lower is better."""

@@ -6,73 +6,49 @@ import math
 import os
 import stat
 import sys
-import time
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, NoReturn, TypeVar
+from typing import Any, NoReturn
 
 from nbtools.errors import FormatError
+from nbtools.rundir.atomic import retried, write_file
 
 FORMAT = 1
 LARGEST_JSON_BYTES = 16 * 2**20
-"""A larger file is none of ours."""
+"""nbtools writes no larger JSON file."""
 MAX_STEP = 2**53
 """The greatest step that a float holds exactly, so that it can be drawn."""
-_PASSING = (errno.ESTALE, errno.EIO, errno.ETIMEDOUT)
-"""What a network file system may say once of a file that is well: another machine replaced it, the server is slow."""
-T = TypeVar("T")
 
 
-def write_json(path: Path, content: Mapping[str, Any]) -> None:
-    """Write `content` with `"format": 1` under `path` by an atomic rename; strict JSON only."""
+def write_json(path: Path, content: Mapping[str, Any], *, sync: bool = False) -> None:
+    """Write `content` with `"format": 1` atomically; strict JSON only. See `write_file` for `sync` and errors."""
     data = json.dumps({"format": FORMAT, **content}, allow_nan=False, ensure_ascii=False, indent=1)
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
-
-    def write() -> None:
-        temporary.write_text(data + "\n", encoding="utf-8", errors="backslashreplace")
-        temporary.replace(path)
-
-    try:
-        retried(write)
-    finally:
-        temporary.unlink(missing_ok=True)
-
-
-def retried(act: Callable[[], T]) -> T:
-    """Do something with a file; again, within a second, where a network file system has lost track of it meanwhile."""
-    for pause_s in (0.01, 0.1, 0.5):
-        try:
-            return act()
-        except OSError as error:
-            if error.errno not in _PASSING:
-                raise
-        time.sleep(pause_s)
-    return act()
+    write_file(path, (data + "\n").encode("utf-8", "backslashreplace"), sync=sync)
 
 
 def strict_number(value: float) -> float | str:
-    """Return a number as strict JSON can hold it: what is not finite becomes `"NaN"` or `"Infinity"`."""
+    """Return a number as strict JSON holds it: a non-finite one becomes `"NaN"`, `"Infinity"` or `"-Infinity"`."""
     if math.isfinite(value):
         return value
     return "NaN" if math.isnan(value) else "Infinity" if value > 0 else "-Infinity"
 
 
 def whole(value: object) -> int | None:
-    """A whole number that a file claims, if one can count with it: 0 to `MAX_STEP`."""
+    """Return a value from a file if it is an integer from 0 to `MAX_STEP`, else None."""
     if not isinstance(value, int) or isinstance(value, bool):
         return None
     return value if 0 <= value <= MAX_STEP else None
 
 
 def finite(value: object) -> float | None:
-    """A number that a file claims, if one can calculate with it."""
+    """Return a value from a file as a float if it is a finite number, else None."""
     if not isinstance(value, int | float) or isinstance(value, bool):
         return None
     return float(value) if abs(value) <= sys.float_info.max else None
 
 
 def read_json(path: Path) -> dict[str, Any] | None:
-    """Return the object in `path`, or None where there is none (yet) that can be read.
+    """Return the JSON object in `path`; None if there is none, or none that can be read.
 
     Raises:
         FormatError: a newer nbtools wrote the file.
@@ -92,10 +68,10 @@ def read_json(path: Path) -> dict[str, Any] | None:
 
 
 def read_small(path: Path) -> bytes:
-    """Return what is in a regular file of at most `LARGEST_JSON_BYTES`; others are not waited for, nor held in memory.
+    """Return the content of a regular file of at most `LARGEST_JSON_BYTES`, without blocking on pipes.
 
     Raises:
-        OSError: there is none, or it is something else.
+        OSError: the file is missing, larger, or not a regular file.
     """
     descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
     try:

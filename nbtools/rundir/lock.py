@@ -5,7 +5,7 @@ import fcntl
 import os
 from pathlib import Path
 
-from nbtools.rundir.json_files import retried
+from nbtools.rundir.atomic import retried
 
 
 def acquire_lock(path: Path, *, is_new: bool = False) -> int | None:

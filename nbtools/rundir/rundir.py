@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Self
 
 from nbtools.errors import RunNotFoundError
-from nbtools.rundir.json_files import retried
+from nbtools.rundir.atomic import retried
 from nbtools.rundir.lock import is_locked
 
 RUN_ID_VARIABLE = "NBTOOLS_RUN_ID"

@@ -6,7 +6,6 @@ still be launched as it is.
 """
 
 import ast
-import os
 import shlex
 import warnings
 from collections.abc import Sequence
@@ -19,6 +18,7 @@ from nbtools.config import Launch, Settings, TrainConfig, complaints
 from nbtools.errors import HandEditedError, NotPlainError, ProjectError, ScriptError, shown
 from nbtools.project import NAME_PATTERN, Project, check_name, find_project, located
 from nbtools.recipes import RECIPES, Recipe, recipe_of
+from nbtools.rundir.atomic import write_file
 from nbtools.script import torchrun
 
 PLAIN = (
@@ -365,21 +365,13 @@ def _check_known(path: Path, config: TrainConfig, launch: Launch) -> None:
 
 
 def put_in_place(path: Path, data: bytes, mode: int | None = None) -> None:
-    """Write a temporary file beside `path` and rename it: nobody ever sees half a script.
+    """Write a script atomically.
 
     Raises:
         ProjectError: it cannot be written.
     """
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     try:
-        descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666)
-        with os.fdopen(descriptor, "wb") as file:
-            file.write(data)
-        if mode is not None:
-            temporary.chmod(mode)
-        temporary.replace(path)
+        write_file(path, data, mode=mode)
     except OSError as error:
         step = f"check the rights of {path.parent} and the free space"
         raise ProjectError(f"{path}: cannot be written: {error.strerror}; {step}") from error
-    finally:
-        temporary.unlink(missing_ok=True)

@@ -20,7 +20,8 @@ from nbtools.project import Project
 from nbtools.run.checkpoints import Checkpoint, checkpoints_in, newest_verified
 from nbtools.run.run import Run
 from nbtools.run.state import RunState
-from nbtools.rundir.json_files import read_json, retried, write_json
+from nbtools.rundir.atomic import retried
+from nbtools.rundir.json_files import read_json, write_json
 from nbtools.rundir.lock import acquire_lock
 from nbtools.rundir.rundir import RunDir, run_folders
 from nbtools.training.engine import checkpoint
@@ -225,7 +226,7 @@ def test_a_checkpoint_whose_rename_fails_for_good_leaves_the_one_it_was_to_repla
     folder: Path, failing: Callable[..., list[str]]
 ) -> None:
     save(folder, 1, value=1.0)
-    failing("rename", ".step-000001.tmp", errno.EIO, times=100)
+    failing("rename", ".step-000001.new", errno.EIO, times=100)
     with pytest.raises(OSError, match="Input/output"):
         save(folder, 1, value=2.0)
     assert names(folder) == ["step-000001"]

@@ -4,11 +4,8 @@ Shape suffixes: H histories, S histories of a piece, L steps of a history, W win
 window; 4 column and row before the action, the action, its reward.
 """
 
-import contextlib
 import hashlib
 import json
-import shutil
-import tempfile
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -27,6 +24,7 @@ from nbtools.data.algorithm_distillation.histories import METADATA, TEST, TRAIN,
 from nbtools.errors import DataError
 from nbtools.recipes import AlgorithmDistillationConfig
 from nbtools.recipes.algorithm_distillation import EVALUATION_HISTORIES
+from nbtools.rundir.atomic import discard, hidden_name, put_folder
 from nbtools.training.engine.worker import Worker
 
 T = TypeVar("T")
@@ -100,7 +98,7 @@ def _kept(worker: Worker, config: AlgorithmDistillationConfig) -> Path:
     if damage is not None:
         worker.say(f"note: {damage}: the histories that were kept there are made anew")
     started = time.monotonic()
-    temporary = worker.ranks.from_main(lambda: _written(cache, lambda: _temporary(cache)))
+    temporary = worker.ranks.from_main(lambda: _written(cache, lambda: _temporary(folder)))
     try:
         _written(cache, lambda: _play(config, parts, temporary, worker.rank, worker.world_size))
         problem = ""
@@ -124,9 +122,10 @@ def _damage(folder: Path) -> str | None:
     return ""
 
 
-def _temporary(cache: Path) -> Path:
-    cache.mkdir(parents=True, exist_ok=True)
-    return Path(tempfile.mkdtemp(prefix=".tmp-", dir=cache))
+def _temporary(folder: Path) -> Path:
+    hidden = hidden_name(folder)
+    hidden.mkdir(parents=True)
+    return hidden
 
 
 def _play(
@@ -157,9 +156,9 @@ def _publish(
             if problem:
                 raise DataError(problem)
         _written(folder.parent, lambda: _join(config, parts, temporary))
-        _written(folder.parent, lambda: _rename(temporary, folder))
+        _written(folder.parent, lambda: put_folder(temporary, folder, lambda: _damage(folder) != ""))
     finally:
-        shutil.rmtree(temporary, ignore_errors=True)
+        discard(temporary)
 
 
 def _join(config: AlgorithmDistillationConfig, parts: Sequence[_Part], folder: Path) -> None:
@@ -189,28 +188,6 @@ def _join(config: AlgorithmDistillationConfig, parts: Sequence[_Part], folder: P
         sha256={name: histories.sha256_of(folder / name) for name in (TRAIN, TEST)},
     )
     (folder / METADATA).write_text(json.dumps(metadata.to_json()), encoding="utf-8")
-    folder.chmod(0o755)  # a temporary folder is its owner's alone
-
-
-def _rename(built: Path, folder: Path) -> None:
-    """Put a folder in its place; one of the same name that is whole may stay, a damaged one goes."""
-    for _ in range(3):
-        try:
-            built.rename(folder)
-            return
-        except OSError:
-            if not folder.exists():
-                raise
-        if _damage(folder) == "":  # another run was faster
-            return
-        away = built.with_name(f"{built.name}-damaged")
-        with contextlib.suppress(OSError):  # or another run has just taken it away
-            folder.rename(away)
-        if away.is_dir():
-            shutil.rmtree(away, ignore_errors=True)
-        else:
-            away.unlink(missing_ok=True)
-    raise DataError(f"{folder}: cannot be replaced; remove it")
 
 
 def _written(cache: Path, write: Callable[[], T]) -> T:

@@ -9,8 +9,6 @@ checkpoints/step-000200/
 
 import contextlib
 import hashlib
-import os
-import shutil
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -27,6 +25,7 @@ from nbtools.errors import CheckpointError
 from nbtools.project import expanded
 from nbtools.run.checkpoints import BEST_BY, Checkpoint, Progress, best_of, checkpoints_in
 from nbtools.rundir import json_files, rundir
+from nbtools.rundir.atomic import discard, hidden_name, new_folder, sync_to_disk
 
 State = dict[str, Any]
 """Plain values and tensors: what `torch.load(weights_only=True)` opens."""
@@ -71,10 +70,9 @@ def save(
         OSError: it could not be written (disk full); nothing is left of it, and older checkpoints are untouched.
     """
     final = rundir.RunDir(folder.parent).checkpoint(progress.step)
-    temporary = folder / f".{final.name}.tmp"
-    _remove(temporary)
-    try:
-        (temporary / "model").mkdir(parents=True)
+    # A folder already there is damaged, or an earlier attempt abandoned it at this step.
+    with new_folder(final, sync=True, is_stale=lambda: True) as temporary:
+        (temporary / "model").mkdir()
         with ThreadPoolExecutor(4) as threads:
             model_files = threads.submit(_save_model, write_model, temporary / "model", threads)
             states = {"state.pt": {**state, "progress": asdict(progress)}}
@@ -93,14 +91,7 @@ def save(
             "lower_is_better": lower_is_better,
             "files": dict(sorted(files.items())),
         }
-        json_files.write_json(temporary / "manifest.json", manifest)
-        folders = sorted((path for path in temporary.rglob("*") if path.is_dir()), reverse=True)
-        for path in (temporary / "manifest.json", *folders, temporary):
-            _sync(path)
-        _put_in_place(temporary, final)
-    except BaseException:
-        _remove(temporary)
-        raise
+        json_files.write_json(temporary / "manifest.json", manifest, sync=True)
     prune(folder, progress.step, keep_last, keep_best)
     return final
 
@@ -116,48 +107,16 @@ def prune(folder: Path, step: int, keep_last: int, keep_best: int = 0) -> None:
     for checkpoint in older[:-keep_last]:
         if checkpoint in best:
             continue
-        hidden = folder / f".{checkpoint.path.name}.pruned.tmp"
+        hidden = hidden_name(checkpoint.path, "old")
         with contextlib.suppress(OSError):  # not worth a training
             checkpoint.path.rename(hidden)  # at once: a half-removed checkpoint is never listed
-            threading.Thread(target=_remove, args=(hidden,), name="prune").start()  # gigabytes take their time
+            threading.Thread(target=discard, args=(hidden,), name="prune").start()  # gigabytes take their time
 
 
 def remove_leftovers(folder: Path) -> None:
     """Remove what an interrupted save or removal left behind."""
     for path in folder.glob(".step-*.tmp"):
-        _remove(path)
-
-
-def _sync(path: Path) -> None:
-    descriptor = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
-
-
-def _put_in_place(temporary: Path, final: Path) -> None:
-    replaced = final.with_name(f".{final.name}.replaced.tmp")
-    _remove(replaced)
-    if final.exists():  # a damaged or abandoned one of an earlier attempt at this step
-        _rename(final, replaced)
-    try:
-        _rename(temporary, final)
-    except OSError:
-        if replaced.exists():
-            replaced.rename(final)
-        raise
-    _remove(replaced)
-    _sync(final.parent)
-
-
-def _rename(source: Path, target: Path) -> None:
-    """Rename a folder. Of a network file system that says it failed, nobody knows whether it was done all the same."""
-    json_files.retried(lambda: None if target.exists() and not source.exists() else source.rename(target))
-
-
-def _remove(path: Path) -> None:
-    shutil.rmtree(path, ignore_errors=True)
+        discard(path)
 
 
 @contextlib.contextmanager
@@ -187,7 +146,7 @@ def _save(state: State, path: Path, threads: Executor) -> "Future[dict[str, Any]
                 raise
     finally:
         is_written.set()
-    _sync(path)  # while the hash catches up
+    sync_to_disk(path)  # while the hash catches up
     return hashed
 
 
@@ -216,7 +175,7 @@ def _save_model(
     paths = [path for path in sorted(folder.rglob("*")) if path.is_file()]
     hashed = {path: threads.submit(_hash, path, is_written) for path in paths}
     for path in paths:
-        _sync(path)
+        sync_to_disk(path)
     return hashed
 
 

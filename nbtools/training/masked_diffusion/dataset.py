@@ -9,7 +9,6 @@ Shape suffixes: N samples, T positions.
 import functools
 import hashlib
 import json
-import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -26,6 +25,7 @@ from nbtools.data.masked_diffusion import prepared
 from nbtools.data.masked_diffusion.pairs import Pair, read_pairs, split_pairs
 from nbtools.data.masked_diffusion.prepared import PreparedMetadata
 from nbtools.errors import DataError, shown
+from nbtools.rundir.atomic import new_folder
 from nbtools.training.masked_diffusion.forward_process import Sequences
 from nbtools.training.text.disk_buffer import Selection, Spool, save_pieces
 from nbtools.training.text.pretrained import first_line
@@ -201,17 +201,8 @@ def _write(folder: Path, tokenizer: PreTrainedTokenizerBase, name: str, document
 def _in_place(folder: Path, fill: Callable[[Path], T]) -> T:
     """Build a folder beside its place and put it there by one rename."""
     try:
-        folder.parent.mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryDirectory(prefix=".tmp-", dir=folder.parent, ignore_cleanup_errors=True) as temporary:
-            built = Path(temporary) / "built"
-            built.mkdir()
-            result = fill(built)
-            try:
-                built.rename(folder)
-            except OSError:
-                if not (folder.is_dir() and any(folder.iterdir())):  # or another run was faster with the same content
-                    raise
-        return result
+        with new_folder(folder) as built:
+            return fill(built)
     except OSError as error:
         raise DataError(f"{folder}: the tokenized text cannot be written there: {error}") from error
 

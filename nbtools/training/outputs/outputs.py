@@ -8,6 +8,7 @@ import os
 import shutil
 import subprocess
 import sys
+import tempfile
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
@@ -20,6 +21,7 @@ from nbtools.errors import ConfigError, NbtoolsError, shown
 from nbtools.project import expanded
 from nbtools.run.checkpoints import checkpoints_in
 from nbtools.run.run import Run
+from nbtools.rundir.atomic import write_file
 from nbtools.rundir.json_files import FORMAT, read_json, strict_number, write_json
 from nbtools.rundir.rundir import RunDir
 from nbtools.training.outputs.profiler import Profile
@@ -97,7 +99,7 @@ class Outputs:
                 _hand_over(saved[-1].path / MODEL, folder / MODEL)
             else:
                 self._warn("outputs/ has no model: no checkpoint was saved")
-            _put(folder / HISTORY, history(Run(files.path)))
+            write_file(folder / HISTORY, history(Run(files.path)))
             if draws and not os.environ.get(UNDRAWN_VARIABLE) and (problem := _draw(files, folder / PICTURE)):
                 self._warn(f"outputs/{PICTURE} was not drawn: {problem}")
         except (OSError, NbtoolsError) as error:
@@ -124,11 +126,10 @@ def check_save_dir(save_dir: str, root: Path) -> None:
         ConfigError: it is refused.
     """
     folder = save_dir_path(save_dir, root)
-    probe = folder / f".nbtools.{os.getpid()}.tmp"
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        probe.touch()
-        probe.unlink()
+        with tempfile.TemporaryFile(dir=folder):
+            pass
         ours = _recorded(folder)
         theirs = [name for name in (MODEL, HISTORY, PICTURE) if _is_taken(folder / name, folder, ours)]
     except (OSError, ValueError) as error:
@@ -160,23 +161,22 @@ def history(run: Run) -> bytes:
 
 
 def _draw(files: RunDir, path: Path) -> str:
-    """Let the command line draw the curves in a process of its own; return what went wrong, if anything did."""
-    temporary = path.with_name(f".{path.stem}.{os.getpid()}.tmp.png")
-    command = [sys.executable, "-P", "-m", "nbtools", "plot", str(files.path), "-o", str(temporary)]
-    try:
+    """Draw the curves with `nbtools plot` in a process of its own; returns an error message, or an empty string."""
+
+    def draw(picture: Path) -> None:
+        command = [sys.executable, "-P", "-m", "nbtools", "plot", str(files.path), "-o", str(picture)]
         done = subprocess.run(
             command, capture_output=True, timeout=_PLOT_TIMEOUT_S, check=False, cwd=files.path, stdin=subprocess.DEVNULL
         )
-        if done.returncode == 0:
-            temporary.replace(path)
-            return ""
-        said = done.stderr.decode(errors="replace").strip().splitlines() or [f"exit code {done.returncode}"]
-        return said[-1][:300]
+        if done.returncode != 0:
+            lines = done.stderr.decode(errors="replace").strip().splitlines()
+            raise OSError(lines[-1] if lines else f"exit code {done.returncode}")
+
+    try:
+        write_file(path, draw)
     except (OSError, subprocess.TimeoutExpired) as error:
         return str(error)[:300]
-    finally:
-        with contextlib.suppress(OSError):
-            temporary.unlink(missing_ok=True)
+    return ""
 
 
 def _copy(source: Path, target: Path, run_id: str) -> None:
@@ -224,24 +224,13 @@ def _hand_over(source: Path, target: Path) -> None:
 def _place(source: Path, target: Path, *, link: bool) -> None:
     """Put a file in the place of another at once, as a hard link where it is large and that works."""
     target.parent.mkdir(parents=True, exist_ok=True)
-    temporary = target.with_name(f".{target.name}.{os.getpid()}.tmp")
-    try:
-        temporary.unlink(missing_ok=True)
+
+    def copy(file: Path) -> None:
         try:
             if not link or source.stat().st_size < _LINKED_BYTES:
                 raise OSError("is copied")
-            os.link(source, temporary)
+            os.link(source, file)
         except OSError:
-            shutil.copyfile(source, temporary)
-        temporary.replace(target)
-    finally:
-        temporary.unlink(missing_ok=True)
+            shutil.copyfile(source, file)
 
-
-def _put(path: Path, data: bytes) -> None:
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
-    try:
-        temporary.write_bytes(data)
-        temporary.replace(path)
-    finally:
-        temporary.unlink(missing_ok=True)
+    write_file(target, copy)

@@ -6,6 +6,8 @@ from pathlib import Path
 import torch
 from torch.profiler import ProfilerActivity
 
+from nbtools.rundir.atomic import write_file
+
 SKIPPED_STEPS = 5
 """The first ones compile, allocate and connect: they are not how a step usually is."""
 _NUM_ROWS = 25
@@ -59,9 +61,7 @@ class Profile:
         try:
             self._folder.mkdir(exist_ok=True)
             (self._folder / "table.txt").write_text(text, encoding="utf-8")
-            hidden = self._folder / ".trace.tmp.json"
-            profiler.export_chrome_trace(str(hidden))
-            hidden.replace(self._folder / "trace.json")
+            write_file(self._folder / "trace.json", lambda path: profiler.export_chrome_trace(str(path)))
         except (OSError, RuntimeError) as error:
             self._say(f"warning: the profile was not written: {error}")
         self._say(f"{text}\nprofile: open {self._folder / 'trace.json'} in https://ui.perfetto.dev")

@@ -1,9 +1,7 @@
 """From text to rows of token ids: tokenizers, and the cache of what they made of a text."""
 
-import contextlib
 import hashlib
 import json
-import tempfile
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
@@ -17,6 +15,7 @@ from transformers import AutoTokenizer, PreTrainedTokenizerBase
 from nbtools.data import corpus
 from nbtools.data.hub import named
 from nbtools.errors import DataError
+from nbtools.rundir.atomic import new_folder
 from nbtools.rundir.json_files import read_json, write_json
 from nbtools.training.text import hub
 from nbtools.training.text.disk_buffer import Selection, Spool, save_pieces
@@ -131,15 +130,10 @@ def _build(
     folder: Path, tokenizer: PreTrainedTokenizerBase, spool: Spool, parts: Mapping[str, Selection], *, words: bool
 ) -> None:
     separator = tokenizer.sep_token_id if tokenizer.sep_token_id is not None else tokenizer.eos_token_id
-    with tempfile.TemporaryDirectory(prefix=".tmp-", dir=folder.parent, ignore_cleanup_errors=True) as temporary:
-        built = Path(temporary) / "built"
+    with new_folder(folder) as built:
         tokenizer.save_pretrained(built / "tokenizer")
         for name, part in parts.items():
             save_pieces(built / f"{name}.npy", _encoded(tokenizer, spool.texts(part), separator, words=words), np.int32)
-        with contextlib.suppress(OSError):  # another run was faster: its folder has the same content
-            built.rename(folder)
-    if not folder.is_dir():
-        raise OSError(f"{folder} could not be put in place")
 
 
 def open_tokenized(folder: Path, sequence_length: int) -> TokenizedText:

@@ -210,7 +210,7 @@ def test_a_damaged_cache_is_told_and_made_anew(tmp_path: Path, damage: str) -> N
 
 def test_what_a_killed_training_left_is_never_taken_for_whole(tmp_path: Path) -> None:
     cache = tmp_path / "runs" / ".cache"
-    left = cache / ".tmp-left"
+    left = cache / ".0123.new-4567.tmp"
     left.mkdir(parents=True)
     np.save(left / "000000-train.npy", np.zeros((66, 48, 4), np.uint8))
     one, _ = opened(tmp_path, small())

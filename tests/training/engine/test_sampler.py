@@ -97,7 +97,7 @@ def test_a_text_is_tokenized_once_and_found_again(dataset: Path, tmp_path: Path)
     assert tokenized(dataset, tmp_path, vocab_size=9) != first
     (dataset / "00.txt").write_text("something else entirely")
     assert tokenized(dataset, tmp_path) not in (first, None)
-    assert not list((tmp_path / "cache").glob(".tmp-*"))
+    assert not list((tmp_path / "cache").glob(".*.tmp"))
 
 
 def test_a_long_reading_says_how_far_it_is(

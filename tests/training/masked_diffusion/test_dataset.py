@@ -123,7 +123,7 @@ def test_the_command_makes_what_the_training_counts(
     assert main(["prepare", "texts", "--out", "other", "--tokenizer", "no such"]) == 2
     assert "neither a folder nor a hub id" in capsys.readouterr().err
     assert not (project.root / "other").exists()
-    assert not [path for path in project.root.iterdir() if path.name.startswith(".tmp")]
+    assert not [path for path in project.root.iterdir() if path.name.startswith(".")]
 
 
 @pytest.mark.parametrize("name", ["$(touch p)", "a b'c", "-dash", "ü\u3000字"])
