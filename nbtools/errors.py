@@ -1,8 +1,8 @@
-"""The exceptions nbtools raises: each message says what was given, what is allowed, and the next step."""
+"""The exceptions that nbtools raises, and what their messages are made of."""
 
 
 def shown(value: object, limit: int = 80) -> str:
-    """Render a value that somebody gave for a message: its `repr`, cut if it is long."""
+    """Return the `repr` of a given value for a message, cut if it is long."""
     try:
         text = repr(value)
     except (ValueError, RecursionError) as error:  # an integer of more than 4300 digits, say
@@ -10,8 +10,13 @@ def shown(value: object, limit: int = 80) -> str:
     return text if len(text) <= limit else f"{text[:limit]}… ({len(text)} characters)"
 
 
+def plural(count: int, noun: str) -> str:
+    """Return a count with its noun: `1 run`, `2,000 processes`."""
+    return f"{count:,} {noun}{'' if count == 1 else 'es' if noun.endswith('s') else 's'}"
+
+
 class NbtoolsError(Exception):
-    """Root of every error that nbtools raises on purpose."""
+    """Base class of all errors that nbtools raises. Messages say what was given, what is allowed, and what to do."""
 
 
 class ConfigError(NbtoolsError, ValueError):
@@ -27,7 +32,7 @@ class ProjectError(NbtoolsError):
 
 
 class ScriptError(NbtoolsError, ValueError):
-    """A script is missing, does not parse, or is not plain enough to be read back as a config."""
+    """A script is missing, does not parse, or cannot be read back as a config."""
 
 
 class NotPlainError(ScriptError):
@@ -35,19 +40,19 @@ class NotPlainError(ScriptError):
 
 
 class HandEditedError(ScriptError):
-    """Writing would overwrite changes that a person made to a script."""
+    """Writing would overwrite a script that was edited by hand."""
 
 
 class LaunchError(NbtoolsError, RuntimeError):
-    """A run cannot be started as asked; nothing was started."""
+    """A run cannot be started with these arguments; nothing was started."""
 
 
 class RunNotFoundError(NbtoolsError, LookupError):
-    """No run has this id or prefix, or several have."""
+    """No run, or more than one, has this id or prefix."""
 
 
 class RunFailed(NbtoolsError, RuntimeError):
-    """A run that was waited for ended as FAILED or LOST."""
+    """A run ended as FAILED or LOST while `Run.wait` waited for it."""
 
 
 class FormatError(NbtoolsError, ValueError):

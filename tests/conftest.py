@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 
 from nbtools.machine import gpu_queue
-from nbtools.machine.processes import members, sweep
+from nbtools.machine.processes import members, sweep_processes
 from nbtools.project import Project
 from nbtools.run.run import Run
 from nbtools.rundir.json_files import write_json
@@ -135,7 +135,7 @@ def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Project
     monkeypatch.setenv("NBTOOLS_QUEUE_DIR", str(tmp_path / "queue"))
     yield Project(tmp_path)
     for folder in tmp_path.glob("runs/*"):
-        sweep(functools.partial(members, RunDir(folder)), grace_s=0)
+        sweep_processes(functools.partial(members, RunDir(folder)), grace_s=0)
 
 
 @pytest.fixture

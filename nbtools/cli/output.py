@@ -8,8 +8,9 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
+from nbtools.errors import plural
 from nbtools.failures.failure import Failure
-from nbtools.launcher.findings import plural, size
+from nbtools.launcher.findings import size
 from nbtools.launcher.sizes import num_trainable_parameters
 from nbtools.recipes import Recipe
 from nbtools.run.clean import CACHE, Item, Kept, RemovalPlan, leftovers
@@ -18,7 +19,7 @@ from nbtools.run.records import local_time
 from nbtools.run.run import Run
 from nbtools.run.state import waiting_for
 from nbtools.rundir.media import MediaItem
-from nbtools.rundir.tail import Tail, clean
+from nbtools.rundir.tail import Tail, terminal_text
 
 _NUM_FRAMES, _NUM_POINTS, _LONGEST_CELL = 4, 12, 60
 """Limits of printed media: frames of a text, points of a chart, characters of a table cell."""
@@ -28,7 +29,7 @@ _QUIET_INTERVAL_S = 10.0
 
 def printable(text: str) -> str:
     """Return text without control characters: it cannot move the cursor or change colours."""
-    return clean(text.encode(errors="backslashreplace"))
+    return terminal_text(text.encode(errors="backslashreplace"))
 
 
 def print_table(rows: Iterable[Sequence[str]]) -> None:
@@ -178,16 +179,16 @@ def follow(run: Run, num_lines: int) -> None:
     while block := tail.read():
         before.extend(block.removesuffix(b"\n").split(b"\n")[-num_lines:])
     for line in before:
-        print(clean(line), flush=True)
+        print(terminal_text(line), flush=True)
     while True:
         has_ended = run.state.is_final  # checked first, so that the next read is complete
         while block := tail.read():
-            print(clean(block.removesuffix(b"\n")), flush=True)
+            print(terminal_text(block.removesuffix(b"\n")), flush=True)
         if has_ended:
             break
         time.sleep(0.3)
     if tail.partial:
-        print(clean(tail.partial), flush=True)
+        print(terminal_text(tail.partial), flush=True)
 
 
 def watch(run: Run, refresh_s: float = 1.0) -> None:

@@ -6,7 +6,7 @@ import sys
 from typing import Any, NoReturn
 
 from nbtools import __version__
-from nbtools.rundir.tail import clean
+from nbtools.rundir.tail import terminal_text
 
 WRONG_CALL = 2
 """Exit code of an invalid call."""
@@ -16,7 +16,7 @@ _ENDED = ("STOPPED", "SUCCEEDED", "FAILED", "LOST")
 def complain(message: str, code: int = WRONG_CALL) -> int:
     """Print a message to stderr, without control characters, and return the exit code."""
     for line in message.splitlines():
-        print(f"nbtools: {clean(line.encode(errors='backslashreplace'))}", file=sys.stderr)
+        print(f"nbtools: {terminal_text(line.encode(errors='backslashreplace'))}", file=sys.stderr)
     return code
 
 

@@ -187,7 +187,7 @@ def _from_summary(run: RunDir, log: str, host: str) -> Failure | None:
         return None
     first = min(ends, key=lambda end: end.order)  # of equal ones torchrun's own choice, which comes first
     others = {end.failure.rank: _other(end, run) for end in ends}
-    for beat in evidence.beats(run):
+    for beat in evidence.heartbeats(run):
         if beat.pid in closed:
             in_order = {"exitcode": 0, "signal": None, "message": "closed by torchrun, ended in order"}
             others.setdefault(beat.rank, {"rank": beat.rank, **in_order})
@@ -260,7 +260,7 @@ def _words(cause: known_errors.Cause, said: str, failure: Failure, run: RunDir) 
 
 def _waited(said: str, failure: Failure, run: RunDir) -> str:
     """Name the rank that was waited for: the one that is furthest behind, for the longest time."""
-    beats = [beat for beat in evidence.beats(run) if beat.rank != failure.rank]
+    beats = [beat for beat in evidence.heartbeats(run) if beat.rank != failure.rank]
     late = min(beats, key=lambda beat: (beat.place, beat.time), default=None)
     where = "" if late is None else f"rank {late.rank}, which was in {late.phase[:40]} at step {late.step}"
     return f"waited {known_errors.waited(said)} for {where or 'another rank'}"
@@ -279,7 +279,7 @@ def _lack_of_memory(run: RunDir) -> str | None:
 
 def _with_progress(failure: Failure, run: RunDir) -> Failure:
     rows = evidence.last_rows(run.metrics)
-    steps = {beat.rank: beat.step for beat in evidence.beats(run)}
+    steps = {beat.rank: beat.step for beat in evidence.heartbeats(run)}
     known = [*steps.values(), *(step for row in rows[-1:] if (step := whole(row.get("step"))) is not None)]
     step = None if failure.rank is None else steps.get(failure.rank)
     losses = (_number(row.get("train/loss", row.get("loss"))) for row in reversed(rows))
@@ -288,7 +288,7 @@ def _with_progress(failure: Failure, run: RunDir) -> Failure:
 
 
 def _at_step(run: RunDir, rank: int) -> str:
-    return next((f" at step {beat.step}" for beat in evidence.beats(run) if beat.rank == rank), "")
+    return next((f" at step {beat.step}" for beat in evidence.heartbeats(run) if beat.rank == rank), "")
 
 
 def _whole(value: object) -> int | None:

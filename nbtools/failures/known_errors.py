@@ -12,6 +12,7 @@ from typing import Any, Self
 
 import psutil
 
+from nbtools.errors import plural
 from nbtools.rundir.json_files import whole
 
 # --- known errors -------------------------------------------------------------------------------
@@ -226,8 +227,7 @@ def lack_of_memory(before: Sequence[HostMemory], now: HostMemory) -> str | None:
     fullest = max(before, key=lambda reading: reading.share)
     first, last = before[0].oom_kills, now.oom_kills
     if first is not None and last is not None and (kills := last - first) > 0:
-        ended = "a process" if kills == 1 else f"{kills} processes"
-        size = f"{fullest.memory_total_bytes / 2**30:.1f} GiB"
+        ended, size = plural(kills, "process"), f"{fullest.memory_total_bytes / 2**30:.1f} GiB"
         return f"most likely the host ran out of memory: the kernel ended {ended} for lack of it ({size} in all)"
     return f"most likely the host ran out of memory: {fullest}" if fullest.share >= _ALARMING_SHARE else None
 

@@ -6,12 +6,12 @@ from dataclasses import asdict, dataclass
 from typing import Literal
 
 from nbtools.config import Launch, TrainConfig
-from nbtools.errors import LaunchError
+from nbtools.errors import LaunchError, plural
 from nbtools.launcher.sizes import checkpoint_bytes, num_checkpoints_kept, num_trainable_parameters, training_bytes
 from nbtools.launcher.step_count import Schedule
 from nbtools.machine.devices import Device, devices, num_cores
 from nbtools.recipes import Source
-from nbtools.rundir.tail import clean
+from nbtools.rundir.tail import terminal_text
 
 
 @dataclass(frozen=True)
@@ -59,7 +59,7 @@ _SIGNS = {"ok": ("✓", "#2e8b57"), "warn": ("!", "#c77700"), "problem": ("✕",
 
 def render_text(title: str, findings: Iterable[Finding]) -> str:
     """The findings as lines that cannot move a terminal's cursor."""
-    return "\n".join([clean(line.encode(errors="backslashreplace")) for line in (title, *map(str, findings))])
+    return "\n".join([terminal_text(line.encode(errors="backslashreplace")) for line in (title, *map(str, findings))])
 
 
 def render_html(title: str, findings: Iterable[Finding]) -> str:
@@ -79,7 +79,7 @@ def render_html(title: str, findings: Iterable[Finding]) -> str:
 
 
 def _literal(text: str) -> str:
-    return html.escape(clean(text.encode(errors="backslashreplace")))
+    return html.escape(terminal_text(text.encode(errors="backslashreplace")))
 
 
 def size(num_bytes: float) -> str:
@@ -89,11 +89,6 @@ def size(num_bytes: float) -> str:
             return f"{num_bytes:.0f} B" if unit == "B" else f"{num_bytes:.1f} {unit}"
         num_bytes /= 1024
     return f"{num_bytes:,.1f} TiB"
-
-
-def plural(count: int, noun: str) -> str:
-    """A count and its noun."""
-    return f"{count:,} {noun}{'' if count == 1 else 'es' if noun.endswith('s') else 's'}"
 
 
 # --- what a launch means --------------------------------------------------------------------------

@@ -17,7 +17,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from nbtools.config import Launch, TrainConfig
-from nbtools.errors import ConfigError, DataError, LaunchError, NotPlainError, ProjectError, ScriptError, shown
+from nbtools.errors import ConfigError, DataError, LaunchError, NotPlainError, ProjectError, ScriptError, plural, shown
 from nbtools.launcher import findings as report
 from nbtools.launcher.findings import Finding
 from nbtools.launcher.sizes import checkpoint_bytes
@@ -66,7 +66,7 @@ class Preflight:
 
     @property
     def _title(self) -> str:
-        but = f", {report.plural(len(self.warnings), 'warning')}" if self.warnings else ""
+        but = f", {plural(len(self.warnings), 'warning')}" if self.warnings else ""
         return f"{self.script.name}: ready to launch{but}"
 
     def __repr__(self) -> str:

@@ -28,7 +28,7 @@ from nbtools.failures.failure import Failure, first_failure, was_told_to_stop
 from nbtools.failures.known_errors import host_memory
 from nbtools.machine import gpu_queue
 from nbtools.machine.devices import gpu_use
-from nbtools.machine.processes import STOP_GRACE_S, SWEEP_GRACE_S, living, members, sweep
+from nbtools.machine.processes import STOP_GRACE_S, SWEEP_GRACE_S, living, members, sweep_processes
 from nbtools.run.checkpoints import newest_verified, resuming
 from nbtools.rundir.identity import ProcessIdentity
 from nbtools.rundir.json_files import read_json, write_json
@@ -96,7 +96,7 @@ class Supervisor:
         self._next_sample = self._started
 
     def supervise(self) -> None:
-        """Do it all: wait for the turn, start, watch, sweep, start again where that was asked for, record."""
+        """Do it all: wait for the turn, start, watch, sweep_processes, start again where that was asked for, record."""
         write_json(self.run.process, {"role": "supervisor", **ProcessIdentity.of(os.getpid()).to_json()})
         self.plan = read_json(self.run.launch) or {}
         self._wait_for_turn()
@@ -260,7 +260,7 @@ class Supervisor:
             return living({*ours, *members(self.run)})
 
         # After a stop that had to kill the agent, the ranks have had all the time they were given.
-        return sweep(survivors, grace_s=0 if self.had_to_kill else SWEEP_GRACE_S)
+        return sweep_processes(survivors, grace_s=0 if self.had_to_kill else SWEEP_GRACE_S)
 
     def _record(self, failure: Failure | None) -> None:
         """Write exit.json, patiently: a full disk is a likely reason for being here."""

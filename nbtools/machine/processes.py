@@ -16,7 +16,7 @@ from pathlib import Path
 
 import psutil
 
-from nbtools.errors import NbtoolsError
+from nbtools.errors import NbtoolsError, plural
 from nbtools.rundir.identity import ProcessIdentity
 from nbtools.rundir.json_files import read_json, write_json
 from nbtools.rundir.lock import acquire_lock
@@ -58,7 +58,9 @@ def living(processes: Iterable[psutil.Process]) -> list[psutil.Process]:
     return found
 
 
-def sweep(find: Callable[[], list[psutil.Process]], grace_s: float = SWEEP_GRACE_S, limit_s: float = 10.0) -> int:
+def sweep_processes(
+    find: Callable[[], list[psutil.Process]], grace_s: float = SWEEP_GRACE_S, limit_s: float = 10.0
+) -> int:
     """End whatever `find` returns, until it returns nothing: SIGTERM, after `grace_s` SIGKILL.
 
     Returns:
@@ -141,22 +143,18 @@ class Ending:
 
     def __str__(self) -> str:
         others = "process" if set(self.ended) <= {OTHER} else "other process"
-        counts = [_count(self.ended.get(kind, 0), kind) for kind in (RANK, LOADER_WORKER) if self.ended.get(kind)]
+        counts = [plural(self.ended.get(kind, 0), kind) for kind in (RANK, LOADER_WORKER) if self.ended.get(kind)]
         if self.ended.get(OTHER) or not counts:
-            counts.append(_count(self.ended.get(OTHER, 0), others))
+            counts.append(plural(self.ended.get(OTHER, 0), others))
         *most, last = counts
         parts = [f"{', '.join(most)} and {last} ended" if most else f"{last} ended"]
         if self.left:
-            parts.append(f"{_count(len(self.left), 'process')} could not be ended: {', '.join(self.left)}")
+            parts.append(f"{plural(len(self.left), 'process')} could not be ended: {', '.join(self.left)}")
         return "; ".join(parts)
 
 
-def _count(number: int, noun: str) -> str:
-    return f"{number} {noun}{'' if number == 1 else 'es' if noun.endswith('s') else 's'}"
-
-
-def stop(run: RunDir, is_over: Callable[[], bool], timeout_s: float) -> Ending:
-    """Ask a run to stop, wait, kill what has not ended after `timeout_s`, sweep, and look once more.
+def stop_processes(run: RunDir, is_over: Callable[[], bool], timeout_s: float) -> Ending:
+    """Ask a run to stop, wait, kill what has not ended after `timeout_s`, sweep_processes, and look once more.
 
     The supervisor is asked if it lives, else the outermost process of the run. Several threads may call this at once.
 
@@ -202,13 +200,13 @@ def stop(run: RunDir, is_over: Callable[[], bool], timeout_s: float) -> Ending:
 
     was_killed = not _wait(is_over_once_asked, timeout_s)
     if was_killed:
-        sweep(workers, grace_s=0)
+        sweep_processes(workers, grace_s=0)
         # The supervisor sees its agent gone, sweeps once more and records the end; without one that is done below.
         if supervisor is not None and not _wait(lambda: is_over() and not living([supervisor]), STOP_GRACE_S):
             _signal(supervisor, signal.SIGKILL)
             _wait(lambda: not living([supervisor]), SWEEP_GRACE_S)
     if supervisor is None or not living([supervisor]):
-        sweep(workers)
+        sweep_processes(workers)
         _record_stop(run)
     left = workers()
     ended = Counter(kind for process, kind in kinds.items() if process not in left and kind != AGENT)

@@ -26,7 +26,7 @@ _MAX_NAME_CHARACTERS: Final = 256
 
 Column = npt.NDArray[Any]
 Batch = tuple[tuple[str, ...], list[Column], int]
-"""Names of the metrics, the columns as `Table` has them, and how many rows the writer says it dropped."""
+"""Names of the metrics, the columns as `MetricTable` has them, and how many rows the writer says it dropped."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -53,7 +53,7 @@ class Series:
         return float(np.minimum(taken, 20 * np.median(taken)).sum() / (steps[-1] - steps[0])) or None
 
 
-class Table:
+class MetricTable:
     """Rows that carry the same metrics, sorted by step, every step once: the newest row of it.
 
     Columns are steps, priorities, times, samples, then one per name. They grow in place behind what readers

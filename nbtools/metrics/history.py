@@ -17,8 +17,8 @@ from nbtools.metrics.columns import (
     MAX_STEP,
     Batch,
     Column,
+    MetricTable,
     Series,
-    Table,
     parse_rows,
 )
 from nbtools.rundir.tail import Tail
@@ -59,10 +59,10 @@ class History:
         self._generation = 0
         self._first_steps: dict[int, int] = {}
         self._cutoffs: tuple[Column, Column] | None = None
-        self._tables: dict[tuple[str, ...], Table] = {}
-        self._homes: dict[str, list[Table]] = {}
-        self._merged: dict[str, tuple[list[tuple[int, int]], Table]] = {}
-        self._series: dict[str, tuple[Table, int, int, Series]] = {}
+        self._tables: dict[tuple[str, ...], MetricTable] = {}
+        self._homes: dict[str, list[MetricTable]] = {}
+        self._merged: dict[str, tuple[list[tuple[int, int]], MetricTable]] = {}
+        self._series: dict[str, tuple[MetricTable, int, int, Series]] = {}
 
     def __repr__(self) -> str:
         return (
@@ -217,17 +217,17 @@ class History:
                 return
             if len(names) == 1 and len(self._homes) >= _MAX_NAMES and names[0] not in self._homes:
                 return
-            table = self._tables[names] = Table(names)
+            table = self._tables[names] = MetricTable(names)
             for name in names:
                 self._homes.setdefault(name, []).append(table)
         if len(rows[0]):
             table.add(rows)
 
-    def _merge(self, name: str, homes: list[Table]) -> Table:
+    def _merge(self, name: str, homes: list[MetricTable]) -> MetricTable:
         """One table with the rows of a metric that appears in rows of several shapes; grows with them."""
-        seen, merged = self._merged.get(name, ([], Table((name,))))
+        seen, merged = self._merged.get(name, ([], MetricTable((name,))))
         if [rewrites for _, rewrites in seen] != [table.num_rewrites for table in homes[: len(seen)]]:
-            seen, merged = [], Table((name,))
+            seen, merged = [], MetricTable((name,))
         starts = [num_rows for num_rows, _ in seen] + [0] * (len(homes) - len(seen))
         pieces = []
         for table, start in zip(homes, starts, strict=True):

@@ -20,7 +20,7 @@ import nbformat
 from nbclient import NotebookClient
 from nbclient.exceptions import CellControlSignal, DeadKernelError
 
-from nbtools.rundir.tail import clean
+from nbtools.rundir.tail import terminal_text
 
 _format: Any = nbformat  # it has no types
 _WIDGET = "application/vnd.jupyter.widget-view+json"
@@ -76,7 +76,7 @@ def execute(path: Path, target: Path, *, timeout_s: int = 1800) -> bool:
                 with _reminders():
                     client.execute_cell(cell, index)
             except (CellControlSignal, DeadKernelError) as error:
-                failure = clean(str(error).encode(errors="replace"))
+                failure = terminal_text(str(error).encode(errors="replace"))
                 break
             _print_briefly(cell)
     if not failure or target.resolve() != path.resolve():
@@ -150,7 +150,7 @@ def _text(cell: Any) -> str:
             parts.append(str(output.text))
         elif "text/plain" in output.get("data", {}):
             parts.append(output.data["text/plain"] + "\n")
-    return clean("".join(parts).encode(errors="replace")).rstrip()
+    return terminal_text("".join(parts).encode(errors="replace")).rstrip()
 
 
 def _print_briefly(cell: Any) -> None:

@@ -11,7 +11,7 @@ from nbtools.data import corpus
 from nbtools.data.text_classification.coded_texts import Columns
 from nbtools.data.text_classification.codes import HISCO_BLOCK
 from nbtools.data.text_classification.samples import Samples, read_samples
-from nbtools.errors import DataError, shown
+from nbtools.errors import DataError, plural, shown
 from nbtools.recipes.recipe import Preset, Recipe, Source
 
 HASH_FUNCTIONS = 8
@@ -206,7 +206,7 @@ def _gpu_preset(num_gpus: int, total_batch: int, epochs: int, seq2seq_weight: fl
         "dropout": 0.1,
         "seq2seq_weight": seq2seq_weight,
     }
-    return Preset(f"{num_gpus} GPU{'s' if num_gpus > 1 else ''}, CANINE-s, total batch {total_batch}", num_gpus, values)
+    return Preset(f"{plural(num_gpus, 'GPU')}, CANINE-s, total batch {total_batch}", num_gpus, values)
 
 
 RECIPE = Recipe(

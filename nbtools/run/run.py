@@ -24,7 +24,7 @@ from nbtools.run.state import RunState, state_of, waiting_for
 from nbtools.run.stop import stop_run
 from nbtools.run.stragglers import Straggler, stragglers
 from nbtools.rundir import media
-from nbtools.rundir.heartbeat import read_beats
+from nbtools.rundir.heartbeat import read_heartbeats
 from nbtools.rundir.json_files import strict_number, whole
 from nbtools.rundir.media import MediaItem
 from nbtools.rundir.rundir import RunDir, find_run, is_run, name_of
@@ -35,7 +35,7 @@ class Run:
     """One run. Cheap to create, safe to use from several threads; owns no process.
 
     A fresh kernel, the command line and a colleague on a network file system read the same files. What has no
-    member here is a function of `run.files` or `run.records`: `read_beats`, `read_restarts`, `take_stacks`,
+    member here is a function of `run.files` or `run.records`: `read_heartbeats`, `read_restarts`, `take_stacks`,
     `waiting_for`.
 
     Args:
@@ -115,7 +115,9 @@ class Run:
         """The ranks that hang, or that the others wait for; empty unless the run is RUNNING."""
         every = [self.own_history[name] for name in self.own_history]
         usual_step_s = max(every, key=len).seconds_per_step if every else None
-        return stragglers(read_beats(self.files), time.time(), usual_step_s) if self.state is RunState.RUNNING else []
+        return (
+            stragglers(read_heartbeats(self.files), time.time(), usual_step_s) if self.state is RunState.RUNNING else []
+        )
 
     @property
     def step(self) -> int:
@@ -125,7 +127,7 @@ class Run:
             return recorded
         if (last := self._last_step) is None:
             has_ended = self.records.exit is not None  # no row follows, so the value can be kept
-            last = max(self.own_history.last_step or 0, *(beat.step for beat in read_beats(self.files)), 0)
+            last = max(self.own_history.last_step or 0, *(beat.step for beat in read_heartbeats(self.files)), 0)
             self._last_step = last if has_ended else None
         return last
 
@@ -244,7 +246,7 @@ class Run:
             "total_steps": self.total_steps,
             "metrics": {name: strict_number(value) for name, value in self.metrics.items()},
             "checkpoints": [{**checkpoint.to_json(), "best": checkpoint in best} for checkpoint in saved],
-            "ranks": [beat.to_json() for beat in read_beats(self.files)],
+            "ranks": [beat.to_json() for beat in read_heartbeats(self.files)],
             "stragglers": [{"rank": one.beat.rank, "message": str(one)} for one in self.stragglers],
             **({"stacks": [asdict(found) for found in take_stacks(self.files)]} if stacks else {}),
             "waiting_for": waiting_for(self.records),

@@ -19,7 +19,7 @@ from pathlib import Path
 import psutil
 
 from nbtools.machine.processes import members, ranks_among
-from nbtools.rundir.heartbeat import RankBeat, read_beats
+from nbtools.rundir.heartbeat import RankHeartbeat, read_heartbeats
 from nbtools.rundir.rundir import RunDir
 
 _ANSWER_S = 10.0
@@ -42,7 +42,7 @@ class RankStacks:
 
 def take_stacks(run: RunDir) -> list[RankStacks]:
     """Return the stacks of all ranks on this machine, in order of rank; for other ranks, the name of their machine."""
-    beats = {beat.rank: beat for beat in read_beats(run) if beat.phase != "done" and beat.identity is not None}
+    beats = {beat.rank: beat for beat in read_heartbeats(run) if beat.phase != "done" and beat.identity is not None}
     foreign = {rank: process for rank, process in ranks_among(members(run)).items() if rank not in beats}
     if not beats and not foreign:
         return []
@@ -52,7 +52,7 @@ def take_stacks(run: RunDir) -> list[RankStacks]:
         return sorted([*announced, *others], key=lambda found: found.rank)
 
 
-def _of_beat(run: RunDir, beat: RankBeat) -> RankStacks:
+def _of_beat(run: RunDir, beat: RankHeartbeat) -> RankStacks:
     if beat.host != socket.gethostname():
         return RankStacks(beat.rank, beat.pid, f"runs on {beat.host}: take its stacks there", False)
     try:
@@ -64,7 +64,7 @@ def _of_beat(run: RunDir, beat: RankBeat) -> RankStacks:
         return RankStacks(beat.rank, beat.pid, "gone", False)
 
 
-def _has_announced(beat: RankBeat) -> bool:
+def _has_announced(beat: RankHeartbeat) -> bool:
     return beat.stacks_signal == signal.SIGUSR2  # a forged file could name any signal, SIGKILL too
 
 

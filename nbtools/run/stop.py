@@ -43,7 +43,7 @@ def stop_run(run: Stoppable, timeout_s: float | None = None) -> str:
     if before.is_final and before is not RunState.LOST and not _left_behind(run):
         return f"{run.id} had already ended: {before} at step {run.step}"
     used = _chosen(settings.get("gpus"))
-    ending = processes.stop(run.files, lambda: run.state.is_final, timeout_s)
+    ending = processes.stop_processes(run.files, lambda: run.state.is_final, timeout_s)
     state, saved = run.state, run.checkpoints
     if state is RunState.STOPPED and not run.files.log.exists() and not ending.left:
         return "cancelled while queued; it had not started"

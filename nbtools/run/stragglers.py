@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import psutil
 
-from nbtools.rundir.heartbeat import RankBeat
+from nbtools.rundir.heartbeat import RankHeartbeat
 
 _PATIENCE_S = 3.0
 """Added to twice the usual step time; with the one second between heartbeats and reads, about five in all."""
@@ -17,7 +17,7 @@ _UNKNOWN_STEP_S = 6.0
 class Straggler:
     """A rank that the others wait for, or that hangs together with them."""
 
-    beat: RankBeat
+    beat: RankHeartbeat
     silent_s: float
     """Time since the rank entered its phase."""
     is_behind: bool
@@ -31,7 +31,7 @@ class Straggler:
         return f"rank {beat.rank} {what}: {beat.phase} at step {beat.step} for {self.silent_s:.0f} s{condition}"
 
 
-def process_condition(beat: RankBeat) -> str:
+def process_condition(beat: RankHeartbeat) -> str:
     """Return `gone` or `stopped (state T)` if the rank is on this machine and in that state; else empty."""
     if beat.host != socket.gethostname():
         return ""
@@ -47,10 +47,10 @@ def process_condition(beat: RankBeat) -> str:
 
 
 def stragglers(
-    beats: Sequence[RankBeat],
+    beats: Sequence[RankHeartbeat],
     now: float,
     usual_step_s: float | None,
-    condition: Callable[[RankBeat], str] = process_condition,
+    condition: Callable[[RankHeartbeat], str] = process_condition,
 ) -> list[Straggler]:
     """Return the stragglers among the ranks of a RUNNING run, from their last heartbeats.
 

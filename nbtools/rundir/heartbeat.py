@@ -14,7 +14,7 @@ _PHASES = (
 
 
 @dataclass(frozen=True)
-class RankBeat:
+class RankHeartbeat:
     """A rank's last sign of life."""
 
     rank: int
@@ -62,7 +62,7 @@ class RankBeat:
         return self.phase in long or (self.phase == "data" and self.step == 0)
 
 
-def read_beats(run: RunDir) -> list[RankBeat]:
+def read_heartbeats(run: RunDir) -> list[RankHeartbeat]:
     """Last signs of life of all ranks, in order of rank."""
-    beats = [RankBeat.from_json(read_json(path)) for path in run.ranks.glob("*.heartbeat.json")]
+    beats = [RankHeartbeat.from_json(read_json(path)) for path in run.ranks.glob("*.heartbeat.json")]
     return sorted((beat for beat in beats if beat is not None), key=lambda beat: beat.rank)

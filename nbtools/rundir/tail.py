@@ -162,7 +162,7 @@ _INVISIBLE: Final = {
 }
 
 
-def clean(data: bytes, max_characters: int = MAX_LINE_CHARACTERS) -> str:
+def terminal_text(data: bytes, max_characters: int = MAX_LINE_CHARACTERS) -> str:
     r"""Return raw log bytes as the plain text that a terminal would end up showing.
 
     ANSI sequences are stripped; of a line that `\r` rewrote the last state stays; backspaces erase; bad

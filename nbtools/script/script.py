@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any, NoReturn, TypeVar
 
 from nbtools.config import Launch, Settings, TrainConfig, complaints
-from nbtools.errors import HandEditedError, NotPlainError, ProjectError, ScriptError, shown
+from nbtools.errors import HandEditedError, NotPlainError, ProjectError, ScriptError, plural, shown
 from nbtools.project import NAME_PATTERN, Project, check_name, find_project, located
 from nbtools.recipes import RECIPES, Recipe, recipe_of
 from nbtools.rundir.atomic import write_file
@@ -169,7 +169,7 @@ def _values(content: Script | Settings) -> dict[str, Any]:
 def _docstring(recipe: Recipe, config: TrainConfig, name: str, launch: Launch) -> str:
     """Only a checked name, our own words and numbers: no value can end the docstring."""
     here = " ".join([*(f"{key}={value}" for key, value in torchrun.variables(launch).items()), ""]).lstrip()
-    processes = "1 process" if launch.nproc_per_node == 1 else f"{launch.nproc_per_node} processes"
+    processes = plural(launch.nproc_per_node, "process")
     return f'''"""{name}: {recipe.title[0].lower()}{recipe.title[1:]}, {processes} x {config.batch_size} sequences.
 
 In the background as the notebook does it; here and now; on one process, where flags override the values below:

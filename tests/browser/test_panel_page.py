@@ -19,7 +19,7 @@ from nbtools.project import Project
 from nbtools.run.run import Run
 from nbtools.run.state import RunState
 from nbtools.rundir import media
-from nbtools.rundir.heartbeat import read_beats
+from nbtools.rundir.heartbeat import read_heartbeats
 from nbtools.rundir.json_files import write_json
 from nbtools.rundir.lock import acquire_lock
 from nbtools.rundir.rundir import RunDir
@@ -113,7 +113,7 @@ def test_stop_is_answered_while_a_cell_blocks_the_kernel(notebook: Any, eventual
     notebook.run_cell(0)
     panel = notebook.output(0)
     run = Run(Project(project).runs / next(folder.name for folder in (project / "runs").glob("*_toy")))
-    eventually(lambda: [beat.step >= 5 for beat in read_beats(run.files)] == [True, True], "both ranks train")
+    eventually(lambda: [beat.step >= 5 for beat in read_heartbeats(run.files)] == [True, True], "both ranks train")
     notebook.page.evaluate(
         """() => {
           const app = window.jupyterapp;

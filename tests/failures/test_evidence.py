@@ -6,6 +6,7 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from traceback import format_exc
 
 import pytest
 
@@ -13,7 +14,7 @@ from nbtools.failures import evidence
 from nbtools.rundir.json_files import write_json
 from nbtools.rundir.rundir import RunDir
 
-PACKAGE = Path(evidence.__file__).parent
+PACKAGE = Path(evidence.__file__).parents[1]
 SITE = "/opt/env/lib/python3.11/site-packages/torch"
 
 
@@ -33,8 +34,8 @@ def test_the_deepest_frame_of_the_training_code_is_named_and_none_below_or_above
     project = run.path.parent.parent
     script = (f"{project}/scripts/toy.py", 9, "<module>", "main(config)")
     record = (f"{SITE}/distributed/elastic/multiprocessing/errors/__init__.py", 367, "wrapper", "return f(*args)")
-    worker = (f"{PACKAGE}/training/worker.py", 66, "recorded", "train(worker, flags.config)")
-    recipe = (f"{PACKAGE}/training/mlm_pretraining.py", 97, "train", "(loss_sum / num_predicted).backward()")
+    worker = (f"{PACKAGE}/training/engine/worker.py", 66, "recorded", "train(worker, flags.config)")
+    recipe = (f"{PACKAGE}/training/mlm_pretraining/train.py", 97, "train", "(loss_sum / num_predicted).backward()")
     inside = (f"{SITE}/_tensor.py", 623, "backward", "torch.autograd.backward(")
     stdlib = ("/usr/lib/python3.11/contextlib.py", 81, "inner", "return func(*args, **kwds)")
     whole = traceback(script, record, worker, recipe, inside, stdlib)
@@ -67,6 +68,22 @@ def test_the_frame_of_a_real_traceback_is_found(run: RunDir, tmp_path: Path) -> 
     said, found = evidence.last_words(done.stderr, done.returncode)
     assert said.startswith(": json.decoder.JSONDecodeError: Expecting property name")
     assert found == done.stderr.strip()
+
+
+def test_of_nbtools_a_real_traceback_shows_recipes_but_not_their_plumbing(run: RunDir) -> None:
+    from nbtools.training.process import launchers
+    from nbtools.training.text_classification import metrics
+
+    found = []
+    for call in (lambda: metrics.prefixes(None), lambda: launchers.name({}, [None])):  # type: ignore[arg-type, list-item]
+        try:
+            call()
+        except AttributeError:
+            found.append(evidence.training_frame(format_exc(), run) or "")
+    recipe, caller = found
+    assert recipe.startswith("nbtools/training/text_classification/metrics.py:")
+    assert recipe.endswith(' in prefixes: if system.formatter != "hisco":')
+    assert caller.partition(":")[0].endswith("tests/failures/test_evidence.py"), "the deepest frame was in launchers.py"
 
 
 def test_the_python_frame_of_a_crash_is_found_where_faulthandler_was_on(run: RunDir, tmp_path: Path) -> None:
@@ -139,6 +156,6 @@ def test_rows_and_heartbeats_are_read_as_far_as_they_can_be(run: RunDir) -> None
     beat = {"rank": 0, "pid": 1, "host": "h", "step": 4, "phase": "data", "time": 1.0}
     write_json(run.heartbeat(0), beat)
     run.heartbeat(1).write_text("{torn")
-    assert [found.step for found in evidence.beats(run)] == [4]
+    assert [found.step for found in evidence.heartbeats(run)] == [4]
     run.heartbeat(2).write_text(json.dumps({**beat, "format": 99}))
-    assert evidence.beats(run) == []
+    assert evidence.heartbeats(run) == []

@@ -22,7 +22,7 @@ from nbtools.notebook.panel import html
 from nbtools.project import Project
 from nbtools.run.run import Run
 from nbtools.run.state import RunState
-from nbtools.rundir.heartbeat import read_beats
+from nbtools.rundir.heartbeat import read_heartbeats
 from nbtools.rundir.json_files import write_json
 from nbtools.rundir.rundir import RunDir
 
@@ -112,7 +112,7 @@ def test_a_log_that_tells_nothing_still_gives_a_failure(run: RunDir, log: str) -
 
 
 def test_a_missing_log_still_gives_a_failure(run: RunDir) -> None:
-    assert first_failure(run, 3, "here").headline == "exited with code 3 without a word (sys.exit?)"
+    assert first_failure(run, 3, "here").headline == "exited with code 3 without output (sys.exit?)"
 
 
 def test_a_stop_of_rank_0_that_a_failed_rank_caused_is_a_failure(run: RunDir) -> None:
@@ -183,7 +183,7 @@ def test_only_the_last_attempt_counts_in_the_log_and_among_the_ranks_logs(run: R
     assert (found.rank, found.message) == (1, "exited with code 1: KeyError: 'the second'")
     assert found.others == []
     end = run.log.stat().st_size
-    assert first_failure(run, 3, "here", since=end).message == "exited with code 3 without a word (sys.exit?)"
+    assert first_failure(run, 3, "here", since=end).message == "exited with code 3 without output (sys.exit?)"
 
 
 # --- the ranks ----------------------------------------------------------------------------------------
@@ -377,7 +377,7 @@ def test_a_limit_of_the_process_is_told_as_such_with_the_line_that_asked_for_too
 @pytest.mark.parametrize("victim", [0, 1])
 def test_a_rank_killed_as_the_kernel_does_it_without_memory_is_told_as_that(supervised: Start, victim: int) -> None:
     run = supervised(*agent(PROGRAMS / "fake_trainer.py"))
-    eventually(lambda: [rank.step >= 3 for rank in read_beats(run.files)] == [True, True])
+    eventually(lambda: [rank.step >= 3 for rank in read_heartbeats(run.files)] == [True, True])
     with run.files.system.open("a") as file:
         file.write(memory_row(0.95))
     next(process for process in members(run.files) if process.environ().get("RANK") == str(victim)).kill()

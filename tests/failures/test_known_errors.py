@@ -207,6 +207,6 @@ def test_memory_nearly_used_up_before_a_kill_is_most_likely_its_reason() -> None
 def test_a_kill_that_the_kernel_counted_is_told_however_fast_memory_filled() -> None:
     before = [HostMemory(3 * GIB, 10 * GIB, 2), HostMemory(4 * GIB, 10 * GIB, 2)]
     said = lack_of_memory(before, HostMemory(GIB, 10 * GIB, 3))
-    assert said == "most likely the host ran out of memory: the kernel ended a process for lack of it (10.0 GiB in all)"
+    assert said == "most likely the host ran out of memory: the kernel ended 1 process for lack of it (10.0 GiB in all)"
     assert lack_of_memory(before, HostMemory(GIB, 10 * GIB, 2)) is None
     assert lack_of_memory(before, HostMemory(GIB, 10 * GIB, None)) is None

@@ -31,7 +31,7 @@ from nbtools.project import Project
 from nbtools.recipes import RECIPES
 from nbtools.run.run import Run
 from nbtools.run.state import RunState
-from nbtools.rundir.heartbeat import read_beats
+from nbtools.rundir.heartbeat import read_heartbeats
 from nbtools.rundir.json_files import write_json
 from nbtools.rundir.rundir import RunDir
 from nbtools.script.script import write_script
@@ -397,7 +397,7 @@ def test_a_run_without_a_whole_checkpoint_cannot_be_resumed_and_every_reason_is_
 
 def in_step(script: Path, step: int = 3, **options: Any) -> Run:
     run = launch(script, nproc_per_node=2, gpus=(), **options)
-    eventually(lambda: [beat.step >= step for beat in read_beats(run.files)] == [True, True])
+    eventually(lambda: [beat.step >= step for beat in read_heartbeats(run.files)] == [True, True])
     return run
 
 

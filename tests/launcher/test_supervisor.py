@@ -17,7 +17,7 @@ from nbtools.machine.processes import members
 from nbtools.project import Project
 from nbtools.run.run import Run
 from nbtools.run.state import RunState
-from nbtools.rundir.heartbeat import read_beats
+from nbtools.rundir.heartbeat import read_heartbeats
 from nbtools.rundir.identity import ProcessIdentity
 from nbtools.rundir.json_files import read_json, write_json
 from nbtools.rundir.lock import is_locked
@@ -44,7 +44,7 @@ def eventually(condition: Callable[[], object], within_s: float = 30) -> None:
 
 
 def at_step(run: Run, step: int, num_ranks: int) -> None:
-    eventually(lambda: [beat.step >= step for beat in read_beats(run.files)] == [True] * num_ranks)
+    eventually(lambda: [beat.step >= step for beat in read_heartbeats(run.files)] == [True] * num_ranks)
 
 
 def processes_of(run: Run) -> dict[str, psutil.Process]:
@@ -101,7 +101,7 @@ def test_a_killed_rank_fails_the_run_by_name_and_takes_the_others_with_it(superv
     assert failure is not None
     assert (failure.rank, failure.exitcode, failure.signal) == (victim, -9, "SIGKILL")
     assert failure.host
-    last = next(beat.step for beat in read_beats(run.files) if beat.rank == victim)
+    last = next(beat.step for beat in read_heartbeats(run.files) if beat.rank == victim)
     assert failure.message.startswith(f"killed by SIGKILL at step {last}: ")
     assert (failure.step, [other["rank"] for other in failure.others]) == (last, [1 - victim])
     eventually(lambda: not members(run.files))

@@ -93,7 +93,10 @@ def test_the_newest_cuda_version_is_the_drivers(two_gpus: None, monkeypatch: pyt
 
 def test_a_holder_is_named_by_its_run_and_the_caller_as_itself(two_gpus: None, monkeypatch: pytest.MonkeyPatch) -> None:
     environment = {**os.environ, "NBTOOLS_RUN_ID": "2026-01-31_142233_tiny"}
-    with subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE, env=environment) as other:
+    command = [sys.executable, "-c", "print(flush=True); input()"]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=environment) as other:
+        assert other.stdout is not None
+        other.stdout.readline()  # Popen returns inside exec, before /proc/PID/environ is set
 
         def running(self: NVML, handle: int) -> list[Any]:
             return [SimpleNamespace(pid=pid, usedGpuMemory=3 * 2**29) for pid in (other.pid, os.getpid())]

@@ -30,7 +30,7 @@ from nbtools.run.listing import runs
 from nbtools.run.records import local_time
 from nbtools.run.run import Run
 from nbtools.run.state import RunState
-from nbtools.rundir.heartbeat import read_beats
+from nbtools.rundir.heartbeat import read_heartbeats
 from nbtools.rundir.identity import ProcessIdentity
 from nbtools.rundir.json_files import write_json
 from nbtools.rundir.lock import acquire_lock
@@ -456,7 +456,7 @@ def eventually(condition: Callable[[], object], within_s: float = 30) -> None:
 
 def test_stop_saves_a_checkpoint_and_says_what_it_saw(supervised: Callable[..., Run]) -> None:
     run = supervised(*trainer())
-    eventually(lambda: [beat.step >= 2 for beat in read_beats(run.files)] == [True, True])
+    eventually(lambda: [beat.step >= 2 for beat in read_heartbeats(run.files)] == [True, True])
     said = run.stop()
     assert said == f"stopped at step {run.step}; checkpoint step-{run.step:06d} saved; 2 ranks ended"
     assert run.state is RunState.STOPPED
@@ -465,7 +465,7 @@ def test_stop_saves_a_checkpoint_and_says_what_it_saw(supervised: Callable[..., 
 
 def test_stop_tells_ranks_loader_workers_and_others_apart(supervised: Callable[..., Run]) -> None:
     run = supervised(*trainer("--loader-workers", "2"))
-    eventually(lambda: [beat.step >= 2 for beat in read_beats(run.files)] == [True, True])
+    eventually(lambda: [beat.step >= 2 for beat in read_heartbeats(run.files)] == [True, True])
     started = members(run.files)
     assert run.stop().endswith("saved; 2 ranks and 4 loader workers ended")
     assert len(started) == 8  # the supervisor and the agent, too
@@ -474,7 +474,7 @@ def test_stop_tells_ranks_loader_workers_and_others_apart(supervised: Callable[.
 
 def test_stop_says_what_it_could_not_end(supervised: Callable[..., Run], monkeypatch: pytest.MonkeyPatch) -> None:
     run = supervised(*trainer())
-    eventually(lambda: [beat.step >= 2 for beat in read_beats(run.files)] == [True, True])
+    eventually(lambda: [beat.step >= 2 for beat in read_heartbeats(run.files)] == [True, True])
     family = members(run.files)
     ranks = ranks_among(family)
     stubborn = ranks[1]
@@ -485,7 +485,7 @@ def test_stop_says_what_it_could_not_end(supervised: Callable[..., Run], monkeyp
     send = processes._signal
     with monkeypatch.context() as patched:
         patched.setattr(processes, "_signal", lambda one, number: one == stubborn or send(one, number))
-        patched.setattr(processes, "sweep", functools.partial(processes.sweep, limit_s=0.5))
+        patched.setattr(processes, "sweep_processes", functools.partial(processes.sweep_processes, limit_s=0.5))
         said = run.stop(timeout_s=0.5)
     assert said.endswith(f"; 1 rank ended; 1 process could not be ended: pid {stubborn.pid} (state T)")
     assert living([stubborn])
@@ -524,7 +524,7 @@ def test_stop_says_to_what_the_gpus_memory_fell_and_who_else_holds_it(monkeypatc
 
 def test_stop_from_several_threads_at_once_is_one_stop(supervised: Callable[..., Run]) -> None:
     run = supervised(*trainer())
-    eventually(lambda: [beat.step >= 2 for beat in read_beats(run.files)] == [True, True])
+    eventually(lambda: [beat.step >= 2 for beat in read_heartbeats(run.files)] == [True, True])
     with ThreadPoolExecutor(4) as pool:
         said = list(pool.map(lambda _: Run(run.dir).stop(), range(4)))
     assert run.state is RunState.STOPPED
@@ -559,7 +559,7 @@ def test_stop_with_little_patience_kills_and_says_so(supervised: Callable[..., R
 
 def test_ranks_that_lost_supervisor_and_agent_are_swept_by_stop(supervised: Callable[..., Run]) -> None:
     run = supervised(*trainer("--leave-no-word"))
-    eventually(lambda: [beat.step >= 2 for beat in read_beats(run.files)] == [True, True])
+    eventually(lambda: [beat.step >= 2 for beat in read_heartbeats(run.files)] == [True, True])
     ranks = [process for process in members(run.files) if "RANK" in process.environ()]
     for process in members(run.files):
         if process not in ranks:

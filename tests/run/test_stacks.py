@@ -18,7 +18,7 @@ from nbtools.run.run import Run
 from nbtools.run.stacks import take_stacks
 from nbtools.run.state import RunState
 from nbtools.run.stragglers import Straggler, process_condition, stragglers
-from nbtools.rundir.heartbeat import RankBeat, read_beats
+from nbtools.rundir.heartbeat import RankHeartbeat, read_heartbeats
 from nbtools.rundir.identity import ProcessIdentity
 from nbtools.rundir.json_files import write_json
 from nbtools.rundir.rundir import RunDir
@@ -38,10 +38,10 @@ def eventually(condition: Callable[[], object], within_s: float = 60) -> None:
 # --- who is stuck ---------------------------------------------------------------------------------
 
 
-def beats(*entries: tuple[int, str, float] | tuple[int, str, float, int]) -> list[RankBeat]:
+def beats(*entries: tuple[int, str, float] | tuple[int, str, float, int]) -> list[RankHeartbeat]:
     """One rank per entry: step, phase, for how long, and which phase of its step that is."""
     return [
-        RankBeat(rank, 1, "elsewhere", entry[0], entry[1], NOW - entry[2], *entry[3:])
+        RankHeartbeat(rank, 1, "elsewhere", entry[0], entry[1], NOW - entry[2], *entry[3:])
         for rank, entry in enumerate(entries)
     ]
 
@@ -98,7 +98,7 @@ def test_what_may_take_minutes_is_left_alone() -> None:
 
 
 def test_one_that_is_stopped_or_gone_is_the_cause_wherever_it_is() -> None:
-    def condition(beat: RankBeat) -> str:
+    def condition(beat: RankHeartbeat) -> str:
         return "stopped (state T)" if beat.rank == 1 else ""
 
     for phase, nth in (("backward", 3), ("checkpoint", 2), ("collective", 4)):
@@ -108,7 +108,7 @@ def test_one_that_is_stopped_or_gone_is_the_cause_wherever_it_is() -> None:
 
 
 def test_a_straggler_is_a_sentence() -> None:
-    beat = RankBeat(1, 1, "h", 40, "forward", NOW)
+    beat = RankHeartbeat(1, 1, "h", 40, "forward", NOW)
     assert str(Straggler(beat, 35.4, True, "")) == "rank 1 is behind: forward at step 40 for 35 s"
     held = Straggler(beat, 35.4, False, "stopped (state T)")
     assert str(held) == "rank 1 is stuck: forward at step 40 for 35 s, stopped (state T)"
@@ -116,12 +116,12 @@ def test_a_straggler_is_a_sentence() -> None:
 
 def test_a_heartbeat_that_is_none_or_of_an_older_nbtools_is_read_as_far_as_it_goes() -> None:
     plain = {"rank": 1, "pid": 2, "host": "h", "step": 3, "phase": "data", "time": 4.0}
-    beat = RankBeat.from_json(plain)
-    assert beat == RankBeat(1, 2, "h", 3, "data", 4.0)
+    beat = RankHeartbeat.from_json(plain)
+    assert beat == RankHeartbeat(1, 2, "h", 3, "data", 4.0)
     assert beat.to_json() == plain
     for more in ({"nth": "x"}, {"stacks_signal": -1}, {"start_time": []}, {"boot_id": None}):
-        assert RankBeat.from_json({**plain, **more}) == beat
-    assert RankBeat.from_json({**plain, "step": None}) is None
+        assert RankHeartbeat.from_json({**plain, **more}) == beat
+    assert RankHeartbeat.from_json({**plain, "step": None}) is None
 
 
 # --- processes apart ------------------------------------------------------------------------------
@@ -276,13 +276,15 @@ def test_the_condition_of_a_process_is_seen_on_its_own_machine_only() -> None:
     child = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"])
     try:
         identity = ProcessIdentity.of(child.pid)
-        beat = RankBeat(0, child.pid, identity.host, 1, "forward", 1.0, identity=identity)
+        beat = RankHeartbeat(0, child.pid, identity.host, 1, "forward", 1.0, identity=identity)
         assert process_condition(beat) == ""
         child.send_signal(signal.SIGSTOP)
         eventually(lambda: process_condition(beat) == "stopped (state T)")
-        assert process_condition(RankBeat(0, child.pid, "elsewhere", 1, "forward", 1.0)) == ""
+        assert process_condition(RankHeartbeat(0, child.pid, "elsewhere", 1, "forward", 1.0)) == ""
         reused = ProcessIdentity(identity.pid, 1.0, identity.boot_id, identity.host)
-        assert process_condition(RankBeat(0, child.pid, identity.host, 1, "forward", 1.0, identity=reused)) == "gone"
+        assert (
+            process_condition(RankHeartbeat(0, child.pid, identity.host, 1, "forward", 1.0, identity=reused)) == "gone"
+        )
     finally:
         child.kill()
         eventually(lambda: process_condition(beat) == "gone")  # a zombie until it is waited for
@@ -356,7 +358,7 @@ def training(supervised: Start, project: Project, monkeypatch: pytest.MonkeyPatc
     torchrun = (sys.executable, "-P", "-m", "torch.distributed.run", "--nnodes=1", "--nproc-per-node=2")
     rendezvous = ("--rdzv-backend=c10d", "--rdzv-endpoint=localhost:0", "--rdzv-id=x", "--shutdown-timeout=5")
     run = supervised(*torchrun, *rendezvous, script)
-    eventually(lambda: [beat.step >= 3 for beat in read_beats(run.files)] == [True, True], 120)
+    eventually(lambda: [beat.step >= 3 for beat in read_heartbeats(run.files)] == [True, True], 120)
     return run
 
 
@@ -364,7 +366,7 @@ def training(supervised: Start, project: Project, monkeypatch: pytest.MonkeyPatc
 @pytest.mark.timeout(600)
 def test_a_rank_held_in_a_collective_is_named_and_shown_and_the_run_fails_in_time(training: Run) -> None:
     ranks = ranks_among(members(training.files))
-    eventually(lambda: read_beats(training.files)[1].phase == "backward")
+    eventually(lambda: read_heartbeats(training.files)[1].phase == "backward")
     ranks[1].suspend()
     eventually(lambda: training.stragglers, 30)
     (straggler,) = training.stragglers

@@ -94,7 +94,7 @@ def test_a_link_at_the_name_itself_is_replaced_not_followed(tmp_path: Path, writ
 
 @ALL
 def test_two_threads_that_write_at_once_leave_one_complete_result(tmp_path: Path, write: Writer) -> None:
-    errors: list[BaseException] = []
+    errors: list[OSError] = []
     start = threading.Barrier(2)
 
     def work(data: bytes) -> None:
@@ -102,7 +102,7 @@ def test_two_threads_that_write_at_once_leave_one_complete_result(tmp_path: Path
             start.wait()
             for _ in range(30):
                 write(tmp_path / "it", data)
-        except BaseException as error:
+        except OSError as error:
             errors.append(error)
 
     kinds = (b"a" * 100_000, b"b" * 100_000)

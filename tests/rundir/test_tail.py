@@ -12,7 +12,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 import nbtools.rundir.tail
-from nbtools.rundir.tail import MAX_LINE_CHARACTERS, Tail, clean, last_lines
+from nbtools.rundir.tail import MAX_LINE_CHARACTERS, Tail, last_lines, terminal_text
 
 fuzz = settings(max_examples=1000, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
 
@@ -252,15 +252,15 @@ def test_however_the_bytes_arrive_they_are_read_once_and_in_order(
     ],
 )
 def test_a_log_reads_as_a_terminal_would_end_up_showing_it(raw: bytes, shown: str) -> None:
-    assert clean(raw) == shown
+    assert terminal_text(raw) == shown
 
 
 def test_an_escape_without_end_takes_no_more_than_its_line() -> None:
-    assert clean(b"a\x1b]0;never closed\nnext\x1b[").split("\n")[1].startswith("next")
+    assert terminal_text(b"a\x1b]0;never closed\nnext\x1b[").split("\n")[1].startswith("next")
 
 
 def test_a_long_line_is_cut_and_says_how_long_it_was() -> None:
-    shown = clean(b"x" * 10_000_000)
+    shown = terminal_text(b"x" * 10_000_000)
     assert shown == "x" * MAX_LINE_CHARACTERS + "… (10,000,000 characters)"
 
 
@@ -269,11 +269,11 @@ def test_a_long_line_is_cut_and_says_how_long_it_was() -> None:
 )
 @settings(fuzz, max_examples=3000)
 def test_no_bytes_break_cleaning_and_nothing_invisible_is_left(data: bytes) -> None:
-    shown = clean(data)
+    shown = terminal_text(data)
     assert shown.count("\n") == data.count(b"\n")
     assert not any(ord(c) < 32 and c not in "\n\t" for c in shown)
     assert not set(shown) & set("\x7f\x85\u061c\u200b\u200e\u200f\u2028\u2029\u202a\u202d\u202e\u2066\u2069\ufeff\x9b")
-    assert clean(shown.encode()) == shown
+    assert terminal_text(shown.encode()) == shown
 
 
 @pytest.mark.parametrize(
@@ -284,7 +284,7 @@ def test_cleaning_costs_in_proportion_to_the_length(unit: bytes) -> None:
         best = float("inf")
         for _ in range(3):
             before = time.thread_time()
-            clean(unit * num)
+            terminal_text(unit * num)
             best = min(best, time.thread_time() - before)
         return best
 
@@ -360,7 +360,7 @@ def test_last_lines_never_fail_and_agree_with_cleaning_the_end(
     path = tmp_path_factory.mktemp("t") / "f"
     path.write_bytes(data)
     assert len(last_lines(path, num_lines, max_bytes)) <= num_lines
-    whole = clean(data.removesuffix(b"\n")).split("\n") if data else []
+    whole = terminal_text(data.removesuffix(b"\n")).split("\n") if data else []
     assert last_lines(path, num_lines) == whole[-num_lines:]
 
 

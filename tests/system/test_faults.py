@@ -22,7 +22,7 @@ from nbtools.recipes import MLMPretrainingConfig
 from nbtools.run.lineage import resumed_step
 from nbtools.run.run import Run
 from nbtools.run.state import RunState
-from nbtools.rundir.heartbeat import read_beats
+from nbtools.rundir.heartbeat import read_heartbeats
 
 
 def eventually(condition: Callable[[], object], within_s: float = 180) -> None:
@@ -89,7 +89,7 @@ def preempted(run: Run, whom: Callable[[Run], psutil.Process]) -> int:
     assert run.wait(timeout_s=180) is RunState.STOPPED
     (saved,) = run.checkpoints  # one, and it is whole
     saved.verify()
-    assert [(beat.step, beat.phase) for beat in read_beats(run.files)] == [(saved.step, "done")] * 2
+    assert [(beat.step, beat.phase) for beat in read_heartbeats(run.files)] == [(saved.step, "done")] * 2
     assert saved.step == run.step == run.own_history.last_step
     assert not ranks_of(run)
     return saved.step
@@ -118,7 +118,7 @@ def test_a_preempted_training_loses_no_step_and_trains_to_its_end_without_a_supe
 @pytest.mark.slow
 def test_ranks_in_the_middle_of_training_end_with_their_agent(tiny: Path) -> None:
     run = nt.launch(tiny)
-    eventually(lambda: [beat.step > 3 for beat in read_beats(run.files)] == [True, True])
+    eventually(lambda: [beat.step > 3 for beat in read_heartbeats(run.files)] == [True, True])
     ranks, supervisor = ranks_of(run), supervisor_of(run)
     assert len(ranks) == 2
     agent_of(run).kill()

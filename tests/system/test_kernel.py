@@ -22,7 +22,7 @@ from jupyter_client.connect import find_connection_file
 from nbtools.project import Project
 from nbtools.run.run import Run
 from nbtools.run.state import RunState
-from nbtools.rundir.heartbeat import read_beats
+from nbtools.rundir.heartbeat import read_heartbeats
 
 pytestmark = pytest.mark.slow
 
@@ -160,7 +160,7 @@ def launch_from(server: Server, kernel: str, steps: int) -> Run:
         "print(run.id)",
     )
     run = Run(run_id)
-    eventually(lambda: [beat.step >= 2 for beat in read_beats(run.files)] == [True, True])
+    eventually(lambda: [beat.step >= 2 for beat in read_heartbeats(run.files)] == [True, True])
     return run
 
 

@@ -12,7 +12,7 @@ from nbtools.failures.restarts import read_restarts
 from nbtools.machine.processes import members
 from nbtools.run.run import Run
 from nbtools.run.state import RunState
-from nbtools.rundir.heartbeat import read_beats
+from nbtools.rundir.heartbeat import read_heartbeats
 from nbtools.rundir.json_files import read_json
 
 PROGRAMS = Path(__file__).parents[1] / "programs"
@@ -35,7 +35,7 @@ def rows(run: Run) -> list[dict[str, float]]:
 def test_a_killed_rank_costs_an_attempt_and_the_curve_goes_on_from_the_checkpoint(supervised: Start) -> None:
     options = ["--steps", "12", "--step-s", "0.1", "--checkpoint-every", "4"]
     run = supervised(*AGENT, TRAINER, *options, recipe="mlm_pretraining", launch={"max_restarts": 1})
-    eventually(lambda: [beat.step >= 6 for beat in read_beats(run.files)] == [True, True])
+    eventually(lambda: [beat.step >= 6 for beat in read_heartbeats(run.files)] == [True, True])
     victim = next(process for process in members(run.files) if process.environ().get("RANK") == "1")
     victim.kill()
     assert run.wait(timeout_s=120) is RunState.SUCCEEDED

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from nbtools.data import corpus, tables
-from nbtools.errors import DataError, shown
+from nbtools.errors import DataError, plural, shown
 
 TOPICS = "topics"
 """Name of the dataset made of the English text that ships with Python."""
@@ -101,7 +101,7 @@ def split_stories(stories: list[Story], origin: str) -> tuple[list[Story], list[
     hashes = {story.text: hashlib.blake2b(story.text.encode(), digest_size=8).digest() for story in stories}
     if len(hashes) < 2:
         raise DataError(
-            f"{origin}: {len(hashes)} different text{'' if len(hashes) == 1 else 's'}; at least two are needed, one of "
+            f"{origin}: {plural(len(hashes), 'different text')}; at least two are needed, one of "
             "them to evaluate on: give more texts, or lower min_chars"
         )
     limit = int(_EVALUATION_SHARE * 2**64)

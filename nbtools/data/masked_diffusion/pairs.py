@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from nbtools.errors import DataError
+from nbtools.errors import DataError, plural
 
 _EVALUATION_SHARE = 0.1
 _LONGEST_LINE = 16 * 2**20
@@ -77,7 +77,7 @@ def held_out_prompts(pairs: list[Pair]) -> set[str]:
     prompts = {pair.prompt for pair in pairs}
     if len(prompts) < 2:
         raise DataError(
-            f"{len(prompts)} different prompt{'s' if not prompts else ''}: at least two are needed, one of them to "
+            f"{plural(len(prompts), 'different prompt')}: at least two are needed, one of them to "
             "evaluate on; give more pairs"
         )
     ranked = sorted(prompts, key=lambda prompt: hashlib.sha256(prompt.encode()).digest())

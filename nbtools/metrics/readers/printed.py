@@ -22,7 +22,7 @@ import orjson
 
 from nbtools.metrics.history import History
 from nbtools.rundir.json_files import strict_number
-from nbtools.rundir.tail import Tail, clean
+from nbtools.rundir.tail import Tail, terminal_text
 
 _MAX_LINE_CHARACTERS: Final = 10_000
 _MAX_LITERAL_CHARACTERS: Final = 4_000
@@ -205,7 +205,7 @@ class LogMetrics:
 
     def _rows(self, block: bytes) -> Iterator[dict[str, float]]:
         for line in _candidates(block):
-            reading = _read(clean(line, _MAX_LINE_CHARACTERS))
+            reading = _read(terminal_text(line, _MAX_LINE_CHARACTERS))
             if reading is None:
                 continue
             step = reading.next_step(self._step, self._at_step, self._epoch)

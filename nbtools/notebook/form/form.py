@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from nbtools.config import Launch, TrainConfig, errors_by_field
-from nbtools.errors import ConfigError, HandEditedError, LaunchError, NbtoolsError
+from nbtools.errors import ConfigError, HandEditedError, LaunchError, NbtoolsError, plural
 from nbtools.launcher.launch import launch as launch_script
 from nbtools.launcher.preflight import command_line
 from nbtools.machine.devices import devices
@@ -173,7 +173,7 @@ class ConfigForm:
                 self._known.remember(script.path)
             self._fill(script.config, script.launch)
             edited = ", edited by hand" if script.hand_edited else ""
-            changed = _plural(len(self._loaded_over), "field")
+            changed = plural(len(self._loaded_over), "field")
             self._say(f"Loaded {script.path.name}{edited}: {changed} changed in the form.")
 
     def __repr__(self) -> str:
@@ -271,7 +271,7 @@ class ConfigForm:
         if self._view.preset.value is None:
             self._view.preset_note.value = "start from values that fit together"
         else:
-            plus = f"<mark>+ {_plural(len(changed), 'change')}</mark> " if changed else ""
+            plus = f"<mark>+ {plural(len(changed), 'change')}</mark> " if changed else ""
             self._view.preset_note.value = plus + escape(self._recipe.presets[self._view.preset.value].description)
         self._view.reset.layout.display = "" if changed else "none"
 
@@ -384,7 +384,3 @@ class ConfigForm:
                 self._panel.close()
             self._panel = LivePlot(run)
             self._view.panel.children = (self._panel.widget,)
-
-
-def _plural(count: int, noun: str) -> str:
-    return f"{count} {noun}{'' if count == 1 else 's'}"

@@ -8,6 +8,7 @@ from collections.abc import Collection, Sequence
 from html import escape
 from typing import TYPE_CHECKING
 
+from nbtools.errors import plural
 from nbtools.notebook.plots.decimation import duration
 
 if TYPE_CHECKING:
@@ -15,7 +16,7 @@ if TYPE_CHECKING:
     from nbtools.notebook.panel.news import Change
     from nbtools.run.stacks import RankStacks
     from nbtools.run.stragglers import Straggler
-    from nbtools.rundir.heartbeat import RankBeat
+    from nbtools.rundir.heartbeat import RankHeartbeat
 
 NO_FORMULAS = "mathjax_ignore tex2jax_ignore"
 """Classes of elements whose dollar signs JupyterLab's MathJax, and the older one of exported pages, leave alone."""
@@ -123,7 +124,7 @@ def failure(found: "Failure", log_path: str) -> str:
     num_cut = max(0, len(trace) - _MAX_TRACE_LINES)
     trace = ([f"… {num_cut} more lines above"] if num_cut else []) + [line[:500] for line in trace[num_cut:]]
     others = [line[:400] for line in found.other_lines]
-    title = f"{len(others)} other rank{'s' if len(others) > 1 else ''}"
+    title = plural(len(others), "other rank")
     return (
         f"<div role='alert' style='{_FONT}{_TEXT}box-sizing:border-box;width:0;min-width:100%;overflow-wrap:anywhere;"
         f"border-left:4px solid #d13a1f;padding:2px 0 2px 10px;margin:6px 0'>"
@@ -158,7 +159,7 @@ def _folded(title: str, lines: Sequence[str], is_open: bool = False) -> str:
     )
 
 
-def ranks(beats: "Sequence[RankBeat]", stragglers: "Sequence[Straggler]", now: float, is_running: bool) -> str:
+def ranks(beats: "Sequence[RankHeartbeat]", stragglers: "Sequence[Straggler]", now: float, is_running: bool) -> str:
     """One chip per rank: where it is, and for how long the stragglers have not been heard of."""
     if not beats:
         return ""

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import numpy as np
 
-from nbtools.errors import FormatError
+from nbtools.errors import FormatError, plural
 from nbtools.failures.restarts import read_restarts, restarted
 from nbtools.metrics.history import History
 from nbtools.notebook.panel.snapshot import pace
@@ -23,7 +23,7 @@ from nbtools.run.run import Run
 from nbtools.run.state import RunState
 from nbtools.rundir.json_files import finite, read_json, whole, write_json
 from nbtools.rundir.rundir import RunDir
-from nbtools.rundir.tail import clean
+from nbtools.rundir.tail import terminal_text
 
 RECORD_EVERY_S = 10.0
 MIN_ABSENCE_S = 2 * RECORD_EVERY_S
@@ -131,13 +131,13 @@ def _warnings(log: Path, look: Look) -> list[str]:
         size = file.seek(0, os.SEEK_END)
         start = look.log_bytes if look.log_bytes <= size else 0  # the log was rotated or truncated
         file.seek(max(start, size - _MAX_LOG_BYTES))
-        found = Counter(clean(line, 300) for line in _WARNING.findall(file.read(_MAX_LOG_BYTES)))
+        found = Counter(terminal_text(line, 300) for line in _WARNING.findall(file.read(_MAX_LOG_BYTES)))
         return [f"warning: {line}" + f" ({n:,} times)" * (n > 1) for line, n in found.items()]
     return []
 
 
 def _several(noun: str, lines: Sequence[str], is_trouble: bool = False) -> list[Change]:
     """The number of lines as the short form, and the last few of them."""
-    earlier, short = len(lines) - _MAX_DETAILS, f"{len(lines):,} {noun}{'s' * (len(lines) > 1)}"
+    earlier, short = len(lines) - _MAX_DETAILS, plural(len(lines), noun)
     details = [*([f"{earlier:,} earlier ones"] * (earlier > 0)), *lines[-_MAX_DETAILS:]]
     return [Change(short, details, is_trouble)] if lines else []

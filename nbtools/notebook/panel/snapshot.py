@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
+from nbtools.errors import plural
 from nbtools.failures.failure import Failure
 from nbtools.failures.restarts import Restart, read_restarts, restarted
 from nbtools.metrics.history import History
@@ -14,7 +15,7 @@ from nbtools.run.checkpoints import Checkpoint
 from nbtools.run.lineage import origin_in_words
 from nbtools.run.run import Run
 from nbtools.run.state import RunState
-from nbtools.rundir.heartbeat import RankBeat, read_beats
+from nbtools.rundir.heartbeat import RankHeartbeat, read_heartbeats
 
 _NUM_LOG_LINES = 12
 _NUM_BREAKS = 4
@@ -41,7 +42,7 @@ class Snapshot:
     seconds_per_step: float | None = None
     last_row: float | None = None
     """Unix time of the newest metric row."""
-    ranks: list[RankBeat] = field(default_factory=list)
+    ranks: list[RankHeartbeat] = field(default_factory=list)
     failure: Failure | None = None
     checkpoints: list[Checkpoint] = field(default_factory=list)
     log: list[str] = field(default_factory=list)
@@ -102,7 +103,7 @@ def take_snapshot(run: Run, state: RunState) -> Snapshot:
         total_steps=run.total_steps,
         seconds_per_step=seconds_per_step,
         last_row=last_row,
-        ranks=read_beats(run.files),
+        ranks=read_heartbeats(run.files),
         failure=run.failure if state.is_final else None,
         checkpoints=checkpoints,
         log=log_of(run, state),
@@ -134,8 +135,7 @@ def breaks_of(history: History) -> list[str]:
         if found.is_end:
             said.append(f"{name} is not finite since step {step}")
         else:
-            count = f"{found.count:,} value{'' if found.count == 1 else 's'}"
-            said.append(f"{name}: {count} not finite, first at step {step}")
+            said.append(f"{name}: {plural(found.count, 'value')} not finite, first at step {step}")
     hidden = len(said) - _NUM_BREAKS
     return [*said[:_NUM_BREAKS], f"and {hidden:,} more metrics"] if hidden > 0 else said
 

@@ -42,7 +42,7 @@ from nbtools.training.engine.stop_vote import StopVote
 from nbtools.training.engine.tally import Tally
 from nbtools.training.outputs.outputs import Outputs
 from nbtools.training.process.device import failure_of, is_under_torchrun, script_path, seed_everything
-from nbtools.training.process.heartbeat import Heartbeat
+from nbtools.training.process.heartbeat import HeartbeatWriter
 from nbtools.training.process.random_state import random_state
 from nbtools.training.process.ranks import Ranks
 from nbtools.training.process.signals import StopRequest, die_with_agent
@@ -101,7 +101,7 @@ class Worker:
         self._aside_s = 0.0
         self._vote = StopVote(stop, self.ranks.control)
         self.files = RunDir(self.ranks.from_main(lambda: claim_run(flags)))
-        self.heartbeat = Heartbeat(self.files, self.rank, stop)
+        self.heartbeat = HeartbeatWriter(self.files, self.rank, stop)
         self._writer = MetricWriter(self.files.metrics, self.attempt) if self.is_main else None
         self._outputs: Outputs | None = None
         self._said = 0.0

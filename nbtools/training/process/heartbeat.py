@@ -55,7 +55,7 @@ class StacksOnSignal:
         self.number = None
 
 
-class Heartbeat:
+class HeartbeatWriter:
     """Writes down once a second what this rank is doing, if that changed: `time` is when it began, not when it was
     written, so a rank that hangs shows since when and in what.
     """

@@ -29,7 +29,7 @@ from nbtools.run.run import Run
 from nbtools.run.stacks import RankStacks
 from nbtools.run.state import RunState
 from nbtools.run.stragglers import stragglers
-from nbtools.rundir.heartbeat import RankBeat, read_beats
+from nbtools.rundir.heartbeat import RankHeartbeat, read_heartbeats
 from nbtools.rundir.identity import ProcessIdentity
 from nbtools.rundir.json_files import write_json
 from nbtools.rundir.lock import acquire_lock
@@ -373,11 +373,11 @@ def test_a_pause_in_the_rows_hardly_moves_the_rate(folder: Folder) -> None:
     assert seconds < 1.0
 
 
-def beats(*entries: tuple[int, str, float]) -> list[RankBeat]:
-    return [RankBeat(rank, 1, "h", step, phase, 1000 - age) for rank, (step, phase, age) in enumerate(entries)]
+def beats(*entries: tuple[int, str, float]) -> list[RankHeartbeat]:
+    return [RankHeartbeat(rank, 1, "h", step, phase, 1000 - age) for rank, (step, phase, age) in enumerate(entries)]
 
 
-def strip(found: list[RankBeat]) -> str:
+def strip(found: list[RankHeartbeat]) -> str:
     return html.ranks(found, stragglers(found, 1000.0, 0.5), 1000.0, True)
 
 
@@ -418,7 +418,7 @@ def test_the_stacks_button_shows_every_rank_the_straggler_first_and_open(
     run = supervised(
         sys.executable, programs / "fake_agent.py", "--nproc-per-node=2", programs / "hangs.py", "announce"
     )
-    until(lambda: len(read_beats(run.files)) == 2, 60)
+    until(lambda: len(read_heartbeats(run.files)) == 2, 60)
     panel = LivePlot(run, refresh_s=0.05)
     try:
         until(lambda: "silent" in words(panel) and not panel._widgets.stacks.disabled, 60)

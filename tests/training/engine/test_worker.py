@@ -29,7 +29,7 @@ from nbtools.rundir.json_files import read_json
 from nbtools.rundir.rundir import RunDir
 from nbtools.training.engine.optimizer import Optimizer, accumulating, autocast, learning_rate
 from nbtools.training.process.device import choose_device, stay_on_this_machine
-from nbtools.training.process.heartbeat import Heartbeat
+from nbtools.training.process.heartbeat import HeartbeatWriter
 from nbtools.training.process.signals import StopRequest
 
 CPU = torch.device("cpu")
@@ -192,7 +192,7 @@ def beat(files: RunDir, rank: int = 0) -> dict[str, Any]:
 
 def test_a_heartbeat_names_the_phase_and_since_when(project: Project) -> None:
     files = RunDir.create(project.runs, "x")
-    heart = Heartbeat(files, 0, StopRequest())
+    heart = HeartbeatWriter(files, 0, StopRequest())
     assert beat(files)["phase"] == "start"
     assert beat(files)["pid"] == os.getpid()
     heart.enter("backward", 7)
@@ -213,7 +213,7 @@ def test_a_heartbeat_names_the_phase_and_since_when(project: Project) -> None:
 
 def test_a_full_disk_does_not_end_a_training_by_its_heartbeat(project: Project) -> None:
     files = RunDir.create(project.runs, "x")
-    heart = Heartbeat(files, 0, StopRequest())
+    heart = HeartbeatWriter(files, 0, StopRequest())
     shutil.rmtree(files.ranks)
     heart.enter("forward", 1)
     heart.close()
@@ -225,10 +225,10 @@ STUCK = """
 import sys, time
 from pathlib import Path
 from nbtools.rundir.rundir import RunDir
-from nbtools.training.process.heartbeat import Heartbeat
+from nbtools.training.process.heartbeat import HeartbeatWriter
 from nbtools.training.process.signals import StopRequest
 with StopRequest() as stop:
-    Heartbeat(RunDir(Path(sys.argv[1])), int(sys.argv[2]), stop)
+    HeartbeatWriter(RunDir(Path(sys.argv[1])), int(sys.argv[2]), stop)
     print("ready", flush=True)
     while True:
         time.sleep(1)

@@ -38,7 +38,7 @@ from nbtools.recipes import RECIPES, MLMPretrainingConfig
 from nbtools.run.checkpoints import Checkpoint, checkpoints_in
 from nbtools.run.run import Run
 from nbtools.run.state import RunState
-from nbtools.rundir.heartbeat import read_beats
+from nbtools.rundir.heartbeat import read_heartbeats
 from nbtools.rundir.json_files import read_json
 from nbtools.rundir.rundir import RunDir, run_folders
 from nbtools.script.script import write_script
@@ -563,7 +563,7 @@ def test_a_stop_on_two_ranks_loses_no_step_and_the_resumed_run_ends_with_the_sam
     process = start(config, more=SLOW_STEPS)
     stopped = wait_for_step(texts, 3, num_runs=2)
     process.terminate()  # torchrun passes it on to both ranks
-    for beat in read_beats(stopped.files):
+    for beat in read_heartbeats(stopped.files):
         os.kill(beat.pid, signal.SIGTERM)  # a second one changes nothing
     process.wait(timeout=60)
     assert stopped.state is RunState.STOPPED

@@ -1,0 +1,39 @@
+"""The processes of a run as a stop sees them; runs with ranks of their own are stopped in `tests/run`."""
+
+import os
+import signal
+import subprocess
+import sys
+import threading
+from pathlib import Path
+
+import pytest
+
+from nbtools.machine import processes
+from nbtools.machine.processes import stop_processes
+from nbtools.rundir.identity import ProcessIdentity
+from nbtools.rundir.json_files import write_json
+from nbtools.rundir.lock import acquire_lock
+from nbtools.rundir.rundir import RunDir
+
+
+def test_a_stop_waits_for_the_record_of_a_supervisor_whose_environment_reads_as_empty(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Inside `exec`, /proc/PID/environ is empty, so that the processes of a run cannot be recognised yet."""
+    run = RunDir.create(tmp_path, "just_launched")
+    monkeypatch.setattr(processes, "members", lambda _: [])
+    lock = acquire_lock(run.lock)
+    assert lock is not None
+    with subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"]) as supervisor:
+        record = {"role": "supervisor", **ProcessIdentity.of(supervisor.pid).to_json()}
+        writer = threading.Timer(0.2, write_json, (run.process, record))
+        writer.start()
+        try:
+            ending = stop_processes(run, lambda: supervisor.poll() is not None, timeout_s=30)
+        finally:
+            writer.join()
+            supervisor.kill()
+            os.close(lock)
+    assert supervisor.returncode == -signal.SIGTERM
+    assert not ending.was_killed
