@@ -41,14 +41,14 @@ def train_here(
     files = RunDir.create(project.runs, recipe_of(config).key)
     files.lock.touch()
     monkeypatch.setenv(RUN_DIR_VARIABLE, str(files.path))
-    run(importlib.import_module(recipe_of(config).module).train, Flags(config, resume_from=resume_from))
+    run(importlib.import_module(f"{recipe_of(config).module}.train").train, Flags(config, resume_from=resume_from))
     return files
 
 
 def rows(files: RunDir) -> list[dict[str, Any]]:
     """Metric rows without what differs between two equal runs."""
-    parsed = [json.loads(line) for line in files.metrics.read_text().splitlines()]
-    return [{key: value for key, value in row.items() if key not in CLOCKED} for row in parsed]
+    parse_verdict = [json.loads(line) for line in files.metrics.read_text().splitlines()]
+    return [{key: value for key, value in row.items() if key not in CLOCKED} for row in parse_verdict]
 
 
 def gradients_of(

@@ -167,7 +167,7 @@ def _num_parameters(config: LLMGANConfig, vocab_size: int | None) -> int | None:
         vocab_size = config.vocab_size if config.dataset is not None else config.num_symbols + NUM_SPECIAL_TOKENS
     generator = gpt2.num_gpt2_parameters(config, vocab_size, num_positions(config))
     labels = 1 if config.judging == "scores" else 0
-    return generator + gpt2.num_gpt2_parameters(config, vocab_size, judge_positions(config), labels)
+    return generator + gpt2.num_gpt2_parameters(config, vocab_size, discriminator_positions(config), labels)
 
 
 def model_settings(config: LLMGANConfig, vocab_size: int, num_positions: int) -> dict[str, Any]:
@@ -185,7 +185,7 @@ def num_positions(config: LLMGANConfig) -> int:
     return (1 if config.dataset is None else config.prompt_length) + config.sequence_length
 
 
-def judge_positions(config: LLMGANConfig) -> int:
+def discriminator_positions(config: LLMGANConfig) -> int:
     """Longest input of the judge: what the generator reads; for verdicts a prompt, two texts and a verdict."""
     if config.judging == "scores":
         return num_positions(config)

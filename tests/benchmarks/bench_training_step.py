@@ -53,7 +53,7 @@ from nbtools.training.algorithm_distillation.model import build_distiller
 from nbtools.training.engine.flags import Flags
 from nbtools.training.engine.sampler import SampleOrder, load
 from nbtools.training.engine.worker import Worker, run
-from nbtools.training.llm_gan.batch import markov_passages
+from nbtools.training.llm_gan.batch import markov_data
 from nbtools.training.masked_diffusion.dataset import open_text
 from nbtools.training.mlm_pretraining.masking import MaskedTraining, Masking
 from nbtools.training.text.tokenized import open_tokenized
@@ -284,12 +284,12 @@ def distillation(config: AlgorithmDistillationConfig, worker: Worker) -> Loop:
 
 def adversarial(config: LLMGANConfig, worker: Worker) -> Loop:
     """Two models in DDP, texts drawn with torch.multinomial and kept keys and values, REINFORCE over a running mean."""
-    passages = markov_passages(config)
-    texts_NT = torch.from_numpy(passages.train.texts_NT.astype(np.int64))
-    settings = model_settings(config, passages.alphabet.vocab_size, num_positions(config))
+    data = markov_data(config)
+    texts_NT = torch.from_numpy(data.train.texts_NT.astype(np.int64))
+    settings = model_settings(config, data.alphabet.vocab_size, num_positions(config))
     writer = GPT2LMHeadModel(GPT2Config(**settings))
-    judge = GPT2ForTokenClassification(GPT2Config(**settings, num_labels=1))  # type: ignore[call-arg]
-    wrapped = [DistributedDataParallel(model) for model in (writer, judge)]
+    discriminator = GPT2ForTokenClassification(GPT2Config(**settings, num_labels=1))  # type: ignore[call-arg]
+    wrapped = [DistributedDataParallel(model) for model in (writer, discriminator)]
     rates = (config.learning_rate, config.judge_learning_rate)
     optimizers = [
         torch.optim.AdamW(model.parameters(), lr=rate, betas=(0.5, 0.999), fused=True)
@@ -333,7 +333,7 @@ def adversarial(config: LLMGANConfig, worker: Worker) -> Loop:
         fakes_BT = written()
         with torch.no_grad():  # the human texts, too: a tie pays nothing
             pairs = torch.cat([texts_NT[torch.randint(len(texts_NT), (batch_size,))], fakes_BT])
-            scores = judge(input_ids=inputs(pairs), use_cache=False).logits[:, 1:, 0]
+            scores = discriminator(input_ids=inputs(pairs), use_cache=False).logits[:, 1:, 0]
             decided_B = scores[:batch_size].mean(1) != scores[batch_size:].mean(1)
             returns_BT = 2 * torch.sigmoid(scores[batch_size:]) - 1
             for place in range(length - 2, -1, -1):

@@ -1,4 +1,4 @@
-"""What the LLM GAN reads and writes: prompts, human texts as token ids, and a likelihood that neither model knows.
+"""Data of the LLM GAN: prompts and human texts as token ids, and a reference model that neither network is trained on.
 
 Shape suffixes: N samples, B batch, P positions of a prompt, T positions of a text, K draws of a step, U uniforms of a
 draw, V vocabulary.
@@ -18,8 +18,8 @@ from nbtools.training.engine.sampler import Samples, randoms, uniforms
 from nbtools.training.text.vocabulary import Alphabet, Floats, Tokens
 
 
-class Outside(Protocol):
-    """A likelihood of texts that neither generator nor judge is trained on: the truth, or counts of held-out texts."""
+class ReferenceModel(Protocol):
+    """A likelihood of texts independent of both networks: the true one, or n-gram counts of held-out texts."""
 
     def losses(self, texts_NT: Tokens) -> Floats:
         """Return the negative log-likelihood of every text in nats per token, its end included. Shape (N,)."""
@@ -28,37 +28,37 @@ class Outside(Protocol):
 
 @dataclass(frozen=True)
 class Texts:
-    """Prompts and the human texts to them; a text has no more positions than `sequence_length`."""
+    """Prompts and their human texts; a text has at most `sequence_length` positions."""
 
     prompts_NP: Tokens
-    """Padded on the left; the last token of every prompt stands right before the text."""
+    """Padded on the left; the text follows the last token of the prompt."""
     texts_NT: Tokens
-    """Every text ends with the end of text, unless it was cut; behind it is padding."""
+    """Padded on the right; a text that was not cut ends with the end-of-text token."""
 
     def __len__(self) -> int:
         return len(self.texts_NT)
 
 
 @dataclass(frozen=True)
-class Passages:
-    """Everything that a training against a judge knows of its data."""
+class GANData:
+    """Training and evaluation texts, their alphabet, and the reference model."""
 
     train: Texts
     evaluation: Texts
-    """No text of these is among the others."""
+    """Disjoint from the training texts."""
     alphabet: Alphabet
-    outside: Outside
-    outside_name: str
-    """Of that likelihood, such as `oracle`; its metric is eval/NAME_loss."""
+    reference: ReferenceModel
+    reference_name: str
+    """Name of the reference model, such as `oracle`; its metric is eval/NAME_loss."""
     tokenizer: PreTrainedTokenizerBase | None = None
-    """None where tokens stand for no words."""
+    """None for the Markov chain."""
 
 
-class Draws(Dataset[tuple[torch.Tensor, ...]]):
-    """Whole batches of texts with all the random numbers that are used up on them.
+class TextDataset(Dataset[tuple[torch.Tensor, ...]]):
+    """Batches of texts with the random numbers for generation.
 
-    A step's generated texts have to be new ones for each update. So each sample comes with `num_draws - 1` others,
-    drawn from all training texts, and every one of these draws has numbers of its own.
+    Every update of a step needs new generated texts. So each sample comes with `num_draws - 1` others, drawn from all
+    training texts, and every draw has its own random numbers.
     """
 
     def __init__(self, texts: Texts, num_draws: int, num_uniforms: int, seed: int) -> None:
@@ -88,7 +88,7 @@ _PAD, _BEGINNING = 0, 1
 
 @dataclass(frozen=True)
 class Chain:
-    """The Markov chain's own likelihood of tokens."""
+    """The true likelihood of the tokens under the Markov chain."""
 
     chain: markov.MarkovChain
 
@@ -97,8 +97,8 @@ class Chain:
         return self.chain.losses(texts_NT - NUM_SPECIAL_TOKENS)
 
 
-def markov_passages(config: LLMGANConfig) -> Passages:
-    """Draw sequences of the Markov chain to train and to evaluate on; their only prompt is the mark of a beginning."""
+def markov_data(config: LLMGANConfig) -> GANData:
+    """Sample training and evaluation sequences of the Markov chain; the prompt is one begin token."""
     chain = markov.random_chain(config.num_symbols)
     sizes = (config.num_sequences, config.eval_samples)
     drawn = [chain.sample(size, config.sequence_length, seed) for seed, size in enumerate(sizes)]
@@ -107,4 +107,4 @@ def markov_passages(config: LLMGANConfig) -> Passages:
         for symbols_NT in drawn
     )
     alphabet = Alphabet(config.num_symbols + NUM_SPECIAL_TOKENS, _PAD, None, tuple(range(NUM_SPECIAL_TOKENS)))
-    return Passages(train, evaluation, alphabet, Chain(chain), "oracle")
+    return GANData(train, evaluation, alphabet, Chain(chain), "oracle")

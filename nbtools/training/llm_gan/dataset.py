@@ -1,8 +1,8 @@
-"""From stories to what the LLM GAN trains on: tokenizers, prompts, padding, and what is never written.
+"""Tokenization of the LLM GAN's stories: tokenizers, prompt templates, padding, and banned tokens.
 
-Vocabularies that are built here begin with [PAD] [BOS] [EOS] [UNK]. A prompt is padded on the left and ends with [BOS],
-a text is padded on the right and ends with [EOS] unless it is cut. Tokenizers that come with a model put their own
-marks around a prompt, by their chat template where they have one.
+Vocabularies built here start with [PAD] [BOS] [EOS] [UNK]. A prompt is padded on the left and ends with [BOS]; a text
+is padded on the right and ends with [EOS] unless it is cut. For a pretrained model, its chat template (if any) encloses
+the prompt.
 
 Shape suffixes: N samples, P positions of a prompt, T positions of a text.
 """
@@ -21,7 +21,7 @@ from nbtools.data.llm_gan.stories import Story
 from nbtools.errors import ConfigError, shown
 from nbtools.recipes.llm_gan import LLMGANConfig, load_stories
 from nbtools.training.engine.worker import Worker
-from nbtools.training.llm_gan.batch import Passages, Texts
+from nbtools.training.llm_gan.batch import GANData, Texts
 from nbtools.training.llm_gan.ngrams import NGrams
 from nbtools.training.llm_gan.pretrained import num_rows, pretrained_tokenizer
 from nbtools.training.text import tokenizers
@@ -30,44 +30,44 @@ from nbtools.training.text.vocabulary import Alphabet, Tokens
 
 PAD, BEGIN, END, UNKNOWN = "[PAD]", "[BOS]", "[EOS]", "[UNK]"
 SPECIAL_TOKENS = (PAD, BEGIN, END, UNKNOWN)
-"""The first tokens of every vocabulary that is built here."""
+"""The first tokens of every vocabulary built here."""
 FIRST_TEXT, SECOND_TEXT, ASKED = "[1]", "[2]", "[?]"
-"""Before either text that a judge reads, and before its verdict, in a vocabulary that is built here."""
+"""Marks before each of the two texts that a judge reads, and before its verdict, in a vocabulary built here."""
 VERDICTS = (r"\boxed{1}", r"\boxed{2}")
-"""How a verdict ends: the first or the second text is the human one."""
+"""End of a verdict: the first or the second text is the human one."""
 INSTRUCTION = "Write a text of the kind that is asked for, and nothing else.\n"
-"""What a pretrained generator is told before each prompt."""
+"""Instruction of a pretrained generator, before each prompt."""
 _PROMPT = "<<THE-PROMPT-STANDS-HERE>>"
 
 Ids = tuple[int, ...]
 
 
-def text_passages(worker: Worker, config: LLMGANConfig) -> Passages:
-    """Read the texts that `config.dataset` names and bring them into tokens; every rank calls it.
+def text_data(worker: Worker, config: LLMGANConfig) -> GANData:
+    """Read and tokenize the texts that `config.dataset` names; every rank calls it.
 
     Raises:
         DataError: the data is missing or malformed, or too little of it is left.
-        ConfigError: the pretrained models cannot be had, do not fit each other, or are too short.
+        ConfigError: a pretrained model cannot be loaded or is too short, or the two models do not fit each other.
     """
     tokenizer: PreTrainedTokenizerBase | None = None
     if config.model_name is not None:  # before a long reading
         tokenizer = worker.ranks.in_turn(lambda: pretrained_tokenizer(config))
     train, evaluation = worker.ranks.in_turn(lambda: load_stories(config, worker.project.root, worker.say))
-    return passages_of(config, train, evaluation, tokenizer)
+    return tokenize_stories(config, train, evaluation, tokenizer)
 
 
-def passages_of(
+def tokenize_stories(
     config: LLMGANConfig,
     train: Sequence[Story],
     evaluation: Sequence[Story],
     tokenizer: PreTrainedTokenizerBase | None = None,
-) -> Passages:
-    """Bring stories into tokens.
+) -> GANData:
+    """Tokenize stories.
 
     Args:
         config: of the training.
-        train: what a vocabulary is built on where no tokenizer is given.
-        evaluation: what the outside likelihood is counted on.
+        train: training stories; without a tokenizer, the vocabulary is built on them.
+        evaluation: held-out stories; the n-grams of the reference model are counted on them.
         tokenizer: of the pretrained models.
 
     Raises:
@@ -79,9 +79,9 @@ def passages_of(
         marks = (FIRST_TEXT, SECOND_TEXT, ASKED, *VERDICTS) if config.judging == "verdicts" else ()
         tokenizer = build_tokenizer(level, texts, config.vocab_size, marks)
     encode = encoder(tokenizer, level) if config.model_name is None else _plain_encoder(tokenizer)
-    frame = frame_of(config, tokenizer)
+    template = prompt_template(config, tokenizer)
     parts = [
-        ([frame.around(encode(story.prompt), config.prompt_length) for story in part], [*map(encode, _texts(part))])
+        ([template.around(encode(story.prompt), config.prompt_length) for story in part], [*map(encode, _texts(part))])
         for part in (train, evaluation)
     ]
     widest = max(len(prompt) for prompts, _ in parts for prompt in prompts)
@@ -92,14 +92,14 @@ def passages_of(
         Texts(_prompt_rows(prompts, widest, alphabet.pad_id), _text_rows(texts, config.sequence_length, alphabet))
         for prompts, texts in parts
     ]
-    outside = NGrams(rows[1].texts_NT, alphabet.vocab_size, alphabet.pad_id, alphabet.eos_id)
-    return Passages(rows[0], rows[1], alphabet, outside, "ngram", tokenizer)
+    reference = NGrams(rows[1].texts_NT, alphabet.vocab_size, alphabet.pad_id, alphabet.eos_id)
+    return GANData(rows[0], rows[1], alphabet, reference, "ngram", tokenizer)
 
 
 def _plain_encoder(tokenizer: PreTrainedTokenizerBase) -> Encode:
-    """Encode for a pretrained model: what looks like one of its marks, such as an end of text, is text like any other.
+    """Return an encoder that treats the spelling of a special token, such as an end of text, as plain text.
 
-    Otherwise a row of a CSV file could end a prompt and speak as somebody else.
+    Otherwise a row of a CSV file could end its prompt and inject a message of another role.
     """
     return lambda text: tokenizer(text, add_special_tokens=False, split_special_tokens=True, verbose=False)["input_ids"]
 
@@ -135,7 +135,7 @@ def build_tokenizer(
         level: chars, or words: lower-cased words and punctuation characters.
         texts: the training part of the data.
         vocab_size: largest number of tokens, the special ones and the marks included.
-        marks: tokens of their own that no text has.
+        marks: more special tokens.
     """
     special = (*SPECIAL_TOKENS, *marks)
     like = tokenizers.train_tokenizer(level, texts, max(vocab_size - len(special), 1) + 3)  # has three of its own
@@ -154,10 +154,10 @@ def build_tokenizer(
 def _alphabet(
     config: LLMGANConfig, tokenizer: PreTrainedTokenizerBase, prompted: set[int], written: set[int]
 ) -> Alphabet:
-    """Find what pads, what ends and what is never written, given the tokens that prompts and texts are made of.
+    """Choose the padding, end-of-text and banned tokens, given the tokens that prompts and texts use.
 
-    Padding has to be a token that stands nowhere else. Many pretrained tokenizers have none, or pad with their end of
-    text: then the last one that is not used takes its place. It is never seen by a model.
+    The padding token must not occur in the data. Many pretrained tokenizers have none, or pad with their end of text:
+    then the last unused token pads. Attention masks hide it from the models.
     """
     eos_id, num_tokens, used = separator_of(tokenizer), len(tokenizer), prompted | written
     special = {number for number, token in tokenizer.added_tokens_decoder.items() if token.special}
@@ -176,7 +176,10 @@ def _alphabet(
     if pad_id is None or pad_id == eos_id or pad_id in used or pad_id >= vocab_size:
         pad_id = next((number for number in reversed(range(vocab_size)) if number not in used | {eos_id}), None)
     if pad_id is None:
-        raise ConfigError(f"model_name={config.model_name!r}: every token of its vocabulary is used, none can pad")
+        raise ConfigError(
+            f"model_name={config.model_name!r}: every token of its vocabulary occurs in the data, so none can pad; "
+            "choose a model with a padding token"
+        )
     never = (special | {pad_id} | set(range(num_tokens, vocab_size))) - written - {eos_id}
     return Alphabet(vocab_size, pad_id, eos_id, tuple(sorted(number for number in never if number < vocab_size)))
 
@@ -188,43 +191,43 @@ _MARKS = frozenset((FIRST_TEXT, SECOND_TEXT, ASKED, *VERDICTS))
 
 
 @dataclass(frozen=True)
-class Frame:
-    """The tokens that stand around every prompt."""
+class PromptTemplate:
+    """The tokens before and after every prompt."""
 
     before: Ids
     after: Ids
 
     def around(self, prompt: Sequence[int] | Any, longest: int) -> list[int]:
-        """Return a framed prompt of at most `longest` tokens; of a longer prompt the beginning is cut."""
+        """Return the prompt within the template, at most `longest` tokens; a longer prompt loses its beginning."""
         room = longest - len(self.before) - len(self.after)
         kept = [int(token) for token in prompt][max(len(prompt) - room, 0) :]
         return [*self.before, *kept, *self.after]
 
 
-def frame_of(config: LLMGANConfig, tokenizer: PreTrainedTokenizerBase) -> Frame:
-    """Return what stands around prompts: the mark of a beginning, or what a pretrained model is used to.
+def prompt_template(config: LLMGANConfig, tokenizer: PreTrainedTokenizerBase) -> PromptTemplate:
+    """Return the template of prompts: a begin token, or the chat template of a pretrained model.
 
     Raises:
         ConfigError: prompt_length leaves no room for a prompt.
     """
     if config.model_name is None:
-        return Frame((), (tokenizer.get_vocab()[BEGIN],))
-    before, after = framed_pieces(tokenizer, INSTRUCTION + _PROMPT + "\n", (_PROMPT,))
+        return PromptTemplate((), (tokenizer.get_vocab()[BEGIN],))
+    before, after = template_pieces(tokenizer, INSTRUCTION + _PROMPT + "\n", (_PROMPT,))
     if len(before) + len(after) >= config.prompt_length:
         raise ConfigError(
-            f"prompt_length={config.prompt_length}: {len(before) + len(after)} tokens of it are what "
-            f"{config.model_name} is told before and after each prompt; raise it"
+            f"prompt_length={config.prompt_length}: {len(before) + len(after)} tokens of it are the instruction "
+            f"and chat template of {config.model_name}; raise it"
         )
-    return Frame(before, after)
+    return PromptTemplate(before, after)
 
 
-def framed_pieces(tokenizer: PreTrainedTokenizerBase, request: str, holes: Sequence[str]) -> list[Ids]:
-    """Return the tokens of a request to a pretrained model in pieces, between which something else is to be put.
+def template_pieces(tokenizer: PreTrainedTokenizerBase, request: str, holes: Sequence[str]) -> list[Ids]:
+    """Split a request to a pretrained model at its placeholders, and tokenize the pieces.
 
     Args:
         tokenizer: its chat template is used if it has one.
-        request: in which every hole stands once, in this order.
-        holes: what is replaced.
+        request: contains every placeholder once, in this order.
+        holes: the placeholders.
     """
     text = request
     if tokenizer.chat_template is not None:
@@ -234,7 +237,10 @@ def framed_pieces(tokenizer: PreTrainedTokenizerBase, request: str, holes: Seque
     for hole in holes:
         piece, found, text = text.partition(hole)
         if not found:
-            raise ConfigError(f"the chat template of {tokenizer.name_or_path!r} leaves out parts of what is asked")
+            raise ConfigError(
+                f"the chat template of {tokenizer.name_or_path!r} omits parts of the message; choose a model "
+                "with another template"
+            )
         pieces.append(piece)
     pieces.append(text)
     encoded = [tuple(tokenizer(piece, add_special_tokens=False, verbose=False)["input_ids"]) for piece in pieces]

@@ -1,7 +1,7 @@
-"""The LLM GAN's generator: a causal language model, and one loss for both of its lessons.
+"""The LLM GAN's generator: a causal language model with one loss for warm-up and adversarial training.
 
-With weight 1 on every token the loss is the negative log-likelihood of human texts, the warm-up. With a token's
-advantage as its weight its gradient is that of REINFORCE (Williams 1992) on the tokens that were really written.
+With weight 1 on every token the loss is the negative log-likelihood of human texts (warm-up). With a token's advantage
+as its weight, the gradient is that of REINFORCE (Williams 1992) on the sampled tokens.
 
 Shape suffixes: B batch, P positions of a prompt, T positions of a text, V vocabulary.
 """
@@ -15,7 +15,7 @@ from nbtools.training.text.vocabulary import Alphabet, padded_inputs
 
 
 class Generator(nn.Module):
-    """A causal language model that never writes a banned token."""
+    """A causal language model whose banned tokens have probability 0."""
 
     def __init__(self, model: PreTrainedModel, alphabet: Alphabet) -> None:
         super().__init__()
@@ -23,7 +23,7 @@ class Generator(nn.Module):
         self.alphabet = alphabet
 
     def logits(self, prompts_BP: torch.Tensor, texts_BT: torch.Tensor) -> torch.Tensor:
-        """Return what predicts each token of the texts, in fp32. Shape (B, T, V)."""
+        """Return the logits of each token of the texts, in fp32. Shape (B, T, V)."""
         inputs = padded_inputs(torch.cat([prompts_BP, texts_BT[:, :-1]], dim=1), self.alphabet.pad_id)
         output = self.model(**inputs, use_cache=False, logits_to_keep=texts_BT.shape[1])
         return self.alphabet.without_banned(output.logits.float())
@@ -40,15 +40,15 @@ class Generator(nn.Module):
 
         Args:
             prompts_BP: padded on the left.
-            texts_BT: what is learnt, padded on the right.
-            weights_BT: 0 behind a text's end.
-            bonus_BT: None for none.
-            temperature: at which the texts were written.
+            texts_BT: targets, padded on the right.
+            weights_BT: 0 after a text's end.
+            bonus_BT: weights of the entropy; None for no entropy term.
+            temperature: of the sampled texts.
         """
         logits_BTV = self.logits(prompts_BP, texts_BT)
         logs_BTV = (logits_BTV if temperature == 1 else logits_BTV / temperature).log_softmax(-1)
         losses_BT = -logs_BTV.gather(-1, texts_BT[..., None])[..., 0]
-        # A weight of 0 has to silence even the loss of padding, which may be banned.
+        # Where the weight is 0, even the infinite loss of a banned padding token must not count.
         weighted = torch.where(weights_BT != 0, losses_BT * weights_BT, 0.0).sum()
         if bonus_BT is None:
             return torch.stack([weighted, torch.zeros_like(weighted)])
@@ -56,7 +56,7 @@ class Generator(nn.Module):
         return torch.stack([weighted, (entropies_BT * bonus_BT).sum()])
 
     def losses(self, prompts_BP: torch.Tensor, texts_BT: torch.Tensor) -> torch.Tensor:
-        """Return the negative log-likelihood of every token, 0 behind a text's end. Shape (B, T)."""
+        """Return the negative log-likelihood of every token, 0 after a text's end. Shape (B, T)."""
         logits_BTV = self.logits(prompts_BP, texts_BT)
         losses_BT = nn.functional.cross_entropy(logits_BTV.flatten(0, 1), texts_BT.flatten(), reduction="none")
         return torch.where(self.alphabet.mask(texts_BT), losses_BT.view_as(texts_BT), 0.0)

@@ -1,7 +1,7 @@
-"""A likelihood of texts by counting: what the LLM GAN's texts are measured with where no truth is known.
+"""An n-gram reference model for the LLM GAN's texts, where the true likelihood is unknown.
 
-It is counted on held-out human texts, which neither generator nor judge is trained on, so a generator that merely
-learnt to please its judge gains nothing here.
+The n-grams are counted on held-out human texts. Neither network is trained on these, so a generator that only exploits
+its discriminator does not score better here.
 
 Shape suffixes: N texts, T positions, K counted n-grams.
 """
@@ -18,7 +18,7 @@ Keys = npt.NDArray[np.int64]
 
 @dataclass(frozen=True)
 class _Counts:
-    """How often each context was followed by each token. A context of no tokens is 0."""
+    """Counts of each token after each context. The empty context is 0."""
 
     keys_K: Keys
     """Context x vocabulary + token, ascending."""
@@ -38,7 +38,7 @@ class _Counts:
         return cls(keys_K, counts_K, contexts_C, totals_C, kinds_C)
 
     def interpolated(self, keys: Keys, shorter: Floats, vocab_size: int) -> Floats:
-        """Return p(token | context), of which unseen tokens share what the estimate with a shorter context says."""
+        """Return p(token | context), interpolated with the estimate of the shorter context."""
         counts = _found(self.keys_K, self.counts_K, keys)
         totals = _found(self.contexts_C, self.totals_C, keys // vocab_size)
         kinds = _found(self.contexts_C, self.kinds_C, keys // vocab_size)
@@ -47,7 +47,7 @@ class _Counts:
 
 
 def _found(sorted_K: Keys, values_K: Keys, wanted: Keys) -> Keys:
-    """Return the value of each wanted key, 0 for those that are not there."""
+    """Return the value of each wanted key, 0 for a missing key."""
     if not len(sorted_K):
         return np.zeros_like(wanted)
     at = np.minimum(np.searchsorted(sorted_K, wanted), len(sorted_K) - 1)
@@ -59,8 +59,8 @@ class NGrams:
     """Interpolated n-grams with the smoothing of Witten and Bell (1991).
 
     p(w | h) = (c(hw) + k(h) p(w | h')) / (c(h) + k(h)), where k(h) is how many different tokens followed the context h,
-    and h' is h without its first token; at the end of that stands 1 / vocabulary (Chen and Goodman 1999, section 2.5).
-    Before a text stands a token of its own, as often as a context is long.
+    and h' is h without its first token; the recursion ends with 1 / vocabulary (Chen and Goodman 1999, section 2.5).
+    Texts are padded on the left with a begin token up to the length of a context.
     """
 
     LONGEST = 3
@@ -69,11 +69,11 @@ class NGrams:
         """Count texts.
 
         Args:
-            texts_NT: each ends with `eos_id` or with its last position; what is behind it is not read.
+            texts_NT: each ends with `eos_id` or with its last position; later positions are ignored.
             vocab_size: of the tokens.
-            pad_id: stands behind a text's end.
+            pad_id: fills the positions after a text's end.
             eos_id: ends a text; None where nothing but padding does.
-            order: longest n-gram, at most 3: a vocabulary of a million words to the power of four is no 64-bit number.
+            order: longest n-gram, at most 3: a vocabulary of a million words to the power of four exceeds 64 bits.
         """
         assert 1 <= order <= self.LONGEST
         self.vocab_size = vocab_size

@@ -1,4 +1,4 @@
-"""The pretrained models that play the LLM GAN: loaded, and seen to fit each other before their weights are read."""
+"""Pretrained models of the LLM GAN: loaded after a check that they fit each other."""
 
 from typing import Any
 
@@ -18,7 +18,7 @@ from nbtools.training.text.tokenizers import separator_of
 
 
 def pretrained_tokenizer(config: LLMGANConfig) -> PreTrainedTokenizerBase:
-    """Load the tokenizer of the pretrained generator, and see that the judge's is the same.
+    """Load the tokenizer of the pretrained generator, and check that the judge's is the same.
 
     Raises:
         ConfigError: one of them cannot be loaded, or they differ; both models are named.
@@ -33,7 +33,7 @@ def pretrained_tokenizer(config: LLMGANConfig) -> PreTrainedTokenizerBase:
         if difference := _difference(tokenizer, other):
             raise ConfigError(
                 f"judge_name={config.judge_name!r}: has another vocabulary than the generator {config.model_name!r} "
-                f"({difference}), so it would read other words than were written; choose a judge of the same family, "
+                f"({difference}), so it cannot read the generator's tokens; choose a judge of the same family, "
                 "or judge_name=None for the generator's own model"
             )
     return tokenizer
@@ -66,12 +66,12 @@ def load_generator(config: LLMGANConfig) -> PreTrainedModel:
     return pretrained.load_model(AutoModelForCausalLM, config.model_name, "a causal language model")
 
 
-def load_judge(config: LLMGANConfig, longest_input: int | None = None) -> PreTrainedModel:
-    """Load the pretrained judge: with one score per token, or one that writes.
+def load_discriminator(config: LLMGANConfig, longest_input: int | None = None) -> PreTrainedModel:
+    """Load the pretrained discriminator: one score per token, or an LLM judge.
 
     Args:
         config: of the training.
-        longest_input: of one that writes, in tokens; one that scores reads what the generator reads.
+        longest_input: of an LLM judge, in tokens; None for a token discriminator, whose inputs are the generator's.
 
     Raises:
         ConfigError: it cannot be loaded, is too short, or has fewer tokens than the generator.
@@ -90,7 +90,7 @@ def load_judge(config: LLMGANConfig, longest_input: int | None = None) -> PreTra
     if sizes[1] < sizes[0]:
         raise ConfigError(
             f"{option}={name!r}: its embedding has {sizes[1]:,} rows, that of the generator {config.model_name!r} "
-            f"{sizes[0]:,}: it could not read all that is written; choose a judge of the same family"
+            f"{sizes[0]:,}: it cannot read all of the generator's tokens; choose a judge of the same family"
         )
     if config.judging == "verdicts":
         return pretrained.load_model(AutoModelForCausalLM, name, "a causal language model", option=option)
@@ -99,7 +99,7 @@ def load_judge(config: LLMGANConfig, longest_input: int | None = None) -> PreTra
 
 
 def num_rows(option: str, name: str) -> int:
-    """Return how many tokens a pretrained model has; its tokenizer may have fewer.
+    """Return the vocabulary size of a pretrained model; its tokenizer may have fewer tokens.
 
     Raises:
         ConfigError: it cannot be loaded.

@@ -1,4 +1,4 @@
-"""From a judge's rewards to the weight of each token in the generator's loss.
+"""Returns, baseline and advantages: from rewards to the weight of each token in the generator's loss.
 
 Shape suffixes: B batch, T positions.
 """
@@ -9,7 +9,7 @@ import torch
 
 
 def returns(rewards_BT: torch.Tensor, discount: float) -> torch.Tensor:
-    """Return what each token is credited: G_t, the sum over k >= 0 of discount^k r_(t+k). Shape (B, T)."""
+    """Return the discounted return of each token: G_t, the sum over k >= 0 of discount^k r_(t+k). Shape (B, T)."""
     returns_BT = rewards_BT.clone()
     for place in range(rewards_BT.shape[1] - 2, -1, -1):
         returns_BT[:, place] += discount * returns_BT[:, place + 1]
@@ -17,17 +17,16 @@ def returns(rewards_BT: torch.Tensor, discount: float) -> torch.Tensor:
 
 
 class Baseline:
-    """What a token's return usually is, at its position and after such a beginning.
+    """The expected return of a token, given its position and the reward of the previous token.
 
-    A judge that rates tokens has rated the beginning before the token is written; what comes after a bad beginning is
-    rated badly, too, whatever it is. So the usual return is a line over the reward of the token before: y = a + b x,
-    fitted for each position to running moments over past steps and all ranks (least squares). Neither that reward nor
-    the past depends on the token, so no gradient is biased (Williams 1992); and a step's gradient is the same however
-    its batch is divided.
+    A token discriminator scores prefixes, so tokens after a low-scored prefix get low scores too. The baseline is
+    linear in the reward of the previous token, y = a + b x, fitted per position to running moments over past steps and
+    all ranks (least squares). Neither that reward nor the past depends on the token, so the gradient is unbiased
+    (Williams 1992), and a step's gradient does not depend on how its batch is divided.
     """
 
     DECAY = 0.9
-    """How much the steps before the last one still count."""
+    """Weight of the earlier moments at each update."""
     _LEAST_VARIANCE = 1e-6
 
     def __init__(self, length: int) -> None:
@@ -35,7 +34,7 @@ class Baseline:
         self._moments_MT = torch.zeros(5, length, dtype=torch.float64)
 
     def advantages(self, rewards_BT: torch.Tensor, returns_BT: torch.Tensor) -> torch.Tensor:
-        """Return how much better than usual; 0 at positions that no step has reached before. Shape (B, T)."""
+        """Return return - baseline; 0 at positions without past data. Shape (B, T)."""
         counts_T, *sums = self._moments_MT
         mean_x_T, mean_y_T, mean_xx_T, mean_xy_T = (sums_T / counts_T.clamp(min=1e-12) for sums_T in sums)
         variance_T = mean_xx_T - mean_x_T**2
@@ -47,26 +46,26 @@ class Baseline:
         return advantages_BT
 
     def tally(self, rewards_BT: torch.Tensor, returns_BT: torch.Tensor, counted_BT: torch.Tensor) -> torch.Tensor:
-        """Return what `update` wants of a pass: five sums per position. Shape (5, T)."""
+        """Return the sums of a pass for `update`: five per position. Shape (5, T)."""
         x_BT, y_BT = _before(rewards_BT).double(), returns_BT.double()
         parts = torch.stack([torch.ones_like(x_BT), x_BT, y_BT, x_BT * x_BT, x_BT * y_BT])
         return torch.where(counted_BT, parts, 0.0).sum(1)
 
     def update(self, totals: Sequence[float]) -> None:
-        """Take in a step's tallies, added up over its passes and all ranks, in a flat list."""
+        """Update the moments with a step's tallies, summed over its passes and all ranks, as a flat list."""
         added_MT = torch.tensor(totals, dtype=torch.float64).view_as(self._moments_MT)
         self._moments_MT = self.DECAY * self._moments_MT + added_MT
 
-    def state(self) -> torch.Tensor:
-        """What has to be saved to go on."""
+    def state_dict(self) -> torch.Tensor:
+        """Return the moments, for a checkpoint."""
         return self._moments_MT
 
-    def load(self, state: torch.Tensor | None) -> None:
-        """Go on from what `state` returned, unless texts have another length now; None changes nothing."""
+    def load_state_dict(self, state: torch.Tensor | None) -> None:
+        """Restore what `state_dict` returned, unless the length of texts has changed; None changes nothing."""
         if state is not None and state.shape == self._moments_MT.shape:
             self._moments_MT = state
 
 
 def _before(rewards_BT: torch.Tensor) -> torch.Tensor:
-    """Return the reward of the token before each one; 0 before the first. Shape (B, T)."""
+    """Return the reward of the previous token; 0 at the first position. Shape (B, T)."""
     return torch.cat([torch.zeros_like(rewards_BT[:, :1]), rewards_BT[:, :-1]], dim=1)

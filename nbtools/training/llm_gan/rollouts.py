@@ -1,4 +1,4 @@
-"""What generator and judge of the LLM GAN learn from: pairs of texts, human texts, and texts with what they earned.
+"""Training inputs of the LLM GAN: pairs for the discriminator, human texts and rewarded rollouts for the generator.
 
 Shape suffixes: B batch, K draws of a step, P positions of a prompt, T positions of a text, U uniforms.
 """
@@ -10,57 +10,63 @@ import torch
 from nbtools.recipes.llm_gan import LLMGANConfig
 from nbtools.training.engine.optimizer import autocast
 from nbtools.training.engine.tally import Tally
-from nbtools.training.llm_gan.discriminator import Judge
+from nbtools.training.llm_gan.discriminator import Discriminator
 from nbtools.training.llm_gan.generator import Generator
 from nbtools.training.llm_gan.rewards import Baseline, returns
 from nbtools.training.text.sampling import write
 
 Batch = tuple[torch.Tensor, ...]
 """Prompts (B, K, P), texts (B, K, T) and uniforms (B, K, U)."""
-Reading = tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor | None, float]
-"""What `Generator.forward` takes."""
+GeneratorInputs = tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor | None, float]
+"""Arguments of `Generator.forward`."""
 
 
-class Lessons:
-    """Makes lessons from batches, on the unwrapped models and without gradients, and keeps count of what they show."""
+class GANRollouts:
+    """Generates texts from batches, on the unwrapped models and without gradients, and sums up their metrics."""
 
-    def __init__(self, config: LLMGANConfig, generator: Generator, judge: Judge, device: torch.device) -> None:
+    def __init__(
+        self, config: LLMGANConfig, generator: Generator, discriminator: Discriminator, device: torch.device
+    ) -> None:
         self._config = config
         self._generator = generator
-        self._judge = judge
+        self._discriminator = discriminator
         self._alphabet = generator.alphabet
         self.baseline = Baseline(config.sequence_length)
         self.tally = Tally(*_NAMES, device=device)
         self._device = device
-        self._credits = torch.zeros(5, config.sequence_length, dtype=torch.float64, device=device)
+        self._baseline_sums = torch.zeros(5, config.sequence_length, dtype=torch.float64, device=device)
 
-    def pairs(self, batch: Batch, draw: int, *, supervised: bool) -> tuple[torch.Tensor, ...]:
-        """Write a text to each prompt of a draw, for the judge to tell from the human one."""
-        prompts_BP, reals_BT, writing_BT, judging_BU = self._draw(batch, draw)
-        # In a context of its own: autocast may keep the halves of weights, and these would have no gradients.
+    def discriminator_inputs(self, batch: Batch, draw: int, *, supervised: bool) -> tuple[torch.Tensor, ...]:
+        """Generate a text per prompt of a draw, and return the discriminator's inputs."""
+        prompts_BP, reals_BT, text_uniforms_BT, discriminator_uniforms_BU = self._draw(batch, draw)
+        # A separate context: autocast caches the weights it casts, and these copies would have no gradients.
         with autocast(self._device, self._config.precision):
-            fakes_BT = self._written(prompts_BP, writing_BT)
-            return self._judge.study(prompts_BP, reals_BT, fakes_BT, judging_BU, supervised=supervised)
+            fakes_BT = self._written(prompts_BP, text_uniforms_BT)
+            return self._discriminator.prepare(
+                prompts_BP, reals_BT, fakes_BT, discriminator_uniforms_BU, supervised=supervised
+            )
 
-    def human(self, batch: Batch) -> Reading:
-        """Take the human texts, every token with the same weight."""
+    def warmup_inputs(self, batch: Batch) -> GeneratorInputs:
+        """Return the human texts, every token with the same weight."""
         prompts_BP, reals_BT, *_ = self._draw(batch, 0)
         return prompts_BP, reals_BT, self._alphabet.mask(reals_BT) / reals_BT.shape[1], None, 1.0
 
     @torch.no_grad()
-    def written(self, batch: Batch) -> Reading:
-        """Write a text to each prompt of the last draw; every token weighs what it earned beyond what is usual."""
+    def rollout_inputs(self, batch: Batch) -> GeneratorInputs:
+        """Generate a text per prompt of the last draw; the weight of a token is its advantage."""
         config, length = self._config, self._config.sequence_length
-        prompts_BP, reals_BT, writing_BT, judging_BU = self._draw(batch, config.judge_steps)
+        prompts_BP, reals_BT, text_uniforms_BT, discriminator_uniforms_BU = self._draw(batch, config.judge_steps)
         with autocast(self._device, config.precision):
-            fakes_BT = self._written(prompts_BP, writing_BT)
-            rewards_BT, decided_B = self._judge.rewards(prompts_BP, fakes_BT, reals_BT, judging_BU)
+            fakes_BT = self._written(prompts_BP, text_uniforms_BT)
+            rewards_BT, decided_B = self._discriminator.rewards(
+                prompts_BP, fakes_BT, reals_BT, discriminator_uniforms_BU
+            )
         mask_BT = self._alphabet.mask(fakes_BT)
-        # An undecided judgement pays nothing and costs nothing: a reward of 0 would be pay where the usual is negative.
+        # Undecided pairs do not count: where the baseline is negative, a reward of 0 would be an advantage.
         credited_BT = mask_BT & decided_B[:, None]
         returns_BT = returns(rewards_BT, config.credit)
         weights_BT = torch.where(credited_BT, self.baseline.advantages(rewards_BT, returns_BT), 0.0) / length
-        self._credits += self.baseline.tally(rewards_BT, returns_BT, credited_BT)
+        self._baseline_sums += self.baseline.tally(rewards_BT, returns_BT, credited_BT)
         self.tally.add(
             reward=torch.where(credited_BT, returns_BT, 0.0).sum(),
             credited=credited_BT.sum(),
@@ -71,13 +77,13 @@ class Lessons:
         bonus_BT = mask_BT * (config.entropy_weight / length) if config.entropy_weight else None
         return prompts_BP, fakes_BT, weights_BT, bonus_BT, config.temperature
 
-    def credits(self) -> torch.Tensor:
-        """Return what `baseline.update` wants of this rank, and begin anew."""
-        credits, self._credits = self._credits, torch.zeros_like(self._credits)
-        return credits
+    def baseline_sums(self) -> torch.Tensor:
+        """Return this rank's sums for `baseline.update`, and reset them."""
+        baseline_sums, self._baseline_sums = self._baseline_sums, torch.zeros_like(self._baseline_sums)
+        return baseline_sums
 
-    def row(self, total: Mapping[str, float]) -> dict[str, float]:
-        """Return the metrics of what all ranks have counted together."""
+    def metrics(self, total: Mapping[str, float]) -> dict[str, float]:
+        """Return the metrics of the sums over all ranks."""
         length, entropy_weight = self._config.sequence_length, self._config.entropy_weight
         row: dict[str, float] = {}
         if total["tokens"]:
@@ -107,7 +113,7 @@ _NAMES = (
     "loss",  # of human texts under the generator
     "tokens",  # of these
     "judge_loss",
-    "right",  # pairs that the judge told right
+    "right",  # pairs that the discriminator got right
     "pairs",
     "reward",  # credited to written tokens
     "credited",  # written tokens of decided texts

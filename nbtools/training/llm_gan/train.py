@@ -25,13 +25,13 @@ from nbtools.training.engine.initial_state import InitialState
 from nbtools.training.engine.optimizer import Optimizer, accumulating, autocast
 from nbtools.training.engine.sampler import uniforms
 from nbtools.training.engine.worker import Worker, run
-from nbtools.training.llm_gan.batch import Draws, Passages, markov_passages
-from nbtools.training.llm_gan.dataset import text_passages
-from nbtools.training.llm_gan.discriminator import Judge, ScoringJudge, build_scoring_judge
+from nbtools.training.llm_gan.batch import GANData, TextDataset, markov_data
+from nbtools.training.llm_gan.dataset import text_data
+from nbtools.training.llm_gan.discriminator import Discriminator, TokenDiscriminator, build_token_discriminator
 from nbtools.training.llm_gan.generator import Generator, build_generator
-from nbtools.training.llm_gan.llm_judge import WritingJudge, build_writing_judge
-from nbtools.training.llm_gan.pretrained import load_generator, load_judge
-from nbtools.training.llm_gan.rollouts import Lessons
+from nbtools.training.llm_gan.llm_judge import LLMJudge, build_llm_judge
+from nbtools.training.llm_gan.pretrained import load_discriminator, load_generator
+from nbtools.training.llm_gan.rollouts import GANRollouts
 from nbtools.training.llm_gan.stages import Stage, Stages
 from nbtools.training.text.sampling import at_rest, write
 from nbtools.training.text.vocabulary import Floats
@@ -48,88 +48,95 @@ def main(config: LLMGANConfig) -> None:
 
 def train(worker: Worker, config: LLMGANConfig) -> None:
     """Train from the start, or on from a checkpoint, to the last step or a stop."""
-    passages = open_passages(worker, config)
-    plan = worker.plan(len(passages.train), len(passages.evaluation))
-    generator, judge = worker.ranks.in_turn(lambda: open_players(config, passages))
-    load_players(worker.initial_state, passages, generator, judge)
-    writing, judging = worker.wrap(generator), worker.wrap(judge)
+    data = open_data(worker, config)
+    plan = worker.plan(len(data.train), len(data.evaluation))
+    generator, discriminator = worker.ranks.in_turn(lambda: build_models(config, data))
+    load_models(worker.initial_state, data, generator, discriminator)
+    wrapped_generator, wrapped_discriminator = worker.wrap(generator), worker.wrap(discriminator)
     generator_optimizer, discriminator_optimizer = (
-        Optimizer(model, config, plan.total_steps, worker.device, _BETAS) for model in (writing, judging)
+        Optimizer(model, config, plan.total_steps, worker.device, _BETAS)
+        for model in (wrapped_generator, wrapped_discriminator)
     )
     state = worker.initial_state.state
     stages = Stages(config, plan.total_steps, state.get("stages"))
-    lessons = Lessons(config, generator, judge, worker.device)
-    lessons.baseline.load(state.get("baseline"))
-    evaluation = Evaluation(worker, config, passages, generator, judge)
-    num_uniforms = config.sequence_length + judge.num_uniforms
-    batches = worker.batches(Draws(passages.train, config.judge_steps + 1, num_uniforms, config.seed), plan.order)
+    rollouts = GANRollouts(config, generator, discriminator, worker.device)
+    rollouts.baseline.load_state_dict(state.get("baseline"))
+    evaluation = Evaluation(worker, config, data, generator, discriminator)
+    num_uniforms = config.sequence_length + discriminator.num_uniforms
+    batches = worker.batches(TextDataset(data.train, config.judge_steps + 1, num_uniforms, config.seed), plan.order)
     # Always the number of texts, never that of tokens: exact over ranks and accumulated passes.
     num_texts = config.gradient_accumulation_steps * config.batch_size
-    num_parameters = generator.model.num_parameters() + judge.model.num_parameters()
+    num_parameters = generator.model.num_parameters() + discriminator.model.num_parameters()
     worker.begin(
         plan,
         {"generator": generator_optimizer, "judge": discriminator_optimizer},
-        lessons.tally,
+        rollouts.tally,
         num_parameters=num_parameters,
-        vocab_size=passages.alphabet.vocab_size,
+        vocab_size=data.alphabet.vocab_size,
     )
-    if note := stages.prospect():
+    if note := stages.warmup_note():
         worker.say(note)
 
-    writing.train()
-    judging.train()
+    wrapped_generator.train()
+    wrapped_discriminator.train()
     for step in range(plan.first_step, plan.total_steps + 1):
         stage = stages.at(step)
         passes = [next(batches) for _ in range(config.gradient_accumulation_steps)]
-        for draw in stages.judge_draws(stage):
+        for draw in stages.discriminator_draws(stage):
             for number, batch in enumerate(passes, start=1):
-                with accumulating(judging, is_last=number == len(passes)):
+                with accumulating(wrapped_discriminator, is_last=number == len(passes)):
                     worker.phase("forward")
-                    pairs = lessons.pairs(batch, draw, supervised=stage is Stage.JUDGE)
+                    pairs = rollouts.discriminator_inputs(batch, draw, supervised=stage is Stage.DISCRIMINATOR)
                     with autocast(worker.device, config.precision):
-                        told = judging(*pairs)
+                        outputs = wrapped_discriminator(*pairs)
                     worker.phase("backward")
-                    discriminator_optimizer.backward(told[0] / num_texts)
-                lessons.tally.add(judge_loss=told[0], right=told[1], pairs=config.batch_size)
-            discriminator_optimizer.step(step, stages.judge_rate(stage))
-            judge.settle(worker.sum)
-        if stages.teaches_generator(stage):
+                    discriminator_optimizer.backward(outputs[0] / num_texts)
+                rollouts.tally.add(judge_loss=outputs[0], right=outputs[1], pairs=config.batch_size)
+            discriminator_optimizer.step(step, stages.discriminator_learning_rate(stage))
+            discriminator.update_baseline(worker.sum)
+        if stages.trains_generator(stage):
             for number, batch in enumerate(passes, start=1):
-                with accumulating(writing, is_last=number == len(passes)):
+                with accumulating(wrapped_generator, is_last=number == len(passes)):
                     worker.phase("forward")
-                    lesson = lessons.written(batch) if stage is Stage.GAME else lessons.human(batch)
+                    inputs = (
+                        rollouts.rollout_inputs(batch) if stage is Stage.ADVERSARIAL else rollouts.warmup_inputs(batch)
+                    )
                     with autocast(worker.device, config.precision):
-                        loss, bonus = writing(*lesson)
+                        loss, bonus = wrapped_generator(*inputs)
                     worker.phase("backward")
                     generator_optimizer.backward((loss - bonus) / num_texts)
-                if stage is Stage.GAME:
-                    lessons.tally.add(bonus=bonus)
+                if stage is Stage.ADVERSARIAL:
+                    rollouts.tally.add(bonus=bonus)
                 else:
-                    lessons.tally.add(loss=loss, tokens=(lesson[2] > 0).sum())
-            generator_optimizer.step(step, stages.generator_rate(step))
-            if stage is Stage.GAME:
-                lessons.baseline.update(worker.sum(lessons.credits().flatten()))
+                    rollouts.tally.add(loss=loss, tokens=(inputs[2] > 0).sum())
+            generator_optimizer.step(step, stages.generator_learning_rate(step))
+            if stage is Stage.ADVERSARIAL:
+                rollouts.baseline.update(worker.sum(rollouts.baseline_sums().flatten()))
         due = worker.advance(plan)
 
         row: dict[str, float] = {}
         if due.log:
-            row = lessons.row(lessons.tally.reduce(worker.sum))
-            taught = generator_optimizer if stages.teaches_generator(stage) else discriminator_optimizer
+            row = rollouts.metrics(rollouts.tally.reduce(worker.sum))
+            taught = generator_optimizer if stages.trains_generator(stage) else discriminator_optimizer
             row |= taught.metrics()
             row["train/samples_per_s"] = worker.samples_per_s()
             row["train/epoch"] = plan.epochs(worker.progress)
         if due.evaluation or stages.ends_warmup(step):
             row |= evaluation.measure()
-            if said := stages.measured(step, row["eval/judge_accuracy"]):
+            if said := stages.update(step, row["eval/judge_accuracy"]):
                 worker.say(said)
-            if stages.game_since == step:  # the moments are those of another loss
-                generator_optimizer = Optimizer(writing, config, plan.total_steps, worker.device, _BETAS)
+            if stages.adversarial_since == step:  # the moments are those of another loss
+                generator_optimizer = Optimizer(wrapped_generator, config, plan.total_steps, worker.device, _BETAS)
         worker.end_step(row, plan.total_steps)
 
         if due.checkpoint:
             state = {"generator": generator_optimizer.state_dict(), "judge": discriminator_optimizer.state_dict()}
-            state |= {"stages": stages.state(), "baseline": lessons.baseline.state(), "verdicts": judge.state()}
-            worker.save(models_writer(passages, generator, judge), state, lessons.tally.state_dict())
+            state |= {
+                "stages": stages.state_dict(),
+                "baseline": rollouts.baseline.state_dict(),
+                "verdicts": discriminator.running_state(),
+            }
+            worker.save(models_writer(data, generator, discriminator), state, rollouts.tally.state_dict())
         if due.stop:
             break
 
@@ -138,22 +145,22 @@ class Evaluation:
     """Held-out human texts, and one generated to each of their prompts, always from the same random numbers."""
 
     def __init__(
-        self, worker: Worker, config: LLMGANConfig, passages: Passages, generator: Generator, judge: Judge
+        self, worker: Worker, config: LLMGANConfig, data: GANData, generator: Generator, discriminator: Discriminator
     ) -> None:
         self.worker = worker
         self.config = config
-        self.passages = passages
+        self.data = data
         self.generator = generator
-        self.judge = judge
+        self.discriminator = discriminator
         samples_N = np.arange(config.eval_samples)
         self._uniforms_NU = uniforms(
-            config.seed, "evaluation", 0, samples_N, config.sequence_length + judge.num_uniforms
+            config.seed, "evaluation", 0, samples_N, config.sequence_length + discriminator.num_uniforms
         )
 
     def measure(self) -> dict[str, float]:
         """Return what generator and judge are worth, over all ranks, and show some texts."""
-        worker, config, texts = self.worker, self.config, self.passages.evaluation
-        alphabet, length = self.passages.alphabet, config.sequence_length
+        worker, config, texts = self.worker, self.config, self.data.evaluation
+        alphabet, length = self.data.alphabet, config.sequence_length
         sums = np.zeros(6)
         seen: set[bytes] = set()
         with worker.aside("evaluation"), at_rest(self.generator):
@@ -175,28 +182,28 @@ class Evaluation:
                         alphabet,
                         temperature=config.temperature,
                     )
-                    told_B = self.judge.prefers(prompts_BP, reals_BT, fakes_BT, uniforms_BU[:, length:])
+                    outcomes_B = self.discriminator.prefers(prompts_BP, reals_BT, fakes_BT, uniforms_BU[:, length:])
                 is_first_B = torch.from_numpy(samples_B < len(texts)).to(worker.device)  # none is counted twice
                 counted_BT = alphabet.mask(reals_BT) & is_first_B[:, None]
                 written_NT = fakes_BT.cpu().numpy().astype(np.int32)
-                outside_N = self.passages.outside.losses(written_NT)
+                reference_N = self.data.reference.losses(written_NT)
                 sums += [
                     float(torch.where(counted_BT, losses_BT, 0.0).double().sum()),
                     float(counted_BT.sum()),
-                    float(outside_N.sum()),
+                    float(reference_N.sum()),
                     len(samples_B),
-                    float((told_B > 0).sum()),
-                    float((told_B == 0).sum()),
+                    float((outcomes_B > 0).sum()),
+                    float((outcomes_B == 0).sum()),
                 ]
                 seen.update(hashlib.blake2b(row.tobytes(), digest_size=16).digest() for row in written_NT)
                 if start == 0:
-                    self._show(prompts_BP, written_NT, reals_BT, told_B, outside_N)
-            loss, tokens, outside, count, right, undecided = worker.sum(sums.tolist())
+                    self._show(prompts_BP, written_NT, reals_BT, outcomes_B, reference_N)
+            loss, tokens, reference, count, right, undecided = worker.sum(sums.tolist())
             gathered = worker.ranks.gather(seen)
             num_different = worker.ranks.from_main(lambda: len(set().union(*gathered)))
         return {
             "eval/loss": loss / tokens,
-            f"eval/{self.passages.outside_name}_loss": outside / count,
+            f"eval/{self.data.reference_name}_loss": reference / count,
             "eval/judge_accuracy": right / count,
             "eval/unique": num_different / count,
             "eval/undecided": undecided / count,
@@ -207,52 +214,52 @@ class Evaluation:
         prompts_BP: torch.Tensor,
         written_BT: npt.NDArray[np.int32],
         reals_BT: torch.Tensor,
-        told_B: torch.Tensor,
-        outside_B: Floats,
+        outcomes_B: torch.Tensor,
+        reference_B: Floats,
     ) -> None:
         """Put a few generated texts beside the human ones to the same prompts, with what the judge took for human."""
         words = {1: "the human one", -1: "the generated one", 0: "neither"}
         rows = [
             (
-                *(() if self.passages.tokenizer is None else (self._words(prompts_BP[place].tolist()),)),
+                *(() if self.data.tokenizer is None else (self._words(prompts_BP[place].tolist()),)),
                 self._words(written_BT[place].tolist()),
                 self._words(reals_BT[place].tolist()),
-                words[int(told_B[place])],
-                f"{outside_B[place]:.2f}",
+                words[int(outcomes_B[place])],
+                f"{reference_B[place]:.2f}",
             )
             for place in range(min(_NUM_SHOWN, len(written_BT)))
         ]
-        prompt = () if self.passages.tokenizer is None else ("prompt",)
-        outside = f"{self.passages.outside_name} loss of generated"
-        columns = (*prompt, "generated", "human", "judge takes for human", outside)
+        prompt = () if self.data.tokenizer is None else ("prompt",)
+        reference = f"{self.data.reference_name} loss of generated"
+        columns = (*prompt, "generated", "human", "judge takes for human", reference)
         self.worker.show("samples", media.table("Generated and human texts", columns, rows))
 
     def _words(self, tokens: list[int]) -> str:
         """Return tokens as something to read; those of the Markov chain are its symbols' numbers."""
-        tokenizer = self.passages.tokenizer
+        tokenizer = self.data.tokenizer
         if tokenizer is not None:
             return str(tokenizer.decode(tokens, skip_special_tokens=True))
         return " ".join(str(token - NUM_SPECIAL_TOKENS) for token in tokens)
 
 
-def open_passages(worker: Worker, config: LLMGANConfig) -> Passages:
+def open_data(worker: Worker, config: LLMGANConfig) -> GANData:
     """Open what is trained and evaluated on, with the same errors on every rank."""
-    return markov_passages(config) if config.dataset is None else text_passages(worker, config)
+    return markov_data(config) if config.dataset is None else text_data(worker, config)
 
 
-def open_players(config: LLMGANConfig, passages: Passages) -> tuple[Generator, ScoringJudge | WritingJudge]:
+def build_models(config: LLMGANConfig, data: GANData) -> tuple[Generator, TokenDiscriminator | LLMJudge]:
     """Build generator and judge, or load the models that the config names."""
-    alphabet = passages.alphabet
+    alphabet = data.alphabet
     is_built = config.model_name is None
     generator = Generator(build_generator(config, alphabet) if is_built else load_generator(config), alphabet)
     if config.judging == "verdicts":
-        return generator, build_writing_judge(config, passages)
+        return generator, build_llm_judge(config, data)
     if is_built:
-        return generator, build_scoring_judge(config, alphabet)
-    return generator, ScoringJudge(load_judge(config), alphabet)
+        return generator, build_token_discriminator(config, alphabet)
+    return generator, TokenDiscriminator(load_discriminator(config), alphabet)
 
 
-def load_players(initial_state: InitialState, passages: Passages, generator: Generator, judge: Judge) -> None:
+def load_models(initial_state: InitialState, data: GANData, generator: Generator, discriminator: Discriminator) -> None:
     """Load the weights of both from a checkpoint, or those of the generator from a file of an older program.
 
     Raises:
@@ -261,18 +268,18 @@ def load_players(initial_state: InitialState, passages: Passages, generator: Gen
     if initial_state.model is None:
         initial_state.load_weights(generator.model)
         return
-    initial_state.load_weights(generator.model, passages.tokenizer, part="generator")
-    initial_state.load_weights(judge.model, part="judge")
-    judge.recall(initial_state.state.get("verdicts", {}))
+    initial_state.load_weights(generator.model, data.tokenizer, part="generator")
+    initial_state.load_weights(discriminator.model, part="judge")
+    discriminator.load_running_state(initial_state.state.get("verdicts", {}))
 
 
-def models_writer(passages: Passages, generator: Generator, judge: Judge) -> Callable[[Path], None]:
+def models_writer(data: GANData, generator: Generator, discriminator: Discriminator) -> Callable[[Path], None]:
     """Return what writes generator and judge into folders that `from_pretrained` loads, each by itself."""
 
     def write_models(folder: Path) -> None:
-        for name, model in (("generator", generator.model), ("judge", judge.model)):
+        for name, model in (("generator", generator.model), ("judge", discriminator.model)):
             model.save_pretrained(folder / name)
-            if passages.tokenizer is not None:
-                passages.tokenizer.save_pretrained(folder / name)
+            if data.tokenizer is not None:
+                data.tokenizer.save_pretrained(folder / name)
 
     return write_models

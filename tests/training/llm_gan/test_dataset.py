@@ -28,8 +28,8 @@ from nbtools.rundir import media
 from nbtools.rundir.json_files import read_json
 from nbtools.rundir.rundir import RunDir
 from nbtools.training.engine import checkpoint
-from nbtools.training.llm_gan.batch import Passages
-from nbtools.training.llm_gan.dataset import SPECIAL_TOKENS, VERDICTS, passages_of
+from nbtools.training.llm_gan.batch import GANData
+from nbtools.training.llm_gan.dataset import SPECIAL_TOKENS, VERDICTS, tokenize_stories
 from nbtools.training.llm_gan.pretrained import pretrained_tokenizer
 
 from trainings import (
@@ -56,79 +56,79 @@ def tiny(**changes: Any) -> LLMGANConfig:
     return LLMGANConfig(**{**values, **changes})
 
 
-def words(passages: Passages, tokens: Sequence[int] | np.ndarray) -> str:
-    assert passages.tokenizer is not None
-    return " ".join(str(token) for token in passages.tokenizer.convert_ids_to_tokens([int(token) for token in tokens]))
+def words(data: GANData, tokens: Sequence[int] | np.ndarray) -> str:
+    assert data.tokenizer is not None
+    return " ".join(str(token) for token in data.tokenizer.convert_ids_to_tokens([int(token) for token in tokens]))
 
 
 # --- vocabularies that are built ------------------------------------------------------------------
 
 
 def test_prompts_are_padded_on_the_left_and_texts_end_and_are_padded_on_the_right() -> None:
-    passages = passages_of(tiny(), TRAIN, EVALUATION)
-    assert [words(passages, row) for row in passages.train.prompts_NP] == [
+    data = tokenize_stories(tiny(), TRAIN, EVALUATION)
+    assert [words(data, row) for row in data.train.prompts_NP] == [
         "[PAD] title : the dog [BOS]",
         "[PAD] [PAD] [PAD] [PAD] [PAD] [BOS]",
         "long title of many words [BOS]",
     ]
-    assert [words(passages, row) for row in passages.train.texts_NT] == [
+    assert [words(data, row) for row in data.train.texts_NT] == [
         "the dog runs . it runs far !",  # cut: no room for an end
         "a cat sleeps . [EOS] [PAD] [PAD] [PAD]",
         "the cat and the dog sleep and sleep",
     ]
-    assert words(passages, passages.evaluation.texts_NT[0]) == "the cat runs [UNK] [UNK] . [EOS] [PAD]"
-    assert passages.train.prompts_NP.shape[1] == passages.evaluation.prompts_NP.shape[1]
+    assert words(data, data.evaluation.texts_NT[0]) == "the cat runs [UNK] [UNK] . [EOS] [PAD]"
+    assert data.train.prompts_NP.shape[1] == data.evaluation.prompts_NP.shape[1]
 
 
 def test_prompts_are_no_wider_than_the_longest_one() -> None:
-    passages = passages_of(tiny(prompt_length=32), TRAIN[:2], EVALUATION)
-    assert passages.train.prompts_NP.shape == (2, 5)
+    data = tokenize_stories(tiny(prompt_length=32), TRAIN[:2], EVALUATION)
+    assert data.train.prompts_NP.shape == (2, 5)
 
 
 def test_characters_are_tokens_where_asked_for() -> None:
-    passages = passages_of(tiny(tokenizer="chars"), TRAIN, EVALUATION)
-    tokenizer = passages.tokenizer
+    data = tokenize_stories(tiny(tokenizer="chars"), TRAIN, EVALUATION)
+    tokenizer = data.tokenizer
     assert tokenizer is not None
-    assert tokenizer.decode(passages.train.texts_NT[1]) == "A cat sl"
-    assert words(passages, passages.train.prompts_NP[0]).endswith("e   D o g [BOS]")
+    assert tokenizer.decode(data.train.texts_NT[1]) == "A cat sl"
+    assert words(data, data.train.prompts_NP[0]).endswith("e   D o g [BOS]")
 
 
 @pytest.mark.parametrize("judging", ["scores", "verdicts"])
 @pytest.mark.parametrize("level", ["words", "chars"])
 def test_a_vocabulary_keeps_its_size_and_what_no_text_has_is_never_written(judging: str, level: str) -> None:
     config = tiny(judging=judging, tokenizer=level, vocab_size=18)
-    passages = passages_of(config, TRAIN, EVALUATION)
-    tokenizer, alphabet = passages.tokenizer, passages.alphabet
+    data = tokenize_stories(config, TRAIN, EVALUATION)
+    tokenizer, alphabet = data.tokenizer, data.alphabet
     assert tokenizer is not None
     assert len(tokenizer) == alphabet.vocab_size <= 18
-    assert words(passages, range(4)) == " ".join(SPECIAL_TOKENS)
-    banned = set(words(passages, alphabet.banned_ids).split(" "))
+    assert words(data, range(4)) == " ".join(SPECIAL_TOKENS)
+    banned = set(words(data, alphabet.banned_ids).split(" "))
     assert {"[PAD]", "[BOS]"} <= banned
     assert "[EOS]" not in banned
-    assert ("[UNK]" in banned) == (3 not in passages.train.texts_NT and 3 not in passages.evaluation.texts_NT)
+    assert ("[UNK]" in banned) == (3 not in data.train.texts_NT and 3 not in data.evaluation.texts_NT)
     assert (set(VERDICTS) <= banned) == (judging == "verdicts") == (VERDICTS[0] in tokenizer.get_vocab())
-    assert not set(alphabet.banned_ids) & set(passages.train.texts_NT[passages.train.texts_NT != 0].tolist())
+    assert not set(alphabet.banned_ids) & set(data.train.texts_NT[data.train.texts_NT != 0].tolist())
 
 
 def test_the_saved_tokenizer_cuts_as_the_training_did(tmp_path: Path) -> None:
     for level in ("words", "chars"):
-        passages = passages_of(tiny(tokenizer=level, sequence_length=64), TRAIN, EVALUATION)
-        assert passages.tokenizer is not None
-        passages.tokenizer.save_pretrained(tmp_path / level)
+        data = tokenize_stories(tiny(tokenizer=level, sequence_length=64), TRAIN, EVALUATION)
+        assert data.tokenizer is not None
+        data.tokenizer.save_pretrained(tmp_path / level)
         again = AutoTokenizer.from_pretrained(tmp_path / level, trust_remote_code=False)
-        for story, row in zip(TRAIN, passages.train.texts_NT, strict=True):
+        for story, row in zip(TRAIN, data.train.texts_NT, strict=True):
             ids = again(story.text)["input_ids"]
             assert row[: len(ids) + 1].tolist() == [*ids, again.eos_token_id]
 
 
 def test_the_outside_is_counted_on_the_held_out_texts_alone() -> None:
-    first = passages_of(tiny(), TRAIN, EVALUATION)
-    other = passages_of(
+    first = tokenize_stories(tiny(), TRAIN, EVALUATION)
+    other = tokenize_stories(
         tiny(), [*TRAIN[:2], Story("", "The cat and the dog sleep a sleep. words of many long very")], EVALUATION
     )
-    assert first.outside_name == "ngram"
+    assert first.reference_name == "ngram"
     held_out = first.evaluation.texts_NT
-    assert first.outside.losses(held_out)[0] < first.outside.losses(first.train.texts_NT).min()
+    assert first.reference.losses(held_out)[0] < first.reference.losses(first.train.texts_NT).min()
     assert words(other, other.evaluation.texts_NT[0]) == words(first, held_out[0])
 
 
@@ -143,23 +143,23 @@ def pair(root: Path, **changes: Any) -> LLMGANConfig:
 def test_a_chat_template_stands_around_every_prompt_whole(tmp_path: Path) -> None:
     save_pair(tmp_path)
     config = pair(tmp_path)
-    passages = passages_of(config, TRAIN, EVALUATION, pretrained_tokenizer(config))
-    rows = [words(passages, row[row != passages.alphabet.pad_id]) for row in passages.train.prompts_NP]
+    data = tokenize_stories(config, TRAIN, EVALUATION, pretrained_tokenizer(config))
+    rows = [words(data, row[row != data.alphabet.pad_id]) for row in data.train.prompts_NP]
     told = "write a text of the kind that is asked for , and nothing else ."
     assert rows[0] == f"[BOS] <|user|> {told} title : the dog <|writer|>"
     assert rows[2] == f"[BOS] <|user|> {told} very long title of many words <|writer|>", (
         "the prompt's beginning is cut, never the frame"
     )
-    assert max(len(row) for row in passages.train.prompts_NP) == 24
+    assert max(len(row) for row in data.train.prompts_NP) == 24
 
 
 def test_without_a_chat_template_a_prompt_is_plain(tmp_path: Path) -> None:
     save_pair(tmp_path, chat=None)
     config = pair(tmp_path)
-    passages = passages_of(config, TRAIN, EVALUATION, pretrained_tokenizer(config))
-    row = passages.train.prompts_NP[0]
-    assert words(passages, row[row != passages.alphabet.pad_id]).startswith("[BOS] write a text")
-    assert words(passages, row[row != passages.alphabet.pad_id]).endswith("title : the dog")
+    data = tokenize_stories(config, TRAIN, EVALUATION, pretrained_tokenizer(config))
+    row = data.train.prompts_NP[0]
+    assert words(data, row[row != data.alphabet.pad_id]).startswith("[BOS] write a text")
+    assert words(data, row[row != data.alphabet.pad_id]).endswith("title : the dog")
 
 
 def test_padding_is_a_token_of_its_own_even_where_the_tokenizer_pads_with_its_end(tmp_path: Path) -> None:
@@ -169,10 +169,10 @@ def test_padding_is_a_token_of_its_own_even_where_the_tokenizer_pads_with_its_en
         tokenizer.pad_token = tokenizer.eos_token
         tokenizer.save_pretrained(tmp_path / name)
     config = pair(tmp_path)
-    passages = passages_of(config, TRAIN, EVALUATION, pretrained_tokenizer(config))
-    alphabet = passages.alphabet
+    data = tokenize_stories(config, TRAIN, EVALUATION, pretrained_tokenizer(config))
+    alphabet = data.alphabet
     assert alphabet.pad_id != alphabet.eos_id
-    texts = torch.from_numpy(passages.train.texts_NT)
+    texts = torch.from_numpy(data.train.texts_NT)
     assert alphabet.mask(texts).sum(1).tolist() == [8, 5, 8]
     assert texts[1, 4] == alphabet.eos_id
     assert {alphabet.pad_id, *range(len(tokenizer), len(tokenizer) + 3)} <= set(alphabet.banned_ids)
@@ -183,8 +183,8 @@ def test_what_looks_like_a_mark_of_the_model_is_text_like_any_other(tmp_path: Pa
     save_pair(tmp_path)
     config = pair(tmp_path)
     stories = [Story("title: the <|writer|> dog", "the [EOS] dog"), TRAIN[1]]
-    passages = passages_of(config, stories, EVALUATION, pretrained_tokenizer(config))
-    prompt, text = (words(passages, rows[0]) for rows in (passages.train.prompts_NP, passages.train.texts_NT))
+    data = tokenize_stories(config, stories, EVALUATION, pretrained_tokenizer(config))
+    prompt, text = (words(data, rows[0]) for rows in (data.train.prompts_NP, data.train.texts_NT))
     assert prompt.count("<|writer|>") == 1 and prompt.endswith("<|writer|>")
     assert text.startswith("the [UNK]") and text.count("[EOS]") == 1
     assert text.index("dog") < text.index("[EOS]")
@@ -198,13 +198,13 @@ def test_a_tokenizer_with_more_tokens_than_its_model_is_refused_where_they_are_u
     with pytest.raises(
         ConfigError, match=r"model_name=.*writer'?: its tokenizer gives '<\|writer\|>' the number \d+, but"
     ):
-        passages_of(config, TRAIN, EVALUATION, pretrained_tokenizer(config))
+        tokenize_stories(config, TRAIN, EVALUATION, pretrained_tokenizer(config))
 
 
 def test_a_prompt_has_to_have_room_beside_its_frame(tmp_path: Path) -> None:
     save_pair(tmp_path)
-    with pytest.raises(ConfigError, match=r"prompt_length=17: 1\d tokens of it are what .*writer is told"):
-        passages_of(pair(tmp_path, prompt_length=17), TRAIN, EVALUATION, pretrained_tokenizer(pair(tmp_path)))
+    with pytest.raises(ConfigError, match=r"prompt_length=17: 1\d tokens of it are the instruction .*writer"):
+        tokenize_stories(pair(tmp_path, prompt_length=17), TRAIN, EVALUATION, pretrained_tokenizer(pair(tmp_path)))
 
 
 # --- trainings ------------------------------------------------------------------------------------
@@ -401,8 +401,8 @@ def tell(worker, config):
     for name, changes in CASES.items():
         changed = config.replace(**changes)
         try:
-            passages = llm_gan.open_passages(worker, changed)
-            worker.ranks.in_turn(lambda: llm_gan.open_players(changed, passages))
+            data = llm_gan.open_data(worker, changed)
+            worker.ranks.in_turn(lambda: llm_gan.build_models(changed, data))
         except NbtoolsError as error:
             told[name] = type(error).__name__ + ": " + str(error)
     Path(f"told-{{worker.rank}}.json").write_text(json.dumps(told))

@@ -7,8 +7,8 @@ import torch
 from transformers import GPT2ForTokenClassification
 
 from nbtools.recipes import LLMGANConfig, gpt2
-from nbtools.recipes.llm_gan import judge_positions
-from nbtools.training.llm_gan.discriminator import ScoringJudge, build_scoring_judge
+from nbtools.recipes.llm_gan import discriminator_positions
+from nbtools.training.llm_gan.discriminator import TokenDiscriminator, build_token_discriminator
 from nbtools.training.text.vocabulary import Alphabet
 
 PAD, EOS = 0, 2
@@ -23,81 +23,87 @@ NONE = torch.zeros(3, 0)
 
 
 @pytest.fixture
-def judge() -> ScoringJudge:
+def discriminator() -> TokenDiscriminator:
     torch.manual_seed(0)
-    made = build_scoring_judge(CONFIG, ALPHABET)
+    made = build_token_discriminator(CONFIG, ALPHABET)
     torch.nn.init.normal_(made.model.classifier.weight)
     return made.eval()
 
 
-def lone_scores(judge: ScoringJudge, prompt_P: torch.Tensor, text_T: torch.Tensor) -> list[float]:
+def lone_scores(discriminator: TokenDiscriminator, prompt_P: torch.Tensor, text_T: torch.Tensor) -> list[float]:
     """Ratings of one text's own tokens, without any padding."""
     prompt = [token for token in prompt_P.tolist() if token != PAD]
     text = text_T.tolist()
     text = text[: text.index(EOS) + 1] if EOS in text else text
     with torch.no_grad():
-        logits = judge.model(input_ids=torch.tensor([prompt + text])).logits[0, len(prompt) :, 0]
+        logits = discriminator.model(input_ids=torch.tensor([prompt + text])).logits[0, len(prompt) :, 0]
     return list(map(float, logits))
 
 
-def test_the_loss_is_the_cross_entropy_of_human_so_far_token_by_token(judge: ScoringJudge) -> None:
+def test_the_loss_is_the_cross_entropy_of_human_so_far_token_by_token(discriminator: TokenDiscriminator) -> None:
     expected, right = 0.0, 0
     for prompt, real, fake in zip(PROMPTS, REALS, FAKES, strict=True):
-        of_real, of_fake = lone_scores(judge, prompt, real), lone_scores(judge, prompt, fake)
+        of_real, of_fake = lone_scores(discriminator, prompt, real), lone_scores(discriminator, prompt, fake)
         expected += sum(math.log1p(math.exp(-score)) for score in of_real) / 10
         expected += sum(math.log1p(math.exp(score)) for score in of_fake) / 10
         right += sum(of_real) / len(of_real) > sum(of_fake) / len(of_fake)
-    told = judge(*judge.study(PROMPTS, REALS, FAKES, NONE, supervised=False))
+    told = discriminator(*discriminator.prepare(PROMPTS, REALS, FAKES, NONE, supervised=False))
     assert told.tolist() == [pytest.approx(expected, rel=1e-5), right]
     told[0].backward()
-    assert all(weight.grad is not None for weight in judge.parameters()), "or DDP would wait for them"
+    assert all(weight.grad is not None for weight in discriminator.parameters()), "or DDP would wait for them"
 
 
-def test_rewards_are_what_the_judge_thinks_of_each_token_and_nothing_behind_the_end(judge: ScoringJudge) -> None:
-    rewards_BT, decided_B = judge.rewards(PROMPTS, FAKES, REALS, NONE)
+def test_rewards_are_what_the_judge_thinks_of_each_token_and_nothing_behind_the_end(
+    discriminator: TokenDiscriminator,
+) -> None:
+    rewards_BT, decided_B = discriminator.rewards(PROMPTS, FAKES, REALS, NONE)
     assert decided_B.all()
     for prompt, fake, rewards_T in zip(PROMPTS, FAKES, rewards_BT.tolist(), strict=True):
-        scores = lone_scores(judge, prompt, fake)
+        scores = lone_scores(discriminator, prompt, fake)
         expected = [2 / (1 + math.exp(-score)) - 1 for score in scores]
         assert rewards_T == pytest.approx(expected + [0.0] * (5 - len(scores)), abs=1e-5)
 
 
-def test_it_prefers_the_higher_mean_rating(judge: ScoringJudge) -> None:
-    told_B = judge.prefers(PROMPTS, REALS, FAKES, NONE)
-    for told, prompt, real, fake in zip(told_B.tolist(), PROMPTS, REALS, FAKES, strict=True):
-        means = [sum(scores) / len(scores) for text in (real, fake) for scores in [lone_scores(judge, prompt, text)]]
+def test_it_prefers_the_higher_mean_rating(discriminator: TokenDiscriminator) -> None:
+    outcomes_B = discriminator.prefers(PROMPTS, REALS, FAKES, NONE)
+    for told, prompt, real, fake in zip(outcomes_B.tolist(), PROMPTS, REALS, FAKES, strict=True):
+        means = [
+            sum(scores) / len(scores) for text in (real, fake) for scores in [lone_scores(discriminator, prompt, text)]
+        ]
         assert told == (1 if means[0] > means[1] else -1)
-    assert judge.prefers(PROMPTS, FAKES, REALS, NONE).equal(-told_B)
+    assert discriminator.prefers(PROMPTS, FAKES, REALS, NONE).equal(-outcomes_B)
 
 
-def test_a_judge_without_an_opinion_decides_and_pays_nothing(judge: ScoringJudge) -> None:
-    torch.nn.init.zeros_(judge.model.classifier.weight)
-    torch.nn.init.constant_(judge.model.classifier.bias, 0.7)
-    rewards_BT, decided_B = judge.rewards(PROMPTS, FAKES, REALS, NONE)
+def test_a_judge_without_an_opinion_decides_and_pays_nothing(discriminator: TokenDiscriminator) -> None:
+    torch.nn.init.zeros_(discriminator.model.classifier.weight)
+    torch.nn.init.constant_(discriminator.model.classifier.bias, 0.7)
+    rewards_BT, decided_B = discriminator.rewards(PROMPTS, FAKES, REALS, NONE)
     assert not decided_B.any()
     assert rewards_BT.abs().sum() == 0, "though it takes everything for human"
-    assert judge.prefers(PROMPTS, REALS, FAKES, NONE).tolist() == [0, 0, 0]
-    assert judge(PROMPTS, REALS, FAKES)[1] == 0, "a tie is not right"
+    assert discriminator.prefers(PROMPTS, REALS, FAKES, NONE).tolist() == [0, 0, 0]
+    assert discriminator(PROMPTS, REALS, FAKES)[1] == 0, "a tie is not right"
 
 
-def test_a_text_equal_to_the_human_one_is_a_tie(judge: ScoringJudge) -> None:
+def test_a_text_equal_to_the_human_one_is_a_tie(discriminator: TokenDiscriminator) -> None:
     fakes = torch.stack([REALS[0], FAKES[1], FAKES[2]])
-    rewards_BT, decided_B = judge.rewards(PROMPTS, fakes, REALS, NONE)
+    rewards_BT, decided_B = discriminator.rewards(PROMPTS, fakes, REALS, NONE)
     assert decided_B.tolist() == [False, True, True]
     assert rewards_BT[0].abs().sum() == 0
 
 
 @pytest.mark.parametrize("broken", [math.nan, math.inf, -math.inf])
-def test_a_judgement_that_is_no_number_pays_nothing(judge: ScoringJudge, broken: float) -> None:
+def test_a_judgement_that_is_no_number_pays_nothing(discriminator: TokenDiscriminator, broken: float) -> None:
     with torch.no_grad():
-        judge.model.classifier.bias.fill_(broken)
-    rewards_BT, decided_B = judge.rewards(PROMPTS, FAKES, REALS, NONE)
+        discriminator.model.classifier.bias.fill_(broken)
+    rewards_BT, decided_B = discriminator.rewards(PROMPTS, FAKES, REALS, NONE)
     assert not decided_B.any()
     assert rewards_BT.abs().sum() == 0
-    assert judge.prefers(PROMPTS, REALS, FAKES, NONE).tolist() == [0, 0, 0]
+    assert discriminator.prefers(PROMPTS, REALS, FAKES, NONE).tolist() == [0, 0, 0]
 
 
-def test_its_size_is_the_one_that_the_form_shows(judge: ScoringJudge) -> None:
-    assert isinstance(judge.model, GPT2ForTokenClassification)
-    expected = gpt2.num_gpt2_parameters(CONFIG, ALPHABET.vocab_size, judge_positions(CONFIG), 1)
-    assert judge.model.num_parameters() == expected == sum(weight.numel() for weight in judge.parameters())
+def test_its_size_is_the_one_that_the_form_shows(discriminator: TokenDiscriminator) -> None:
+    assert isinstance(discriminator.model, GPT2ForTokenClassification)
+    expected = gpt2.num_gpt2_parameters(CONFIG, ALPHABET.vocab_size, discriminator_positions(CONFIG), 1)
+    assert (
+        discriminator.model.num_parameters() == expected == sum(weight.numel() for weight in discriminator.parameters())
+    )

@@ -12,11 +12,11 @@ from torch.nn.functional import log_softmax
 from nbtools.data.llm_gan.stories import Story
 from nbtools.errors import ConfigError
 from nbtools.recipes import LLMGANConfig
-from nbtools.recipes.llm_gan import RECIPE, judge_positions, load_stories
+from nbtools.recipes.llm_gan import RECIPE, discriminator_positions, load_stories
 from nbtools.training.llm_gan import llm_judge
-from nbtools.training.llm_gan.batch import Passages
-from nbtools.training.llm_gan.dataset import passages_of
-from nbtools.training.llm_gan.llm_judge import WritingJudge, build_writing_judge, parsed
+from nbtools.training.llm_gan.batch import GANData
+from nbtools.training.llm_gan.dataset import tokenize_stories
+from nbtools.training.llm_gan.llm_judge import LLMJudge, build_llm_judge, parse_verdict
 from nbtools.training.llm_gan.pretrained import pretrained_tokenizer
 from nbtools.training.text.vocabulary import padded_inputs
 
@@ -44,20 +44,20 @@ def tiny(**changes: Any) -> LLMGANConfig:
 
 
 @pytest.fixture
-def passages() -> Passages:
-    return passages_of(tiny(), STORIES, STORIES[:1])
+def data() -> GANData:
+    return tokenize_stories(tiny(), STORIES, STORIES[:1])
 
 
 @pytest.fixture
-def judge(passages: Passages) -> WritingJudge:
+def discriminator(data: GANData) -> LLMJudge:
     torch.manual_seed(0)
-    return build_writing_judge(tiny(), passages)
+    return build_llm_judge(tiny(), data)
 
 
 @pytest.fixture
-def pairs(passages: Passages) -> dict[str, torch.Tensor]:
+def pairs(data: GANData) -> dict[str, torch.Tensor]:
     """The three stories, and fakes that are other stories' words."""
-    prompts, reals = (torch.from_numpy(rows.astype(np.int64)) for rows in vars(passages.train).values())
+    prompts, reals = (torch.from_numpy(rows.astype(np.int64)) for rows in vars(data.train).values())
     return {"prompts_BP": prompts, "reals_BT": reals, "fakes_BT": reals.roll(1, 0)}
 
 
@@ -69,9 +69,9 @@ def order(*firsts: float, num_tokens: int = 5) -> torch.Tensor:
     return torch.tensor([[first, *[0.5] * num_tokens] for first in firsts], dtype=torch.float64)
 
 
-def says(monkeypatch: pytest.MonkeyPatch, passages: Passages, *texts: str, num_tokens: int = 5) -> list[torch.Tensor]:
+def says(monkeypatch: pytest.MonkeyPatch, data: GANData, *texts: str, num_tokens: int = 5) -> list[torch.Tensor]:
     """Let the judge write given verdicts; what it was asked is appended to the list that comes back."""
-    tokenizer, asked = passages.tokenizer, []
+    tokenizer, asked = data.tokenizer, []
     assert tokenizer is not None
     ids = tokenizer.get_vocab()
     rows = torch.zeros((len(texts), num_tokens), dtype=torch.long)
@@ -87,9 +87,9 @@ def says(monkeypatch: pytest.MonkeyPatch, passages: Passages, *texts: str, num_t
     return asked
 
 
-def words(passages: Passages, tokens: torch.Tensor) -> str:
-    assert passages.tokenizer is not None
-    return " ".join(passages.tokenizer.convert_ids_to_tokens(tokens[tokens != passages.alphabet.pad_id].tolist()))
+def words(data: GANData, tokens: torch.Tensor) -> str:
+    assert data.tokenizer is not None
+    return " ".join(data.tokenizer.convert_ids_to_tokens(tokens[tokens != data.alphabet.pad_id].tolist()))
 
 
 @pytest.mark.parametrize(
@@ -109,38 +109,38 @@ def words(passages: Passages, tokens: torch.Tensor) -> str:
     ],
 )
 def test_a_verdict_is_read_only_where_it_names_one_text(verdict: str, answer: int) -> None:
-    assert parsed(verdict) == answer
+    assert parse_verdict(verdict) == answer
 
 
 def test_the_judge_reads_the_prompt_and_both_texts_in_the_order_that_was_drawn(
-    judge: WritingJudge, passages: Passages, pairs: dict[str, torch.Tensor]
+    discriminator: LLMJudge, data: GANData, pairs: dict[str, torch.Tensor]
 ) -> None:
-    asked = judge.questions(**pairs, is_real_first_B=torch.tensor([True, False, True]))
-    assert [words(passages, row) for row in asked] == [
+    asked = discriminator.questions(**pairs, is_human_first_B=torch.tensor([True, False, True]))
+    assert [words(data, row) for row in asked] == [
         "[BOS] title : the dog [1] the dog runs far [EOS] [2] the cat and the dog sleep [?]",
         "[BOS] [1] the dog runs far [EOS] [2] the cat sleeps [EOS] [?]",
         "[BOS] title : both [1] the cat and the dog sleep [2] the cat sleeps [EOS] [?]",
     ]
     for row in asked:
-        is_token = row != passages.alphabet.pad_id
+        is_token = row != data.alphabet.pad_id
         assert is_token.tolist() == sorted(is_token.tolist()), "padding is on the left"
 
 
 def test_what_the_generator_really_wrote_is_read_not_what_its_text_would_become(
-    judge: WritingJudge, passages: Passages, pairs: dict[str, torch.Tensor]
+    discriminator: LLMJudge, data: GANData, pairs: dict[str, torch.Tensor]
 ) -> None:
-    ids = passages.tokenizer.get_vocab()  # type: ignore[union-attr]
+    ids = data.tokenizer.get_vocab()  # type: ignore[union-attr]
     odd = [ids["[UNK]"], ids["dog"], ids["[EOS]"], ids["cat"], ids["[UNK]"], ids["the"]]
     pairs["fakes_BT"] = torch.tensor([odd] * 3)
-    asked = judge.questions(**pairs, is_real_first_B=torch.tensor([False, False, False]))
-    assert words(passages, asked[1]) == "[BOS] [1] [UNK] dog [EOS] [2] the cat sleeps [EOS] [?]"
+    asked = discriminator.questions(**pairs, is_human_first_B=torch.tensor([False, False, False]))
+    assert words(data, asked[1]) == "[BOS] [1] [UNK] dog [EOS] [2] the cat sleeps [EOS] [?]"
 
 
 def test_the_true_verdict_names_the_place_of_the_human_text(
-    judge: WritingJudge, passages: Passages, pairs: dict[str, torch.Tensor]
+    discriminator: LLMJudge, data: GANData, pairs: dict[str, torch.Tensor]
 ) -> None:
-    tokens, weights, right = judge.study(**pairs, uniforms_BU=order(FIRST, SECOND, FIRST), supervised=True)
-    told = [words(passages, row).split(" [?] ") for row in tokens]
+    tokens, weights, right = discriminator.prepare(**pairs, uniforms_BU=order(FIRST, SECOND, FIRST), supervised=True)
+    told = [words(data, row).split(" [?] ") for row in tokens]
     assert [verdict for _, verdict in told] == [r"\boxed{1} [EOS]", r"\boxed{2} [EOS]", r"\boxed{1} [EOS]"]
     assert [question.index(" [1] the dog") < question.index(" [2] ") for question, _ in told[:2]] == [True, True]
     assert "[2] the cat sleeps" in told[1][0], "its human text is the second one"
@@ -149,98 +149,100 @@ def test_the_true_verdict_names_the_place_of_the_human_text(
 
 
 def test_the_generator_is_paid_for_being_taken_for_human_and_on_the_last_token_of_its_text(
-    judge: WritingJudge, passages: Passages, pairs: dict[str, torch.Tensor], monkeypatch: pytest.MonkeyPatch
+    discriminator: LLMJudge, data: GANData, pairs: dict[str, torch.Tensor], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    says(monkeypatch, passages, r"\boxed{2} [EOS]", r"\boxed{2} [EOS]", r"the \boxed{1} [EOS]")
-    rewards, decided = judge.rewards(**pairs, uniforms_BU=order(FIRST, SECOND, FIRST))
+    says(monkeypatch, data, r"\boxed{2} [EOS]", r"\boxed{2} [EOS]", r"the \boxed{1} [EOS]")
+    rewards, decided = discriminator.rewards(**pairs, uniforms_BU=order(FIRST, SECOND, FIRST))
     assert rewards.tolist() == [[0, 0, 0, 0, 0, 1], [0, 0, 0, 0, -1, 0], [0, 0, 0, -1, 0, 0]]
     assert decided.tolist() == [True] * 3
-    assert judge.prefers(**pairs, uniforms_BU=order(FIRST, SECOND, FIRST)).tolist() == [-1, 1, 1]
+    assert discriminator.prefers(**pairs, uniforms_BU=order(FIRST, SECOND, FIRST)).tolist() == [-1, 1, 1]
 
 
 @pytest.mark.parametrize("verdict", ["the dog [EOS]", r"\boxed{1} \boxed{2} [EOS]", "the the the the the", "[EOS]"])
 def test_a_verdict_that_cannot_be_read_or_names_both_pays_nobody(
-    judge: WritingJudge,
-    passages: Passages,
+    discriminator: LLMJudge,
+    data: GANData,
     pairs: dict[str, torch.Tensor],
     monkeypatch: pytest.MonkeyPatch,
     verdict: str,
 ) -> None:
-    says(monkeypatch, passages, verdict, verdict, verdict)
+    says(monkeypatch, data, verdict, verdict, verdict)
     for drawn in (order(FIRST, FIRST, FIRST), order(SECOND, SECOND, SECOND)):
-        rewards, decided = judge.rewards(**pairs, uniforms_BU=drawn)
+        rewards, decided = discriminator.rewards(**pairs, uniforms_BU=drawn)
         assert not rewards.any() and not decided.any()
-        assert not judge.prefers(**pairs, uniforms_BU=drawn).any()
-    _, weights, right = judge.study(**pairs, uniforms_BU=order(FIRST, FIRST, FIRST), supervised=False)
+        assert not discriminator.prefers(**pairs, uniforms_BU=drawn).any()
+    _, weights, right = discriminator.prepare(**pairs, uniforms_BU=order(FIRST, FIRST, FIRST), supervised=False)
     assert (weights[:, 0] == -1).all(), "the judge itself learns that it has to say something"
     assert not right.any()
 
 
 def test_a_fake_that_is_the_human_text_is_a_tie_and_teaches_nothing(
-    judge: WritingJudge, passages: Passages, pairs: dict[str, torch.Tensor], monkeypatch: pytest.MonkeyPatch
+    discriminator: LLMJudge, data: GANData, pairs: dict[str, torch.Tensor], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     pairs["fakes_BT"] = pairs["reals_BT"]
-    says(monkeypatch, passages, *[r"\boxed{1} [EOS]"] * 3)
-    rewards, decided = judge.rewards(**pairs, uniforms_BU=order(FIRST, SECOND, FIRST))
+    says(monkeypatch, data, *[r"\boxed{1} [EOS]"] * 3)
+    rewards, decided = discriminator.rewards(**pairs, uniforms_BU=order(FIRST, SECOND, FIRST))
     assert not rewards.any() and not decided.any()
     for supervised in (True, False):
-        studied = judge.study(**pairs, uniforms_BU=order(FIRST, SECOND, FIRST), supervised=supervised)
-        assert not studied[1].any()
-        assert judge(*studied).tolist() == [0, 0]
+        inputs = discriminator.prepare(**pairs, uniforms_BU=order(FIRST, SECOND, FIRST), supervised=supervised)
+        assert not inputs[1].any()
+        assert discriminator(*inputs).tolist() == [0, 0]
 
 
 def test_the_judge_learns_from_the_tokens_it_wrote_against_a_running_mean(
-    judge: WritingJudge, passages: Passages, pairs: dict[str, torch.Tensor], monkeypatch: pytest.MonkeyPatch
+    discriminator: LLMJudge, data: GANData, pairs: dict[str, torch.Tensor], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    says(monkeypatch, passages, r"the dog \boxed{1} [EOS]", r"\boxed{1} [EOS]", "the dog runs far far")
-    tokens, weights, right = judge.study(**pairs, uniforms_BU=order(FIRST, SECOND, FIRST), supervised=False)
+    says(monkeypatch, data, r"the dog \boxed{1} [EOS]", r"\boxed{1} [EOS]", "the dog runs far far")
+    tokens, weights, right = discriminator.prepare(**pairs, uniforms_BU=order(FIRST, SECOND, FIRST), supervised=False)
     assert right.tolist() == [1, 0, 0]
     assert weights.tolist() == [[1, 1, 1, 1, 0], [-1, -1, 0, 0, 0], [-1] * 5]
-    assert words(passages, tokens[0]).endswith(r"[?] the dog \boxed{1} [EOS]")
-    loss, num_right = judge(tokens, weights, right).tolist()
+    assert words(data, tokens[0]).endswith(r"[?] the dog \boxed{1} [EOS]")
+    loss, num_right = discriminator(tokens, weights, right).tolist()
     assert num_right == 1
-    inputs = padded_inputs(tokens, passages.alphabet.pad_id)
-    logits = judge.model(**inputs).logits.masked_fill(
-        torch.isin(torch.arange(passages.alphabet.vocab_size), torch.tensor([0, 1, 3, 4, 5, 6])), -torch.inf
+    inputs = padded_inputs(tokens, data.alphabet.pad_id)
+    logits = discriminator.model(**inputs).logits.masked_fill(
+        torch.isin(torch.arange(data.alphabet.vocab_size), torch.tensor([0, 1, 3, 4, 5, 6])), -torch.inf
     )
     likelihoods = log_softmax(logits[:, -6:-1], dim=-1).gather(2, tokens[:, -5:, None])[..., 0]
     expected = -(torch.where(weights == 0, 0, likelihoods) * weights).sum()
     assert loss == pytest.approx(float(expected.detach()), rel=1e-5)
     # Two ranks with the same rewards: one mean of -1/3, a tenth of which is remembered.
-    judge.settle(lambda values: [2 * value for value in values])
-    assert judge.state() == {"baseline": pytest.approx(-1 / 30)}
-    _, weights, _ = judge.study(**pairs, uniforms_BU=order(FIRST, SECOND, FIRST), supervised=False)
+    discriminator.update_baseline(lambda values: [2 * value for value in values])
+    assert discriminator.running_state() == {"baseline": pytest.approx(-1 / 30)}
+    _, weights, _ = discriminator.prepare(**pairs, uniforms_BU=order(FIRST, SECOND, FIRST), supervised=False)
     assert weights[:, 0].tolist() == pytest.approx([1 + 1 / 30, -1 + 1 / 30, -1 + 1 / 30])
-    other = build_writing_judge(tiny(), passages)
-    other.recall(judge.state())
-    other.recall({})
-    assert other.state() == judge.state()
+    other = build_llm_judge(tiny(), data)
+    other.load_running_state(discriminator.running_state())
+    other.load_running_state({})
+    assert other.running_state() == discriminator.running_state()
 
 
 def test_what_it_writes_depends_on_the_pair_and_its_numbers_not_on_the_batch(
-    judge: WritingJudge, pairs: dict[str, torch.Tensor]
+    discriminator: LLMJudge, pairs: dict[str, torch.Tensor]
 ) -> None:
-    torch.nn.init.normal_(judge.model.transformer.wte.weight, std=0.5)  # so that it says different things
-    drawn = torch.from_numpy(np.random.default_rng(0).random((3, judge.num_uniforms)))
-    together = judge.study(**pairs, uniforms_BU=drawn, supervised=False)
+    torch.nn.init.normal_(discriminator.model.transformer.wte.weight, std=0.5)  # so that it says different things
+    drawn = torch.from_numpy(np.random.default_rng(0).random((3, discriminator.num_uniforms)))
+    together = discriminator.prepare(**pairs, uniforms_BU=drawn, supervised=False)
     for row in range(3):
-        alone = judge.study(
+        alone = discriminator.prepare(
             **{name: part[row : row + 1] for name, part in pairs.items()},
             uniforms_BU=drawn[row : row + 1],
             supervised=False,
         )
         assert torch.equal(alone[0][0], together[0][row])
-    assert judge.training, "as it was before"
+    assert discriminator.training, "as it was before"
 
 
-def test_the_size_that_the_form_shows_is_that_of_both_models(passages: Passages, judge: WritingJudge) -> None:
-    longest = judge.questions(torch.full((1, 5), 9), torch.full((1, 6), 9), torch.full((1, 6), 9), torch.tensor([True]))
-    assert longest.shape[1] + 5 <= judge_positions(tiny())
-    assert judge.model.config.n_positions == judge_positions(tiny())
+def test_the_size_that_the_form_shows_is_that_of_both_models(data: GANData, discriminator: LLMJudge) -> None:
+    longest = discriminator.questions(
+        torch.full((1, 5), 9), torch.full((1, 6), 9), torch.full((1, 6), 9), torch.tensor([True])
+    )
+    assert longest.shape[1] + 5 <= discriminator_positions(tiny())
+    assert discriminator.model.config.n_positions == discriminator_positions(tiny())
     from nbtools.training.llm_gan.generator import build_generator
 
-    both = judge.model.num_parameters() + build_generator(tiny(), passages.alphabet).num_parameters()
-    assert RECIPE.num_parameters(tiny(), passages.alphabet.vocab_size) == both
+    both = discriminator.model.num_parameters() + build_generator(tiny(), data.alphabet).num_parameters()
+    assert RECIPE.num_parameters(tiny(), data.alphabet.vocab_size) == both
 
 
 # --- pretrained -----------------------------------------------------------------------------------
@@ -253,20 +255,22 @@ def test_a_pretrained_judge_is_asked_in_words_which_text_is_human(
     config = tiny(
         model_name=str(tmp_path / "writer"), judge_name=str(tmp_path / "judge"), prompt_length=24, sequence_length=8
     )
-    passages = passages_of(config, STORIES, STORIES[:1], pretrained_tokenizer(config))
-    judge = build_writing_judge(config, passages)
-    prompts, reals = (torch.from_numpy(rows.astype(np.int64)) for rows in vars(passages.train).values())
-    (asked, *_) = judge.questions(prompts, reals, reals.roll(1, 0), torch.tensor([True, False, True]))
-    text = words(passages, asked)
+    data = tokenize_stories(config, STORIES, STORIES[:1], pretrained_tokenizer(config))
+    discriminator = build_llm_judge(config, data)
+    prompts, reals = (torch.from_numpy(rows.astype(np.int64)) for rows in vars(data.train).values())
+    (asked, *_) = discriminator.questions(prompts, reals, reals.roll(1, 0), torch.tensor([True, False, True]))
+    text = words(data, asked)
     assert text.startswith("[BOS] <|user|> ")
     assert text.endswith(" <|writer|>")
     assert "[UNK] : title : the dog text 1 : the dog runs far text 2 : " in text, "its frame and ends are taken off"
     assert " was [UNK] by the human" in text
-    tokens, weights, _ = judge.study(prompts, reals, reals.roll(1, 0), order(FIRST, SECOND, FIRST), supervised=True)
-    assert words(passages, tokens[1]).endswith(r"<|writer|> \ boxed { 2 } [EOS]")
-    loss, _ = judge(tokens, weights, torch.full((3,), -1))
+    tokens, weights, _ = discriminator.prepare(
+        prompts, reals, reals.roll(1, 0), order(FIRST, SECOND, FIRST), supervised=True
+    )
+    assert words(data, tokens[1]).endswith(r"<|writer|> \ boxed { 2 } [EOS]")
+    loss, _ = discriminator(tokens, weights, torch.full((3,), -1))
     loss.backward()
-    assert all(weight.grad is not None for weight in judge.parameters())
+    assert all(weight.grad is not None for weight in discriminator.parameters())
 
 
 def test_a_pretrained_judge_too_short_for_two_texts_is_refused(tmp_path: Path) -> None:
@@ -274,9 +278,9 @@ def test_a_pretrained_judge_too_short_for_two_texts_is_refused(tmp_path: Path) -
     config = tiny(
         model_name=str(tmp_path / "writer"), judge_name=str(tmp_path / "judge"), prompt_length=24, sequence_length=60
     )
-    passages = passages_of(config, STORIES, STORIES[:1], pretrained_tokenizer(config))
+    data = tokenize_stories(config, STORIES, STORIES[:1], pretrained_tokenizer(config))
     with pytest.raises(ConfigError, match=r"judge_name=.*takes at most 160 tokens, and .* \+ the question = \d+"):
-        build_writing_judge(config, passages)
+        build_llm_judge(config, data)
 
 
 # --- learning -------------------------------------------------------------------------------------
@@ -284,10 +288,10 @@ def test_a_pretrained_judge_too_short_for_two_texts_is_refused(tmp_path: Path) -
 Batch = tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]
 
 
-def easily_told(passages: Passages, judge: WritingJudge, seed: int) -> Callable[[Any, int], Batch]:
+def easily_told(data: GANData, discriminator: LLMJudge, seed: int) -> Callable[[Any, int], Batch]:
     """Return what draws pairs: the fakes are any words at all."""
     generator = np.random.default_rng(seed)
-    alphabet = passages.alphabet
+    alphabet = data.alphabet
     usable = np.setdiff1d(np.arange(alphabet.vocab_size), [*alphabet.banned_ids, alphabet.eos_id])
 
     def draw(texts: Any, count: int) -> Batch:
@@ -296,69 +300,69 @@ def easily_told(passages: Passages, judge: WritingJudge, seed: int) -> Callable[
         other = torch.from_numpy(generator.choice(usable, reals.shape))
         is_word = (reals != alphabet.pad_id) & (reals != alphabet.eos_id)
         prompts = torch.from_numpy(texts.prompts_NP[rows].astype(np.int64))
-        numbers = torch.from_numpy(generator.random((count, judge.num_uniforms)))
+        numbers = torch.from_numpy(generator.random((count, discriminator.num_uniforms)))
         return prompts, reals, torch.where(is_word, other, reals), numbers
 
     return draw
 
 
 @pytest.fixture(scope="module")
-def python_text() -> tuple[LLMGANConfig, Passages]:
+def python_text() -> tuple[LLMGANConfig, GANData]:
     changes = {"dataset": "topics", "min_chars": 40, "max_chars": 200, "vocab_size": 500, "max_judge_tokens": 4}
     config = tiny(**changes, sequence_length=16, prompt_length=8, num_layers=2, num_heads=4, hidden_size=64)
-    return config, passages_of(config, *load_stories(config))
+    return config, tokenize_stories(config, *load_stories(config))
 
 
-def learn(judge: WritingJudge, batch: Batch, optimizer: torch.optim.Optimizer, *, supervised: bool) -> None:
-    loss, _ = judge(*judge.study(*batch, supervised=supervised))
+def learn(discriminator: LLMJudge, batch: Batch, optimizer: torch.optim.Optimizer, *, supervised: bool) -> None:
+    loss, _ = discriminator(*discriminator.prepare(*batch, supervised=supervised))
     (loss / len(batch[0])).backward()
-    torch.nn.utils.clip_grad_norm_(judge.parameters(), 1.0)
+    torch.nn.utils.clip_grad_norm_(discriminator.parameters(), 1.0)
     optimizer.step()
     optimizer.zero_grad()
-    judge.settle(list)
+    discriminator.update_baseline(list)
 
 
-def accuracy(judge: WritingJudge, batch: Batch) -> float:
-    return float((judge.prefers(*batch) > 0).double().mean())
+def accuracy(discriminator: LLMJudge, batch: Batch) -> float:
+    return float((discriminator.prefers(*batch) > 0).double().mean())
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("seed", [0, pytest.param(1, marks=pytest.mark.seeds)])
 def test_the_warm_up_teaches_it_to_tell_texts_that_it_never_read(
-    python_text: tuple[LLMGANConfig, Passages], seed: int
+    python_text: tuple[LLMGANConfig, GANData], seed: int
 ) -> None:
-    config, passages = python_text
+    config, data = python_text
     torch.set_num_threads(1)
     torch.manual_seed(seed)
-    judge = build_writing_judge(config, passages)
-    draw = easily_told(passages, judge, seed)
-    held_out = draw(passages.evaluation, 256)
-    optimizer = torch.optim.AdamW(judge.parameters(), lr=3e-3)
-    assert accuracy(judge, held_out) < 0.2, "at first it says nothing that could be read"
+    discriminator = build_llm_judge(config, data)
+    draw = easily_told(data, discriminator, seed)
+    held_out = draw(data.evaluation, 256)
+    optimizer = torch.optim.AdamW(discriminator.parameters(), lr=3e-3)
+    assert accuracy(discriminator, held_out) < 0.2, "at first it says nothing that could be read"
     for _ in range(100):
-        learn(judge, draw(passages.train, 32), optimizer, supervised=True)
-    assert accuracy(judge, held_out) > 0.85
+        learn(discriminator, draw(data.train, 32), optimizer, supervised=True)
+    assert accuracy(discriminator, held_out) > 0.85
     prompts, reals, _, numbers = held_out
     humans = (prompts, reals, reals.roll(1, 0), numbers)
-    assert 0.35 < accuracy(judge, humans) < 0.65, "between two human texts there is nothing to tell"
+    assert 0.35 < accuracy(discriminator, humans) < 0.65, "between two human texts there is nothing to tell"
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("seed", [0, pytest.param(1, marks=pytest.mark.seeds)])
 def test_in_the_game_it_gets_better_by_its_own_verdicts_alone(
-    python_text: tuple[LLMGANConfig, Passages], seed: int
+    python_text: tuple[LLMGANConfig, GANData], seed: int
 ) -> None:
-    config, passages = python_text
+    config, data = python_text
     torch.set_num_threads(1)
     torch.manual_seed(seed)
-    judge = build_writing_judge(config, passages)
-    draw = easily_told(passages, judge, seed)
-    held_out = draw(passages.evaluation, 256)
-    optimizer = torch.optim.AdamW(judge.parameters(), lr=3e-3)
+    discriminator = build_llm_judge(config, data)
+    draw = easily_told(data, discriminator, seed)
+    held_out = draw(data.evaluation, 256)
+    optimizer = torch.optim.AdamW(discriminator.parameters(), lr=3e-3)
     for _ in range(40):
-        learn(judge, draw(passages.train, 32), optimizer, supervised=True)
-    before = accuracy(judge, held_out)
-    optimizer = torch.optim.AdamW(judge.parameters(), lr=3e-4)
+        learn(discriminator, draw(data.train, 32), optimizer, supervised=True)
+    before = accuracy(discriminator, held_out)
+    optimizer = torch.optim.AdamW(discriminator.parameters(), lr=3e-4)
     for _ in range(150):
-        learn(judge, draw(passages.train, 32), optimizer, supervised=False)
-    assert accuracy(judge, held_out) > max(before + 0.02, 0.7)
+        learn(discriminator, draw(data.train, 32), optimizer, supervised=False)
+    assert accuracy(discriminator, held_out) > max(before + 0.02, 0.7)

@@ -9,7 +9,7 @@ from transformers import BertConfig, GPT2Config, GPT2LMHeadModel, LlamaForCausal
 
 from nbtools.errors import ConfigError
 from nbtools.recipes import LLMGANConfig
-from nbtools.training.llm_gan.pretrained import load_generator, load_judge, pretrained_tokenizer
+from nbtools.training.llm_gan.pretrained import load_discriminator, load_generator, pretrained_tokenizer
 
 from trainings import CHAT, save_pair, save_tokenizer
 
@@ -22,12 +22,12 @@ def pair(root: Path, **changes: Any) -> LLMGANConfig:
 def test_generator_and_judge_are_loaded_with_the_heads_that_their_parts_need(tmp_path: Path) -> None:
     save_pair(tmp_path)
     assert isinstance(load_generator(pair(tmp_path)), GPT2LMHeadModel)
-    judge = load_judge(pair(tmp_path))
-    assert type(judge).__name__ == "LlamaForTokenClassification" and judge.config.num_labels == 1
+    discriminator = load_discriminator(pair(tmp_path))
+    assert type(discriminator).__name__ == "LlamaForTokenClassification" and discriminator.config.num_labels == 1
     written = LlamaForCausalLM.from_pretrained(tmp_path / "judge")
-    assert torch.equal(judge.model.embed_tokens.weight, written.model.embed_tokens.weight)
-    assert isinstance(load_judge(pair(tmp_path, judging="verdicts"), 100), LlamaForCausalLM)
-    same = load_judge(pair(tmp_path, judge_name=None))
+    assert torch.equal(discriminator.model.embed_tokens.weight, written.model.embed_tokens.weight)
+    assert isinstance(load_discriminator(pair(tmp_path, judging="verdicts"), 100), LlamaForCausalLM)
+    same = load_discriminator(pair(tmp_path, judge_name=None))
     assert type(same).__name__ == "GPT2ForTokenClassification"
 
 
@@ -55,7 +55,7 @@ def test_a_judge_with_fewer_rows_than_the_generator_is_refused(tmp_path: Path) -
     model = GPT2LMHeadModel(GPT2Config(vocab_size=len(tokenizer), n_positions=96, n_embd=8, n_layer=1, n_head=2))
     model.save_pretrained(tmp_path / "judge")
     with pytest.raises(ConfigError, match=r"judge_name=.*its embedding has \d+ rows, that of the generator .* \d+"):
-        load_judge(pair(tmp_path))
+        load_discriminator(pair(tmp_path))
 
 
 def test_models_that_are_too_short_are_refused_before_their_weights_are_read(tmp_path: Path) -> None:
@@ -66,7 +66,7 @@ def test_models_that_are_too_short_are_refused_before_their_weights_are_read(tmp
     with pytest.raises(ConfigError, match=said):
         load_generator(pair(tmp_path, prompt_length=90))
     with pytest.raises(ConfigError, match=r"judge_name=.*at most 160 tokens, and .*2 x sequence_length=8 .* = 161"):
-        load_judge(pair(tmp_path, judging="verdicts"), 161)
+        load_discriminator(pair(tmp_path, judging="verdicts"), 161)
 
 
 def test_what_cannot_be_loaded_is_told_with_its_field(tmp_path: Path) -> None:

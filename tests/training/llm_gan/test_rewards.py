@@ -47,18 +47,18 @@ def test_what_is_not_counted_moves_nothing() -> None:
     one.update(one.tally(rewards_BT, returns_BT, counted_BT).flatten().tolist())
     garbage_BT = torch.where(counted_BT, returns_BT, torch.nan)
     other.update(other.tally(rewards_BT, garbage_BT, counted_BT).flatten().tolist())
-    assert one.state().equal(other.state())
+    assert one.state_dict().equal(other.state_dict())
     # Two passes, or two ranks, that share a step give what one gives.
     parts = [other.tally(rewards_BT[part], returns_BT[part], counted_BT[part]) for part in (slice(0, 2), slice(2, 6))]
     whole = Baseline(3)
     whole.update((parts[0] + parts[1]).flatten().tolist())
-    assert whole.state().numpy() == pytest.approx(one.state().numpy())
+    assert whole.state_dict().numpy() == pytest.approx(one.state_dict().numpy())
 
 
 def test_its_state_goes_on_only_with_texts_of_the_same_length() -> None:
     one, same, longer = Baseline(2), Baseline(2), Baseline(3)
     one.update([float(number) for number in range(1, 11)])
     for other in (same, longer):
-        other.load(one.state())
-    assert same.state().equal(one.state())
-    assert longer.state().abs().sum() == 0
+        other.load_state_dict(one.state_dict())
+    assert same.state_dict().equal(one.state_dict())
+    assert longer.state_dict().abs().sum() == 0

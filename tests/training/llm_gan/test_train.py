@@ -24,9 +24,9 @@ from nbtools.rundir.rundir import RunDir
 from nbtools.training.engine import checkpoint
 from nbtools.training.engine.flags import parse
 from nbtools.training.engine.sampler import uniforms
-from nbtools.training.llm_gan.batch import Draws, markov_passages
-from nbtools.training.llm_gan.rollouts import Lessons
-from nbtools.training.llm_gan.train import open_players
+from nbtools.training.llm_gan.batch import TextDataset, markov_data
+from nbtools.training.llm_gan.rollouts import GANRollouts
+from nbtools.training.llm_gan.train import build_models
 from nbtools.training.text.sampling import write
 
 from trainings import (
@@ -100,7 +100,7 @@ def test_a_run_leaves_rows_of_its_stages_samples_checkpoints_and_what_the_form_h
     assert names <= seen[-1].keys()
     oracle = {row["step"]: row["eval/oracle_loss"] for row in seen if "eval/loss" in row}
     assert oracle[2] == oracle[3] == oracle[4] != oracle[6], "the judge's warm-up leaves the generator alone"
-    assert "the game begins after step 4" in capfd.readouterr().out
+    assert "adversarial training starts after step 4" in capfd.readouterr().out
     shown = media.read(files.media, "samples")
     assert [item.step for item in shown] == evaluated
     assert len(shown[-1].rows) == 8
@@ -117,19 +117,21 @@ def test_generator_and_judge_are_loaded_apart_by_anybody_and_measure_as_was_said
     handed = {path.parent.name for path in (cpu_project.root / "handed_over" / "model").rglob("model.safetensors")}
     assert handed == {"generator", "judge"}
     last = checkpoints_in(files.checkpoints)[-1]
-    passages = markov_passages(config)
+    data = markov_data(config)
     options = {"trust_remote_code": False}
     writer = AutoModelForCausalLM.from_pretrained(last.path / "model/generator", **options).eval()
-    judge = AutoModelForTokenClassification.from_pretrained(last.path / "model/judge", **options).eval()
-    reals = torch.from_numpy(passages.evaluation.texts_NT.astype(np.int64))
+    discriminator = AutoModelForTokenClassification.from_pretrained(last.path / "model/judge", **options).eval()
+    reals = torch.from_numpy(data.evaluation.texts_NT.astype(np.int64))
     start = torch.ones(len(reals), 1, dtype=torch.long)
     with torch.no_grad():
         logits = writer(input_ids=torch.cat([start, reals[:, :-1]], 1)).logits
         logits[..., :3] = -torch.inf
         loss = torch.nn.functional.cross_entropy(logits.transpose(1, 2), reals)
         drawn = torch.from_numpy(uniforms(config.seed, "evaluation", 0, np.arange(30), 6))
-        fakes = write(writer, start, drawn, passages.alphabet)
-        means = [judge(input_ids=torch.cat([start, texts], 1)).logits[:, 1:, 0].mean(1) for texts in (reals, fakes)]
+        fakes = write(writer, start, drawn, data.alphabet)
+        means = [
+            discriminator(input_ids=torch.cat([start, texts], 1)).logits[:, 1:, 0].mean(1) for texts in (reals, fakes)
+        ]
     truth = markov.random_chain(8).losses(fakes.numpy() - 3)
     assert last.metrics["eval/loss"] == pytest.approx(float(loss), rel=1e-4)
     assert last.metrics["eval/oracle_loss"] == pytest.approx(float(truth.mean()), rel=1e-4)
@@ -184,28 +186,28 @@ def test_a_frozen_generator_learns_nothing_in_the_game_and_the_judge_goes_on(tra
 def test_what_a_judge_cannot_decide_never_moves_the_generator() -> None:
     """Not even where the usual reward is negative, and nothing would be a gain."""
     config = tiny(entropy_weight=0.0)
-    passages = markov_passages(config)
+    data = markov_data(config)
     torch.manual_seed(0)
-    generator, judge = open_players(config, passages)
-    lessons = Lessons(config, generator, judge, torch.device("cpu"))
-    batch = Draws(passages.train, 3, 6, 0)[0, np.arange(8)]
-    torch.nn.init.normal_(judge.model.classifier.weight)
-    torch.nn.init.constant_(judge.model.classifier.bias, -3.0)
-    lessons.written(batch)
-    lessons.baseline.update(lessons.credits().flatten().tolist())
-    sure = lessons.written(batch)
+    generator, discriminator = build_models(config, data)
+    rollouts = GANRollouts(config, generator, discriminator, torch.device("cpu"))
+    batch = TextDataset(data.train, 3, 6, 0)[0, np.arange(8)]
+    torch.nn.init.normal_(discriminator.model.classifier.weight)
+    torch.nn.init.constant_(discriminator.model.classifier.bias, -3.0)
+    rollouts.rollout_inputs(batch)
+    rollouts.baseline.update(rollouts.baseline_sums().flatten().tolist())
+    sure = rollouts.rollout_inputs(batch)
     assert (sure[2] != 0).any()
-    lessons.credits()
+    rollouts.baseline_sums()
     for bias in (0.0, math.nan):
-        torch.nn.init.zeros_(judge.model.classifier.weight)
-        torch.nn.init.constant_(judge.model.classifier.bias, bias)
-        lesson = lessons.written(batch)
-        assert (lesson[2] == 0).all()
+        torch.nn.init.zeros_(discriminator.model.classifier.weight)
+        torch.nn.init.constant_(discriminator.model.classifier.bias, bias)
+        inputs = rollouts.rollout_inputs(batch)
+        assert (inputs[2] == 0).all()
         generator.zero_grad()
-        generator(*lesson)[0].backward()
+        generator(*inputs)[0].backward()
         assert not any(weight.grad.any() for weight in generator.parameters() if weight.grad is not None)
-        assert lessons.credits().abs().sum() == 0, "nor the baseline"
-    row = lessons.row(lessons.tally.reduce(torch.Tensor.tolist))
+        assert rollouts.baseline_sums().abs().sum() == 0, "nor the baseline"
+    row = rollouts.metrics(rollouts.tally.reduce(torch.Tensor.tolist))
     assert row["train/undecided"] == pytest.approx(0.5)
 
 
@@ -215,8 +217,8 @@ def test_a_judge_that_is_never_good_enough_is_said_so_and_there_is_no_game(
     files = trained(tiny(judge_accuracy=0.999))
     assert not any("train/reward" in row for row in rows(files))
     said = capfd.readouterr().out
-    assert said.count("it goes on alone") == 2, "where its warm-up ends, and at the evaluation after it"
-    assert "there was no game" in said
+    assert said.count("its warm-up continues") == 2, "where its warm-up ends, and at the evaluation after it"
+    assert "no adversarial step was taken" in said
 
 
 @pytest.mark.parametrize(
