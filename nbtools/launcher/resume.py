@@ -195,7 +195,7 @@ def _verified(checkpoint: Checkpoint) -> Checkpoint:
     try:
         checkpoint.verify()
     except CheckpointError as error:
-        raise CheckpointError(f"{error}; name another checkpoint, or none for the newest that is whole") from None
+        raise CheckpointError(f"{error}; name another checkpoint, or none for the latest verified one") from None
     return checkpoint
 
 

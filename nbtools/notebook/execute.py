@@ -1,8 +1,8 @@
 """Execute notebooks without a browser: `python -m nbtools.notebook.execute NOTEBOOK... [--store | --output DIR]`.
 
-Each notebook runs from top to bottom in its own folder, cell by cell, with progress. What cells tagged `summary` show
-is printed at the end. With `--store` the outputs go back into the notebook, without widget state and without anything
-that would change from one execution to the next by itself (this is how the stored notebooks are refreshed).
+Each notebook runs from top to bottom in its own folder, cell by cell, with progress; the outputs of cells tagged
+`summary` are printed at the end. `--store` writes the outputs back into the notebook, without widget state and without
+metadata that differs between executions; the stored notebooks are made so.
 """
 
 import argparse
@@ -22,7 +22,7 @@ from nbclient.exceptions import CellControlSignal, DeadKernelError
 
 from nbtools.rundir.tail import terminal_text
 
-_format: Any = nbformat  # it has no types
+_format: Any = nbformat  # untyped
 _WIDGET = "application/vnd.jupyter.widget-view+json"
 _SHOWN_LINES = 4
 _REMINDER_S = 15.0
@@ -55,13 +55,13 @@ def execute(path: Path, target: Path, *, timeout_s: int = 1800) -> bool:
         Whether every cell succeeded. If not, the copy up to the failing cell is written, but never over `path` itself.
     """
     notebook = _format.read(path, as_version=4)
-    os.environ.setdefault("JUPYTER_PREFER_ENV_PATH", "1")  # this environment's kernel, not one that the home has
+    os.environ.setdefault("JUPYTER_PREFER_ENV_PATH", "1")  # this environment's kernel, not the home directory's
     client = NotebookClient(
         notebook,
         timeout=timeout_s,
         kernel_name="python3",
         resources={"metadata": {"path": str(path.resolve().parent)}},
-        extra_arguments=["--IPKernelApp.log_level=ERROR"],  # it would warn about TCP, as every local kernel does
+        extra_arguments=["--IPKernelApp.log_level=ERROR"],  # it warns about TCP at each start
         store_widget_state=False,
         record_timing=False,
     )
@@ -95,7 +95,7 @@ def execute(path: Path, target: Path, *, timeout_s: int = 1800) -> bool:
 
 
 def strip(notebook: Any) -> None:
-    """Remove what changes by itself from one execution to the next, and widgets that no kernel would know any more."""
+    """Remove what differs between executions, and widgets, whose models are lost with the kernel."""
     notebook.metadata = _format.from_dict(
         {
             "kernelspec": {"display_name": "Python 3 (ipykernel)", "language": "python", "name": "python3"},
@@ -108,7 +108,7 @@ def strip(notebook: Any) -> None:
         if cell.cell_type != "code":
             continue
         for output in cell.outputs:
-            # Without its kernel a front end shows "model not found" in place of the text below it.
+            # Without its kernel a front end shows "model not found" instead of the text.
             if "text/plain" in output.get("data", {}):
                 output.data.pop(_WIDGET, None)
         cell.outputs = [output for output in cell.outputs if output.get("data") != {"text/plain": ""}]
@@ -116,7 +116,7 @@ def strip(notebook: Any) -> None:
 
 @contextmanager
 def _reminders() -> Iterator[None]:
-    """Say every few seconds that a long cell is still running."""
+    """Print every 15 s for how long a cell has been running."""
     done = threading.Event()
     started = time.monotonic()
 
@@ -134,7 +134,7 @@ def _reminders() -> Iterator[None]:
 
 
 def _title(cells: Sequence[Any], index: int) -> str:
-    """The heading above a cell if it directly follows one, else the cell's first line."""
+    """Return the heading directly above a cell, else its first line."""
     if index and cells[index - 1].cell_type == "markdown":
         for line in cells[index - 1].source.splitlines():
             if line.startswith("#"):
@@ -143,7 +143,7 @@ def _title(cells: Sequence[Any], index: int) -> str:
 
 
 def _text(cell: Any) -> str:
-    """What a cell printed and returned, as plain text."""
+    """Return what a cell printed and returned as plain text."""
     parts: list[str] = []
     for output in cell.outputs:
         if output.output_type == "stream":

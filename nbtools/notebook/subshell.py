@@ -5,10 +5,10 @@ from IPython.core.interactiveshell import InteractiveShell
 
 
 def answers_beside_cells(control: widgets.Widget) -> bool:
-    """Let a control's messages go where the front end sent them, a subshell, and not to the thread a cell blocks.
+    """Reply to a control's messages in the subshell that received them; returns whether it answers while a cell runs.
 
-    ipykernel 7.4 sends replies to the shell that used the comm last; this undoes it for one comm. It is private API:
-    without it the control answers once the cell is done.
+    ipykernel 7.4 replies in the shell that used the comm last, which a running cell may block; this undoes it for one
+    comm. The API is private: without it the control answers after the cell.
     """
     comm = control.comm
     if not hasattr(comm, "_reply_subshell_for"):

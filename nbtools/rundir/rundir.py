@@ -52,7 +52,7 @@ class RunDir:
         self.checkpoints = self.path / "checkpoints"
         """Folder of the checkpoints."""
         self.media = self.path / "media"
-        """What the training shows beside its curves: see `nbtools.rundir.media` (rank 0, appended)."""
+        """Samples and charts: see `nbtools.rundir.media` (rank 0, appended)."""
         self.outputs = self.path / "outputs"
         """What a finished training hands over: `model/`, its history as JSON and as a picture (rank 0, once)."""
         self.tensorboard = self.path / "tensorboard"

@@ -65,7 +65,7 @@ def test_overwriting_a_script_edited_by_hand_asks_first(notebook: Any, form: Any
     script.write_text(edited)
 
     write.click()
-    form.get_by_text("learning_rate is 0.02 there, 0.005 here").wait_for()
+    form.get_by_text("learning_rate is 0.02 in the script, 0.005 in the form").wait_for()
     notebook.shoot("form-question", form)
     form.get_by_role("button", name="Keep").click()
     form.get_by_role("button", name="Overwrite").wait_for(state="hidden")

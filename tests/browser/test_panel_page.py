@@ -290,14 +290,14 @@ def test_what_a_training_shows_can_be_played_and_stays(notebook: Any, record: An
     labels = {"x_label": "episode", "y_label": "return"}
     media.append(folder, "returns", 400, media.series("Return by episode", list(range(32)), returns, **labels))
     panel = show(notebook, "shows.ipynb", run.files)
-    panel.get_by_role("button", name="What the training shows").wait_for()
+    panel.get_by_role("button", name="Samples and charts").wait_for()
     panel.get_by_text("smith and farmer 19").wait_for()
     assert panel.get_by_text("smith and farmer 20").count() == 0
     panel.get_by_text("and 5 more rows").wait_for()
     notebook.shoot("media", panel)
 
     def state() -> int:
-        slider = panel.locator(".widget-hslider", has_text="State")
+        slider = panel.locator(".widget-hslider", has_text="Frame")
         return int(slider.locator(".widget-readout").inner_text())
 
     assert state() == len(text)
@@ -309,7 +309,7 @@ def test_what_a_training_shows_can_be_played_and_stays(notebook: Any, record: An
     eventually(lambda: state() == len(text), "it plays to the end")
     run.end()
     panel.get_by_text("Succeeded").wait_for()
-    panel.locator("details[open] summary", has_text="What the training shows").wait_for()
+    panel.locator("details[open] summary", has_text="Samples and charts").wait_for()
     panel.locator("details[open]").get_by_text("smith and farmer 19").wait_for()
     assert panel.locator("details[open] img").count() == 1
     assert panel.locator(".widget-play").count() == 1, "what can be played still can"

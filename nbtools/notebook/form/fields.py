@@ -1,7 +1,7 @@
-"""The rows of the form: one config field each, as a label, an input, and its unit and help or what is wrong with it.
+"""The rows of the form: one config field each, with a label, an input, and its unit and help or its error.
 
-Numbers are typed as text: a bounded number widget clamps silently, while text can stay on the screen with
-the reason why it is refused. Core widgets only, so that VS Code and Colab show the same form.
+Numbers are text inputs: a bounded number widget clamps silently, while a wrong text stays on the screen beside its
+error. Only core widgets, so that VS Code and Colab show the same form.
 """
 
 import ast
@@ -18,7 +18,7 @@ from nbtools.script.assignments import split_names
 LABEL_WIDTH = "204px"
 INPUT_WIDTH = "372px"
 
-# Colours follow the front end's theme where it has one (JupyterLab's --jp-*), and the page's text colour elsewhere.
+# Colours follow JupyterLab's theme (--jp-*); other front ends use the page's text colour.
 STYLE = """<style>
 .nbtools-form { max-width: 920px; padding: 4px 2px 10px; color: var(--jp-ui-font-color1, currentColor); }
 .nbtools-form h3 { margin: 0; font-size: 18px; font-weight: 600; line-height: 1.3; }
@@ -58,10 +58,10 @@ STYLE = """<style>
 
 
 class Field:
-    """The row of one field of a `Settings` class: reads text into a value, shows the value or the mistake.
+    """The row of one field of a `Settings` class: parses text into a value, shows the value or its error.
 
-    A value that was set and not edited since comes back as the same object, whatever the text box
-    makes of it (a newline in a path, the last digit of a float).
+    A value that was set and not edited since is returned as the same object, even if the text box shows it
+    differently (a newline in a path, the last digit of a float).
     """
 
     def __init__(self, settings: type[Settings], name: str) -> None:
@@ -73,7 +73,7 @@ class Field:
         self._given: tuple[Any, Any] | None = None
         self._marks: tuple[str, str] = ("?", "?")
         self._input = self._make_input()
-        self._note = note()
+        self._note = note_widget()
         self.widget = row(self._labelled(), self._note)
         self.mark()
 
@@ -104,12 +104,12 @@ class Field:
         """The value that the row shows.
 
         Raises:
-            ValueError: the text cannot be read as what the field holds; the message says what can.
+            ValueError: the text is no value of the field's type; the message says what is allowed.
         """
         shown = self._input.value
         if self._given is not None and self._given[1] == shown:
             return self._given[0]
-        return read(shown, self._kinds) if isinstance(self._input, widgets.Text) else shown
+        return parse_value(shown, self._kinds) if isinstance(self._input, widgets.Text) else shown
 
     @value.setter
     def value(self, value: Any) -> None:
@@ -122,7 +122,7 @@ class Field:
         self._input.observe(lambda change: callback(), names="value")
 
     def mark(self, mistake: str = "", was: str = "") -> None:
-        """Show what is wrong with the value, or else the unit and the help, and what the value was before."""
+        """Show the error of the value, or else its unit and help and its earlier value."""
         if self._marks == (mistake, was):
             return
         self._marks = (mistake, was)
@@ -130,10 +130,10 @@ class Field:
 
 
 class GPUField:
-    """The row of `Launch.gpus`: CPU only, the first GPUs, or chosen ones of those that the machine has."""
+    """The row of `Launch.gpus`: CPU only, the first GPUs, or GPUs chosen by index."""
 
     def __init__(self, gpus: Sequence[tuple[int, str]]) -> None:
-        """Offer `gpus`: pairs of an index and what to show for it."""
+        """Offer `gpus`: pairs of an index and a label."""
         self.name = "gpus"
         self._gpus = dict(gpus)
         self._mode = widgets.Dropdown(
@@ -145,7 +145,7 @@ class GPUField:
         )
         self._boxes: dict[int, widgets.Checkbox] = {}
         self._choice = widgets.VBox(layout={"margin": f"0 0 0 calc({LABEL_WIDTH} + 12px)", "display": "none"})
-        self._note = note()
+        self._note = note_widget()
         self._callbacks: list[Callable[[], None]] = []
         self._line = row(self._mode, self._note)
         self.widget = widgets.VBox([self._line, self._choice], layout={"overflow": "visible"})
@@ -169,10 +169,10 @@ class GPUField:
 
     @property
     def value(self) -> tuple[int, ...] | None:
-        """GPU indices, of absent ones too; () for CPU only; None to take the first ones, or the CPU if there are none.
+        """GPU indices, including absent GPUs; () for CPU only; None for the first GPUs, or the CPU without GPUs.
 
         Raises:
-            ValueError: none is ticked.
+            ValueError: no GPU is ticked.
         """
         if self._mode.value != "chosen":
             return () if self._mode.value == "cpu" else None
@@ -195,20 +195,20 @@ class GPUField:
         self._callbacks.append(callback)
 
     def mark(self, mistake: str = "", was: str = "") -> None:
-        """Show what is wrong with the choice, or else what the machine has and what was chosen before."""
-        have = f"{len(self._gpus)} on this machine" if self._gpus else "none on this machine: it runs on the CPU"
+        """Show the error of the choice, or else the number of GPUs and the earlier choice."""
+        have = f"{len(self._gpus)} on this machine" if self._gpus else "none on this machine: the CPU is used"
         mark(self._line, self._note, mistake, was, have)
 
 
-def note() -> widgets.HTML:
-    """Make the text that stands beside an input."""
+def note_widget() -> widgets.HTML:
+    """Make the text beside an input."""
     text = widgets.HTML(layout={"flex": "1 1 260px", "min_width": "0"})
     text.add_class("nbtools-note")
     return text
 
 
 def row(*children: widgets.DOMWidget) -> widgets.HBox:
-    """Put an input and its note side by side; a narrow page wraps the note below the input."""
+    """Put an input and its note side by side; on a narrow page the note wraps below the input."""
     line = widgets.HBox(
         list(children), layout={"flex_flow": "row wrap", "align_items": "center", "overflow": "visible"}
     )
@@ -217,7 +217,7 @@ def row(*children: widgets.DOMWidget) -> widgets.HBox:
 
 
 def mark(line: widgets.HBox, text: widgets.HTML, mistake: str, was: str = "", help: str = "", unit: str = "") -> None:
-    """Show in the note of a row what is wrong with its value, or else what it was before, its unit and its help."""
+    """Show in the note of a row the error of its value, or else its earlier value, unit and help."""
     set_class(line, "nbtools-wrong", bool(mistake))
     set_class(line, "nbtools-changed", bool(was) and not mistake)
     if mistake:
@@ -235,11 +235,11 @@ def set_class(widget: widgets.DOMWidget, name: str, on: bool) -> None:
         widget.remove_class(name)
 
 
-def read(text: str, kinds: tuple[type, ...]) -> Any:
-    """Read what a person typed into a value of one of `kinds`; bounds are the config's business.
+def parse_value(text: str, kinds: tuple[type, ...]) -> Any:
+    """Parse typed text into a value of one of `kinds`; the config checks the bounds.
 
     Raises:
-        ValueError: no kind fits; the message says what would.
+        ValueError: no kind fits; the message says what is allowed.
     """
     stripped = text.strip()
     if not stripped and NoneType in kinds:
@@ -260,14 +260,14 @@ def read(text: str, kinds: tuple[type, ...]) -> Any:
 
 def _number(text: str, *, whole: bool, optional: bool) -> int | float:
     what = "a whole number such as 1_000" if whole else "a number such as 5e-4"
-    what += ", or nothing at all" if optional else ""
+    what += ", or leave it empty" if optional else ""
     if not text:
         raise ValueError(f"is empty; give {what}")
     try:
         number = float(text)
         if not whole:
             return number
-        # int() first: beyond 2**53 a float would round. 1e3 is a whole number too.
+        # int() first: a float rounds beyond 2**53. 1e3 is a whole number too.
         return int(text) if text.lstrip("+-").replace("_", "").isdigit() else _integral(number)
     except (ValueError, OverflowError):
         raise ValueError(f"{_short(text)} is not {what}") from None

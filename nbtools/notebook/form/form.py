@@ -1,4 +1,4 @@
-"""The form: a config as rows that say in place what is wrong, and the buttons that lead to a script and a run."""
+"""The form: edits a config, shows errors beside their fields, writes the script and launches it."""
 
 import functools
 import threading
@@ -15,7 +15,14 @@ from nbtools.launcher.preflight import command_line
 from nbtools.machine.devices import devices
 from nbtools.notebook.form.fields import mark
 from nbtools.notebook.form.layout import FormLayout
-from nbtools.notebook.form.overwrite import KnownScripts, OverwriteQuestion, differs, in_words, shown, state_in_words
+from nbtools.notebook.form.overwrite import (
+    KnownScripts,
+    OverwriteQuestion,
+    differs,
+    in_words,
+    short_repr,
+    state_in_words,
+)
 from nbtools.notebook.form.summary import Summary
 from nbtools.project import check_name, find_project
 from nbtools.recipes import recipe_named, recipe_of
@@ -27,9 +34,9 @@ Values = dict[str, Any]
 
 
 class ConfigForm:
-    """A form for one recipe: fill it in, write it to `scripts/NAME.py`, launch that.
+    """A form for one recipe: fill it in, write it to `scripts/NAME.py`, launch that script.
 
-    Every button is a method too, so that a cell can do what a click does.
+    Every button has a method of the same effect, for use in a cell.
     """
 
     def __init__(
@@ -48,10 +55,10 @@ class ConfigForm:
             name: name of the script; the recipe's key when None.
             preset: values to start from; the recipe's first preset when neither this nor `config` is given.
             config: values to start from instead.
-            launch: processes and devices to start from, when other than the preset's.
+            launch: processes and devices to start from instead of the preset's.
 
         Raises:
-            ConfigError: there is no such recipe or preset, or `config` is of another recipe.
+            ConfigError: the recipe or preset does not exist, or `config` is of another recipe.
             ProjectError: the working directory belongs to no project.
         """
         self._recipe = recipe_named(recipe)
@@ -81,7 +88,7 @@ class ConfigForm:
         if (path := self._path()) is not None and differs(path, config, launch or Launch()) == []:
             self._known.remember(path)
 
-    # --- what the form says -------------------------------------------------------------------------
+    # --- values and actions -------------------------------------------------------------------------
 
     @property
     def config(self) -> TrainConfig:
@@ -116,20 +123,20 @@ class ConfigForm:
         return self._run
 
     def write(self, overwrite: bool = False) -> Path:
-        """Write `scripts/NAME.py` and return its path; one that says the same in other words is left as it is.
+        """Write `scripts/NAME.py` and return its path; a script with the same values is left unchanged.
 
         Raises:
             ConfigError: a value or the name is wrong.
-            HandEditedError: the file there has other values or text that this form did not write; `overwrite=True`
-                replaces it, `load()` takes its values over.
+            HandEditedError: the file has other values, or text that this form did not write; `overwrite=True`
+                replaces it, `load()` loads its values into the form.
         """
         with self._lock:
             config, settings = self._valid()
             path = self._project.script(self.name)
             if not overwrite and self._known.must_ask(path, config, settings):
                 raise HandEditedError(
-                    f"{path}: holds what this form did not write ({in_words(path, config, settings)}); "
-                    "form.write(overwrite=True) replaces it, form.load() takes its values over"
+                    f"{path}: has values or text that this form did not write ({in_words(path, config, settings)}); "
+                    "form.write(overwrite=True) replaces it, form.load() loads its values into the form"
                 )
             if overwrite or differs(path, config, settings) != []:
                 write_script(config, self.name, settings, project=self._project, overwrite=True)
@@ -139,14 +146,14 @@ class ConfigForm:
             return path
 
     def launch(self) -> Run:
-        """Write the script if it says something else, launch it in the background, and return the run at once.
+        """Write the script if its values differ, launch it in the background, and return the run at once.
 
-        While a run of this very script is active, that run is returned instead of a second one.
+        While a run of the same script is active, that run is returned instead.
 
         Raises:
             ConfigError: a value or the name is wrong.
             HandEditedError: as `write`.
-            LaunchError: the script cannot be started as asked; nothing was started.
+            LaunchError: the script cannot be started with these settings; nothing was started.
         """
         with self._lock:
             path = self._project.script(self.name)
@@ -155,10 +162,10 @@ class ConfigForm:
             return self._run
 
     def load(self, path: str | Path | None = None) -> None:
-        """Take over the values of a script, `scripts/NAME.py` when None, and mark what they change in the form.
+        """Load the values of a script, `scripts/NAME.py` when None, and mark the fields that they change.
 
         Raises:
-            ScriptError: the script is missing or not plain; the message starts with file and line.
+            ScriptError: the script is missing or cannot be read back; the message starts with file and line.
             ConfigError: it belongs to another recipe.
         """
         with self._lock:
@@ -185,7 +192,7 @@ class ConfigForm:
     # --- reading and showing ------------------------------------------------------------------------
 
     def _read(self) -> tuple[Values, dict[str, str]]:
-        """Return the values that can be read, and what is wrong, by field; "" is for what concerns several."""
+        """Return the valid values and the errors by field; the key "" holds errors of several fields."""
         values: Values = {}
         mistakes: dict[str, str] = {}
         for name, field in self._fields.items():
@@ -197,7 +204,7 @@ class ConfigForm:
             given = {name: values[name] for name in cls.model_fields if name in values}
             found = errors_by_field(cls, given)
             several = found.pop("", "")
-            if several and not found and not mistakes:  # else it was judged with defaults in place of the wrong ones
+            if several and not found and not mistakes:  # else defaults replaced the wrong values
                 named = [name for name in given if f"{name}=" in several]
                 found = {min(named, key=several.index, default=""): several}
             mistakes = {**found, **mistakes}
@@ -227,7 +234,7 @@ class ConfigForm:
         self._refresh()
 
     def _refresh(self) -> None:
-        """Bring everything that follows from the values up to date; also called when the data has been counted."""
+        """Update everything that depends on the values; also called after the data has been counted."""
         with self._lock:
             if self._is_filling:
                 return
@@ -242,9 +249,9 @@ class ConfigForm:
             self._allow(mistakes, obstacles)
 
     def _summarize(self, config: TrainConfig, settings: Launch) -> dict[str, str]:
-        """Show what the values come to; return what stands against launching here and now, by field.
+        """Show the summary; return the errors that prevent a launch on this machine, by field.
 
-        The script may still be written: it may be meant for another machine.
+        The script can still be written: it may be for another machine.
         """
         obstacles = {}
         path = self._path()
@@ -264,19 +271,19 @@ class ConfigForm:
         changed += [name for name in base if name not in values]
         for name, field in self._fields.items():
             if name in self._loaded_over and name in values:
-                was = f"was {shown(self._loaded_over[name])}"
+                was = f"was {short_repr(self._loaded_over[name])}"
             else:
-                was = f"preset: {shown(base[name])}" if name in changed else ""
+                was = f"preset: {short_repr(base[name])}" if name in changed else ""
             field.mark(wrong.get(name, ""), was)
         if self._view.preset.value is None:
-            self._view.preset_note.value = "start from values that fit together"
+            self._view.preset_note.value = "choose a preset to start from"
         else:
             plus = f"<mark>+ {plural(len(changed), 'change')}</mark> " if changed else ""
             self._view.preset_note.value = plus + escape(self._recipe.presets[self._view.preset.value].description)
         self._view.reset.layout.display = "" if changed else "none"
 
     def _mark_name(self, values: tuple[TrainConfig, Launch] | None) -> dict[str, str]:
-        """Show how the script of this name stands to the form; return what is wrong with the name."""
+        """Show how the script of this name differs from the form; return the error of the name."""
         try:
             words, mistake = state_in_words(self._project.script(self.name), values), ""
         except ConfigError as error:
@@ -285,7 +292,7 @@ class ConfigForm:
         return {"script": mistake} if mistake else {}
 
     def _allow(self, mistakes: dict[str, str], obstacles: dict[str, str]) -> None:
-        """Enable the buttons, or say in words why they are not."""
+        """Enable the buttons, or show why they are disabled."""
         self._view.write.disabled = bool(mistakes)
         self._view.launch.disabled = bool(mistakes or obstacles)
         path = self._path()
@@ -326,7 +333,7 @@ class ConfigForm:
     # --- buttons ------------------------------------------------------------------------------------
 
     def _guarded(self, action: Callable[[], object]) -> Callable[[object], None]:
-        """Wrap a callback: whatever it raises becomes the form's message, never a traceback in some cell."""
+        """Wrap a callback: an exception becomes the form's message, not a traceback in an unrelated cell."""
 
         def run(event: object) -> None:
             with self._lock:
@@ -334,7 +341,7 @@ class ConfigForm:
                     action()
                 except NbtoolsError as error:
                     self._say(str(error), wrong=True)
-                except Exception as error:  # noqa: BLE001 - the boundary: a front end shows callback errors nowhere
+                except Exception as error:  # noqa: BLE001 - front ends do not show errors of callbacks
                     self._say(f"{type(error).__name__}: {error}", wrong=True)
 
         return run
@@ -360,7 +367,7 @@ class ConfigForm:
         self._ask_or(self._launch_and_watch)
 
     def _ask_or(self, act: Callable[[bool], object]) -> None:
-        """Do `act`, unless that loses somebody's work: then show what differs, and let the answer decide."""
+        """Call `act`; if it would overwrite foreign values or text, show the difference and ask first."""
         path, values = self._project.script(self.name), self._valid()
         if self._known.must_ask(path, *values):
             self._say("")
@@ -370,15 +377,15 @@ class ConfigForm:
             act(False)
 
     def _launch_and_watch(self, overwrite: bool) -> None:
-        from nbtools.notebook.panel.panel import LivePlot  # draws with matplotlib, which costs a second to import
+        from nbtools.notebook.panel.panel import LivePlot  # imports matplotlib, which takes a second
 
         self.write(overwrite)
-        with warnings.catch_warnings(record=True) as said:  # a callback has no cell to print them in
+        with warnings.catch_warnings(record=True) as said:  # a callback has no cell to print to
             warnings.simplefilter("always")
             run = self.launch()
         notes = "".join(f"{warning.message}\n" for warning in said)
         where = f'    nt.LivePlot("{run.id}")\n    nbtools watch {run.id}'
-        self._say(f"{notes}Launched {run.id}. Watch it below, or anywhere else:\n{where}")
+        self._say(f"{notes}Launched {run.id}. Watch it below, or elsewhere with:\n{where}")
         if self._panel is None or self._panel.run.id != run.id:
             if self._panel is not None:
                 self._panel.close()

@@ -1,4 +1,4 @@
-"""The form's widgets and where they stand; what they mean is the business of `form`."""
+"""The form's widgets and their layout; `form` connects them to the config."""
 
 from collections.abc import Sequence
 from html import escape
@@ -7,7 +7,7 @@ import ipywidgets as widgets
 
 from nbtools.config import Launch, Settings, TrainConfig
 from nbtools.machine.devices import Device
-from nbtools.notebook.form.fields import INPUT_WIDTH, LABEL_WIDTH, STYLE, Field, GPUField, note, row
+from nbtools.notebook.form.fields import INPUT_WIDTH, LABEL_WIDTH, STYLE, Field, GPUField, note_widget, row
 from nbtools.notebook.form.overwrite import button
 from nbtools.notebook.subshell import answers_beside_cells
 from nbtools.recipes import Recipe
@@ -23,10 +23,10 @@ class FormLayout:
         shape = {"style": {"description_width": LABEL_WIDTH}, "layout": {"width": INPUT_WIDTH, "flex": "0 0 auto"}}
         presets = [("none", None), *((key, key) for key in recipe.presets)]
         self.preset = widgets.Dropdown(description="preset", options=presets, value=preset, **shape)
-        self.preset_note = note()
-        self.reset = button("Reset", "undo", "Undo the changes since the preset was chosen")
+        self.preset_note = note_widget()
+        self.reset = button("Reset", "undo", "Restore the values of the preset")
         self.name = widgets.Text(value=name, description="script", placeholder="name of the script", **shape)
-        self.name_note = note()
+        self.name_note = note_widget()
         self.name_row = row(self.name, self.name_note)
         self.fields: dict[str, Field | GPUField] = {}
         for cls in (recipe.config_class, Launch):
@@ -34,12 +34,12 @@ class FormLayout:
                 gpus = [(device.index, _described(device)) for device in devices]
                 self.fields[field] = GPUField(gpus) if field == "gpus" else Field(cls, field)
         self.write = button("Write script", "pencil", "Write scripts/NAME.py")
-        self.launch = button("Launch", "play", "Write the script if need be, then start it", style="primary")
-        self.load = button("Load from script", "upload", "Take over the values of scripts/NAME.py")
-        self.reason = note()
+        self.launch = button("Launch", "play", "Write the script if its values differ, then launch it", style="primary")
+        self.load = button("Load from script", "upload", "Load the values of scripts/NAME.py into the form")
+        self.reason = note_widget()
         self.message = widgets.HTML()
         self.panel = widgets.VBox()
-        self._more = widgets.ToggleButton(tooltip="The settings that rarely change", layout={"width": "auto"})
+        self._more = widgets.ToggleButton(tooltip="Settings that rarely change", layout={"width": "auto"})
         self._more.add_class("nbtools-more")
         self._folded = widgets.VBox(self._sections(recipe, basic=False))
         self._more.observe(lambda change: self._fold(), names="value")
@@ -48,7 +48,7 @@ class FormLayout:
         self._basic = self._sections(recipe, basic=True)
 
     def arrange(self, summary: widgets.DOMWidget, question: widgets.DOMWidget) -> widgets.VBox:
-        """Put everything in its place."""
+        """Return the whole form."""
         form = widgets.VBox(
             [
                 self._title,
@@ -74,7 +74,7 @@ class FormLayout:
         groups: list[tuple[str, type[Settings], Sequence[str]]] = [
             ("Data and model", cls, own),
             ("Training", cls, list(TrainConfig.model_fields)),
-            ("Where it runs", Launch, list(Launch.model_fields)),
+            ("Processes and devices", Launch, list(Launch.model_fields)),
         ]
         sections: list[widgets.DOMWidget] = []
         for heading, settings, names in groups:
@@ -90,7 +90,7 @@ class FormLayout:
 
 
 def _let_answer_beside_cells(widget: widgets.Widget) -> None:
-    answers_beside_cells(widget)  # where it cannot, a click waits for the running cell
+    answers_beside_cells(widget)  # without support in ipykernel a click waits for the running cell
     for child in getattr(widget, "children", ()):
         _let_answer_beside_cells(child)
 

@@ -1,4 +1,4 @@
-"""The script on disk beside the form: what differs, whose text it is, and the question before it is replaced."""
+"""The script on disk compared with the form: differences, authorship, and the question before it is replaced."""
 
 from collections.abc import Callable
 from html import escape
@@ -14,20 +14,20 @@ from nbtools.script.script import differences, parse_script
 
 
 class KnownScripts:
-    """Remembers which text a form wrote, took over or agreed with from the start: any other is somebody's work."""
+    """Digests of the scripts that a form wrote, loaded or matched at its start; any other text is the user's."""
 
     def __init__(self) -> None:
         self._digests: dict[Path, str] = {}
 
     def remember(self, path: Path) -> None:
-        """Take the present text of `path` as known."""
+        """Remember the present text of `path`."""
         if path.is_file():
             self._digests[path] = file_digest(path)
 
     def must_ask(self, path: Path, config: TrainConfig, launch: Launch) -> bool:
         """Whether writing these values would lose values or text at `path` that are not the form's.
 
-        A script that says the same in other words is left as it is, so nothing is lost.
+        A script with the same values is not rewritten, so nothing is lost.
         """
         if not path.exists() and not path.is_symlink():
             return False
@@ -40,7 +40,7 @@ class KnownScripts:
 
 
 def differs(path: Path, config: TrainConfig, launch: Launch) -> list[tuple[str, Any, Any]] | None:
-    """Return (field, there, here) for each value that differs; None where the script is missing or not plain."""
+    """Return (field, value in the script, value in the form) per difference; None if the script cannot be read."""
     try:
         script = parse_script(path)
     except ScriptError:
@@ -51,19 +51,22 @@ def differs(path: Path, config: TrainConfig, launch: Launch) -> list[tuple[str, 
 
 
 def in_words(path: Path, config: TrainConfig, launch: Launch) -> str:
-    """Say what is at `path` that the form does not say, with the values of both."""
+    """Return the differences between the script at `path` and the form in words, with both values."""
     found = differs(path, config, launch)
     if found is None:
         return "it is not a script that nbtools could read back"
     words = [f"it is a link to {path.readlink()}"] if path.is_symlink() else []
-    words += [f"{name} is {shown(there)} there, {shown(here)} here" for name, there, here in found[:6]]
+    words += [
+        f"{name} is {short_repr(there)} in the script, {short_repr(here)} in the form"
+        for name, there, here in found[:6]
+    ]
     if len(found) > 6:
         words.append(f"{len(found) - 6} more")
     return "; ".join(words) or "no value differs, only comments or layout"
 
 
 def state_in_words(path: Path, values: tuple[TrainConfig, Launch] | None) -> str:
-    """Say in one line how the script at `path` stands to the form; `values` is None while some are wrong."""
+    """Return in one line how the script at `path` differs from the form; `values` is None while some are wrong."""
     where = f"scripts/{path.name}"
     if not path.exists():
         return f"{where} is not written yet"
@@ -81,14 +84,14 @@ def state_in_words(path: Path, values: tuple[TrainConfig, Launch] | None) -> str
 
 
 class OverwriteQuestion:
-    """Asks before somebody's work is replaced: overwrite it, keep it, or take it over into the form."""
+    """Asks before the user's text is replaced: overwrite it, keep it, or load it into the form."""
 
     def __init__(self, guarded: Callable[[Callable[[], object]], Callable[[object], None]]) -> None:
         """Run every answer under the form's error boundary `guarded`."""
         self._text = widgets.HTML()
-        self._overwrite = button("Overwrite", "check", "Replace what is there", style="warning")
-        self._keep = button("Keep", "times", "Leave the script as it is")
-        self._load = button("Load into form", "upload", "Take over the script's values instead")
+        self._overwrite = button("Overwrite", "check", "Replace the script", style="warning")
+        self._keep = button("Keep", "times", "Leave the script unchanged")
+        self._load = button("Load into form", "upload", "Load the script's values into the form instead")
         self.widget = widgets.VBox([self._text, widgets.HBox([self._overwrite, self._keep, self._load])])
         self.widget.add_class("nbtools-question")
         self._on_overwrite: Callable[[], object] = self.close
@@ -103,10 +106,10 @@ class OverwriteQuestion:
         action()
 
     def ask(self, path: Path, words: str, on_overwrite: Callable[[], object], on_load: Callable[[], object]) -> None:
-        """Show the question about `path`, whose difference from the form `words` tells."""
+        """Show the question about `path`; `words` describe its difference from the form."""
         self._on_overwrite, self._on_load = on_overwrite, on_load
         name = f"<code>scripts/{escape(path.name)}</code>"
-        self._text.value = f"<p><b>{name} holds what this form did not write.</b> {escape(words)}.</p>"
+        self._text.value = f"<p><b>{name} has values or text that this form did not write.</b> {escape(words)}.</p>"
         self.widget.layout.display = ""
 
     def close(self) -> None:
@@ -119,7 +122,7 @@ def button(text: str, icon: str, tooltip: str, *, style: str = "") -> widgets.Bu
     return widgets.Button(description=text, icon=icon, tooltip=tooltip, button_style=style, layout={"width": "auto"})
 
 
-def shown(value: object) -> str:
-    """Render a value for a sentence."""
+def short_repr(value: object) -> str:
+    """Return the repr of a value, cut after 60 characters."""
     text = repr(value)
     return text if len(text) <= 60 else text[:60] + "…"

@@ -1,4 +1,4 @@
-"""What the form's values come to: batch, steps, data, parameters and the commands, in one line of tiles."""
+"""Tiles below the form: effective batch, optimizer steps, training samples, parameters, and the commands."""
 
 import threading
 from collections.abc import Callable, Sequence
@@ -17,13 +17,10 @@ _PATIENCE_S = 0.05
 
 
 class Summary:
-    """Tiles below the form. Counting the data may take seconds, so a thread of its own does it.
-
-    `data_error` says why the last counted config cannot be trained on its data; empty if it can or nobody knows yet.
-    """
+    """Tiles below the form; a thread counts the data, which may take seconds."""
 
     def __init__(self, root: Path, on_counted: Callable[[], None]) -> None:
-        """Count from project root `root`, and call `on_counted` from the thread when a slow count is there."""
+        """Count below project root `root`, and call `on_counted` from the thread after each count."""
         self.widget = widgets.HTML()
         self._root = root
         self._on_counted = on_counted
@@ -34,7 +31,7 @@ class Summary:
         self._counted: tuple[tuple[TrainConfig, int], Schedule | DataError | None] | None = None
 
     def count(self, config: TrainConfig, world_size: int) -> Schedule | DataError | str | None:
-        """Return the schedule, why there is none, None where only the training will know, or "counting"."""
+        """Return the schedule, its error, None if only the training can know it, or "counting"."""
         wanted = (config, world_size)
         with self._lock:
             if self._counted is None or self._counted[0] != wanted:
@@ -43,7 +40,7 @@ class Summary:
                 if self._thread is None:
                     self._thread = threading.Thread(target=self._work, name="nbtools-count", daemon=True)
                     self._thread.start()
-        # What is cached arrives at once and never flickers.
+        # A cached count arrives at once, without a flicker.
         self._arrived.wait(_PATIENCE_S)
         with self._lock:
             known = self._counted is not None and self._counted[0] == wanted
@@ -71,7 +68,7 @@ class Summary:
             self._on_counted()
 
     def show(self, config: TrainConfig, launch: Launch, commands: Sequence[str]) -> str:
-        """Show what the values come to; return why the data cannot be trained on, or an empty string."""
+        """Show the tiles; return why the data cannot be used, or an empty string."""
         outcome = self.count(config, launch.nproc_per_node)
         parameters = num_trainable_parameters(config)
         batch, product = findings.batch(config, launch.nproc_per_node)
@@ -80,14 +77,14 @@ class Summary:
             *_data_tiles(config, outcome),
             _tile(f"{parameters:,}", "parameters", f"trained in {config.precision}")
             if parameters is not None
-            else _tile("?", "parameters", "known once the model is loaded"),
+            else _tile("?", "parameters", "known after the model is loaded"),
         ]
         lines = "".join(f"<code>{escape(command)}</code>" for command in commands)
         self.widget.value = f'<div class="nbtools-tiles">{"".join(tiles)}</div><div class="nbtools-run">{lines}</div>'
         return str(outcome) if isinstance(outcome, DataError) else ""
 
     def clear(self) -> None:
-        """Show that wrong values come to nothing."""
+        """Show empty tiles, for wrong values."""
         tiles = [_tile("–", name) for name in ("effective batch", "optimizer steps", "training samples", "parameters")]
         self.widget.value = f'<div class="nbtools-tiles">{"".join(tiles)}</div>'
 
@@ -101,7 +98,7 @@ def _data_tiles(config: TrainConfig, outcome: Schedule | DataError | str | None)
     if isinstance(outcome, DataError):
         value, why = "–", "see above"
     elif outcome is None:
-        value, why = "?", "known once the training has read the data"
+        value, why = "?", "known after the training has read the data"
     else:
         value, why = "…", "counting"
     steps = f"at most {config.max_steps:,}" if config.max_steps is not None and outcome is None else value

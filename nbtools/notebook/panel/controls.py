@@ -1,4 +1,4 @@
-"""The widgets of a panel, laid out; what they do is the panel's business."""
+"""The widgets of a panel and their layout; `panel` connects them to the run."""
 
 from typing import Any
 
@@ -10,8 +10,8 @@ from nbtools.notebook.plots.figure import UNTITLED_HEIGHT, WIDTH
 from nbtools.notebook.plots.layout import X
 from nbtools.notebook.subshell import answers_beside_cells
 
-NEWEST = ""
-"""Choice of the newest checkpoint; not None, which is how a drop-down says that nothing is chosen."""
+LATEST = ""
+"""Value of the choice "latest verified"; a drop-down uses None for "nothing chosen"."""
 WIDGET_VIEW = "application/vnd.jupyter.widget-view+json"
 
 
@@ -21,18 +21,21 @@ class Controls:
     def __init__(self, dark: bool, log: bool, smoothing: float, x: X) -> None:
         self.header, self.progress, self.news, self.failure, self.ranks = (_text() for _ in range(5))
         self.tail, self.losses, self.trouble, self.note, self.changing, self.taken = (_text() for _ in range(6))
-        # Explicit width and height keep the page from jumping; hidden until there is something to show.
+        # Explicit width and height keep the page from jumping; hidden until the first drawing.
         layout = widgets.Layout(max_width="100%", height="auto", visibility="hidden")
         self.image = widgets.Image(format="png", width=WIDTH, height=UNTITLED_HEIGHT, layout=layout)
         self.log = widgets.ToggleButton(
-            value=log, description="Log scale", tooltip="Logarithmic loss and gradient norm", layout=_width(90)
+            value=log,
+            description="Log scale",
+            tooltip="Logarithmic y axes for loss and gradient norm",
+            layout=_width(90),
         )
         self.smoothing = widgets.FloatSlider(
             value=smoothing,
             max=0.99,
             step=0.01,
             description="Smoothing",
-            tooltip="Weight of the past in the bold lines; the thin lines are the values as they are",
+            tooltip="Weight of earlier values in the bold lines; the thin lines are the raw values",
             continuous_update=False,
             style={"description_width": "76px"},
             layout=_width(260),
@@ -41,7 +44,7 @@ class Controls:
             options=["step", "samples", "time"],
             value=x,
             description="x axis",
-            tooltip="What the x axis counts",
+            tooltip="Unit of the x axis",
             style={"description_width": "45px"},
             layout=_width(145),
         )
@@ -49,14 +52,14 @@ class Controls:
             value=(0, 100),
             step=0.5,
             description="Range %",
-            tooltip="Part of the x axis to show",
+            tooltip="Share of the x axis to show",
             continuous_update=False,
             readout_format=".0f",
             style={"description_width": "60px"},
             layout=_width(275),
         )
         self.dark = widgets.ToggleButton(
-            value=dark, description="Dark", tooltip="Dark picture, for a dark notebook", layout=_width(64)
+            value=dark, description="Dark", tooltip="Dark background for a dark notebook", layout=_width(64)
         )
         self.stop = widgets.Button(
             description="Stop",
@@ -68,13 +71,13 @@ class Controls:
         self.stacks = widgets.Button(
             description="Stacks",
             icon="list",
-            tooltip="Show where every rank is in its code, without stopping it",
+            tooltip="Show the Python stack of every rank; the training continues",
             layout=_width(92),
         )
         self.checkpoint = widgets.Dropdown(
-            options=[("no checkpoint yet", NEWEST)],
+            options=[("no checkpoint yet", LATEST)],
             description="Checkpoint",
-            tooltip="Where Resume starts from",
+            tooltip="Checkpoint that Resume starts from",
             disabled=True,
             style={"description_width": "80px"},
             layout=_width(290),
@@ -82,7 +85,7 @@ class Controls:
         self.changes = widgets.Text(
             placeholder="learning_rate=1e-4 seed=1",
             description="Changes",
-            tooltip="Values to change, separated by spaces; the new run then gets a script of its own",
+            tooltip="field=value pairs, separated by spaces; the new run gets its own script with them",
             disabled=True,
             style={"description_width": "62px"},
             layout=_width(300),
@@ -91,7 +94,7 @@ class Controls:
             description="Resume",
             icon="play",
             disabled=True,
-            tooltip="Continue from this checkpoint, with these changes, in a new run, which this panel then shows",
+            tooltip="Start a new run from this checkpoint, with these changes, and show it in this panel",
             layout=_width(100),
         )
         self.options = (self.log, self.smoothing, self.x, self.span, self.dark)
@@ -103,13 +106,14 @@ class Controls:
         self.whole = _column(self.upper, self.image, self.shown.widget, self.lower)
 
     def answer_beside_cells(self) -> bool:
-        """Let every control answer while a cell runs; False where this ipykernel cannot."""
+        """Let every control answer while a cell runs; returns False if this ipykernel cannot."""
         return all([answers_beside_cells(w) for w in (*self.options, *self.actions)])  # noqa: C419 - every one
 
-    def keep_players(self, are_needed: bool) -> None:
-        """Put what can be played above the controls, where the media have become static; take it away again."""
-        others = tuple(child for child in self.lower.children if child is not self.shown.players)
-        self.lower.children = (self.shown.players, *others) if are_needed and self.shown.players.children else others
+    def show_playable(self, is_shown: bool) -> None:
+        """Show the parts with a play button above the controls, for media that have become static, or hide them."""
+        others = tuple(child for child in self.lower.children if child is not self.shown.playable)
+        is_shown = is_shown and bool(self.shown.playable.children)
+        self.lower.children = (self.shown.playable, *others) if is_shown else others
 
     def close(self) -> None:
         """Remove every widget from the page."""
@@ -121,13 +125,13 @@ class Controls:
 
 
 def view_bundle(widget: widgets.Widget, text: str) -> dict[str, Any]:
-    """The output that shows a widget, and `text` where there are no widgets."""
+    """Return the output that shows a widget, with `text` for a front end without widgets."""
     view = {"version_major": 2, "version_minor": 0, "model_id": widget.model_id}
     return {WIDGET_VIEW: view, "text/plain": text}
 
 
 def put(widget: widgets.HTML, value: str) -> None:
-    """Assign a text that is new; an equal one costs nothing."""
+    """Assign a text if it differs; an equal one sends no message."""
     if widget.value != value:
         widget.value = value
 

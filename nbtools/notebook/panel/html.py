@@ -1,6 +1,6 @@
-"""The words around the picture, as small pieces of HTML. Every text is escaped here, and nowhere else.
+"""The panel's HTML: header, progress, news, failure, ranks, log and notes; every text is escaped here.
 
-A notebook trusts the output of what its user ran, so nobody behind us takes out a script.
+A notebook trusts the output of its user's cells: JupyterLab does not remove scripts from it.
 """
 
 import unicodedata
@@ -27,21 +27,21 @@ _MONO = "font-family:var(--jp-code-font-family,ui-monospace,monospace);font-size
 _BORDER = "1px solid var(--jp-border-color2,#d0d7de)"
 _SURFACE = "background:rgba(127,127,127,.13);"
 
-# Sign, colour and words: nobody has to tell two hues apart.
+# A sign and a word beside each colour, for readers who cannot distinguish two hues.
 _STATES = {
     "QUEUED": ("○", "#717581", "Queued", "waiting for its processes to start"),
     "RUNNING": ("●", "#3f90da", "Running", ""),
     "STOPPED": ("■", "#8a6d3b", "Stopped", "on request"),
     "SUCCEEDED": ("✓", "#2e8b57", "Succeeded", ""),
     "FAILED": ("✕", "#d13a1f", "Failed", ""),
-    "LOST": ("?", "#e76300", "Lost", "its processes are gone and left no record of how they ended"),
+    "LOST": ("?", "#e76300", "Lost", "its processes ended without a record"),
 }
 _MAX_CHIPS = 16
 _MAX_TRACE_LINES = 200
 
 
 def literal(text: str) -> str:
-    """Escape a text for HTML, quotes included; characters that would hide or reorder others become visible."""
+    """Escape a text for HTML, quotes included; characters that hide or reorder others become escapes."""
     shown = (
         c if c in "\n\t" or unicodedata.category(c) not in ("Cc", "Cf", "Zl", "Zp") else ascii(c)[1:-1] for c in text
     )
@@ -49,14 +49,14 @@ def literal(text: str) -> str:
 
 
 def header(run_id: str, state: str, script: str, notes: Sequence[str] = (), waiting_for: str = "") -> str:
-    """Which run this is, and what it is doing.
+    """Return the run's id, state and script.
 
     Args:
         run_id: the run.
         state: a `RunState`.
         script: name of its script.
-        notes: what else there is to say of where it stands.
-        waiting_for: continues the word `Queued`: `behind mlm_tiny on GPU 0,1`.
+        notes: origin and attempt, below the id.
+        waiting_for: what a queued run waits for, such as `behind mlm_tiny on GPU 0,1`.
     """
     sign, colour, word, meaning = _STATES[state]
     word, meaning = (f"{word} {waiting_for}", "") if waiting_for else (word, meaning)
@@ -72,7 +72,7 @@ def header(run_id: str, state: str, script: str, notes: Sequence[str] = (), wait
 
 
 def news(changes: "Sequence[Change]", absent_s: float) -> str:
-    """What changed since the last look, in one line that unfolds; empty if nothing did."""
+    """Return what changed since the last look as one line that unfolds; empty without changes."""
     if not changes:
         return ""
     colour = "#c77700" if any(change.is_trouble for change in changes) else "#3f90da"
@@ -96,7 +96,7 @@ def progress(
     steps_per_s: float | None,
     state: str,
 ) -> str:
-    """A bar and, in words, how far it is, how long it took, and how long it will take."""
+    """Return a progress bar with the step, the elapsed and the remaining time, and the pace."""
     share = min(1.0, step / total_steps) if total_steps else 0.0
     parts = [f"step {step:,} of {total_steps:,}" if total_steps else f"step {step:,}"]
     if total_steps:
@@ -119,7 +119,7 @@ def progress(
 
 
 def failure(found: "Failure", log_path: str) -> str:
-    """Who failed first, of what and where, how far it was, what to change; the other ranks and the traceback folded."""
+    """Return the failure card: first failing rank, exception, place, progress and remedy; the rest is folded."""
     trace = (found.traceback or "").rstrip().splitlines()
     num_cut = max(0, len(trace) - _MAX_TRACE_LINES)
     trace = ([f"… {num_cut} more lines above"] if num_cut else []) + [line[:500] for line in trace[num_cut:]]
@@ -139,7 +139,7 @@ def failure(found: "Failure", log_path: str) -> str:
 
 
 def stacks(found: "Sequence[RankStacks]", first: Collection[int] = ()) -> str:
-    """Where every rank is in its code, folded; those of the ranks in `first` before the others, and open."""
+    """Return the Python stacks of the ranks, folded; those of the ranks in `first` come first and are open."""
     boxes = []
     for item in sorted(found, key=lambda item: (item.rank not in first, item.rank)):
         lines = [line[:500] for line in item.text.splitlines()]
@@ -149,7 +149,7 @@ def stacks(found: "Sequence[RankStacks]", first: Collection[int] = ()) -> str:
 
 
 def _folded(title: str, lines: Sequence[str], is_open: bool = False) -> str:
-    """Lines that unfold under a title; nothing without lines."""
+    """Return lines that unfold under a title; empty without lines."""
     if not lines:
         return ""
     box = f"{_MONO}{_TEXT}{_SURFACE}margin:4px 0;padding:6px 8px;max-height:260px;overflow:auto;white-space:pre"
@@ -160,7 +160,7 @@ def _folded(title: str, lines: Sequence[str], is_open: bool = False) -> str:
 
 
 def ranks(beats: "Sequence[RankHeartbeat]", stragglers: "Sequence[Straggler]", now: float, is_running: bool) -> str:
-    """One chip per rank: where it is, and for how long the stragglers have not been heard of."""
+    """Return one chip per rank with its step and phase; stragglers show for how long they have been silent."""
     if not beats:
         return ""
     ahead = max(beat.step for beat in beats)
@@ -190,19 +190,19 @@ def ranks(beats: "Sequence[RankHeartbeat]", stragglers: "Sequence[Straggler]", n
 
 
 def log(lines: Sequence[str]) -> str:
-    """The end of rank 0's output, in a box of fixed height."""
+    """Return the end of rank 0's log in a box of fixed height."""
     body = "\n".join(line[:500] for line in lines) or "(no output yet)"
     style = f"{_MONO}{_TEXT}border:{_BORDER};margin:0;padding:6px 8px;height:212px;overflow:auto;white-space:pre"
-    # No width of its own: a long line would widen the whole panel instead of scrolling in its box.
+    # width:0 with min-width:100%: a long line scrolls in its box instead of widening the panel.
     return (
         f"<div style='{_FONT}width:0;min-width:100%'>"
-        f"<div style='{_MUTED}font-size:12px;margin:4px 0 2px'>rank 0's output</div>"
+        f"<div style='{_MUTED}font-size:12px;margin:4px 0 2px'>Log of rank 0</div>"
         f"<pre tabindex='0' aria-label='end of the log of rank 0' style='{style}'>{literal(body)}</pre></div>"
     )
 
 
 def note(text: str, *, is_warning: bool = False) -> str:
-    """A sentence beside the buttons."""
+    """Return a status line for the buttons, or a warning."""
     if not text:
         return ""
     colour = "color:var(--jp-warn-color0,#b35900);" if is_warning else _TEXT

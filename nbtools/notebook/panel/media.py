@@ -1,7 +1,7 @@
-"""What a training shows beside its curves: as widgets that follow the run, and as HTML that stays.
+"""Samples and charts of a run below its curves: as widgets while a kernel runs, and as static HTML.
 
-Every text is escaped by `cards.literal` or `frames.as_row`. A text that changes has a slider over its states and a play
-button; both act in the browser and in this kernel, as they are core widgets.
+`html.literal` or `frames.frame_html` escapes every text. Frames have a slider and a play button, which are core widgets
+and work in the browser alone.
 """
 
 import base64
@@ -19,12 +19,12 @@ from nbtools.notebook.subshell import answers_beside_cells
 from nbtools.rundir import media
 from nbtools.rundir.media import MediaItem
 
-HEADING = "What the training shows"
+HEADING = "Samples and charts"
 _FRAME_MS = 250
 _MOST_ROWS, _MOST_COLUMNS, _LONGEST_CELL = 20, 12, 300
 _LONGEST_TEXT, _LONGEST_FRAME = 5000, 2000
 _NUM_STATES, _NUM_DRAWINGS = 5, 8
-"""Of a text or drawing that changes, so many are in the HTML that stays."""
+"""Frames of a text and of a drawing in the static HTML."""
 _FONT = (
     "font-family:var(--jp-ui-font-family,system-ui,sans-serif);font-size:13px;line-height:1.45;"
     "color:var(--jp-ui-font-color1,inherit);"
@@ -34,14 +34,14 @@ _MONO = "font-family:var(--jp-code-font-family,ui-monospace,monospace);font-size
 
 
 class MediaView:
-    """The media of a run, below its curves; each is drawn again only when there is a newer showing of it."""
+    """The media of a run below its curves; an item is drawn again only after a newer showing."""
 
     def __init__(self) -> None:
         self.widget = widgets.VBox(layout=widgets.Layout(width="100%", max_width=f"{WIDTH}px", display="none"))
-        self.players = widgets.VBox(layout=widgets.Layout(width="100%"))
-        """Those of the parts that can be played, for where all others have become static."""
+        self.playable = widgets.VBox(layout=widgets.Layout(width="100%"))
+        """The parts with a play button, for a panel whose other parts have become static."""
         self._fold = widgets.ToggleButton(
-            value=True, description=HEADING, icon="chevron-down", tooltip="Show or hide what the training shows"
+            value=True, description=HEADING, icon="chevron-down", tooltip="Show or hide samples and charts"
         )
         self._fold.layout = widgets.Layout(width="auto", align_self="flex-start")
         self._fold.observe(lambda _: self._arrange(), "value")
@@ -49,12 +49,12 @@ class MediaView:
         self._stamp: object = None
         self._shown: list[MediaItem] = []
         self._earlier: dict[str, list[MediaItem]] = {}
-        """Showings of the curves before the ones that are shown."""
+        """Earlier showings of each chart."""
         self._dark = False
         self._parts: dict[str, _Part] = {}
 
     def look(self, folder: Path, *, dark: bool) -> bool:
-        """Look for newer showings in a run's folder and draw them; returns whether there was anything to draw."""
+        """Draw the newer showings in a run's media folder; returns whether there were any."""
         stamp = (dark, folder, *_stamps(folder))
         if stamp == self._stamp:
             return False
@@ -76,7 +76,7 @@ class MediaView:
         return True
 
     def html(self) -> str:
-        """Everything as HTML without widgets, for the picture that stays when the run has ended."""
+        """Return everything as HTML without widgets, for the output of a run that has ended."""
         if not self._shown:
             return ""
         earlier = self._earlier
@@ -90,11 +90,11 @@ class MediaView:
         """Remove every widget from the page."""
         for part in self._parts.values():
             part.close()
-        for widget in (self._fold, self.players, self.widget):
+        for widget in (self._fold, self.playable, self.widget):
             widget.close()
 
     def _arrange(self) -> None:
-        """Put the parts in the order of their names; nothing at all where there are none."""
+        """Order the parts by name; hide the widget without parts."""
         is_open = self._fold.value
         self._fold.icon = "chevron-down" if is_open else "chevron-right"
         parts = [self._parts[item.name].widget for item in self._shown] if is_open else []
@@ -102,7 +102,7 @@ class MediaView:
         if self.widget.children != children:
             self.widget.children = children
         self.widget.layout.display = "" if children else "none"
-        self.players.children = [self._parts[item.name].widget for item in self._shown if item.kind == "frames"]
+        self.playable.children = [self._parts[item.name].widget for item in self._shown if item.kind == "frames"]
 
 
 def _stamps(folder: Path) -> list[tuple[str, int, int]]:
@@ -132,7 +132,7 @@ class _Part(ABC):
 
     @abstractmethod
     def show(self, item: MediaItem, dark: bool, earlier: Sequence[MediaItem] = ()) -> None:
-        """Show a newer showing, with those before it where there is room for them."""
+        """Show a newer showing; a chart draws the earlier ones behind it."""
 
     def _put(self, value: str) -> None:
         if self._content.value != value:
@@ -162,17 +162,17 @@ class _Table(_Part):
 
 
 class _Frames(_Part):
-    """A text as it changes: a play button and a slider over its states."""
+    """The frames of a text or drawing, with a play button and a slider."""
 
     kind = "frames"
 
     def __init__(self) -> None:
         super().__init__()
         shape = {"min": 0, "max": 0, "value": 0}
-        self._play = widgets.Play(interval=_FRAME_MS, tooltip="Play the states one after the other", **shape)
+        self._play = widgets.Play(interval=_FRAME_MS, tooltip="Play the frames in order", **shape)
         self._slider = widgets.IntSlider(
-            description="State",
-            tooltip="Which state of the text to show",
+            description="Frame",
+            tooltip="Frame to show",
             style={"description_width": "40px"},
             layout=widgets.Layout(width="420px", max_width="100%"),
             **shape,
@@ -197,7 +197,7 @@ class _Frames(_Part):
         last = len(item.frames) - 1
         for control in (self._play, self._slider):
             control.max = last
-        if was_at_end:  # the whole text; whoever looks at a state in the middle stays there
+        if was_at_end:  # a frame that the user chose in the middle stays
             self._play.value = self._slider.value = last
         self._draw()
 
@@ -211,7 +211,7 @@ class _Frames(_Part):
 
 
 class _Series(_Part):
-    """Curves over something else than steps, drawn into a picture like the others."""
+    """A chart whose x axis is not the step."""
 
     kind = "series"
 
@@ -243,12 +243,12 @@ def _title(item: MediaItem) -> str:
 
 
 def text_html(item: MediaItem) -> str:
-    """A text, cut where it is long."""
+    """Return a text, cut after 5,000 characters."""
     return _boxed(literal(_cut(item.text, _LONGEST_TEXT)))
 
 
 def state_html(item: MediaItem, number: int) -> str:
-    """One frame, with marks on what has changed since the one before; its height is that of the longest frame."""
+    """Return one frame, with marks on what differs from the one before, in the height of the longest frame."""
     frame, before = (_cut(item.frames[at], _LONGEST_FRAME) if at >= 0 else "" for at in (number, number - 1))
     body = frame_html(number, frame, before, item.keeps_lines)
     lines = 0 if item.keeps_lines else min(max(map(_num_lines, item.frames)), 12)
@@ -260,7 +260,7 @@ def _num_lines(frame: str) -> int:
 
 
 def table_html(item: MediaItem) -> str:
-    """A table of the first rows; a sentence says how many more there are."""
+    """Return a table of the first 20 rows and the number of the others."""
     style = f"border-bottom:{_BORDER};padding:2px 10px 2px 0;text-align:left;vertical-align:top;overflow-wrap:anywhere"
 
     def row(cells: Sequence[str], tag: str) -> str:
@@ -276,7 +276,7 @@ def table_html(item: MediaItem) -> str:
 
 
 def static_html(item: MediaItem, *, dark: bool, earlier: Sequence[MediaItem] = ()) -> str:
-    """An item as HTML that needs no kernel, its curves with those of earlier showings behind them."""
+    """Return an item as HTML that needs no kernel; a chart has the earlier showings behind it."""
     if item.kind == "text":
         content = text_html(item)
     elif item.kind == "table":

@@ -1,7 +1,7 @@
-"""The live panel of a run. Everything it shows is read from the run directory, so that it can be opened anew anywhere.
+"""The live panel of a run; it reads the run directory only, so that any kernel can open it at any time.
 
-One daemon thread looks at the files about once a second and assigns traits of widgets; it never prints. The front
-end may call back on another thread (a subshell), beside a cell that blocks: what is shared is behind one lock.
+One daemon thread checks the files about once a second and assigns widget traits; it never prints. Callbacks of
+widgets may run on another thread (a subshell) beside a busy cell: one lock guards what they share.
 """
 
 import shlex
@@ -21,7 +21,7 @@ from IPython.display import publish_display_data
 from nbtools.errors import ConfigError, NbtoolsError
 from nbtools.launcher.resume import changed, config_of, read_changes, resume
 from nbtools.notebook.panel import html
-from nbtools.notebook.panel.controls import NEWEST, Controls, put, view_bundle
+from nbtools.notebook.panel.controls import LATEST, Controls, put, view_bundle
 from nbtools.notebook.panel.news import MIN_ABSENCE_S, RECORD_EVERY_S, changes_since, read_look, record_look
 from nbtools.notebook.panel.snapshot import Snapshot, notes_of, stamp_of, take_snapshot
 from nbtools.notebook.plots.figure import HEIGHT, UNTITLED_HEIGHT, WIDTH, RunFigure, png
@@ -37,25 +37,25 @@ from nbtools.script.script import differences
 
 _SIZE: dict[str, Any] = {"image/png": {"width": WIDTH, "height": UNTITLED_HEIGHT}}
 _LOOKS_AT_LOST = 5
-"""A run that looks lost may only be late: on a network the record of its end can come after the lock is free."""
+"""On a network file system the record of a run's end can arrive after its lock is free, so LOST is checked again."""
 
 
 class LivePlot:
     """Curves, progress, ranks, log and controls of a run; live while it runs, a picture once it has ended.
 
-    Show it by making it the last expression of a cell. It reads the run directory only, so that
-    `nt.LivePlot("latest")` in a fresh kernel shows the same as before.
+    The last expression of a cell shows it. It reads the run directory only: `nt.LivePlot("latest")` in a fresh
+    kernel shows the same.
 
     Args:
         run: a run, its id, a unique prefix of it, `"latest"`, or the path of its directory.
-        refresh_s: seconds between two looks at the files.
-        dark: dark picture; nobody tells the kernel which theme the notebook has.
-        log: logarithmic vertical axes.
-        smoothing: weight of the past in the bold lines, 0 to 0.99.
-        x: horizontal axis: `step`, `samples` or `time`.
+        refresh_s: seconds between two checks of the files.
+        dark: dark picture; the kernel does not know the notebook's theme.
+        log: logarithmic y axes.
+        smoothing: weight of earlier values in the bold lines, 0 to 0.99.
+        x: x axis: `step`, `samples` or `time`.
 
     Raises:
-        RunNotFoundError: there is no such run.
+        RunNotFoundError: no run matches.
     """
 
     def __init__(
@@ -97,14 +97,14 @@ class LivePlot:
 
     @property
     def widget(self) -> ipywidgets.Widget:
-        """The whole panel as one widget, to be placed into another."""
+        """The whole panel as one widget, to place into another."""
         return self._widgets.whole
 
     def _ipython_display_(self) -> None:
-        """Four outputs: words, picture, what the training shows, controls.
+        """Display four outputs: text, picture, samples and charts, controls.
 
-        Once the run has ended all but the controls become static, so that the picture is there for a reader without a
-        kernel: on GitHub, or after a restart.
+        After the end of the run all but the controls become static, so that they show without a kernel: on GitHub, or
+        after a restart.
         """
         _close_earlier(self)
         with self._lock:
@@ -124,7 +124,7 @@ class LivePlot:
         return {**bundle, "text/html": self._words() + self._widgets.shown.html(), "image/png": self._png}, _SIZE
 
     def picture(self) -> StaticImage:
-        """The picture as it is now, for the last cell of a notebook: it stays when the kernel is gone."""
+        """Return the current picture as a static image, which needs no kernel."""
         with self._lock:
             data = png(self.run, dark=self._widgets.dark.value, **self._options())
         alt = f"curves of {self.run.id}"
@@ -155,13 +155,13 @@ class LivePlot:
     # --- keeping it up to date ---
 
     def refresh(self) -> None:
-        """Look at the run directory now, and draw what changed."""
+        """Check the run directory now, and draw what changed."""
         with self._lock:
             if not self._is_closed:
                 self._look()
 
     def close(self) -> None:
-        """End the thread and remove the widgets. The run goes on."""
+        """End the thread and remove the widgets; the run continues."""
         with self._lock:
             self._is_closed, thread = True, self._thread
             record_look(self.run.files, time.time())
@@ -193,7 +193,7 @@ class LivePlot:
             self._wake.wait(self.refresh_s)
 
     def _changed(self, *_: object) -> None:
-        """An option was changed: the thread draws it, or this very call if the thread has ended."""
+        """Draw after an option changed: in the thread, or in this call if the thread has ended."""
         with self._lock:
             if self._thread is None:
                 self._look_guarded()
@@ -205,8 +205,8 @@ class LivePlot:
             put(self._widgets.trouble, "")
 
     def _guarded(self, action: Callable[[], None], place: ipywidgets.HTML) -> bool:
-        # The end of a thread: an exception that leaves here is lost, or printed into somebody's cell. Shown, it can
-        # be acted on, and the next look may succeed (a stale file handle, a directory that is being moved).
+        # An exception that leaves a thread is lost or printed into an unrelated cell. The panel shows it, and the
+        # next check may succeed (a stale file handle, a directory that is being moved).
         try:
             action()
         except Exception as error:  # noqa: BLE001
@@ -251,12 +251,12 @@ class LivePlot:
             widgets.image.layout.visibility = "visible"
         self._wanted, self._drawn_state = wanted, state
         if state.is_final or self._is_static:
-            widgets.keep_players(state.is_final and bool(self._displays))
+            widgets.show_playable(state.is_final and bool(self._displays))
             self._is_static = state.is_final
             self._update_displays()
 
     def _say(self, state: RunState, now: float) -> None:
-        """Words, at each look: ages and the remaining time change although no file does."""
+        """Update the text at each check: ages and the remaining time change although no file does."""
         facts, widgets = self._snapshot, self._widgets
         remaining = facts.remaining_s(now) if state is RunState.RUNNING else None
         started, ended = self.run.records.started_at, self.run.records.ended_at or facts.last_row
@@ -300,22 +300,26 @@ class LivePlot:
             label = f"step {checkpoint.step:,}" + ("" if loss is None else f" · eval loss {loss:.4g}")
             label += " · best" if checkpoint in best else ""
             offered.append((label, checkpoint))
-        offered.insert(0, ("newest that is whole" if found else "no checkpoint yet", NEWEST))
+        offered.insert(0, ("latest verified" if found else "no checkpoint yet", LATEST))
         if [label for label, _ in offered] != [label for label, _ in choice.options]:
             chosen = choice.value
             choice.options = offered
-            choice.value = chosen if chosen in found else NEWEST
+            choice.value = chosen if chosen in found else LATEST
         choice.disabled = self._widgets.changes.disabled = not found
 
     def _changes(self) -> dict[str, Any]:
-        """The values to change in the new run, as they were typed."""
+        """Return the values to change in the new run, as typed.
+
+        Raises:
+            ConfigError: they cannot be read.
+        """
         try:
             return read_changes(self.run, shlex.split(text)) if (text := self._widgets.changes.value) else {}
-        except ValueError as error:  # a quotation that does not end
+        except ValueError as error:  # an unclosed quotation
             raise ConfigError(str(error)) from error
 
     def _check_changes(self, *_: object) -> None:
-        """Say in place what is wrong with the typed changes, or what they will do."""
+        """Show below the field the error in the typed changes, or their effect."""
         with self._lock:
             widgets, said = self._widgets, ""
             try:
@@ -334,7 +338,7 @@ class LivePlot:
         return state.is_final and bool(self._snapshot.checkpoints) and not self._is_change_wrong
 
     def _act(self, doing: str, action: Callable[[], str]) -> None:
-        """Answer a button at once, and do the work in a thread: it may take as long as a checkpoint."""
+        """Show `doing` at once and run `action` in a thread: it may take as long as saving a checkpoint."""
         widgets = self._widgets
         with self._lock:
             if self._is_acting:
@@ -357,13 +361,13 @@ class LivePlot:
         found, behind = take_stacks(self.run.files), {straggler.beat.rank for straggler in self._stragglers}
         put(self._widgets.taken, html.stacks(found, behind) if found else "")
         taken = sum(item.has_stacks for item in found)
-        return f"Stacks of {taken} of {len(found)} ranks at {time.strftime('%X')}" if found else "No rank is there yet"
+        return f"Stacks of {taken} of {len(found)} ranks at {time.strftime('%X')}" if found else "No rank has started"
 
     def _resume_run(self) -> str:
         chosen = self._widgets.checkpoint.value
         with warnings.catch_warnings(record=True) as said:  # a thread must not print them
             warnings.simplefilter("always")
-            child = resume(self.run, None if chosen == NEWEST else chosen, changes=self._changes())
+            child = resume(self.run, None if chosen == LATEST else chosen, changes=self._changes())
         with self._lock:
             self.run = child
             self._widgets.changes.value = self._widgets.taken.value = ""
@@ -378,7 +382,7 @@ _by_cell: dict[str, tuple[str, LivePlot]] = {}
 
 
 def _close_earlier(panel: LivePlot) -> None:
-    """A cell that is run again replaces its output: close the panel that stood there, or its thread would draw on."""
+    """Close the panel that the same cell showed in an earlier execution, whose thread would continue."""
     kernel: Any = getattr(InteractiveShell.instance(), "kernel", None)
     parent = kernel.get_parent() if hasattr(kernel, "get_parent") else {}
     cell, execution = parent.get("metadata", {}).get("cellId"), parent.get("header", {}).get("msg_id", "")

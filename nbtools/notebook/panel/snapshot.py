@@ -1,4 +1,4 @@
-"""What a panel knows of a run: read from its directory, and again only after a file changed."""
+"""The data that a panel shows of a run, read from its directory after a file has changed."""
 
 import re
 from contextlib import suppress
@@ -20,9 +20,9 @@ from nbtools.rundir.heartbeat import RankHeartbeat, read_heartbeats
 _NUM_LOG_LINES = 12
 _NUM_BREAKS = 4
 _NUM_STOP_LINES = 400
-"""Lines to look through behind a stop: torchrun's traceback, and one line for each of its processes."""
+"""Lines to search after a stop for torchrun's traceback and its one line per process."""
 
-# What torchrun says when it is told to stop: warnings, and the traceback of its own exception.
+# torchrun's output on SIGTERM: warnings, and the traceback of its own exception.
 _OF_TORCHRUN = re.compile(
     r"""
       ^[EWI]\d{4}\ \d\d:\d\d:\d\d.*torch/distributed/elastic.*\n
@@ -35,7 +35,7 @@ _OF_TORCHRUN = re.compile(
 
 @dataclass
 class Snapshot:
-    """What was last read from the run directory; kept until a file changes."""
+    """What a panel shows of a run directory; kept until a file changes."""
 
     step: int = 0
     total_steps: int | None = None
@@ -51,34 +51,34 @@ class Snapshot:
     num_unread_bytes: int = 0
     restarts: list[Restart] = field(default_factory=list)
     breaks: list[str] = field(default_factory=list)
-    """Which metrics stopped being numbers, and where."""
+    """One sentence per metric with non-finite values."""
     version: object = None
-    """Changes when the picture has to."""
+    """Differs from the earlier one if the picture has to be drawn again."""
 
     def remaining_s(self, now: float) -> float | None:
-        """Estimated seconds to the last step; None where nothing tells."""
+        """Return the estimated seconds to the last step; None if unknown."""
         if not (self.seconds_per_step and self.total_steps and self.last_row):
             return None
-        # A step is under way since the last row: count down, but not beyond that one step.
+        # Count down within the step after the last row, but not beyond it.
         since = min(max(0.0, now - self.last_row), self.seconds_per_step)
         return max(0.0, (self.total_steps - self.step) * self.seconds_per_step - since)
 
     @property
     def warnings(self) -> list[str]:
-        """What a look at the curves might miss."""
+        """Sentences on non-finite values and on metrics that are missing from the curves."""
         said = self.breaks.copy()
         if self.num_dropped:
-            said.append(f"{self.num_dropped:,} metric rows could not be written (is the disk full?)")
+            said.append(f"{self.num_dropped:,} metric rows could not be written (disk full?)")
         if self.num_skipped:
-            said.append(f"{self.num_skipped:,} damaged lines of metrics are left out")
+            said.append(f"{self.num_skipped:,} damaged lines of metrics.jsonl are skipped")
         if self.num_unread_bytes:
             unread = f"{self.num_unread_bytes / 1e6:,.1f} MB of output"
-            said.append(f"{unread} came too fast to be searched for metrics: the curves show samples")
+            said.append(f"{unread} was skipped in the search for metrics: it came too fast")
         return said
 
 
 def stamp_of(run: Run) -> tuple[object, ...]:
-    """What `stat` says of every file the panel shows: as long as this stays the same, nothing is read."""
+    """Return modification times and sizes of the files that a panel shows; nothing is read while they are equal."""
     files = run.files
     stamps: list[object] = []
     written_once = files.launch, files.config, files.finished, files.exit
@@ -89,13 +89,13 @@ def stamp_of(run: Run) -> tuple[object, ...]:
             stamps.append(None)
         else:
             stamps.append((found.st_mtime_ns, found.st_size, found.st_ino))
-    with suppress(OSError):  # a heartbeat was replaced between the listing and the look: the next look sees it
+    with suppress(OSError):  # a heartbeat was replaced meanwhile: the next call sees it
         stamps += sorted((path.name, path.stat().st_mtime_ns) for path in files.ranks.glob("*.heartbeat.json"))
     return tuple(stamps)
 
 
 def take_snapshot(run: Run, state: RunState) -> Snapshot:
-    """Read everything anew."""
+    """Read the run directory."""
     history, own, checkpoints, restarts = run.history, run.own_history, run.checkpoints, read_restarts(run.files)
     seconds_per_step, last_row = pace(own)
     return Snapshot(
@@ -124,7 +124,7 @@ def take_snapshot(run: Run, state: RunState) -> Snapshot:
 
 
 def breaks_of(history: History) -> list[str]:
-    """A sentence for each metric that holds values which are not finite."""
+    """Return a sentence for each of the first four metrics with non-finite values."""
     said = []
     for name in history.keys():  # noqa: SIM118 - not a dict
         series = history[name]
@@ -141,7 +141,7 @@ def breaks_of(history: History) -> list[str]:
 
 
 def notes_of(run: Run, restarts: list[Restart]) -> list[str]:
-    """What to say of where a run stands, beside its state: its origin, and which attempt this is."""
+    """Return the origin of a run, its attempt, and its last restart."""
     origin = origin_in_words(run.info.get("resumed_from"))
     notes = [origin] if origin else []
     if restarts:
@@ -153,7 +153,7 @@ def notes_of(run: Run, restarts: list[Restart]) -> list[str]:
 
 
 def log_of(run: Run, state: RunState) -> list[str]:
-    """The end of rank 0's log; after a clean stop without torchrun's own lines, which look like a failure."""
+    """Return the end of rank 0's log; after a stop without torchrun's own lines, which look like a failure."""
     if state is not RunState.STOPPED:
         return run.log(_NUM_LOG_LINES).splitlines()
     kept = _OF_TORCHRUN.sub("", run.log(_NUM_STOP_LINES) + "\n")
@@ -161,9 +161,9 @@ def log_of(run: Run, state: RunState) -> list[str]:
 
 
 def pace(history: History) -> tuple[float | None, float | None]:
-    """Recent seconds per step, and the time of the newest row, from this run's own rows.
+    """Return the recent seconds per step and the time of the newest row, from this run's own rows.
 
-    A parent's rows would count the pause before a resume; a pause within (a restart) counts for little.
+    Rows of the parent would include the pause before the resume.
     """
     every = [history[name] for name in history.keys()]  # noqa: SIM118 - not a dict
     series = max(every, key=len, default=None)

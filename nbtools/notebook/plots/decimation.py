@@ -1,4 +1,4 @@
-"""The arithmetic of a plot: decimation, smoothing, ticks. Plain numpy, nothing is drawn here."""
+"""The arithmetic of a plot: decimation, smoothing and ticks, in plain numpy."""
 
 import math
 from dataclasses import dataclass
@@ -13,17 +13,17 @@ Floats = NDArray[np.float64]
 
 @dataclass(frozen=True)
 class Curve:
-    """A series reduced to what a plot of so many pixel columns can show, and its extremes in each column."""
+    """A series reduced to the pixel columns of a plot, with its extremes in each column."""
 
     x: Floats
     low: Floats
     high: Floats
     mean: Floats
     is_exact: bool
-    """Every point is kept, so `low`, `high` and `mean` are the values themselves."""
+    """Every point is kept: `low`, `high` and `mean` are the values."""
 
     def path(self) -> tuple[Floats, Floats]:
-        """Points of the line to draw: each column goes from its lowest to its highest value."""
+        """Return the points of the line: each column goes from its lowest to its highest value."""
         if self.is_exact:
             return self.x, self.mean
         return np.repeat(self.x, 2), np.stack((self.low, self.high), axis=1).ravel()
@@ -32,8 +32,8 @@ class Curve:
 def decimate(x: NDArray[Any], y: Floats, left: float, right: float, num_columns: int) -> Curve:
     """Reduce the points between `left` and `right` to the minimum, maximum and mean of each pixel column.
 
-    No extreme is ever lost, however many points share a column: this is a minimum and a maximum over
-    all of them, not a sample. A column without a finite value becomes NaN, which draws as a gap.
+    Every extreme is kept, because all points of a column count, not a sample. A column without a finite value becomes
+    NaN, which draws as a gap.
 
     Args:
         x: positions in ascending order.
@@ -45,10 +45,10 @@ def decimate(x: NDArray[Any], y: Floats, left: float, right: float, num_columns:
     edges: NDArray[Any] = np.linspace(left, right, num_columns + 1)
     centres = (edges[:-1] + edges[1:]) / 2
     if np.issubdtype(x.dtype, np.integer):
-        edges = np.ceil(edges).astype(x.dtype)  # same columns, and no float copy of a million steps
+        edges = np.ceil(edges).astype(x.dtype)  # the same columns without a float copy of all steps
     start, stop = int(np.searchsorted(x, edges[0], "left")), int(np.searchsorted(x, edges[-1], "right"))
     if stop - start <= 2 * num_columns:
-        inside = slice(max(start - 1, 0), stop + 1)  # a neighbour on each side: lines reach the edge
+        inside = slice(max(start - 1, 0), stop + 1)  # one neighbour on each side, so that lines reach the edge
         values = np.where(np.isfinite(y[inside]), y[inside], np.nan)
         return Curve(x[inside].astype(float), values, values, values, True)
     x, y = x[start:stop], y[start:stop]
@@ -69,11 +69,11 @@ def decimate(x: NDArray[Any], y: Floats, left: float, right: float, num_columns:
 
 
 def smooth(values: Floats, weight: float) -> Floats:
-    """Exponential moving average, debiased as Adam's moments are: the first values are not drawn towards zero.
+    """Return the exponential moving average, debiased as Adam's moments, so that the start is not drawn towards zero.
 
     Args:
         values: NaN stays NaN and does not enter the average.
-        weight: share of the past in the average, 0 (no smoothing) to below 1.
+        weight: share of earlier values in the average, 0 (no smoothing) to below 1.
     """
     smoothed = np.full(len(values), np.nan)
     average, bias = 0.0, 1.0
@@ -86,18 +86,18 @@ def smooth(values: Floats, weight: float) -> Floats:
 
 
 def is_lone(x: Floats, y: Floats) -> bool:
-    """Whether the finite values lie at one single position, where a line draws nothing."""
+    """Whether all finite values lie at one position, where a line draws nothing."""
     at = x[np.isfinite(y)]
     return bool(len(at)) and float(at.min()) == float(at.max())
 
 
 @dataclass(frozen=True)
 class Break:
-    """Where a series holds values that are not finite."""
+    """The start of the non-finite values of a series."""
 
     index: int
     is_end: bool
-    """The series is not finite from `index` to its end: it diverged, and did not come back."""
+    """The series is not finite from `index` to its end."""
     count: int
 
 
@@ -118,7 +118,7 @@ _SECONDS = (1, 2, 5, 10, 15, 30, 60, 120, 300, 600, 900, 1800, 3600, 7200, 10800
 
 
 def ticks(low: float, high: float, num_max: int, *, whole: bool = False) -> list[tuple[float, str]]:
-    """Positions and labels of about `num_max` round numbers from `low` to `high`."""
+    """Return positions and labels of about `num_max` round numbers from `low` to `high`."""
     locator = MaxNLocator(num_max, steps=[1, 2, 5, 10] if whole else [1, 2, 2.5, 5, 10], integer=whole)
     values = [float(v) for v in locator.tick_values(low, high) if low - 1e-12 <= v <= high + 1e-12]
     spacing = values[1] - values[0] if len(values) > 1 else 0.0
@@ -127,7 +127,7 @@ def ticks(low: float, high: float, num_max: int, *, whole: bool = False) -> list
 
 
 def log_ticks(low: float, high: float, num_max: int) -> list[tuple[float, str]]:
-    """Ticks for an axis that shows log10: `low` and `high` are exponents, and so are the positions."""
+    """Return ticks of an axis in log10: `low`, `high` and the positions are exponents."""
     decades = range(math.ceil(low), math.floor(high) + 1)
     if len(decades) >= 3:
         return [(float(e), number(10.0**e)) for e in decades[:: math.ceil(len(decades) / num_max)]]
@@ -140,7 +140,7 @@ def log_ticks(low: float, high: float, num_max: int) -> list[tuple[float, str]]:
 
 
 def time_ticks(low: float, high: float, num_max: int) -> list[tuple[float, str]]:
-    """Ticks for an axis in seconds, at whole seconds, minutes, hours or days."""
+    """Return ticks of an axis in seconds, at whole seconds, minutes, hours or days."""
     spacing = next((s for s in _SECONDS if (high - low) / s <= num_max), None)
     if spacing is None:
         spacing = 86400 * math.ceil((high - low) / 86400 / num_max)
@@ -148,11 +148,11 @@ def time_ticks(low: float, high: float, num_max: int) -> list[tuple[float, str]]
 
 
 def number(value: float, spacing: float = 0.0, size: float = 0.0) -> str:
-    """A number in few characters: 0.25, 2.5k, 3e-4.
+    """Return a number in few characters: 0.25, 2.5k, 3e-4.
 
     Args:
-        value: what to write.
-        spacing: distance to the neighbouring ticks, which decides the decimals; 0 means four digits.
+        value: the number.
+        spacing: distance of neighbouring ticks, which decides the decimals; 0 means four digits.
         size: largest number on the axis, which decides the suffix; 0 means that of `value`.
     """
     size = size or abs(value)
@@ -170,7 +170,7 @@ def number(value: float, spacing: float = 0.0, size: float = 0.0) -> str:
 
 
 def duration(seconds: float) -> str:
-    """A duration in at most two units: 45s, 2m30s, 1h05m, 3d4h."""
+    """Return a duration in at most two units: 45s, 2m30s, 1h05m, 3d4h."""
     seconds = round(seconds)
     if seconds < 60:
         return f"{seconds}s" if seconds else "0"

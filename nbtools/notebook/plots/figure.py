@@ -1,8 +1,8 @@
-"""Draws a run: a kept matplotlib figure whose lines are moved, encoded as a small PNG.
+"""Draws a run into a matplotlib figure that is kept and updated, and encodes it as a small PNG.
 
-Axes, ticks and legends are plain lines and texts laid out in CSS pixels. matplotlib's own axes read the
-global rcParams whenever they draw, so a user's style or `usetex` would leak in, and cost more time. Neither
-pyplot, nor a layout engine, nor mathtext is ever involved: a metric called `$\\frac` is drawn as written.
+Axes, ticks and legends are lines and texts placed in CSS pixels. matplotlib's own axes read the global rcParams at each
+drawing, so that a user's style or `usetex` would change the picture, and they are slower. Without pyplot, layout engine
+and mathtext, a metric called `$\\frac` is drawn literally.
 """
 
 import io
@@ -40,7 +40,7 @@ WIDTH, HEIGHT = 900, 540
 
 
 MAX_BYTES = 100_000
-"""Size of a PNG above which it is drawn with fewer pixels."""
+"""A larger PNG is encoded again with fewer pixels."""
 _NUM_PANELS = 4
 _NUM_SERIES = 5
 _MARGIN = {"left": 56, "right": 16, "top": 34, "bottom": 24}
@@ -77,14 +77,14 @@ def png(run: "Run", *, dark: bool = False, **options: Any) -> bytes:
 
 
 class RunFigure:
-    """A figure that is built once and moved at each update.
+    """A figure that is built once and updated in place.
 
     Args:
         width: in CSS pixels.
         height: in CSS pixels.
         scale: device pixels per CSS pixel; 2 is sharp on high-density screens.
         dark: dark theme.
-        titled: whether a line at the top names the run; a panel says so in words of its own.
+        titled: whether a line at the top names the run; the panel shows the name in its header.
     """
 
     def __init__(
@@ -105,7 +105,7 @@ class RunFigure:
         self.panels: list[Panel] = []
 
     def update(self, view: View) -> None:
-        """Move every line, tick and label to where the view wants it."""
+        """Update every line, tick and label to the view."""
         groups = grouped(view.history)[:_NUM_PANELS]
         if len(self.panels) != max(1, len(groups)):
             self.lay_out(max(1, len(groups)))
@@ -121,18 +121,18 @@ class RunFigure:
                 panel.update(group, names, view, axis)
 
     def png(self) -> bytes:
-        """Draw and encode; a picture of sheer noise gets fewer pixels, so that it stays quick to send."""
+        """Draw and encode; a picture of noise gets fewer pixels, to stay at most 100 kB."""
         self.canvas.draw()  # type: ignore[no-untyped-call]
         pixels = np.asarray(self.canvas.buffer_rgba())  # type: ignore[no-untyped-call]
         image = Image.fromarray(np.ascontiguousarray(pixels[..., :3]))
-        encoded = self._encoded(image, 3)  # of a palette: no slower than level 1, and smaller
+        encoded = self._encoded(image, 3)  # with a palette as fast as level 1, and smaller
         if len(encoded) > MAX_BYTES:
             size = round(image.width * 0.75), round(image.height * 0.75)
             encoded = self._encoded(image.resize(size, Image.Resampling.BOX), 6)
         return encoded
 
     def _encoded(self, image: Image.Image, compress_level: int) -> bytes:
-        """A PNG with a palette, which the few colours of a plot fit: a third of the bytes of one without."""
+        """Return a PNG with a palette, a third of the size of one without."""
         image = image.quantize(128, method=Image.Quantize.FASTOCTREE, dither=Image.Dither.NONE)
         palette, background = image.getpalette() or [], int(np.asarray(image)[0, 0])
         palette[3 * background : 3 * background + 3] = _rgb(self.theme.background)  # the palette holds averages
@@ -217,11 +217,11 @@ class Panel:
         return line
 
     def show_nothing(self, message: str) -> None:
-        """An empty frame with a sentence in it."""
+        """Show a sentence in an empty panel."""
         self._message.set_text(message)
 
     def update(self, group: str, names: Sequence[str], view: View, axis: Axis) -> None:
-        """Move the lines of this panel to the values of these metrics."""
+        """Update the lines of this panel to the values of these metrics."""
         self._message.set_text("")
         self.title.set_text(plain(TITLES.get(group, group), 34))
         log = view.log and group not in ("learning_rate", "throughput")
@@ -282,7 +282,7 @@ class Panel:
         self._x_label.set_text(x_label if self._has_x_label else "")
 
     def _show_resume(self, view: View, axis: Axis, is_labelled: bool) -> None:
-        """Dim what the parent run did, up to a thin line where this run went on; one more where each restart did."""
+        """Dim the parent's part of the curves, and draw a thin line at the resume and at each restart."""
         at = axis.left if view.resumed_at is None else axis.of_step(view.resumed_at)
         edge = self._x_of(min(max(at, axis.left), axis.right))
         is_inside = axis.left < at < axis.right
@@ -293,7 +293,7 @@ class Panel:
         self._resume_label.set(text=label, x=edge + 5)
 
     def _show_breaks(self, broken: Sequence[Trace]) -> None:
-        """A sentence that stays in sight, and a mark where the values stopped being numbers."""
+        """Show a badge, and a mark at the step where values become non-finite."""
         self.badge.set_text("")
         self.break_mark.set_data([], [])
         self._break_line.set_data([], [])
@@ -310,7 +310,7 @@ class Panel:
             self._break_line.set_data([self._x_of(x)] * 2, [self.bottom, self.top - 32])
 
     def show_legend(self, entries: Sequence[tuple[str, dict[str, Any]]]) -> None:
-        """In the title's line, flush right; what finds no room is left out from the end."""
+        """Draw the legend in the title's line, flush right; entries without room are left out from the end."""
         texts = [text for _, text in self._legend]
         for sample, text in self._legend:
             sample.set_data([], [])
@@ -353,7 +353,7 @@ def _drawable() -> frozenset[int]:
 
 
 def plain(text: str, max_length: int) -> str:
-    """One line of text that the font can draw: anything else becomes a box, and a long text ends in an ellipsis."""
+    """Return one line of text: characters that the font lacks become boxes, a long text ends in an ellipsis."""
     visible = (
         c if ord(c) in _drawable() and unicodedata.category(c) not in ("Cc", "Cf", "Zl", "Zp") else "□"
         for c in text[: max_length + 1]
@@ -376,7 +376,7 @@ def text_at(
     weight: str = "normal",
     zorder: float = 4,
 ) -> Text:
-    """A text that no setting of matplotlib changes, still empty."""
+    """Return an empty text that no rcParams change."""
     font = FontProperties(family="DejaVu Sans", size=size, weight=weight)
     text = Text(x, y, "", color=colour, fontproperties=font, horizontalalignment=ha, verticalalignment=va)
     text.set(parse_math=False, usetex=False, transform=transform, zorder=zorder, path_effects=[])
@@ -384,7 +384,7 @@ def text_at(
 
 
 def line_of(transform: Affine2D, **style: Any) -> Line2D:
-    """A line that no setting of matplotlib changes, still empty."""
+    """Return an empty line that no rcParams change."""
     line = Line2D(
         [], [], **{"linestyle": "-", "marker": "none", "markeredgewidth": 0, "solid_joinstyle": "round", **style}
     )
@@ -393,12 +393,12 @@ def line_of(transform: Affine2D, **style: Any) -> Line2D:
 
 
 def _pair(artists: Sequence[Any], values: Sequence[Any]) -> Iterable[tuple[Any, Any]]:
-    """Each artist with its value, or with None where the values are fewer."""
+    """Pair each artist with its value, or with None after the last value."""
     return zip_longest(artists, values[: len(artists)])
 
 
 def _log10(values: Floats) -> Floats:
-    """log10, with a gap where there is none."""
+    """Return log10, NaN for values that have none."""
     return np.log10(np.where(values > 0, values, np.nan))
 
 

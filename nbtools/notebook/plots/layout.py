@@ -1,4 +1,4 @@
-"""What a picture of a run shows: which metrics go together, on which axis, read from the run directory."""
+"""What a picture of a run shows: groups of metrics, their axis, and the decimated curves."""
 
 import re
 from collections.abc import Sequence
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 X = Literal["step", "samples", "time"]
 
-# Names that different programs give to the same quantity, and the order in which they are shown.
+# Names of the same quantity in different programs.
 _GROUPS = {
     "loss": "loss",
     "learning_rate": "learning_rate",
@@ -38,18 +38,18 @@ TITLES = {
     "grad_norm": "Gradient norm",
 }
 _SCORES = re.compile(r"(?:.*_)?(?:accuracy|precision|recall|f1|exact|unique)(?:_.*)?")
-"""Shares between 0 and 1, the higher the better, which one pair of axes can hold."""
+"""Shares between 0 and 1, higher is better; one panel holds them all."""
 _RETURNS = re.compile(r"(?:.*_)?return(?:_.*)?")
 _BASELINE = re.compile(r"(unigram|bigram|majority)_(loss|accuracy)|return_best")
-"""What a model without any context reaches, or the most that is possible: a level, not a curve."""
+"""A context-free model's value, or the best possible one: drawn as a level, not as a curve."""
 _OUTSIDE = re.compile(r"(oracle|ngram)_loss")
-"""The loss of what a model writes under a likelihood that it does not know: it belongs beside its own loss."""
+"""The loss of generated text under an external likelihood, drawn beside the model's own loss."""
 _SPLITS = ("train", "eval", "val", "valid", "validation", "test")
 
 
 @dataclass(frozen=True)
 class View:
-    """What to draw, and how."""
+    """The data and options of one picture."""
 
     history: "History"
     title: str = ""
@@ -58,7 +58,7 @@ class View:
     """Step of each checkpoint and the evaluation loss in its manifest."""
     resumed_at: int | None = None
     restarted_at: Sequence[int] = ()
-    """Steps from which later attempts went on."""
+    """Steps from which later attempts continued."""
     x: X = "step"
     log: bool = False
     smoothing: float = 0.6
@@ -69,14 +69,14 @@ class View:
 def view_of(
     run: "Run", *, x: X = "step", log: bool = False, smoothing: float = 0.6, span: tuple[float, float] = (0.0, 1.0)
 ) -> View:
-    """Read from the run directory what a picture of the run shows.
+    """Read the view of a run from its directory.
 
     Args:
         run: the run; its parent's rows and checkpoints are included.
-        x: what the horizontal axis counts; `time` leaves out the pause before a resume.
-        log: logarithmic vertical axes, except for the learning rate and the throughput.
-        smoothing: weight of the past in the bold line, 0 to below 1.
-        span: part of the horizontal axis to show.
+        x: unit of the x axis; `time` leaves out the pause before a resume.
+        log: logarithmic y axes, except for the learning rate and the throughput.
+        smoothing: weight of earlier values in the bold line, 0 to below 1.
+        span: part of the x axis to show, as two fractions.
     """
     resumed_from = run.info.get("resumed_from")
     resumed_at = resumed_from.get("step") if isinstance(resumed_from, dict) else None
@@ -100,7 +100,7 @@ def view_of(
 
 
 class Axis:
-    """The horizontal axis that all panels share, and where on it the points of each metric lie."""
+    """The x axis that all panels share, and the positions of each metric's points on it."""
 
     def __init__(self, view: View, names: Sequence[str]) -> None:
         self.kind: X = view.x
@@ -133,10 +133,10 @@ class Axis:
         times = series.times - start
         if pause and resumed_at is not None:
             times = np.where(series.steps > resumed_at, times - pause, times)
-        return np.maximum.accumulate(times)  # a clock that was set back must not fold the curve
+        return np.maximum.accumulate(times)  # keeps the curve from folding after the clock was set back
 
     def of_step(self, step: int) -> float:
-        """Position of a step; after the last row it goes on at the average pace."""
+        """Return the position of a step, extrapolated at the average pace after the last row."""
         if self.kind == "step":
             return float(step)
         steps, places, rate = self._steps, self._main, 0.0
@@ -145,14 +145,14 @@ class Axis:
         return float(np.interp(step, steps, places)) + rate * max(0.0, float(step - steps[-1]))
 
     def ticks(self, num_max: int) -> list[tuple[float, str]]:
-        """Positions and labels of round numbers."""
+        """Return positions and labels of round numbers."""
         if self.kind == "time":
             return time_ticks(self.left, self.right, num_max)
         return ticks(self.left, self.right, num_max, whole=True)
 
 
 def _pause(series: "Series", resumed_at: int | None) -> float:
-    """Seconds between the last row before a resume and the first one after it, beyond the usual distance."""
+    """Return the seconds between the last row before a resume and the first after it, less the usual distance."""
     index = 0 if resumed_at is None else int(np.searchsorted(series.steps, resumed_at, "right"))
     if not 0 < index < len(series.steps):
         return 0.0
@@ -165,7 +165,7 @@ def _pause(series: "Series", resumed_at: int | None) -> float:
 
 @dataclass(frozen=True)
 class Theme:
-    """Colours, chosen to sit on JupyterLab's own background."""
+    """Colours for JupyterLab's backgrounds."""
 
     background: str
     text: str
@@ -178,7 +178,7 @@ class Theme:
     alarm: str
 
 
-# Hues of petroff10 (Petroff 2021, arXiv:2107.02270), which stay apart under colour blindness.
+# Hues of petroff10 (Petroff 2021, arXiv:2107.02270), distinguishable under colour blindness.
 LIGHT = Theme(
     "#ffffff",
     "#24292f",
@@ -206,7 +206,7 @@ _DASHES: tuple[Any, ...] = ("-", (0, (6, 1.5)), (0, (4, 1.2, 1, 1.2)), (0, (1.5,
 
 @dataclass(frozen=True)
 class Trace:
-    """One metric as it is to be drawn: a thin line through all its extremes, and a bold one over it."""
+    """One metric to draw: a thin line through all its extremes, and a bold one over it."""
 
     label: str
     thin: tuple[Floats, Floats]
@@ -214,7 +214,7 @@ class Trace:
     style: dict[str, Any]
     """Properties of the bold line."""
     is_smoothed: bool = False
-    """The thin line says more than the bold one does."""
+    """The bold line is smoothed, so the thin line is drawn too."""
     found: Break | None = None
     break_x: float = 0.0
     break_step: int = 0
@@ -233,10 +233,10 @@ _TITLE_WIDTH, _CHARACTER_WIDTH, _SAMPLE_WIDTH = 35, 6.2, 35
 
 
 def _legible(traces: list[Trace], room: float) -> list[Trace]:
-    """Shorten labels, last ones first, until one line of legend holds all; a curve that nobody could name is left out.
+    """Shorten labels, last ones first, until one line of legend holds all; leave out curves without room for a label.
 
     Args:
-        traces: the first of which matter most.
+        traces: in order of importance.
         room: width of the legend in pixels.
     """
 
@@ -262,10 +262,10 @@ def _trace(name: str, group: str, view: View, axis: Axis, width: int, theme: The
     curve = decimate(x, series.values, axis.left, axis.right, width)
     thin = bold = curve.path()
     style: dict[str, Any] = {"linestyle": "-", "linewidth": 1.4}
-    # A schedule has no noise: smoothing would only draw it late.
+    # A schedule has no noise: smoothing only delays it.
     is_smoothed = kind == "train" and group != "learning_rate" and view.smoothing > 0
     if kind == "eval":
-        # In the other panels the line's own hue belongs to training.
+        # Outside the scores panel the first hue belongs to training.
         colours = (theme.evaluation, *((theme.line,) if group == "scores" else ()), *theme.others)
         style |= {"color": colours[hue % len(colours)], "marker": "o" if len(curve.x) <= 80 else "none"}
         style |= {"linestyle": _DASHES[hue % len(_DASHES)], "markersize": 4.5}
@@ -286,7 +286,7 @@ def _trace(name: str, group: str, view: View, axis: Axis, width: int, theme: The
 
 
 def grouped(history: "History") -> list[tuple[str, list[str]]]:
-    """The metrics that belong into one pair of axes each, the four usual ones first."""
+    """Return the metrics by panel, the usual panels first."""
     groups: dict[str, list[str]] = {}
     for name in history.keys():  # noqa: SIM118  (a History is no mapping)
         group = _group(name)
@@ -298,7 +298,7 @@ def grouped(history: "History") -> list[tuple[str, list[str]]]:
 
 
 def _in_order(group: str, names: list[str]) -> list[str]:
-    """Training before evaluation before baselines; of many scores the first three are enough before their baseline."""
+    """Order training, evaluation, baselines; of many scores only three come before the baseline."""
     ordered = sorted(names, key=lambda name: ("train", "eval", "baseline").index(kind_of(name)))
     scores = [name for name in ordered if kind_of(name) != "baseline"]
     return (
@@ -307,7 +307,7 @@ def _in_order(group: str, names: list[str]) -> list[str]:
 
 
 def _split(name: str) -> tuple[str, str]:
-    """`eval/loss` and `eval_loss` are ("eval", "loss"); without a split the first part is empty."""
+    """Split `eval/loss` or `eval_loss` into ("eval", "loss"); without a split the first part is empty."""
     for separator in ("/", "_"):
         split, found, rest = name.partition(separator)
         if found and split.lower() in _SPLITS:
@@ -327,7 +327,7 @@ def _group(name: str) -> str:
 
 
 def kind_of(name: str) -> Literal["train", "eval", "baseline"]:
-    """Which of the three ways of drawing suits a metric."""
+    """Return how to draw a metric."""
     split, rest = _split(name)
     if _BASELINE.fullmatch(rest):
         return "baseline"
@@ -335,7 +335,7 @@ def kind_of(name: str) -> Literal["train", "eval", "baseline"]:
 
 
 def label_of(name: str, group: str) -> str:
-    """What the legend calls a metric beside its panel's title."""
+    """Return the legend's name of a metric in the panel of its group."""
     split, rest = _split(name)
     if (found := _BASELINE.fullmatch(rest)) and found[1]:
         return found[1]

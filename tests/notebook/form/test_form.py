@@ -14,7 +14,7 @@ import pytest
 import nbtools as nt
 from nbtools.config import Launch
 from nbtools.errors import ConfigError, HandEditedError, ScriptError
-from nbtools.notebook.form.fields import Field, GPUField, read
+from nbtools.notebook.form.fields import Field, GPUField, parse_value
 from nbtools.project import Project
 from nbtools.recipes import RECIPES, MLMPretrainingConfig
 
@@ -140,7 +140,7 @@ def test_values_are_read_as_people_write_them(form: nt.ConfigForm, field: str, t
         ("learning_rate", "-0.1", "must be > 0"),
         ("learning_rate", "nan", "finite"),
         ("learning_rate", "5e-4; import os", "is not a number such as 5e-4"),
-        ("max_steps", "none at all", "is not a whole number such as 1_000, or nothing at all"),
+        ("max_steps", "none at all", "is not a whole number such as 1_000, or leave it empty"),
         ("max_steps", "9" * 5000, "is not a whole number"),
         ("hidden_size", "65", "rotary positions need hidden_size to be a multiple"),
         ("nproc_per_node", "0", "must be >= 1"),
@@ -218,13 +218,13 @@ def test_form_of_an_unknown_recipe_or_preset_says_which_there_are(project: Proje
 
 
 def test_large_whole_number_is_not_rounded() -> None:
-    assert read("9007199254740993", (int,)) == 9007199254740993
+    assert parse_value("9007199254740993", (int,)) == 9007199254740993
 
 
 def test_other_types_are_read_as_literals_and_never_executed(tmp_path: Path) -> None:
-    assert read("('a', 'b')", (tuple,)) == ("a", "b")
+    assert parse_value("('a', 'b')", (tuple,)) == ("a", "b")
     with pytest.raises(ValueError, match="literal"):
-        read(f"open({str(tmp_path / 'x')!r}, 'w')", (tuple,))
+        parse_value(f"open({str(tmp_path / 'x')!r}, 'w')", (tuple,))
     assert list(tmp_path.iterdir()) == []
 
 
@@ -298,8 +298,8 @@ def test_summary_counts_the_data_like_the_schedule(form: nt.ConfigForm) -> None:
 
 def test_summary_says_what_only_the_training_will_know(form: nt.ConfigForm) -> None:
     control(form, "model_name").value = "some/model"
-    eventually(lambda: "known once the training has read the data" in text(form))
-    assert "known once the model is loaded" in text(form)
+    eventually(lambda: "known after the training has read the data" in text(form))
+    assert "known after the model is loaded" in text(form)
 
 
 def test_slow_count_does_not_hold_up_the_typing(form: nt.ConfigForm, project: Project) -> None:
@@ -348,10 +348,10 @@ def edited_by_hand(project: Project, form: nt.ConfigForm) -> Path:
 def test_script_edited_by_hand_is_not_overwritten_without_being_asked(form: nt.ConfigForm, project: Project) -> None:
     path = edited_by_hand(project, form)
     before = path.read_bytes()
-    with pytest.raises(HandEditedError, match=r"warmup_ratio is 0\.3 there, 0\.1 here"):
+    with pytest.raises(HandEditedError, match=r"warmup_ratio is 0\.3 in the script, 0\.1 in the form"):
         form.write()
     control(form, "Write script").click()
-    assert "warmup_ratio is 0.3 there, 0.1 here" in text(form)
+    assert "warmup_ratio is 0.3 in the script, 0.1 in the form" in text(form)
     control(form, "Keep").click()
     assert path.read_bytes() == before
     assert not is_visible(form, control(form, "Overwrite"))
@@ -361,14 +361,14 @@ def test_a_value_changed_by_hand_counts_even_if_the_layout_is_ours(form: nt.Conf
     path = form.write()
     path.write_text(path.read_text().replace("seed=0,", "seed=1,"))
     assert not nt.read_script(path).hand_edited
-    with pytest.raises(HandEditedError, match="seed is 1 there, 0 here"):
+    with pytest.raises(HandEditedError, match="seed is 1 in the script, 0 in the form"):
         form.write()
 
 
 def test_another_experiment_of_the_same_name_is_not_overwritten(form: nt.ConfigForm, project: Project) -> None:
     nt.write_script(MLMPretrainingConfig(seed=9), "other", project=project)
     control(form, "script").value = "other"
-    with pytest.raises(HandEditedError, match="seed is 9 there"):
+    with pytest.raises(HandEditedError, match="seed is 9 in the script"):
         form.write()
 
 
@@ -380,12 +380,12 @@ def test_a_script_with_other_values_than_the_form_started_with_is_asked_about(pr
     form = nt.ConfigForm(name="demo", preset="cpu_demo")
     for act in (form.write, form.launch):
         with pytest.raises(
-            HandEditedError, match=r"\(seed is 9 there, 0 here\); form\.write\(overwrite=True\) replaces"
+            HandEditedError, match=r"\(seed is 9 in the script, 0 in the form\); form\.write\(overwrite=True\) replaces"
         ):
             act()
     control(form, "Write script").click()
     assert is_visible(form, control(form, "Overwrite"))
-    assert "seed is 9 there, 0 here" in text(form)
+    assert "seed is 9 in the script, 0 in the form" in text(form)
     assert path.read_bytes() == before
     control(form, "Overwrite").click()
     assert nt.read_script(path).config == form.config
@@ -419,7 +419,9 @@ def test_a_link_is_not_replaced_without_being_asked(form: nt.ConfigForm, project
     target = path.rename(project.root / "mine.py")
     path.symlink_to(target)
     control(form, "seed").value = "1"
-    with pytest.raises(HandEditedError, match=rf"link to {re.escape(str(target))}; seed is 0 there, 1 here"):
+    with pytest.raises(
+        HandEditedError, match=rf"link to {re.escape(str(target))}; seed is 0 in the script, 1 in the form"
+    ):
         form.write()
     form.write(overwrite=True)
     assert not path.is_symlink()

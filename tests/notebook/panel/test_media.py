@@ -110,7 +110,7 @@ def test_the_fold_hides_all_of_it(view: MediaView, tmp_path: Path) -> None:
     append(tmp_path, "a", 1, media.text("Sample", "once"))
     view.look(tmp_path, dark=False)
     fold = only(view, widgets.ToggleButton)
-    assert fold.description == "What the training shows"
+    assert fold.description == "Samples and charts"
     fold.value = False
     assert "once" not in words(view.widget)
     fold.value = True
@@ -276,7 +276,7 @@ def test_the_picture_that_stays_holds_it_and_what_can_be_played_stays(files: Run
     append(files.media, "unmasked", 5, FRAMES)
     panel._displays.append(("a", "b", "c"))
     write_json(files.exit, {"returncode": 0, "stopped": False, "failure": None, "time": time.time()})
-    until(lambda: bool(panel._widgets.shown.players in panel._widgets.lower.children))
+    until(lambda: bool(panel._widgets.shown.playable in panel._widgets.lower.children))
     panel.refresh()
     outputs = panel._outputs(("a", "b", "c"))
     assert "Unmasked" in outputs[2][0]["text/html"]

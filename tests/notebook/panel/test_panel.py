@@ -281,7 +281,8 @@ def test_the_thread_never_prints(
 ) -> None:
     folder.rows(1, 10, name="日本/\u202eloss", value="NaN")
     panel = show(folder)
-    folder.files.heartbeat(0).write_text(json.dumps({"format": 99}))
+    (folder.files.path / "newer.json").write_text(json.dumps({"format": 99}))
+    (folder.files.path / "newer.json").rename(folder.files.heartbeat(0))
     until(lambda: "update nbtools" in words(panel))
     folder.files.heartbeat(0).unlink()
     folder.end(1)
@@ -700,7 +701,7 @@ def test_checkpoints_are_offered_newest_first_with_their_loss(folder: Folder, sh
     folder.checkpoint(400, 3.0)
     until(lambda: len(panel._widgets.checkpoint.options) == 3)
     labels = [label for label, _ in panel._widgets.checkpoint.options]
-    assert labels == ["newest that is whole", "step 400 · eval loss 3 · best", "step 200 · eval loss 3.25"]
+    assert labels == ["latest verified", "step 400 · eval loss 3 · best", "step 200 · eval loss 3.25"]
     assert panel._widgets.checkpoint.value.step == 200, "a choice survives a new checkpoint"
     assert panel._widgets.resume.disabled, "a running run is not resumed"
     folder.end()
@@ -715,7 +716,7 @@ def test_a_checkpoint_without_an_evaluation_is_offered_by_its_step(
     folder.checkpoint(35, None)
     panel = show(folder)
     until(lambda: len(panel._widgets.checkpoint.options) == 2)
-    assert [label for label, _ in panel._widgets.checkpoint.options] == ["newest that is whole", "step 35"]
+    assert [label for label, _ in panel._widgets.checkpoint.options] == ["latest verified", "step 35"]
     assert "step 35" not in panel._widgets.trouble.value
 
 
