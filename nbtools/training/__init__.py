@@ -1,6 +1,6 @@
-"""The training wing: torch and transformers live only here; exported scripts name its modules as text."""
+"""Training: the only part that imports torch and transformers; exported scripts name its modules as text."""
 
 import os
 
 PARENT_PID = os.getppid()
-"""Who started this process, asked before torch takes its seconds to load: torchrun's agent, or a shell."""
+"""The process that started this one, torchrun's agent or a shell; read before torch takes seconds to load."""

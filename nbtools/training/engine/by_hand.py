@@ -1,4 +1,4 @@
-"""A script started by hand: rank 0 claims a run directory and records the run itself."""
+"""A script started without `nbtools launch`: rank 0 makes the run directory and records the run."""
 
 import contextlib
 import hashlib
@@ -28,7 +28,7 @@ from nbtools.training.process.device import is_under_torchrun, script_path
 
 
 def claim_run(flags: Flags[Any]) -> Path:
-    """Return the run directory that the launcher made for us; without one, make it (rank 0 only)."""
+    """Return the run directory that the launcher made; without a launcher, make one (rank 0 only)."""
     given = os.environ.get(RUN_DIR_VARIABLE)
     if given is None:
         return _run_by_hand(flags)
@@ -38,10 +38,10 @@ def claim_run(flags: Flags[Any]) -> Path:
 
 
 def _run_by_hand(flags: Flags[Any]) -> Path:
-    """Make and fill the run directory of a script that a person started: all but the supervisor's files."""
+    """Make the run directory of a script started by hand, with all files but the supervisor's."""
     script = script_path()
     if not script.is_file():
-        raise ProjectError("main(config) has to be called from a script: its name and folder become the run's")
+        raise ProjectError("main(config) must be called from a script: its name and folder become the run's")
     name = re.sub(r"\W", "_", script.stem)
     try:
         files = RunDir.create(find_project(script.parent).runs, name)
@@ -54,7 +54,7 @@ def _run_by_hand(flags: Flags[Any]) -> Path:
     write_json(files.process, {"role": "torchrun" if under_torchrun else "worker", **identity.to_json()})
     resumed_from = flags.resume_from and flags.resume_from.expanduser().resolve()
     if resumed_from and resumed_from.is_file():
-        resumed_from = None  # weights of an older program: there is no run to go on from
+        resumed_from = None  # a file of weights belongs to no run
     ours = ("NBTOOLS_", "OMP_NUM_THREADS", "CUDA_VISIBLE_DEVICES")
     gpus = None if torch.cuda.is_available() else ()
     launch = Launch(nproc_per_node=int(os.environ.get("LOCAL_WORLD_SIZE", "1")), gpus=gpus)
@@ -86,7 +86,7 @@ def _run_by_hand(flags: Flags[Any]) -> Path:
 
 
 _held: list[int | None] = []
-"""Descriptor of the lock, which lives as long as this process."""
+"""Descriptor of the lock, held until this process ends."""
 
 
 class _Copied(io.TextIOBase):

@@ -1,8 +1,8 @@
-"""Checkpoints that are whole or absent: written beside, synced, hashed, renamed; read without trusting them.
+"""Writes checkpoints atomically, and loads them: written under a temporary name, synced, hashed, then renamed.
 
 checkpoints/step-000200/
-  model/         what `save_pretrained` wrote: weights without pickle, config, tokenizer
-  state.pt       optimizer and place in the data; `torch.load(weights_only=True)` opens it
+  model/         written by `save_pretrained`: safetensors weights, config, tokenizer
+  state.pt       optimizer and place in the data, for `torch.load(weights_only=True)`
   rank-<r>.pt    each rank's random number generators
   manifest.json  written last: step, metrics, and the size and SHA-256 of every other file
 """
@@ -28,7 +28,7 @@ from nbtools.rundir import json_files, rundir
 from nbtools.rundir.atomic import discard, hidden_name, new_folder, sync_to_disk
 
 State = dict[str, Any]
-"""Plain values and tensors: what `torch.load(weights_only=True)` opens."""
+"""Plain values and tensors, which `torch.load(weights_only=True)` loads."""
 
 
 # --- writing --------------------------------------------------------------------------------------
@@ -48,7 +48,7 @@ def save(
     best_by: str = BEST_BY,
     lower_is_better: bool = True,
 ) -> Path:
-    """Write `folder`/step-… from one process and remove the older ones that need not be kept.
+    """Write `folder`/step-… from one process and remove older checkpoints beyond those to keep.
 
     Every byte is on disk before the name is visible. Hashing and syncing run in threads beside the writing.
 
@@ -56,18 +56,18 @@ def save(
         folder: the run's `checkpoints/`.
         progress: stored with it; `step` names it.
         write_model: writes the model's files into the folder that it is given.
-        state: whatever else the recipe needs to go on; plain values and tensors.
-        rank_states: `random_state()` and the like of every rank, by rank.
-        metrics: what was measured at this very step.
+        state: of the recipe, the same on all ranks; plain values and tensors.
+        rank_states: of every rank, by rank: `random_state()` and sums since the last metric row.
+        metrics: measured at this step.
         attempt: number of the automatic restart.
         keep_last: how many of the newest checkpoints to keep.
-        keep_best: how many to keep beside them because their metric `best_by` is the best.
-        best_by: name of a metric, which the manifest passes on to all who look for the best; checkpoints saved at a
-            step that did not measure it are never among them.
+        keep_best: how many to keep in addition, those with the best `best_by`.
+        best_by: name of a metric, stored in the manifest; checkpoints of steps that did not measure it do not count as
+            best.
         lower_is_better: whether the least value of that metric is the best one.
 
     Raises:
-        OSError: it could not be written (disk full); nothing is left of it, and older checkpoints are untouched.
+        OSError: it could not be written (disk full); nothing of it remains, and older checkpoints are untouched.
     """
     final = rundir.RunDir(folder.parent).checkpoint(progress.step)
     # A folder already there is damaged, or an earlier attempt abandoned it at this step.
@@ -99,8 +99,8 @@ def save(
 def prune(folder: Path, step: int, keep_last: int, keep_best: int = 0) -> None:
     """Keep the `keep_last` newest and the `keep_best` best checkpoints up to `step`.
 
-    That one was just written and is known to be whole. Later ones, left by an attempt that went further and was found
-    damaged, are not counted: they could push out the only one that verifies.
+    The one at `step` was just written and is complete. Later ones are not counted: an earlier attempt left them, maybe
+    damaged, and they must not displace the only one that verifies.
     """
     older = [checkpoint for checkpoint in checkpoints_in(folder) if checkpoint.step <= step]
     best = best_of(older, keep_best)
@@ -108,20 +108,20 @@ def prune(folder: Path, step: int, keep_last: int, keep_best: int = 0) -> None:
         if checkpoint in best:
             continue
         hidden = hidden_name(checkpoint.path, "old")
-        with contextlib.suppress(OSError):  # not worth a training
+        with contextlib.suppress(OSError):  # a failed removal does not end the training
             checkpoint.path.rename(hidden)  # at once: a half-removed checkpoint is never listed
-            threading.Thread(target=discard, args=(hidden,), name="prune").start()  # gigabytes take their time
+            threading.Thread(target=discard, args=(hidden,), name="prune").start()  # gigabytes take seconds
 
 
 def remove_leftovers(folder: Path) -> None:
-    """Remove what an interrupted save or removal left behind."""
+    """Remove temporary folders of interrupted saves and removals."""
     for path in folder.glob(".step-*.tmp"):
         discard(path)
 
 
 @contextlib.contextmanager
 def _disk_errors() -> Iterator[None]:
-    """Turn what safetensors raises when a write fails into the OSError that it was."""
+    """Raise OSError where safetensors raises its own error for a failed write."""
     try:
         yield
     except SafetensorError as error:
@@ -129,9 +129,9 @@ def _disk_errors() -> Iterator[None]:
 
 
 def _save(state: State, path: Path, threads: Executor) -> "Future[dict[str, Any]]":
-    """Write as `torch.save` does and force it to disk, while a thread hashes what is already there.
+    """Write with `torch.save` and sync the file, while a thread hashes the written part.
 
-    A write that fails is an OSError here: torch raises one of several RuntimeErrors after it.
+    A failed write raises OSError here; torch raises one of several RuntimeErrors after it.
     """
     is_written = threading.Event()
     try:
@@ -146,16 +146,16 @@ def _save(state: State, path: Path, threads: Executor) -> "Future[dict[str, Any]
                 raise
     finally:
         is_written.set()
-    sync_to_disk(path)  # while the hash catches up
+    sync_to_disk(path)  # in parallel with the hash
     return hashed
 
 
 def _hash(path: Path, is_written: threading.Event) -> dict[str, Any]:
-    """Return size and SHA-256 of a file, be it still growing; other threads go on meanwhile."""
+    """Return size and SHA-256 of a file, which may still grow; releases the GIL."""
     digest, buffer = hashlib.sha256(), memoryview(bytearray(1 << 20))
     with path.open("rb", buffering=0) as file:
         while True:
-            was_written = is_written.is_set()  # asked before reading: nothing can come after
+            was_written = is_written.is_set()  # read before the file: nothing is written after it
             if count := file.readinto(buffer):
                 digest.update(buffer[:count])
             elif was_written:
@@ -180,7 +180,7 @@ def _save_model(
 
 
 class _Target:
-    """A file that remembers why it could not be written."""
+    """A file that keeps the error of a failed write."""
 
     def __init__(self, file: BinaryIO) -> None:
         self.error: OSError | None = None
@@ -201,7 +201,7 @@ class _Target:
 
 
 def open_verified(path: Path) -> Checkpoint:
-    """Return the checkpoint in the folder `path` after every file of it was found to be as it was written.
+    """Return the checkpoint in the folder `path` after verifying size and hash of every file.
 
     Raises:
         CheckpointError: there is none, or it is incomplete or damaged.
@@ -215,10 +215,10 @@ def open_verified(path: Path) -> Checkpoint:
 
 
 def model_folder(path: str | Path) -> Path:
-    """Return the `model/` of a run's newest checkpoint, or of a checkpoint, every file verified; or of neither.
+    """Return a folder that `from_pretrained` loads; the files of a checkpoint are verified.
 
     Args:
-        path: a run's folder, a checkpoint's, or one that `save_pretrained` wrote.
+        path: a run's folder, for its newest checkpoint; a checkpoint's; or one that `save_pretrained` wrote.
 
     Raises:
         CheckpointError: there is none, or it is incomplete or damaged.
@@ -227,12 +227,12 @@ def model_folder(path: str | Path) -> Path:
     if (folder / "checkpoints").is_dir():
         saved = checkpoints_in(folder / "checkpoints")
         if not saved:
-            raise CheckpointError(f"{folder}: has no checkpoint yet; the training saves the first one")
+            raise CheckpointError(f"{folder}: has no checkpoint yet; wait until the training saves one")
         folder = saved[-1].path
     if (folder / "manifest.json").is_file():
         folder = open_verified(folder).path / "model"
     if not folder.is_dir():
-        raise CheckpointError(f"{folder}: no such folder; give a run's, such as runs/ID, or one of its checkpoints")
+        raise CheckpointError(f"{folder}: no such folder; give a run, such as runs/ID, or one of its checkpoints")
     return folder
 
 
@@ -240,7 +240,7 @@ def load_state(checkpoint: Path, name: str = "state.pt") -> State:
     """Read a file of plain values and tensors; a pickle that would run code is refused.
 
     Raises:
-        CheckpointError: the file cannot be read, or holds something else.
+        CheckpointError: the file cannot be read, or holds no state.
     """
     try:
         state = torch.load(checkpoint / name, map_location="cpu", weights_only=True)
@@ -253,10 +253,10 @@ def load_state(checkpoint: Path, name: str = "state.pt") -> State:
 
 
 def load_weights(model: torch.nn.Module, folder: Path) -> None:
-    """Load what `save_pretrained` wrote to `folder` into `model`, which must be of the same shape.
+    """Load the weights that `save_pretrained` wrote to `folder` into `model`, which must have the same shape.
 
     Raises:
-        CheckpointError: weights are missing, left over or of another shape: another model, recipe or vocabulary.
+        CheckpointError: weights are missing, unknown or of another shape: another model, recipe or vocabulary.
     """
     weights: dict[str, torch.Tensor] = {}
     try:
@@ -268,10 +268,10 @@ def load_weights(model: torch.nn.Module, folder: Path) -> None:
 
 
 def fill(model: torch.nn.Module, weights: Mapping[str, torch.Tensor], where: Path | None) -> None:
-    """Copy weights, which were read from `where`, into a model.
+    """Copy weights into a model; `where` names their file in errors.
 
     Raises:
-        CheckpointError: some are missing, left over or of another shape: another model, recipe or vocabulary.
+        CheckpointError: some are missing, unknown or of another shape: another model, recipe or vocabulary.
     """
     own = model.state_dict()
     shared = {name: tensor.data_ptr() for name, tensor in own.items()}
@@ -292,7 +292,7 @@ def fill(model: torch.nn.Module, weights: Mapping[str, torch.Tensor], where: Pat
 
 
 def load_optimizer(optimizer: torch.optim.Optimizer, state: Mapping[str, Any]) -> None:
-    """Load the moments; learning rate, weight decay and the like stay those of the current config."""
+    """Load the moments; learning rate, weight decay and other settings stay those of the current config."""
     groups = optimizer.state_dict()["param_groups"]
     num_expected = sum(len(group["params"]) for group in groups)
     if len(state) > num_expected:

@@ -1,7 +1,7 @@
-"""A config's fields as command-line flags, and the spellings of older programs.
+"""A config's fields as command-line flags, and the flags of older programs.
 
-Every flag takes dashes or underscores. What older launchers and programs pass is put right before tyro sees it. What
-`accelerate launch` says through the environment counts more than the script, and less than a flag.
+Every flag takes dashes or underscores. Arguments of older launchers and programs are translated before tyro parses
+them. A setting in the environment by `accelerate launch` overrides the script; a flag overrides both.
 """
 
 import dataclasses
@@ -26,16 +26,16 @@ C = TypeVar("C", bound=TrainConfig)
 
 @dataclass(frozen=True)
 class Flags(Generic[C]):
-    """What the command line said."""
+    """The parsed command line."""
 
     config: C
     """The script's config with the flags applied."""
     overridden: tuple[str, ...] = ()
     """Fields that a flag changed."""
     resume_from: Path | None = None
-    """Checkpoint folder to go on from, or a file of weights."""
+    """Checkpoint folder to resume from, or a file of weights."""
     notes: tuple[str, ...] = field(default=())
-    """What was ignored, and why."""
+    """Ignored arguments, each with the reason."""
 
 
 def parse(
@@ -48,7 +48,7 @@ def parse(
     """Apply command-line flags to the config of a script.
 
     Args:
-        config: the values that hold where no flag says otherwise.
+        config: values of the fields that no flag sets.
         args: the command line; this process's own when None.
         prog: name in `--help`; the script's own when None.
         environment: of the process; this process's own when None.
@@ -63,7 +63,7 @@ def parse(
         default = config
         if (precision := launchers.precision(environment)) is not None:
             default = config.replace(precision=precision)
-            notes += (f"precision={precision} unless a flag says otherwise: accelerate was asked for it",)
+            notes += (f"precision={precision} from accelerate launch; a flag overrides it",)
         notes += tuple(launchers.notes(environment))
     except ConfigError as error:
         _refuse(prog, error)
@@ -90,13 +90,13 @@ def _refuse(prog: str, error: ConfigError) -> NoReturn:
 
 
 def normalized(args: Sequence[str], config: TrainConfig) -> tuple[list[str], tuple[str, ...]]:
-    """Put older spellings right: names, words for values, ignored flags, and `--flag true` for truth values.
+    """Translate arguments of older programs: names, values in words, ignored flags, and `--flag true` for booleans.
 
     Returns:
-        The arguments as tyro takes them, and notes on what was ignored.
+        The arguments for tyro, and notes on ignored ones.
 
     Raises:
-        ConfigError: a flag of an older program stands for a field that this recipe lacks.
+        ConfigError: a flag of an older program has no field in this recipe.
     """
     cls = type(config)
     result: list[str] = []
@@ -137,26 +137,26 @@ def is_truth(cls: type[TrainConfig], name: str) -> bool:
 
 
 def is_spelled(cls: type[TrainConfig], name: str) -> bool:
-    """Whether the value of a flag may be in words that have to be put right: a count such as 500k, a precision."""
+    """Whether the value of a flag may be in words that need translation: a count such as 500k, a precision."""
     field = aliases.ALIASES.get(name, name)
     info = cls.model_fields.get(name) or cls.model_fields.get(field)
     return info is not None and (info.annotation in (int, int | None) or field == "precision")
 
 
 def _flags_class(config: TrainConfig) -> type[Any]:
-    """Make a plain dataclass of the config's fields, so that only the declared values become flags."""
+    """Return a plain dataclass of the config's fields, so that only declared fields become flags."""
     fields: list[tuple[str, Any, Any]] = []
     for name, info in type(config).model_fields.items():
         unit = type(config).unit(name)
         help_text = f"{info.description} [{unit}]" if unit else str(info.description)
         annotation = Annotated[info.annotation, tyro.conf.arg(help=help_text)]  # type: ignore[name-defined]
         fields.append((name, annotation, dataclasses.field(default=getattr(config, name))))
-    help_text = "Checkpoint folder to go on from, such as runs/ID/checkpoints/step-000200; or a file of weights only."
+    help_text = "Checkpoint folder to resume from, such as runs/ID/checkpoints/step-000200; or a file of weights."
     resume = Annotated[str | None, tyro.conf.arg(help=help_text, metavar="PATH")]
     fields.append(("resume_from", resume, dataclasses.field(default=None)))
     made: type[Any] = dataclasses.make_dataclass("Flags", fields)
     return made
 
 
-if __name__ == "__main__":  # launch asks here, before anything starts: SCRIPT FLAGS...
+if __name__ == "__main__":  # `nbtools launch` runs this to check flags: SCRIPT FLAGS...
     print(parse(read_script(sys.argv[1]).config, sys.argv[2:], prog=Path(sys.argv[1]).name).config.model_dump_json())

@@ -1,4 +1,4 @@
-"""Pieces of an optimizer step, shared by the loops of all recipes."""
+"""AdamW and the parts of an optimizer step: accumulation, autocast, schedule, clipping, loss scale."""
 
 import contextlib
 import math
@@ -17,22 +17,22 @@ _TYPES = {"bf16": torch.bfloat16, "fp16": torch.float16}
 
 
 def accumulating(model: torch.nn.Module, *, is_last: bool) -> contextlib.AbstractContextManager[Any]:
-    """Around forward and backward: only the last pass of a step sends gradients to the other ranks."""
+    """Context for forward and backward: DDP averages gradients over ranks only in the last pass of a step."""
     if is_last or not isinstance(model, DistributedDataParallel):
         return contextlib.nullcontext()
     return model.no_sync()
 
 
 def autocast(device: torch.device, precision: str) -> torch.autocast:
-    """Around the forward pass: bf16 or fp16 where asked for; weights and optimizer stay fp32."""
+    """Context for the forward pass in bf16 or fp16; weights and optimizer stay fp32."""
     return torch.autocast(device.type, dtype=_TYPES.get(precision, torch.bfloat16), enabled=precision in _TYPES)
 
 
 def enable_gradient_checkpointing(module: torch.nn.Module) -> None:
-    """Let every model of `transformers` in `module` compute its activations again instead of keeping them.
+    """Turn on gradient checkpointing in every model of `transformers` in `module`.
 
     Raises:
-        ConfigError: one of them cannot.
+        ConfigError: a model does not support it.
     """
     models = [part for part in module.modules() if isinstance(part, PreTrainedModel)]
     outermost = [
@@ -40,23 +40,23 @@ def enable_gradient_checkpointing(module: torch.nn.Module) -> None:
     ]
     for model in outermost:
         own_switch = getattr(getattr(model, "model", None), "set_activation_checkpointing", None)
-        if not model.supports_gradient_checkpointing and callable(own_switch):  # LLaDA's code, made after OLMo's
+        if not model.supports_gradient_checkpointing and callable(own_switch):  # LLaDA's code, derived from OLMo's
             own_switch("whole_layer")
             continue
         if not model.supports_gradient_checkpointing:
             raise ConfigError(f"gradient_checkpointing=True: {type(model).__name__} does not support it; turn it off")
-        # The first name is that of newer versions of transformers, where the second one warns.
+        # Newer versions of transformers have the first name and warn about the second.
         names = ("activation_checkpointing_enable", "gradient_checkpointing_enable")
         enable = next(getattr(model, name) for name in names if hasattr(model, name))
         enable({"use_reentrant": False})
 
 
 class Optimizer:
-    """AdamW with weight decay on matrices only, and all that belongs to its step: schedule, clipping, loss scale.
+    """AdamW with weight decay on matrices only, with its schedule, gradient clipping and loss scale.
 
-    Under fp16 the loss is scaled up, so that small gradients do not vanish, and a step whose gradients overflowed is
-    left out while the scale goes down (Micikevicius et al. 2017, arXiv 1710.03740). DDP has averaged the gradients by
-    then: all ranks see the same overflow and leave out the same steps.
+    Under fp16 the loss is scaled up, so that small gradients do not underflow; a step whose gradients overflow is
+    skipped and the scale decreases (Micikevicius et al. 2017, arXiv 1710.03740). DDP has averaged the gradients by
+    then: all ranks see the same overflow and skip the same steps.
     """
 
     def __init__(
@@ -85,11 +85,11 @@ class Optimizer:
         self._scaler.scale(loss).backward()  # type: ignore[no-untyped-call]
 
     def step(self, step: int, rate: float | None = None) -> None:
-        """Clip, do the optimizer step `step` (counted from 1), and clear the gradients; waits for no GPU.
+        """Clip, do the optimizer step `step` (counted from 1), and clear the gradients; does not wait for the GPU.
 
         Args:
             step: of the training.
-            rate: the learning rate; None for that of the config's schedule.
+            rate: the learning rate; None for the config's schedule.
         """
         self._rate = learning_rate(self._config, step, self._total_steps) if rate is None else rate
         for group in self.adamw.param_groups:
@@ -101,11 +101,11 @@ class Optimizer:
         self.adamw.zero_grad(set_to_none=True)
 
     def metrics(self) -> dict[str, float]:
-        """Values of the last step for a metric row: learning rate, gradient norm before clipping, loss scale."""
+        """Return values of the last step for a metric row: learning rate, gradient norm before clipping, loss scale."""
         row, norm = {"train/learning_rate": self._rate}, float(self._norm)
         if self._scaler.is_enabled():
             row["train/loss_scale"] = self._scaler.get_scale()
-        if math.isfinite(norm) or not self._scaler.is_enabled():  # an overflow under fp16 is no news
+        if math.isfinite(norm) or not self._scaler.is_enabled():  # an overflow under fp16 is normal
             row["train/grad_norm"] = norm
         return row
 
@@ -119,7 +119,7 @@ class Optimizer:
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Continue from what `state_dict` returned; an empty mapping changes nothing.
 
-        Learning rate, weight decay and the like stay those of the current config.
+        Learning rate, weight decay and other settings stay those of the current config.
 
         Raises:
             CheckpointError: it is of another model.
@@ -131,7 +131,7 @@ class Optimizer:
 
 
 def learning_rate(config: TrainConfig, step: int, total_steps: int) -> float:
-    """Learning rate of the optimizer step `step` (counted from 1): linear warm-up, then the decay asked for."""
+    """Return the learning rate of the optimizer step `step` (counted from 1): linear warm-up, then the decay."""
     warmup = round(config.warmup_ratio * total_steps)
     if step <= warmup:
         return config.learning_rate * step / warmup

@@ -1,4 +1,4 @@
-"""What a training is going to do: how many steps on which samples, and what is due after each step."""
+"""The plan of a training: number of steps, order of samples, and what is due after each step."""
 
 from dataclasses import dataclass
 
@@ -10,18 +10,18 @@ from nbtools.training.engine.sampler import SampleOrder
 
 @dataclass(frozen=True)
 class Due:
-    """What comes after an optimizer step."""
+    """What is due after an optimizer step."""
 
     log: bool
     evaluation: bool
     checkpoint: bool
     stop: bool
-    """Somebody asked the run to stop: this was its last step."""
+    """A stop was requested: this was the last step."""
 
 
 @dataclass(frozen=True)
 class Plan:
-    """The steps that are left, for one rank."""
+    """The remaining steps of one rank."""
 
     config: TrainConfig
     schedule: Schedule
@@ -29,11 +29,11 @@ class Plan:
     """Number of the next step; steps count from 1."""
     total_steps: int
     order: SampleOrder
-    """This rank's samples, from where the training stands."""
+    """This rank's samples, from the current position."""
 
     @classmethod
     def of(cls, config: TrainConfig, schedule: Schedule, progress: Progress, rank: int, world_size: int) -> "Plan":
-        """Plan from `progress` on, which goes to the next epoch if too little is left of this one for a step."""
+        """Plan from `progress`, which moves to the next epoch if the rest of this one does not fill a step."""
         size = (schedule.effective_batch, schedule.num_train_samples)
         progress.settle(*size)
         total_steps = progress.step + progress.steps_left(*size, config.epochs)
@@ -50,7 +50,7 @@ class Plan:
         return cls(config, schedule, progress.step + 1, min(total_steps, config.max_steps or total_steps), order)
 
     def advance(self, progress: Progress, *, stop: bool) -> Due:
-        """Count an optimizer step and say what is due after it."""
+        """Count an optimizer step and return what is due after it."""
         ends_epoch = progress.advance(self.schedule.effective_batch, self.schedule.num_train_samples)
         step, config = progress.step, self.config
         is_last = step == self.total_steps
@@ -63,5 +63,5 @@ class Plan:
         )
 
     def epochs(self, progress: Progress) -> float:
-        """How many epochs are done."""
+        """Return the number of epochs done, with the fraction of the current one."""
         return progress.epoch + progress.position / self.schedule.num_train_samples

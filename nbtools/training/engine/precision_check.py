@@ -1,4 +1,4 @@
-"""Whether a low precision makes this machine faster or slower: measured, since no list of processors is complete."""
+"""Measures whether a low precision is faster or slower than fp32 on this machine."""
 
 import time
 
@@ -14,15 +14,14 @@ _TOLERATED = 1.25
 def slowdown(device: torch.device, precision: str) -> float:
     """Return how much longer a matrix product takes in `precision` than in fp32; below 1 where it is faster.
 
-    Some milliseconds on a CPU, where processors without bf16 instructions emulate them (9 times slower was seen), less
-    on a GPU.
+    Takes milliseconds. CPUs without bf16 instructions emulate them; 9 times slower was measured.
     """
     matrix = torch.ones(_SIZE, _SIZE, device=device)
     return _least_s(matrix, precision) / max(_least_s(matrix, "fp32"), 1e-9)
 
 
 def warning(device: torch.device, precision: str) -> str:
-    """Say that `precision` is the slower one here, and what to use instead; an empty text where it is not."""
+    """Return a warning if `precision` is slower than fp32 on `device`, else an empty text."""
     if precision == "fp32" or (factor := slowdown(device, precision)) <= _TOLERATED:
         return ""
     return (
@@ -32,7 +31,7 @@ def warning(device: torch.device, precision: str) -> str:
 
 
 def _least_s(matrix: torch.Tensor, precision: str) -> float:
-    """The least of some measurements: others may use the machine, too. The first one only warms up."""
+    """Return the least of several measurements, since other processes share the machine; the first one warms up."""
     times = []
     for _ in range(1 + _REPEATS):
         _finish(matrix.device)

@@ -1,7 +1,7 @@
-"""The order of samples, and random numbers that belong to them.
+"""The order of samples, and random numbers per sample.
 
-Everything random here is a pure function of (seed, epoch, global sample index). So the data a model sees does not
-depend on how many processes share it, and a resumed run goes on in the middle of an epoch where it stopped.
+All randomness here is a pure function of (seed, epoch, global sample index). The data of a training therefore does not
+depend on the number of processes, and a resumed run continues in the middle of an epoch.
 
 Shape suffixes: N samples, B batch.
 """
@@ -19,7 +19,7 @@ from nbtools.errors import DataError
 from nbtools.training.process.signals import loader_worker_init
 
 IGNORED = -100
-"""Label of a position that counts neither in the loss nor in the accuracy (torch's own default)."""
+"""Label of a position that counts neither in the loss nor in the accuracy (torch's default)."""
 
 Randoms = npt.NDArray[np.uint64]
 Samples = npt.NDArray[np.int64]
@@ -27,7 +27,7 @@ Order = npt.NDArray[np.integer[Any]]
 
 
 def randoms(seed: int, purpose: str, epoch: int, samples_B: Samples, count: int) -> Randoms:
-    """Return uint64 random numbers of shape (B, count) that depend on nothing but the arguments.
+    """Return uint64 random numbers of shape (B, count) that depend only on the arguments.
 
     Args:
         seed: of the training.
@@ -43,7 +43,7 @@ def randoms(seed: int, purpose: str, epoch: int, samples_B: Samples, count: int)
 
 
 def uniforms(seed: int, purpose: str, epoch: int, samples_B: Samples, count: int) -> npt.NDArray[np.float64]:
-    """Return random numbers in [0, 1) of shape (B, count) that depend on nothing but the arguments of `randoms`."""
+    """Return random numbers in [0, 1) of shape (B, count) that depend only on the arguments of `randoms`."""
     return (randoms(seed, purpose, epoch, samples_B, count) >> np.uint64(11)) / 2.0**53
 
 
@@ -62,7 +62,7 @@ class SampleOrder(Sampler[tuple[int, npt.NDArray[np.int64]]]):
 
     Every epoch is one permutation of all samples. An optimizer step takes the next `batch_size * accumulation *
     world_size` of them, so ranks never share a sample and the samples of a step do not depend on how many ranks divide
-    them. What is left at an epoch's end is too little for a step and is left out; the next epoch shuffles anew.
+    them. Samples at an epoch's end that do not fill a step are left out; the next epoch has a new permutation.
     """
 
     def __init__(
@@ -85,7 +85,7 @@ class SampleOrder(Sampler[tuple[int, npt.NDArray[np.int64]]]):
         self.seed = seed
         self.epoch = epoch
         self.position = position
-        """Samples of `epoch` that were used up before, by all ranks together."""
+        """Samples of `epoch` that all ranks together have already used."""
         if self.effective_batch > num_samples:
             raise DataError(f"{num_samples} training samples do not fill one step of {self.effective_batch}")
 
@@ -107,9 +107,10 @@ class SampleOrder(Sampler[tuple[int, npt.NDArray[np.int64]]]):
 
 
 def epoch_order(seed: int, epoch: int, num_samples: int) -> Order:
-    """Return the permutation in which `epoch` visits the samples, in four bytes each where they suffice.
+    """Return the permutation of the samples in `epoch`, as int32 where that suffices.
 
-    A gigabyte of characters has 15 million sequences. It is what `Generator.permutation` gives, in eight.
+    The values equal those of `Generator.permutation`, which takes eight bytes each: a gigabyte of characters has
+    15 million sequences.
     """
     dtype: type[np.integer[Any]] = np.int32 if num_samples < 2**31 else np.int64
     order_N = np.arange(num_samples, dtype=dtype)
@@ -124,10 +125,10 @@ def load(
     loader = DataLoader(
         dataset,
         sampler=order,
-        batch_size=None,  # the dataset builds whole batches
+        batch_size=None,  # the dataset returns whole batches
         num_workers=num_workers,
         pin_memory=pin_memory,
         worker_init_fn=loader_worker_init() if num_workers else None,
-        generator=torch.Generator().manual_seed(0),  # or each iterator would take a number from the model's stream
+        generator=torch.Generator().manual_seed(0),  # otherwise each iterator draws from the global generator
     )
     return iter(loader)

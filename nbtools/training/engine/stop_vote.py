@@ -1,4 +1,4 @@
-"""How all ranks agree to stop after the same step, without waiting for one another."""
+"""Vote by which all ranks stop after the same step, without waiting for one another."""
 
 import time
 
@@ -11,13 +11,13 @@ _EVERY_S = 0.5
 
 
 class StopVote:
-    """About twice a second a call starts a vote, which the next call counts: it has arrived by then, so nobody waits.
+    """An asynchronous all-reduce about twice a second, whose result is read one step later, when it has arrived.
 
-    The ranks agree in the vote itself on how many steps half a second is.
+    The vote itself carries the number of steps to the next one, so all ranks start it at the same step.
     """
 
     def __init__(self, stop: StopRequest, group: dist.ProcessGroup | None) -> None:
-        """Watch for `stop` among the ranks of `group`; None means that this process is alone."""
+        """Share `stop` among the ranks of `group`; None for a single process."""
         self._stop = stop
         self._group = group
         self._open: tuple[dist.Work, torch.Tensor] | None = None
@@ -41,7 +41,7 @@ class StopVote:
         return self._is_agreed
 
     def count(self) -> None:
-        """Count the vote that is under way."""
+        """Wait for the vote that was started, and take its result."""
         if self._open is not None:
             work, vote = self._open
             work.wait()

@@ -7,7 +7,7 @@ import torch
 
 
 class Tally:
-    """Named sums of this rank in double precision, on the device where the loss is, so that adding waits for no GPU.
+    """Named sums of this rank in double precision, on the device of the loss, so that adding does not wait for the GPU.
 
     A checkpoint between two metric rows keeps them: the row after a resume is that of an uninterrupted training.
     """

@@ -55,7 +55,7 @@ _SECONDS_PER_MINUTE = 60
 
 
 def run(train: Callable[["Worker", C], None], flags: Flags[C]) -> None:
-    """Run `train(worker, config)` as one rank of a group, or alone, and record how it ended.
+    """Run `train(worker, config)` in this process, one of several ranks or the only one, and record how it ended.
 
     Raises:
         SystemExit: code 1 and a message, without a traceback, for a mistake of the user's under plain `python`.
@@ -140,7 +140,7 @@ class Worker:
 
     @property
     def _recipe(self) -> str:
-        """Key of the recipe that is trained; the config's class where it belongs to none."""
+        """Key of the recipe; the name of the config's class where it belongs to none."""
         cls = type(self.config)
         return next((key for key, recipe in RECIPES.items() if recipe.config_class is cls), cls.__name__)
 
@@ -224,23 +224,23 @@ class Worker:
     # --- the run directory and the log ------------------------------------------------------------
 
     def phase(self, name: str) -> None:
-        """Say what this rank is doing now; costs nothing, a thread writes it down once a second."""
+        """Enter a phase; the heartbeat thread writes it to the run directory once a second."""
         self.heartbeat.enter(name, self.progress.step)
 
     @contextlib.contextmanager
     def aside(self, name: str) -> Iterator[None]:
-        """A phase that is not training: its time does not count against the throughput."""
+        """Run a phase other than training, whose time does not count in the throughput."""
         started = time.monotonic()
         self.phase(name)
         yield
         self._aside_s += time.monotonic() - started
 
     def _start_clock(self) -> None:
-        """Begin to measure the throughput."""
+        """Start to measure the throughput."""
         self._clock = time.monotonic() - self._aside_s, self.progress.samples
 
     def samples_per_s(self) -> float:
-        """Samples of all ranks per second since the last call, evaluation and checkpoints not counted."""
+        """Return samples of all ranks per second since the last call, without evaluation and checkpoints."""
         (since, samples), now = self._clock, time.monotonic() - self._aside_s
         self._start_clock()
         return (self.progress.samples - samples) / max(now - since, 1e-9)
@@ -251,9 +251,9 @@ class Worker:
             print(text, flush=True)
 
     def show(self, name: str, item: MediaItem) -> None:
-        """Append something to look at to the run directory (rank 0)."""
+        """Append a media item to the run directory (rank 0)."""
         if self.is_main:
-            with contextlib.suppress(OSError):  # a full disk costs no training
+            with contextlib.suppress(OSError):  # a full disk does not end the training
                 media.append(self.files.media, name, self.progress.step, item)
 
     # --- steps ------------------------------------------------------------------------------------
@@ -265,7 +265,7 @@ class Worker:
         return self.ranks.sum(values)
 
     def advance(self, plan: Plan) -> Due:
-        """Count an optimizer step and say what is due after it; every rank calls it once per step."""
+        """Count an optimizer step and return what is due after it; every rank calls it once per step."""
         return plan.advance(self.progress, stop=self.stop_agreed())
 
     def stop_agreed(self) -> bool:
@@ -274,16 +274,16 @@ class Worker:
         return self.stopped
 
     def end_step(self, values: Mapping[str, float], total_steps: int) -> None:
-        """Append a metric row for the step that was counted (rank 0), if it has one, and now and then print it."""
+        """Append the metric row of the step, if it has one, and print a row every few seconds (rank 0)."""
         if self.config.profile_steps:
-            with self.aside("profile"):  # on all ranks: the order of phases tells who is behind
+            with self.aside("profile"):  # on all ranks: stragglers are found by the order of phases
                 if self._outputs is not None:
                     self._outputs.end_step()
         if not values:
             return
         broken = [name for name, value in values.items() if not math.isfinite(value)]
         if broken and all(math.isfinite(value) for value in self.metrics.values()):
-            self.say(f"warning: {', '.join(broken)} is not finite at step {self.progress.step}; training goes on")
+            self.say(f"warning: {', '.join(broken)} is not finite at step {self.progress.step}; training continues")
         self.metrics.update(values)
         self._measured = self.progress.step, values
         if self._writer is None:
@@ -302,19 +302,19 @@ class Worker:
     def save(self, write_model: Callable[[Path], None], state: State, rank_state: State, **best: Any) -> None:
         """Save a checkpoint of the current step; every rank calls it, rank 0 writes while the others wait.
 
-        A full disk costs the checkpoint, not the training: older ones stay and a warning is printed.
+        If the disk is full, older checkpoints stay, a warning is printed, and training continues.
 
         Args:
             write_model: writes the model's files into a folder.
-            state: what all ranks share: optimizer and the like.
-            rank_state: what this rank alone knows; its random number generators are added.
-            best: `best_by` and `lower_is_better` of `checkpoint.save`, where not the least eval/loss is the best.
+            state: the same on all ranks: the optimizer's and others.
+            rank_state: of this rank only; the state of its random number generators is added.
+            best: `best_by` and `lower_is_better` of `checkpoint.save`; default: the lowest eval/loss.
         """
         effective_batch = self.config.effective_batch(self.world_size)
         state = {**state, "recipe": self._recipe, "effective_batch": effective_batch}
         with self.aside("checkpoint"):
             rank_states = self.ranks.gather({**rank_state, "random": random_state()})
-            # In a collective of the next step they would wait, too, but not for as long as a slow disk may take.
+            # A collective of the next step would wait, too, but may time out before a slow disk is done.
             self.ranks.from_main(lambda: self._write(write_model, state, rank_states, best))
 
     def _write(
@@ -337,7 +337,7 @@ class Worker:
             self.say(f"warning: no checkpoint at step {self.progress.step}: {error}; older ones are kept")
 
     def finish(self, why: str, error: BaseException | None = None) -> None:
-        """Record the end; a failed rank leaves its peers alone, torchrun ends them."""
+        """Record the end. A failed rank does not wait for the others, which torchrun ends."""
         outputs = self._outputs
         if error is None:
             self._vote.count()
@@ -360,7 +360,7 @@ class Worker:
                 "failure": failure,
                 "time": time.time(),
             }
-            with contextlib.suppress(OSError):  # the training itself is done
+            with contextlib.suppress(OSError):  # a full disk does not fail a completed training
                 write_json(self.files.finished, record)
             if error is None:
                 self.say(f"{why} at step {self.progress.step}")
