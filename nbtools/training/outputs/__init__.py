@@ -1,1 +1,1 @@
-"""What a training writes beside its checkpoints: outputs, profile, TensorBoard events."""
+"""Outputs of a training beside its checkpoints: final model and history, profile, TensorBoard events."""

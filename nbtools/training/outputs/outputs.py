@@ -1,6 +1,6 @@
-"""What a finished training hands over: the model, its history as JSON and as a picture.
+"""Outputs of a finished training: the model, and the history as JSON and as a picture.
 
-They lie in the run directory under `outputs/`, and in the folder `save_dir` too where the config names one.
+They are written to `outputs/` in the run directory, and copied to `save_dir` if the config names one.
 """
 
 import contextlib
@@ -29,21 +29,21 @@ from nbtools.training.outputs.tensorboard import Events, check_installed
 
 MODEL, HISTORY, PICTURE = "model", "training_history.json", "training_history.png"
 RECORD = ".nbtools-outputs.json"
-"""Names the files in a `save_dir` that are ours to replace."""
+"""Lists the files in a `save_dir` that nbtools wrote and may replace."""
 UNDRAWN_VARIABLE = "NBTOOLS_NO_PICTURE"
-"""Environment variable that saves the second which the picture takes at the end of a training."""
+"""Environment variable that skips the picture, which takes a second at the end of a training."""
 _PLOT_TIMEOUT_S = 45.0
 _LINKED_BYTES = 2**20
-"""Smaller files are copied: somebody may edit a config.json in place, and the checkpoint must not change with it."""
+"""Larger files are hard links; smaller ones are copies, so that an edited config.json does not change a checkpoint."""
 
 
 class Outputs:
-    """What a training leaves beside curves and checkpoints; only rank 0 has one."""
+    """Mirrors metric rows, profiles steps, and writes the outputs at the end; on rank 0 only."""
 
     def __init__(
         self, files: RunDir, config: TrainConfig, root: Path, device: torch.device, say: Callable[[str], None]
     ) -> None:
-        """Check that what the config wants can be had.
+        """Check that the outputs of the config can be written.
 
         Args:
             files: of the run.
@@ -70,25 +70,25 @@ class Outputs:
             self._profile = Profile(files.profile, config.profile_steps, device, say)
 
     def add_row(self, step: int, values: Mapping[str, float]) -> None:
-        """Mirror a metric row, where that was asked for."""
+        """Mirror a metric row, if the config asks for it."""
         if self._events is not None:
             self._events.write(step, values)
 
     def end_step(self) -> None:
-        """Count a step for the profile, where one was asked for."""
+        """Count a step for the profile, if the config asks for one."""
         if self._profile is not None:
             self._profile.end_step()
 
     def close(self) -> None:
-        """Write what is left of the mirrored rows, however the training ended."""
+        """Write the remaining mirrored rows."""
         if self._events is not None:
             self._events.close()
 
     def hand_over(self, *, draws: bool) -> None:
-        """Write the outputs of a training that has ended. Nothing that goes wrong here undoes it.
+        """Write the outputs of a training that has ended; an error is a warning.
 
         Args:
-            draws: whether to draw the history, which takes a second: too long for a stop.
+            draws: whether to draw the history, which takes a second and is left out after a stop.
         """
         if self._profile is not None:
             self._profile.close()
@@ -115,15 +115,15 @@ class Outputs:
 
 
 def save_dir_path(save_dir: str, root: Path) -> Path:
-    """Return the folder that `save_dir` means: a relative one starts from the project's root."""
+    """Return the folder of `save_dir`; a relative path starts from the project's root."""
     return root / expanded(save_dir)
 
 
 def check_save_dir(save_dir: str, root: Path) -> None:
-    """Make the folder and refuse one that cannot be written, or that holds other files of these names.
+    """Make the folder.
 
     Raises:
-        ConfigError: it is refused.
+        ConfigError: it cannot be written, or holds other files with the names of the outputs.
     """
     folder = save_dir_path(save_dir, root)
     try:
@@ -134,18 +134,18 @@ def check_save_dir(save_dir: str, root: Path) -> None:
         theirs = [name for name in (MODEL, HISTORY, PICTURE) if _is_taken(folder / name, folder, ours)]
     except (OSError, ValueError) as error:
         why = getattr(error, "strerror", None) or error
-        raise ConfigError(f"save_dir={shown(save_dir)}: cannot be written ({why}); name a folder of yours") from None
+        raise ConfigError(f"save_dir={shown(save_dir)}: cannot be written ({why}); name another folder") from None
     if theirs:
         raise ConfigError(
-            f"save_dir={shown(save_dir)}: holds {theirs[0]}, which nbtools did not write there and would replace; "
-            "name another folder, or move that away"
+            f"save_dir={shown(save_dir)}: holds {theirs[0]}, which nbtools did not write and would replace; "
+            "name another folder, or move the file"
         )
 
 
 def history(run: Run) -> bytes:
-    """Return the curves of a run, and of those it went on from, as JSON.
+    """Return the curves of a run and of the runs that it resumed, as JSON.
 
-    `train_losses` at `steps` and `val_losses` at `val_steps` are what most look for; `columns` has every metric.
+    `train_losses` at `steps` and `val_losses` at `val_steps`; `columns` has every metric.
     """
     found = run.history
     columns = {name: found[name] for name in found.keys()}  # noqa: SIM118 - not a dict
@@ -161,7 +161,7 @@ def history(run: Run) -> bytes:
 
 
 def _draw(files: RunDir, path: Path) -> str:
-    """Draw the curves with `nbtools plot` in a process of its own; returns an error message, or an empty string."""
+    """Draw the curves with `nbtools plot` in another process; return its error, or an empty text."""
 
     def draw(picture: Path) -> None:
         command = [sys.executable, "-P", "-m", "nbtools", "plot", str(files.path), "-o", str(picture)]
@@ -180,15 +180,15 @@ def _draw(files: RunDir, path: Path) -> str:
 
 
 def _copy(source: Path, target: Path, run_id: str) -> None:
-    """Replace what an earlier training left in `target`, file by file, and leave everything else there alone."""
+    """Replace the outputs of an earlier training in `target`, file by file; other files there stay."""
     target.mkdir(parents=True, exist_ok=True)
     ours = _recorded(target)
     names = [path.relative_to(source).as_posix() for path in sorted(source.rglob("*")) if path.is_file()]
     names = [name for name in names if not Path(name).name.startswith(".")]
     for name in names:
         if name not in ours and os.path.lexists(target / name):
-            raise FileExistsError(f"{target / name} appeared meanwhile and is not nbtools' to replace")
-    write_json(target / RECORD, {"run": run_id, "files": sorted(ours | set(names))})  # before: a cut copy is ours, too
+            raise FileExistsError(f"{target / name} appeared meanwhile; nbtools does not replace files of others")
+    write_json(target / RECORD, {"run": run_id, "files": sorted(ours | set(names))})  # lists an interrupted copy, too
     for name in names:
         _place(source / name, target / name, link=False)
     for name in ours - set(names):
@@ -198,21 +198,21 @@ def _copy(source: Path, target: Path, run_id: str) -> None:
 
 
 def _recorded(folder: Path) -> set[str]:
-    """Names of the files in a `save_dir` that an earlier training of ours wrote."""
+    """Names of the files in a `save_dir` that an earlier training wrote."""
     listed = (read_json(folder / RECORD) or {}).get("files")
     names = [name for name in listed if isinstance(name, str)] if isinstance(listed, list) else []
     return {name for name in names if not Path(name).is_absolute() and ".." not in Path(name).parts}
 
 
 def _is_taken(path: Path, folder: Path, ours: set[str]) -> bool:
-    """Whether something is there that is not ours: a file, or a folder with such a file in it."""
+    """Whether `path` is a file that nbtools did not write, or a folder with such a file in it."""
     if path.is_dir() and not path.is_symlink():
         return any(_is_taken(child, folder, ours) for child in path.iterdir())
     return os.path.lexists(path) and path.relative_to(folder).as_posix() not in ours
 
 
 def _hand_over(source: Path, target: Path) -> None:
-    """Make `target` hold the files of `source`, and no others."""
+    """Mirror the files of `source` to `target`."""
     wanted = {path.relative_to(source) for path in source.rglob("*") if path.is_file()}
     for relative in sorted(wanted):
         _place(source / relative, target / relative, link=True)
@@ -222,7 +222,7 @@ def _hand_over(source: Path, target: Path) -> None:
 
 
 def _place(source: Path, target: Path, *, link: bool) -> None:
-    """Put a file in the place of another at once, as a hard link where it is large and that works."""
+    """Replace `target` atomically, by a hard link if the file is large and the file system supports it."""
     target.parent.mkdir(parents=True, exist_ok=True)
 
     def copy(file: Path) -> None:

@@ -1,4 +1,4 @@
-"""Where the time of a step goes: some steps under torch's profiler, as a trace for Perfetto and as a table."""
+"""Some steps under torch's profiler, as a trace for Perfetto and as a table."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -9,18 +9,18 @@ from torch.profiler import ProfilerActivity
 from nbtools.rundir.atomic import write_file
 
 SKIPPED_STEPS = 5
-"""The first ones compile, allocate and connect: they are not how a step usually is."""
+"""The first steps compile, allocate and connect, and are slower than later ones."""
 _NUM_ROWS = 25
 
 
 class Profile:
-    """Counts steps, and profiles `num_steps` of them behind the first ones."""
+    """Counts steps, and profiles `num_steps` of them after the skipped ones."""
 
     def __init__(self, folder: Path, num_steps: int, device: torch.device, say: Callable[[str], None]) -> None:
-        """Prepare to profile; costs nothing until the steps are there.
+        """Prepare to profile; the profiler starts after the skipped steps.
 
         Args:
-            folder: gets `trace.json` and `table.txt`; made when there is something to write.
+            folder: gets `trace.json` and `table.txt`; made when the profile is written.
             num_steps: how many to profile.
             device: of the training.
             say: prints the table.
@@ -33,7 +33,7 @@ class Profile:
         self._profiler: torch.profiler.profile | None = None
 
     def end_step(self) -> None:
-        """Count a step; begin behind the last one that is skipped, end behind the last one that is profiled."""
+        """Count a step; start after the last skipped step, stop after the last profiled one."""
         self._num_seen += 1
         if self._num_seen == SKIPPED_STEPS:
             activities = [ProfilerActivity.CPU, *([ProfilerActivity.CUDA] if self._on_gpu else [])]
@@ -46,13 +46,13 @@ class Profile:
                 self._profiler.step()
 
     def close(self) -> None:
-        """Write what was profiled; a training that ended early gives what there is."""
+        """Write the profile of the steps so far."""
         profiler, self._profiler = self._profiler, None
         num_steps = self._num_seen - SKIPPED_STEPS
         if profiler is not None:
             profiler.stop()
         if num_steps <= 0:
-            self._say(f"note: nothing was profiled: the first {SKIPPED_STEPS} steps never are, and no more followed")
+            self._say(f"note: nothing was profiled: the first {SKIPPED_STEPS} steps are skipped, and no more followed")
         if profiler is None or num_steps <= 0:
             return
         by = "self_device_time_total" if self._on_gpu else "self_cpu_time_total"

@@ -1,4 +1,4 @@
-"""The metric rows once more, as TensorBoard events: `tensorboard --logdir runs` shows every run that asked for them."""
+"""Metric rows as TensorBoard events, for `tensorboard --logdir runs`."""
 
 import importlib.util
 import os
@@ -12,7 +12,7 @@ _FLUSH_S = 5
 
 
 def check_installed() -> None:
-    """Refuse to start where events could not be written.
+    """Check that events can be written.
 
     Raises:
         ConfigError: the package is missing.
@@ -27,8 +27,7 @@ def check_installed() -> None:
 class Events:
     """Mirrors metric rows into a folder; opens the file at the first row.
 
-    An attempt or a resumed training says from which step on it counts, so that TensorBoard hides what an earlier one
-    wrote beyond it.
+    `purge_step` lets TensorBoard hide rows that an earlier attempt wrote beyond the first step of this one.
     """
 
     def __init__(self, folder: Path, warn: Callable[[str], None]) -> None:
@@ -36,7 +35,7 @@ class Events:
 
         Args:
             folder: made at the first row.
-            warn: is told, once, if the events cannot be written; training goes on without.
+            warn: called once if the events cannot be written; training continues without them.
         """
         self._folder = folder
         self._warn = warn
@@ -49,7 +48,7 @@ class Events:
             return
         try:
             if self._writer is None:
-                os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")  # where tensorflow is installed, it has its say
+                os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")  # silences tensorflow where it is installed
                 from torch.utils.tensorboard import SummaryWriter
 
                 self._writer = SummaryWriter(str(self._folder), purge_step=step, flush_secs=_FLUSH_S)
@@ -59,7 +58,7 @@ class Events:
             self._fail(error)
 
     def close(self) -> None:
-        """Write what is left."""
+        """Write the remaining rows."""
         if self._writer is not None and not self._failed:
             try:
                 self._writer.close()

@@ -1,4 +1,4 @@
-"""One collective, to see whether the processes of this machine reach each other.
+"""One collective as a check that the processes of this machine reach each other.
 
 torchrun --standalone --nproc-per-node=2 -m nbtools.training.process.all_reduce [gloo|nccl]
 """
@@ -11,7 +11,7 @@ import torch.distributed as dist
 
 
 def _main(backend: str = "gloo") -> None:
-    """Sum 1, 2, …, world size over all ranks and check the result; rank 0 says how long it took."""
+    """Sum 1, 2, …, world size over all ranks and check the result; rank 0 prints how long it took."""
     dist.init_process_group(backend)
     rank, world_size = dist.get_rank(), dist.get_world_size()
     device = torch.device("cuda", rank % torch.cuda.device_count()) if backend == "nccl" else torch.device("cpu")

@@ -1,4 +1,4 @@
-"""This process and the run directory: signals, the agent's death, the heartbeat, and a run that was started by hand."""
+"""The device of this process, its script, its seed, and the failure that ended it."""
 
 import os
 import sys
@@ -16,7 +16,7 @@ from nbtools.training.process import launchers, random_state
 
 
 def seed_everything(seed: int, rank: int, *, deterministic: bool) -> None:
-    """Seed this rank's generators: dropout differs between ranks, weights do not (DDP sends rank 0's)."""
+    """Seed this rank's generators: dropout differs between ranks; weights do not, since DDP broadcasts rank 0's."""
     random_state.seed(seed + 1_000_003 * rank)
     if deterministic:
         os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
@@ -35,14 +35,18 @@ def script_path() -> Path:
 
 
 def stay_on_this_machine() -> None:
-    """Where all ranks are on one machine, let gloo listen on the loopback interface only, unless the user chose one."""
+    """Let gloo use the loopback interface only, if all ranks are on one machine and the user chose no interface."""
     name = devices.loopback()
     if name is not None and os.environ.get("WORLD_SIZE") == os.environ.get("LOCAL_WORLD_SIZE"):
         os.environ.setdefault(devices.GLOO_INTERFACE, name)
 
 
 def choose_device(local_rank: int) -> torch.device:
-    """This rank's device; never the CPU where the user has a reason to expect a GPU."""
+    """Return this rank's device.
+
+    Raises:
+        LaunchError: more ranks than visible GPUs, or torch cannot use the GPUs of this machine.
+    """
     if launchers.wants_cpu(os.environ):
         return torch.device("cpu")
     if torch.cuda.is_available():
@@ -64,12 +68,9 @@ def choose_device(local_rank: int) -> torch.device:
 
 
 def failure_of(error: BaseException, rank: int, files: RunDir) -> Failure:
-    """Describe what ended a rank, for finished.json."""
+    """Return the failure that ended a rank, for finished.json."""
     text = "".join(traceback.format_exception(error))
     message = f"{type(error).__name__}: {error}".strip().splitlines()[0]
-    # Where rank 0 only noticed the fall of another rank, that one's own log tells which.
+    # An error that follows from the failure of another rank: that rank's log has the cause.
     who = (None, None) if is_echo(message) else (rank, 1)
     return explained(Failure(who[0], os.uname().nodename, who[1], None, message, text), files)
-
-
-# --- the run directory ----------------------------------------------------------------------------

@@ -20,7 +20,7 @@ _BEAT_EVERY_S = 1.0
 
 
 class Phase(NamedTuple):
-    """What a rank does, and since when."""
+    """What a rank does, and when that began."""
 
     name: str
     step: int
@@ -28,18 +28,18 @@ class Phase(NamedTuple):
     since: float
     """Unix time."""
     nth: int
-    """How many phases began since the last step: the same for all ranks at the same place."""
+    """Number of phases since the last step: equal for all ranks at the same place in the loop."""
 
 
 class StacksOnSignal:
-    """Makes a signal write the Python stacks of all threads into a file, whatever this process is doing.
+    """Makes a signal write the Python stacks of all threads into a file.
 
-    faulthandler does that in the signal's handler itself, so a rank that waits in a collective answers, too.
+    faulthandler does so in the signal handler itself, so it works for a rank that waits in a collective, too.
     """
 
     def __init__(self, path: Path) -> None:
         self.number: int | None = None
-        """The signal; None if somebody else has a handler for it, or there is no room for the file."""
+        """The signal; None if it already has a handler, or the disk is full."""
         if signal.getsignal(signal.SIGUSR2) not in (signal.SIG_DFL, signal.SIG_IGN):
             return
         with contextlib.suppress(OSError):
@@ -48,7 +48,7 @@ class StacksOnSignal:
             self.number = int(signal.SIGUSR2)
 
     def close(self) -> None:
-        """Give the signal back; not where the process ends now, for one that comes late would be its death."""
+        """Unregister the handler, except under torchrun: the process ends now, and a late signal would kill it."""
         if self.number is not None and not is_under_torchrun():
             faulthandler.unregister(self.number)
             os.close(self._file)
@@ -56,13 +56,14 @@ class StacksOnSignal:
 
 
 class HeartbeatWriter:
-    """Writes down once a second what this rank is doing, if that changed: `time` is when it began, not when it was
-    written, so a rank that hangs shows since when and in what.
+    """Writes the phase of this rank once a second, if it changed.
+
+    `time` is when the phase began, not when it was written: it shows since when a rank hangs, and where.
     """
 
     def __init__(self, files: RunDir, rank: int, stop: StopRequest) -> None:
         self.phase = Phase("start", 0, time.time(), 1)
-        """Replaced as a whole."""
+        """Replaced as a whole, so that the thread reads it without a lock."""
         self._files = files
         self._rank = rank
         self._stop = stop
@@ -75,7 +76,7 @@ class HeartbeatWriter:
         self._thread.start()
 
     def enter(self, name: str, step: int) -> None:
-        """Begin a phase; costs nothing, the thread writes it down."""
+        """Begin a phase; the thread writes it."""
         nth = self.phase.nth + 1 if self.phase.step == step else 1
         self.phase = Phase(name, step, time.time(), nth)
 
@@ -90,7 +91,7 @@ class HeartbeatWriter:
         while not self._closing.wait(_BEAT_EVERY_S):
             self._write()
             if self._stop.requested and self._peer_died():
-                # torchrun stops us because of that rank. On GPUs the collective that waits for it would not end.
+                # torchrun stops this rank because of that one. On GPUs a collective that waits for it does not end.
                 os._exit(1)
 
     def _write(self) -> None:

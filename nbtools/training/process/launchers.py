@@ -1,4 +1,4 @@
-"""What started this process, and what that says through the environment.
+"""The launcher of this process, and its settings in the environment.
 
 torchrun, `python -m torch.distributed.launch`, `accelerate launch` and plain `python` all start the same script.
 """
@@ -19,7 +19,7 @@ _SHARDED = {
 
 
 def name(environment: Mapping[str, str], args: Sequence[str]) -> str:
-    """Return what started this process, in words.
+    """Return the launcher's name.
 
     Args:
         environment: of the process.
@@ -35,10 +35,10 @@ def name(environment: Mapping[str, str], args: Sequence[str]) -> str:
 
 
 def precision(environment: Mapping[str, str]) -> str | None:
-    """Return the precision that accelerate was asked for; None for "no", which is also what it says unasked.
+    """Return the precision given to accelerate; None for "no", which is also its default.
 
     Raises:
-        ConfigError: it is one that nbtools does not have.
+        ConfigError: nbtools does not have it.
     """
     asked = environment.get(_PRECISION, "no").lower()
     if asked in ("no", ""):
@@ -51,11 +51,11 @@ def precision(environment: Mapping[str, str]) -> str | None:
 
 
 def wants_cpu(environment: Mapping[str, str]) -> bool:
-    """Whether accelerate was called with `--cpu`."""
+    """Return whether accelerate was called with `--cpu`."""
     return TRUTHS.get(environment.get(_USE_CPU, "").lower(), False)
 
 
 def notes(environment: Mapping[str, str]) -> list[str]:
-    """Say what accelerate asks for that is not done here."""
+    """Return a note for each accelerate setting that has no effect here."""
     asked = [words for variable, words in _SHARDED.items() if TRUTHS.get(environment.get(variable, "").lower())]
-    return [f"accelerate asks for {words}, which is ignored: every process holds the whole model" for words in asked]
+    return [f"accelerate's {words} is ignored: every process holds the whole model" for words in asked]

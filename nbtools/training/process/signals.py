@@ -19,25 +19,25 @@ _PR_SET_PDEATHSIG = 1
 
 
 def die_with_agent() -> None:
-    """Let the kernel kill this rank when torchrun's agent dies: nobody else would (Linux only).
+    """Let the kernel kill this rank when torchrun's agent dies, which no other process does (Linux only).
 
-    Only under torchrun: a process that a shell put into the background has to outlive that shell.
+    Only under torchrun: a background process of a shell must outlive that shell.
     """
     if not is_under_torchrun() or sys.platform != "linux":
         return
     _die_with_parent()
-    if os.getppid() != PARENT_PID:  # it died before we asked
+    if os.getppid() != PARENT_PID:  # it died before the call
         raise SystemExit("torchrun's agent is gone")
 
 
 def loader_worker_init() -> Callable[[int], None]:
     """Return a `worker_init_fn` that lets DataLoader workers end with this rank, neither earlier nor later.
 
-    torchrun signals the whole process group of a rank, as a terminal and Slurm do. A rank goes on to the end of its
-    step and a checkpoint, and for that it needs its workers.
+    torchrun signals the whole process group of a rank, as a terminal and Slurm do. The rank needs its workers until
+    the end of its step.
     """
     is_leaving = multiprocessing.RawValue("b", 0)
-    # Runs before multiprocessing's own, which sends SIGTERM to the children that are left, and waits for them.
+    # Runs before multiprocessing's exit handler, which sends SIGTERM to the remaining children and waits for them.
     atexit.register(setattr, is_leaving, "value", 1)
     return functools.partial(_stay_with_rank, is_leaving)
 
@@ -50,9 +50,9 @@ def _stay_with_rank(is_leaving: Any, worker_id: int) -> None:
     signal.signal(signal.SIGTERM, obey)
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     if sys.platform == "linux":
-        _die_with_parent()  # torch's own way notices in 5 s
+        _die_with_parent()  # torch's own check takes up to 5 s
     rank = multiprocessing.parent_process()
-    if rank is not None and not rank.is_alive():  # it died before we asked
+    if rank is not None and not rank.is_alive():  # it died before the call
         os._exit(1)
 
 
@@ -61,7 +61,7 @@ def _die_with_parent() -> None:
 
 
 class StopRequest:
-    """SIGTERM and SIGINT as a flag. A handler that did more could interrupt a save halfway."""
+    """SIGTERM and SIGINT as a flag: a handler that did more could interrupt a save."""
 
     def __init__(self) -> None:
         self.requested = False
@@ -75,7 +75,7 @@ class StopRequest:
 
     def __exit__(self, *_: object) -> None:
         if is_under_torchrun():
-            return  # the process ends now: a late signal must not turn a clean end into a death
+            return  # the process ends now: a late signal must not kill it
         for number, previous in self._previous.items():
             signal.signal(number, previous)
 

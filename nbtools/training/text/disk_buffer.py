@@ -1,4 +1,4 @@
-"""Text that is larger than the memory it may take: documents and word counts that wait on disk.
+"""Buffers on disk for text that is larger than memory: documents and word counts.
 
 Shape suffix: N documents.
 """
@@ -18,16 +18,16 @@ import numpy as np
 import numpy.typing as npt
 
 _MOST_WORDS = 2**18
-"""So many different words are counted in memory, which takes about 40 MB."""
+"""Words that are counted in memory, which takes about 40 MB."""
 _MOST_RUNS = 64
 
 Selection = npt.NDArray[np.bool_]
 
 
 class Spool:
-    """Documents in a nameless file, to be gone through as often as needed, one at a time.
+    """Documents in an unnamed temporary file, for several passes with one document in memory.
 
-    Reading them again from where they came from could give something else, or mean another download.
+    The source may change between two passes, or need another download.
     """
 
     def __init__(self, documents: Iterable[str], folder: Path) -> None:
@@ -42,7 +42,7 @@ class Spool:
                 self._file.write(data)
                 self.lengths_N.append(len(document))
                 self._sizes_N.append(len(data))
-            stack.pop_all()  # all went well: it stays open
+            stack.pop_all()  # success: the file stays open
 
     def __enter__(self) -> Self:
         return self
@@ -67,9 +67,9 @@ class Spool:
 
 
 class WordCounts:
-    """How often each word was seen, exactly, however many different ones there are.
+    """Exact counts of any number of different words.
 
-    What does not fit into memory goes to disk in sorted runs, which are merged at the end.
+    Counts beyond a limit in memory go to disk in sorted runs, which are merged at the end.
     """
 
     def __init__(self, folder: Path | None = None) -> None:
@@ -85,7 +85,7 @@ class WordCounts:
             run.close()
 
     def add(self, words: Iterable[str]) -> None:
-        """Count some more words."""
+        """Count words."""
         self._counts.update(words)
         if len(self._counts) > _MOST_WORDS:
             self._runs.append(self._written(sorted(self._counts.items())))
@@ -96,7 +96,7 @@ class WordCounts:
                 self._runs = [merged]
 
     def most_common(self, num_words: int) -> list[str]:
-        """Return the most frequent words; those of one frequency in an order that every machine agrees on."""
+        """Return the most frequent words; words of equal frequency are sorted."""
         ranked = heapq.nsmallest(num_words, ((-count, word) for word, count in self._merged()))
         return [word for _, word in ranked]
 
@@ -122,7 +122,7 @@ def _read(file: IO[bytes]) -> Iterator[tuple[str, int]]:
 
 
 def save_pieces(path: Path, pieces: Iterable[npt.NDArray[Any]], dtype: npt.DTypeLike) -> int:
-    """Write one long array piece by piece, as `np.save` would write it whole, and return its length."""
+    """Write one long array piece by piece, in the format of `np.save`, and return its length."""
 
     def write_header(length: int) -> int:
         header = {"descr": np.lib.format.dtype_to_descr(np.dtype(dtype)), "fortran_order": False, "shape": (length,)}

@@ -15,10 +15,10 @@ def texts(dataset: HubDataset, *, streaming: bool = True) -> Iterator[str]:
 
     Args:
         dataset: what to download.
-        streaming: take what is needed from the network while reading; False downloads all files first and keeps them.
+        streaming: download while reading; False downloads all files first and keeps them.
 
     Raises:
-        DataError: the library is missing, the hub cannot be reached, or has no such dataset, or it is not of text.
+        DataError: the library is missing, the hub is unreachable, the dataset does not exist, or has no text.
     """
     column = None
     for row in _rows(dataset, streaming=streaming):
@@ -34,7 +34,7 @@ def texts(dataset: HubDataset, *, streaming: bool = True) -> Iterator[str]:
 
 
 def text_column(row: Mapping[str, Any], dataset: HubDataset) -> str:
-    """Return the column to train on: `text`, else the only one that holds text.
+    """Return the column to train on: `text`, else the only column of text.
 
     Raises:
         DataError: there is none, or several.
@@ -53,7 +53,7 @@ def text_column(row: Mapping[str, Any], dataset: HubDataset) -> str:
 
 def _rows(dataset: HubDataset, *, streaming: bool) -> Iterator[Mapping[str, Any]]:
     try:
-        import datasets  # a hundred megabytes: only when asked for
+        import datasets  # takes a hundred megabytes: loaded only when needed
     except ImportError as error:
         raise missing_package(dataset) from error
     datasets.disable_progress_bars()
@@ -72,7 +72,7 @@ def _rows(dataset: HubDataset, *, streaming: bool) -> Iterator[Mapping[str, Any]
 
 
 def _failed(dataset: HubDataset, error: Exception) -> DataError:
-    """A dozen libraries work together in a download, each with errors of its own: all of them end here."""
+    """Return the error for any exception of the libraries that take part in a download."""
     config = f" ({dataset.config})" if dataset.config else ""
     return DataError(
         f"dataset={dataset.dataset!r}: {dataset.path}{config} cannot be read from the Hugging Face hub "

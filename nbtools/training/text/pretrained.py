@@ -1,6 +1,6 @@
-"""Models and tokenizers that somebody else made: loaded from a folder or a hub id.
+"""Pretrained models and tokenizers, loaded from a folder or a hub id.
 
-Code that comes with a model is not run, unless the user allowed it for that very model.
+Python code that comes with a model runs only if the user allowed it for that model.
 """
 
 import pickle
@@ -28,9 +28,9 @@ def load_model(
     Args:
         auto_class: such as `AutoModelForMaskedLM`.
         model_name: a local folder or hub id.
-        kind: what it has to be, in words, for the message.
+        kind: kind of model, for the message.
         option: the config's field that names it, for the message.
-        trust_remote_code: the user allowed code that comes with it to run.
+        trust_remote_code: run Python code that comes with the model.
         **settings: changes to the model's own config, such as `num_labels=1`.
 
     Raises:
@@ -51,10 +51,10 @@ def load_model(
 
 
 def check_length(model: PreTrainedModel, model_name: str, sequence_length: int) -> None:
-    """Refuse sequences that are longer than a model can take.
+    """Check that a model takes sequences of this length.
 
     Raises:
-        ConfigError: they are.
+        ConfigError: it does not.
     """
     longest = getattr(model.config, "max_position_embeddings", sequence_length)
     if sequence_length > longest:
@@ -62,10 +62,10 @@ def check_length(model: PreTrainedModel, model_name: str, sequence_length: int) 
 
 
 def masking_tokenizer(model_name: str) -> PreTrainedTokenizerBase:
-    """Load the tokenizer of a local folder or hub id that knows a mask token.
+    """Load the tokenizer of a local folder or hub id, which must have a mask token.
 
     Raises:
-        ConfigError: there is none, or it cannot be used for masked language modelling.
+        ConfigError: there is none, or it has no mask token, no separator or no fast version.
     """
     try:
         tokenizer = AutoTokenizer.from_pretrained(model_name, trust_remote_code=False)
@@ -77,12 +77,12 @@ def masking_tokenizer(model_name: str) -> PreTrainedTokenizerBase:
     if tokenizer.mask_token_id is None:
         raise ConfigError(f"model_name={model_name!r}: its tokenizer has no mask token; choose a masked language model")
     if not tokenizer.is_fast or (tokenizer.sep_token_id is None and tokenizer.eos_token_id is None):
-        raise ConfigError(f"model_name={model_name!r}: its tokenizer needs a fast version and a separator token")
+        raise ConfigError(f"model_name={model_name!r}: its tokenizer must have a fast version and a separator token")
     return tokenizer
 
 
 def first_line(error: BaseException, limit: int = 200) -> str:
-    """Return the first line of an error's text, or its type when it says nothing."""
+    """Return the first line of an error's text, or its type if the text is empty."""
     lines = str(error).strip().splitlines()
     return lines[0][:limit] if lines else type(error).__name__
 

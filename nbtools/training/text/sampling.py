@@ -1,7 +1,7 @@
-"""Writing with a causal language model: one token after the other from given random numbers, keys and values kept.
+"""Sampling from a causal language model, token by token with a key-value cache, from given random numbers.
 
-Every token is found by the inverse of its cumulative distribution at a number in [0, 1) that was drawn before. So what
-is written depends on the model and these numbers alone: not on who shares the batch, nor on what was drawn elsewhere.
+Inverse transform sampling: each token is the inverse of the cumulative distribution at a given number in [0, 1). The
+text depends only on the model and these numbers, not on the rest of the batch or on a generator's state.
 
 Shape suffixes: B batch, P positions of a prompt, T positions of a text, V vocabulary.
 """
@@ -18,7 +18,7 @@ from nbtools.training.text.vocabulary import Alphabet, padded_inputs
 
 @contextlib.contextmanager
 def at_rest(module: nn.Module) -> Iterator[None]:
-    """Look at a module without changing it: no gradients, no dropout, and no activations computed again."""
+    """Put a module into evaluation mode without gradients, and restore its mode afterwards."""
     was_training = module.training
     module.eval()
     with torch.no_grad():
@@ -34,17 +34,17 @@ def write(
     *,
     temperature: float = 1.0,
 ) -> torch.Tensor:
-    """Write a text to each prompt; autocast is the caller's.
+    """Sample a text for each prompt; the caller sets autocast.
 
     Args:
         model: with a language modelling head.
         prompts_BP: padded on the left.
         uniforms_BT: numbers in [0, 1), one for each token.
-        alphabet: where a text ends, and what is never written.
-        temperature: below 1 texts vary less.
+        alphabet: its end of text and its banned tokens.
+        temperature: divides the logits.
 
     Returns:
-        Token ids, padded behind a text's end. Shape (B, T).
+        Token ids, padded after a text's end. Shape (B, T).
     """
     batch_size, length = uniforms_BT.shape
     texts_BT = torch.full((batch_size, length), alphabet.pad_id, dtype=torch.long, device=prompts_BP.device)
@@ -75,7 +75,7 @@ def drawn(logits_BV: torch.Tensor, uniforms_B: torch.Tensor, temperature: float 
     cumulative_BV = torch.softmax(logits_BV.double() / temperature, dim=-1).cumsum(-1)
     totals_B1 = cumulative_BV[:, -1:]
     thresholds_B1 = uniforms_B.double()[:, None] * totals_B1
-    # Rounding must not reach the total: nothing exceeds it.
+    # Rounding must not reach the total, which no cumulative probability exceeds.
     thresholds_B1 = torch.minimum(thresholds_B1, torch.nextafter(totals_B1, torch.zeros_like(totals_B1)))
     tokens_B = torch.searchsorted(cumulative_BV, thresholds_B1, right=True)[:, 0]
-    return tokens_B.clamp(max=logits_BV.shape[-1] - 1)  # of a model that diverged nothing exceeds anything
+    return tokens_B.clamp(max=logits_BV.shape[-1] - 1)  # a diverged model has NaN everywhere

@@ -1,4 +1,4 @@
-"""From text to rows of token ids: tokenizers, and the cache of what they made of a text."""
+"""Text as rows of token ids, with a cache on disk."""
 
 import hashlib
 import json
@@ -38,7 +38,7 @@ class TokenizedText:
 
     @property
     def maskable_ids(self) -> npt.NDArray[np.int64]:
-        """Ids of the ordinary words: those that may be predicted, and drawn as random replacements."""
+        """Ids of all tokens but the special ones: those that are predicted, and drawn as random replacements."""
         special = set(self.tokenizer.all_special_ids)
         return np.array([token for token in range(len(self.tokenizer)) if token not in special], dtype=np.int64)
 
@@ -57,26 +57,26 @@ def tokenize(
 ) -> Path:
     """Tokenize a text once and return the folder that holds the result; call it on rank 0 only.
 
-    The folder is named after the content, is put in place by one rename, and is found again by later runs. It holds
+    Named after a hash of the content, the folder is put in place by one rename and reused by later runs. It holds
     `tokenizer/` (for `AutoTokenizer.from_pretrained`), `train.npy` and `eval.npy` (flat int32, documents separated
-    by one separator token). What comes from the hub is downloaded once: a note in `cache` remembers what it became.
+    by one separator token). A hub dataset is downloaded once: a file in `cache` maps the request to its folder.
 
-    Memory stays small however long the text is; on disk it takes the size of the text for a while.
+    Memory does not grow with the text; the disk holds a temporary copy of it.
 
     Args:
-        cache: where such folders are kept.
+        cache: folder of these folders.
         dataset: see `corpus.documents` and `hub.named`.
         min_words: documents with fewer words are left out.
         vocab_size: largest size of the word-level vocabulary; special tokens count.
-        model_name: take this model's own tokenizer instead of a word-level one.
-        root: what a relative `dataset` starts from.
-        max_samples: take so many documents from the beginning; None for all, or as many as `hub.named` says.
+        model_name: use this model's tokenizer instead of a word-level one.
+        root: start of a relative `dataset`.
+        max_samples: number of documents from the beginning; None for all, or for the number of `hub.named`.
         streaming: see `training.hub.texts`.
-        say: gets a line now and then while a long text is read.
+        say: prints progress while a long text is read.
 
     Raises:
         DataError: the text is missing, malformed or too short, or the cache cannot be written.
-        ConfigError: `model_name` has no tokenizer that could be loaded, or it knows no mask token.
+        ConfigError: `model_name` has no loadable tokenizer, or no mask token.
     """
     downloaded = named(dataset)
     note = None
@@ -95,7 +95,7 @@ def tokenize(
     given = None if model_name is None else masking_tokenizer(model_name)  # before a long reading
     try:
         cache.mkdir(parents=True, exist_ok=True)
-        with Spool(_told(islice(documents, max_samples), say), cache) as spool:
+        with Spool(_with_progress(islice(documents, max_samples), say), cache) as spool:
             held_out_N = corpus.held_out_documents(spool.lengths_N)
             parts = {"train": ~held_out_N, "eval": held_out_N}
             train = spool.texts(parts["train"])
@@ -110,13 +110,13 @@ def tokenize(
     return folder
 
 
-def _told(documents: Iterable[str], say: Callable[[str], None]) -> Iterator[str]:
-    told = time.monotonic()
+def _with_progress(documents: Iterable[str], say: Callable[[str], None]) -> Iterator[str]:
+    shown_at = time.monotonic()
     for number, document in enumerate(documents, start=1):
         yield document
-        if (now := time.monotonic()) - told >= _SAY_EVERY_S:
+        if (now := time.monotonic()) - shown_at >= _SAY_EVERY_S:
             say(f"reading the text: {number:,} documents so far")
-            told = now
+            shown_at = now
 
 
 def _digest(tokenizer: PreTrainedTokenizerBase, spool: Spool, parts: Mapping[str, Selection]) -> str:
@@ -137,7 +137,7 @@ def _build(
 
 
 def open_tokenized(folder: Path, sequence_length: int) -> TokenizedText:
-    """Open what `tokenize` wrote; rows of `sequence_length` tokens that stay on disk until they are read."""
+    """Open the folder that `tokenize` wrote, as memory-mapped rows of `sequence_length` tokens."""
     tokenizer = AutoTokenizer.from_pretrained(folder / "tokenizer", trust_remote_code=False)
     tokenizer.model_max_length = sequence_length
     rows = [_rows(folder / f"{name}.npy", sequence_length) for name in ("train", "eval")]
@@ -149,7 +149,7 @@ def _encoded(
 ) -> Iterator[Tokens]:
     ids, unknown = tokenizer.get_vocab(), tokenizer.unk_token_id
     for document in documents:
-        if words:  # through corpus.words, whose counts the form showed; the saved tokenizer cuts at the same places
+        if words:  # corpus.words, as in the form's counts; the saved tokenizer splits in the same way
             piece = [ids.get(word, unknown) for word in corpus.words(document)]
         else:
             piece = tokenizer(document, add_special_tokens=False, verbose=False)["input_ids"]

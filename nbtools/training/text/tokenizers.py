@@ -24,10 +24,10 @@ from nbtools.training.text.disk_buffer import WordCounts
 from nbtools.training.text.pretrained import first_line
 
 EOS, UNKNOWN, MASK = "[EOS]", "[UNK]", "[MASK]"
-"""Of vocabularies built here: the first two ids, and the last. [EOS] ends documents and fills up answers, and is learnt
-as any other token; [MASK] is never predicted."""
+"""Special tokens of vocabularies built here: the first two ids, and the last. [EOS] ends documents and pads answers,
+and is predicted as any other token; [MASK] is never predicted."""
 _MASK_TOKENS = (MASK, "<mask>", "<|mdm_mask|>", "<|mask|>")
-"""Names that mask tokens have where the tokenizer does not say which one it is; the third is LLaDA's."""
+"""Names of mask tokens in tokenizers that do not set `mask_token`; the third is LLaDA's."""
 _HUB_ID = re.compile(r"\w[\w.-]{0,95}(/\w[\w.-]{0,95})?", re.ASCII)
 Encode = Callable[[str], Sequence[int] | npt.NDArray[np.int32]]
 
@@ -41,10 +41,10 @@ def train_tokenizer(
         level: chars, or words: lower-cased words and punctuation characters.
         texts: the training part of the data.
         vocab_size: largest number of tokens, [EOS], [UNK] and [MASK] included.
-        folder: where words wait that are too many to be counted in memory, the system's temporary one when None.
+        folder: for word counts that exceed memory; the system's temporary folder when None.
     """
     if level == "words":
-        like = word_tokenizer(texts, vocab_size + 2, folder)  # has five special tokens, for its words and how it cuts
+        like = word_tokenizer(texts, vocab_size + 2, folder)  # has five special tokens; taken: words, splitting
         ids = like.get_vocab()
         special = set(like.all_special_tokens)
         tokens = [token for token in sorted(ids, key=lambda token: ids[token]) if token not in special]
@@ -67,10 +67,10 @@ def train_tokenizer(
 
 
 def load_tokenizer(model_name: str, *, trust_remote_code: bool = False) -> PreTrainedTokenizerBase:
-    """Load the tokenizer of a local folder or hub id, and find its mask token if it does not say which one it is.
+    """Load the tokenizer of a local folder or hub id; sets its mask token by known names if it is not set.
 
     Raises:
-        ConfigError: there is none, or it has no token that ends a text.
+        ConfigError: there is none, or it has no end-of-text token.
     """
     try:
         is_known = bool(_HUB_ID.fullmatch(model_name)) or Path(model_name).is_dir()
@@ -98,13 +98,13 @@ def load_tokenizer(model_name: str, *, trust_remote_code: bool = False) -> PreTr
 
 
 def separator_of(tokenizer: PreTrainedTokenizerBase) -> int:
-    """Return the token that ends a text."""
+    """Return the id of the end-of-text token."""
     separator = tokenizer.eos_token_id if tokenizer.eos_token_id is not None else tokenizer.sep_token_id
     return int(separator)
 
 
 def encoder(tokenizer: PreTrainedTokenizerBase, level: str) -> Encode:
-    """Return what turns a text into ids; for characters much faster than the tokenizer, with the same result."""
+    """Return a function from text to ids; for characters a table, with the tokenizer's result."""
     if level == "chars":
         ids, unknown = tokenizer.get_vocab(), tokenizer.unk_token_id
         table = np.full(0x110000, unknown, dtype=np.int32)
@@ -112,7 +112,7 @@ def encoder(tokenizer: PreTrainedTokenizerBase, level: str) -> Encode:
             if len(token) == 1:
                 table[ord(token)] = number
         return lambda text: table[np.frombuffer(text.encode("utf-32-le", "surrogatepass"), dtype="<u4")]
-    if level == "words":  # through corpus.words, whose counts the form showed
+    if level == "words":  # corpus.words, as in the form's counts
         ids, unknown = tokenizer.get_vocab(), tokenizer.unk_token_id
         return lambda text: [ids.get(word, unknown) for word in corpus.words(text)]
     return lambda text: tokenizer(text, add_special_tokens=False, verbose=False)["input_ids"]
@@ -127,22 +127,22 @@ def _saved_tokenizer(folder: Path) -> PreTrainedTokenizerBase:
         raise DataError(
             f"{folder / prepared.TOKENIZER}: cannot be read ({first_line(error)}); prepare again"
         ) from error
-    tokenizer.model_max_length = 10**9  # what is too long for the model is refused elsewhere
+    tokenizer.model_max_length = 10**9  # the model's own limit is checked elsewhere
     return tokenizer
 
 
 def word_tokenizer(documents: Iterable[str], vocab_size: int, folder: Path | None = None) -> PreTrainedTokenizerFast:
     """Build a tokenizer of the most frequent lower-cased words and punctuation characters of `documents`.
 
-    Words that are too many to be counted in memory wait in `folder`, the system's temporary one when None.
+    Word counts that exceed memory go to `folder`; the system's temporary folder when None.
     """
     with WordCounts(folder) as counts:
         for document in documents:
             counts.add(corpus.words(document))
-        words = counts.most_common(max(vocab_size - len(SPECIAL_TOKENS), 1))  # a special token is never one word
+        words = counts.most_common(max(vocab_size - len(SPECIAL_TOKENS), 1))  # no word equals a special token
     ids = {word: number for number, word in enumerate([*SPECIAL_TOKENS, *words])}
     backend = Tokenizer(WordLevel(ids, unk_token="[UNK]"))
-    # As corpus.lowered and corpus.words do it.
+    # The same as corpus.lowered and corpus.words.
     sigma = ("\N{GREEK SMALL LETTER FINAL SIGMA}", "\N{GREEK SMALL LETTER SIGMA}")
     backend.normalizer = Normalizers([Lowercase(), Replace(*sigma)])
     backend.pre_tokenizer = Split(Regex(corpus.WORD_PATTERN), behavior="removed", invert=True)
@@ -156,17 +156,17 @@ def word_tokenizer(documents: Iterable[str], vocab_size: int, folder: Path | Non
 
 
 def check_vocabulary(tokenizer: PreTrainedTokenizerBase, model: Path) -> None:
-    """Refuse a checkpoint's model whose tokens have other numbers: its weights would load and mean nothing.
+    """Check that a checkpoint's model has the same token ids: otherwise its weights load but do not fit the data.
 
     Raises:
-        CheckpointError: its vocabulary is another one.
+        CheckpointError: its vocabulary differs.
     """
     if AutoTokenizer.from_pretrained(model, trust_remote_code=False).get_vocab() != tokenizer.get_vocab():
-        raise CheckpointError(f"{model}: its vocabulary is of another text; resume with the dataset of its run")
+        raise CheckpointError(f"{model}: its vocabulary is that of another text; resume with the dataset of its run")
 
 
 def model_writer(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase) -> Callable[[Path], None]:
-    """Return what writes model and tokenizer into a folder that `from_pretrained` loads."""
+    """Return a function that writes model and tokenizer into a folder that `from_pretrained` loads."""
 
     def write(folder: Path) -> None:
         model.save_pretrained(folder)

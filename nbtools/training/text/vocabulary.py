@@ -14,17 +14,17 @@ _IMPOSSIBLE = -1e9
 
 @dataclass(frozen=True)
 class Alphabet:
-    """What generator and judge have to know of their tokens."""
+    """Size and special tokens of the vocabulary."""
 
     vocab_size: int
     pad_id: int
     eos_id: int | None
-    """None where texts have no end but their length, as those of the Markov chain."""
+    """None where all texts have the same length, as those of the Markov chain."""
     banned_ids: tuple[int, ...] = ()
-    """Tokens that stand in no text and are never written, such as the padding."""
+    """Tokens that no text contains and that are never sampled, such as the padding."""
 
     def mask(self, texts_BT: torch.Tensor) -> torch.Tensor:
-        """Return True for the tokens of the texts, their end included, and False behind it. Shape (B, T)."""
+        """Return True for the tokens of the texts, their end included, and False after it. Shape (B, T)."""
         if self.eos_id is None:
             return texts_BT != self.pad_id
         is_end_BT = texts_BT == self.eos_id
@@ -32,9 +32,9 @@ class Alphabet:
         return ~ended_BT & (is_end_BT | (texts_BT != self.pad_id))
 
     def without_banned(self, logits_BV: torch.Tensor) -> torch.Tensor:
-        """Give banned tokens a probability of 0, and of finite logarithm: entropies stay numbers. Shape (..., V).
+        """Set the logits of banned tokens to a large negative, finite value: entropies stay finite. Shape (..., V).
 
-        Rows of the embedding beyond the vocabulary, which some models have, are none that a text could use.
+        Rows of the embedding beyond the vocabulary, which some models have, are banned, too.
         """
         if not self.banned_ids and logits_BV.shape[-1] == self.vocab_size:
             return logits_BV
@@ -43,7 +43,7 @@ class Alphabet:
 
 @functools.lru_cache(maxsize=8)
 def _banned(alphabet: Alphabet, size: int, device: torch.device) -> torch.Tensor:
-    """True for what is never written; asked for at every token. Shape (V,)."""
+    """Return True for banned tokens; cached, since it is needed for every token. Shape (V,)."""
     banned_V = torch.zeros(size, dtype=torch.bool, device=device)
     banned_V[list(alphabet.banned_ids)] = True
     banned_V[alphabet.vocab_size :] = True
@@ -51,9 +51,9 @@ def _banned(alphabet: Alphabet, size: int, device: torch.device) -> torch.Tensor
 
 
 def padded_inputs(tokens_BT: torch.Tensor, pad_id: int) -> dict[str, torch.Tensor]:
-    """Return the arguments of a causal model for rows with padding on the left: it is not seen, nor counted.
+    """Return the arguments of a causal model for rows with padding on the left, which is masked and has no position.
 
-    Padding on the right needs nothing: a causal model does not look there. Nor do rows that all begin with a token.
+    Padding on the right needs no mask in a causal model.
     """
     if not bool((tokens_BT[:, 0] == pad_id).any()):
         return {"input_ids": tokens_BT}

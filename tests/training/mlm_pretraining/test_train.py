@@ -266,7 +266,7 @@ def test_a_loss_that_is_not_finite_is_recorded_said_once_and_does_not_end_the_ru
     monkeypatch.setattr(Optimizer, "step", poison)
     files = trained(tiny())
     assert [row["train/loss"] for row in rows(files)[1:]] == ["NaN"] * 5
-    assert capfd.readouterr().out.count("is not finite at step 2; training goes on") == 1
+    assert capfd.readouterr().out.count("is not finite at step 2; training continues") == 1
     assert (read_json(files.finished) or {})["metrics"]["train/loss"] == "NaN"
 
 
@@ -558,7 +558,7 @@ def test_a_stop_on_two_ranks_loses_no_step_and_the_resumed_run_ends_with_the_sam
     straight = start.completed(process)
     identity = read_json(straight.files.process) or {}
     assert (identity["role"], identity["pid"]) == ("torchrun", process.pid)
-    assert [beat.phase for beat in straight.ranks] == ["done", "done"]
+    assert [beat.phase for beat in read_beats(straight.files)] == ["done", "done"]
 
     process = start(config, more=SLOW_STEPS)
     stopped = wait_for_step(texts, 3, num_runs=2)

@@ -201,7 +201,7 @@ def test_a_folder_with_somebody_s_model_is_refused_before_the_first_step(
 @pytest.mark.parametrize("name", ["file/below", "file", "\0", "x" * 300])
 def test_a_folder_that_cannot_be_written_is_refused_before_the_first_step(project: Project, name: str) -> None:
     (project.root / "file").write_text("")
-    with pytest.raises(ConfigError, match=r"save_dir='.*: cannot be written \(.+\); name a folder of yours"):
+    with pytest.raises(ConfigError, match=r"save_dir='.*: cannot be written \(.+\); name another folder"):
         check_save_dir(name, project.root)
 
 

@@ -72,7 +72,7 @@ def test_each_launcher_starts_the_shipped_script(
     assert f"started by {name} " in log
     assert f"precision {precision} " in log
     assert f"4 per process x 1 accumulated x {world_size} process" in log
-    assert ("precision=bf16 unless a flag says otherwise" in log) == (precision == "bf16")
+    assert ("precision=bf16 from accelerate launch" in log) == (precision == "bf16")
 
 
 @pytest.mark.slow
