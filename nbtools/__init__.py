@@ -11,7 +11,8 @@ from nbtools._version import __version__ as __version__
 
 _MODULES = {
     "nbtools.config": ["Launch"],
-    "nbtools.launcher.launch": ["launch", "preflight"],
+    "nbtools.launcher.launch": ["launch"],
+    "nbtools.launcher.preflight": ["preflight"],
     "nbtools.run.listing": ["runs"],
     "nbtools.metrics.history": ["History"],
     "nbtools.notebook.form.form": ["ConfigForm"],
@@ -33,7 +34,7 @@ __all__ = sorted([*_HOME, "__version__"])
 if TYPE_CHECKING:
     from nbtools.config import Launch as Launch
     from nbtools.launcher.launch import launch as launch
-    from nbtools.launcher.launch import preflight as preflight
+    from nbtools.launcher.preflight import preflight as preflight
     from nbtools.launcher.resume import resume as resume
     from nbtools.metrics.history import History as History
     from nbtools.notebook.form.form import ConfigForm as ConfigForm

@@ -1,6 +1,6 @@
 """Start a script with torchrun in the background, in a process tree that outlives the notebook.
 
-`launch` lays out the run directory, takes its lock and hands both to the supervisor. torch is never imported here.
+The launcher writes the run directory, takes its lock and passes both to the supervisor; it never imports torch.
 """
 
 import contextlib
@@ -21,25 +21,26 @@ from typing import Any
 
 from nbtools import __version__
 from nbtools.errors import LaunchError
-from nbtools.launcher.preflight import Preflight, check, preflight
+from nbtools.launcher.preflight import Preflight, check_launch
 from nbtools.machine import gpu_queue
-from nbtools.machine.devices import devices
 from nbtools.run.run import Run
 from nbtools.rundir.json_files import write_json
 from nbtools.rundir.lock import acquire_lock
 from nbtools.rundir.rundir import RUN_DIR_VARIABLE, RUN_ID_VARIABLE, RunDir
-from nbtools.script.torchrun import torchrun_command
-
-__all__ = ["Preflight", "child_environment", "launch", "preflight", "start", "torchrun_command"]
 
 _NO_LOCKS = (errno.ENOLCK, errno.ENOTSUP, errno.ENOSYS, errno.EINVAL)
 
-# What a kernel or an outer launcher leaves in the environment and a training process must not see.
+# Variables of a kernel or of an outer launcher that a training process must not inherit.
 _DROPPED_PREFIXES = ("JPY_", "TORCHELASTIC_", "PET_", "NBTOOLS_RUN_", "NBTOOLS_ATTEMPT")
 _DROPPED = {
     *("RANK", "LOCAL_RANK", "GROUP_RANK", "ROLE_RANK", "ROLE_NAME"),
     *("WORLD_SIZE", "LOCAL_WORLD_SIZE", "GROUP_WORLD_SIZE", "ROLE_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT"),
-    *("CLICOLOR", "CLICOLOR_FORCE", "FORCE_COLOR", "GIT_PAGER"),  # ipykernel asks for colours; ours goes to a file
+    *(
+        "CLICOLOR",
+        "CLICOLOR_FORCE",
+        "FORCE_COLOR",
+        "GIT_PAGER",
+    ),  # ipykernel's colours; a run writes to a file
 }
 
 
@@ -58,35 +59,33 @@ def launch(
     """Start a script with torchrun in the background and return at once.
 
     A script that `write_script` wrote runs from the copy in its run directory, so that later edits cannot change the
-    run; any other runs from its own path. The working directory is the project's root if the script lies in a project,
-    else the script's folder, where `runs/` is then made.
+    run; every other script runs from its own path. The working directory is the project's root, or the script's folder
+    outside a project; `runs/` is made there.
 
     Args:
         script: path of the script.
-        nproc_per_node: processes on this machine; None for what the script says, else 1.
-        gpus: GPU indices as nvidia-smi counts; `()` for the CPU; None for what the script says, else the first
+        nproc_per_node: processes on this machine; None for the script's value, else 1.
+        gpus: GPU indices as nvidia-smi counts; `()` for the CPU; None for the script's value, else the first
             `nproc_per_node` GPUs, or the CPU of a machine without GPUs.
         args: the script's own arguments.
         omp_num_threads: CPU threads per process; None for cores // nproc_per_node.
-        shutdown_timeout_s: seconds that a stop may take before it kills; None for what the script says, else 60.
-        max_restarts: how often a failed run starts again, in the same directory, from its newest checkpoint that is
-            whole (a script that is not ours: from its beginning); None for what the script says, else 0.
-        after: a run that has to end first, however it ends.
-        queue: wait until no earlier run claims one of these GPUs. The order is that of the launches; False shares them.
+        shutdown_timeout_s: seconds between a stop's SIGTERM and SIGKILL; None for the script's value, else 60.
+        max_restarts: how often a failed run starts again, in the same directory, from its latest verified checkpoint (a
+            script without a recipe: from its beginning); None for the script's value, else 0.
+        after: a run that must end first, in any state.
+        queue: wait until no earlier run claims one of these GPUs, in the order of the launches; False shares them.
 
     Raises:
-        LaunchError: it cannot start as asked. Nothing was started and nothing is left behind.
+        LaunchError: the run cannot start as asked; nothing is started or left behind.
     """
-    checked = check(
-        script,
-        nproc_per_node=nproc_per_node,
-        gpus=gpus,
-        args=args,
-        omp_num_threads=omp_num_threads,
-        shutdown_timeout_s=shutdown_timeout_s,
-        max_restarts=max_restarts,
-    )
-    return start(checked, after=_awaited(after), queue=queue)
+    overrides = {
+        "nproc_per_node": nproc_per_node,
+        "gpus": gpus,
+        "omp_num_threads": omp_num_threads,
+        "shutdown_timeout_s": shutdown_timeout_s,
+        "max_restarts": max_restarts,
+    }
+    return start(check_launch(script, args, overrides), after=_awaited(after), queue=queue)
 
 
 # --- starting -------------------------------------------------------------------------------------
@@ -101,14 +100,14 @@ def start(
     after: Path | None = None,
     queue: bool = True,
 ) -> Run:
-    """Start what was checked.
+    """Start a launch that passed the preflight.
 
     Args:
-        checked: what to start.
-        runs: where the run directory is made; the project's `runs/` when None.
-        script: path to record where what runs is a copy.
-        resumed_from: the run, checkpoint and step to go on from, and what changes.
-        after: directory of a run that has to end first.
+        checked: the launch.
+        runs: folder of the new run directory; the project's `runs/` when None.
+        script: path to record when `checked.script` is a copy.
+        resumed_from: run, checkpoint and step to continue from, and the changed values.
+        after: directory of a run that must end first.
         queue: as for `launch`.
     """
     for note in checked.warnings:
@@ -139,7 +138,7 @@ def start(
         raise
     finally:
         for descriptor in held.values():
-            os.close(descriptor)  # the supervisor has them now
+            os.close(descriptor)  # the supervisor has inherited them
     return Run(run.path)
 
 
@@ -148,7 +147,7 @@ def _text(path: Path | None) -> str | None:
 
 
 def _awaited(run: Run | str | Path | None) -> Path | None:
-    """The directory of the run to wait for; None if it has ended already."""
+    """Return the directory of the run to wait for; None if it has ended."""
     if run is None:
         return None
     found = run if isinstance(run, Run) else Run(run)
@@ -156,15 +155,13 @@ def _awaited(run: Run | str | Path | None) -> Path | None:
 
 
 def _taken_ticket(run: RunDir, checked: Preflight) -> tuple[Path, int] | None:
-    """Queue up for the GPUs of this launch, if it has any."""
-    wanted = set(checked.launch.gpus or ())
-    chosen = [device for device in devices() if device.index in wanted]
-    if not chosen:
+    """Queue for the GPUs of this launch; None on the CPU."""
+    if not (gpus := checked.placement.gpus):
         return None
     try:
-        return gpu_queue.take(run, [device.index for device in chosen], [device.uuid for device in chosen])
+        return gpu_queue.take(run, [device.index for device in gpus], [device.uuid for device in gpus])
     except OSError as error:
-        warnings.warn(f"no queue for the GPUs, so this run waits for none: {error}", stacklevel=4)
+        warnings.warn(f"the GPU queue is not usable, so this run starts without waiting: {error}", stacklevel=4)
         return None
 
 
@@ -175,8 +172,8 @@ def _taken_lock(run: RunDir) -> int | None:
         if error.errno not in _NO_LOCKS:
             raise
     warnings.warn(
-        f"{run.path}: this file system has no locks (flock); whether the run is alive is judged by the supervisor's "
-        "process instead, so it cannot be seen from another machine",
+        f"{run.path}: this file system has no locks (flock); the run's state is derived from the supervisor's process "
+        "instead, which other machines cannot see",
         stacklevel=4,
     )
     return None
@@ -238,7 +235,7 @@ def _start_supervisor(run: RunDir, checked: Preflight, held: Mapping[str, int]) 
 
 
 def child_environment(environment: Mapping[str, str], run: RunDir, ours: Mapping[str, str]) -> dict[str, str]:
-    """Return the caller's environment, without what a kernel or an outer torchrun leaks, for a process of `run`."""
+    """Return the caller's environment plus `ours`, without the variables of a kernel or an outer torchrun."""
     kept = {
         name: value
         for name, value in environment.items()

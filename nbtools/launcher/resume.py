@@ -12,7 +12,7 @@ from typing import Any
 from nbtools.config import Launch, TrainConfig
 from nbtools.errors import CheckpointError, ConfigError, DataError, LaunchError, NbtoolsError, ScriptError, shown
 from nbtools.launcher.launch import start
-from nbtools.launcher.preflight import Preflight, check, run_name, with_flags
+from nbtools.launcher.preflight import Preflight, check_launch, run_name, with_flags
 from nbtools.launcher.step_count import Schedule, schedule
 from nbtools.project import NAME_PATTERN, Project, find_project, located
 from nbtools.recipes import RECIPES
@@ -83,7 +83,7 @@ def _started(
 ) -> Run:
     """Start the new run, of the script of a fork or of the old one, and tell what the user should know."""
     own = resuming([] if forked else _args_of(parent), found.path)
-    checked = check(forked or _script_of(parent), args=[*own, *args], **settings)
+    checked = check_launch(forked or _script_of(parent), [*own, *args], settings)
     changes, more = _changes(parent, found, _known_config(parent), checked)
     for note in [*notes, *more]:
         warnings.warn(note, stacklevel=3)

@@ -16,7 +16,7 @@ import pytest
 import nbtools as nt
 from nbtools.errors import LaunchError
 from nbtools.launcher import findings as report
-from nbtools.launcher import preflight
+from nbtools.launcher import placement, preflight
 from nbtools.launcher.findings import Finding
 from nbtools.launcher.sizes import checkpoint_bytes, num_checkpoints_kept
 from nbtools.machine.devices import Device, Holder
@@ -31,6 +31,10 @@ Cli = Callable[..., subprocess.CompletedProcess[str]]
 def written(project: Project, name: str = "tiny", nproc_per_node: int = 2, **changes: Any) -> Path:
     config = MLM.preset("cpu_demo")[0].replace(**changes)
     return write_script(config, name, nt.Launch(nproc_per_node=nproc_per_node, gpus=()), project=project)
+
+
+def check(path: Path) -> preflight.Preflight:
+    return preflight.check_launch(path, (), {})
 
 
 def found(checked: preflight.Preflight, subject: str) -> Finding:
@@ -158,7 +162,7 @@ def test_a_file_that_cannot_be_read_is_refused_by_name(project: Project, monkeyp
     access = os.access  # whoever runs the tests as root may read everything
     monkeypatch.setattr(preflight.os, "access", lambda path, mode: Path(path).name != "text.txt" and access(path, mode))
     with pytest.raises(LaunchError, match=r"dataset 'text\.txt': .*text\.txt cannot be read; change its permissions"):
-        preflight.check(written(project, dataset="text.txt"))
+        check(written(project, dataset="text.txt"))
 
 
 # --- disk -----------------------------------------------------------------------------------------
@@ -166,30 +170,30 @@ def test_a_file_that_cannot_be_read_is_refused_by_name(project: Project, monkeyp
 
 def with_free(monkeypatch: pytest.MonkeyPatch, num_bytes: int) -> None:
     usage = SimpleNamespace(total=2**40, used=0, free=num_bytes)
-    monkeypatch.setattr(preflight.shutil, "disk_usage", lambda path: usage)
+    monkeypatch.setattr(placement.shutil, "disk_usage", lambda path: usage)
 
 
 def test_the_disk_is_compared_with_what_the_run_will_keep(project: Project, monkeypatch: pytest.MonkeyPatch) -> None:
     path = written(project, keep_last=2, keep_best=1, max_steps=None)
-    config = preflight.check(path).config
+    config = check(path).config
     assert config is not None
     each = checkpoint_bytes(config)
     assert each is not None
     needed = num_checkpoints_kept(config) * each
     with_free(monkeypatch, needed)
-    assert found(preflight.check(path), "disk").level == "ok"
+    assert found(check(path), "disk").level == "ok"
     with_free(monkeypatch, needed - 1)
-    short = found(preflight.check(path), "disk")
+    short = found(check(path), "disk")
     assert short.level == "warn"
     assert f"4 checkpoints of about {report.size(each)} at once: {report.size(needed)}" in short.text
     assert "nbtools clean" in short.next_step
     with_free(monkeypatch, each)
-    preflight.check(path)
+    check(path)
     with_free(monkeypatch, each - 1)
     with pytest.raises(
         LaunchError, match=rf"a checkpoint of this model takes about {report.size(each)}: nbtools clean"
     ):
-        preflight.check(path)
+        check(path)
 
 
 def test_the_free_bytes_are_those_of_the_file_system_of_the_runs(project: Project) -> None:
@@ -203,7 +207,7 @@ def test_the_free_bytes_are_those_of_the_file_system_of_the_runs(project: Projec
 
 def test_a_downloaded_model_has_a_size_that_only_the_training_knows(project: Project) -> None:
     checked = nt.preflight(written(project, model_name="somewhere/model"))
-    assert "how much this training saves is not known" in found(checked, "disk").text
+    assert "the size of this training's checkpoints is not known" in found(checked, "disk").text
     assert found(checked, "parameters").text == "known once the model is loaded"
 
 
@@ -217,8 +221,8 @@ def gpus(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> list[Device]:
     (folder / "distributed").mkdir(parents=True)
     (folder / "version.py").write_text("cuda: Optional[str] = '12.8'\nhip: Optional[str] = None\n")
     (folder / "distributed" / "run.py").write_text("")
-    monkeypatch.setattr(preflight, "_torch_folder", lambda: folder)
-    monkeypatch.setattr(preflight, "driver_version", lambda: "570.1")
+    monkeypatch.setattr(placement, "_torch_folder", lambda: folder)
+    monkeypatch.setattr(placement, "driver_version", lambda: "570.1")
     holders = (
         Holder(7, "<img src=x onerror=alert(1)>\x1b[2J", "alice", 2**30),
         Holder(os.getpid(), "python", "me", 2**29),
@@ -228,7 +232,7 @@ def gpus(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> list[Device]:
         Device(index, f"GPU-{index}", "Stand-in 9000", 80 * 2**30, index * 2**31, holders * index, str(index))
         for index in (0, 1)
     ]
-    monkeypatch.setattr(preflight, "devices", lambda: machine)
+    monkeypatch.setattr(placement, "devices", lambda: machine)
     return machine
 
 
@@ -268,14 +272,14 @@ def test_a_build_of_torch_runs_on_every_driver_of_its_major_version_or_a_later_o
     newest: tuple[int, int] | None,
     fits: bool,
 ) -> None:
-    monkeypatch.setattr(preflight, "cuda_version", lambda: newest)
+    monkeypatch.setattr(placement, "cuda_version", lambda: newest)
     if fits:
         said = found(nt.preflight(script, gpus=(0,)), "torch").text
         assert "(CUDA 12.8 build), driver 570.1" in said
         return
     with pytest.raises(LaunchError) as refused:
         nt.preflight(script, gpus=(0,))
-    for part in ("is built for CUDA 12.8", "driver 570.1 supports CUDA 11.8", "CUDA 11, or ask for the CPU"):
+    for part in ("is built for CUDA 12.8", "driver 570.1 supports CUDA 11.8", "CUDA 11, or select the CPU"):
         assert part in str(refused.value)
     nt.preflight(script, gpus=())
 

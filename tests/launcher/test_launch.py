@@ -22,8 +22,9 @@ import nbtools
 from nbtools.config import Launch
 from nbtools.errors import LaunchError
 from nbtools.launcher import launch as launching
-from nbtools.launcher import preflight as readiness
-from nbtools.launcher.launch import child_environment, launch, preflight, torchrun_command
+from nbtools.launcher import placement
+from nbtools.launcher.launch import child_environment, launch
+from nbtools.launcher.preflight import preflight
 from nbtools.launcher.resume import resume
 from nbtools.machine.devices import Device, Holder
 from nbtools.machine.processes import members
@@ -35,6 +36,7 @@ from nbtools.rundir.heartbeat import read_heartbeats
 from nbtools.rundir.json_files import write_json
 from nbtools.rundir.rundir import RunDir
 from nbtools.script.script import write_script
+from nbtools.script.torchrun import torchrun_command
 
 PROGRAMS = Path(__file__).parents[1] / "programs"
 
@@ -169,7 +171,7 @@ def test_an_unwritable_runs_folder_is_refused(script: Path, project: Project, mo
 
 
 def test_torch_that_is_not_installed_is_refused(script: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(readiness.importlib.util, "find_spec", lambda name: None)
+    monkeypatch.setattr(placement.importlib.util, "find_spec", lambda name: None)
     assert "torch is not installed" in refused(script)
 
 
@@ -186,9 +188,9 @@ def four_gpus(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     (tmp_path / "torch" / "distributed").mkdir(parents=True)
     (tmp_path / "torch" / "version.py").write_text("cuda: Optional[str] = '13.0'\nhip: Optional[str] = None\n")
     (tmp_path / "torch" / "distributed" / "run.py").write_text("")
-    monkeypatch.setattr(readiness, "_torch_folder", lambda: tmp_path / "torch")
+    monkeypatch.setattr(placement, "_torch_folder", lambda: tmp_path / "torch")
     holder = Holder(7, "python", "alice", 2**30)
-    monkeypatch.setattr(readiness, "devices", lambda: [gpu(0), gpu(1), gpu(2), gpu(3, holder)])
+    monkeypatch.setattr(placement, "devices", lambda: [gpu(0), gpu(1), gpu(2), gpu(3, holder)])
 
 
 def test_by_default_the_first_gpus_are_taken_one_per_process(script: Path, four_gpus: None) -> None:
@@ -217,7 +219,7 @@ def test_gpus_that_are_not_there_are_refused_with_those_that_are(script: Path, f
 def test_a_machine_without_gpus_refuses_named_ones_and_uses_the_cpu_otherwise(
     script: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(readiness, "devices", list)
+    monkeypatch.setattr(placement, "devices", list)
     assert "usable GPUs: none" in refused(script, gpus=(0,))
     assert "CUDA_VISIBLE_DEVICES" not in preflight(script, nproc_per_node=4).environment
 
@@ -226,7 +228,7 @@ def test_gpus_that_torch_cannot_use_are_never_replaced_by_the_cpu_in_silence(
     script: Path, four_gpus: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "torch" / "version.py").write_text("cuda: Optional[str] = None\nhip: Optional[str] = None\n")
-    monkeypatch.setattr(readiness, "driver_version", lambda: "580.1")
+    monkeypatch.setattr(placement, "driver_version", lambda: "580.1")
     said = refused(script)
     assert "CPU build" in said
     assert "driver 580.1" in said
@@ -237,7 +239,7 @@ def test_gpus_that_torch_cannot_use_are_never_replaced_by_the_cpu_in_silence(
 def test_cores_are_shared_out_among_the_processes(
     script: Path, monkeypatch: pytest.MonkeyPatch, nproc: int, threads: str
 ) -> None:
-    monkeypatch.setattr(readiness, "num_cores", lambda: 8)
+    monkeypatch.setattr(placement, "num_cores", lambda: 8)
     assert preflight(script, nproc_per_node=nproc, gpus=()).environment["OMP_NUM_THREADS"] == threads
     assert preflight(script, gpus=(), omp_num_threads=5).environment["OMP_NUM_THREADS"] == "5"
 
@@ -287,7 +289,7 @@ def test_the_calls_values_win_over_the_scripts(project: Project) -> None:
 
 def test_the_package_gives_the_function_whatever_was_imported_before() -> None:
     importlib.import_module("nbtools.launcher.launch")
-    assert nbtools.launcher.launch is launch
+    assert nbtools.launch is launch
     assert nbtools.preflight is preflight
 
 

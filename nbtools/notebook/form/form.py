@@ -11,7 +11,7 @@ from typing import Any
 from nbtools.config import Launch, TrainConfig, errors_by_field
 from nbtools.errors import ConfigError, HandEditedError, LaunchError, NbtoolsError, plural
 from nbtools.launcher.launch import launch as launch_script
-from nbtools.launcher.preflight import command_line
+from nbtools.launcher.placement import place
 from nbtools.machine.devices import devices
 from nbtools.notebook.form.fields import mark
 from nbtools.notebook.form.layout import FormLayout
@@ -258,7 +258,7 @@ class ConfigForm:
         script = f"scripts/{path.name if path else 'NAME.py'}"
         commands = [f"nbtools launch {script}"]
         try:
-            commands.append(command_line("runs/ID/script.py", settings))
+            commands.append(place(settings).shell_line("runs/ID/script.py"))
         except LaunchError as error:
             obstacles["gpus"] = str(error)
         if unfit := self._summary.show(config, settings, commands):

@@ -15,9 +15,8 @@ from safetensors.torch import save_file
 from transformers import BertConfig, BertForMaskedLM, GPT2Config, GPT2LMHeadModel, ModernBertForMaskedLM
 
 import nbtools as nt
-from nbtools.config import Launch
 from nbtools.errors import ConfigError, LaunchError
-from nbtools.launcher import findings
+from nbtools.launcher.preflight import check_size
 from nbtools.launcher.sizes import num_trainable_parameters, training_bytes
 from nbtools.launcher.step_count import schedule
 from nbtools.machine.devices import Device
@@ -433,7 +432,7 @@ def test_values_that_do_not_fit_together_are_refused(changes: dict[str, Any], sa
 
 
 def test_preflight_says_what_llada_takes_and_who_has_to_allow_its_code(
-    texts: Project, trained: Callable[..., RunDir], monkeypatch: pytest.MonkeyPatch
+    texts: Project, trained: Callable[..., RunDir]
 ) -> None:
     config, launch = RECIPES["masked_diffusion"].preset("shakespeare_2gpu")
     assert isinstance(config, MaskedDiffusionConfig)
@@ -447,10 +446,9 @@ def test_preflight_says_what_llada_takes_and_who_has_to_allow_its_code(
         trained(config)
     allowed = config.replace(trust_remote_code=True)
     small = Device(0, "GPU-0", "a GPU", 80 * 2**30, 0, (), "0")
-    monkeypatch.setattr(findings, "devices", lambda: [small])
     with pytest.raises(LaunchError, match=r"take 119\.4 GiB on every GPU, and GPU 0 \(a GPU\) has 80\.0 GiB"):
-        list(findings.of_training(allowed, Launch(gpus=(0,))))
-    found = {finding.subject: finding.text for finding in findings.of_training(allowed, Launch(gpus=()))}
+        check_size(allowed, 1, [small])
+    found = {finding.subject: finding.text for finding in check_size(allowed, 1, [])}
     assert found["parameters"].startswith("8,015,581,184")
     assert found["memory"].startswith("119.4 GiB per process")
 

@@ -16,7 +16,7 @@ import pytest
 from nbtools.data import corpus
 from nbtools.data.hub import HubDataset, named
 from nbtools.errors import ConfigError, DataError, LaunchError
-from nbtools.launcher.launch import preflight
+from nbtools.launcher.preflight import preflight
 from nbtools.launcher.step_count import schedule
 from nbtools.project import Project
 from nbtools.recipes import RECIPES, MLMPretrainingConfig
