@@ -140,7 +140,8 @@ def _named(arguments: argparse.Namespace) -> "Run":
 
 
 def _launch(arguments: argparse.Namespace) -> int:
-    from nbtools.launcher.launch import launch, preflight
+    from nbtools.launcher.launch import launch
+    from nbtools.launcher.preflight import preflight
 
     options = {name: getattr(arguments, name) for name in ("nproc_per_node", "gpus", "max_restarts")}
     options["args"] = tuple(arguments.script_args)
