@@ -1,4 +1,4 @@
-"""Go on from a checkpoint in a new run: with the same values, or with some changed, in a script of its own (a fork)."""
+"""Resume a checkpoint in a new run: with the same values, or as a fork with changed values and a new script."""
 
 import contextlib
 import itertools
@@ -38,30 +38,31 @@ def resume(
 ) -> Run:
     """Continue a run in a new one and join their curves.
 
-    Without changes it is the same script with the same arguments, and the weights come out the same to the bit. With
-    changes it is a fork: the values as the run had them, changed, are written to a new script beside the old one.
+    Without changes the same script runs with the same arguments, and the weights are bit-identical to an uninterrupted
+    run's. With changes the run is a fork: its values, changed, are written to a new script beside the old one.
 
     Args:
-        run: the run to continue; it has to have ended.
-        checkpoint: where to start from: a step, a name such as `step-000200`, a folder, or a `Checkpoint`. By default
-            the newest one whose every byte is as it was saved. What the run itself has not saved, the runs have that
-            it resumed.
+        run: the run to continue; it must have ended.
+        checkpoint: where to start from: a step, a name such as `step-000200`, a folder, or a `Checkpoint`; None for the
+            latest verified one of the run, else of the runs that it resumed.
         changes: config fields and their new values, such as `{"learning_rate": 1e-4, "max_steps": 2000}`.
-        nproc_per_node: processes on this machine; None for as many as before. The samples keep their order.
-        gpus: GPU indices; `()` for the CPU; None for those of before.
-        max_restarts: as for `launch`; None for what the run had.
-        args: more arguments for the script; they come last, so they win.
+        nproc_per_node: processes on this machine; None for the run's own number. The samples keep their order.
+        gpus: GPU indices; `()` for the CPU; None for the run's own.
+        max_restarts: as for `launch`; None for the run's own value.
+        args: further arguments of the script; they come last and override earlier ones.
 
     Raises:
         CheckpointError: the given checkpoint is missing, incomplete or damaged.
-        ConfigError: a change names no field, has a value that is not allowed, or would need another model.
-        LaunchError: nothing is left to do, nothing can be resumed, or it cannot start. Nothing is left behind.
+        ConfigError: a change names no field, has a value that is not allowed, or changes the model's shape.
+        LaunchError: the run has no steps left, no checkpoint to resume, or cannot start; nothing is left behind.
     """
     parent = run if isinstance(run, Run) else Run(run)
     _check_resumable(parent)
     with contextlib.ExitStack() as kept:
         for needed, _ in _lineage(parent):
-            kept.enter_context(in_use(needed.files))  # or `nbtools clean` could remove what is about to be read
+            kept.enter_context(
+                in_use(needed.files)
+            )  # or `nbtools clean` could remove a checkpoint that is about to be read
         found, notes = _newest(parent) if checkpoint is None else (_verified(_named(parent, checkpoint)), [])
         settings = _settings(parent, nproc_per_node, gpus, max_restarts)
         forked, more = _forked(parent, found, changes or {}, settings)
@@ -81,7 +82,7 @@ def _started(
     settings: Mapping[str, Any],
     notes: Sequence[str],
 ) -> Run:
-    """Start the new run, of the script of a fork or of the old one, and tell what the user should know."""
+    """Start the new run with the fork's script or the old one, and issue the notes as warnings."""
     own = resuming([] if forked else _args_of(parent), found.path)
     checked = check_launch(forked or _script_of(parent), [*own, *args], settings)
     changes, more = _changes(parent, found, _known_config(parent), checked)
@@ -97,10 +98,10 @@ def _started(
 
 
 def config_of(run: Run) -> TrainConfig:
-    """Return the values that a run has, its flags included.
+    """Return the config of a run, with its flags applied.
 
     Raises:
-        NbtoolsError: it has none that can be read: its script is not one of ours, or computes its values.
+        NbtoolsError: the run's script has no recipe, or computes its values.
     """
     known = run.config or {}
     recipe, values = known.get("recipe") or run.info.get("recipe"), known.get("config")
@@ -111,7 +112,7 @@ def config_of(run: Run) -> TrainConfig:
 
 
 def read_changes(run: Run, texts: Iterable[str]) -> dict[str, Any]:
-    """Read texts such as `learning_rate=1e-4` as changes to a run's config; `changed` says whether they are allowed.
+    """Read texts such as `learning_rate=1e-4` as changes to a run's config; `changed` validates them.
 
     Raises:
         NbtoolsError: one has no `=`, or the run has no config.
@@ -120,10 +121,10 @@ def read_changes(run: Run, texts: Iterable[str]) -> dict[str, Any]:
 
 
 def changed(run: Run, changes: Mapping[str, object]) -> TrainConfig:
-    """Return a run's config with some values changed, all of which its checkpoints can go on with.
+    """Return a run's config with some values changed, all of which fit its checkpoints.
 
     Raises:
-        NbtoolsError: a field is unknown, a value is not allowed or makes another model, or the run has no config.
+        NbtoolsError: a field is unknown, a value is not allowed or changes the model's shape, or the run has no config.
     """
     before = config_of(run)
     after = before.replace(**changes)
@@ -139,7 +140,7 @@ def _check_resumable(parent: Run) -> None:
         raise LaunchError(f"{parent.id} is {state}: stop it first, then resume")
     if (parent.info.get("recipe") or (parent.config or {}).get("recipe")) is None:
         raise LaunchError(
-            f"{parent.id}: its script is not one of nbtools' recipes, so only the script itself knows how to resume; "
+            f"{parent.id}: its script is not one of nbtools' recipes, so only the script itself can resume it; "
             "launch it again with its own arguments"
         )
 
@@ -155,14 +156,14 @@ def _launch_of(run: Run) -> dict[str, Any]:
 
 
 def _lineage(run: Run) -> Iterator[tuple[Run, int | None]]:
-    """A run, those that it resumed, and the greatest step of each that is part of its curve."""
+    """Yield a run and the runs that it resumed, each with the last step that belongs to the run's curve."""
     yield run, None
     for path, step in ancestors(run.dir, run.info):
         yield Run(path), step
 
 
 def _newest(parent: Run) -> tuple[Checkpoint, list[str]]:
-    """The newest whole checkpoint of a run; if it came to none, of those that it resumed; and what was passed over."""
+    """Return the latest verified checkpoint of a run, else of the runs that it resumed, and a note per skipped one."""
     reasons: list[str] = []
     for run, up_to in _lineage(parent):
         found, more = newest_verified(run.files.checkpoints, up_to)
@@ -170,7 +171,7 @@ def _newest(parent: Run) -> tuple[Checkpoint, list[str]]:
         if found is not None:
             return found, [f"passed over {reason}" for reason in reasons]
     why = "; ".join(reasons) or "it saved none"
-    raise LaunchError(f"{parent.id}: no checkpoint to resume from ({why}); launch the script anew")
+    raise LaunchError(f"{parent.id}: no checkpoint to resume from ({why}); launch the script again")
 
 
 def _named(parent: Run, ref: Checkpoint | Path | str | int) -> Checkpoint:
@@ -205,12 +206,12 @@ def _verified(checkpoint: Checkpoint) -> Checkpoint:
 def _settings(
     parent: Run, nproc_per_node: int | None, gpus: Sequence[int] | None, max_restarts: int | None
 ) -> dict[str, Any]:
-    """Where and on how many processes: as the run had it, but for what is asked for now."""
+    """Return the run's launch settings, with the caller's values replaced."""
     known = _launch_of(parent)
     names = ("nproc_per_node", "gpus", "omp_num_threads", "shutdown_timeout_s", "max_restarts")
     settings: dict[str, Any] = {name: known.get(name) for name in names}
     if nproc_per_node not in (None, settings["nproc_per_node"]):
-        settings["omp_num_threads"] = None  # the cores are shared out anew
+        settings["omp_num_threads"] = None  # the cores are divided again
         if settings["gpus"]:
             settings["gpus"] = settings["gpus"][:nproc_per_node] if len(settings["gpus"]) >= nproc_per_node else None
     asked = {"nproc_per_node": nproc_per_node, "gpus": gpus, "max_restarts": max_restarts}
@@ -220,7 +221,7 @@ def _settings(
 def _known_config(run: Run) -> TrainConfig | None:
     try:
         return config_of(run)
-    except NbtoolsError:  # its script computes the values, and it never came to write them down
+    except NbtoolsError:  # the script computes its values, and the run ended before config.json
         return None
 
 
@@ -230,7 +231,7 @@ def _check_fits(run: Run, before: TrainConfig, after: TrainConfig) -> None:
         given = ", ".join(f"{name}={shown(new)}" for name, _, new in wrong)
         fixed = ", ".join(f"{name}={shown(old)}" for name, old, _ in wrong)
         raise ConfigError(
-            f"{given}: the checkpoints of {run.id} are of a model with {fixed}, and going on keeps the model; "
+            f"{given}: the checkpoints of {run.id} are of a model with {fixed}, and resuming keeps the model; "
             "leave it as it is, or train another model from the start with a script of its own"
         )
 
@@ -238,11 +239,11 @@ def _check_fits(run: Run, before: TrainConfig, after: TrainConfig) -> None:
 def _changes(
     parent: Run, found: Checkpoint, before: TrainConfig | None, checked: Preflight
 ) -> tuple[dict[str, list[Any]], list[str]]:
-    """Compare the new run with the old one: what differs, as pairs of old and new, and what the user should know.
+    """Compare the new run with the old one; return the differences as pairs of old and new, and notes for the user.
 
     Raises:
-        ConfigError: it would be another model.
-        LaunchError: nothing is left to do.
+        ConfigError: the model's shape differs.
+        LaunchError: no steps are left.
     """
     after, world = checked.config, checked.launch.nproc_per_node
     known = whole(_launch_of(parent).get("nproc_per_node"))
@@ -264,7 +265,7 @@ def _changes(
 
 
 def _plan(parent: Run, before: TrainConfig, after: TrainConfig, world: int, project: Project) -> Schedule | None:
-    """Number of samples and steps from here on; None where only the training will know."""
+    """Return the number of samples and steps from here on; None where only the training can count."""
     derived = (parent.config or {}).get("derived")
     names = ("num_train_samples", "num_eval_samples")
     train, evaluation = (whole(derived.get(name)) if isinstance(derived, dict) else None for name in names)
@@ -278,7 +279,7 @@ def _plan(parent: Run, before: TrainConfig, after: TrainConfig, world: int, proj
 
 
 def _steps_left(found: Checkpoint, config: TrainConfig, plan: Schedule | None) -> int | None:
-    """Optimizer steps from a checkpoint to the end of the last epoch; None where only the training will know."""
+    """Return the steps from a checkpoint to the end of the last epoch; None where only the training can count."""
     progress = found.progress
     if plan is None or progress is None:
         return None
@@ -303,7 +304,7 @@ def _check_work_left(parent: Run, found: Checkpoint, config: TrainConfig, plan: 
 
 
 def _script_of(parent: Run) -> Path:
-    """The copy that ran; a script that is more than a config runs from its own place."""
+    """Return the run's copy of a plain script; every other script runs from its own path."""
     is_copied = parent.info.get("recipe") and parent.files.script.is_file()
     return parent.files.script if is_copied else Path(str(parent.info.get("script")))
 
@@ -311,7 +312,7 @@ def _script_of(parent: Run) -> Path:
 def _forked(
     parent: Run, found: Checkpoint, changes: Mapping[str, object], settings: Mapping[str, Any]
 ) -> tuple[Path | None, list[str]]:
-    """Write the script of a fork, if any value differs; return its path and what the user should know."""
+    """Write the script of a fork if any value differs; return its path and notes for the user."""
     before = config_of(parent) if changes else None
     if before is None or (after := changed(parent, changes)) == before:
         return None, []
@@ -319,7 +320,7 @@ def _forked(
         plain = parse_script(parent.files.script)
     except ScriptError as error:
         raise LaunchError(
-            f"{error}. So no script can be written for other values: give them as flags (args=['--learning-rate', "
+            f"{error}. No script can be written for other values: give them as flags (args=['--learning-rate', "
             "'1e-4'], or after --)"
         ) from None
     kept = {name: value for name, value in settings.items() if value is not None and name != "omp_num_threads"}
@@ -334,7 +335,7 @@ def _forked(
 
 
 def _epochs_for_max_steps(found: Checkpoint, config: TrainConfig, plan: Schedule | None) -> int:
-    """Epochs that let a training come to its `max_steps`."""
+    """Return the number of epochs that `max_steps` needs."""
     left = _steps_left(found, config, plan)
     if config.max_steps is None or left is None or plan is None:
         return config.epochs
@@ -343,7 +344,7 @@ def _epochs_for_max_steps(found: Checkpoint, config: TrainConfig, plan: Schedule
 
 
 def _new_script(project: Project, name: str, config: TrainConfig, launch: Launch) -> Path:
-    """Write `scripts/NAME_2.py`, or the next number that is free: of two forks at once each gets its own."""
+    """Write `scripts/NAME_2.py`, or the next free number; two forks at once get one each."""
     stem = re.sub(r"_[0-9]+$", "", name)[:50]
     stem = stem if NAME_PATTERN.fullmatch(stem) else "fork"
     project.scripts.mkdir(exist_ok=True)
@@ -358,4 +359,4 @@ def _new_script(project: Project, name: str, config: TrainConfig, launch: Launch
         except BaseException:
             path.unlink(missing_ok=True)
             raise
-    raise AssertionError("numbers do not end")
+    raise AssertionError("unreachable")

@@ -1,4 +1,4 @@
-"""How many samples, epochs and optimizer steps a training has: form, preflight and training all ask here."""
+"""Number of samples, epochs and optimizer steps of a training, for form, preflight and training alike."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -9,12 +9,12 @@ from nbtools.errors import DataError
 from nbtools.recipes import recipe_of
 
 LARGEST_COUNTED_BYTES = 64 * 2**20
-"""`schedule` does not count datasets larger than this: a form should answer soon. The training always counts."""
+"""`schedule` does not count larger datasets, so that a form answers quickly. The training always counts."""
 
 
 @dataclass(frozen=True)
 class Schedule:
-    """How many samples and optimizer steps a training has."""
+    """Number of samples and optimizer steps of a training."""
 
     num_train_samples: int
     num_eval_samples: int
@@ -25,9 +25,9 @@ class Schedule:
 
     @classmethod
     def of(cls, config: TrainConfig, world_size: int, num_train_samples: int, num_eval_samples: int) -> Self:
-        """Derive the steps from the number of samples; every training uses this very function.
+        """Derive the steps from the number of samples; every training uses this function.
 
-        Every optimizer step is a full one: what is left of an epoch is left out, and the next epoch shuffles anew.
+        Every optimizer step is a full one: the rest of an epoch is dropped, and each epoch shuffles again.
 
         Raises:
             DataError: there are too few samples for one optimizer step, or none to evaluate on.
@@ -60,11 +60,11 @@ def schedule(
     Args:
         config: any recipe's config.
         world_size: number of processes.
-        root: what a relative dataset path starts from; the project of the working directory when None.
+        root: folder of relative dataset paths; the project of the working directory when None.
         largest_bytes: datasets larger than this are not counted (seven megabytes take about a second).
 
     Returns:
-        None where only the training will know: the tokenizer comes with a pretrained model, or the dataset is larger
+        None where only the training can count: the tokenizer comes with a pretrained model, or the dataset is larger
         than `largest_bytes`.
 
     Raises:

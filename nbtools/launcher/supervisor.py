@@ -1,9 +1,8 @@
-"""The small process that outlives the kernel: waits for its turn, starts torchrun (again, where that was asked for),
-passes a stop on, sweeps, and records how it ended.
+"""The supervisor: a small process that outlives the kernel and runs torchrun from the queue to `exit.json`.
 
-Run as `python -m nbtools.launcher.supervisor RUN_DIR --lock-fd N` in a session of its own.
-It reads its orders from launch.json.
-It imports little and sleeps nearly always: it lives as long as the training, beside it.
+It waits for its turn, starts torchrun, restarts it if `max_restarts` allows, forwards a stop, ends leftover processes
+and records the end. It runs as `python -m nbtools.launcher.supervisor RUN_DIR --lock-fd N` in its own session, reads
+launch.json, and imports little, because it lives as long as the training.
 """
 
 import argparse
@@ -36,19 +35,19 @@ from nbtools.rundir.lock import acquire_lock
 from nbtools.rundir.rundir import ATTEMPT_VARIABLE, RUN_DIR_VARIABLE, RUN_ID_VARIABLE, RunDir, goes_on
 
 SAMPLE_EVERY_S = 5.0
-_SAMPLE_SHARE = 1 / 400  # of one core, at most: on a machine with thousands of processes a look costs more
+_SAMPLE_SHARE = 1 / 400  # of one core, at most: a sample costs more on a machine with thousands of processes
 _RECORD_RETRIES_S = 60.0
 _LOOK_EVERY_S = 0.5
-"""How often a queued run looks whether it is its turn."""
+"""Interval between a queued run's checks of the queue."""
 _RESTART_AFTER_S = 1.0
 
 
 class Signals:
-    """Signals as data: `wait` returns those that came in.
+    """Signals as data: `wait` returns the signals received since the last call.
 
-    The handlers do nothing. Python's C-level handler writes each signal's number into a pipe, and waiting is a `select`
-    on that pipe: no signal is lost between two waits, nothing is interrupted, and children inherit neither a mask nor
-    an ignored signal.
+    The Python handlers do nothing. CPython's C-level handler writes each signal's number into a pipe, and `wait`
+    selects on it: no signal is lost between two waits, no system call is interrupted, and children inherit neither a
+    mask nor an ignored signal.
     """
 
     HANDLED = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGCHLD)
@@ -60,10 +59,10 @@ class Signals:
         signal.set_wakeup_fd(write, warn_on_full_buffer=False)
         for number in self.HANDLED:
             signal.signal(number, _do_nothing)
-        signal.pthread_sigmask(signal.SIG_SETMASK, ())  # whoever launched us may have blocked some
+        signal.pthread_sigmask(signal.SIG_SETMASK, ())  # the launching process may have blocked some
 
     def wait(self, timeout_s: float) -> set[int]:
-        """Return the signals that came since the last call; wait for one at most `timeout_s`."""
+        """Return the signals received since the last call; wait at most `timeout_s` for the first one."""
         select.select([self._read], [], [], max(0.0, timeout_s))
         with contextlib.suppress(BlockingIOError):
             return set(os.read(self._read, 4096))
@@ -71,11 +70,11 @@ class Signals:
 
 
 class Supervisor:
-    """Watches over one run from its place in the queue to the record of its end.
+    """Supervises one run from its place in the queue to `exit.json`.
 
     Args:
         run: the run.
-        held: descriptors of what the run holds: its lock, and its ticket for GPUs.
+        held: descriptors of the run's lock and of its GPU ticket.
     """
 
     def __init__(self, run: RunDir, held: Sequence[int]) -> None:
@@ -96,7 +95,7 @@ class Supervisor:
         self._next_sample = self._started
 
     def supervise(self) -> None:
-        """Do it all: wait for the turn, start, watch, sweep_processes, start again where that was asked for, record."""
+        """Wait in the queue, run the agent, restart it as often as allowed, and record the end."""
         write_json(self.run.process, {"role": "supervisor", **ProcessIdentity.of(os.getpid()).to_json()})
         self.plan = read_json(self.run.launch) or {}
         self._wait_for_turn()
@@ -108,7 +107,7 @@ class Supervisor:
         self._record(failure)
 
     def _wait_for_turn(self) -> None:
-        """Return when no earlier run claims one of our devices and the run to wait for has ended, or on a stop."""
+        """Return when no earlier run claims one of the GPUs and the awaited run has ended, or on a stop."""
         ticket, after = self.plan.get("ticket"), self.plan.get("after")
         while not self.was_asked:
             is_our_turn = not (isinstance(ticket, str) and gpu_queue.ahead(Path(ticket)))
@@ -118,7 +117,7 @@ class Supervisor:
             self.was_asked = _asks_to_stop(self.signals.wait(_LOOK_EVERY_S))
 
     def _attempt(self, argv: object) -> Failure | None:
-        """Run the agent once, to its end and that of all it left behind; say why if it failed."""
+        """Run the agent once, end its leftover processes, and return the failure if there is one."""
         failure = self._start(argv)
         if failure is None:
             self._watch(float(self.plan.get("launch", {}).get("shutdown_timeout_s", 60)))
@@ -128,13 +127,13 @@ class Supervisor:
         return first_failure(self.run, self._code, self.host, since=self._log_start)
 
     def _keep_ticket(self) -> None:
-        """Touch the ticket: machines clear away what lies in /tmp untouched for days."""
+        """Touch the ticket: systems delete files in /tmp that are untouched for days."""
         ticket = self.plan.get("ticket")
         if isinstance(ticket, str):
             with contextlib.suppress(OSError):
                 os.utime(ticket)
 
-    # --- starting again ---
+    # --- restarts ---
 
     def _may_restart(self) -> bool:
         allowed = self.plan.get("launch", {}).get("max_restarts", 0)
@@ -142,19 +141,19 @@ class Supervisor:
         return has_run and isinstance(allowed, int) and self.attempt <= allowed
 
     def _pause(self) -> bool:
-        """Wait a little, so that a program that fails at once does not spin; False if a stop came meanwhile."""
+        """Wait before a restart, so that a program that fails at once does not loop; False if a stop arrived."""
         until = time.monotonic() + _RESTART_AFTER_S
         while not self.was_asked and (left := until - time.monotonic()) > 0:
             self.was_asked = _asks_to_stop(self.signals.wait(left))
         return not self.was_asked
 
     def _prepare_restart(self, failure: Failure) -> list[str]:
-        """Record the failed attempt, clear what it left behind, and return the next one's command."""
+        """Record the failed attempt, delete its state files, and return the next attempt's command."""
         argv = list(self.plan["argv"])
         checkpoint, passed_over = newest_verified(self.run.checkpoints)
         recipe = self.plan.get("recipe") or (read_json(self.run.config) or {}).get("recipe")
         if recipe is None:
-            checkpoint = None  # only the script itself knows how to go on
+            checkpoint = None  # a script without a recipe starts from its beginning
         elif checkpoint is not None:
             argv = resuming(argv, checkpoint.path)
         line = {
@@ -169,7 +168,7 @@ class Supervisor:
         with contextlib.suppress(OSError), self.run.attempts.open("a", encoding="utf-8") as file:
             file.write(json.dumps(line) + "\n")
         stale = [self.run.finished, self.run.error, *self.run.ranks.glob("*.heartbeat.json")]
-        for path in [*stale, *self.run.ranks.glob("*.asked")]:  # the next attempt's own are not to be mistaken for them
+        for path in [*stale, *self.run.ranks.glob("*.asked")]:  # or they would be read as the next attempt's
             path.unlink(missing_ok=True)
         self.attempt += 1
         self.agent = self.returncode = None
@@ -179,14 +178,14 @@ class Supervisor:
     # --- the agent ---
 
     def _start(self, argv: object) -> Failure | None:
-        """Start the agent; say why if that is impossible."""
+        """Start the agent; return the failure if that is impossible."""
         marks = {RUN_ID_VARIABLE: self.run.id, RUN_DIR_VARIABLE: str(self.run.path)}
         marks[ATTEMPT_VARIABLE] = str(self.attempt)
-        # The agent copies the first failing rank's error file there, and writes its own there.
+        # The agent copies the first failing rank's error file to this path, and writes its own to it.
         marks["TORCHELASTIC_ERROR_FILE"] = str(self.run.error)
         if not isinstance(argv, list) or not argv:
             self.returncode = 127
-            return Failure(None, self.host, 127, None, f"{self.run.launch}: holds no command to run")
+            return Failure(None, self.host, 127, None, f"{self.run.launch}: contains no command to run")
         with self.run.log.open("ab") as log:
             self._log_start = log.tell()
             try:
@@ -198,11 +197,11 @@ class Supervisor:
                     stdin=subprocess.DEVNULL,
                     stdout=log,
                     stderr=subprocess.STDOUT,
-                    # With the descriptors the agent holds lock and ticket, too: if this process is killed, the run
-                    # still counts as running, and its GPUs as taken.
+                    # The agent inherits lock and ticket: if this process is killed, the run still counts as running
+                    # and its GPUs as taken.
                     pass_fds=self.held,
-                    # A signal to our process group must not reach the agent beside the one that we pass on: torchrun
-                    # breaks off its orderly shutdown on a second one.
+                    # A signal to this process group must not reach the agent besides the forwarded one: torchrun
+                    # aborts its shutdown on a second signal.
                     process_group=0,
                 )
             except (OSError, ValueError, subprocess.SubprocessError) as error:
@@ -211,7 +210,7 @@ class Supervisor:
         return None
 
     def _watch(self, shutdown_timeout_s: float) -> None:
-        """Return when the agent has ended, of itself or because a stop asked it to."""
+        """Return when the agent has ended, by itself or after a stop."""
         while True:
             self._reap()
             if self.returncode is not None:
@@ -225,7 +224,7 @@ class Supervisor:
                 self._sample()
             came = self.signals.wait(min(self._next_sample, self._kill_at) - time.monotonic())
             if _asks_to_stop(came) and not self.was_asked:
-                # Only the first one: ranks that are saving their last checkpoint are not to be disturbed.
+                # Only the first one: a second would disturb ranks that save their last checkpoint.
                 self._reap()
                 if self.returncode is None:
                     self.was_asked = True
@@ -234,10 +233,10 @@ class Supervisor:
 
     def _signal_agent(self, number: signal.Signals) -> None:
         if self.agent is not None and self.returncode is None:
-            os.kill(self.agent.pid, number)  # our child and not reaped, so the pid is still its own
+            os.kill(self.agent.pid, number)  # an unreaped child, so the pid is not reused
 
     def _reap(self) -> None:
-        """Collect every child that has ended: the agent, and orphans that were re-parented to us."""
+        """Collect every ended child: the agent, and orphans re-parented to this process."""
         while True:
             try:
                 pid, status = os.waitpid(-1, os.WNOHANG)
@@ -251,19 +250,19 @@ class Supervisor:
     # --- the end ---
 
     def _sweep(self) -> int:
-        """End what the agent left behind, and return how many processes that were."""
+        """End the processes that the agent left behind, and return their number."""
 
         def survivors() -> list[psutil.Process]:
             self._reap()
-            # Orphans are our children now, even those that wiped their environment.
+            # Orphans are children of this process, even those without NBTOOLS_RUN_ID in their environment.
             ours = psutil.Process().children(recursive=True)
             return living({*ours, *members(self.run)})
 
-        # After a stop that had to kill the agent, the ranks have had all the time they were given.
+        # After a stop that killed the agent, the ranks' shutdown timeout is over.
         return sweep_processes(survivors, grace_s=0 if self.had_to_kill else SWEEP_GRACE_S)
 
     def _record(self, failure: Failure | None) -> None:
-        """Write exit.json, patiently: a full disk is a likely reason for being here."""
+        """Write exit.json, with retries: a full disk is a likely cause of the end."""
         content = {
             "returncode": self.returncode,
             "signal": -self._code if self._code < 0 else None,
@@ -291,19 +290,19 @@ class Supervisor:
         return self.returncode or 0
 
     def _was_stopped(self) -> bool:
-        """Tell a stop from a failure; torchrun exits 1 on both."""
+        """Distinguish a stop from a failure; torchrun exits 1 on both."""
         why = (read_json(self.run.finished) or {}).get("why")
         if self.was_asked:
             return why != "failed" and (self.returncode, why) != (0, "completed")
         if self._code == -signal.SIGKILL:
-            return False  # ranks that lost their agent may still have called it a stop
+            return False  # ranks without an agent may have recorded a stop
         is_signal = self._code in (-signal.SIGTERM, -signal.SIGINT)
         return is_signal or (self._code != 0 and was_told_to_stop(self.run, since=self._log_start))
 
     # --- the machine ---
 
     def _sample(self) -> None:
-        """Append one row to system.jsonl, and choose the time of the next by what this one cost."""
+        """Append one row to system.jsonl; its cost determines the time of the next one."""
         began = time.process_time()
         self._keep_ticket()
         num_processes = rss = 0
@@ -320,10 +319,12 @@ class Supervisor:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Supervise one run; 0 when its end is recorded, 2 when there is nothing to supervise."""
+    """Supervise one run; return 0 when its end is recorded, 2 when there is nothing to supervise."""
     parser = argparse.ArgumentParser(prog="nbtools.launcher.supervisor", description=__doc__.split("\n", 1)[0])
     parser.add_argument("run_dir", type=Path)
-    parser.add_argument("--lock-fd", type=int, help="descriptor of the held lock; without it the lock is taken here")
+    parser.add_argument(
+        "--lock-fd", type=int, help="descriptor of the held lock; without it the supervisor takes the lock"
+    )
     parser.add_argument("--no-lock", action="store_true", help="the file system has no locks")
     parser.add_argument("--ticket-fd", type=int, help="descriptor of the locked ticket for GPUs")
     arguments = parser.parse_args(argv)
@@ -343,7 +344,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def become_subreaper() -> bool:
-    """Adopt orphaned descendants, so that none escapes the sweep; False where the system cannot do that."""
+    """Adopt orphaned descendants, so that the sweep finds all; False where the system has no such call."""
     if not sys.platform.startswith("linux"):
         return False
     set_child_subreaper = 36
@@ -360,7 +361,7 @@ def _refuse(reason: str) -> int:
 
 
 def _do_nothing(number: int, frame: FrameType | None) -> None:
-    """Stand in as a handler, so that the signal reaches the wake-up pipe."""
+    """Handle a signal without action; the signal still reaches the wake-up pipe."""
 
 
 if __name__ == "__main__":

@@ -11,7 +11,7 @@ def split_names(text: str) -> tuple[str, ...]:
     return tuple(name for part in text.split(",") if (name := part.strip()))
 
 
-def parse_value(text: str, field: FieldInfo | None) -> Any:
+def parse_field(text: str, field: FieldInfo | None) -> Any:
     """Return the value that a text stands for; the config's validation still has to check it.
 
     Text fields take the text unchanged, lists of names take comma-separated names, every other field takes a Python

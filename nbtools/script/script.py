@@ -1,8 +1,8 @@
-"""The script is the config, both ways: rendered from validated literals, read back by `ast`, never executed.
+"""Exported scripts: rendered from a validated config, read back by `ast`, never executed.
 
 A *plain* script is a docstring, imports from nbtools, `launch = Launch(...)`, `config = SomeConfig(...)` of literals
-and `main(config)` under the usual guard, with any comments. Only plain scripts can be read back; every other one can
-still be launched as it is.
+and `main(config)` under the usual guard, with any comments. Only plain scripts can be read back; all others can still
+be launched.
 """
 
 import ast
@@ -32,7 +32,7 @@ _S = TypeVar("_S", bound=Settings)
 
 @dataclass(frozen=True)
 class Script:
-    """What a plain script says."""
+    """The content of a plain script."""
 
     path: Path
     recipe: str
@@ -40,12 +40,12 @@ class Script:
     launch: Launch
     docstring: str
     hand_edited: bool
-    """Whether rendering these values again would give other bytes: a changed comment counts, a changed value does not,
-    since nothing of the person's would be lost by writing the same values."""
+    """Whether rendering these values gives other bytes: a changed comment counts, a changed value does not, since
+    writing the same values loses nothing."""
 
 
 _seen: dict[Path, bytes] = {}
-"""Scripts as this process last wrote or read them: replacing just that loses nothing that nobody here knows."""
+"""Bytes of the scripts that this process last wrote or read; these may be replaced without a question."""
 
 
 def render(config: TrainConfig, name: str, launch: Launch | None = None) -> str:
@@ -88,11 +88,11 @@ def read_script(path: str | Path) -> Script:
 
 
 def parse_script(path: Path, data: bytes | None = None) -> Script:
-    """Like `read_script`, but without the caller's promise to know what is there: `write_script` will still refuse.
+    """Like `read_script`, but `write_script` still refuses to replace the script afterwards.
 
     Args:
         path: the script.
-        data: its bytes, where they have been read.
+        data: its bytes; None to read them.
     """
     if data is None:
         data = _read_bytes(path)
@@ -119,13 +119,13 @@ def write_script(
         name: file name without `.py`.
         launch: number of processes and GPUs; the defaults when None.
         project: whose `scripts/` to write to; the project of the working directory when None.
-        overwrite: replace whatever is there. Without it only a generated script is replaced, and only as this very
-            process last wrote or read it: other comments or values are somebody's, or another experiment's.
+        overwrite: replace any file. Without it only a generated script is replaced, and only with the bytes that this
+            process last wrote or read.
         remarks: comment lines for the end of the script.
 
     Raises:
         InvalidNameError: the name could leave the folder or shadow a module.
-        HandEditedError: something else is there, and `overwrite` is not set; the message says what differs.
+        HandEditedError: the file has other content and `overwrite` is not set; the message lists the differences.
         ProjectError: `scripts/` cannot be written.
     """
     project = project if isinstance(project, Project) else find_project(project)
@@ -147,7 +147,7 @@ def write_script(
 
 
 def differences(a: Script | Settings, b: Script | Settings) -> list[tuple[str, Any, Any]]:
-    """Return (field, value in a, value in b) for every field that differs; "(none)" stands for a field that one lacks.
+    """Return (field, value in a, value in b) for every field that differs; "(none)" stands for a missing field.
 
     Scripts are compared by recipe, config and launch settings, configs and launch settings by their fields.
     """
@@ -167,7 +167,7 @@ def _values(content: Script | Settings) -> dict[str, Any]:
 
 
 def _docstring(recipe: Recipe, config: TrainConfig, name: str, launch: Launch) -> str:
-    """Only a checked name, our own words and numbers: no value can end the docstring."""
+    """Return the docstring; it contains only a checked name, fixed text and numbers, so no value can end it."""
     here = " ".join([*(f"{key}={value}" for key, value in torchrun.variables(launch).items()), ""]).lstrip()
     processes = plural(launch.nproc_per_node, "process")
     return f'''"""{name}: {recipe.title[0].lower()}{recipe.title[1:]}, {processes} x {config.batch_size} sequences.
@@ -216,14 +216,14 @@ def _read_bytes(path: Path) -> bytes:
 def _parse(path: Path, data: bytes) -> ast.Module:
     try:
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # a "\d" in somebody's string is not our business
+            warnings.simplefilter("ignore")  # such as an invalid "\d" in a string
             return ast.parse(decode_source(data), filename=str(path))
     except SyntaxError as error:
         raise ScriptError(f"{path}:{error.lineno or 1}: not Python: {error.msg}") from None
     except UnicodeDecodeError as error:
         line = error.object[: error.start].count(b"\n") + 1
         raise ScriptError(f"{path}:{line}: not Python: byte {error.start} is not {error.encoding}") from None
-    except (ValueError, LookupError) as error:  # NUL bytes, up to Python 3.11; `# coding: hex`, which is no text
+    except (ValueError, LookupError) as error:  # NUL bytes, up to Python 3.11; `# coding: hex`
         raise ScriptError(f"{path}:1: not Python: {error}") from None
     except (RecursionError, MemoryError):
         raise NotPlainError(f"{path}:1: nested too deeply to be read; {PLAIN}") from None
@@ -328,7 +328,7 @@ class _Source:
 
     def _refuse(self, node: ast.AST | None, what: str) -> NoReturn:
         line = getattr(node, "lineno", 1)
-        raise NotPlainError(f"{self.path}:{line}: {what}; {PLAIN}. It can still be launched as it is")
+        raise NotPlainError(f"{self.path}:{line}: {what}; {PLAIN}. It can still be launched")
 
 
 # --- writing --------------------------------------------------------------------------------------
@@ -361,7 +361,7 @@ def _check_known(path: Path, config: TrainConfig, launch: Launch) -> None:
         ]
         what = "; ".join(changes) or "no value differs, only comments or layout"
         how = "was edited by hand" if script.hand_edited else "is there already, with other values"
-        raise HandEditedError(f"{path}: {how} ({what}); {step}, read_script() tells its values")
+        raise HandEditedError(f"{path}: {how} ({what}); {step}, read_script() returns its values")
 
 
 def put_in_place(path: Path, data: bytes, mode: int | None = None) -> None:

@@ -1,4 +1,4 @@
-"""The command that starts a script with torchrun: as a list for a process, as a line for people."""
+"""The torchrun command of a script: a list for a process, a line for a shell."""
 
 import shlex
 import sys
@@ -17,21 +17,26 @@ def torchrun_command(
     python: str = sys.executable,
     has_shutdown_timeout: bool = True,
 ) -> list[str]:
-    """Return the command that starts `script` on this machine: no shell, no free port to choose, no restarts.
+    """Return the command that starts `script` on this machine, without a shell, a fixed port or restarts.
 
-    Rank 0 writes to torchrun's own output; the other ranks' goes to files below `run/ranks`.
+    Rank 0 writes to torchrun's output, the other ranks to files below `run/ranks`.
 
     Args:
-        script: what every rank runs.
-        launch: number of processes, and how long a stop may take.
+        script: path of the script that every rank runs.
+        launch: number of processes and shutdown timeout.
         run: the run directory; its name is the rendezvous id.
         args: the script's own arguments.
         python: the interpreter.
-        has_shutdown_timeout: whether this torchrun knows `--shutdown-timeout` (torch 2.4 did not).
+        has_shutdown_timeout: whether this torchrun has `--shutdown-timeout` (torch 2.4 has not).
     """
     redirects = ",".join(f"{rank}:3" for rank in range(1, launch.nproc_per_node))
     return [
-        *(python, "-P", "-m", "torch.distributed.run"),  # -P: a random.py in the working directory is not Python's
+        *(
+            python,
+            "-P",
+            "-m",
+            "torch.distributed.run",
+        ),  # -P: a random.py in the working directory must not shadow Python's
         *("--nnodes=1", f"--nproc-per-node={launch.nproc_per_node}"),
         *("--rdzv-backend=c10d", "--rdzv-endpoint=localhost:0", f"--rdzv-id={run.name}"),
         "--max-restarts=0",
@@ -51,14 +56,14 @@ def as_shell(
     *,
     has_shutdown_timeout: bool = True,
 ) -> str:
-    """Return the command as a shell would take it in the run's working directory, with `runs/ID` for the run.
+    """Return the command as a shell takes it in the run's working directory, with `runs/ID` for the run.
 
     Args:
-        script: as `torchrun_command`, like all others.
-        launch: number of processes, and how long a stop may take.
-        environment: variables to set before it.
+        script: as for `torchrun_command`.
+        launch: number of processes and shutdown timeout.
+        environment: variables to set in front of the command.
         args: the script's own arguments.
-        has_shutdown_timeout: whether this torchrun knows `--shutdown-timeout`.
+        has_shutdown_timeout: whether this torchrun has `--shutdown-timeout`.
     """
     run = Path("runs/ID")
     command = torchrun_command(
@@ -68,11 +73,11 @@ def as_shell(
 
 
 def by_hand(script: str, launch: Launch) -> list[str]:
-    """Return the command for a person at a terminal, in the project's root: rank 0 makes the run directory itself."""
+    """Return the command for a terminal in the project's root; rank 0 then creates the run directory."""
     return ["torchrun", "--standalone", f"--nproc-per-node={launch.nproc_per_node}", script]
 
 
 def variables(launch: Launch) -> dict[str, str]:
-    """Return the environment that belongs to `by_hand`."""
+    """Return the environment variables that go with `by_hand`."""
     found = {} if launch.gpus is None else {"CUDA_VISIBLE_DEVICES": ",".join(map(str, launch.gpus))}
     return found | ({} if launch.omp_num_threads is None else {"OMP_NUM_THREADS": str(launch.omp_num_threads)})

@@ -246,7 +246,7 @@ def test_a_script_that_is_not_plain_says_where_and_what_is_allowed(
     assert message.startswith(f"{path}:{line}: ") or "main(config" in new
     assert what in message
     assert PLAIN in message
-    assert message.endswith("It can still be launched as it is")
+    assert message.endswith("It can still be launched")
 
 
 @pytest.mark.parametrize(

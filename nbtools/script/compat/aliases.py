@@ -12,7 +12,7 @@ from typing import Any
 from pydantic import BaseModel
 
 from nbtools.errors import ConfigError, shown
-from nbtools.script.assignments import parse_value
+from nbtools.script.assignments import parse_field
 
 ALIASES: Mapping[str, str] = MappingProxyType(
     {
@@ -116,7 +116,7 @@ def translated_value(cls: type[BaseModel], name: str, text: str) -> tuple[str, A
         ConfigError: the name is an older one for a field that `cls` lacks.
     """
     field, translated_text = translated(cls, name, text)
-    return field, None if translated_text is None else parse_value(translated_text, cls.model_fields.get(field))
+    return field, None if translated_text is None else parse_field(translated_text, cls.model_fields.get(field))
 
 
 def translated(cls: type[BaseModel], name: str, text: str | None) -> tuple[str, str | None]:

@@ -1,6 +1,6 @@
-"""The flat YAML configs of older programs, read into the values of a recipe. Nothing in them is dropped.
+"""Flat YAML configs of older programs, read into the values of a recipe; unknown entries are returned as comments.
 
-Values are taken as the text that stands in the file, so that `no`, `1e-4` and `500k` mean what their writer meant.
+Values are read as text, so that `no`, `1e-4` and `500k` keep their spelling instead of YAML 1.1's types.
 """
 
 import difflib
@@ -21,28 +21,27 @@ _LONGEST_NAME = 100
 
 @dataclass(frozen=True)
 class FlatYAML:
-    """What a file says to a recipe, and what it says to nobody."""
+    """The values of a file for one recipe, and its remaining entries."""
 
     values: dict[str, Any]
     unknown: dict[str, str]
-    """Keys that mean nothing here, and why, with the nearest field."""
+    """Key without a field -> reason, with the nearest field."""
     remarks: tuple[str, ...]
-    """The entries with these keys, as comment lines for a script."""
+    """The source lines of these entries, as comment lines for a script."""
 
 
 def read_flat_yaml(path: Path, cls: type[TrainConfig]) -> FlatYAML:
     """Read a file of `key: value` lines into values for `cls`.
 
     Raises:
-        ConfigError: the file cannot be read, is no flat YAML, says two things of one field, or holds a value that the
-            field does not take.
+        ConfigError: the file is unreadable or not flat YAML, or a field has two values or a wrong one.
     """
     text = _text(path)
     values: dict[str, Any] = {}
     said_by: dict[str, str] = {}
     unknown: dict[str, str] = {}
     remarks: list[str] = []
-    # What has to be divided by another field's value comes when that one is known.
+    # Quotients come last, when the values of their divisors are known.
     entries = sorted(_entries(path, text), key=lambda entry: entry[1].replace("-", "_") in aliases.QUOTIENTS)
     for line, key, value, source in entries:
         try:
@@ -67,7 +66,7 @@ def read_flat_yaml(path: Path, cls: type[TrainConfig]) -> FlatYAML:
 
 
 def _denies(key: str, meant: object) -> bool:
-    """Whether an entry only says which precision it is not: `fp16: false` does not contradict `bf16: true`."""
+    """Return whether an entry only rules out a precision: `fp16: false` does not contradict `bf16: true`."""
     return key in ("fp16", "bf16") and meant == "fp32"
 
 
@@ -89,7 +88,7 @@ def _text(path: Path) -> str:
 
 
 def _entries(path: Path, text: str) -> Iterator[tuple[int, str, yaml.Node, str]]:
-    """Each entry's line, key, value and source text. Nothing is constructed: no tag, alias or nesting can do harm."""
+    """Yield line, key, value and source text of each entry; no object is constructed from a tag or alias."""
     try:
         root = yaml.compose(text, Loader=yaml.SafeLoader)
     except yaml.MarkedYAMLError as error:
@@ -116,7 +115,7 @@ def _meaning(cls: type[TrainConfig], key: str, value: yaml.Node, known: Mapping[
     """Return the field and its value; `known` are the values of other fields.
 
     Raises:
-        ConfigError: the key means nothing to this recipe; the message says so.
+        ConfigError: this recipe has no such field; the message gives the reason.
     """
     name = key.replace("-", "_")
     if name in aliases.IGNORED:
@@ -138,10 +137,10 @@ def _meaning(cls: type[TrainConfig], key: str, value: yaml.Node, known: Mapping[
 
 
 def _quotient(cls: type[TrainConfig], name: str, value: yaml.Node, known: Mapping[str, Any]) -> tuple[str, Any]:
-    """The same for a number that has to be divided by another field's value.
+    """Return the field and its value for a number that another field's value divides.
 
     Raises:
-        ConfigError: the recipe lacks one of the two fields, or the number cannot be divided.
+        ConfigError: the recipe lacks one of the two fields, or the number is not divisible.
     """
     field, divisor = aliases.QUOTIENTS[name]
     if not {field, divisor} <= cls.model_fields.keys():

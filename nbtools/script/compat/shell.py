@@ -1,4 +1,4 @@
-"""A training as an executable shell script, as three of the older guides work: `scripts/NAME.sh`."""
+"""`scripts/NAME.sh`: an executable shell script that runs a training with torchrun."""
 
 import shlex
 from pathlib import Path
@@ -11,7 +11,7 @@ from nbtools.script.torchrun import by_hand, variables
 
 
 def shell_text(name: str, launch: Launch) -> str:
-    """Return a shell script that runs `scripts/NAME.py` with torchrun, whatever the working directory.
+    """Return a shell script that runs `scripts/NAME.py` with torchrun from any working directory.
 
     Raises:
         InvalidNameError: `name` is not a plain identifier.
@@ -28,21 +28,21 @@ command -v torchrun >/dev/null || PATH="$PWD/.venv/bin:$PATH"
 
 
 def check_shell_script(path: Path, text: str) -> None:
-    """Refuse to replace a shell script that says something else.
+    """Refuse to replace a shell script with other content.
 
     Raises:
-        HandEditedError: it does, or it is a link or no file.
+        HandEditedError: the file has other content, or is a link or not a file.
     """
     if path.is_symlink() or (path.exists() and (not path.is_file() or path.read_bytes() != text.encode())):
-        raise HandEditedError(f"{path}: is there already and says something else; overwrite=True (--force) replaces it")
+        raise HandEditedError(f"{path}: exists with other content; overwrite=True (--force) replaces it")
 
 
 def write_shell_script(project: Project, name: str, launch: Launch, *, overwrite: bool = False) -> Path:
     """Write `scripts/NAME.sh`, executable, and return its path; one with the same content is left alone.
 
     Raises:
-        HandEditedError: something else is there, and `overwrite` is not set.
-        ProjectError: it cannot be written.
+        HandEditedError: the file has other content and `overwrite` is not set.
+        ProjectError: the file cannot be written.
     """
     path, text = project.script(name).with_suffix(".sh"), shell_text(name, launch)
     if not overwrite:
