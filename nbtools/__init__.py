@@ -25,7 +25,7 @@ _MODULES = {
     "nbtools.script.script": ["read_script", "write_script"],
 }
 _HELPERS = {"media": "nbtools.rundir.media", "exhibits": "nbtools.rundir.media"}
-"""Modules for users' scripts; `exhibits` is the former name of `media`."""
+"""Modules for users' scripts: `media` and its former name."""
 
 _HOME = {name: module for module, names in _MODULES.items() for name in names}
 

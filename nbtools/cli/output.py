@@ -103,8 +103,8 @@ def print_run(summary: dict[str, Any]) -> None:
     failure = Failure.from_json(summary["failure"])
     if failure is not None:
         headline, *lines = [*failure.lines, *failure.other_lines]
-        told = [headline, *(f"  {line}" for line in lines), "", failure.traceback or ""]
-        print(printable("\n" + "\n".join(told)).rstrip())
+        paragraphs = [headline, *(f"  {line}" for line in lines), "", failure.traceback or ""]
+        print(printable("\n" + "\n".join(paragraphs)).rstrip())
 
 
 def print_media_item(item: MediaItem) -> None:

@@ -82,24 +82,24 @@ def parser(description: str) -> argparse.ArgumentParser:
     new.add_argument("--sh", action="store_true", help="also write scripts/NAME.sh, which runs torchrun")
     new.add_argument("--force", action="store_true", help="overwrite an existing script that differs")
 
-    said = "Tokenize a text once, into a new folder for --data-dir."
-    prepare = command("prepare", said)
+    text = "Tokenize a text once, into a new folder for --data-dir."
+    prepare = command("prepare", text)
     prepare.add_argument("text", metavar="TEXT", help="a text file or a folder of .txt files")
     prepare.add_argument("--out", required=True, metavar="DIR", help="the folder to create")
-    said = "chars (default), words, or the folder or hub id of a model"
-    prepare.add_argument("--tokenizer", default="chars", metavar="chars|words|MODEL", help=said)
-    said = "largest vocabulary that is built from the text (default: 50000)"
-    prepare.add_argument("--vocab-size", "--vocab_size", type=_at_least_one, default=50_000, metavar="N", help=said)
+    text = "chars (default), words, or the folder or hub id of a model"
+    prepare.add_argument("--tokenizer", default="chars", metavar="chars|words|MODEL", help=text)
+    text = "largest vocabulary that is built from the text (default: 50000)"
+    prepare.add_argument("--vocab-size", "--vocab_size", type=_at_least_one, default=50_000, metavar="N", help=text)
 
-    said = "Start a script in the background and print the id of the run; the script's own arguments go after --."
-    launch = command("launch", said, settings, restarts, as_json)
+    text = "Start a script in the background and print the id of the run; the script's own arguments go after --."
+    launch = command("launch", text, settings, restarts, as_json)
     launch.add_argument("--dry-run", "--dry_run", action="store_true", help="check and describe the launch only")
     launch.add_argument("script", metavar="SCRIPT")
     launch.add_argument("--after", metavar="RUN", help="start when that run has ended, in whatever state")
     launch.add_argument("--no-queue", action="store_true", help="start at once, beside earlier runs on the same GPUs")
 
-    said = "Check and describe a launch; the script's own arguments go after --."
-    preflight = command("preflight", said, settings, restarts, as_json, alias_of="launch")
+    text = "Check and describe a launch; the script's own arguments go after --."
+    preflight = command("preflight", text, settings, restarts, as_json, alias_of="launch")
     preflight.add_argument("script", metavar="SCRIPT")
     preflight.set_defaults(dry_run=True)
 
@@ -107,7 +107,7 @@ def parser(description: str) -> argparse.ArgumentParser:
     show = command("show", "Show the state of a run, its metrics, checkpoints and failure.", run, as_json)
     show.add_argument("--stacks", action="store_true", help="also the Python stacks of every rank")
     show.add_argument("--media", action="store_true", help="also samples, tables and charts")
-    show.add_argument("--exhibits", dest="media", action="store_true", help=argparse.SUPPRESS)  # its name until 0.1
+    show.add_argument("--exhibits", dest="media", action="store_true", help=argparse.SUPPRESS)  # former name
 
     log = command("log", "Print the end of rank 0's log.", run)
     log.add_argument("-n", dest="num_lines", type=_at_least_one, default=50, metavar="N", help="lines (default: 50)")
@@ -124,8 +124,8 @@ def parser(description: str) -> argparse.ArgumentParser:
 
     command("stop", "Stop a run; it saves a checkpoint first.", run)
 
-    said = "Resume a run as a new run and print its id; --set changes values (a fork); arguments go after --."
-    resume = command("resume", said, run, settings, restarts, values)
+    text = "Resume a run as a new run and print its id; --set changes values (a fork); arguments go after --."
+    resume = command("resume", text, run, settings, restarts, values)
     resume.add_argument("--checkpoint", metavar="step-000200", help="default: the newest that verifies")
 
     wait = command("wait", "Wait until a run ends; the exit code gives its state.", run)

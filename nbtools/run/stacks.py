@@ -117,8 +117,8 @@ def _spied(rank: int, pid: int, why: str) -> RankStacks:
     text = spied.stdout[:_MAX_BYTES].decode(errors="replace").strip()
     if spied.returncode == 0 and text:
         return RankStacks(rank, pid, text, True)
-    said = spied.stderr.decode(errors="replace").strip().splitlines()[-1:] or [f"exit code {spied.returncode}"]
-    return RankStacks(rank, pid, f"no stacks: {why}; {' '.join(command)}: {said[0][:500]}", False)
+    error_lines = spied.stderr.decode(errors="replace").strip().splitlines()[-1:] or [f"exit code {spied.returncode}"]
+    return RankStacks(rank, pid, f"no stacks: {why}; {' '.join(command)}: {error_lines[0][:500]}", False)
 
 
 def _py_spy() -> str | None:
