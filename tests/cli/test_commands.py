@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from nbtools.cli import doctor
 from nbtools.cli.commands import VERBS
 from nbtools.project import Project
 from nbtools.recipes import RECIPES
@@ -267,6 +268,7 @@ def test_doctor_reports_this_machine(root: Path, cli: Cli) -> None:
 
 def test_doctor_exits_1_when_there_is_a_problem(root: Path, monkeypatch: pytest.MonkeyPatch, cli: Cli) -> None:
     monkeypatch.setenv("NBTOOLS_ROOT", str(root / "none"))
+    monkeypatch.setattr(doctor, "_probe_torch", lambda: None)  # the other test imports torch
     findings = json.loads(cli("doctor", "--json", code=1).stdout)
     assert [finding["subject"] for finding in findings if finding["level"] == "problem"] == ["project"]
     assert all(finding["next_step"] for finding in findings if finding["level"] != "ok")

@@ -1,10 +1,10 @@
 """Making room: only what has ended goes, whole or not at all, and only after it was listed and allowed."""
 
 import hashlib
+import io
 import json
 import math
 import os
-import pty
 import random
 import re
 import subprocess
@@ -428,25 +428,30 @@ def test_without_a_terminal_it_lists_and_wants_yes(project: Project, cli: Cli) -
     assert "nothing to remove" in cli("clean", "--state", "failed").stdout
 
 
+class Terminal(io.StringIO):
+    """Standard input of a user who types one answer and sees that nothing is removed before it."""
+
+    def __init__(self, project: Project, answer: str) -> None:
+        super().__init__(answer + "\n")
+        self.project = project
+
+    def isatty(self) -> bool:
+        return True
+
+    def readline(self, size: int | None = -1, /) -> str:
+        assert left(self.project) == {"a"}
+        return super().readline()
+
+
 @pytest.mark.parametrize(("answer", "code", "stays"), [("yes", 0, False), ("y", 130, True), ("", 130, True)])
-def test_on_a_terminal_it_asks(project: Project, answer: str, code: int, stays: bool) -> None:
+def test_on_a_terminal_it_asks(
+    project: Project, monkeypatch: pytest.MonkeyPatch, cli: Cli, answer: str, code: int, stays: bool
+) -> None:
     run = made(project, "a")
-    ours, theirs = pty.openpty()
-    command = [sys.executable, "-m", "nbtools", "clean", run.id]
-    with subprocess.Popen(command, stdin=theirs, stdout=subprocess.PIPE) as process:
-        assert process.stdout is not None
-        said = b""
-        while not said.endswith(b"Type yes: "):
-            byte = process.stdout.read(1)
-            assert byte, said
-            said += byte
-        assert left(project) == {"a"}
-        os.write(ours, answer.encode() + b"\n")
-        rest = process.stdout.read()
-        assert process.wait(timeout=120) == code
-    os.close(ours)
-    os.close(theirs)
-    assert (b"nothing was removed" in rest) is stays
+    monkeypatch.setattr(sys, "stdin", Terminal(project, answer))
+    printed = cli("clean", run.id, code=code).stdout
+    assert "Type yes: " in printed
+    assert ("nothing was removed" in printed) is stays
     assert left(project) == ({"a"} if stays else set())
 
 
