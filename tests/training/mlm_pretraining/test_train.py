@@ -558,7 +558,7 @@ def test_a_stop_on_two_ranks_loses_no_step_and_the_resumed_run_ends_with_the_sam
     straight = start.completed(process)
     identity = read_json(straight.files.process) or {}
     assert (identity["role"], identity["pid"]) == ("torchrun", process.pid)
-    assert [beat.phase for beat in read_beats(straight.files)] == ["done", "done"]
+    assert [beat.phase for beat in read_heartbeats(straight.files)] == ["done", "done"]
 
     process = start(config, more=SLOW_STEPS)
     stopped = wait_for_step(texts, 3, num_runs=2)
