@@ -1,7 +1,7 @@
-"""What simple models of a text would reach: the yardsticks of a masked diffusion model, in nats per token.
+"""Baselines of a masked diffusion model: losses of unigram and bigram models, in nats per token.
 
-A model that ignores all context can do no better than the word frequencies (unigram). One that reads from left to right
-and knows one token back (bigram) is a first real model of the language.
+A model without context cannot be better than the unigram frequencies. The bigram model predicts each token from the one
+before it.
 
 Shape suffixes: N samples, D draws, T positions, V vocabulary, P pairs of neighbours.
 """
@@ -12,7 +12,7 @@ import numpy.typing as npt
 from nbtools.training.masked_diffusion.forward_process import EvaluationMasks, Sequences
 
 _MOST_COUNTED_TOKENS = 2**21
-"""Frequencies are counted on so many training tokens at most."""
+"""Largest number of training tokens that are counted."""
 _TOKENS_AT_ONCE = 2**16
 
 
@@ -51,7 +51,7 @@ class Frequencies:
     def bigram(self, before: npt.NDArray[np.int64], tokens: npt.NDArray[np.int64]) -> npt.NDArray[np.float64]:
         """Return p(token | the one before), smoothed by the method of Witten and Bell (1991).
 
-        The more different tokens have followed, the more is left to the unigram frequencies.
+        The more different tokens follow `before`, the larger the weight of the unigram frequencies.
         """
         wanted = before * self._vocab_size + tokens
         at = np.minimum(np.searchsorted(self._pairs, wanted), max(len(self._pairs) - 1, 0))
@@ -65,10 +65,10 @@ class Frequencies:
 
 
 def losses(train: Sequences, evaluation: Sequences, draws: EvaluationMasks, vocab_size: int) -> tuple[float, float]:
-    """Return the unigram's and the bigram's loss at the masked positions of all draws, weighted as the model's.
+    """Return the unigram and the bigram loss at the masked positions of all draws, weighted as the model's loss.
 
-    The bigram sees the true token before each one, as it would when it reads the text from left to right; at the first
-    position of a sequence there is none, and it takes the unigram frequency.
+    The bigram model sees the true token before each position; at the first position of a sequence it uses the unigram
+    frequency.
     """
     frequencies = Frequencies(train, vocab_size)
     sums = np.zeros(2)

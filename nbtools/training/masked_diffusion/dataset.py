@@ -1,7 +1,7 @@
-"""From text, prompts and answers to the sequences of a masked diffusion model; what `nbtools prepare` does.
+"""Text, or prompts and answers, as sequences for a masked diffusion model; the implementation of `nbtools prepare`.
 
-Memory: a text waits on disk between the passes over it and is held one document at a time, so a gigabyte of it takes
-little more than the imports. On disk it takes its size once more for a while. Prompts and answers are held in memory.
+A text is buffered on disk and held in memory one document at a time; the buffer takes the size of the text for a while.
+Prompts and answers are held in memory.
 
 Shape suffixes: N samples, T positions.
 """
@@ -45,7 +45,7 @@ T = TypeVar("T")
 
 @dataclass(frozen=True)
 class DiffusionText:
-    """A tokenizer, and what to train and to evaluate on."""
+    """A tokenizer, and the sequences for training and evaluation."""
 
     tokenizer: PreTrainedTokenizerBase
     train: Sequences
@@ -53,11 +53,8 @@ class DiffusionText:
 
     @property
     def eos_id(self) -> int:
-        """The token behind documents and answers."""
+        """The token after documents and answers."""
         return separator_of(self.tokenizer)
-
-
-# --- tokenizers -----------------------------------------------------------------------------------
 
 
 # --- text -----------------------------------------------------------------------------------------
@@ -70,19 +67,19 @@ def prepare(
 
     Args:
         dataset: a text file or a folder of them; None for the English text that ships with Python.
-        folder: what is made; it must not exist, or be empty.
+        folder: folder to write; it must not exist, or be empty.
         tokenizer: chars, words, or the folder or hub id of a model.
         vocab_size: of a vocabulary built here, at most.
         min_words: documents with fewer words are left out.
 
     Raises:
-        DataError: the text is missing, malformed or too short, or the folder is in the way or cannot be written.
+        DataError: the text is missing, malformed or too short, or the folder exists or cannot be written.
         ConfigError: there is no such tokenizer.
     """
-    made = None if tokenizer in ("chars", "words") else load_tokenizer(tokenizer)  # before a long reading
+    made = None if tokenizer in ("chars", "words") else load_tokenizer(tokenizer)  # an error before the text is read
     try:
         if "\0" in str(folder) or (folder.exists() and (not folder.is_dir() or any(folder.iterdir()))):
-            raise DataError(f"{shown(str(folder))}: is no folder, or is there already; name a new one with --out")
+            raise DataError(f"{shown(str(folder))}: exists, or is not a folder; name a new folder with --out")
     except OSError as error:
         raise DataError(f"{shown(str(folder))}: {error.strerror}; name another folder with --out") from None
     with _spooled(dataset, min_words, folder.parent) as documents:
@@ -100,9 +97,9 @@ def cached_text(
     root: Path | None = None,
     trust_remote_code: bool = False,
 ) -> Path:
-    """Do the same in a folder named after the content, which later runs find again; call it on rank 0 only."""
+    """As `prepare`, into a folder named after a hash of the content, which later runs reuse; on rank 0 only."""
     made: PreTrainedTokenizerBase | None = None
-    if tokenizer not in ("chars", "words"):  # before a long reading
+    if tokenizer not in ("chars", "words"):  # an error before the text is read
         made = load_tokenizer(tokenizer, trust_remote_code=trust_remote_code)
     with _spooled(dataset, min_words, cache, root) as documents:
         made = made or train_tokenizer(tokenizer, documents.train(), vocab_size, cache)
@@ -114,7 +111,7 @@ def cached_text(
 
 
 class Documents(Spool):
-    """A text that waits on disk, one document in memory at once, and is divided by documents."""
+    """A text buffered on disk, split by documents into training and evaluation."""
 
     @functools.cached_property
     def held_out_N(self) -> Selection:
@@ -126,15 +123,15 @@ class Documents(Spool):
         return corpus.held_out_documents(self.lengths_N)
 
     def train(self) -> Iterator[str]:
-        """Documents to train on."""
+        """Yield the documents for training."""
         return self.texts(~self.held_out_N)
 
     def evaluation(self) -> Iterator[str]:
-        """Documents to evaluate on."""
+        """Yield the documents for evaluation."""
         return self.texts(self.held_out_N)
 
     def digest(self) -> str:
-        """Return what tells this content from others."""
+        """Return a hash of the content."""
         digest = hashlib.sha256()
         for document in self.raw(np.ones(len(self.lengths_N), dtype=np.bool_)):
             digest.update(hashlib.sha256(document).digest())
@@ -143,7 +140,7 @@ class Documents(Spool):
 
 @contextmanager
 def _spooled(dataset: str | None, min_words: int, folder: Path, root: Path | None = None) -> Iterator[Documents]:
-    """Read a text once, and let it wait in `folder`."""
+    """Read a text once into a buffer in `folder`."""
     try:
         folder.mkdir(parents=True, exist_ok=True)
         with Documents(corpus.documents(dataset, min_words, root=root), folder) as documents:
@@ -153,10 +150,10 @@ def _spooled(dataset: str | None, min_words: int, folder: Path, root: Path | Non
 
 
 def open_text(folder: Path, sequence_length: int) -> DiffusionText:
-    """Open what was prepared; rows of `sequence_length` tokens that stay on disk until they are read.
+    """Open a prepared folder as memory-mapped rows of `sequence_length` tokens.
 
     Raises:
-        DataError: it was not made by `nbtools prepare`, or is damaged.
+        DataError: `nbtools prepare` did not write it, or it is damaged.
     """
     metadata = prepared.read_prepared_metadata(folder)
     tokenizer = _saved_tokenizer(folder)
@@ -168,7 +165,7 @@ def open_text(folder: Path, sequence_length: int) -> DiffusionText:
         except (OSError, ValueError, EOFError) as error:
             raise DataError(f"{folder / name}: cannot be read ({first_line(error)}); prepare the text again") from error
         if flat.shape != (num_tokens,) or flat.dtype.kind not in "iu" or len(tokenizer) != metadata.vocab_size:
-            raise DataError(f"{folder / name}: is not what {prepared.METADATA} says of it; prepare the text again")
+            raise DataError(f"{folder / name}: does not match {prepared.METADATA}; prepare the text again")
         num_rows = len(flat) // sequence_length
         rows_NT = flat[: num_rows * sequence_length].reshape(num_rows, sequence_length)
         parts.append(Sequences(rows_NT, np.broadcast_to(np.int64(0), num_rows)))  # which takes no memory
@@ -213,13 +210,13 @@ def _in_place(folder: Path, fill: Callable[[Path], T]) -> T:
 def cached_pairs(
     cache: Path, file: Path, tokenizer: str, *, vocab_size: int, sequence_length: int, trust_remote_code: bool = False
 ) -> tuple[Path, str]:
-    """Tokenize prompts and answers into a folder named after the content; call it on rank 0 only.
+    """Tokenize prompts and answers into a folder named after a hash of the content; on rank 0 only.
 
-    A prompt goes through the tokenizer's chat template if it has one; otherwise the answer follows it directly. Behind
-    the answer [EOS] fills the sequence up: a model that writes answers of any length has to learn where they end.
+    A prompt goes through the tokenizer's chat template if it has one; otherwise the answer follows it directly. [EOS]
+    pads the sequence after the answer: the model learns where answers end.
 
     Returns:
-        The folder, and a remark on pairs that did not fit, or an empty string.
+        The folder, and a note on pairs that are too long, or an empty string.
 
     Raises:
         DataError: a line is malformed (file and line are named), or no pair fits.
@@ -259,7 +256,7 @@ def cached_pairs(
 
 
 def open_pairs(folder: Path) -> DiffusionText:
-    """Open what `cached_pairs` made."""
+    """Open the folder that `cached_pairs` wrote."""
     parts = [
         Sequences(np.load(folder / f"{name}.npy", mmap_mode="r"), np.load(folder / f"{name}_starts.npy"))
         for name in ("train", "eval")

@@ -1,12 +1,12 @@
-"""The forward process of masked diffusion: which tokens are masked, and what each prediction counts for.
+"""The forward process of masked diffusion: which tokens are masked, and the weight of each prediction.
 
 Training draws a time t for every sequence and masks each token with probability p(t). A cross-entropy divided by p and
 by the number of tokens that could have been masked is, in expectation, a bound on the negative log-likelihood per token
-(Nie et al. 2025, arXiv 2502.09992, equation 3; Ou et al. 2024, arXiv 2406.03736). The divisor never depends on how many
-tokens happened to be masked: that would not be the bound any more.
+(Nie et al. 2025, arXiv 2502.09992, equation 3; Ou et al. 2024, arXiv 2406.03736). The divisor must not depend on the
+number of tokens that happened to be masked: otherwise the loss is not the bound.
 
-Evaluation estimates the same bound with less noise: it draws the number k of masked tokens instead, masks exactly k,
-and averages over them (ibid., equation 6). Its draws are evenly spread over all k, and always the same.
+Evaluation estimates the same bound with less variance: it draws the number k of masked tokens, masks exactly k, and
+averages over them (ibid., equation 6). Its draws are evenly spread over all k, and the same at each evaluation.
 
 Everything here is a pure function of (seed, epoch, global sample index).
 
@@ -31,12 +31,12 @@ Tokens = npt.NDArray[Any]
 Booleans = npt.NDArray[np.bool_]
 
 _EVALUATION_SEED = 0
-"""Not the training's: runs with different seeds are measured on the same masks."""
+"""Independent of the config: runs with different seeds are evaluated on the same masks."""
 
 
 @dataclass(frozen=True)
 class Sequences:
-    """Token ids in rows of equal length, of which the first `starts_N` are a prompt that is never masked."""
+    """Token ids in rows of equal length; the first `starts_N` tokens of each are a prompt, which is never masked."""
 
     tokens_NT: Tokens
     starts_N: npt.NDArray[np.int64]
@@ -51,10 +51,10 @@ class Noise:
 
     mask_id: int
     pad_id: int
-    """What stands behind the end of a sequence that is cut; nobody attends to it and nothing there is predicted."""
+    """Token after the end of a sequence that is cut, where nothing is attended to or predicted."""
     seed: int
     random_length_share: float = 0.0
-    """Share of the sequences that are cut to a random length, so that the model knows short texts, too."""
+    """Share of the sequences that are cut to a random length, so that the model learns short texts, too."""
 
     def masks(
         self, tokens_BT: Tokens, starts_B: npt.NDArray[np.int64], samples_B: Samples, epoch: int
@@ -62,11 +62,11 @@ class Noise:
         """Choose the masked positions.
 
         Returns:
-            masked_BT; weight_B1, what the cross-entropy of each masked token of a sequence counts for: 1 / p / number
-            of its maskable tokens; lengths_B, tokens that are left of each sequence.
+            masked_BT; weight_B1, the weight of the cross-entropy of each masked token of a sequence: 1 / p / number of
+            its maskable tokens; lengths_B, the length of each sequence after cutting.
         """
         length = tokens_BT.shape[1]
-        numbers = uniforms(self.seed, "mask", epoch, samples_B, length + 3)  # all at once: a call takes its time
+        numbers = uniforms(self.seed, "mask", epoch, samples_B, length + 3)  # in one call, which is faster
         uniforms_BT, (time_B, cut_B, where_B) = numbers[:, :length], numbers[:, length:].T
         probability_B1 = (1 - EPSILON) * time_B[:, None] + EPSILON
         shorter_B = starts_B + 1 + (where_B * (length - starts_B)).astype(np.int64)
@@ -88,7 +88,7 @@ class NoisedTraining(Dataset[Any]):
     ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]:
         """Return inputs_BT, positions_K (row x T + column, ascending), labels_K, weights_K, lengths_B.
 
-        lengths_B is empty where no sequence is cut, as nearly always: nobody has to ask a GPU for that.
+        lengths_B is empty if no sequence is cut: the model needs no attention mask then, and no check on the GPU.
         """
         epoch, samples_B = key
         tokens_BT = self.sequences.tokens_NT[samples_B].astype(np.int64)

@@ -1,6 +1,6 @@
 """The model of masked diffusion: any bidirectional transformer, which predicts all masked tokens at once.
 
-It is told neither the time nor how much is masked: it sees that. The token [MASK] itself is never predicted.
+The time is no input: the share of masked tokens shows it. The token [MASK] is never predicted.
 
 Shape suffixes: B batch, T positions, K masked positions of a whole batch, H width, V vocabulary.
 """
@@ -48,10 +48,10 @@ class Denoiser(nn.Module):
 
         Args:
             inputs_BT: token ids, some of them masked.
-            positions_K: where, as row x T + column.
-            labels_K: what stood there.
-            weights_K: what each prediction counts for.
-            lengths_B: how much of each sequence is attended to; empty for all of it.
+            positions_K: row x T + column of the masked positions.
+            labels_K: their true tokens.
+            weights_K: weight of each prediction.
+            lengths_B: length of each sequence for attention; empty for no mask.
         """
         return (self.losses(inputs_BT, positions_K, labels_K, lengths_B) * weights_K).sum()
 
@@ -79,16 +79,16 @@ class Denoiser(nn.Module):
 
 
 def build_denoiser(config: MaskedDiffusionConfig, tokenizer: PreTrainedTokenizerBase) -> Denoiser:
-    """Build a ModernBERT of the config's size, or load the model that it names.
+    """Build a ModernBERT of the config's size, or load the pretrained model that the config names.
 
     Raises:
         ConfigError: the named model cannot be loaded, has no mask token, or does not fit tokenizer or sequences.
     """
     if config.model_name is None:
-        if tokenizer.mask_token_id is None:  # of a model that is not masked: one more token, the last
+        if tokenizer.mask_token_id is None:  # tokenizer of a causal model: add one token, the last
             tokenizer.add_special_tokens({"mask_token": MASK})
         settings = modernbert_settings(config, len(tokenizer))
-        # Nothing is padding: [EOS] fills up answers and has to be learnt, so its embedding must be, too.
+        # No token is padding: [EOS] pads answers and is learnt, so its embedding must be trained.
         settings |= dict.fromkeys(("pad_token_id", "bos_token_id", "cls_token_id", "sep_token_id"))
         settings["eos_token_id"] = separator_of(tokenizer)
         return Denoiser(ModernBertForMaskedLM(ModernBertConfig(**settings)), int(tokenizer.mask_token_id))
@@ -118,8 +118,8 @@ def _load(model_name: str, *, trust_remote_code: bool) -> PreTrainedModel:
     except (OSError, ValueError, ImportError) as error:
         if "trust_remote_code" in str(error) and not trust_remote_code:
             raise ConfigError(
-                f"model_name={model_name!r}: comes with Python code of its own that would run on this machine; if you "
-                "trust it, say so: trust_remote_code=True in the script, or --trust-remote-code"
+                f"model_name={model_name!r}: comes with Python code that would run on this machine; if you trust "
+                "it, set trust_remote_code=True in the script, or pass --trust-remote-code"
             ) from None
         raise ConfigError(
             f"model_name={model_name!r}: cannot be loaded ({pretrained.first_line(error)}); give a folder written by "

@@ -1,9 +1,8 @@
-"""Sampling from a masked diffusion model: start from masks only, and reveal a few tokens at each step.
+"""Sampling from a masked diffusion model: start from masks only, and unmask a few tokens at each step.
 
-At every step the model predicts all masked tokens at once; the predictions it is most sure of are kept, and the rest is
-masked again (low-confidence remasking). With blocks the text is finished from left to right, one block after the
-other, and within a block in any order. See Nie et al. 2025, "Large Language Diffusion Models", arXiv 2502.09992,
-section 2.4.
+At every step the model predicts all masked tokens at once; the most confident predictions are kept, and the rest is
+masked again (low-confidence remasking). Blocks are completed from left to right; within a block the order is free.
+See Nie et al. 2025, "Large Language Diffusion Models", arXiv 2502.09992, section 2.4.
 
 Shape suffixes: B batch, P prompt, L sampled positions, T = P + L positions, V vocabulary.
 """
@@ -22,48 +21,48 @@ Predict = Callable[[torch.Tensor], torch.Tensor]
 
 @dataclass(frozen=True)
 class Unmasking:
-    """How texts are sampled; bad combinations are refused when it is made."""
+    """Settings of sampling; the constructor raises ConfigError for invalid combinations."""
 
     length: int
     """Tokens to sample."""
     steps: int
     """Evaluations of the model, over all blocks (twice as many with guidance)."""
     block_length: int
-    """Tokens that are finished before later ones begin; `length` for one block."""
+    """Tokens of a block; `length` for one block."""
     temperature: float = 0.0
-    """Of the tokens; 0 takes the likeliest."""
+    """Of the softmax; 0 takes the most likely token."""
     guidance: float = 0.0
     """Scale s of classifier-free guidance; 0 for none."""
     remasking: Literal["low_confidence", "random"] = "low_confidence"
-    """Which predictions are kept: the surest ones, or any."""
+    """Which predictions are kept: the most confident ones, or random ones."""
     suppressed_ids: tuple[int, ...] = ()
-    """Tokens that are never sampled, such as EOS, of which instruction-tuned models give too many."""
+    """Tokens that are never sampled, such as EOS, which instruction-tuned models predict too often."""
 
     def __post_init__(self) -> None:
         check_lengths(self.length, self.steps, self.block_length)
         if self.temperature < 0:
-            raise ConfigError(f"temperature={self.temperature}: must be >= 0; 0 takes the likeliest token")
+            raise ConfigError(f"temperature={self.temperature}: must be >= 0; 0 takes the most likely token")
         if self.remasking not in ("low_confidence", "random"):
             raise ConfigError(f"remasking={self.remasking!r}: choose low_confidence or random")
 
     @property
     def num_blocks(self) -> int:
-        """How many blocks follow one another."""
+        """Number of blocks."""
         return self.length // self.block_length
 
     @property
     def revealed_per_step(self) -> list[int]:
-        """Tokens that each step of a block reveals: equally many, and what is left over at the earliest steps."""
+        """Tokens that each step of a block unmasks; the first steps take the remainder of the division."""
         steps = self.steps // self.num_blocks
         least, rest = divmod(self.block_length, steps)
         return [least + (step < rest) for step in range(steps)]
 
 
 def check_lengths(length: int, steps: int, block_length: int) -> None:
-    """Refuse numbers that do not divide one another.
+    """Check that block and step counts divide evenly.
 
     Raises:
-        ConfigError: what was given, and what is allowed.
+        ConfigError: they do not.
     """
     if min(length, steps, block_length) < 1:
         raise ConfigError(f"length={length}, steps={steps}, block_length={block_length}: each must be at least 1")
@@ -85,14 +84,14 @@ def unmask(
     mask_id: int,
     generator: torch.Generator | None = None,
 ) -> Iterator[torch.Tensor]:
-    """Sample the tokens that follow a prompt, and yield every state on the way.
+    """Sample the tokens that follow a prompt, and yield every intermediate state.
 
     Args:
         predict: the model, in evaluation mode.
-        prompt_BP: token ids that stay as they are; P may be 0.
+        prompt_BP: token ids that do not change; P may be 0.
         unmasking: how to sample.
-        mask_id: what stands for a token that is not known yet; it is never sampled.
-        generator: of the prompt's device; where random numbers come from.
+        mask_id: id of [MASK], which is never sampled.
+        generator: source of random numbers, on the prompt's device.
 
     Yields:
         tokens_BT, first with all L positions masked, then after each step: `unmasking.steps` + 1 states.
@@ -124,7 +123,7 @@ def unmask(
 def sample(logits_V: torch.Tensor, temperature: float, generator: torch.Generator | None = None) -> torch.Tensor:
     """Draw from softmax(logits / temperature) along the last dimension by the Gumbel-max trick, in double precision.
 
-    In lower precision the noise is cut off, which has the effect of a lower temperature (Zheng et al. 2024, "Masked
+    In lower precision the noise is truncated, which acts as a lower temperature (Zheng et al. 2024, "Masked
     Diffusion Models are Secretly Time-Agnostic Masked Models", arXiv 2409.02908).
     """
     if temperature == 0:
@@ -137,9 +136,9 @@ def sample(logits_V: torch.Tensor, temperature: float, generator: torch.Generato
 def _logits(
     predict: Predict, tokens_BT: torch.Tensor, prompt_length: int, unmasking: Unmasking, mask_id: int
 ) -> torch.Tensor:
-    """Return the model's logits, with guidance away from those that it would have without the prompt.
+    """Return the logits with classifier-free guidance: extrapolated away from those without the prompt.
 
-    guided = without + (s + 1) (with - without): Nie et al. 2025, on unsupervised classifier-free guidance.
+    guided = without + (s + 1) (with - without), see Nie et al. 2025.
     """
     if unmasking.guidance == 0 or prompt_length == 0:
         return predict(tokens_BT)

@@ -1,9 +1,9 @@
-"""Masked diffusion language modelling, as LLaDA does it: a model that writes by unmasking tokens, in any order.
+"""Masked diffusion language modelling (LLaDA): a model that generates text by unmasking tokens in any order.
 
-Training masks each token of a sequence with a probability that is drawn anew for every sequence, and divides every
-cross-entropy by it: in expectation that is a bound on the negative log-likelihood (Nie et al. 2025, arXiv 2502.09992).
-Of prompts and answers only the answer is masked. Evaluation measures the same bound by counting (see `forward_process`)
-and compares it with what word frequencies would reach; then it samples.
+Training draws a probability for every sequence, masks each token with it, and divides every cross-entropy by it: in
+expectation that is a bound on the negative log-likelihood (Nie et al. 2025, arXiv 2502.09992). Of prompts and answers
+only the answer is masked. Evaluation estimates the same bound with less variance (see `forward_process`), compares it
+with unigram and bigram models, and samples.
 
 Shape suffixes: B batch, T positions, K masked positions of a whole batch.
 """
@@ -32,12 +32,12 @@ from nbtools.training.text.tokenizers import load_tokenizer, model_writer
 
 
 def main(config: MaskedDiffusionConfig) -> None:
-    """Train with the values of a script, as changed by the command line."""
+    """Train with the values of a script, changed by command-line flags."""
     run(train, flags.parse(config))
 
 
 def train(worker: Worker, config: MaskedDiffusionConfig) -> None:
-    """Train from the start, or on from a checkpoint, to the last step or a stop."""
+    """Train from scratch or from a checkpoint, to the last step or a stop."""
     refuse_remote_code(config)
     text = open_data(worker, config)
     plan = worker.plan(len(text.train), len(text.evaluation))
@@ -88,10 +88,10 @@ def train(worker: Worker, config: MaskedDiffusionConfig) -> None:
 
 
 class Evaluation:
-    """Held-out sequences with always the same masks, and texts sampled from the model."""
+    """The bound on held-out sequences, always with the same masks, and texts sampled from the model."""
 
     EDGES = (0.0, 0.12, 0.3, 0.5, 0.7, 0.94, 1.0)
-    """The shares of masked tokens that are told apart."""
+    """Limits of the intervals of the share of masked tokens, each of which has its own loss."""
 
     def __init__(self, worker: Worker, config: MaskedDiffusionConfig, text: DiffusionText, denoiser: Denoiser) -> None:
         self.worker = worker
@@ -99,14 +99,14 @@ class Evaluation:
         self.text = text
         self.denoiser = denoiser
         self.draws = EvaluationMasks.of(text.evaluation, config.eval_draws)
-        # They see what the model is to predict, so they are counted where it is measured.
+        # On the same masked positions as the model.
         self.baselines = worker.ranks.from_main(
             lambda: baselines.losses(text.train, text.evaluation, self.draws, len(text.tokenizer))
         )
 
     @torch.no_grad()
     def measure(self) -> dict[str, float]:
-        """Return the bound on the negative log-likelihood in nats per token, over all ranks, and its yardsticks."""
+        """Return the bound on the negative log-likelihood in nats per token, over all ranks, and those of the baselines."""
         worker, config, draws, denoiser = self.worker, self.config, self.draws, self.denoiser
         num_levels = len(self.EDGES) - 1
         bound, losses, counts = 0.0, np.zeros(num_levels), np.zeros(num_levels)
@@ -131,7 +131,7 @@ class Evaluation:
         by_level = [totals[i] / max(totals[num_levels + i], 1) for i in range(num_levels)]
         row = {"eval/loss": bound / len(draws.rows_D)}
         row |= dict(zip(("eval/unigram_loss", "eval/bigram_loss"), self.baselines, strict=True))
-        # A level that no draw has is left out: a short answer is never masked by less than a twelfth.
+        # Intervals without a draw are left out: a short answer cannot have a small share masked.
         ends = {"eval/loss_few_masked": 0, "eval/loss_nearly_all_masked": num_levels - 1}
         row |= {name: by_level[level] for name, level in ends.items() if totals[num_levels + level]}
         self._show_levels(by_level)
@@ -140,7 +140,7 @@ class Evaluation:
     def _show_levels(self, by_level: list[float]) -> None:
         middles = [(low + high) / 2 for low, high in zip(self.EDGES, self.EDGES[1:], strict=False)]
         shown = media.series(
-            "Loss by how much is masked",
+            "Loss by share of masked tokens",
             middles,
             {"nats per token": by_level},
             x_label="share of masked tokens",
@@ -149,10 +149,10 @@ class Evaluation:
         self.worker.show("loss_by_masking", shown)
 
     def show_samples(self) -> None:
-        """Sample texts, always from the same random numbers, and show them; the first one step by step."""
+        """Sample texts, always from the same random numbers, as media; the first one step by step."""
         if self.config.sample_texts:
             with self.worker.aside("evaluation"):
-                self.worker.ranks.from_main(self._sample)  # the others wait as long as it takes
+                self.worker.ranks.from_main(self._sample)  # the other ranks wait without a time limit
 
     def _sample(self) -> None:
         worker, config, denoiser = self.worker, self.config, self.denoiser
@@ -179,11 +179,11 @@ class Evaluation:
                 frames = [rendered(self.text, state[0, len(prompt) :], denoiser.mask_id) for state in states]
             if number == 0:
                 picked = np.unique(np.linspace(0, len(frames) - 1, 65).astype(int))
-                worker.show("unmasking", media.frames("A text being unmasked", [frames[i] for i in picked]))
+                worker.show("unmasking", media.frames("Unmasking of one text", [frames[i] for i in picked]))
             true = rendered(self.text, torch.from_numpy(evaluation.tokens_NT[sample][len(prompt) :].astype(np.int64)))
             rows.append((rendered(self.text, prompt_BP[0]), frames[-1], true))
         denoiser.train()
-        if not rows:  # every prompt leaves less room than sample_length
+        if not rows:  # every prompt leaves fewer than sample_length tokens
             return
         if config.has_pairs:
             worker.show("samples", media.table("Answers", ("prompt", "sampled", "true"), rows))
@@ -192,11 +192,11 @@ class Evaluation:
 
 
 MASKED, ENDED = "░", "¶"
-"""How a masked token and an end of text are shown."""
+"""Characters for a masked token and an end of text."""
 
 
 def rendered(text: DiffusionText, tokens_T: torch.Tensor, mask_id: int | None = None) -> str:
-    """Return tokens as text in which masks and ends can be seen."""
+    """Return tokens as text with visible masks and ends."""
     tokenizer = text.tokenizer
     between = "" if tokenizer.decode([text.eos_id, text.eos_id]).count(" ") == 0 else " "
     pieces: list[str] = []
@@ -213,7 +213,7 @@ def rendered(text: DiffusionText, tokens_T: torch.Tensor, mask_id: int | None = 
 
 
 def open_data(worker: Worker, config: MaskedDiffusionConfig) -> DiffusionText:
-    """Let rank 0 tokenize the data, or find it tokenized, and open the result on every rank.
+    """Tokenize the data on rank 0, or reuse the result of an earlier run, and open it on every rank.
 
     Raises:
         DataError: the data is missing or malformed, or was prepared for another tokenizer.
@@ -254,17 +254,17 @@ def open_data(worker: Worker, config: MaskedDiffusionConfig) -> DiffusionText:
 
 
 def check_prepared(worker: Worker, config: MaskedDiffusionConfig, text: DiffusionText, folder: Path) -> None:
-    """See that a prepared folder and a pretrained model have the same tokens; otherwise its tokenizer simply holds.
+    """Check that a prepared folder has the tokens of the pretrained model; without a model its tokenizer is used.
 
     Raises:
-        DataError: they do not.
+        DataError: the tokens differ.
     """
     level = prepared.read_prepared_metadata(folder).tokenizer
     if config.model_name is not None:
         tokenizer = load_tokenizer(config.model_name, trust_remote_code=config.trust_remote_code)
         if tokenizer.get_vocab() != text.tokenizer.get_vocab():
             raise DataError(
-                f"dataset {config.dataset!r}: was prepared with --tokenizer {level}, whose ids are others than those "
+                f"dataset {config.dataset!r}: was prepared with --tokenizer {level}, whose ids differ from those "
                 f"of {config.model_name}; prepare it again with --tokenizer {config.model_name}"
             )
     elif level != config.tokenizer:

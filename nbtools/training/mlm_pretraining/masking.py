@@ -1,4 +1,4 @@
-"""BERT's masking (Devlin et al. 2018, arXiv 1810.04805), the same for every way of dividing the samples.
+"""BERT's masking (Devlin et al. 2018, arXiv 1810.04805), independent of the number of ranks.
 
 Shape suffixes: N samples, B batch, T positions, K predicted positions, V vocabulary.
 """
@@ -20,11 +20,11 @@ _PIECE_TOKENS = 2**20
 
 @dataclass(frozen=True)
 class Masking:
-    """BERT's masking: exactly `num_predicted` positions per sequence, chosen among the ordinary tokens.
+    """BERT's masking of exactly `num_predicted` positions per sequence, chosen among the ordinary tokens.
 
-    A fixed number keeps shapes static and makes every average over equal batches the average over all of them: two
-    ranks, or four accumulated passes, give the gradient of one large batch. Only a sequence with fewer ordinary
-    tokens than that predicts less; the labels left over are `IGNORED`.
+    A fixed number keeps shapes static, and the mean over equal batches is the mean over their union: two ranks, or four
+    accumulated passes, give the gradient of one large batch. A sequence with fewer ordinary tokens predicts fewer; its
+    remaining labels are `IGNORED`.
     """
 
     num_predicted: int
@@ -35,7 +35,7 @@ class Masking:
 
     @classmethod
     def of(cls, text: TokenizedText, mask_probability: float, seed: int) -> "Masking":
-        """Masking for the sequences of `text`."""
+        """Return the masking for the sequences of `text`."""
         num_predicted = max(1, round(mask_probability * text.train_NT.shape[1]))
         return cls(num_predicted, text.tokenizer.mask_token_id, text.maskable_ids, len(text.tokenizer), seed)
 
@@ -58,9 +58,9 @@ class Masking:
     def for_evaluation(
         self, tokens_BT: Tokens, samples_B: npt.NDArray[np.int64]
     ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-        """Mask all of the chosen positions, always the same ones.
+        """Mask all of the chosen positions, which are the same at each evaluation.
 
-        A visible token would let a model without any context look good.
+        A visible token would give a model without context a low loss.
         """
         chosen_BT = randoms(self.seed, "evaluation", 0, samples_B, tokens_BT.shape[1])
         positions_BK, labels_BK = self._choose(tokens_BT, chosen_BT)
@@ -105,7 +105,7 @@ class MaskedTraining(Dataset[Any]):
 def evaluation_batches(
     tokens_NT: Tokens, masking: Masking, batch_size: int, *, rank: int = 0, world_size: int = 1
 ) -> Iterator[tuple[torch.Tensor, torch.Tensor, torch.Tensor]]:
-    """Yield this rank's share of the evaluation samples; every sample belongs to exactly one rank."""
+    """Yield this rank's evaluation batches; every sample belongs to exactly one rank."""
     samples_N = np.arange(rank, len(tokens_NT), world_size)
     for start in range(0, len(samples_N), batch_size):
         samples_B = samples_N[start : start + batch_size]
@@ -124,7 +124,7 @@ def unigram_log_probabilities(tokens_NT: Tokens, maskable_ids: npt.NDArray[np.in
 
 
 def _pieces(tokens_NT: Tokens) -> Iterator[Tokens]:
-    """All rows, some megabytes at a time; those of a mapped file are read, since mapped pages would count as memory."""
+    """Yield all rows, some megabytes at a time; a memory map is read as a file: its pages would count as memory."""
     num_rows = max(_PIECE_TOKENS // tokens_NT.shape[1], 1)
     for start in range(0, len(tokens_NT), num_rows):
         piece_BT = tokens_NT[start : start + num_rows]

@@ -1,8 +1,8 @@
-"""BERT-style masked language modelling: predict words that were hidden, from the words around them.
+"""BERT-style masked language modelling: predict masked words from their context.
 
-Training hides 15% of the tokens (80% [MASK], 10% a random word, 10% left as they are; Devlin et al. 2018,
-arXiv 1810.04805). Evaluation replaces all of the chosen tokens by [MASK]: a token left visible would let a model that
-ignores all context look better than the word frequencies. The head runs at the chosen positions only.
+Training selects 15% of the tokens (80% become [MASK], 10% a random word, 10% stay; Devlin et al. 2018,
+arXiv 1810.04805). Evaluation replaces all selected tokens by [MASK]: if some stayed visible, a model without context
+would beat the word frequencies. The head runs at the selected positions only.
 
 Shape suffixes: B batch, T positions, K predicted positions, H width, V vocabulary.
 """
@@ -33,12 +33,12 @@ from nbtools.training.text.tokenizers import model_writer
 
 
 def main(config: MLMPretrainingConfig) -> None:
-    """Train with the values of a script, as changed by the command line."""
+    """Train with the values of a script, changed by command-line flags."""
     run(train, flags.parse(config))
 
 
 def train(worker: Worker, config: MLMPretrainingConfig) -> None:
-    """Train from the start, or on from a checkpoint, to the last step or a stop."""
+    """Train from scratch or from a checkpoint, to the last step or a stop."""
     text = tokenized(worker, config)
     masking = Masking.of(text, config.mask_probability, config.seed)
     plan = worker.plan(len(text.train_NT), len(text.eval_NT))
@@ -102,7 +102,7 @@ class MaskedLM(nn.Module):
     def logits(self, inputs_BT: torch.Tensor, positions_BK: torch.Tensor) -> torch.Tensor:
         """Return the scores of all words at the chosen positions. Shape (B, K, V)."""
         head = self._head()
-        if head is None:  # an unknown architecture: the whole head, then the positions
+        if head is None:  # unknown architecture: the head at all positions, then a selection
             all_BTV = self.model(input_ids=inputs_BT).logits
             return torch.gather(all_BTV, 1, positions_BK[:, :, None].expand(-1, -1, all_BTV.shape[2]))
         hidden_BTH = self.model.base_model(input_ids=inputs_BT)[0]
@@ -110,18 +110,18 @@ class MaskedLM(nn.Module):
         return head(chosen_BKH)
 
     def _head(self) -> Callable[[torch.Tensor], torch.Tensor] | None:
-        """The part of the model behind its encoder."""
+        """Return the part of the model after its encoder; None if the architecture is unknown."""
         model = self.model
         if isinstance(model, ModernBertForMaskedLM):
             return lambda hidden: model.decoder(model.head(hidden))
-        for name in ("cls", "lm_head"):  # BERT and its kin, RoBERTa and its kin
+        for name in ("cls", "lm_head"):  # BERT and RoBERTa, and models derived from them
             if isinstance(getattr(model, name, None), nn.Module):
                 return getattr(model, name)  # type: ignore[no-any-return]
         return None
 
 
 class Evaluation:
-    """Held-out text with all chosen positions masked, always the same ones."""
+    """Loss and accuracy on held-out text, always with the same positions masked."""
 
     def __init__(self, worker: Worker, config: MLMPretrainingConfig, text: TokenizedText, masking: Masking) -> None:
         self.worker = worker
@@ -136,7 +136,7 @@ class Evaluation:
         worker, config = self.worker, self.config
         with worker.aside("evaluation"):
             masked_lm.eval()
-            sums = torch.zeros(4, dtype=torch.float64)  # loss, right ones, unigram loss, predictions
+            sums = torch.zeros(4, dtype=torch.float64)  # loss, correct predictions, unigram loss, predictions
             for batch in evaluation_batches(
                 self.text.eval_NT, self.masking, config.batch_size, rank=worker.rank, world_size=worker.world_size
             ):
@@ -150,13 +150,13 @@ class Evaluation:
                 sums[2] -= self.log_p_V[labels_P.cpu()].sum()
                 sums[3] += len(labels_P)
             masked_lm.train()
-            loss, right, unigram, count = worker.sum(sums)
+            loss, correct, unigram, count = worker.sum(sums)
         count = max(count, 1)
-        return {"eval/loss": loss / count, "eval/accuracy": right / count, "eval/unigram_loss": unigram / count}
+        return {"eval/loss": loss / count, "eval/accuracy": correct / count, "eval/unigram_loss": unigram / count}
 
 
 def tokenized(worker: Worker, config: MLMPretrainingConfig) -> TokenizedText:
-    """Let rank 0 tokenize the text, or find it tokenized by an earlier run, and open the result on every rank."""
+    """Tokenize the text on rank 0, or reuse the result of an earlier run, and open it on every rank."""
     folder = worker.ranks.from_main(
         lambda: tokenize(
             worker.files.path.parent / ".cache",
@@ -174,7 +174,7 @@ def tokenized(worker: Worker, config: MLMPretrainingConfig) -> TokenizedText:
 
 
 def build_model(config: MLMPretrainingConfig, text: TokenizedText) -> PreTrainedModel:
-    """Build a ModernBERT of the config's size, or load the model that it names.
+    """Build a ModernBERT of the config's size, or load the pretrained model that the config names.
 
     Raises:
         ConfigError: the named model cannot be loaded, or does not fit the tokenizer or the sequences.

@@ -117,7 +117,7 @@ def test_the_command_makes_what_the_training_counts(
     assert said.startswith("made: ")
     assert "30 different ones (words)" in said
     assert main(["prepare", "texts", "--out", "made"]) == 2
-    assert "is there already" in capsys.readouterr().err
+    assert "exists, or is not a folder" in capsys.readouterr().err
     assert main(["prepare", "nowhere", "--out", "other"]) == 2
     assert "nowhere" in capsys.readouterr().err
     assert main(["prepare", "texts", "--out", "other", "--tokenizer", "no such"]) == 2
@@ -195,7 +195,7 @@ def test_arrays_that_do_not_fit_their_metadata_or_hold_objects_are_refused(text:
     prepare(str(text), tmp_path / "made", vocab_size=100)
     for wrong in (np.zeros(5, dtype=np.uint8), np.array([{}, []], dtype=object)):
         np.save(tmp_path / "made" / prepared.TRAIN, wrong, allow_pickle=True)
-        with pytest.raises(DataError, match=r"train_data.npy: (is not what|cannot be read)"):
+        with pytest.raises(DataError, match=r"train_data.npy: (does not match|cannot be read)"):
             open_text(tmp_path / "made", 16)
 
 
