@@ -1,0 +1,82 @@
+"""The words to avoid: product text is plain technical English, as `.github/CONTRIBUTING.md` asks.
+
+The lists stand here only. A word is matched whole, in any case; in code also as a part of an identifier.
+"""
+
+import json
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[1]
+
+WORDS = ("whoever", "nobody", "somebody", "anybody", "anew", "whom")
+PHRASES = (
+    *("goes on alone", "go on alone", "is told", "are told", "what is there", "pays nobody", "is heard", "has fallen"),
+    *("bites its tail", "as far as there", "at first light"),
+)
+METAPHORS = (
+    *("pen", "gavel", "manuscripts", "players", "lessons", "passages"),
+    *("exhibit", "exhibits", "laggard", "laggards"),
+)
+"""Former names of things inside."""
+FORMER_NAMES = {
+    "nbtools/__init__.py": {"exhibits"},  # the import name that users' scripts have
+    "nbtools/cli/parser.py": {"exhibits"},  # the option's name until 0.1
+    "nbtools/rundir/media.py": {"exhibits"},  # the folder in old run directories
+}
+"""Lines that keep a former name working."""
+
+
+def product() -> list[Path]:
+    folders = [ROOT / "nbtools", ROOT / "scripts", ROOT / ".github", ROOT / "tests", ROOT / ".ci"]
+    found = [path for folder in folders for path in folder.rglob("*") if path.is_file()]
+    pages = [path for path in found if path.suffix == ".md"]
+    code = [
+        path
+        for path in found
+        if (path.suffix in (".py", ".sh") or path.name == "run") and ROOT / "tests" not in path.parents
+    ]
+    others = [ROOT / name for name in ("README.md", "environment.yml", "pyproject.toml")]
+    return sorted({*pages, *code, *others, *(ROOT / ".github").rglob("*.yml"), *(ROOT / "notebooks").glob("*.ipynb")})
+
+
+def lines_of(path: Path) -> Iterator[tuple[int, str]]:
+    """The numbered lines of a file; of a notebook those of its sources, not of its outputs."""
+    text = path.read_text(encoding="utf-8")
+    if path.suffix == ".ipynb":
+        text = "\n".join("".join(cell["source"]) for cell in json.loads(text)["cells"])
+    yield from enumerate(text.splitlines(), 1)
+
+
+def found_in(text: str, words: tuple[str, ...]) -> list[str]:
+    return re.findall(rf"(?<![^\W_])(?:{'|'.join(words)})(?![^\W_])", text, flags=re.IGNORECASE)
+
+
+def test_no_file_has_a_word_to_avoid() -> None:
+    wrong = []
+    for path in product():
+        name = path.relative_to(ROOT).as_posix()
+        avoided = WORDS + PHRASES + (METAPHORS if name.startswith("nbtools/") and path.suffix == ".py" else ())
+        kept = FORMER_NAMES.get(name, set())
+        for number, line in lines_of(path):
+            wrong += [f"{name}:{number}: {word}" for word in found_in(line, avoided) if word.lower() not in kept]
+    assert wrong == []
+
+
+def test_every_kind_of_file_is_read() -> None:
+    names = {path.relative_to(ROOT).as_posix() for path in product()}
+    notebook = "notebooks/01_launch_ddp.ipynb"
+    assert {"README.md", "nbtools/run/run.py", "nbtools/cli/README.md", "scripts/lab.sh", ".ci/run", notebook} <= names
+    assert any("nt.ConfigForm" in line for _, line in lines_of(ROOT / notebook))
+
+
+def test_former_names_are_kept_on_few_lines() -> None:
+    for name, kept in FORMER_NAMES.items():
+        lines = [line for _, line in lines_of(ROOT / name) if found_in(line, tuple(kept))]
+        assert 1 <= len(lines) <= 3, name
+
+
+def test_words_are_found_whole_in_any_case_and_within_identifiers() -> None:
+    assert found_in("Nobody opens the pen_holder", WORDS + METAPHORS) == ["Nobody", "pen"]
+    assert found_in("open renewed passageway expends", WORDS + METAPHORS) == []
