@@ -18,6 +18,7 @@ import torch
 
 from nbtools.config import Launch
 from nbtools.errors import CheckpointError, ConfigError, LaunchError, NbtoolsError
+from nbtools.launcher import launch as launching
 from nbtools.launcher.resume import _new_script, config_of, resume
 from nbtools.project import Project
 from nbtools.recipes import MLMPretrainingConfig
@@ -104,6 +105,12 @@ def shown(parent: Run) -> Callable[[], tuple[list[str], list[str]]]:
         return scripts, sorted(path.name for path in parent.dir.parent.iterdir() if not path.name.startswith("."))
 
     return look
+
+
+@pytest.fixture
+def unstarted(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A resumed run is laid out in full, and no process starts: these tests are about what would run."""
+    monkeypatch.setattr(launching, "_start_supervisor", lambda *_: None)
 
 
 def change(path: Path, **values: Any) -> None:
@@ -206,7 +213,7 @@ def test_where_the_epochs_ended_a_run_more_of_them_are_named(parent: Run, shown:
 def test_a_script_that_computes_its_values_is_not_written_anew(parent: Run, shown: Callable[[], Any]) -> None:
     parent.files.script.write_text(parent.files.script.read_text() + "\nprint('mine')\n")
     before = shown()
-    with pytest.raises(LaunchError, match=r"no script can be written for other values: give them as flags"):
+    with pytest.raises(LaunchError, match=r"No script can be written for other values: give them as flags"):
         resume(parent, 4, changes={"learning_rate": 1e-4})
     assert shown() == before
 
@@ -236,41 +243,38 @@ def test_a_checkpoint_that_is_not_there_or_not_of_this_run_is_refused(parent: Ru
 # --- forks ----------------------------------------------------------------------------------------
 
 
+@pytest.mark.usefixtures("unstarted")
 def test_a_fork_has_a_script_of_its_own_and_tells_what_changed(parent: Run, project: Project) -> None:
     taken = project.scripts / "tiny_2.py"
     taken.write_text("# mine\n")
     original = (project.scripts / "tiny.py").read_bytes()
     child = resume(parent, "step-000004", changes={"learning_rate": 1e-4, "max_steps": 5}, max_restarts=1)
-    try:
-        path = project.scripts / "tiny_3.py"
-        script = read_script(path)
-        assert script.config == CONFIG.replace(learning_rate=1e-4, max_steps=5)
-        assert script.launch == Launch(gpus=(), max_restarts=1)
-        assert (taken.read_text(), (project.scripts / "tiny.py").read_bytes()) == ("# mine\n", original)
-        assert child.files.script.read_bytes() == path.read_bytes()
-        assert child.id.endswith("_tiny_3")
-        assert child.info["args"] == ["--resume-from", str(parent.files.checkpoint(4).resolve())]
-        assert child.info["launch"]["max_restarts"] == 1
-        origin = {"run": parent.id, "checkpoint": "step-000004", "step": 4}
-        changes = {"max_steps": [6, 5], "learning_rate": [0.01, 0.0001]}
-        assert child.info["resumed_from"] == {**origin, "changes": changes}
-        told = f"forked from {parent.id} at step 4: max_steps 6 -> 5, learning_rate 0.01 -> 0.0001"
-        assert child.summary()["origin"] == told
-        assert child.history["train/loss"].steps.tolist()[:4] == [1, 2, 3, 4]
-    finally:
-        child.stop(timeout_s=5)
+    path = project.scripts / "tiny_3.py"
+    script = read_script(path)
+    assert script.config == CONFIG.replace(learning_rate=1e-4, max_steps=5)
+    assert script.launch == Launch(gpus=(), max_restarts=1)
+    assert (taken.read_text(), (project.scripts / "tiny.py").read_bytes()) == ("# mine\n", original)
+    assert child.files.script.read_bytes() == path.read_bytes()
+    assert child.id.endswith("_tiny_3")
+    assert child.info["args"] == ["--resume-from", str(parent.files.checkpoint(4).resolve())]
+    assert child.info["launch"]["max_restarts"] == 1
+    origin = {"run": parent.id, "checkpoint": "step-000004", "step": 4}
+    changes = {"max_steps": [6, 5], "learning_rate": [0.01, 0.0001]}
+    assert child.info["resumed_from"] == {**origin, "changes": changes}
+    told = f"forked from {parent.id} at step 4: max_steps 6 -> 5, learning_rate 0.01 -> 0.0001"
+    assert child.summary()["origin"] == told
+    assert child.history["train/loss"].steps.tolist()[:4] == [1, 2, 3, 4]
 
 
+@pytest.mark.usefixtures("unstarted")
 def test_values_that_are_what_they_were_make_no_fork(parent: Run, project: Project) -> None:
     child = resume(parent, 4, changes={"learning_rate": 1e-2})
-    try:
-        assert sorted(path.name for path in project.scripts.iterdir()) == ["tiny.py"]
-        assert child.info["resumed_from"] == {"run": parent.id, "checkpoint": "step-000004", "step": 4}
-        assert child.summary()["origin"] == f"resumed from {parent.id} at step 4"
-    finally:
-        child.stop(timeout_s=5)
+    assert sorted(path.name for path in project.scripts.iterdir()) == ["tiny.py"]
+    assert child.info["resumed_from"] == {"run": parent.id, "checkpoint": "step-000004", "step": 4}
+    assert child.summary()["origin"] == f"resumed from {parent.id} at step 4"
 
 
+@pytest.mark.usefixtures("unstarted")
 def test_a_run_that_was_given_flags_is_forked_with_them(parent: Run) -> None:
     content = read_json(parent.files.config)
     assert content is not None
@@ -280,34 +284,27 @@ def test_a_run_that_was_given_flags_is_forked_with_them(parent: Run) -> None:
     parent.files.config.unlink()  # ended before rank 0 wrote it down: the flags themselves are asked
     assert config_of(run) == CONFIG.replace(learning_rate=0.5, max_steps=100, epochs=50)
     child = resume(run, 4, changes={"batch_size": 3})
-    try:
-        assert child.info["args"] == ["--resume-from", str(run.files.checkpoint(4).resolve())]
-        written = read_script(child.info["script"]).config
-        assert written == CONFIG.replace(learning_rate=0.5, max_steps=100, epochs=50, batch_size=3)
-        assert child.info["resumed_from"]["changes"] == {"batch_size": [6, 3], "effective_batch": [6, 3]}
-    finally:
-        child.stop(timeout_s=5)
+    assert child.info["args"] == ["--resume-from", str(run.files.checkpoint(4).resolve())]
+    written = read_script(child.info["script"]).config
+    assert written == CONFIG.replace(learning_rate=0.5, max_steps=100, epochs=50, batch_size=3)
+    assert child.info["resumed_from"]["changes"] == {"batch_size": [6, 3], "effective_batch": [6, 3]}
 
 
+@pytest.mark.usefixtures("unstarted")
 def test_more_steps_than_the_epochs_hold_bring_more_epochs_and_that_is_told(parent: Run) -> None:
     with pytest.warns(UserWarning, match="epochs 2 -> 5: max_steps=50 needs as many"):
         child = resume(parent, changes={"max_steps": 50})
-    try:
-        assert read_script(child.info["script"]).config == CONFIG.replace(max_steps=50, epochs=5)
-        assert child.info["resumed_from"]["changes"] == {"epochs": [2, 5], "max_steps": [6, 50]}
-    finally:
-        child.stop(timeout_s=5)
+    assert read_script(child.info["script"]).config == CONFIG.replace(max_steps=50, epochs=5)
+    assert child.info["resumed_from"]["changes"] == {"epochs": [2, 5], "max_steps": [6, 50]}
 
 
+@pytest.mark.usefixtures("unstarted")
 def test_another_number_of_processes_is_told_where_it_changes_the_samples_per_step(parent: Run) -> None:
     with pytest.warns(UserWarning, match=r"12 samples per step from here on, 6 until now .*; batch_size=3 keeps 6\)"):
         child = resume(parent, 4, nproc_per_node=2)
-    try:
-        told = "nproc_per_node 1 -> 2, effective_batch 6 -> 12"
-        assert child.summary()["origin"] == f"resumed from {parent.id} at step 4: {told}"
-        assert child.info["launch"]["nproc_per_node"] == 2
-    finally:
-        child.stop(timeout_s=5)
+    told = "nproc_per_node 1 -> 2, effective_batch 6 -> 12"
+    assert child.summary()["origin"] == f"resumed from {parent.id} at step 4: {told}"
+    assert child.info["launch"]["nproc_per_node"] == 2
 
 
 def test_forks_at_once_never_share_a_script(project: Project) -> None:
@@ -381,22 +378,20 @@ def damage_every_file_in_every_way(run: Run) -> list[tuple[str, str, str]]:
     return done[::-1]
 
 
+@pytest.mark.usefixtures("unstarted")
 def test_each_file_damaged_in_each_way_is_passed_over_by_name_and_reason(parent: Run) -> None:
     broken = damage_every_file_in_every_way(unfinished(parent))
     assert len(broken) >= 4 * 7
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         child = resume(parent.id)
-    try:
-        assert child.info["resumed_from"] == {"run": parent.id, "checkpoint": "step-000004", "step": 4}
-        said = [str(warning.message) for warning in caught if "passed over" in str(warning.message)]
-        assert len(said) == len(broken)
-        for message, (checkpoint, name, how) in zip(said, broken, strict=True):
-            assert message.startswith(f"passed over {checkpoint}: "), (how, message)
-            if how != "flipped manifest":  # it accuses the file whose hash it holds
-                assert name in message, (how, message)
-    finally:
-        child.stop(timeout_s=5)
+    assert child.info["resumed_from"] == {"run": parent.id, "checkpoint": "step-000004", "step": 4}
+    said = [str(warning.message) for warning in caught if "passed over" in str(warning.message)]
+    assert len(said) == len(broken)
+    for message, (checkpoint, name, how) in zip(said, broken, strict=True):
+        assert message.startswith(f"passed over {checkpoint}: "), (how, message)
+        if how != "flipped manifest":  # it accuses the file whose hash it holds
+            assert name in message, (how, message)
 
 
 def test_the_command_line_says_what_it_passed_over(parent: Run) -> None:
