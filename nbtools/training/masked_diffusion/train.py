@@ -106,7 +106,7 @@ class Evaluation:
 
     @torch.no_grad()
     def measure(self) -> dict[str, float]:
-        """Return the bound on the negative log-likelihood in nats per token, over all ranks, and those of the baselines."""
+        """Return the bound on the negative log-likelihood in nats per token, over all ranks, and of the baselines."""
         worker, config, draws, denoiser = self.worker, self.config, self.draws, self.denoiser
         num_levels = len(self.EDGES) - 1
         bound, losses, counts = 0.0, np.zeros(num_levels), np.zeros(num_levels)
