@@ -1,10 +1,10 @@
-"""A generator against a judge: both causal language models, warmed up apart, then trained against each other.
+"""A generator and a discriminator (the judge), both causal language models: two warm-ups, then adversarial training.
 
-First the generator learns to predict human texts. Then the judge learns to tell them from generated ones, until it does
-so on held-out pairs: a worse judge makes the generator worse. From there on every step gives the judge a few updates on
-new generated texts, and the generator one by REINFORCE on what the judge pays for its tokens (after SeqGAN, Yu et al.
-2017, arXiv 1609.05473, and ScratchGAN, de Masson d'Autume et al. 2019, arXiv 1905.09922). Evaluation asks somebody
-else: a likelihood that neither of them is trained on.
+First the generator learns to predict human texts. Then the discriminator learns to separate them from generated ones,
+until its accuracy on held-out pairs suffices: a weak discriminator makes the generator worse. From then on every step
+makes several updates of the discriminator on new generated texts, and one REINFORCE update of the generator with the
+discriminator's rewards (after SeqGAN, Yu et al. 2017, arXiv 1609.05473, and ScratchGAN, de Masson d'Autume et al. 2019,
+arXiv 1905.09922). Evaluation also measures a likelihood that neither model is trained on.
 
 Shape suffixes: B batch, K draws of a step, P positions of a prompt, T positions of a text, U uniforms.
 """
@@ -37,18 +37,18 @@ from nbtools.training.text.sampling import at_rest, write
 from nbtools.training.text.vocabulary import Floats
 
 _BETAS = (0.5, 0.999)
-"""Either player's world changes with every step of the other: less momentum than usual."""
+"""Less momentum than usual: the loss of each model changes with every step of the other."""
 _NUM_SHOWN = 8
 
 
 def main(config: LLMGANConfig) -> None:
-    """Train with the values of a script, as changed by the command line."""
+    """Train with the values of a script, changed by command-line flags."""
     run(train, flags.parse(config))
 
 
 def train(worker: Worker, config: LLMGANConfig) -> None:
-    """Train from the start, or on from a checkpoint, to the last step or a stop."""
-    data = open_data(worker, config)
+    """Train from scratch or from a checkpoint, to the last step or a stop."""
+    data = open_gan_data(worker, config)
     plan = worker.plan(len(data.train), len(data.evaluation))
     generator, discriminator = worker.ranks.in_turn(lambda: build_models(config, data))
     load_models(worker.initial_state, data, generator, discriminator)
@@ -64,7 +64,7 @@ def train(worker: Worker, config: LLMGANConfig) -> None:
     evaluation = Evaluation(worker, config, data, generator, discriminator)
     num_uniforms = config.sequence_length + discriminator.num_uniforms
     batches = worker.batches(TextDataset(data.train, config.judge_steps + 1, num_uniforms, config.seed), plan.order)
-    # Always the number of texts, never that of tokens: exact over ranks and accumulated passes.
+    # The number of texts, not of tokens: exact over ranks and accumulated passes.
     num_texts = config.gradient_accumulation_steps * config.batch_size
     num_parameters = generator.model.num_parameters() + discriminator.model.num_parameters()
     worker.begin(
@@ -117,15 +117,15 @@ def train(worker: Worker, config: LLMGANConfig) -> None:
         row: dict[str, float] = {}
         if due.log:
             row = rollouts.metrics(rollouts.tally.reduce(worker.sum))
-            taught = generator_optimizer if stages.trains_generator(stage) else discriminator_optimizer
-            row |= taught.metrics()
+            trained = generator_optimizer if stages.trains_generator(stage) else discriminator_optimizer
+            row |= trained.metrics()
             row["train/samples_per_s"] = worker.samples_per_s()
             row["train/epoch"] = plan.epochs(worker.progress)
         if due.evaluation or stages.ends_warmup(step):
             row |= evaluation.measure()
-            if said := stages.update(step, row["eval/judge_accuracy"]):
-                worker.say(said)
-            if stages.adversarial_since == step:  # the moments are those of another loss
+            if note := stages.update(step, row["eval/judge_accuracy"]):
+                worker.say(note)
+            if stages.adversarial_since == step:  # the old moments belong to another loss
                 generator_optimizer = Optimizer(wrapped_generator, config, plan.total_steps, worker.device, _BETAS)
         worker.end_step(row, plan.total_steps)
 
@@ -142,7 +142,7 @@ def train(worker: Worker, config: LLMGANConfig) -> None:
 
 
 class Evaluation:
-    """Held-out human texts, and one generated to each of their prompts, always from the same random numbers."""
+    """Metrics on held-out human texts and one generated text per prompt, always from the same random numbers."""
 
     def __init__(
         self, worker: Worker, config: LLMGANConfig, data: GANData, generator: Generator, discriminator: Discriminator
@@ -158,7 +158,7 @@ class Evaluation:
         )
 
     def measure(self) -> dict[str, float]:
-        """Return what generator and judge are worth, over all ranks, and show some texts."""
+        """Return the metrics of generator and discriminator over all ranks, and show some texts."""
         worker, config, texts = self.worker, self.config, self.data.evaluation
         alphabet, length = self.data.alphabet, config.sequence_length
         sums = np.zeros(6)
@@ -183,7 +183,7 @@ class Evaluation:
                         temperature=config.temperature,
                     )
                     outcomes_B = self.discriminator.prefers(prompts_BP, reals_BT, fakes_BT, uniforms_BU[:, length:])
-                is_first_B = torch.from_numpy(samples_B < len(texts)).to(worker.device)  # none is counted twice
+                is_first_B = torch.from_numpy(samples_B < len(texts)).to(worker.device)  # no text is counted twice
                 counted_BT = alphabet.mask(reals_BT) & is_first_B[:, None]
                 written_NT = fakes_BT.cpu().numpy().astype(np.int32)
                 reference_N = self.data.reference.losses(written_NT)
@@ -217,7 +217,7 @@ class Evaluation:
         outcomes_B: torch.Tensor,
         reference_B: Floats,
     ) -> None:
-        """Put a few generated texts beside the human ones to the same prompts, with what the judge took for human."""
+        """Show some generated texts beside the human ones to the same prompts, with the discriminator's choices."""
         words = {1: "the human one", -1: "the generated one", 0: "neither"}
         rows = [
             (
@@ -235,20 +235,20 @@ class Evaluation:
         self.worker.show("samples", media.table("Generated and human texts", columns, rows))
 
     def _words(self, tokens: list[int]) -> str:
-        """Return tokens as something to read; those of the Markov chain are its symbols' numbers."""
+        """Return tokens as text; those of the Markov chain as the numbers of its symbols."""
         tokenizer = self.data.tokenizer
         if tokenizer is not None:
             return str(tokenizer.decode(tokens, skip_special_tokens=True))
         return " ".join(str(token - NUM_SPECIAL_TOKENS) for token in tokens)
 
 
-def open_data(worker: Worker, config: LLMGANConfig) -> GANData:
-    """Open what is trained and evaluated on, with the same errors on every rank."""
+def open_gan_data(worker: Worker, config: LLMGANConfig) -> GANData:
+    """Open the training and evaluation data, with the same errors on every rank."""
     return markov_data(config) if config.dataset is None else text_data(worker, config)
 
 
 def build_models(config: LLMGANConfig, data: GANData) -> tuple[Generator, TokenDiscriminator | LLMJudge]:
-    """Build generator and judge, or load the models that the config names."""
+    """Build generator and discriminator, or load the pretrained models that the config names."""
     alphabet = data.alphabet
     is_built = config.model_name is None
     generator = Generator(build_generator(config, alphabet) if is_built else load_generator(config), alphabet)
@@ -260,10 +260,10 @@ def build_models(config: LLMGANConfig, data: GANData) -> tuple[Generator, TokenD
 
 
 def load_models(initial_state: InitialState, data: GANData, generator: Generator, discriminator: Discriminator) -> None:
-    """Load the weights of both from a checkpoint, or those of the generator from a file of an older program.
+    """Load both models' weights from a checkpoint, or the generator's from a file of weights.
 
     Raises:
-        CheckpointError: they are of other models, or of another vocabulary.
+        CheckpointError: the weights or the vocabulary are those of other models.
     """
     if initial_state.model is None:
         initial_state.load_weights(generator.model)
@@ -274,7 +274,7 @@ def load_models(initial_state: InitialState, data: GANData, generator: Generator
 
 
 def models_writer(data: GANData, generator: Generator, discriminator: Discriminator) -> Callable[[Path], None]:
-    """Return what writes generator and judge into folders that `from_pretrained` loads, each by itself."""
+    """Return a function that writes each model into a folder that `from_pretrained` loads."""
 
     def write_models(folder: Path) -> None:
         for name, model in (("generator", generator.model), ("judge", discriminator.model)):

@@ -401,7 +401,7 @@ def tell(worker, config):
     for name, changes in CASES.items():
         changed = config.replace(**changes)
         try:
-            data = llm_gan.open_data(worker, changed)
+            data = llm_gan.open_gan_data(worker, changed)
             worker.ranks.in_turn(lambda: llm_gan.build_models(changed, data))
         except NbtoolsError as error:
             told[name] = type(error).__name__ + ": " + str(error)
