@@ -1,12 +1,16 @@
 """Trainings of any recipe, for tests: in this process or started by hand, and what two equal ones have in common."""
 
 import contextlib
+import csv
 import importlib
 import json
 import os
+import random
 import signal
+import socket
 import subprocess
 import sys
+import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -17,6 +21,7 @@ import torch
 from transformers import GPT2Config, GPT2LMHeadModel, LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
 
 from nbtools.config import TrainConfig
+from nbtools.data.text_classification import occupations
 from nbtools.project import Project
 from nbtools.recipes import recipe_of
 from nbtools.run.checkpoints import Checkpoint
@@ -29,8 +34,138 @@ from nbtools.training.engine.optimizer import Optimizer
 from nbtools.training.engine.worker import run
 from nbtools.training.llm_gan.dataset import INSTRUCTION, build_tokenizer
 
+from forked_rank import start_ranks
+
+TINY: dict[str, dict[str, Any]] = {
+    "mlm_pretraining": {
+        "dataset": "texts",
+        "batch_size": 8,
+        "max_steps": 6,
+        "epochs": 5,
+        "learning_rate": 1e-2,
+        "num_layers": 1,
+        "num_heads": 2,
+        "hidden_size": 16,
+        "sequence_length": 16,
+        "vocab_size": 60,
+        "min_words": 1,
+        "log_every": 1,
+        "eval_every": 3,
+        "checkpoint_every": 3,
+        "keep_last": 10,
+    },
+    "masked_diffusion": {
+        "dataset": "texts",
+        "batch_size": 8,
+        "max_steps": 6,
+        "epochs": 50,
+        "learning_rate": 1e-2,
+        "num_layers": 1,
+        "num_heads": 2,
+        "hidden_size": 16,
+        "sequence_length": 16,
+        "vocab_size": 60,
+        "min_words": 1,
+        "random_length_share": 0.2,
+        "eval_draws": 20,
+        "sample_length": 8,
+        "log_every": 1,
+        "eval_every": 3,
+        "checkpoint_every": 3,
+        "keep_last": 20,
+    },
+    "text_classification": {
+        "dataset": "data.csv",
+        "validation_share": 0.2,
+        "batch_size": 8,
+        "max_steps": 6,
+        "epochs": 5,
+        "learning_rate": 1e-2,
+        "num_layers": 1,
+        "num_heads": 2,
+        "hidden_size": 16,
+        "num_hash_buckets": 128,
+        "num_decoder_layers": 1,
+        "num_decoder_heads": 2,
+        "max_codes": 2,
+        "log_every": 1,
+        "eval_every": 3,
+        "checkpoint_every": 3,
+        "keep_last": 20,
+    },
+    "algorithm_distillation": {
+        "grid_size": 3,
+        "horizon": 4,
+        "num_histories": 4,
+        "num_episodes": 5,
+        "sequence_length": 8,
+        "test_share": 0.25,
+        "num_layers": 1,
+        "num_heads": 2,
+        "hidden_size": 16,
+        "eval_rollouts": 3,
+        "eval_episodes": 8,
+        "batch_size": 8,
+        "max_steps": 6,
+        "epochs": 50,
+        "learning_rate": 1e-2,
+        "log_every": 1,
+        "eval_every": 3,
+        "checkpoint_every": 3,
+        "keep_last": 20,
+    },
+    "llm_gan": {
+        "num_sequences": 100,
+        "num_symbols": 8,
+        "sequence_length": 6,
+        "batch_size": 8,
+        "max_steps": 8,
+        "epochs": 10,
+        "num_layers": 1,
+        "num_heads": 2,
+        "hidden_size": 16,
+        "generator_warmup_steps": 2,
+        "judge_warmup_steps": 2,
+        "judge_accuracy": 0.0,
+        "judge_steps": 2,
+        "learning_rate": 1e-3,
+        "eval_samples": 30,
+        "log_every": 1,
+        "eval_every": 3,
+        "checkpoint_every": 1,
+        "keep_last": 50,
+    },
+}
+"""Values of a training of a second, by recipe; `write_inputs` makes their data."""
+
+_FEW_CODES = {"61110", "04217", "83110", "80110", "99910", "-3"}
+OCCUPATIONS = [row for row in occupations.rows(1, 2000) if set(row.codes) <= _FEW_CODES][:160]
+
 CLOCKED = ("time", "train/tokens_per_s", "train/samples_per_s")
 """Values of a metric row that differ between two equal trainings."""
+
+
+def write_csv(path: Path, rows: list[tuple[str, str, tuple[str, ...]]]) -> Path:
+    with path.open("w", encoding="utf-8", newline="") as file:
+        writer = csv.writer(file)
+        writer.writerow(["occ1", "lang", "code1", "code2"])
+        writer.writerows([text, lang, *(*codes, "")[:2]] for text, lang, codes in rows)
+    return path
+
+
+def write_inputs(key: str, project: Project) -> None:
+    """Write what the TINY values of a recipe read: 30 documents, prompts with answers, 160 occupations, or nothing."""
+    root = project.root
+    if key in ("mlm_pretraining", "masked_diffusion"):
+        (root / "texts").mkdir()
+        num_words = 40 if key == "mlm_pretraining" else 15
+        for number in range(30):
+            text = " ".join(f"w{(number + step * step) % 40}" for step in range(num_words))
+            (root / "texts" / f"{number:02}.txt").write_text(text)
+        pairs = [{"prompt": f"say {n} ", "answer": str(n) * (n % 3 + 1)} for n in range(40)]
+        (root / "pairs.jsonl").write_text("\n".join(map(json.dumps, pairs)))
+    if key == "text_classification":
+        write_csv(root / "data.csv", [(row.text, row.lang, row.codes) for row in OCCUPATIONS])
 
 
 def train_here(
@@ -65,16 +200,6 @@ def gradients_of(
     with monkeypatch.context() as patch:
         patch.setattr(Optimizer, "step", spy)
         return gradients, rows(train(config))
-
-
-def assert_accumulation_is_exact(
-    train: Callable[[Any], RunDir], config: TrainConfig, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Four accumulated passes give loss and gradients of one with four times the batch."""
-    parts = config.replace(batch_size=config.batch_size // 4, gradient_accumulation_steps=4)
-    (whole, whole_rows), (divided, divided_rows) = (gradients_of(train, c, monkeypatch) for c in (config, parts))
-    assert whole_rows[0]["train/loss"] == pytest.approx(divided_rows[0]["train/loss"], rel=1e-5)
-    assert_same_gradients(whole, divided)
 
 
 def assert_same_gradients(whole: list[torch.Tensor], divided: list[torch.Tensor]) -> None:
@@ -174,6 +299,30 @@ class ByHand:
         self._logs[process.pid] = log
         return process
 
+    def forked(
+        self, config: TrainConfig, *args: str | Path, nproc: int = 2, more: str = "", timeout_s: float = 120
+    ) -> Run:
+        """Write a script and run it to its end on ranks that need no import of torch; return its run."""
+        script = self.project.scripts / "tiny.py"
+        script.write_text(script_text(config, more))
+        log = self.project.root / "forked.log"
+        log.unlink(missing_ok=True)
+        words = [*map(str, args)]
+        before = {*run_folders(self.project.runs)}
+        ranks = start_ranks(script, words, world_size=nproc, port=free_port(), cwd=self.project.root, log=log)
+        try:
+            deadline = time.monotonic() + timeout_s
+            for rank in ranks:
+                rank.join(max(0, deadline - time.monotonic()))
+            assert [rank.exitcode for rank in ranks] == [0] * nproc, log.read_text(errors="replace")[-3000:]
+        finally:
+            for rank in ranks:
+                rank.kill()
+        (made,) = {*run_folders(self.project.runs)} - before
+        finished = Run(made)
+        assert finished.state is RunState.SUCCEEDED
+        return finished
+
     def said(self, process: "subprocess.Popen[bytes]") -> str:
         """What a process and its ranks have printed."""
         return self._logs[process.pid].read_text(errors="replace")
@@ -185,14 +334,13 @@ class ByHand:
         assert finished.state is RunState.SUCCEEDED
         return finished
 
-    def gradients(self, config: TrainConfig, nproc: int | None) -> tuple[Run, list[torch.Tensor]]:
-        """Run a script to its end; return its run and the gradients of its last step, which all ranks share."""
-        finished = self.completed(self(config, nproc=nproc, more=_SAVE_GRADIENTS))
-        paths = sorted(self.project.root.glob("gradients-*.pt"))
-        saved = [torch.load(path, weights_only=True) for path in paths]
-        for path in paths:
-            path.unlink()
-        assert len(saved) == (nproc or 1)
+    def gradients(self, config: TrainConfig, nproc: int) -> tuple[Run, list[torch.Tensor]]:
+        """Run a script to its end on forked ranks; return its run and the gradients that all ranks share.
+
+        They are those of the last step.
+        """
+        finished = self.forked(config, nproc=nproc, more=_SAVE_GRADIENTS)
+        saved = [torch.load(self.project.root / f"gradients-{rank}.pt", weights_only=True) for rank in range(nproc)]
         for other in saved[1:]:
             assert all(torch.equal(*pair) for pair in zip(saved[0], other, strict=True))
         return finished, saved[0]
@@ -203,6 +351,16 @@ class ByHand:
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(process.pid, signal.SIGKILL)
             process.wait()
+
+
+def free_port() -> int:
+    """A port that is free now and that no outgoing connection takes by chance."""
+    lowest_ephemeral = int(Path("/proc/sys/net/ipv4/ip_local_port_range").read_text().split()[0])
+    while True:
+        port = random.SystemRandom().randrange(10_000, max(lowest_ephemeral, 10_100))
+        with socket.socket() as probe, contextlib.suppress(OSError):
+            probe.bind(("127.0.0.1", port))
+            return port
 
 
 @contextmanager

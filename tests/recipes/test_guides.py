@@ -44,7 +44,7 @@ GUIDES: dict[str, Row] = {
     # --- L: LLaDA fine-tuning ---------------------------------------------------------------------
     "L1": row(
         "DDP, distributed sampler, mixed precision with a loss scale, one or several processes found by themselves",
-        "training/masked_diffusion/test_train.py::test_two_ranks_give_the_gradients_of_one_with_the_joined_batch",
+        "training/test_contract.py::test_ranks_and_accumulated_passes_do_the_step_of_the_joined_batch",
         "training/engine/test_worker.py::test_fp16_scales_the_loss_and_leaves_out_a_step_that_overflowed",
         "training/engine/test_sampler.py::test_a_step_has_the_same_samples_however_they_are_divided",
     ),
@@ -81,7 +81,7 @@ GUIDES: dict[str, Row] = {
     "L9": row(
         "memory is batch x GPUs x model size; accumulate for large models",
         "training/masked_diffusion/test_train.py::test_preflight_says_what_llada_takes_and_who_has_to_allow_its_code",
-        "training/masked_diffusion/test_train.py::test_accumulated_passes_give_the_gradients_of_one_large_batch",
+        "training/test_contract.py::test_ranks_and_accumulated_passes_do_the_step_of_the_joined_batch",
         better="the guide forgets gradients and optimizer: preflight says 16 bytes per weight and process",
     ),
     "L10": row(
@@ -131,7 +131,7 @@ GUIDES: dict[str, Row] = {
     ),
     "A6": row(
         "models, data and gradients are placed and shared out by themselves; bf16 needs Ampere",
-        "training/mlm_pretraining/test_train.py::test_two_ranks_give_the_gradients_of_one_with_the_joined_batch",
+        "training/test_contract.py::test_ranks_and_accumulated_passes_do_the_step_of_the_joined_batch",
         "training/engine/test_precision_check.py::test_a_slower_precision_is_told_with_its_figure_and_the_alternative",
         better="parameters are replicated, not distributed as the guide says; preflight counts them per process",
     ),
@@ -142,7 +142,7 @@ GUIDES: dict[str, Row] = {
     ),
     "A8": row(
         "accumulation of 4 x 512 is an effective 2048 per GPU",
-        "training/mlm_pretraining/test_train.py::test_accumulated_passes_give_the_gradients_of_one_large_batch",
+        "training/test_contract.py::test_ranks_and_accumulated_passes_do_the_step_of_the_joined_batch",
         "launcher/test_findings.py::test_accumulation_is_part_of_the_batch",
     ),
     "A9": row(
@@ -252,7 +252,7 @@ GUIDES: dict[str, Row] = {
     "O10": row("two nodes with addresses and port 29500", "test_two_nodes_started_by_hand_train_as_one"),
     "O11": row(
         "trouble: NCCL, single against several GPUs, memory",
-        "training/text_classification/test_train.py::test_two_ranks_give_the_gradients_and_scores_of_one_with_the_joined_batch",
+        "training/test_contract.py::test_ranks_and_accumulated_passes_do_the_step_of_the_joined_batch",
         "failures/test_known_errors.py::test_a_known_error_is_told_apart_in_words_with_what_to_do",
         better="one process with the joined batch and two with half of it take the same steps",
     ),
@@ -358,7 +358,7 @@ GUIDES: dict[str, Row] = {
     "G4": row(
         "no device_map: each process has its GPU, each model its DDP",
         "launcher/test_launch.py::test_by_default_the_first_gpus_are_taken_one_per_process",
-        "training/llm_gan/test_train.py::test_two_ranks_and_one_process_with_the_joined_batch_do_the_same_step",
+        "training/test_contract.py::test_ranks_and_accumulated_passes_do_the_step_of_the_joined_batch",
         "training/llm_gan/test_dataset.py::test_two_ranks_with_a_judge_that_writes_take_the_step_of_one",
     ),
     "G5": row(

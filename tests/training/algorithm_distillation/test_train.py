@@ -27,36 +27,17 @@ from nbtools.training.algorithm_distillation.rollout import Agent
 from nbtools.training.engine.flags import parse
 
 from trainings import (
+    TINY as TINY_VALUES,
+)
+from trainings import (
     ByHand,
-    assert_accumulation_is_exact,
     assert_same_checkpoints,
-    assert_same_gradients,
     by_hand,
     rows,
     train_here,
 )
 
-TINY: dict[str, Any] = {
-    "grid_size": 3,
-    "horizon": 4,
-    "num_histories": 4,
-    "num_episodes": 5,
-    "sequence_length": 8,
-    "test_share": 0.25,
-    "num_layers": 1,
-    "num_heads": 2,
-    "hidden_size": 16,
-    "eval_rollouts": 3,
-    "eval_episodes": 8,
-    "batch_size": 8,
-    "max_steps": 6,
-    "epochs": 50,
-    "learning_rate": 1e-2,
-    "log_every": 1,
-    "eval_every": 3,
-    "checkpoint_every": 3,
-    "keep_last": 20,
-}
+TINY = TINY_VALUES["algorithm_distillation"]
 
 
 def tiny(**changes: Any) -> AlgorithmDistillationConfig:
@@ -174,12 +155,6 @@ def test_how_it_is_evaluated_does_not_change_what_is_learnt(trained: Callable[..
     assert weights[0] == weights[1] != weights[2]
 
 
-def test_accumulated_passes_give_the_gradients_of_one_large_batch(
-    trained: Callable[..., RunDir], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    assert_accumulation_is_exact(trained, tiny(max_steps=1), monkeypatch)
-
-
 @pytest.mark.parametrize(
     "changes",
     [
@@ -264,38 +239,6 @@ def start(cpu_project: Project) -> Iterator[ByHand]:
     """Start scripts by hand, and leave nothing behind."""
     with by_hand(cpu_project) as started:
         yield started
-
-
-@pytest.mark.slow
-def test_two_ranks_give_the_gradients_and_returns_of_one_with_the_joined_batch(start: ByHand) -> None:
-    gradients, metrics, returns = [], [], []
-    for batch_size, accumulation, nproc in ((8, 1, None), (4, 1, 2), (2, 2, 2)):
-        config = tiny(batch_size=batch_size, gradient_accumulation_steps=accumulation, max_steps=1)
-        finished, averaged = start.gradients(config, nproc)
-        gradients.append(averaged)
-        metrics.append(finished.metrics)
-        returns.append(returns_of(finished.files))
-    for other in gradients[1:]:
-        assert_same_gradients(gradients[0], other)
-    for name in ("train/loss", "eval/loss", "eval/return_last", "eval/return_best"):
-        assert [each[name] for each in metrics[1:]] == pytest.approx([metrics[0][name]] * 2, rel=1e-5), name
-    assert returns[0] == returns[1] == returns[2]
-
-
-@pytest.mark.slow
-def test_two_ranks_resumed_in_the_middle_of_an_epoch_end_with_the_same_bits(
-    start: ByHand, cpu_project: Project
-) -> None:
-    config = tiny(batch_size=2, gradient_accumulation_steps=2, dropout=0.2, max_steps=10, checkpoint_every=5)
-    straight = start.completed(start(config))
-    middle = straight.files.checkpoint(5)
-    shutil.rmtree(cpu_project.runs / ".cache")
-    resumed = start.completed(start(config, "--resume-from", middle, "--num-workers", "1"))
-    assert_same_checkpoints(straight.files.checkpoint(10), resumed.files.checkpoint(10))
-    assert rows(resumed.files) == [row for row in rows(straight.files) if row["step"] > 5]
-    # One process with the joined batch goes on with the same samples.
-    alone = start.completed(start(config.replace(batch_size=4, dropout=0.0), "--resume-from", middle, nproc=None))
-    assert [row["samples"] for row in rows(alone.files)] == [row["samples"] for row in rows(resumed.files)]
 
 
 # --- learning to learn ----------------------------------------------------------------------------

@@ -30,6 +30,9 @@ from nbtools.training.llm_gan.train import build_models
 from nbtools.training.text.sampling import write
 
 from trainings import (
+    TINY as TINY_VALUES,
+)
+from trainings import (
     ByHand,
     assert_same_checkpoints,
     assert_same_gradients,
@@ -39,27 +42,7 @@ from trainings import (
     train_here,
 )
 
-TINY: dict[str, Any] = {
-    "num_sequences": 100,
-    "num_symbols": 8,
-    "sequence_length": 6,
-    "batch_size": 8,
-    "max_steps": 8,
-    "epochs": 10,
-    "num_layers": 1,
-    "num_heads": 2,
-    "hidden_size": 16,
-    "generator_warmup_steps": 2,
-    "judge_warmup_steps": 2,
-    "judge_accuracy": 0.0,
-    "judge_steps": 2,
-    "learning_rate": 1e-3,
-    "eval_samples": 30,
-    "log_every": 1,
-    "eval_every": 3,
-    "checkpoint_every": 1,
-    "keep_last": 50,
-}
+TINY = TINY_VALUES["llm_gan"]
 """The generator learns in steps 1 and 2, the judge in 3 and 4, then the game begins."""
 IN_EACH_STAGE = (1, 3, 4, 6)
 """Steps to go on from: in each stage, and where the game begins."""
@@ -291,31 +274,6 @@ def test_the_command_line_of_the_old_program_still_says_the_same() -> None:
 def start(cpu_project: Project) -> Iterator[ByHand]:
     with by_hand(cpu_project) as started:
         yield started
-
-
-@pytest.mark.slow
-def test_two_ranks_and_one_process_with_the_joined_batch_do_the_same_step(start: ByHand) -> None:
-    """The last gradients are the generator's in the second step of the game: all that was before has to agree."""
-    config = tiny(generator_warmup_steps=1, judge_warmup_steps=1, max_steps=4, checkpoint_every=100)
-    gradients, metrics = [], []
-    for nproc, batch_size, accumulation in ((None, 16, 1), (2, 4, 2)):
-        divided = config.replace(batch_size=batch_size, gradient_accumulation_steps=accumulation)
-        run, averaged = start.gradients(divided, nproc)
-        gradients.append(averaged)
-        metrics.append({name: value for name, value in run.metrics.items() if not name.endswith("per_s")})
-    assert metrics[1] == pytest.approx(metrics[0], rel=1e-3)
-    assert {"eval/oracle_loss", "eval/unique", "train/reward", "train/judge_loss"} <= metrics[0].keys()
-    assert_same_gradients(*gradients)
-
-
-@pytest.mark.slow
-def test_two_ranks_resumed_in_the_game_end_with_the_same_bits(start: ByHand) -> None:
-    config = tiny(batch_size=2, gradient_accumulation_steps=2, dropout=0.2)
-    straight = start.completed(start(config))
-    middle = straight.files.checkpoint(6)
-    resumed = start.completed(start(config, "--resume-from", middle, "--num-workers", "1"))
-    assert_same_checkpoints(straight.files.checkpoint(8), resumed.files.checkpoint(8))
-    assert rows(resumed.files) == [row for row in rows(straight.files) if row["step"] > 6]
 
 
 # --- learning -------------------------------------------------------------------------------------

@@ -37,35 +37,18 @@ from nbtools.training.masked_diffusion.train import rendered
 from nbtools.training.text.tokenizers import train_tokenizer
 
 from trainings import (
+    TINY as TINY_VALUES,
+)
+from trainings import (
     ByHand,
-    assert_accumulation_is_exact,
     assert_same_checkpoints,
-    assert_same_gradients,
     by_hand,
     rows,
     train_here,
+    write_inputs,
 )
 
-TINY: dict[str, Any] = {
-    "dataset": "texts",
-    "batch_size": 8,
-    "max_steps": 6,
-    "epochs": 50,
-    "learning_rate": 1e-2,
-    "num_layers": 1,
-    "num_heads": 2,
-    "hidden_size": 16,
-    "sequence_length": 16,
-    "vocab_size": 60,
-    "min_words": 1,
-    "random_length_share": 0.2,
-    "eval_draws": 20,
-    "sample_length": 8,
-    "log_every": 1,
-    "eval_every": 3,
-    "checkpoint_every": 3,
-    "keep_last": 20,
-}
+TINY = TINY_VALUES["masked_diffusion"]
 
 
 def tiny(**changes: Any) -> MaskedDiffusionConfig:
@@ -75,14 +58,8 @@ def tiny(**changes: Any) -> MaskedDiffusionConfig:
 @pytest.fixture
 def texts(cpu_project: Project) -> Project:
     """A project with 30 small documents, and as many prompts and answers, on the CPU."""
-    project = cpu_project
-    (project.root / "texts").mkdir()
-    for number in range(30):
-        text = " ".join(f"w{(number + step * step) % 40}" for step in range(15))
-        (project.root / "texts" / f"{number:02}.txt").write_text(text)
-    pairs = [{"prompt": f"say {n} ", "answer": str(n) * (n % 3 + 1)} for n in range(40)]
-    (project.root / "pairs.jsonl").write_text("\n".join(map(json.dumps, pairs)))
-    return project
+    write_inputs("masked_diffusion", cpu_project)
+    return cpu_project
 
 
 @pytest.fixture
@@ -258,12 +235,6 @@ def test_what_is_sampled_does_not_change_what_is_learnt(trained: Callable[..., R
     names = [Checkpoint.read(files.checkpoint(6)).manifest["files"] for files in (first, second, third)]
     weights = [claims["model/model.safetensors"] for claims in names]
     assert weights[0] == weights[1] != weights[2]
-
-
-def test_accumulated_passes_give_the_gradients_of_one_large_batch(
-    trained: Callable[..., RunDir], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    assert_accumulation_is_exact(trained, tiny(max_steps=1), monkeypatch)
 
 
 @pytest.mark.parametrize(
@@ -565,40 +536,6 @@ def start(texts: Project) -> Iterator[ByHand]:
     """Start scripts by hand, and leave nothing behind."""
     with by_hand(texts) as started:
         yield started
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("dataset", ["texts", "pairs.jsonl"])
-def test_two_ranks_give_the_gradients_of_one_with_the_joined_batch(start: ByHand, texts: Project, dataset: str) -> None:
-    gradients, metrics = [], []
-    for batch_size, accumulation, nproc in ((8, 1, None), (4, 1, 2), (2, 2, 2)):
-        config = tiny(
-            dataset=dataset,
-            batch_size=batch_size,
-            gradient_accumulation_steps=accumulation,
-            max_steps=1,
-            sample_texts=0,
-        )
-        run, averaged = start.gradients(config, nproc)
-        gradients.append(averaged)
-        metrics.append(run.metrics)
-    for name in ("train/loss", "eval/loss", "eval/unigram_loss", "eval/bigram_loss"):
-        assert [values[name] for values in metrics[1:]] == pytest.approx([metrics[0][name]] * 2, rel=1e-5), name
-    for other in gradients[1:]:
-        assert_same_gradients(gradients[0], other)
-
-
-@pytest.mark.slow
-def test_two_ranks_resumed_in_the_middle_of_an_epoch_end_with_the_same_bits(start: ByHand, texts: Project) -> None:
-    config = tiny(batch_size=2, gradient_accumulation_steps=2, dropout=0.2, max_steps=10, checkpoint_every=5)
-    straight = start.completed(start(config))
-    middle = straight.files.checkpoint(5)
-    resumed = start.completed(start(config, "--resume-from", middle, "--num-workers", "1"))
-    assert_same_checkpoints(straight.files.checkpoint(10), resumed.files.checkpoint(10))
-    assert rows(resumed.files) == [row for row in rows(straight.files) if row["step"] > 5]
-    # One process with the joined batch goes on with the same samples.
-    alone = start.completed(start(config.replace(batch_size=4, dropout=0.0), "--resume-from", middle, nproc=None))
-    assert [row["samples"] for row in rows(alone.files)] == [row["samples"] for row in rows(resumed.files)]
 
 
 def demo(start: ByHand, *args: str, more: str = "") -> History:

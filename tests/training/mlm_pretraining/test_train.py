@@ -49,10 +49,11 @@ from nbtools.training.mlm_pretraining.train import MaskedLM, build_model
 from nbtools.training.text.tokenized import open_tokenized, tokenize
 
 from trainings import (
+    TINY as TINY_VALUES,
+)
+from trainings import (
     ByHand,
-    assert_accumulation_is_exact,
     assert_same_checkpoints,
-    assert_same_gradients,
     by_hand,
     gradients_of,
     rows,
@@ -60,23 +61,7 @@ from trainings import (
     train_here,
 )
 
-TINY: dict[str, Any] = {
-    "dataset": "texts",
-    "batch_size": 8,
-    "max_steps": 6,
-    "epochs": 5,
-    "learning_rate": 1e-2,
-    "num_layers": 1,
-    "num_heads": 2,
-    "hidden_size": 16,
-    "sequence_length": 16,
-    "vocab_size": 60,
-    "min_words": 1,
-    "log_every": 1,
-    "eval_every": 3,
-    "checkpoint_every": 3,
-    "keep_last": 10,
-}
+TINY = TINY_VALUES["mlm_pretraining"]
 
 
 def tiny(**changes: Any) -> MLMPretrainingConfig:
@@ -245,12 +230,6 @@ def test_a_changed_batch_is_told_and_goes_on_with_the_data(
     files = trained(tiny(batch_size=4, max_steps=5), path)
     assert "note: 4 samples per step from here on, 8 until now" in capfd.readouterr().out
     assert [row["samples"] for row in rows(files)] == [28, 32]
-
-
-def test_accumulated_passes_give_the_gradients_of_one_large_batch(
-    trained: Callable[..., RunDir], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    assert_accumulation_is_exact(trained, tiny(max_steps=1), monkeypatch)
 
 
 def test_a_loss_that_is_not_finite_is_recorded_said_once_and_does_not_end_the_run(
@@ -534,19 +513,6 @@ def test_a_hub_out_of_reach_ends_all_ranks_before_the_first_step(
     assert "dataset='hf': allenai/c4 (en) cannot be read from the Hugging Face hub" in run.failure.message
     assert not run.files.metrics.exists() or rows(run.files) == []
     assert (run.own_history.last_step or 0) == 0
-
-
-@pytest.mark.slow
-def test_two_ranks_give_the_gradients_of_one_with_the_joined_batch(start: ByHand, texts: Project) -> None:
-    gradients, losses = [], []
-    for batch_size, accumulation, nproc in ((8, 1, None), (4, 1, 2), (2, 2, 2)):
-        config = tiny(batch_size=batch_size, gradient_accumulation_steps=accumulation, max_steps=1)
-        finished, averaged = start.gradients(config, nproc)
-        gradients.append(averaged)
-        losses.append(finished.metrics["train/loss"])
-    assert losses[1:] == pytest.approx([losses[0]] * 2, rel=1e-5)
-    for other in gradients[1:]:
-        assert_same_gradients(gradients[0], other)
 
 
 @pytest.mark.slow

@@ -1,6 +1,5 @@
 """Text classification: the same gradients however the batch is divided, bit-exact resume, real learning."""
 
-import csv
 import functools
 import random
 from collections.abc import Callable, Iterator
@@ -27,55 +26,30 @@ from nbtools.training.text_classification.model import open_mixer
 from nbtools.training.text_classification.predictor import Predictor
 
 from trainings import (
+    OCCUPATIONS,
     ByHand,
-    assert_accumulation_is_exact,
     assert_same_checkpoints,
-    assert_same_gradients,
     by_hand,
     rows,
     train_here,
+    write_csv,
+    write_inputs,
+)
+from trainings import (
+    TINY as TINY_VALUES,
 )
 
-TINY: dict[str, Any] = {
-    "dataset": "data.csv",
-    "validation_share": 0.2,
-    "batch_size": 8,
-    "max_steps": 6,
-    "epochs": 5,
-    "learning_rate": 1e-2,
-    "num_layers": 1,
-    "num_heads": 2,
-    "hidden_size": 16,
-    "num_hash_buckets": 128,
-    "num_decoder_layers": 1,
-    "num_decoder_heads": 2,
-    "max_codes": 2,
-    "log_every": 1,
-    "eval_every": 3,
-    "checkpoint_every": 3,
-    "keep_last": 20,
-}
-FEW = {"61110", "04217", "83110", "80110", "99910", "-3"}
-ROWS = [row for row in occupations.rows(1, 2000) if set(row.codes) <= FEW][:160]
-CLOCKED = ("time", "train/samples_per_s")
+TINY = TINY_VALUES["text_classification"]
 
 
 def tiny(**changes: Any) -> TextClassificationConfig:
     return TextClassificationConfig(**{**TINY, **changes})
 
 
-def write_csv(path: Path, rows: list[tuple[str, str, tuple[str, ...]]]) -> Path:
-    with path.open("w", encoding="utf-8", newline="") as file:
-        writer = csv.writer(file)
-        writer.writerow(["occ1", "lang", "code1", "code2"])
-        writer.writerows([text, lang, *(*codes, "")[:2]] for text, lang, codes in rows)
-    return path
-
-
 @pytest.fixture
 def tables(cpu_project: Project) -> Project:
     """A project with a CSV file of 160 occupations, on the CPU."""
-    write_csv(cpu_project.root / "data.csv", [(row.text, row.lang, row.codes) for row in ROWS])
+    write_inputs("text_classification", cpu_project)
     return cpu_project
 
 
@@ -185,12 +159,6 @@ def test_a_resumed_run_ends_with_the_same_bits(
     assert rows(resumed) == [row for row in rows(straight) if row["step"] > checkpoint_step]
 
 
-def test_accumulated_passes_give_the_gradients_of_one_large_batch(
-    trained: Callable[..., RunDir], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    assert_accumulation_is_exact(trained, tiny(batch_size=16, max_steps=1), monkeypatch)
-
-
 def test_bf16_gradient_checkpointing_and_fp32_learn_alike(trained: Callable[..., RunDir]) -> None:
     variants: tuple[dict[str, Any], ...] = ({}, {"precision": "bf16"}, {"gradient_checkpointing": True})
     losses = [rows(trained(tiny(**changes)))[-1]["train/loss"] for changes in variants]
@@ -214,7 +182,7 @@ def test_a_checkpoint_of_other_codes_or_another_shape_is_not_resumed(
         trained(tiny(hidden_size=32), path)
     with pytest.raises(SystemExit, match="max_codes is 2, not 3"):
         trained(tiny(max_codes=3), path)
-    more = [(row.text, row.lang, row.codes) for row in ROWS]
+    more = [(row.text, row.lang, row.codes) for row in OCCUPATIONS]
     write_csv(tables.root / "data.csv", [*more, ("astronaut", "en", ("04120",))])
     with pytest.raises(SystemExit, match=r"CheckpointError: .*differ in 04120"):
         trained(tiny(), path)
@@ -357,37 +325,6 @@ def start(tables: Project) -> Iterator[ByHand]:
     """Start scripts by hand, and leave nothing behind."""
     with by_hand(tables) as started:
         yield started
-
-
-@pytest.mark.slow
-def test_two_ranks_give_the_gradients_and_scores_of_one_with_the_joined_batch(start: ByHand) -> None:
-    gradients, metrics, mistakes = [], [], []
-    for batch_size, accumulation, nproc in ((8, 1, None), (4, 1, 2), (2, 2, 2)):
-        config = tiny(batch_size=batch_size, gradient_accumulation_steps=accumulation, max_steps=1)
-        finished, averaged = start.gradients(config, nproc)
-        gradients.append(averaged)
-        metrics.append(finished.metrics)
-        mistakes.append(media.read(finished.files.media, "mistakes")[-1].title)
-    for other in gradients[1:]:
-        assert_same_gradients(gradients[0], other)
-    for name in ("train/loss", "eval/loss", "eval/flat_loss", "eval/majority_accuracy", "train/padding"):
-        assert [each[name] for each in metrics[1:]] == pytest.approx([metrics[0][name]] * 2, rel=1e-4), name
-    assert mistakes[0].split(" in ")[1] == mistakes[1].split(" in ")[1]
-
-
-@pytest.mark.slow
-def test_a_resumed_run_on_two_ranks_ends_with_the_same_bits_and_on_one_with_the_same_samples(
-    start: ByHand, tables: Project
-) -> None:
-    config = tiny(batch_size=4, dropout=0.2, max_steps=12, eval_every=12, checkpoint_every=5)
-    straight = start.completed(start(config))
-    saved = straight.files.checkpoint(5)
-    resumed = start.completed(start(config, "--resume-from", saved, "--num-workers", "1"))
-    assert_same_checkpoints(straight.files.checkpoint(12), resumed.files.checkpoint(12))
-    alone = start.completed(start(config.replace(batch_size=8), "--resume-from", saved, nproc=None))
-    assert [row["train/padding"] for row in rows(alone.files)] == pytest.approx(
-        [row["train/padding"] for row in rows(resumed.files)]
-    )
 
 
 _SAY_PEAK = """

@@ -1,0 +1,56 @@
+"""One rank of a training, forked from a server that has imported torch: an import takes longer than the training."""
+
+import ctypes
+import multiprocessing
+import os
+import runpy
+import signal
+import sys
+from collections.abc import Sequence
+from multiprocessing.context import ForkServerProcess
+from pathlib import Path
+
+_PR_SET_PDEATHSIG = 1
+
+_server = multiprocessing.get_context("forkserver")
+_server.set_forkserver_preload(
+    [
+        "transformers.models.modernbert.modeling_modernbert",
+        "transformers.models.llama.modeling_llama",
+        "nbtools.training.mlm_pretraining.train",
+        "nbtools.training.masked_diffusion.train",
+        "nbtools.training.text_classification.train",
+        "nbtools.training.algorithm_distillation.train",
+        "nbtools.training.llm_gan.train",
+    ]
+)
+
+
+def start_ranks(
+    script: Path, args: Sequence[str], *, world_size: int, port: int, cwd: Path, log: Path
+) -> list[ForkServerProcess]:
+    """Start a script on so many ranks, as a launcher that sets torch's variables does; all of them write to `log`."""
+    started = []
+    for rank in range(world_size):
+        environment = {**os.environ, "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
+        environment |= {name: str(rank) for name in ("RANK", "LOCAL_RANK")}
+        environment |= {name: str(world_size) for name in ("WORLD_SIZE", "LOCAL_WORLD_SIZE")}
+        started.append(_server.Process(target=_run, args=(str(script), [*args], environment, str(cwd), str(log))))
+        started[-1].start()
+    return started
+
+
+def _run(script: str, args: list[str], environment: dict[str, str], cwd: str, log: str) -> None:
+    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)  # no rank outlives the server, nor the server pytest
+    output = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
+    os.dup2(output, 1)
+    os.dup2(output, 2)
+    sys.stdout, sys.stderr = (os.fdopen(number, "w", buffering=1, closefd=False) for number in (1, 2))
+    os.environ.clear()
+    os.environ.update(environment)
+    os.chdir(cwd)
+    import torch
+
+    torch.set_num_threads(1)
+    sys.argv = [script, *args]
+    runpy.run_path(script, run_name="__main__")

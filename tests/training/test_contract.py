@@ -1,0 +1,132 @@
+"""What every recipe keeps: a batch may be divided in any way, and a resumed run ends with the same bits."""
+
+import dataclasses
+import functools
+import shutil
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from nbtools.config import TrainConfig
+from nbtools.project import Project
+from nbtools.recipes import RECIPES
+from nbtools.rundir import media
+from nbtools.rundir.media import MediaItem
+from nbtools.rundir.rundir import RunDir
+
+from trainings import (
+    TINY,
+    ByHand,
+    assert_same_checkpoints,
+    assert_same_gradients,
+    by_hand,
+    gradients_of,
+    rows,
+    train_here,
+    write_inputs,
+)
+
+
+@dataclass(frozen=True)
+class Case:
+    """A recipe, and what its runs are compared by."""
+
+    key: str
+    metrics: tuple[str, ...]
+    """Metrics that a divided batch leaves alike, within `tolerance`."""
+    tolerance: float = 1e-5
+    step: dict[str, Any] = field(default_factory=lambda: {"max_steps": 1})
+    """What makes the run short whose last gradients are compared."""
+    changes: dict[str, Any] = field(default_factory=dict)
+    max_steps: int = 10
+    middle: int = 5
+    """The step to resume from; within an epoch, and between two rows of metrics."""
+
+    def config(self, **changes: Any) -> TrainConfig:
+        return RECIPES[self.key].config_class(**{**TINY[self.key], **self.changes, **changes})
+
+
+DIFFUSION = ("train/loss", "eval/loss", "eval/unigram_loss", "eval/bigram_loss")
+SCORES = ("train/loss", "train/padding", "eval/loss", "eval/flat_loss", "eval/majority_accuracy")
+RETURNS = ("train/loss", "eval/loss", "eval/return_first", "eval/return_last", "eval/return_best")
+GAME = ("train/judge_loss", "train/reward", "eval/loss", "eval/oracle_loss", "eval/judge_accuracy", "eval/unique")
+BOTH_GENERATOR_STEPS = {"generator_warmup_steps": 1, "judge_warmup_steps": 1, "max_steps": 4}
+"""The last gradients are those of the second step in which both are trained: all that was before has to agree."""
+CASES = {
+    "mlm_pretraining": Case("mlm_pretraining", ("train/loss", "eval/loss", "eval/accuracy")),
+    "masked_diffusion": Case("masked_diffusion", DIFFUSION),
+    "masked_diffusion, pairs": Case("masked_diffusion", DIFFUSION, changes={"dataset": "pairs.jsonl"}),
+    "text_classification": Case("text_classification", SCORES, tolerance=1e-4),
+    "algorithm_distillation": Case("algorithm_distillation", RETURNS),
+    "llm_gan": Case("llm_gan", GAME, 1e-3, BOTH_GENERATOR_STEPS, max_steps=8, middle=6),
+}
+
+
+@pytest.fixture(params=CASES.values(), ids=CASES)
+def case(request: pytest.FixtureRequest, cpu_project: Project) -> Case:
+    """Each recipe, with its data in the project."""
+    case: Case = request.param
+    write_inputs(case.key, cpu_project)
+    return case
+
+
+@pytest.fixture
+def start(cpu_project: Project) -> Iterator[ByHand]:
+    with by_hand(cpu_project) as started:
+        yield started
+
+
+@pytest.fixture
+def trained(cpu_project: Project, monkeypatch: pytest.MonkeyPatch) -> Callable[..., RunDir]:
+    """Train in this process."""
+    return functools.partial(train_here, cpu_project, monkeypatch=monkeypatch)
+
+
+def items(files: RunDir, after: int) -> dict[str, list[MediaItem]]:
+    """Samples, tables and charts of the steps after that one, without the time of day."""
+    return {
+        name: [dataclasses.replace(item, time=0) for item in media.read(files.media, name) if item.step > after]
+        for name in media.names(files.media)
+    }
+
+
+def test_ranks_and_accumulated_passes_do_the_step_of_the_joined_batch(
+    case: Case, start: ByHand, trained: Callable[..., RunDir], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    whole = case.config(batch_size=16, **case.step)
+    accumulated = whole.replace(batch_size=4, gradient_accumulation_steps=4)
+    divided = whole.replace(batch_size=4, gradient_accumulation_steps=2)
+    run, of_ranks = start.gradients(divided, 2)
+    (joined, joined_rows), (passes, passes_rows) = (
+        gradients_of(trained, config, monkeypatch) for config in (whole, accumulated)
+    )
+    assert_same_gradients(joined[-len(of_ranks) :], of_ranks)
+    assert_same_gradients(joined, passes)
+    assert set(case.metrics) <= joined_rows[-1].keys()
+    for row in (passes_rows[-1], rows(run.files)[-1]):
+        expected = {name: joined_rows[-1][name] for name in case.metrics}
+        assert {name: row[name] for name in case.metrics} == pytest.approx(expected, rel=case.tolerance)
+
+
+@pytest.mark.slow
+def test_two_ranks_resumed_in_the_middle_of_an_epoch_end_with_the_same_bits(
+    case: Case, start: ByHand, trained: Callable[..., RunDir], cpu_project: Project
+) -> None:
+    """Caches are gone, and a process of each rank reads ahead: neither changes anything."""
+    config = case.config(
+        batch_size=2, gradient_accumulation_steps=2, dropout=0.2, max_steps=case.max_steps, log_every=4
+    ).replace(checkpoint_every=case.middle)
+    straight = start.forked(config)
+    saved = straight.files.checkpoint(case.middle)
+    shutil.rmtree(cpu_project.runs / ".cache", ignore_errors=True)
+    resumed = start.forked(config, "--resume-from", saved, "--num-workers", "1")
+    assert_same_checkpoints(straight.files.checkpoint(case.max_steps), resumed.files.checkpoint(case.max_steps))
+    later = [row for row in rows(straight.files) if row["step"] > case.middle]
+    assert rows(resumed.files) == later
+    assert items(resumed.files, case.middle) == items(straight.files, case.middle)
+    # One process with the joined batch takes the same samples.
+    alone = rows(trained(config.replace(batch_size=4, dropout=0.0), Path(saved)))
+    assert [(row["step"], row["samples"]) for row in alone] == [(row["step"], row["samples"]) for row in later]
