@@ -392,7 +392,7 @@ import json
 from pathlib import Path
 
 from nbtools.errors import NbtoolsError
-from nbtools.training import llm_gan
+from nbtools.training.llm_gan import train as llm_gan
 
 CASES = {cases!r}
 
