@@ -32,7 +32,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         end = words.index("--")
         own, script_args = words[:end], words[end + 1 :]
     if sys.stdout is None:  # closed by the caller
-        sys.stdout = open(os.devnull, "w")  # noqa: SIM115, PTH123 - for as long as the process lives
+        sys.stdout = open(os.devnull, "w")  # noqa: SIM115, PTH123 - stays open until the process exits
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(errors="backslashreplace")  # for an ASCII terminal
     try:

@@ -42,7 +42,7 @@ def parser(description: str) -> argparse.ArgumentParser:
 
     run, as_json, settings, restarts, values, recipe = (_Parser(add_help=False) for _ in range(6))
     run.add_argument("run", metavar="RUN", help="the id of a run, a unique prefix of it, latest, or the run directory")
-    as_json.add_argument("--json", action="store_true")
+    as_json.add_argument("--json", action="store_true", help="print JSON")
     settings.add_argument(
         "--nproc-per-node", "--nproc_per_node", type=int, metavar="N", help="processes on this machine"
     )
@@ -138,7 +138,7 @@ def parser(description: str) -> argparse.ArgumentParser:
     clean.add_argument("--older-than", dest="older_than_s", type=_age, metavar="30d", help="runs that ended longer ago")
     clean.add_argument("--state", dest="states", action="append", default=[], type=str.upper, choices=_ENDED)
     clean.add_argument("--checkpoints", action="store_true", help="only checkpoints; the newest and the best are kept")
-    clean.add_argument("--cache", action="store_true", help="also the cache of tokenized texts and learning histories")
+    clean.add_argument("--cache", action="store_true", help="also the prepared data (tokenized texts, learning histories)")
     clean.add_argument("--yes", action="store_true", help="remove without a question")
 
     doctor = command("doctor", "Check this machine; print what a bug report needs.", as_json)
