@@ -138,7 +138,7 @@ def parser(description: str) -> argparse.ArgumentParser:
     clean.add_argument("--older-than", dest="older_than_s", type=_age, metavar="30d", help="runs that ended longer ago")
     clean.add_argument("--state", dest="states", action="append", default=[], type=str.upper, choices=_ENDED)
     clean.add_argument("--checkpoints", action="store_true", help="only checkpoints; the newest and the best are kept")
-    clean.add_argument("--cache", action="store_true", help="also the prepared data (tokenized texts, learning histories)")
+    clean.add_argument("--cache", action="store_true", help="also tokenized texts and learning histories")
     clean.add_argument("--yes", action="store_true", help="remove without a question")
 
     doctor = command("doctor", "Check this machine; print what a bug report needs.", as_json)

@@ -626,8 +626,10 @@ def test_a_run_whose_lock_was_deleted_is_still_stopped(supervised: Callable[...,
 def test_stops_from_two_terminals_are_one_request(supervised: Callable[..., Run]) -> None:
     counts = (
         "import signal, sys, time\n"
-        "signal.signal(signal.SIGTERM, lambda *_: print('asked', flush=True))\n"
+        "asked = []\n"
+        "signal.signal(signal.SIGTERM, lambda *_: (asked.append(1), print('asked', flush=True)))\n"
         "print('ready', flush=True)\n"
+        "while not asked: time.sleep(0.1)\n"  # however long the commands take to start
         "for _ in range(40): time.sleep(0.1)\n"
     )
     run = supervised(sys.executable, "-c", counts)

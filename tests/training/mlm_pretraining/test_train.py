@@ -38,7 +38,7 @@ from nbtools.recipes import RECIPES, MLMPretrainingConfig
 from nbtools.run.checkpoints import Checkpoint, checkpoints_in
 from nbtools.run.run import Run
 from nbtools.run.state import RunState
-from nbtools.rundir.heartbeat import read_beats, read_heartbeats
+from nbtools.rundir.heartbeat import read_heartbeats
 from nbtools.rundir.json_files import read_json
 from nbtools.rundir.rundir import RunDir, run_folders
 from nbtools.script.script import write_script
