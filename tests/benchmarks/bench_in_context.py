@@ -15,17 +15,17 @@ from collections.abc import Callable
 import torch
 
 from nbtools.recipes import AlgorithmDistillationConfig, recipe_named
-from nbtools.training.algorithm_distillation.model import Distiller, build_distiller
-from nbtools.training.algorithm_distillation.rollout import Rollouts, Search, roll_out, searches
+from nbtools.training.algorithm_distillation.model import ActionTransformer, build_action_transformer
+from nbtools.training.algorithm_distillation.rollout import Rollouts, RolloutSettings, repeat_goals, run_rollouts
 
 GOAL_S = 20.0
 
 
-class WithoutCache(Distiller):
+class WithoutCache(ActionTransformer):
     """Remembers all tokens in place of keys and values."""
 
     def next_logits(self, tokens_BT4: torch.Tensor, cache: object = None) -> torch.Tensor:
-        """As `Distiller.next_logits`, of everything again."""
+        """As `ActionTransformer.next_logits`, of everything again."""
         if cache is not self.__dict__.get("of"):
             self.__dict__["of"], self.__dict__["seen"] = cache, tokens_BT4
         else:
@@ -41,14 +41,14 @@ def main(num_episodes: int = 40, rounds: int = 3) -> None:
     darkroom = config.darkroom
     _, goals_G2 = config.split_goals()
     torch.manual_seed(0)
-    distiller = build_distiller(config, goals_G2).eval()
-    goals_S2, numbers_S = searches(goals_G2, config.eval_rollouts)
-    search = Search(num_episodes)
+    transformer = build_action_transformer(config, goals_G2).eval()
+    goals_S2, numbers_S = repeat_goals(goals_G2, config.eval_rollouts)
+    settings = RolloutSettings(num_episodes)
 
-    def rolled(model: Distiller) -> Callable[[], Rollouts]:
-        return lambda: roll_out(model, darkroom, goals_S2, numbers_S, search)
+    def rolled(model: ActionTransformer) -> Callable[[], Rollouts]:
+        return lambda: run_rollouts(model, darkroom, goals_S2, numbers_S, settings)
 
-    ways = {"ours": rolled(distiller), "without a cache": rolled(WithoutCache(distiller.model).eval())}
+    ways = {"ours": rolled(transformer), "without a cache": rolled(WithoutCache(transformer.model).eval())}
     times: dict[str, list[float]] = {name: [] for name in ways}
     for _ in range(rounds):
         found = []

@@ -247,7 +247,7 @@ def masked_diffusion(config: MaskedDiffusionConfig, worker: Worker, *, sparse: b
 def classification(config: TextClassificationConfig, worker: Worker) -> Loop:
     """The same model, over the same batches."""
     samples = load_samples(config)
-    mixer = build(config, samples.system, train.shares(samples))
+    classifier = build(config, samples.system, train.code_shares(samples))
     augmentation = Augmentation(config.seed, config.augmentation, config.unknown_lang)
     dataset = CharacterDataset(
         samples.train, samples.train_rows, augmentation, config.sequence_length, samples.system.max_codes
@@ -259,10 +259,10 @@ def classification(config: TextClassificationConfig, worker: Worker) -> Loop:
 
     def batch_loss(model: nn.Module) -> torch.Tensor:
         inputs_BT, labels_BK = next(batches)
-        loss: torch.Tensor = mixer.mix(model(inputs_BT, labels_BK)) / config.batch_size
+        loss: torch.Tensor = classifier.combine_losses(model(inputs_BT, labels_BK)) / config.batch_size
         return loss
 
-    return minimal_loop(mixer, config, 0.999, batch_loss)
+    return minimal_loop(classifier, config, 0.999, batch_loss)
 
 
 def distillation(config: AlgorithmDistillationConfig, worker: Worker) -> Loop:

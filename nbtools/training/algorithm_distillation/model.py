@@ -1,8 +1,8 @@
-"""The model of Algorithm Distillation: a causal transformer (GPT-2) that reads what happened and says what to do next.
+"""The model of Algorithm Distillation: a causal transformer (GPT-2) that predicts the next action from a history.
 
-Every step of the room is one token: the sum of four rows of the model's own embedding, for column, row, last action and
-last reward (Laskin et al. 2022, "In-context Reinforcement Learning with Algorithm Distillation", arXiv 2210.14215, have
-observation, action and reward there as well). Told apart like this, what it learns of a column holds in every row.
+Every step is one token: the sum of four rows of the model's embedding, for column, row, last action and last reward
+(Laskin et al. 2022, "In-context Reinforcement Learning with Algorithm Distillation", arXiv 2210.14215, also embed
+observation, action and reward). Separate rows for column and row generalize over positions.
 
 Shape suffixes: B batch, T steps, A actions, H width; the 4 are column, row, last action, last reward.
 """
@@ -25,8 +25,8 @@ from nbtools.training.text import pretrained
 ACTIONS = ("right", "left", "down", "up", "stay")
 
 
-class Distiller(nn.Module):
-    """A causal transformer with a head that scores the actions."""
+class ActionTransformer(nn.Module):
+    """A causal transformer with a head that predicts actions."""
 
     def __init__(self, model: GPT2ForTokenClassification) -> None:
         super().__init__()
@@ -38,41 +38,41 @@ class Distiller(nn.Module):
 
     @property
     def darkroom(self) -> Darkroom:
-        """The room that it was trained in."""
+        """The environment of its training."""
         config = self.model.config
         return Darkroom(config.grid_size, config.horizon, reward_once=config.reward_once)
 
     @property
     def unseen_goals_G2(self) -> Integers:
-        """The goals that no history was made for, as pairs of column and row."""
+        """Goals without training histories, as pairs of column and row."""
         return np.array(self.model.config.unseen_goals, dtype=np.int64).reshape(-1, 2)
 
     @property
     def context(self) -> int:
-        """The most steps that it can read, the newest one included."""
+        """Longest context in steps, the current one included."""
         return int(self.model.config.n_positions)
 
     def forward(self, tokens_BT4: torch.Tensor, actions_BT: torch.Tensor) -> torch.Tensor:
         """Return the sum of the cross-entropies of all actions, in nats.
 
         Args:
-            tokens_BT4: what was seen before each action.
-            actions_BT: what was done.
+            tokens_BT4: observation before each action.
+            actions_BT: targets.
         """
         logits_BTA = self.model(inputs_embeds=self.embedded(tokens_BT4), use_cache=False).logits
         return nn.functional.cross_entropy(logits_BTA.float().flatten(0, 1), actions_BT.flatten(), reduction="sum")
 
     def embedded(self, tokens_BT4: torch.Tensor) -> torch.Tensor:
-        """Return the sum of the four rows of the embedding that stand for each step. Shape (B, T, H)."""
+        """Return the embedding of each step: the sum of four rows. Shape (B, T, H)."""
         rows_BT4H: torch.Tensor = self.model.transformer.wte(tokens_BT4 + self.offsets_4)
         return rows_BT4H.sum(2)
 
     def next_logits(self, tokens_BT4: torch.Tensor, cache: Cache | None = None) -> torch.Tensor:
-        """Return the scores of the actions after the last of these steps, in fp32. Shape (B, A).
+        """Return the logits of the action after the last step, in fp32. Shape (B, A).
 
         Args:
-            tokens_BT4: steps that follow those in the cache.
-            cache: of the steps before, grows by these; None where there are none to come.
+            tokens_BT4: steps after those in the cache.
+            cache: keys and values of the previous steps, extended by these; None for no cache.
         """
         hidden_BTH = self.model.transformer(
             inputs_embeds=self.embedded(tokens_BT4), past_key_values=cache, use_cache=cache is not None
@@ -81,29 +81,29 @@ class Distiller(nn.Module):
         return logits_BA.float()
 
 
-def build_distiller(config: AlgorithmDistillationConfig, unseen_goals_G2: Integers) -> Distiller:
-    """Build a GPT-2 of the config's size; what room and which goals it is for stands in its own config, too."""
+def build_action_transformer(config: AlgorithmDistillationConfig, unseen_goals_G2: Integers) -> ActionTransformer:
+    """Build a GPT-2 of the config's size; its own config records the environment and the unseen goals."""
     settings = gpt2_settings(config, vocab_size(config.grid_size), config.sequence_length)
     settings |= {name: getattr(config, name) for name in ("grid_size", "horizon", "reward_once")}
     settings["unseen_goals"] = unseen_goals_G2.tolist()
     settings["id2label"] = dict(enumerate(ACTIONS))
     settings["label2id"] = {name: number for number, name in enumerate(ACTIONS)}
-    return Distiller(GPT2ForTokenClassification(GPT2Config(**settings)))
+    return ActionTransformer(GPT2ForTokenClassification(GPT2Config(**settings)))
 
 
-def open_distiller(folder: Path) -> Distiller:
-    """Open what the model's `save_pretrained` wrote; nothing in the folder is executed.
+def open_action_transformer(folder: Path) -> ActionTransformer:
+    """Load what the model's `save_pretrained` wrote; nothing in the folder is executed.
 
     Raises:
         CheckpointError: it holds no such model, or is damaged.
     """
     try:
         settings = GPT2Config.from_pretrained(folder, trust_remote_code=False)
-        distiller = Distiller(GPT2ForTokenClassification(settings))
-        distiller.darkroom, distiller.unseen_goals_G2  # noqa: B018 - they may be missing
+        transformer = ActionTransformer(GPT2ForTokenClassification(settings))
+        transformer.darkroom, transformer.unseen_goals_G2  # noqa: B018 - they may be missing
     except (OSError, ValueError, TypeError, AttributeError, RuntimeError) as error:
         raise CheckpointError(
             f"{folder}: holds no model of algorithm_distillation ({pretrained.first_line(error)})"
         ) from error
-    checkpoint.load_weights(distiller.model, folder)
-    return distiller
+    checkpoint.load_weights(transformer.model, folder)
+    return transformer

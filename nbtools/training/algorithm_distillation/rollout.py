@@ -1,21 +1,21 @@
-"""A trained distiller at work in the room: it looks for goals that it was never shown, and learns where they are.
+"""Rollouts of a trained Algorithm Distillation model in the Darkroom: in-context learning without weight updates.
 
     from nbtools.training.algorithm_distillation.rollout import Agent
 
     agent = Agent.open("runs/ID")
-    agent.returns([(7, 2)])                             # (1, 16, 40): higher from episode to episode
-    agent.returns([(7, 2)], keeps_context=False)        # it is not: now nothing lives through a reset
+    agent.returns([(7, 2)])                             # (1, 16, 40): the return rises from episode to episode
+    agent.returns([(7, 2)], keeps_context=False)        # it does not: the context is cleared at each reset
 
-No weight changes. All that lives through the reset between two episodes is what the transformer still sees: as many of
-the last whole episodes as leave room for one more in its context, with the action and reward right before the reset.
-Actions are sampled, as in Laskin et al. 2022 (arXiv 2210.14215). All rollouts go on side by side: at a reset the kept
-episodes are read at once, and then every step is one token after a cache of keys and values.
+Across the reset between two episodes the model keeps the steps in its context: as many of the last whole episodes as
+leave room for one more, with the action and reward before the reset. Actions are sampled, as in Laskin et al. 2022
+(arXiv 2210.14215). Rollouts run in one batch: at a reset the kept episodes are encoded at once, then every step is one
+token after a cache of keys and values.
 
-Everything random is a pure function of (seed, goal, number of the rollout, episode), so that any number of ranks may
-share the rollouts.
+All random numbers are a pure function of (seed, goal, rollout number, episode), so any number of ranks can share the
+rollouts.
 
-Shape suffixes: G goals, R rollouts of a goal, S rollouts of all goals, E episodes, K steps of an episode, T steps that
-are seen, A actions; 2 column and row, 4 as in `distiller`.
+Shape suffixes: G goals, R rollouts of a goal, S rollouts of all goals, E episodes, K steps of an episode, T steps in
+the context, A actions; 2 column and row, 4 as in `model`.
 """
 
 from collections.abc import Sequence
@@ -30,42 +30,42 @@ from transformers import DynamicCache
 
 from nbtools.data.algorithm_distillation.darkroom import Darkroom, Integers
 from nbtools.errors import ConfigError
-from nbtools.training.algorithm_distillation.model import Distiller, open_distiller
+from nbtools.training.algorithm_distillation.model import ActionTransformer, open_action_transformer
 from nbtools.training.engine import checkpoint
 from nbtools.training.engine.sampler import uniforms
 from nbtools.training.text.sampling import drawn
 
 NONE = 0
-"""Stands for a last action or reward that is not known; known ones are counted from 1."""
+"""Id of an unknown last action or reward; known ones are counted from 1."""
 
 
 @dataclass(frozen=True)
-class Search:
-    """How a model looks for goals; the last two are controls."""
+class RolloutSettings:
+    """Settings of rollouts; `keeps_context` and `hides_rewards` are ablations."""
 
     num_episodes: int = 40
-    """Of each rollout."""
+    """Episodes of each rollout."""
     seed: int = 0
-    """Of the random numbers."""
+    """Seed of the random numbers."""
     context: int | None = None
-    """Steps that may be seen; None for all that the model can."""
+    """Context length in steps; None for the model's."""
     keeps_context: bool = True
     """False clears the context at every reset."""
     hides_rewards: bool = False
-    """True shows every reward as 0."""
+    """True replaces every observed reward by 0."""
     num_at_once: int = 2048
-    """Rollouts side by side; changes nothing but speed and memory."""
+    """Rollouts per batch; affects only speed and memory."""
 
-    def kept_steps(self, distiller: Distiller, horizon: int) -> int:
-        """Return how many steps live through a reset: whole episodes, and room for one more.
+    def kept_steps(self, transformer: ActionTransformer, horizon: int) -> int:
+        """Return how many steps stay in the context at a reset: whole episodes, with room for one more.
 
         Raises:
             ConfigError: the context is longer than the model's, or too short for an episode.
         """
-        context = distiller.context if self.context is None else self.context
-        if not horizon <= context <= distiller.context:
+        context = transformer.context if self.context is None else self.context
+        if not horizon <= context <= transformer.context:
             raise ConfigError(
-                f"context={context}: must be >= {horizon}, the steps of an episode, and <= {distiller.context}, the "
+                f"context={context}: must be >= {horizon}, the steps of an episode, and <= {transformer.context}, the "
                 "sequence_length that the model was trained with"
             )
         return (context // horizon - 1) * horizon if self.keeps_context else 0
@@ -73,113 +73,124 @@ class Search:
 
 @dataclass(frozen=True)
 class Rollouts:
-    """What happened in some rollouts."""
+    """The trajectories of some rollouts."""
 
     goals_S2: Integers
     positions_SEK2: Integers
-    """Where the agent stood after each step."""
+    """Position after each step."""
     rewards_SEK: Integers
 
     @property
     def returns_SE(self) -> Integers:
-        """The sum of the rewards of each episode."""
+        """Return of each episode."""
         returns_SE: Integers = self.rewards_SEK.sum(axis=2, dtype=np.int64)
         return returns_SE
 
 
-def roll_out(
-    distiller: Distiller, darkroom: Darkroom, goals_S2: Integers, numbers_S: Integers, search: Search
+def run_rollouts(
+    transformer: ActionTransformer,
+    darkroom: Darkroom,
+    goals_S2: Integers,
+    numbers_S: Integers,
+    settings: RolloutSettings,
 ) -> Rollouts:
-    """Let a model look for goals, each from scratch.
+    """Run rollouts, each from an empty context.
 
     Args:
-        distiller: in evaluation mode.
-        darkroom: the room.
-        goals_S2: what each rollout looks for; there may be none.
-        numbers_S: which rollout of its goal each one is: another number, other random numbers.
-        search: how.
+        transformer: in evaluation mode.
+        darkroom: the environment.
+        goals_S2: goal of each rollout; may be empty.
+        numbers_S: number of each rollout among those of its goal; seeds its random numbers.
+        settings: of the rollouts.
 
     Raises:
         ConfigError: the context does not fit the model.
     """
-    shape = (len(goals_S2), search.num_episodes, darkroom.horizon)
+    shape = (len(goals_S2), settings.num_episodes, darkroom.horizon)
     done = Rollouts(goals_S2, np.zeros((*shape, 2), np.uint8), np.zeros(shape, np.uint8))
-    kept_steps = search.kept_steps(distiller, darkroom.horizon)
-    for first in range(0, len(goals_S2), search.num_at_once):
-        some = slice(first, first + search.num_at_once)
-        _side_by_side(
-            distiller,
+    kept_steps = settings.kept_steps(transformer, darkroom.horizon)
+    for first in range(0, len(goals_S2), settings.num_at_once):
+        some = slice(first, first + settings.num_at_once)
+        _run_batch(
+            transformer,
             darkroom,
             Rollouts(goals_S2[some], done.positions_SEK2[some], done.rewards_SEK[some]),
             numbers_S[some],
-            search,
+            settings,
             kept_steps,
         )
     return done
 
 
 @torch.no_grad()
-def _side_by_side(
-    distiller: Distiller, darkroom: Darkroom, done: Rollouts, numbers_S: Integers, search: Search, kept_steps: int
+def _run_batch(
+    transformer: ActionTransformer,
+    darkroom: Darkroom,
+    done: Rollouts,
+    numbers_S: Integers,
+    settings: RolloutSettings,
+    kept_steps: int,
 ) -> None:
-    """Fill in what happens in some rollouts."""
-    goals_S2, num_steps, device = done.goals_S2.astype(np.int64), darkroom.horizon, distiller.offsets_4.device
+    """Run one batch of rollouts, and write their trajectories into `done`."""
+    goals_S2, num_steps, device = done.goals_S2.astype(np.int64), darkroom.horizon, transformer.offsets_4.device
     num_rollouts = len(goals_S2)
     samples_S = ((goals_S2[:, 0] * darkroom.size + goals_S2[:, 1]) << 32) + numbers_S
     seen_ST4 = np.zeros((num_rollouts, 0, 4), np.int64)
     last_S2 = np.full((num_rollouts, 2), NONE)  # action and reward
-    for episode in range(search.num_episodes):
+    for episode in range(settings.num_episodes):
         kept_ST4 = seen_ST4[:, max(seen_ST4.shape[1] - kept_steps, 0) :]
         num_kept = kept_ST4.shape[1]
         seen_ST4 = np.concatenate([kept_ST4, np.zeros((num_rollouts, num_steps, 4), np.int64)], axis=1)
         if num_kept:
-            seen_ST4[:, 0, 2:] = NONE  # as at the beginning of a window of the training
+            seen_ST4[:, 0, 2:] = NONE  # as at the start of a training window
         else:
             last_S2[:] = NONE
-        cache, num_read = DynamicCache(config=distiller.model.config), 0
+        cache, num_read = DynamicCache(config=transformer.model.config), 0
         positions_S2: Integers = np.tile(darkroom.start, (num_rollouts, 1))
-        uniforms_SK = torch.from_numpy(uniforms(search.seed, "rollout", episode, samples_S, num_steps)).to(device)
+        uniforms_SK = torch.from_numpy(uniforms(settings.seed, "rollout", episode, samples_S, num_steps)).to(device)
         for step in range(num_steps):
             place = num_kept + step
             seen_ST4[:, place, :2], seen_ST4[:, place, 2:] = positions_S2, last_S2
             unread_ST4 = torch.from_numpy(seen_ST4[:, num_read : place + 1]).to(device)
             num_read = place + 1
-            actions_S = drawn(distiller.next_logits(unread_ST4, cache), uniforms_SK[:, step]).cpu().numpy()
+            actions_S = drawn(transformer.next_logits(unread_ST4, cache), uniforms_SK[:, step]).cpu().numpy()
             positions_S2 = darkroom.moved(positions_S2, actions_S)
             rewards_S = (positions_S2 == goals_S2).all(axis=1)
             if darkroom.reward_once:
                 rewards_S &= ~done.rewards_SEK[:, episode].any(axis=1)
             done.positions_SEK2[:, episode, step], done.rewards_SEK[:, episode, step] = positions_S2, rewards_S
-            last_S2 = np.stack([actions_S, np.zeros_like(actions_S) if search.hides_rewards else rewards_S], axis=1) + 1
+            last_S2 = (
+                np.stack([actions_S, np.zeros_like(actions_S) if settings.hides_rewards else rewards_S], axis=1) + 1
+            )
 
 
-def searches(goals_G2: Integers, num_rollouts: int) -> tuple[Integers, Integers]:
-    """Return the goal and the number of every rollout, those of a goal one behind the other. Shapes (S, 2) and (S,)."""
+def repeat_goals(goals_G2: Integers, num_rollouts: int) -> tuple[Integers, Integers]:
+    """Return the goal and the number of every rollout, in the order of the goals. Shapes (S, 2) and (S,)."""
     return np.repeat(goals_G2, num_rollouts, axis=0), np.tile(np.arange(num_rollouts), len(goals_G2))
 
 
-# --- what it looks like ---------------------------------------------------------------------------
+# --- drawings -------------------------------------------------------------------------------------
 
 FLOOR, TRAIL, AGENT, GOAL, FOUND = "·", "o", "@", "X", "*"
 _MOST_FRAMES, _MOST_CHARACTERS = 200, 120_000
 
 
-def shown_episodes(num_episodes: int, most: int = 8) -> list[int]:
-    """Return which episodes show best how a goal is found: many at first, few later, the last one among them."""
+def episodes_to_show(num_episodes: int, most: int = 8) -> list[int]:
+    """Return the episodes to draw: most of the first ones, fewer later ones, and the last one."""
     if num_episodes <= most:
         return list(range(1, num_episodes + 1))
     return sorted({round(number) for number in np.geomspace(1, num_episodes, most)})
 
 
-def frames(rollouts: Rollouts, rollout: int, darkroom: Darkroom, episodes: Sequence[int]) -> list[str]:
-    """Return the room as text, before and after every step of some episodes; evenly fewer where they are many.
+def rollout_frames(rollouts: Rollouts, rollout: int, darkroom: Darkroom, episodes: Sequence[int]) -> list[str]:
+    """Return the grid as text, before and after every step of some episodes; subsampled evenly if they are many.
 
-    All of them have lines of the same lengths.
+    All frames have the same size.
 
     Args:
-        rollouts: what happened.
-        rollout: which of them.
-        darkroom: the room.
+        rollouts: their trajectories.
+        rollout: index of the rollout to draw.
+        darkroom: the environment.
         episodes: counted from 1.
     """
     num_episodes, num_steps = rollouts.rewards_SEK.shape[1:]
@@ -204,17 +215,17 @@ def frames(rollouts: Rollouts, rollout: int, darkroom: Darkroom, episodes: Seque
     return found
 
 
-# --- for whoever has a checkpoint -----------------------------------------------------------------
+# --- use of a checkpoint --------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
 class Agent:
-    """A trained model in its room."""
+    """A trained model and its environment."""
 
-    distiller: Distiller
+    transformer: ActionTransformer
     darkroom: Darkroom
     unseen_goals_G2: Integers
-    """The goals that no history was made for."""
+    """Goals without training histories."""
 
     @classmethod
     def open(cls, path: str | Path, device: str | torch.device = "cpu") -> "Agent":
@@ -223,41 +234,41 @@ class Agent:
         Raises:
             CheckpointError: there is none, it is damaged, or it is of another recipe.
         """
-        distiller = open_distiller(checkpoint.model_folder(path))
-        distiller.eval()
-        distiller.to(device)
-        return cls(distiller, distiller.darkroom, distiller.unseen_goals_G2)
+        transformer = open_action_transformer(checkpoint.model_folder(path))
+        transformer.eval()
+        transformer.to(device)
+        return cls(transformer, transformer.darkroom, transformer.unseen_goals_G2)
 
     def returns(self, goals: npt.ArrayLike | None = None, *, num_rollouts: int = 16, **how: Any) -> Integers:
-        """Return the return of every episode, as `roll_out` finds it. Shape (G, R, E)."""
-        returns_SE = self.roll_out(goals, num_rollouts=num_rollouts, **how).returns_SE
+        """Return the return of every episode of `run_rollouts`. Shape (G, R, E)."""
+        returns_SE = self.run_rollouts(goals, num_rollouts=num_rollouts, **how).returns_SE
         return returns_SE.reshape(-1, num_rollouts, returns_SE.shape[1])
 
-    def roll_out(self, goals: npt.ArrayLike | None = None, *, num_rollouts: int = 16, **how: Any) -> Rollouts:
-        """Let the model look for each of some goals several times.
+    def run_rollouts(self, goals: npt.ArrayLike | None = None, *, num_rollouts: int = 16, **how: Any) -> Rollouts:
+        """Run several rollouts for each goal.
 
         Args:
-            goals: pairs of column and row; None for those that were never trained on.
-            num_rollouts: of each goal; they come one behind the other.
-            how: the fields of `Search`, such as `num_episodes`, `keeps_context`, `hides_rewards`.
+            goals: pairs of column and row; None for the unseen goals.
+            num_rollouts: of each goal.
+            how: fields of `RolloutSettings`, such as `num_episodes`, `keeps_context`, `hides_rewards`.
 
         Raises:
             ConfigError: a goal is outside the room, or the context does not fit the model.
         """
-        search = Search(**how)
-        if num_rollouts < 1 or search.num_episodes < 1:
+        settings = RolloutSettings(**how)
+        if num_rollouts < 1 or settings.num_episodes < 1:
             raise ConfigError(
-                f"num_rollouts={num_rollouts}, num_episodes={search.num_episodes}: each must be at least 1"
+                f"num_rollouts={num_rollouts}, num_episodes={settings.num_episodes}: each must be at least 1"
             )
         goals_G2 = self.unseen_goals_G2 if goals is None else checked_goals(self.darkroom, goals)
-        return roll_out(self.distiller, self.darkroom, *searches(goals_G2, num_rollouts), search)
+        return run_rollouts(self.transformer, self.darkroom, *repeat_goals(goals_G2, num_rollouts), settings)
 
 
 def checked_goals(darkroom: Darkroom, goals: npt.ArrayLike) -> Integers:
     """Return goals as an array. Shape (G, 2).
 
     Raises:
-        ConfigError: they are no pairs of column and row, or one is outside the room.
+        ConfigError: they are not pairs of column and row, or one is outside the room.
     """
     try:
         goals_G2 = np.asarray(goals, dtype=np.int64)

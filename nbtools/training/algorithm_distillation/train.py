@@ -17,7 +17,7 @@ from nbtools.recipes import AlgorithmDistillationConfig
 from nbtools.rundir import media
 from nbtools.training.algorithm_distillation import rollout
 from nbtools.training.algorithm_distillation.dataset import LearningHistories, Windows, open_histories
-from nbtools.training.algorithm_distillation.model import Distiller, build_distiller
+from nbtools.training.algorithm_distillation.model import ActionTransformer, build_action_transformer
 from nbtools.training.engine import flags
 from nbtools.training.engine.optimizer import Optimizer, accumulating, autocast
 from nbtools.training.engine.tally import Tally
@@ -40,14 +40,14 @@ def train(worker: Worker, config: AlgorithmDistillationConfig) -> None:
     windows = Windows(histories.train_HL4, config.horizon, config.sequence_length)
     evaluation = Evaluation(worker, config, histories)
     plan = worker.plan(len(windows), len(evaluation.windows_N))
-    distiller = build_distiller(config, histories.test_goals_G2)
-    worker.initial_state.load_weights(distiller.model)
-    model = worker.wrap(distiller)
+    transformer = build_action_transformer(config, histories.test_goals_G2)
+    worker.initial_state.load_weights(transformer.model)
+    model = worker.wrap(transformer)
     optimizer = Optimizer(model, config, plan.total_steps, worker.device, betas=(0.9, 0.99))
     batches = worker.batches(windows, plan.order)
     num_actions = config.gradient_accumulation_steps * config.batch_size * config.sequence_length
     tally = Tally("loss", "actions", device=worker.device)
-    worker.begin(plan, optimizer, tally, num_parameters=distiller.model.num_parameters())
+    worker.begin(plan, optimizer, tally, num_parameters=transformer.model.num_parameters())
 
     model.train()
     for step in range(plan.first_step, plan.total_steps + 1):
@@ -70,11 +70,11 @@ def train(worker: Worker, config: AlgorithmDistillationConfig) -> None:
             row["train/samples_per_s"] = worker.samples_per_s()
             row["train/epoch"] = plan.epochs(worker.progress)
         if due.evaluation:
-            row |= evaluation.measure(distiller)
+            row |= evaluation.measure(transformer)
         worker.end_step(row, plan.total_steps)
 
         if due.checkpoint:
-            write, best = distiller.model.save_pretrained, {"best_by": "eval/return_last", "lower_is_better": False}
+            write, best = transformer.model.save_pretrained, {"best_by": "eval/return_last", "lower_is_better": False}
             worker.save(write, optimizer.state_dict(), tally.state_dict(), **best)
         if due.stop:
             break
@@ -90,19 +90,19 @@ class Evaluation:
         self.windows = Windows(histories.test_HL4, config.horizon, config.sequence_length)
         places_N = np.arange(len(self.windows)) % config.windows_per_history
         self.windows_N = np.flatnonzero(places_N % config.windows_apart == 0)  # those that do not overlap
-        self.goals_S2, self.numbers_S = rollout.searches(histories.test_goals_G2, config.eval_rollouts)
-        self.search = rollout.Search(config.eval_episodes, config.seed, num_at_once=config.eval_batch_size)
+        self.goals_S2, self.numbers_S = rollout.repeat_goals(histories.test_goals_G2, config.eval_rollouts)
+        self.settings = rollout.RolloutSettings(config.eval_episodes, config.seed, num_at_once=config.eval_batch_size)
         self.best_return = float(self.darkroom.best_returns(histories.test_goals_G2).mean())
 
     @torch.no_grad()
-    def measure(self, distiller: Distiller) -> dict[str, float]:
+    def measure(self, transformer: ActionTransformer) -> dict[str, float]:
         """Return loss in nats per action and returns of the first and last episodes, over all ranks, and show them."""
         worker = self.worker
         with worker.aside("evaluation"):
-            distiller.eval()
-            loss = self._loss(distiller)
-            rollouts = self._roll_out(distiller)
-            distiller.train()
+            transformer.eval()
+            loss = self._loss(transformer)
+            rollouts = self._run_rollouts(transformer)
+            transformer.train()
             loss, *returns = worker.sum([loss, *rollouts.returns_SE.sum(axis=0)])
             returns_E = np.array(returns) / len(self.goals_S2)
             if worker.is_main:
@@ -114,22 +114,24 @@ class Evaluation:
             "eval/return_best": self.best_return,
         }
 
-    def _loss(self, distiller: Distiller) -> float:
+    def _loss(self, transformer: ActionTransformer) -> float:
         """The sum of the cross-entropies of this rank's share of the held-out windows."""
         worker, config, total = self.worker, self.config, 0.0
         own_N = self.windows_N[worker.rank :: worker.world_size]
         for first in range(0, len(own_N), config.eval_batch_size):
             batch = self.windows[0, own_N[first : first + config.eval_batch_size]]
             with autocast(worker.device, config.precision):
-                total += float(distiller(*(part.to(worker.device) for part in batch)))
+                total += float(transformer(*(part.to(worker.device) for part in batch)))
         return total
 
-    def _roll_out(self, distiller: Distiller) -> rollout.Rollouts:
+    def _run_rollouts(self, transformer: ActionTransformer) -> rollout.Rollouts:
         """What happens in this rank's share of the rollouts, always with the same random numbers."""
         worker = self.worker
         share = slice(worker.rank, None, worker.world_size)
         with autocast(worker.device, self.config.precision):
-            return rollout.roll_out(distiller, self.darkroom, self.goals_S2[share], self.numbers_S[share], self.search)
+            return rollout.run_rollouts(
+                transformer, self.darkroom, self.goals_S2[share], self.numbers_S[share], self.settings
+            )
 
     def _show(self, rollouts: rollout.Rollouts, returns_E: Floats) -> None:
         """Draw the return of every episode, and the one of rank 0's rollouts that ends in the middle of all."""
@@ -144,7 +146,7 @@ class Evaluation:
         )
         self.worker.show("returns", shown)
         order_S = np.argsort(rollouts.returns_SE[:, -_LAST:].sum(axis=1), kind="stable")
-        middle, episodes = int(order_S[len(order_S) // 2]), rollout.shown_episodes(num_episodes)
+        middle, episodes = int(order_S[len(order_S) // 2]), rollout.episodes_to_show(num_episodes)
         title = f"One unseen goal being found ({rollout.AGENT} agent, {rollout.GOAL} goal)"
-        frames = rollout.frames(rollouts, middle, self.darkroom, episodes)
+        frames = rollout.rollout_frames(rollouts, middle, self.darkroom, episodes)
         self.worker.show("search", media.frames(title, frames, keep_lines=True))

@@ -1,9 +1,9 @@
-"""From rows of a table to batches of characters for CANINE: encoding, random edits, and batches of like lengths.
+"""Batches of characters for CANINE: encoding, random edits, and batches of similar length.
 
-A model reads `"<lang>[SEP]<text>"`, character by character, between CANINE's own marks for the beginning and the end;
-so a language is nothing but characters, too, and may be left out ("unk"). Everything random is a pure function of
-(seed, epoch, row), and every pass of an optimizer step is as wide as the longest row of the whole step: what a row
-meets does not depend on how many ranks or passes share the step. (CANINE's convolutions see the padding.)
+The input is `"<lang>[SEP]<text>"`, character by character, between CANINE's own [CLS] and [SEP];
+so the language is part of the text, and may be unknown ("unk"). All random numbers are a pure function of (seed, epoch,
+row), and every pass of an optimizer step is as wide as the longest row of the whole step: the batch of a row does not
+depend on the number of ranks or passes. (CANINE's convolutions read the padding.)
 
 Shape suffixes: N rows, B batch, T characters, K codes.
 """
@@ -39,12 +39,12 @@ def encode(text: str, lang: str, longest: int) -> npt.NDArray[np.uint32]:
 
 
 def width(num_characters: int, lang_length: int, longest: int) -> int:
-    """Return how long `encode` makes a text of so many characters."""
+    """Return the length of `encode`'s result for a text of `num_characters`."""
     return min(num_characters + lang_length + len(_BETWEEN) + 2, longest)
 
 
 def padded(encoded: Sequence[npt.NDArray[np.uint32]], width: int) -> torch.Tensor:
-    """Return inputs as one tensor, zeros behind them. Shape (B, `width`)."""
+    """Return inputs as one tensor, padded with zeros. Shape (B, `width`)."""
     inputs_BT = np.zeros((len(encoded), width), dtype=np.int64)
     for row, characters in enumerate(encoded):
         inputs_BT[row, : len(characters)] = characters
@@ -53,14 +53,14 @@ def padded(encoded: Sequence[npt.NDArray[np.uint32]], width: int) -> torch.Tenso
 
 @dataclass(frozen=True)
 class Augmentation:
-    """Which rows are changed how in an epoch."""
+    """Random edits of the training rows per epoch."""
 
     seed: int
     edited_share: float
     unknown_share: float
 
-    def fates(self, epoch: int, samples_B: Rows) -> tuple[npt.NDArray[np.bool_], npt.NDArray[np.bool_], Rows]:
-        """Return which rows are edited, which lose their language, and the draws of the edits. Shape (B, 3, 3)."""
+    def draws(self, epoch: int, samples_B: Rows) -> tuple[npt.NDArray[np.bool_], npt.NDArray[np.bool_], Rows]:
+        """Return which rows are edited, which lose their language, and the random numbers of the edits, (B, 3, 3)."""
         fate_B2 = uniforms(self.seed, "augmentation", epoch, samples_B, 2)
         draws_BK = randoms(self.seed, "edits", epoch, samples_B, 3 * _NUM_EDITS) >> np.uint64(2)
         draws_BE3 = draws_BK.astype(np.int64).reshape(-1, _NUM_EDITS, 3)
@@ -92,7 +92,7 @@ _DELETE, _INSERT, _REPLACE, _SWAP, _SWAP_WORDS, _NUM_KINDS = range(6)
 
 
 class CharacterDataset(Dataset[tuple[torch.Tensor, torch.Tensor]]):
-    """Batches for training: `dataset[epoch, rows, width]` gives inputs_BT and labels_BK, -1 where there is no code."""
+    """Batches for training: `dataset[epoch, rows, width]` gives inputs_BT and labels_BK, padded with -1."""
 
     def __init__(
         self, table: CodedTexts, rows_N: Rows, augmentation: Augmentation, longest: int, max_codes: int
@@ -107,7 +107,7 @@ class CharacterDataset(Dataset[tuple[torch.Tensor, torch.Tensor]]):
 
     def __getitem__(self, key: Key) -> tuple[torch.Tensor, torch.Tensor]:
         epoch, samples_B, widest = key
-        is_edited_B, is_unknown_B, draws_BE3 = self.augmentation.fates(epoch, samples_B)
+        is_edited_B, is_unknown_B, draws_BE3 = self.augmentation.draws(epoch, samples_B)
         encoded = []
         for place, row in enumerate(self.rows_N[samples_B].tolist()):
             text = self.table.text(row)
@@ -118,16 +118,16 @@ class CharacterDataset(Dataset[tuple[torch.Tensor, torch.Tensor]]):
 
     @property
     def num_cut(self) -> int:
-        """Texts whose end does not fit into an input."""
+        """Number of texts longer than an input."""
         return int((self._lengths_N + self._lang_lengths_N + len(_BETWEEN) + 2 > self.longest).sum())
 
     def widths(self, epoch: int) -> Lengths:
-        """Return how many characters each sample has in `epoch` at most: deletions are not counted. Shape (N,)."""
+        """Return the maximum length of each sample in `epoch`; deletions are not counted. Shape (N,)."""
         num_samples = len(self.rows_N)
         widths_N = np.empty(num_samples, dtype=np.int32)
         for start in range(0, num_samples, _AT_ONCE):
             samples_B = np.arange(start, min(start + _AT_ONCE, num_samples))
-            is_edited_B, is_unknown_B, draws_BE3 = self.augmentation.fates(epoch, samples_B)
+            is_edited_B, is_unknown_B, draws_BE3 = self.augmentation.draws(epoch, samples_B)
             inserted_B = (draws_BE3[:, :, 0] % _NUM_KINDS == _INSERT).sum(1) * is_edited_B
             lang_B = np.where(is_unknown_B, len(UNKNOWN_LANG), self._lang_lengths_N[samples_B])
             widths_N[samples_B] = self._lengths_N[samples_B] + inserted_B + lang_B + len(_BETWEEN) + 2
@@ -135,7 +135,7 @@ class CharacterDataset(Dataset[tuple[torch.Tensor, torch.Tensor]]):
 
 
 def labels(table: CodedTexts, rows_B: Rows, max_codes: int) -> torch.Tensor:
-    """Return the classes of rows, -1 behind them. Shape (B, `max_codes`)."""
+    """Return the classes of rows, padded with -1. Shape (B, `max_codes`)."""
     labels_BK = np.full((len(rows_B), max_codes), -1, dtype=np.int64)
     for place, row in enumerate(rows_B.tolist()):
         classes = table.codes(row)
@@ -144,11 +144,11 @@ def labels(table: CodedTexts, rows_B: Rows, max_codes: int) -> torch.Tensor:
 
 
 class LengthOrder(Sampler[Key]):
-    """A `SampleOrder` in which the samples of a step are of like length, so that little is padding.
+    """A `SampleOrder` in which the samples of a step have similar lengths, to reduce padding.
 
     Every epoch is one permutation of all samples, cut into windows of 50 steps; each window is sorted by length and cut
-    into chunks, and all chunks are shuffled. The chunks of an epoch are as large as a step was when it began (`chunk`):
-    a training that is resumed with another batch size goes on with the very samples that are left.
+    into chunks, and all chunks are shuffled. The chunk size of an epoch is the effective batch at its start (`chunk`):
+    a run resumed with another batch size continues with exactly the remaining samples.
     """
 
     def __init__(self, order: SampleOrder, dataset: CharacterDataset, chunk: int | None = None) -> None:
@@ -157,7 +157,7 @@ class LengthOrder(Sampler[Key]):
         self.chunk = chunk or order.effective_batch
 
     def chunk_of(self, epoch: int) -> int:
-        """Return the chunk of an epoch, to be saved with its position."""
+        """Return the chunk size of an epoch, for the checkpoint."""
         return self.chunk if epoch == self.order.epoch else self.order.effective_batch
 
     def __iter__(self) -> Iterator[Key]:
@@ -176,7 +176,7 @@ class LengthOrder(Sampler[Key]):
 
 
 def by_length(widths_N: npt.NDArray[np.integer[Any]], order_N: Order, chunk: int) -> Order:
-    """Bring samples of like width together in chunks, in random order; what fills no chunk stays at the end."""
+    """Group samples of similar width into shuffled chunks; an incomplete chunk stays at the end."""
     num_chunks = len(order_N) // chunk
     if not num_chunks:
         return order_N
@@ -191,9 +191,9 @@ def by_length(widths_N: npt.NDArray[np.integer[Any]], order_N: Order, chunk: int
 
 
 def equal_widths(widths_N: Rows, batch_size: int) -> list[tuple[Rows, int]]:
-    """Cut samples into batches of one width each, rounded up to CANINE's four, whoever else is in them.
+    """Divide samples into batches of one width each, rounded up to CANINE's multiple of four.
 
-    For evaluation and prediction: what a model says of a text then depends on that text alone.
+    For evaluation and prediction: the output for a text then does not depend on the other texts.
     """
     rounded_N = -(-widths_N // 4) * 4
     batches = []
@@ -206,7 +206,7 @@ def equal_widths(widths_N: Rows, batch_size: int) -> list[tuple[Rows, int]]:
 def encoded_batches(
     texts: Sequence[str], langs: Sequence[str], longest: int, batch_size: int
 ) -> Iterator[tuple[Rows, torch.Tensor]]:
-    """Encode texts in batches of equal widths: their places, and inputs_BT."""
+    """Yield batches of texts of equal width: their indices, and inputs_BT."""
     encoded = [encode(clean_text(text), lang, longest) for text, lang in zip(texts, langs, strict=True)]
     widths_N = np.array([len(characters) for characters in encoded], dtype=np.int64)
     for members, widest in equal_widths(widths_N, batch_size):

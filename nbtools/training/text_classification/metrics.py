@@ -1,4 +1,4 @@
-"""How well sets of codes were predicted: accuracy, precision, recall, F1 and exact sets, averaged over rows.
+"""Scores of predicted sets of codes: accuracy, precision, recall, F1 and exact sets, averaged over rows.
 
 With a row's true set T and predicted set P: accuracy |T ∩ P| / max(|T|, |P|), precision |T ∩ P| / |P|, recall
 |T ∩ P| / |T|, F1 2 |T ∩ P| / (|T| + |P|), exact [T = P]. These are OccCANINE's, which also looks at the first digits of
@@ -30,7 +30,7 @@ def score(predicted_BC: torch.Tensor, true_BC: torch.Tensor) -> torch.Tensor:
 
 
 def prefixes(system: CodeSystem) -> dict[int, torch.Tensor]:
-    """Return for 1 to 4 digits which prefix each HISCO code has; nothing for other systems. Shapes (C, D)."""
+    """Return for 1 to 4 digits the prefix of each HISCO code, one-hot; empty for other systems. Shapes (C, D)."""
     if system.formatter != "hisco":
         return {}
     found = {}
@@ -43,6 +43,6 @@ def prefixes(system: CodeSystem) -> dict[int, torch.Tensor]:
     return found
 
 
-def shortened(sets_BC: torch.Tensor, of_CD: torch.Tensor) -> torch.Tensor:
+def prefix_sets(sets_BC: torch.Tensor, of_CD: torch.Tensor) -> torch.Tensor:
     """Return the sets of prefixes of sets of codes. Shape (B, D)."""
     return ((sets_BC.float() @ of_CD) > 0).long()

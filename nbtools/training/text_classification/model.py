@@ -1,13 +1,12 @@
-"""The mixer: CANINE reads characters; a decoder spells a set of codes, and a flat head scores every code by itself.
+"""CANINE with two heads: a decoder that spells a set of codes, and a flat head that scores each code.
 
 CANINE: Clark et al. 2022, arXiv 2103.06874. The pair of heads, trained together: OccCANINE, Dahl, Johansen and Vedel
 2024, arXiv 2402.13604.
 
-A set has no order, so the loss must not depend on one: the decoder reads and writes a set's codes in ascending order,
-whatever their order in the data, and blocks beyond the number of codes are PAD. (OccCANINE compares each code with all
-blocks and counts the best. But a decoder that is fed the true codes has read the beginning of the i-th one in block i:
-with the best assignment of codes to blocks, 68% of the unseen demo strings were exactly right, in ascending order 72%;
-width 64, 400 steps, one seed.)
+A set has no order, so neither has the loss: the decoder's targets are a set's codes in ascending order, whatever their
+order in the data, and unused blocks are PAD. (OccCANINE takes the best assignment of codes to blocks. With teacher
+forcing, the decoder has already read the beginning of the i-th code in block i: 68% of the unseen demo strings were
+exactly right with the best assignment, 72% in ascending order; width 64, 400 steps, one seed.)
 
 Shape suffixes: B batch, T characters, H width, K blocks (codes of a row), S symbols of a block, L symbols of a
 sequence, V kinds of symbols, C codes (classes).
@@ -29,10 +28,10 @@ from nbtools.training.engine import checkpoint
 from nbtools.training.text import pretrained
 
 
-class Mixer(PreTrainedModel):  # type: ignore[no-untyped-call]
+class TextClassifier(PreTrainedModel):  # type: ignore[no-untyped-call]
     """CANINE with a decoder over its last hidden states and a linear head on its pooled output.
 
-    It is saved as one CANINE with two heads more: `CanineModel.from_pretrained` loads the encoder of such a folder.
+    It is saved as a CANINE with two more heads: `CanineModel.from_pretrained` loads the encoder of such a folder.
     The config has, beside CANINE's, `code_system`, `num_decoder_layers`, `num_decoder_heads`, `seq2seq_weight` and
     `flat_loss_scale`.
     """
@@ -70,29 +69,31 @@ class Mixer(PreTrainedModel):  # type: ignore[no-untyped-call]
 
     def forward(self, inputs_BT: torch.Tensor, labels_BK: torch.Tensor) -> torch.Tensor:
         """Return the losses of the decoder and of the flat head, each summed over the batch. Shape (2,)."""
-        return self.losses(*self.read(inputs_BT), labels_BK)
+        return self.losses(*self.encode(inputs_BT), labels_BK)
 
     def losses(
         self, memory_BTH: torch.Tensor, mask_BT: torch.Tensor, pooled_BH: torch.Tensor, labels_BK: torch.Tensor
     ) -> torch.Tensor:
-        """Return the two losses of what `read` returned."""
-        labels_BK = in_order(labels_BK)
-        logits_BLV = self.spell(self.sequences(labels_BK)[:, :-1], memory_BTH, mask_BT)
+        """Return the two losses from the outputs of `encode`. Shape (2,)."""
+        labels_BK = sort_labels(labels_BK)
+        logits_BLV = self.decoder_logits(self.sequences(labels_BK)[:, :-1], memory_BTH, mask_BT)
         return torch.stack([self.sequence_loss(logits_BLV, labels_BK), self.flat_loss(self.flat(pooled_BH), labels_BK)])
 
-    def mix(self, losses: Any) -> Any:
-        """Weigh the losses of the decoder and the flat head, the latter scaled: a pair of numbers, or a tensor."""
+    def combine_losses(self, losses: Any) -> Any:
+        """Return the weighted sum of the decoder's and the flat head's (scaled) loss."""
         weight = self.config.seq2seq_weight
         return weight * losses[0] + (1 - weight) * self.config.flat_loss_scale * losses[1]
 
-    def read(self, inputs_BT: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-        """Return the last hidden states of all characters, which of these are padding, and the pooled output."""
+    def encode(self, inputs_BT: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+        """Return the last hidden states of all characters, the padding mask, and the pooled output."""
         is_text_BT = inputs_BT != 0
         output = self.canine(input_ids=inputs_BT, attention_mask=is_text_BT.long())
         return output.last_hidden_state, ~is_text_BT, output.pooler_output
 
-    def spell(self, sequence_BL: torch.Tensor, memory_BTH: torch.Tensor, mask_BT: torch.Tensor) -> torch.Tensor:
-        """Return the scores of the symbol that follows each of a sequence. Shape (B, L, V)."""
+    def decoder_logits(
+        self, sequence_BL: torch.Tensor, memory_BTH: torch.Tensor, mask_BT: torch.Tensor
+    ) -> torch.Tensor:
+        """Return the logits of the next symbol at each position. Shape (B, L, V)."""
         length = sequence_BL.shape[1]
         hidden_BLH = self.symbols(sequence_BL) + self.positions.weight[:length]
         causal_LL = torch.ones(length, length, dtype=torch.bool, device=sequence_BL.device).triu(1)
@@ -116,10 +117,10 @@ class Mixer(PreTrainedModel):  # type: ignore[no-untyped-call]
 
     def flat_loss(self, logits_BC: torch.Tensor, labels_BK: torch.Tensor) -> torch.Tensor:
         """Return the binary cross-entropy of every code by itself, averaged over codes and summed over the batch."""
-        truth_BC = self.truth(labels_BK)
+        truth_BC = self.multi_hot(labels_BK)
         return binary_cross_entropy_with_logits(logits_BC.float(), truth_BC, reduction="sum") / truth_BC.shape[1]
 
-    def truth(self, labels_BK: torch.Tensor) -> torch.Tensor:
+    def multi_hot(self, labels_BK: torch.Tensor) -> torch.Tensor:
         """Return 1 where a row has a code, else 0. Shape (B, C)."""
         truth_BC = torch.zeros(len(labels_BK), len(self.system.codes) + 1, device=labels_BK.device)
         return truth_BC.scatter_(1, labels_BK % truth_BC.shape[1], 1.0)[:, :-1]  # -1 falls into the last column
@@ -128,23 +129,23 @@ class Mixer(PreTrainedModel):  # type: ignore[no-untyped-call]
 
     @torch.no_grad()
     def decode(self, memory_BTH: torch.Tensor, mask_BT: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        """Spell greedily, and only codes that exist, each at most once.
+        """Decode greedily, restricted to existing codes, each at most once.
 
         Returns:
-            The classes of a row's codes, -1 behind them. Shape (B, K); and the probability of all their symbols, (B,).
+            The classes of each row's codes, then -1, shape (B, K); and the probability of their symbols, shape (B,).
         """
         num_rows, num_codes = len(memory_BTH), len(self.system.codes)
         device = memory_BTH.device
         sequence_BL = torch.full((num_rows, 1), BOS, device=device)
         log_p_B = torch.zeros(num_rows, device=device)
         is_free_BC = torch.ones(num_rows, num_codes + 1, dtype=torch.bool, device=device)
-        is_free_BC[:, -1] = False  # no code at all is no answer
+        is_free_BC[:, -1] = False  # at least one code
         found = []
         for _ in range(self.system.max_codes):
             fits_BC = is_free_BC.clone()
             for place in range(self.system.block_size):
                 symbols_C = self.blocks_CS[:, place]
-                logits_BV = self.spell(sequence_BL, memory_BTH, mask_BT)[:, -1].float()
+                logits_BV = self.decoder_logits(sequence_BL, memory_BTH, mask_BT)[:, -1].float()
                 allowed_BV = torch.zeros_like(logits_BV).index_add_(1, symbols_C, fits_BC.to(logits_BV.dtype)) > 0
                 symbol_B = logits_BV.masked_fill(~allowed_BV, -math.inf).argmax(-1)
                 log_p_B += logits_BV.log_softmax(-1).gather(1, symbol_B[:, None]).squeeze(1)
@@ -155,32 +156,32 @@ class Mixer(PreTrainedModel):  # type: ignore[no-untyped-call]
             found.append(torch.where(is_end_B, -1, class_B))
             is_free_BC.scatter_(1, class_B[:, None], False)
             is_free_BC[:, -1] = True
-            is_free_BC[:, :-1] &= ~is_end_B[:, None]  # behind PAD there is only PAD
+            is_free_BC[:, :-1] &= ~is_end_B[:, None]  # after PAD only PAD
         return torch.stack(found, dim=1), log_p_B.exp()
 
     @torch.no_grad()
-    def pick(self, pooled_BH: torch.Tensor) -> torch.Tensor:
-        """Return the flat head's codes: those that are more likely than not, at least one. 1 or 0, shape (B, C)."""
+    def flat_predictions(self, pooled_BH: torch.Tensor) -> torch.Tensor:
+        """Return the flat head's codes: those with p > 0.5, at least one. 1 or 0, shape (B, C)."""
         logits_BC = self.flat(pooled_BH).float()
         best_BC = nn.functional.one_hot(logits_BC.argmax(-1), logits_BC.shape[1])
         picked_BC: torch.Tensor = (logits_BC > 0) | best_BC.bool()
         return picked_BC.long()
 
 
-def in_order(labels_BK: torch.Tensor) -> torch.Tensor:
-    """Return every row's classes in ascending order, with -1 behind them."""
+def sort_labels(labels_BK: torch.Tensor) -> torch.Tensor:
+    """Return every row's classes in ascending order, then -1."""
     highest = torch.iinfo(labels_BK.dtype).max
     ordered_BK = labels_BK.masked_fill(labels_BK < 0, highest).sort(dim=1).values
     return ordered_BK.masked_fill(ordered_BK == highest, -1)
 
 
-def build(config: TextClassificationConfig, system: CodeSystem, shares_C: torch.Tensor) -> Mixer:
-    """Build a mixer of the config's size, or around the CANINE that it names.
+def build_classifier(config: TextClassificationConfig, system: CodeSystem, shares_C: torch.Tensor) -> TextClassifier:
+    """Build a classifier of the config's size, or around the pretrained CANINE that it names.
 
     Args:
-        config: its shape and loss.
+        config: size and loss.
         system: the codes to learn.
-        shares_C: share of the training rows that has each code: where the flat head starts from.
+        shares_C: frequency of each code in the training rows, for the initial bias of the flat head.
 
     Raises:
         ConfigError: the named model cannot be loaded, is no CANINE, or does not fit.
@@ -195,7 +196,7 @@ def build(config: TextClassificationConfig, system: CodeSystem, shares_C: torch.
         "sequence_length": config.sequence_length,
     }
     if config.model_name is None:
-        mixer = Mixer(CanineConfig(**canine_settings(config), **heads))
+        classifier = TextClassifier(CanineConfig(**canine_settings(config), **heads))
     else:
         canine = pretrained.load_model(CanineModel, config.model_name, "a CANINE")
         if not isinstance(canine, CanineModel) or canine.config.model_type != "canine":
@@ -211,12 +212,12 @@ def build(config: TextClassificationConfig, system: CodeSystem, shares_C: torch.
                 part.p = config.dropout
         dropout = {"hidden_dropout_prob": config.dropout, "attention_probs_dropout_prob": config.dropout}
         canine.config.update({**heads, **dropout})
-        mixer = Mixer(canine.config, canine)
+        classifier = TextClassifier(canine.config, canine)
     with torch.no_grad():
-        # A head that begins at each code's frequency need not first learn that all codes are rare (Lin et al. 2017,
-        # arXiv 1708.02002).
-        mixer.flat.bias.copy_(torch.logit(shares_C.clamp(1e-6, 0.999)))
-    return mixer
+        # Initial bias at each code's frequency (Lin et al. 2017, arXiv 1708.02002): otherwise training first learns that
+        # codes are rare.
+        classifier.flat.bias.copy_(torch.logit(shares_C.clamp(1e-6, 0.999)))
+    return classifier
 
 
 def canine_settings(config: TextClassificationConfig) -> dict[str, Any]:
@@ -235,25 +236,25 @@ def canine_settings(config: TextClassificationConfig) -> dict[str, Any]:
     }
 
 
-def open_mixer(folder: Path) -> Mixer:
-    """Open what `Mixer.save_pretrained` wrote; nothing in the folder is executed.
+def open_classifier(folder: Path) -> TextClassifier:
+    """Load what `TextClassifier.save_pretrained` wrote; nothing in the folder is executed.
 
     Raises:
-        CheckpointError: it holds no mixer, or is damaged.
+        CheckpointError: it holds no text classifier, or is damaged.
     """
     try:
-        mixer = Mixer(CanineConfig.from_pretrained(folder, trust_remote_code=False))
+        classifier = TextClassifier(CanineConfig.from_pretrained(folder, trust_remote_code=False))
     except (OSError, ValueError, AttributeError, DataError) as error:
         raise CheckpointError(f"{folder}: holds no text classifier ({pretrained.first_line(error)})") from error
-    checkpoint.load_weights(mixer, folder)
-    return mixer
+    checkpoint.load_weights(classifier, folder)
+    return classifier
 
 
 def check_codes(system: CodeSystem, folder: Path) -> None:
-    """Refuse a checkpoint that has learned other codes: its weights might load and would mean something else.
+    """Refuse a checkpoint with other codes: its weights could load and would have another meaning.
 
     Raises:
-        CheckpointError: it has.
+        CheckpointError: the codes differ.
     """
     try:
         saved = CodeSystem.from_json(CanineConfig.from_pretrained(folder, trust_remote_code=False).code_system)

@@ -1,10 +1,10 @@
-"""A trained text classifier at work: texts in, codes and their probability out.
+"""Prediction with a trained text classifier: texts in, codes and their probability out.
 
     from nbtools.training.text_classification.predictor import Predictor
 
     Predictor.open("runs/ID").predict(["smed og husmand"], lang="da")    # [(("61115", "83110"), 0.93)]
 
-It runs wherever torch does, on the CPU too. Weights are read by safetensors, and nothing in a checkpoint is executed.
+It runs on any torch device. Weights are read by safetensors; nothing in a checkpoint is executed.
 """
 
 from collections.abc import Sequence
@@ -17,7 +17,7 @@ from nbtools.data.text_classification.coded_texts import UNKNOWN_LANG, clean_tex
 from nbtools.errors import ConfigError, shown
 from nbtools.training.engine import checkpoint
 from nbtools.training.text_classification.dataset import encoded_batches
-from nbtools.training.text_classification.model import Mixer, open_mixer
+from nbtools.training.text_classification.model import TextClassifier, open_classifier
 
 Prediction = tuple[tuple[str, ...], float]
 """The codes of a text in ascending order, and the probability that the model gives to exactly these."""
@@ -25,9 +25,9 @@ Prediction = tuple[tuple[str, ...], float]
 
 @dataclass(frozen=True)
 class Predictor:
-    """A mixer that is ready to read."""
+    """A loaded text classifier."""
 
-    mixer: Mixer
+    classifier: TextClassifier
     device: torch.device
 
     @classmethod
@@ -37,10 +37,10 @@ class Predictor:
         Raises:
             CheckpointError: there is none, it is damaged, or it is of another recipe.
         """
-        mixer = open_mixer(checkpoint.model_folder(path))
-        mixer.eval()  # type: ignore[no-untyped-call]
-        mixer.to(device)  # type: ignore[arg-type]
-        return cls(mixer, torch.device(device))
+        classifier = open_classifier(checkpoint.model_folder(path))
+        classifier.eval()  # type: ignore[no-untyped-call]
+        classifier.to(device)  # type: ignore[arg-type]
+        return cls(classifier, torch.device(device))
 
     def predict(
         self, texts: Sequence[str], lang: str | Sequence[str] | None = None, *, batch_size: int = 64
@@ -48,9 +48,9 @@ class Predictor:
         """Return the codes of each text and their probability.
 
         Args:
-            texts: in any language; what is longer than the model's input is cut.
-            lang: language of all texts, or one for each, as the training data names it; None where it is not known.
-            batch_size: texts per forward pass; changes nothing but speed and memory.
+            texts: in any language; longer ones are cut.
+            lang: language of all texts, or one for each, as the training data names it; None if unknown.
+            batch_size: texts per forward pass; affects only speed and memory.
 
         Raises:
             ConfigError: a text is empty, or there are not as many languages as texts.
@@ -64,14 +64,14 @@ class Predictor:
         if empty:
             raise ConfigError(f"texts[{empty[0]}]={shown(texts[empty[0]])}: holds no text")
         found: list[Prediction] = [((), 0.0)] * len(texts)
-        longest = self.mixer.config.sequence_length
+        longest = self.classifier.config.sequence_length
         with torch.inference_mode():
             for places, inputs_BT in encoded_batches(texts, langs, longest, batch_size):
-                memory_BTH, mask_BT, _ = self.mixer.read(inputs_BT.to(self.device))
-                classes_BK, probability_B = self.mixer.decode(memory_BTH, mask_BT)
+                memory_BTH, mask_BT, _ = self.classifier.encode(inputs_BT.to(self.device))
+                classes_BK, probability_B = self.classifier.decode(memory_BTH, mask_BT)
                 for place, classes_K, probability in zip(
                     places.tolist(), classes_BK.tolist(), probability_B.tolist(), strict=True
                 ):
-                    codes = sorted(self.mixer.system.codes[number] for number in classes_K if number >= 0)
+                    codes = sorted(self.classifier.system.codes[number] for number in classes_K if number >= 0)
                     found[place] = (tuple(codes), probability)
         return found

@@ -29,8 +29,8 @@ from nbtools.training.text_classification.dataset import (
     padded,
     width,
 )
-from nbtools.training.text_classification.metrics import SCORES, prefixes, score, shortened
-from nbtools.training.text_classification.model import Mixer, build, check_codes
+from nbtools.training.text_classification.metrics import SCORES, prefix_sets, prefixes, score
+from nbtools.training.text_classification.model import TextClassifier, build_classifier, check_codes
 
 _NUM_MISTAKES = 20
 
@@ -50,9 +50,9 @@ def train(worker: Worker, config: TextClassificationConfig) -> None:
     plan = worker.plan(len(samples.train_rows), len(samples.evaluation_rows))
     if initial_state.model is not None:
         check_codes(samples.system, initial_state.model)
-    mixer = worker.ranks.in_turn(lambda: build(config, samples.system, shares(samples)))
-    initial_state.load_weights(mixer)
-    model = worker.wrap(mixer)
+    classifier = worker.ranks.in_turn(lambda: build_classifier(config, samples.system, code_shares(samples)))
+    initial_state.load_weights(classifier)
+    model = worker.wrap(classifier)
     optimizer = Optimizer(model, config, plan.total_steps, worker.device)
     evaluation = Evaluation(worker, config, samples)
     augmentation = Augmentation(config.seed, config.augmentation, config.unknown_lang)
@@ -67,7 +67,7 @@ def train(worker: Worker, config: TextClassificationConfig) -> None:
     num_texts = config.gradient_accumulation_steps * config.batch_size
     tally = Tally("seq2seq_loss", "flat_loss", "texts", "characters", "positions", device=worker.device)
     num_codes = len(samples.system.codes)
-    worker.begin(plan, optimizer, tally, num_parameters=mixer.num_parameters(), vocab_size=num_codes)
+    worker.begin(plan, optimizer, tally, num_parameters=classifier.num_parameters(), vocab_size=num_codes)
 
     model.train()
     for step in range(plan.first_step, plan.total_steps + 1):
@@ -78,7 +78,7 @@ def train(worker: Worker, config: TextClassificationConfig) -> None:
                 with autocast(worker.device, config.precision):
                     losses = model(inputs_BT, labels_BK)
                 worker.phase("backward")
-                optimizer.backward(mixer.mix(losses) / num_texts)
+                optimizer.backward(classifier.combine_losses(losses) / num_texts)
             tally.add(seq2seq_loss=losses[0], flat_loss=losses[1], texts=len(inputs_BT))
             tally.add(characters=(inputs_BT != 0).sum(), positions=inputs_BT.numel())
         optimizer.step(step)
@@ -88,18 +88,18 @@ def train(worker: Worker, config: TextClassificationConfig) -> None:
         if due.log:
             sums = tally.reduce(worker.sum)
             count, seq2seq, flat = sums["texts"], sums["seq2seq_loss"], sums["flat_loss"]
-            row = {"train/loss": mixer.mix((seq2seq, flat)) / count, **optimizer.metrics()}
+            row = {"train/loss": classifier.combine_losses((seq2seq, flat)) / count, **optimizer.metrics()}
             row |= {"train/seq2seq_loss": seq2seq / count, "train/flat_loss": flat / count}
             row["train/padding"] = 1 - sums["characters"] / sums["positions"]
             row["train/samples_per_s"] = worker.samples_per_s()
             row["train/epoch"] = plan.epochs(worker.progress)
         if due.evaluation:
-            row |= evaluation.measure(mixer)
+            row |= evaluation.measure(classifier)
         worker.end_step(row, plan.total_steps)
 
         if due.checkpoint:
             state = {**optimizer.state_dict(), "chunk": order.chunk_of(worker.progress.epoch)}
-            worker.save(mixer.save_pretrained, state, tally.state_dict())
+            worker.save(classifier.save_pretrained, state, tally.state_dict())
         if due.stop:
             break
 
@@ -119,63 +119,64 @@ class Evaluation:
         widths = [width(int(one), int(other), longest) for one, other in zip(characters_N, lang_N, strict=True)]
         # Every batch is of one width, so that a text is measured alike whoever else is in its batch.
         self.batches = equal_widths(np.array(widths, dtype=np.int64), config.batch_size)
-        self.usual_C = usual(samples).to(worker.device)
+        self.majority_C = majority_codes(samples).to(worker.device)
 
     @torch.no_grad()
-    def measure(self, mixer: Mixer) -> dict[str, float]:
+    def measure(self, classifier: TextClassifier) -> dict[str, float]:
         """Return losses and scores over all ranks, and show the most confident mistakes."""
         worker, config, table = self.worker, self.config, self.samples.evaluation
         mistakes: list[Mistake] = []
         num_mistakes = 0
         sums = torch.zeros(5 + len(SCORES) + len(self.prefixes), dtype=torch.float64)
         with worker.aside("evaluation"):
-            mixer.eval()  # type: ignore[no-untyped-call]
+            classifier.eval()  # type: ignore[no-untyped-call]
             for members, widest in self.batches[worker.rank :: worker.world_size]:
                 rows_B = self.rows_N[members]
                 encoded = [encode(table.text(row), table.lang(row), config.sequence_length) for row in rows_B.tolist()]
                 inputs_BT = padded(encoded, widest).to(worker.device)
-                labels_BK = labels(table, rows_B, mixer.system.max_codes).to(worker.device)
+                labels_BK = labels(table, rows_B, classifier.system.max_codes).to(worker.device)
                 with autocast(worker.device, config.precision):
-                    memory_BTH, mask_BT, pooled_BH = mixer.read(inputs_BT)
-                    losses = mixer.losses(memory_BTH, mask_BT, pooled_BH, labels_BK)
-                    found_BK, probability_B = mixer.decode(memory_BTH, mask_BT)
-                    picked_BC = mixer.pick(pooled_BH)
-                true_BC, found_BC = mixer.truth(labels_BK), mixer.truth(found_BK)
-                usual_BC = self.usual_C.expand_as(true_BC)
+                    memory_BTH, mask_BT, pooled_BH = classifier.encode(inputs_BT)
+                    losses = classifier.losses(memory_BTH, mask_BT, pooled_BH, labels_BK)
+                    found_BK, probability_B = classifier.decode(memory_BTH, mask_BT)
+                    picked_BC = classifier.flat_predictions(pooled_BH)
+                true_BC, found_BC = classifier.multi_hot(labels_BK), classifier.multi_hot(found_BK)
+                majority_BC = self.majority_C.expand_as(true_BC)
                 digits = [
-                    score(shortened(found_BC, of_CD), shortened(true_BC, of_CD))[0] for of_CD in self.prefixes.values()
+                    score(prefix_sets(found_BC, of_CD), prefix_sets(true_BC, of_CD))[0]
+                    for of_CD in self.prefixes.values()
                 ]
                 count = torch.tensor([len(rows_B)], device=worker.device)
-                picked, baseline = score(picked_BC, true_BC)[:1], score(usual_BC, true_BC)[:1]
+                picked, baseline = score(picked_BC, true_BC)[:1], score(majority_BC, true_BC)[:1]
                 parts = (count, losses, picked, baseline, score(found_BC, true_BC), *(part[None] for part in digits))
                 sums += torch.cat([part.double() for part in parts]).cpu()
                 wrong_B = (found_BC != true_BC).any(1).cpu()
                 for place in torch.nonzero(wrong_B).flatten().tolist():
-                    true, found = (self._named(mixer, sets[place]) for sets in (labels_BK, found_BK))
+                    true, found = (self._named(classifier, sets[place]) for sets in (labels_BK, found_BK))
                     text = f"{table.text(int(rows_B[place]))} ({table.lang(int(rows_B[place]))})"
                     mistakes.append((float(probability_B[place]), text, true, found))
                 num_mistakes += int(wrong_B.sum())
                 mistakes = sorted(mistakes, reverse=True)[:_NUM_MISTAKES]
-            mixer.train()
-            num_texts, seq2seq, flat, flat_right, usual_right, *scores = worker.sum(sums)
+            classifier.train()
+            num_texts, seq2seq, flat, flat_right, majority_right, *scores = worker.sum(sums)
             self._show(mistakes, num_mistakes, round(num_texts))
         names = [*SCORES, *(f"accuracy_{digits}_digits" for digits in self.prefixes)]
         # In the order in which they matter: a panel's legend has room for the first ones.
         by_name = dict(zip(names, scores, strict=True))
         first = {name: by_name.pop(name) for name in ("accuracy", "exact")}
         ordered = {
-            "loss": mixer.mix((seq2seq, flat)),
+            "loss": classifier.combine_losses((seq2seq, flat)),
             **first,
             "flat_accuracy": flat_right,
-            "majority_accuracy": usual_right,
+            "majority_accuracy": majority_right,
             **by_name,
             "seq2seq_loss": seq2seq,
             "flat_loss": flat,
         }
         return {f"eval/{name}": value / num_texts for name, value in ordered.items()}
 
-    def _named(self, mixer: Mixer, classes_K: torch.Tensor) -> str:
-        return " & ".join(sorted(mixer.system.codes[number] for number in classes_K.tolist() if number >= 0))
+    def _named(self, classifier: TextClassifier, classes_K: torch.Tensor) -> str:
+        return " & ".join(sorted(classifier.system.codes[number] for number in classes_K.tolist() if number >= 0))
 
     def _show(self, mistakes: list[Mistake], num_mistakes: int, num_texts: int) -> None:
         """Put the mistakes that the model was surest of into the run directory, those of all ranks."""
@@ -188,7 +189,7 @@ class Evaluation:
         self.worker.show("mistakes", media.table(title, ("text", "true", "predicted", "confidence"), rows))
 
 
-def shares(samples: Samples) -> torch.Tensor:
+def code_shares(samples: Samples) -> torch.Tensor:
     """Return the share of training rows that has each code. Shape (C,)."""
     counts_C = np.zeros(len(samples.system.codes))
     for row in map(int, samples.train_rows):
@@ -196,9 +197,9 @@ def shares(samples: Samples) -> torch.Tensor:
     return torch.from_numpy(counts_C / len(samples.train_rows)).float()
 
 
-def usual(samples: Samples) -> torch.Tensor:
+def majority_codes(samples: Samples) -> torch.Tensor:
     """Return the most frequent set of codes of the training rows, as 1 or 0 per code. Shape (C,)."""
     sets = Counter(tuple(sorted(samples.train.codes(row))) for row in map(int, samples.train_rows))
-    usual_C = torch.zeros(len(samples.system.codes))
-    usual_C[list(min(sets.items(), key=lambda item: (-item[1], item[0]))[0])] = 1
-    return usual_C
+    majority_C = torch.zeros(len(samples.system.codes))
+    majority_C[list(min(sets.items(), key=lambda item: (-item[1], item[0]))[0])] = 1
+    return majority_C

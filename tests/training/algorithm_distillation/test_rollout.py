@@ -10,15 +10,15 @@ import torch
 from nbtools.data.algorithm_distillation.darkroom import MOVES_A2, Darkroom
 from nbtools.errors import ConfigError
 from nbtools.recipes import AlgorithmDistillationConfig
-from nbtools.training.algorithm_distillation.model import Distiller, build_distiller
+from nbtools.training.algorithm_distillation.model import ActionTransformer, build_action_transformer
 from nbtools.training.algorithm_distillation.rollout import (
     Agent,
     Rollouts,
-    Search,
-    frames,
-    roll_out,
-    searches,
-    shown_episodes,
+    RolloutSettings,
+    episodes_to_show,
+    repeat_goals,
+    rollout_frames,
+    run_rollouts,
 )
 from nbtools.training.engine.sampler import uniforms
 
@@ -26,36 +26,36 @@ ROOM = Darkroom(3, 4)
 GOALS = np.array([[0, 0], [2, 1], [1, 1]])
 
 
-def build(sequence_length: int = 12, **changes: Any) -> Distiller:
+def build(sequence_length: int = 12, **changes: Any) -> ActionTransformer:
     """A model with large random weights, so that it has its own opinion about everything that it sees."""
     torch.manual_seed(1)
     shape: dict[str, Any] = {"grid_size": 3, "horizon": 4, "num_episodes": 5, "num_heads": 2, "hidden_size": 16}
     config = AlgorithmDistillationConfig(**{**shape, "sequence_length": sequence_length, **changes})
-    distiller = build_distiller(config, GOALS[:2]).eval()
-    for weight in distiller.parameters():
+    transformer = build_action_transformer(config, GOALS[:2]).eval()
+    for weight in transformer.parameters():
         torch.nn.init.normal_(weight, std=0.4)
-    return distiller
+    return transformer
 
 
-def always(action: int, room: Darkroom) -> Distiller:
+def always(action: int, room: Darkroom) -> ActionTransformer:
     """A model that can do only one thing."""
     shape: dict[str, Any] = {"grid_size": room.size, "horizon": room.horizon, "reward_once": room.reward_once}
-    distiller = build(2 * room.horizon, **shape)
-    torch.nn.init.zeros_(distiller.model.classifier.weight)
-    distiller.model.classifier.bias.data = 100.0 * torch.nn.functional.one_hot(torch.tensor(action), 5).float()
-    return distiller
+    transformer = build(2 * room.horizon, **shape)
+    torch.nn.init.zeros_(transformer.model.classifier.weight)
+    transformer.model.classifier.bias.data = 100.0 * torch.nn.functional.one_hot(torch.tensor(action), 5).float()
+    return transformer
 
 
 @torch.no_grad()
 def by_reading_everything_anew(
-    distiller: Distiller, goal: tuple[int, int], number: int, search: Search
+    transformer: ActionTransformer, goal: tuple[int, int], number: int, settings: RolloutSettings
 ) -> tuple[list[list[int]], float]:
     """One rollout without cache and without batch: rewards by episode, and how much what was read mattered."""
-    sequence_length = search.context or distiller.context
-    num_kept = sequence_length // ROOM.horizon - 1 if search.keeps_context else 0
+    sequence_length = settings.context or transformer.context
+    num_kept = sequence_length // ROOM.horizon - 1 if settings.keeps_context else 0
     past: list[list[list[int]]] = []  # of each episode, (column, row, last action, last reward) of each step
     last, rewards, spread = [0, 0], [], 0.0
-    for episode in range(search.num_episodes):
+    for episode in range(settings.num_episodes):
         kept = past[len(past) - min(num_kept, len(past)) :]
         seen = [list(step) for steps in kept for step in steps]
         if not seen:
@@ -63,17 +63,17 @@ def by_reading_everything_anew(
         else:
             seen[0][2:] = [0, 0]
         sample = np.array([(goal[0] * ROOM.size + goal[1]) * 2**32 + number])
-        draws = uniforms(search.seed, "rollout", episode, sample, ROOM.horizon)[0]
+        draws = uniforms(settings.seed, "rollout", episode, sample, ROOM.horizon)[0]
         position, steps, rewarded = ROOM.start, [], []
         for draw in draws:
             steps.append([*position, *last])
-            logits_A = distiller.next_logits(torch.tensor([seen + steps]))[0].double()
+            logits_A = transformer.next_logits(torch.tensor([seen + steps]))[0].double()
             chances = np.cumsum(torch.softmax(logits_A, 0).numpy())
             action = next((number for number in range(5) if draw < chances[number]), 4)
             column, row = (np.array(position) + MOVES_A2[action]).clip(0, ROOM.size - 1).tolist()
             position = column, row
             rewarded.append(int(position == goal and not (ROOM.reward_once and any(rewarded))))
-            last = [action + 1, 1 + (0 if search.hides_rewards else rewarded[-1])]
+            last = [action + 1, 1 + (0 if settings.hides_rewards else rewarded[-1])]
             spread = max(spread, float(logits_A.max() - logits_A.min()))
         past.append(steps)
         rewards.append(rewarded)
@@ -83,53 +83,57 @@ def by_reading_everything_anew(
 @pytest.mark.parametrize(
     "search",
     [
-        Search(6),
-        Search(6, context=8),
-        Search(6, context=15, seed=3),
-        Search(4, context=4),
-        Search(4, keeps_context=False),
-        Search(6, hides_rewards=True),
+        RolloutSettings(6),
+        RolloutSettings(6, context=8),
+        RolloutSettings(6, context=15, seed=3),
+        RolloutSettings(4, context=4),
+        RolloutSettings(4, keeps_context=False),
+        RolloutSettings(6, hides_rewards=True),
     ],
-    ids=lambda search: ", ".join(f"{name}={value}" for name, value in vars(search).items() if name != "num_at_once"),
+    ids=lambda settings: ", ".join(
+        f"{name}={value}" for name, value in vars(settings).items() if name != "num_at_once"
+    ),
 )
-def test_a_rollout_with_a_cache_is_that_which_reads_everything_anew(search: Search) -> None:
-    distiller = build(16)
-    goals_S2, numbers_S = searches(GOALS, 3)
-    done = roll_out(distiller, ROOM, goals_S2, numbers_S, search)
+def test_a_rollout_with_a_cache_is_that_which_reads_everything_anew(settings: RolloutSettings) -> None:
+    transformer = build(16)
+    goals_S2, numbers_S = repeat_goals(GOALS, 3)
+    done = run_rollouts(transformer, ROOM, goals_S2, numbers_S, settings)
     assert 0 < done.rewards_SEK.mean() < 1
     for place, (goal, number) in enumerate(zip(goals_S2.tolist(), numbers_S.tolist(), strict=True)):
-        expected, spread = by_reading_everything_anew(distiller, tuple(goal), number, search)
+        expected, spread = by_reading_everything_anew(transformer, tuple(goal), number, settings)
         assert done.rewards_SEK[place].tolist() == expected
         assert spread > 1, "a model without an opinion would prove nothing"
 
 
 def test_each_control_changes_what_happens() -> None:
-    distiller, (goals_S2, numbers_S) = build(16), searches(GOALS, 8)
-    plain = Search(6)
+    transformer, (goals_S2, numbers_S) = build(16), repeat_goals(GOALS, 8)
+    plain = RolloutSettings(6)
     ways = (plain, replace(plain, keeps_context=False), replace(plain, hides_rewards=True), replace(plain, seed=1))
-    found = [roll_out(distiller, ROOM, goals_S2, numbers_S, way).positions_SEK2 for way in ways]
+    found = [run_rollouts(transformer, ROOM, goals_S2, numbers_S, way).positions_SEK2 for way in ways]
     assert all((other != found[0]).any() for other in found[1:])
     assert (found[1][:, 0] == found[0][:, 0]).all(), "before the first reset there is nothing to clear"
 
 
 def test_who_shares_the_rollouts_changes_nothing() -> None:
-    distiller, (goals_S2, numbers_S) = build(), searches(GOALS, 4)
-    whole = roll_out(distiller, ROOM, goals_S2, numbers_S, Search(5))
+    transformer, (goals_S2, numbers_S) = build(), repeat_goals(GOALS, 4)
+    whole = run_rollouts(transformer, ROOM, goals_S2, numbers_S, RolloutSettings(5))
     for share in (slice(0, None, 2), slice(1, None, 2), slice(7, 8)):
-        part = roll_out(distiller, ROOM, goals_S2[share], numbers_S[share], Search(5))
+        part = run_rollouts(transformer, ROOM, goals_S2[share], numbers_S[share], RolloutSettings(5))
         assert (part.positions_SEK2 == whole.positions_SEK2[share]).all()
-    in_pieces = roll_out(distiller, ROOM, goals_S2, numbers_S, Search(5, num_at_once=5))
+    in_pieces = run_rollouts(transformer, ROOM, goals_S2, numbers_S, RolloutSettings(5, num_at_once=5))
     assert (in_pieces.positions_SEK2 == whole.positions_SEK2).all()
-    assert roll_out(distiller, ROOM, goals_S2[:0], numbers_S[:0], Search(5)).returns_SE.shape == (0, 5)
+    assert run_rollouts(transformer, ROOM, goals_S2[:0], numbers_S[:0], RolloutSettings(5)).returns_SE.shape == (0, 5)
 
 
 def test_the_reward_comes_with_every_step_that_ends_on_the_goal_or_only_with_the_first() -> None:
-    goals_S2, numbers_S = searches(np.array([[4, 2], [3, 2], [2, 2]]), 1)
+    goals_S2, numbers_S = repeat_goals(np.array([[4, 2], [3, 2], [2, 2]]), 1)
     for room, expected in ((Darkroom(5, 6), [5, 1, 0]), (Darkroom(5, 6, reward_once=True), [1, 1, 0])):
-        done = roll_out(always(0, room), room, goals_S2, numbers_S, Search(3))  # to the right, up to the wall
+        done = run_rollouts(
+            always(0, room), room, goals_S2, numbers_S, RolloutSettings(3)
+        )  # to the right, up to the wall
         assert done.returns_SE.tolist() == [[each] * 3 for each in expected]
         assert done.positions_SEK2[0, 1].tolist() == [[3, 2], [4, 2], [4, 2], [4, 2], [4, 2], [4, 2]]
-    staying = roll_out(always(4, Darkroom(5, 6)), Darkroom(5, 6), goals_S2, numbers_S, Search(2))
+    staying = run_rollouts(always(4, Darkroom(5, 6)), Darkroom(5, 6), goals_S2, numbers_S, RolloutSettings(2))
     assert staying.returns_SE.tolist() == [[0, 0], [0, 0], [6, 6]]
 
 
@@ -137,7 +141,7 @@ def test_the_room_is_shown_before_and_after_every_step() -> None:
     room = Darkroom(3, 2)
     positions_SEK2 = np.array([[[[2, 1], [2, 0]], [[1, 0], [0, 0]]]])
     done = Rollouts(np.array([[2, 0]]), positions_SEK2, np.array([[[0, 1], [0, 0]]]))
-    shown = frames(done, 0, room, [1, 2])
+    shown = rollout_frames(done, 0, room, [1, 2])
     assert shown == [
         "episode 1  step 0\nreturn 0\n· · X\n· @ ·\n· · ·",
         "episode 1  step 1\nreturn 0\n· · X\n· o @\n· · ·",
@@ -152,7 +156,7 @@ def test_the_room_is_shown_before_and_after_every_step() -> None:
 def test_frames_stay_few_and_of_one_shape(size: int, horizon: int, num_episodes: int) -> None:
     shape = (1, num_episodes, horizon)
     done = Rollouts(np.array([[0, 0]]), np.zeros((*shape, 2), np.uint8), np.zeros(shape, np.uint8))
-    shown = frames(done, 0, Darkroom(size, horizon), shown_episodes(num_episodes))
+    shown = rollout_frames(done, 0, Darkroom(size, horizon), episodes_to_show(num_episodes))
     assert 2 <= len(shown) <= 200
     assert sum(map(len, shown)) < 250_000
     assert len({tuple(map(len, frame.split("\n"))) for frame in shown}) == 1
@@ -160,17 +164,17 @@ def test_frames_stay_few_and_of_one_shape(size: int, horizon: int, num_episodes:
 
 
 def test_the_episodes_that_are_shown_include_the_first_and_the_last() -> None:
-    assert shown_episodes(40) == [1, 2, 3, 5, 8, 14, 24, 40]
-    assert shown_episodes(3) == [1, 2, 3]
-    assert shown_episodes(1) == [1]
+    assert episodes_to_show(40) == [1, 2, 3, 5, 8, 14, 24, 40]
+    assert episodes_to_show(3) == [1, 2, 3]
+    assert episodes_to_show(1) == [1]
 
 
 def test_an_agent_gives_returns_by_goal_rollout_and_episode() -> None:
-    distiller = build()
-    agent = Agent(distiller, ROOM, distiller.unseen_goals_G2)
+    transformer = build()
+    agent = Agent(transformer, ROOM, transformer.unseen_goals_G2)
     returns_GRE = agent.returns([(0, 0), (2, 1), (1, 1)], num_rollouts=4, num_episodes=5)
     assert returns_GRE.shape == (3, 4, 5)
-    done = roll_out(distiller, ROOM, *searches(GOALS, 4), Search(5))
+    done = run_rollouts(transformer, ROOM, *repeat_goals(GOALS, 4), RolloutSettings(5))
     assert (returns_GRE.reshape(12, 5) == done.returns_SE).all()
     assert (agent.returns(num_rollouts=4, num_episodes=5) == returns_GRE[:2]).all(), "those never trained on"
 
@@ -189,6 +193,6 @@ def test_an_agent_gives_returns_by_goal_rollout_and_episode() -> None:
     ],
 )
 def test_what_cannot_be_looked_for_is_refused(goals: Any, how: dict[str, Any], said: str) -> None:
-    distiller = build()
+    transformer = build()
     with pytest.raises(ConfigError, match=said):
-        Agent(distiller, ROOM, distiller.unseen_goals_G2).returns(goals, **how)
+        Agent(transformer, ROOM, transformer.unseen_goals_G2).returns(goals, **how)

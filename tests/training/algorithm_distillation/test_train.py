@@ -22,7 +22,7 @@ from nbtools.rundir import media
 from nbtools.rundir.json_files import read_json
 from nbtools.rundir.rundir import RunDir
 from nbtools.training.algorithm_distillation.dataset import Windows
-from nbtools.training.algorithm_distillation.model import open_distiller
+from nbtools.training.algorithm_distillation.model import open_action_transformer
 from nbtools.training.algorithm_distillation.rollout import Agent
 from nbtools.training.engine.flags import parse
 
@@ -86,11 +86,11 @@ def test_a_run_leaves_rows_media_checkpoints_and_a_record_of_its_end(
     assert {name: len(values) for name, values in shown[-1].lines.items()} == {"unseen goals": 8, "best possible": 8}
     showing = media.read(files.media, "search")[-1]
     assert showing.kind == "frames" and showing.keeps_lines
-    search = showing.frames
-    assert len(search) == 8 * (4 + 1)
-    assert search[0].startswith("episode 1  step 0\nreturn 0\n")
-    assert search[-1].startswith("episode 8  step 4\nreturn ")
-    assert all(sum(map(frame.count, "@*")) == 1 for frame in search)
+    settings = showing.frames
+    assert len(settings) == 8 * (4 + 1)
+    assert settings[0].startswith("episode 1  step 0\nreturn 0\n")
+    assert settings[-1].startswith("episode 8  step 4\nreturn ")
+    assert all(sum(map(frame.count, "@*")) == 1 for frame in settings)
     last = checkpoints_in(files.checkpoints)[-1]
     assert (last.step, last.metrics["eval/loss"]) == (6, seen[-1]["eval/loss"])
     assert (read_json(files.finished) or {})["why"] == "completed"
@@ -105,7 +105,7 @@ def test_the_evaluation_is_that_of_the_saved_model(
     row = rows(files)[-1]
     room = config.darkroom
     _, test_G2 = config.split_goals()
-    distiller = open_distiller(files.checkpoint(6) / "model").eval()
+    transformer = open_action_transformer(files.checkpoint(6) / "model").eval()
     (folder,) = (path for path in (cpu_project.runs / ".cache").iterdir() if path.is_dir())
     held_out_HL4 = histories.open_steps(folder, histories.read_history_metadata(folder), histories.TEST)
     windows = Windows(held_out_HL4, 4, sequence_length)
@@ -113,7 +113,7 @@ def test_the_evaluation_is_that_of_the_saved_model(
     starts = [place for place in range(len(windows)) if place % config.windows_per_history % apart == 0]
     assert (read_json(files.config) or {})["derived"]["num_eval_samples"] == len(starts)
     with torch.no_grad():
-        losses = [distiller(*windows[0, np.array([place])]).item() / sequence_length for place in starts]
+        losses = [transformer(*windows[0, np.array([place])]).item() / sequence_length for place in starts]
     assert row["eval/loss"] == pytest.approx(np.mean(losses), rel=1e-5)
     returns_E = Agent.open(files.path).returns(num_rollouts=3, num_episodes=8, seed=3).mean((0, 1))
     assert returns_of(files) == pytest.approx(returns_E.tolist())

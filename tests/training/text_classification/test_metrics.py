@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from nbtools.data.text_classification.codes import CodeSystem
-from nbtools.training.text_classification.metrics import SCORES, prefixes, score, shortened
+from nbtools.training.text_classification.metrics import SCORES, prefix_sets, prefixes, score
 
 CODES = ["-1", "61110", "61115", "61220", "64100", "83110"]
 SYSTEM = CodeSystem.of("hisco", CODES, 5)
@@ -39,7 +39,7 @@ def test_scores_are_those_counted_by_hand(pairs: list[tuple[set[str], set[str]]]
 def test_scores_of_first_digits_are_those_of_the_shortened_sets(pairs: list[tuple[set[str], set[str]]]) -> None:
     for digits, of_CD in prefixes(SYSTEM).items():
         cut = [[{c if c == "-1" else c[:digits] for c in each} for each in side] for side in zip(*pairs, strict=True)]
-        sides = [shortened(as_tensor(list(side)), of_CD) for side in zip(*pairs, strict=True)]
+        sides = [prefix_sets(as_tensor(list(side)), of_CD) for side in zip(*pairs, strict=True)]
         expected = sum(by_hand(*pair)["accuracy"] for pair in zip(*cut, strict=True))
         assert abs(float(score(*sides)[0]) - expected) < 1e-9, digits
 

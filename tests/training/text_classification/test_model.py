@@ -13,7 +13,14 @@ from nbtools.data.text_classification.codes import BOS, EOS, CodeSystem
 from nbtools.errors import CheckpointError, ConfigError
 from nbtools.recipes import RECIPES, TextClassificationConfig
 from nbtools.training.text_classification.dataset import encode, padded
-from nbtools.training.text_classification.model import Mixer, build, canine_settings, check_codes, in_order, open_mixer
+from nbtools.training.text_classification.model import (
+    TextClassifier,
+    build_classifier,
+    canine_settings,
+    check_codes,
+    open_classifier,
+    sort_labels,
+)
 
 SYSTEM = CodeSystem.of("hisco", ["-1", "04217", "61110", "61115", "83110"], 3)
 CONFIG = TextClassificationConfig(
@@ -27,9 +34,9 @@ def _without_gradients() -> Iterator[None]:
         yield
 
 
-def a_mixer(system: CodeSystem = SYSTEM, **changes: object) -> Mixer:
+def a_mixer(system: CodeSystem = SYSTEM, **changes: object) -> TextClassifier:
     torch.manual_seed(0)
-    return build(CONFIG.replace(**changes), system, torch.full((len(system.codes),), 0.2)).eval()
+    return build_classifier(CONFIG.replace(**changes), system, torch.full((len(system.codes),), 0.2)).eval()
 
 
 def inputs(*texts: str) -> torch.Tensor:
@@ -42,49 +49,53 @@ TEXTS = ("farmer", "smith and nothing and cottager", "captain, husbandman")
 
 
 def test_the_sequence_loss_is_the_mean_cross_entropy_of_all_symbols_but_the_first() -> None:
-    mixer = a_mixer()
-    memory, mask, _ = mixer.read(inputs(*TEXTS))
+    classifier = a_mixer()
+    memory, mask, _ = classifier.encode(inputs(*TEXTS))
     total = 0.0
     for row, classes in enumerate(LABELS.tolist()):
         codes = sorted(SYSTEM.codes[number] for number in classes if number >= 0)
         sequence = SYSTEM.format(codes).tolist()
         for place in range(1, len(sequence)):
             read = torch.tensor([sequence[:place]])
-            log_p = mixer.spell(read, memory[row : row + 1], mask[row : row + 1])[0, -1].log_softmax(-1)
+            log_p = classifier.decoder_logits(read, memory[row : row + 1], mask[row : row + 1])[0, -1].log_softmax(-1)
             total -= float(log_p[sequence[place]]) / (len(sequence) - 1)
-    assert float(mixer(inputs(*TEXTS), LABELS)[0]) == pytest.approx(total, rel=1e-4)
+    assert float(classifier(inputs(*TEXTS), LABELS)[0]) == pytest.approx(total, rel=1e-4)
 
 
 def test_the_flat_loss_is_the_mean_binary_cross_entropy_of_all_codes() -> None:
-    mixer = a_mixer()
-    logits = mixer.flat(mixer.read(inputs(*TEXTS))[2]).tolist()
+    classifier = a_mixer()
+    logits = classifier.flat(classifier.encode(inputs(*TEXTS))[2]).tolist()
     total = 0.0
     for scores, classes in zip(logits, LABELS.tolist(), strict=True):
         for number, value in enumerate(scores):
             p = 1 / (1 + math.exp(-value))
             total -= math.log(p if number in classes else 1 - p) / len(scores)
-    assert float(mixer(inputs(*TEXTS), LABELS)[1]) == pytest.approx(total, rel=1e-4)
+    assert float(classifier(inputs(*TEXTS), LABELS)[1]) == pytest.approx(total, rel=1e-4)
 
 
 def test_a_set_has_no_order() -> None:
-    mixer = a_mixer()
-    expected = mixer(inputs(*TEXTS), LABELS)
+    classifier = a_mixer()
+    expected = classifier(inputs(*TEXTS), LABELS)
     for order in itertools.permutations(range(3)):
-        assert torch.equal(mixer(inputs(*TEXTS), LABELS[:, list(order)]), expected)
-    assert in_order(torch.tensor([[3, -1, 0]])).tolist() == [[0, 3, -1]]
+        assert torch.equal(classifier(inputs(*TEXTS), LABELS[:, list(order)]), expected)
+    assert sort_labels(torch.tensor([[3, -1, 0]])).tolist() == [[0, 3, -1]]
 
 
 def test_the_losses_are_mixed_as_the_config_says() -> None:
     losses = (2.0, 3.0)
-    assert a_mixer(seq2seq_weight=0.1).mix(losses) == pytest.approx(0.1 * 2 + 0.9 * 5 * 3)  # times the number of codes
-    assert a_mixer(seq2seq_weight=0.5, flat_loss_scale=7.0).mix(losses) == pytest.approx(0.5 * 2 + 0.5 * 7 * 3)
+    assert a_mixer(seq2seq_weight=0.1).combine_losses(losses) == pytest.approx(
+        0.1 * 2 + 0.9 * 5 * 3
+    )  # times the number of codes
+    assert a_mixer(seq2seq_weight=0.5, flat_loss_scale=7.0).combine_losses(losses) == pytest.approx(
+        0.5 * 2 + 0.5 * 7 * 3
+    )
 
 
 def test_only_codes_that_exist_are_spelt_each_once_and_at_least_one() -> None:
-    mixer = a_mixer()
-    mixer.speller.weight.normal_()  # any sequence may come
+    classifier = a_mixer()
+    classifier.speller.weight.normal_()  # any sequence may come
     memory = 5 * torch.randn(200, 4, 16)
-    classes_BK, probability_B = mixer.decode(memory, torch.zeros(200, 4, dtype=torch.bool))
+    classes_BK, probability_B = classifier.decode(memory, torch.zeros(200, 4, dtype=torch.bool))
     for classes in classes_BK.tolist():
         known = [number for number in classes if number >= 0]
         assert known
@@ -97,13 +108,15 @@ def test_only_codes_that_exist_are_spelt_each_once_and_at_least_one() -> None:
 
 def test_greedy_decoding_takes_the_likeliest_symbol_where_any_code_is_allowed() -> None:
     system = CodeSystem.of("generic", [a + b for a, b in itertools.product("abc", repeat=2)], 1)
-    mixer = a_mixer(system, max_codes=1)
-    memory, mask, _ = mixer.read(inputs(*TEXTS))
-    classes_BK, probability_B = mixer.decode(memory, mask)
+    classifier = a_mixer(system, max_codes=1)
+    memory, mask, _ = classifier.encode(inputs(*TEXTS))
+    classes_BK, probability_B = classifier.decode(memory, mask)
     for row in range(3):
         sequence, p = [BOS], 1.0
         for _ in range(2):
-            scores = mixer.spell(torch.tensor([sequence]), memory[row : row + 1], mask[row : row + 1])[0, -1]
+            scores = classifier.decoder_logits(torch.tensor([sequence]), memory[row : row + 1], mask[row : row + 1])[
+                0, -1
+            ]
             letter = int(scores[5:].argmax()) + 5  # behind the marks
             p *= float(scores.softmax(-1)[letter])
             sequence.append(letter)
@@ -112,17 +125,17 @@ def test_greedy_decoding_takes_the_likeliest_symbol_where_any_code_is_allowed() 
 
 
 def test_the_flat_head_picks_what_is_likelier_than_not_and_never_nothing() -> None:
-    mixer = a_mixer()
-    mixer.flat.weight.zero_()
-    mixer.flat.bias.copy_(torch.tensor([1.0, -1.0, 2.0, -3.0, -1.0]))
-    assert mixer.pick(torch.zeros(1, 16)).tolist() == [[1, 0, 1, 0, 0]]
-    mixer.flat.bias.copy_(torch.tensor([-1.0, -0.5, -2.0, -3.0, -1.0]))
-    assert mixer.pick(torch.zeros(1, 16)).tolist() == [[0, 1, 0, 0, 0]]
+    classifier = a_mixer()
+    classifier.flat.weight.zero_()
+    classifier.flat.bias.copy_(torch.tensor([1.0, -1.0, 2.0, -3.0, -1.0]))
+    assert classifier.flat_predictions(torch.zeros(1, 16)).tolist() == [[1, 0, 1, 0, 0]]
+    classifier.flat.bias.copy_(torch.tensor([-1.0, -0.5, -2.0, -3.0, -1.0]))
+    assert classifier.flat_predictions(torch.zeros(1, 16)).tolist() == [[0, 1, 0, 0, 0]]
 
 
 def test_the_flat_head_begins_at_the_frequency_of_each_code() -> None:
-    mixer = build(CONFIG, SYSTEM, torch.tensor([0.5, 0.1, 0.0, 0.2, 0.2]))
-    assert mixer.flat.bias.sigmoid().tolist() == pytest.approx([0.5, 0.1, 0.0, 0.2, 0.2], abs=1e-5)
+    classifier = build_classifier(CONFIG, SYSTEM, torch.tensor([0.5, 0.1, 0.0, 0.2, 0.2]))
+    assert classifier.flat.bias.sigmoid().tolist() == pytest.approx([0.5, 0.1, 0.0, 0.2, 0.2], abs=1e-5)
 
 
 @pytest.mark.parametrize("changes", [{}, {"num_layers": 3, "hidden_size": 24, "max_codes": 5, "num_hash_buckets": 300}])
@@ -130,18 +143,18 @@ def test_the_form_knows_the_number_of_parameters(changes: dict[str, int]) -> Non
     config = CONFIG.replace(**changes)
     system = CodeSystem.of("hisco", SYSTEM.codes, config.max_codes)
     count = RECIPES["text_classification"].num_parameters(config, len(system.codes))
-    assert count == build(config, system, torch.ones(5) / 5).num_parameters()
+    assert count == build_classifier(config, system, torch.ones(5) / 5).num_parameters()
 
 
 def test_what_was_saved_is_a_canine_with_two_more_heads(tmp_path: Path) -> None:
-    mixer = a_mixer()
-    mixer.save_pretrained(tmp_path)
-    again = open_mixer(tmp_path).eval()
-    assert torch.equal(again(inputs(*TEXTS), LABELS), mixer(inputs(*TEXTS), LABELS))
+    classifier = a_mixer()
+    classifier.save_pretrained(tmp_path)
+    again = open_classifier(tmp_path).eval()
+    assert torch.equal(again(inputs(*TEXTS), LABELS), classifier(inputs(*TEXTS), LABELS))
     encoder = CanineModel.from_pretrained(tmp_path).eval()
     assert torch.equal(
         encoder(input_ids=inputs("farmer")).last_hidden_state,
-        mixer.canine(input_ids=inputs("farmer")).last_hidden_state,
+        classifier.canine(input_ids=inputs("farmer")).last_hidden_state,
     )
 
 
@@ -149,14 +162,14 @@ def test_training_starts_from_any_canine(tmp_path: Path) -> None:
     torch.manual_seed(1)
     canine = CanineModel(CanineConfig(**canine_settings(CONFIG.replace(hidden_size=32))))
     canine.save_pretrained(tmp_path / "canine")
-    mixer = a_mixer(model_name=str(tmp_path / "canine"), dropout=0.25)
+    classifier = a_mixer(model_name=str(tmp_path / "canine"), dropout=0.25)
     for name, weight in canine.state_dict().items():
-        assert torch.equal(mixer.canine.state_dict()[name], weight)
-    assert mixer.flat.in_features == 32
-    assert {part.p for part in mixer.modules() if isinstance(part, torch.nn.Dropout)} == {0.25}
-    mixer.save_pretrained(tmp_path / "mixer")
-    assert torch.equal(open_mixer(tmp_path / "mixer").flat.weight, mixer.flat.weight)
-    assert mixer(inputs(*TEXTS), LABELS).isfinite().all()
+        assert torch.equal(classifier.canine.state_dict()[name], weight)
+    assert classifier.flat.in_features == 32
+    assert {part.p for part in classifier.modules() if isinstance(part, torch.nn.Dropout)} == {0.25}
+    classifier.save_pretrained(tmp_path / "mixer")
+    assert torch.equal(open_classifier(tmp_path / "mixer").flat.weight, classifier.flat.weight)
+    assert classifier(inputs(*TEXTS), LABELS).isfinite().all()
     for changes, said in (
         ({"num_decoder_heads": 5}, "must divide the width of .*, 32"),
         ({"sequence_length": 128}, "takes at most 64"),

@@ -22,7 +22,7 @@ from nbtools.rundir import media
 from nbtools.rundir.json_files import read_json
 from nbtools.rundir.rundir import RunDir
 from nbtools.training.engine.flags import parse
-from nbtools.training.text_classification.model import open_mixer
+from nbtools.training.text_classification.model import open_classifier
 from nbtools.training.text_classification.predictor import Predictor
 
 from trainings import (
@@ -200,7 +200,7 @@ def test_a_checkpoint_of_another_recipe_is_not_resumed(trained: Callable[..., Ru
 
 def test_training_goes_on_from_a_file_of_weights(trained: Callable[..., RunDir], tables: Project) -> None:
     first = trained(tiny(max_steps=20))
-    weights = open_mixer(first.checkpoint(20) / "model").state_dict()
+    weights = open_classifier(first.checkpoint(20) / "model").state_dict()
     old = {"model_state_dict": {f"module.{name}": weight for name, weight in weights.items()}, "epoch": 5}
     torch.save(old, tables.root / "checkpoint_epoch_5.pt")
     more = trained(tiny(max_steps=1, learning_rate=1e-9), tables.root / "checkpoint_epoch_5.pt")
@@ -261,8 +261,8 @@ def test_the_old_programs_command_lines_still_work() -> None:
     assert changed.config.spelling == "generic"
     assert changed.config.save_dir == "out"
     assert any("distributed is ignored" in note for note in changed.notes)
-    mixer = "--train-data a.csv b.csv --val-data v.csv --save-dir out --batch-size 512 --formatter hisco"
-    changed = parse(config, mixer.split())
+    classifier = "--train-data a.csv b.csv --val-data v.csv --save-dir out --batch-size 512 --formatter hisco"
+    changed = parse(config, classifier.split())
     assert changed.config.files == ("a.csv", "b.csv")
     assert (changed.config.val_data, changed.config.spelling, changed.config.save_dir) == ("v.csv", "hisco", "out")
 
