@@ -1,4 +1,4 @@
-"""The training systems nbtools ships. Costs nothing to import: each one's training is named, never loaded."""
+"""The training recipes of nbtools: configs, presets and sizes, without torch."""
 
 from nbtools.config import TrainConfig
 from nbtools.errors import ConfigError
@@ -46,10 +46,10 @@ def recipe_of(config: TrainConfig) -> Recipe:
 
 
 def recipe_named(key: str) -> Recipe:
-    """Return the recipe called `key`.
+    """Return the recipe with the key `key`.
 
     Raises:
-        ConfigError: there is none.
+        ConfigError: there is no such recipe.
     """
     if key not in RECIPES:
         raise ConfigError(f"recipe={key[:80]!r}: there is no such recipe; nbtools has {', '.join(RECIPES)}")

@@ -1,4 +1,4 @@
-"""Algorithm Distillation on the darkroom: its config, presets, data and sizes."""
+"""Algorithm Distillation in the Darkroom: config, presets, data and sizes."""
 
 import re
 from pathlib import Path
@@ -17,12 +17,12 @@ from nbtools.recipes.recipe import Preset, Recipe, Source
 
 NUM_REWARDS = 2
 EVALUATION_HISTORIES = 4
-"""Of every unseen goal, so many histories are generated to measure the loss on; they are never trained on."""
+"""Histories per test goal, for the evaluation loss only."""
 _GOAL = re.compile(r"([0-9]{1,3}):([0-9]{1,3})")
 
 
 class AlgorithmDistillationConfig(TrainConfig):
-    """Algorithm Distillation: a causal transformer learns from learning histories, and then learns by itself.
+    """Algorithm Distillation: a causal transformer, trained on learning histories, improves in context.
 
     One "sequence" of a batch is a window of `sequence_length` transitions of one history, across its episodes.
     """
@@ -30,36 +30,34 @@ class AlgorithmDistillationConfig(TrainConfig):
     dataset: str | None = setting(
         None,
         basic=True,
-        help="A folder of learning histories that nbtools generated before or that has the same files; None generates "
-        "them as the fields below say, and keeps them.",
+        help="A folder of learning histories in nbtools' format; None generates them from the fields below, and caches "
+        "them.",
     )
     source_algorithm: Literal["annealed", "q_learning"] = setting(
         "annealed",
         basic=True,
-        help="Who learns in the histories: a demonstrator whose share of random actions falls from 1 to 0, or tabular "
-        "Q-learning.",
+        help="Source algorithm of the histories: a demonstrator whose share of random actions falls from 1 to 0, or "
+        "tabular Q-learning.",
     )
     num_histories: int = setting(
-        60, ge=1, le=100_000, basic=True, unit="histories per goal", help="Learning histories for every training goal."
+        60, ge=1, le=100_000, basic=True, unit="histories per goal", help="Learning histories per training goal."
     )
-    num_episodes: int = setting(20, ge=2, le=10_000, unit="episodes", help="Episodes of a history that are kept.")
+    num_episodes: int = setting(20, ge=2, le=10_000, unit="episodes", help="Kept episodes per history.")
     source_episodes: int | None = setting(
         None,
         ge=2,
         le=1_000_000,
         unit="episodes",
-        help="Episodes that are played, of which num_episodes at equal distances are kept; None plays as many as are "
-        "kept (annealed) or 15 times as many (q_learning).",
+        help="Episodes of the source algorithm, of which num_episodes at equal distances are kept; None: num_episodes "
+        "(annealed) or 15 times as many (q_learning).",
     )
     grid_size: int = setting(
-        9, ge=2, le=64, shapes=True, unit="cells", help="Columns and rows of the room; 17 in Darkroom-Hard."
+        9, ge=2, le=64, shapes=True, unit="cells", help="Columns and rows of the grid; 17 in Darkroom-Hard."
     )
     horizon: int = setting(20, ge=1, le=1000, unit="steps", help="Steps of an episode.")
-    reward_once: bool = setting(
-        False, help="Reward only the first step at the goal, as in Darkroom-Hard, not every one."
-    )
+    reward_once: bool = setting(False, help="Reward only the first step at the goal, as in Darkroom-Hard.")
     test_share: float = setting(
-        0.1, gt=0, lt=1, unit="of the cells", help="Goals that no history is made for, where test_goals names none."
+        0.1, gt=0, lt=1, unit="of the cells", help="Share of goals without training histories, if test_goals is None."
     )
     test_goals: tuple[str, ...] | None = setting(
         None, help="Goals to evaluate on, as column:row counted from 0, such as 7:2; None draws test_share of them."
@@ -77,16 +75,16 @@ class AlgorithmDistillationConfig(TrainConfig):
         basic=True,
         shapes=True,
         unit="transitions",
-        help="Context: it has to span several episodes, or there is no learning to be seen in it.",
+        help="Context length; it must span several episodes for the model to learn across them.",
     )
     eval_batch_size: int = setting(
-        2048, ge=1, le=1_000_000, unit="sequences per process", help="Rollouts or histories evaluated at once."
+        2048, ge=1, le=1_000_000, unit="sequences per process", help="Rollouts or windows per evaluation batch."
     )
     eval_rollouts: int = setting(
-        16, ge=1, le=10_000, unit="rollouts per goal", help="How often each unseen goal is looked for from scratch."
+        16, ge=1, le=10_000, unit="rollouts per goal", help="Rollouts per unseen goal, each from an empty context."
     )
     eval_episodes: int = setting(
-        40, ge=8, le=10_000, unit="episodes", help="Episodes of a rollout, through which the context lives on."
+        40, ge=8, le=10_000, unit="episodes", help="Episodes per rollout; the context carries over between them."
     )
 
     @model_validator(mode="after")
@@ -100,12 +98,12 @@ class AlgorithmDistillationConfig(TrainConfig):
         farthest = column + row
         if self.horizon < farthest:
             raise ValueError(
-                f"horizon={self.horizon}: the goal 0:0 is {farthest} steps from the start {column}:{row} of a room of "
-                f"grid_size={self.grid_size}; horizon must be >= {farthest}, or the room smaller"
+                f"horizon={self.horizon}: the goal 0:0 is {farthest} steps from the start {column}:{row} of a grid of "
+                f"grid_size={self.grid_size}; horizon must be >= {farthest}, or grid_size smaller"
             )
         goals = self.named_goals
         if goals is not None and (len(set(goals)) != len(goals) or len(goals) >= self.grid_size**2):
-            raise ValueError(f"test_goals={shown(self.test_goals)}: name each goal once, and leave some to train on")
+            raise ValueError(f"test_goals={shown(self.test_goals)}: name each goal once, and leave one to train on")
         return self
 
     @model_validator(mode="after")
@@ -122,7 +120,7 @@ class AlgorithmDistillationConfig(TrainConfig):
         if self.source_episodes is not None and self.source_episodes < self.num_episodes:
             raise ValueError(
                 f"source_episodes={self.source_episodes}: must be >= num_episodes={self.num_episodes}, the episodes "
-                "that are kept of them"
+                "that are kept"
             )
         return self
 
@@ -155,7 +153,7 @@ class AlgorithmDistillationConfig(TrainConfig):
         """`test_goals` as pairs of column and row.
 
         Raises:
-            ValueError: one of them is malformed or outside the room.
+            ValueError: one of them is malformed or outside the grid.
         """
         if self.test_goals is None:
             return None
@@ -165,43 +163,43 @@ class AlgorithmDistillationConfig(TrainConfig):
         for text in self.test_goals:
             match = _GOAL.fullmatch(text)
             if match is None:
-                raise ValueError(f"test_goals: {shown(text)} is no goal; write column:row, such as 7:2")
+                raise ValueError(f"test_goals: {shown(text)} is not a goal; write column:row, such as 7:2")
             goal = int(match[1]), int(match[2])
             if max(goal) >= self.grid_size:
                 raise ValueError(
-                    f"test_goals: {text} is outside the room; columns and rows go from 0 to {self.grid_size - 1}"
+                    f"test_goals: {text} is outside the grid; columns and rows go from 0 to {self.grid_size - 1}"
                 )
             found.append(goal)
         return tuple(found)
 
     @property
     def num_test_goals(self) -> int:
-        """How many goals no history is made for."""
+        """Number of goals without training histories."""
         cells = self.grid_size**2
         drawn = min(max(1, cells - round((1 - self.test_share) * cells)), cells - 1)
         return drawn if self.named_goals is None else len(self.named_goals)
 
     @property
     def episodes_played(self) -> int:
-        """Episodes of a history, those included that are not kept."""
+        """All episodes of a history, kept or not."""
         usual = self.num_episodes * (15 if self.source_algorithm == "q_learning" else 1)
         return self.source_episodes or usual
 
     @property
     def windows_per_history(self) -> int:
-        """Windows of `sequence_length` transitions that begin with an episode; they overlap."""
+        """Windows of `sequence_length` transitions, one from the start of each episode; they overlap."""
         return (self.num_episodes * self.horizon - self.sequence_length) // self.horizon + 1
 
     @property
     def windows_apart(self) -> int:
-        """Episodes between the beginnings of two windows that do not overlap."""
+        """Episodes between the starts of two windows that do not overlap."""
         return -(-self.sequence_length // self.horizon)
 
 
 def vocab_size(grid_size: int) -> int:
-    """Return the rows of the embedding: columns, rows, last actions and last rewards have some each.
+    """Return the rows of the embedding: for columns, rows, last actions and last rewards.
 
-    Of the last two, one more row stands for "none yet".
+    Last actions and last rewards have one more row each for "none".
     """
     return 2 * grid_size + (NUM_ACTIONS + 1) + (NUM_REWARDS + 1)
 
@@ -235,7 +233,7 @@ def _count_samples(config: AlgorithmDistillationConfig, root: Path | None, _: ob
 
 
 def _gpu_preset(num_gpus: int, batch_size: int, accumulation: int, precision: str) -> Preset:
-    """A preset of the guide for Algorithm Distillation on several GPUs; `batch_size` is per GPU, as everywhere."""
+    """A preset for several GPUs; `batch_size` is per GPU."""
     values = {
         "batch_size": batch_size,
         "gradient_accumulation_steps": accumulation,
@@ -262,11 +260,11 @@ def _gpu_preset(num_gpus: int, batch_size: int, accumulation: int, precision: st
 RECIPE = Recipe(
     key="algorithm_distillation",
     title="Algorithm distillation",
-    summary="Learn from learning histories to look for a goal that was never seen, and to remember where it was.",
+    summary="Train a causal transformer on learning histories; it then finds unseen goals by learning in context.",
     config_class=AlgorithmDistillationConfig,
     presets={
         "cpu_demo": Preset(
-            "Learns within two minutes on two CPU cores; needs no download",
+            "Two CPU cores, two minutes, no download",
             2,
             {
                 "batch_size": 16,

@@ -1,10 +1,10 @@
-"""Small causal transformers (GPT-2) built from a config: transformers' arguments for them, and their weights."""
+"""GPT-2 models built from a config: arguments of `transformers.GPT2Config`, and the number of weights."""
 
 from typing import Any, Protocol
 
 
 class TransformerSize(Protocol):
-    """The fields of a config that say how large its transformer is."""
+    """The fields of a config that set the size of its transformer."""
 
     @property
     def num_layers(self) -> int: ...
@@ -17,7 +17,7 @@ class TransformerSize(Protocol):
 
 
 def check_gpt2_width(hidden_size: int, num_heads: int) -> None:
-    """Refuse a width that the heads cannot share.
+    """Check that the width is a multiple of the number of heads.
 
     Raises:
         ValueError: what was given and what is allowed.
@@ -34,7 +34,7 @@ def gpt2_settings(size: TransformerSize, vocab_size: int, num_positions: int) ->
         "n_embd": size.hidden_size,
         "n_layer": size.num_layers,
         "n_head": size.num_heads,
-        # What GPT-2 calls gelu_new, as one kernel: a quarter less time where models are small.
+        # GPT-2's gelu_new as one kernel: a quarter less time for small models.
         "activation_function": "gelu_pytorch_tanh",
         "resid_pdrop": size.dropout,
         "embd_pdrop": size.dropout,
@@ -46,13 +46,13 @@ def gpt2_settings(size: TransformerSize, vocab_size: int, num_positions: int) ->
 
 
 def num_gpt2_parameters(size: TransformerSize, vocab_size: int, num_positions: int, num_labels: int = 0) -> int:
-    """Return how many weights such a model has; its language modelling head shares those of the embedding.
+    """Return the number of weights; the language modelling head shares those of the embedding.
 
     Args:
         size: layers, heads and width.
         vocab_size: rows of the embedding.
         num_positions: longest input.
-        num_labels: outputs of a head per position in place of the language modelling head.
+        num_labels: outputs per position of a classification head, in place of the language modelling head.
     """
     width = size.hidden_size
     norm = 2 * width

@@ -1,4 +1,4 @@
-"""A language model that writes and one that judges, trained against each other: config, presets, data and sizes."""
+"""LLM GAN, a generator against a judge (both language models): config, presets, data and sizes."""
 
 import functools
 import math
@@ -16,18 +16,18 @@ from nbtools.recipes import gpt2
 from nbtools.recipes.recipe import Preset, Recipe, Source
 
 NUM_SPECIAL_TOKENS = 3
-"""Padding, beginning and end, the first words of every vocabulary that is built here."""
+"""Padding, begin and end: the first tokens of every vocabulary built here."""
 NUM_MARKS = 3
-"""Words of a vocabulary built here that tell a judge where the two texts begin, and where its verdict does."""
+"""Tokens of a vocabulary built here that mark the two texts and the verdict in a judge's input."""
 
 
 class LLMGANConfig(TrainConfig):
-    """A generator and a judge, both causal language models: warmed up apart, then trained against each other.
+    """A generator and a judge, both causal language models: a warm-up each, then adversarial training.
 
-    Every step reads one batch of real texts. The first `generator_warmup_steps` teach the generator to predict them,
-    the next `judge_warmup_steps` (or more, until `judge_accuracy` is reached) teach the judge to tell them from
-    generated ones, all others are adversarial. Steps, epochs and checkpoints count through; `learning_rate` and its
-    schedule are those of the generator in the adversarial steps.
+    Every step reads one batch of human texts. The first `generator_warmup_steps` train the generator to predict them,
+    the next `judge_warmup_steps` (or more, until `judge_accuracy` is reached) train the judge to tell them from
+    generated texts, and all later steps are adversarial. `learning_rate` and its schedule are those of the generator in
+    adversarial steps.
     """
 
     dataset: str | None = setting(
@@ -37,95 +37,98 @@ class LLMGANConfig(TrainConfig):
         "sequences of a random Markov chain, whose true likelihood is known.",
     )
     text_col: str | None = setting(
-        None, help="Column that holds the human text; None takes human_story, human_solution or text."
+        None, help="Column of the human text; None takes human_story, human_solution or text."
     )
     prompt_cols: tuple[str, ...] | None = setting(
-        None, help="Columns that the generator is told; None takes title and genre, or problem, as far as there."
+        None, help="Prompt columns; None takes title and genre, or problem, whichever exist."
     )
     min_chars: int = setting(100, ge=1, le=1_000_000, unit="characters", help="Shortest human text.")
     max_chars: int = setting(500, ge=1, le=1_000_000, unit="characters", help="Longer human texts are cut.")
     short_texts: Literal["refuse", "leave_out"] = setting(
-        "refuse", help="What to do about a text shorter than min_chars: stop and name it, or train without it."
+        "refuse", help="A text shorter than min_chars is an error, or is left out."
     )
     num_sequences: int = setting(
-        10_000, ge=16, le=100_000_000, unit="sequences", help="Sequences of the Markov chain to train on."
+        10_000, ge=16, le=100_000_000, unit="sequences", help="Training sequences of the Markov chain."
     )
-    num_symbols: int = setting(30, ge=2, le=1000, shapes=True, unit="symbols", help="What the Markov chain writes in.")
+    num_symbols: int = setting(30, ge=2, le=1000, shapes=True, unit="symbols", help="Symbols of the Markov chain.")
     tokenizer: Literal["words", "chars"] = setting(
-        "words", shapes=True, help="Tokens of texts, where no pretrained model brings its own."
+        "words", shapes=True, help="Tokens of texts, without a pretrained model."
     )
-    vocab_size: int = setting(2000, ge=16, le=1_000_000, shapes=True, unit="words", help="At most so many words.")
+    vocab_size: int = setting(2000, ge=16, le=1_000_000, shapes=True, unit="words", help="Largest vocabulary.")
     model_name: str | None = setting(
         None,
         basic=True,
         shapes=True,
         help="Generator to start from: a local folder or a hub id such as meta-llama/Llama-3.2-1B-Instruct; None "
-        "builds a GPT-2 as below.",
+        "builds a GPT-2 of the size below.",
     )
     judge_name: str | None = setting(
         None, shapes=True, help="Judge to start from, with the generator's vocabulary; None takes model_name."
     )
-    num_layers: int = setting(2, ge=1, le=128, basic=True, shapes=True, unit="layers", help="Layers of either model.")
+    num_layers: int = setting(2, ge=1, le=128, basic=True, shapes=True, unit="layers", help="Layers of each model.")
     num_heads: int = setting(4, ge=1, le=128, basic=True, shapes=True, unit="heads", help="Attention heads per layer.")
     hidden_size: int = setting(
         64, ge=4, le=16_384, basic=True, shapes=True, unit="dimensions", help="Width; a multiple of num_heads."
     )
     dropout: float = setting(0.0, ge=0, lt=1, help="Dropout in both models.")
     sequence_length: int = setting(
-        12, ge=2, le=8192, basic=True, shapes=True, unit="tokens", help="Longest text, its end included."
+        12, ge=2, le=8192, basic=True, shapes=True, unit="tokens", help="Longest text, with its end token."
     )
     prompt_length: int = setting(
-        32, ge=1, le=8192, shapes=True, unit="tokens", help="Longest prompt; of a longer one the beginning is cut."
+        32, ge=1, le=8192, shapes=True, unit="tokens", help="Longest prompt; a longer one loses its beginning."
     )
-    temperature: float = setting(1.0, gt=0, le=10, help="Of the texts that are judged; below 1 they vary less.")
+    temperature: float = setting(1.0, gt=0, le=10, help="Sampling temperature of texts; below 1 they vary less.")
     judging: Literal["scores", "verdicts"] = setting(
         "scores",
         basic=True,
         shapes=True,
-        help="scores: the judge rates every token, which rewards tokens; verdicts: it reads both texts and writes "
-        "which one is human, which rewards texts.",
+        help="scores: the judge scores every token, a reward per token; verdicts: it reads both texts and writes "
+        "which one is human, a reward per text.",
     )
-    max_judge_tokens: int = setting(
-        16, ge=4, le=8192, shapes=True, unit="tokens", help="Longest verdict that a judge may write."
-    )
+    max_judge_tokens: int = setting(16, ge=4, le=8192, shapes=True, unit="tokens", help="Longest verdict of the judge.")
     generator_warmup_steps: int = setting(
-        300, ge=0, le=1_000_000_000, basic=True, unit="steps", help="Steps that teach the generator to predict texts."
+        300,
+        ge=0,
+        le=1_000_000_000,
+        basic=True,
+        unit="steps",
+        help="Steps that train the generator on human texts.",
     )
     judge_warmup_steps: int = setting(
-        300, ge=0, le=1_000_000_000, basic=True, unit="steps", help="Least number of steps that teach the judge alone."
+        300,
+        ge=0,
+        le=1_000_000_000,
+        basic=True,
+        unit="steps",
+        help="Least number of steps that train the judge alone.",
     )
     judge_accuracy: float = setting(
         0.8,
         ge=0,
         lt=1,
         unit="of the pairs",
-        help="Held-out pairs that the judge has to get right first: a worse judge makes the generator worse.",
+        help="Accuracy on held-out pairs that the judge needs before adversarial training starts.",
     )
     judge_steps: int = setting(
-        3, ge=1, le=1000, unit="judge steps", help="Steps of the judge for each adversarial one of the generator."
+        3, ge=1, le=1000, unit="judge steps", help="Updates of the judge per adversarial update of the generator."
     )
-    warmup_learning_rate: float = setting(1e-3, gt=0, le=10, help="Of both models until the adversarial steps.")
-    judge_learning_rate: float = setting(
-        1e-3, gt=0, le=10, help="Of the judge in adversarial steps: it has to keep up with the generator."
-    )
+    warmup_learning_rate: float = setting(1e-3, gt=0, le=10, help="Learning rate of both models during warm-up.")
+    judge_learning_rate: float = setting(1e-3, gt=0, le=10, help="Learning rate of the judge in adversarial steps.")
     discount: float | None = setting(
         None,
         ge=0,
         le=1,
-        help="How much a token is credited for the rewards after it; None for 0.25 where the judge rates tokens, and 1 "
-        "where its verdict is on the whole text.",
+        help="Discount of later rewards in a token's return; None for 0.25 with scores and 1 with verdicts.",
     )
-    entropy_weight: float = setting(0.005, ge=0, le=100, help="Weight of the generator's entropy, against repetition.")
+    entropy_weight: float = setting(0.005, ge=0, le=100, help="Weight of the entropy bonus, against repetition.")
     freeze_generator: bool = setting(
-        False, help="Leave the generator alone after its warm-up: what adversarial training adds is then seen."
+        False, help="Do not train the generator after its warm-up: a baseline for adversarial training."
     )
-    eval_samples: int = setting(
-        512, ge=8, le=1_000_000, unit="texts", help="Texts that are generated and measured at every evaluation."
-    )
+    eval_samples: int = setting(512, ge=8, le=1_000_000, unit="texts", help="Texts to generate at every evaluation.")
 
     @property
     def credit(self) -> float:
-        """The discount that holds."""
+        """`discount`, with None resolved."""
         if self.discount is not None:
             return self.discount
         return 0.25 if self.judging == "scores" else 1.0
@@ -160,7 +163,7 @@ class LLMGANConfig(TrainConfig):
 
 
 def _num_parameters(config: LLMGANConfig, vocab_size: int | None) -> int | None:
-    """Count the weights of both models; `vocab_size` is what the data gave."""
+    """Count the weights of both models; `vocab_size` is that of the data."""
     if config.model_name is not None:
         return None
     if vocab_size is None:
@@ -171,22 +174,22 @@ def _num_parameters(config: LLMGANConfig, vocab_size: int | None) -> int | None:
 
 
 def model_settings(config: LLMGANConfig, vocab_size: int, num_positions: int) -> dict[str, Any]:
-    """Return the arguments of `transformers.GPT2Config` for either model that is built here.
+    """Return the arguments of `transformers.GPT2Config` for either model built here.
 
-    Weights begin wider than GPT-2's own 0.02, which suits wide models: at width 64 a judge gets to 0.86 of the pairs in
-    75 steps where it took 200.
+    The initial weights of narrow models are wider than GPT-2's 0.02: at width 64 the judge's accuracy reaches 0.86 in
+    75 steps, not 200.
     """
     settings = gpt2.gpt2_settings(config, vocab_size, num_positions)
     return settings | {"initializer_range": max(0.02, 0.8 / math.sqrt(config.hidden_size))}
 
 
 def num_positions(config: LLMGANConfig) -> int:
-    """Longest input of the generator: a prompt and a text; the Markov chain's prompt is the mark of a beginning."""
+    """Longest input of the generator: a prompt and a text; the Markov chain's prompt is one begin token."""
     return (1 if config.dataset is None else config.prompt_length) + config.sequence_length
 
 
 def discriminator_positions(config: LLMGANConfig) -> int:
-    """Longest input of the judge: what the generator reads; for verdicts a prompt, two texts and a verdict."""
+    """Longest input of the judge: the generator's; for verdicts a prompt, two texts and a verdict."""
     if config.judging == "scores":
         return num_positions(config)
     return config.prompt_length + 2 * config.sequence_length + NUM_MARKS + config.max_judge_tokens
@@ -246,7 +249,7 @@ def _counted(config: LLMGANConfig, root: Path | None, fingerprint: object) -> tu
 
 
 def _guide_preset(description: str, nproc_per_node: int | None, values: Mapping[str, object]) -> Preset:
-    """A preset of the guide for the LLM GAN: generator and judge are Llamas of a billion weights each."""
+    """A preset with Llamas of a billion weights as generator and judge."""
     shared: dict[str, object] = {
         "dataset": TOPICS,
         "model_name": "meta-llama/Llama-3.2-1B-Instruct",
@@ -276,11 +279,11 @@ def _guide_preset(description: str, nproc_per_node: int | None, values: Mapping[
 RECIPE = Recipe(
     key="llm_gan",
     title="Generator against judge",
-    summary="Train a language model against another one that tells its texts from human ones.",
+    summary="Train a language model against a judge that tells its texts from human ones.",
     config_class=LLMGANConfig,
     presets={
         "cpu_demo": Preset(
-            "Learns within two minutes on two CPU cores, against a chain whose truth is known; needs no download",
+            "Two CPU cores, two minutes, a Markov chain with known likelihood, no download",
             2,
             {
                 "batch_size": 128,
@@ -297,7 +300,7 @@ RECIPE = Recipe(
             gpus=(),
         ),
         "test": Preset(
-            "2 processes, 5 epochs of the text that ships with Python, models built here; a minute on two CPU cores",
+            "2 processes, one minute on two CPU cores, 5 epochs of the text that ships with Python, small GPT-2s",
             2,
             {
                 "dataset": TOPICS,
@@ -316,10 +319,10 @@ RECIPE = Recipe(
             },
         ),
         "small": _guide_preset(
-            "4 GPUs, 20 epochs, Llama 3.2 1B that writes and one that judges in words", 4, {"epochs": 20}
+            "4 GPUs, 20 epochs, Llama 3.2 1B as generator and as judge with verdicts", 4, {"epochs": 20}
         ),
         "full": _guide_preset(
-            "Every GPU, 100 epochs, checkpoints every 20 steps, Llama 3.2 1B that writes and one that judges in words",
+            "All GPUs, 100 epochs, checkpoints every 20 steps, Llama 3.2 1B as generator and as judge with verdicts",
             None,
             {"epochs": 100, "checkpoint_every": 20},
         ),

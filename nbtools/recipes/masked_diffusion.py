@@ -21,7 +21,7 @@ LLADA_PARAMETERS = 8_015_581_184
 KNOWN_MODELS: Mapping[str, int] = MappingProxyType(
     {f"GSAI-ML/LLaDA-{name}": LLADA_PARAMETERS for name in ("8B-Base", "8B-Instruct", "1.5")}
 )
-"""Weights of models on the hub that bring their own code, by name."""
+"""Number of weights of hub models that come with their own code, by name."""
 
 
 class MaskedDiffusionConfig(TrainConfig):
@@ -37,16 +37,15 @@ class MaskedDiffusionConfig(TrainConfig):
         "chars",
         basic=True,
         shapes=True,
-        help="What a token is, where the vocabulary is built on the text: a pretrained model and a prepared folder "
-        "bring their own.",
+        help="Tokens of a vocabulary built on the text; a pretrained model or a prepared folder has its own.",
     )
     model_name: str | None = setting(
         None,
         shapes=True,
-        help="A local folder or hub id to start from (`from_pretrained`); None builds a ModernBERT as given below.",
+        help="A local folder or hub id to start from (`from_pretrained`); None builds a ModernBERT of the size below.",
     )
     trust_remote_code: bool = setting(
-        False, help="Run the Python code that comes with `model_name`; GSAI-ML/LLaDA-8B-Instruct cannot do without."
+        False, help="Run the Python code that comes with `model_name`; GSAI-ML/LLaDA-8B-Instruct requires it."
     )
     num_layers: int = setting(2, ge=1, le=128, basic=True, shapes=True, unit="layers", help="Transformer layers.")
     num_heads: int = setting(4, ge=1, le=128, basic=True, shapes=True, unit="heads", help="Attention heads per layer.")
@@ -61,7 +60,12 @@ class MaskedDiffusionConfig(TrainConfig):
     )
     dropout: float = setting(0.0, ge=0, lt=1, help="Dropout in attention and feed-forward layers.")
     sequence_length: int = setting(
-        64, ge=8, le=32_768, basic=True, unit="tokens", help="Tokens per sequence; of a prompt and its answer together."
+        64,
+        ge=8,
+        le=32_768,
+        basic=True,
+        unit="tokens",
+        help="Tokens per sequence, or of a prompt and its answer.",
     )
     vocab_size: int = setting(
         1000,
@@ -69,7 +73,7 @@ class MaskedDiffusionConfig(TrainConfig):
         le=1_000_000,
         shapes=True,
         unit="tokens",
-        help="Largest size of a vocabulary that is built on the text; the rarest tokens beyond it are [UNK].",
+        help="Largest size of a vocabulary built on the text; rarer tokens become [UNK].",
     )
     min_words: int = setting(5, ge=1, le=1_000_000, unit="words", help="Documents with fewer words are left out.")
     random_length_share: float = setting(
@@ -77,17 +81,17 @@ class MaskedDiffusionConfig(TrainConfig):
         ge=0,
         le=1,
         unit="of the sequences",
-        help="How many are cut to a random length, so that the model knows short texts; not of prompts and answers.",
+        help="Share of sequences cut to a random length, so that the model learns short texts; not for pairs.",
     )
     eval_draws: int = setting(
-        512, ge=1, le=1_000_000, unit="masked sequences", help="How many an evaluation averages over, always the same."
+        512, ge=1, le=1_000_000, unit="masked sequences", help="Masked sequences per evaluation, the same every time."
     )
     sample_texts: int = setting(
         2,
         ge=0,
         le=64,
         unit="texts",
-        help="Texts to sample at every evaluation, the first of them shown step by step; 0 for none.",
+        help="Texts to sample at every evaluation; the first is shown step by step; 0 for none.",
     )
     sample_length: int | None = setting(
         None, ge=1, le=32_768, unit="tokens", help="Tokens of a sampled text; None for sequence_length, at most 64."
@@ -100,16 +104,18 @@ class MaskedDiffusionConfig(TrainConfig):
         ge=1,
         le=32_768,
         unit="tokens",
-        help="Tokens that are finished before those behind them begin; None for the whole text at once.",
+        help="Tokens per block; blocks are sampled from left to right; None for one block.",
     )
-    temperature: float = setting(0.7, ge=0, le=100, help="Of the sampled tokens; 0 takes the likeliest.")
+    temperature: float = setting(0.7, ge=0, le=100, help="Sampling temperature; 0 takes the most likely token.")
     remasking: Literal["low_confidence", "random"] = setting(
-        "low_confidence", help="Which predictions a step keeps: the surest ones, or any."
+        "low_confidence", help="Predictions that a step keeps: the most confident, or random ones."
     )
     guidance: float = setting(
         0.0, ge=0, le=100, help="Scale of classifier-free guidance towards the prompt; 0 for none."
     )
-    suppress_eos: bool = setting(False, help="Never sample the end-of-text token; instruction-tuned models overdo it.")
+    suppress_eos: bool = setting(
+        False, help="Never sample the end-of-text token (instruction-tuned models overuse it)."
+    )
 
     @property
     def sampling(self) -> tuple[int, int, int]:
@@ -145,17 +151,17 @@ class MaskedDiffusionConfig(TrainConfig):
 
 
 def refuse_remote_code(config: MaskedDiffusionConfig) -> None:
-    """Refuse a model that is known to bring its own code, before anything of it is downloaded.
+    """Refuse a model that comes with its own code, before any download.
 
     Raises:
-        ConfigError: the user has not allowed the code; it also says what the model takes.
+        ConfigError: the user has not allowed the code; the message states the memory that the model needs.
     """
     parameters = KNOWN_MODELS.get(config.model_name or "")
     if parameters is not None and not config.trust_remote_code:
         gib = 16 * parameters / 2**30  # as nbtools.launcher.sizes.training_bytes counts, which imports this package
         raise ConfigError(
             f"model_name={config.model_name!r}: comes with Python code of its own that would run on this machine; if "
-            "you trust it, say so: trust_remote_code=True in the script, or --trust-remote-code. Nothing was "
+            "you trust it, set trust_remote_code=True in the script, or --trust-remote-code. Nothing was "
             f"downloaded. It has {parameters:,} parameters: about {gib:,.0f} GiB on every process for weights, "
             "gradients and AdamW's moments, before any activation"
         )
@@ -184,14 +190,14 @@ def _count_samples(config: MaskedDiffusionConfig, root: Path | None, fingerprint
         numbers = (metadata.num_train_tokens, metadata.num_val_tokens)
         return numbers[0] // config.sequence_length, numbers[1] // config.sequence_length
     if config.model_name is not None:
-        return None  # its tokenizer decides
+        return None  # depends on its tokenizer
     if path is not None and config.has_pairs:
         return _counted_pairs(path, config.tokenizer, config.sequence_length, fingerprint)
     return _counted(path, config.min_words, config.tokenizer, config.sequence_length, fingerprint)
 
 
 def num_tokens(text: str, tokenizer: str) -> int:
-    """Return how many tokens a text has where the vocabulary is built here."""
+    """Return the number of tokens of a text for a vocabulary built on the text."""
     return len(text) if tokenizer == "chars" else corpus.num_words(text)
 
 
@@ -199,7 +205,7 @@ def num_tokens(text: str, tokenizer: str) -> int:
 def _counted(
     path: Path | None, min_words: int, tokenizer: str, sequence_length: int, fingerprint: object
 ) -> tuple[int, int]:
-    """Return the numbers of training and evaluation sequences; `fingerprint` makes a changed file count anew."""
+    """Return the numbers of training and evaluation sequences; a new `fingerprint` counts again."""
     documents = corpus.documents(None if path is None else str(path), min_words)
     train, evaluation = corpus.count_tokens(documents, lambda text: num_tokens(text, tokenizer))
     return train // sequence_length, evaluation // sequence_length
@@ -217,22 +223,22 @@ def _counted_pairs(path: Path, tokenizer: str, sequence_length: int, fingerprint
 
 
 def _llada(num_gpus: int) -> Preset:
-    """The settings of the guide to fine-tuning LLaDA, on `num_gpus` GPUs."""
+    """A preset to fine-tune LLaDA-8B on `num_gpus` GPUs."""
     values: dict[str, Any] = {"batch_size": 1, "epochs": 5, "learning_rate": 1e-5, "precision": "bf16"}
     values |= {"model_name": "GSAI-ML/LLaDA-8B-Instruct", "sequence_length": 4096, "gradient_checkpointing": True}
     values |= {"eval_draws": 128, "sample_block_length": 32}
-    described = f"Fine-tunes LLaDA-8B on {num_gpus} GPUs of 141 GB, total batch {num_gpus}; dataset= names the text"
+    described = f"Fine-tunes LLaDA-8B on {num_gpus} GPUs of 141 GB, total batch {num_gpus}; set dataset to the text"
     return Preset(described, num_gpus, values)
 
 
 RECIPE = Recipe(
     key="masked_diffusion",
     title="Masked diffusion",
-    summary="Train a language model that writes by unmasking tokens in any order (LLaDA), or fine-tune one.",
+    summary="Train or fine-tune a language model that generates text by unmasking tokens in any order (LLaDA).",
     config_class=MaskedDiffusionConfig,
     presets={
         "cpu_demo": Preset(
-            "Learns within a minute or two on two CPU cores, character by character; needs no download",
+            "Two CPU cores, one to two minutes, characters as tokens, no download",
             2,
             {
                 "batch_size": 16,
@@ -246,7 +252,7 @@ RECIPE = Recipe(
                 "sequence_length": 64,
                 "vocab_size": 128,
                 "eval_draws": 1024,
-                # The surest tokens of so small a model are always the same; any of them, a little cooler, read better.
+                # Confidence-based remasking makes so small a model repeat itself; random remasking at 0.5 reads better.
                 "remasking": "random",
                 "temperature": 0.5,
             },
@@ -255,7 +261,7 @@ RECIPE = Recipe(
         "shakespeare_2gpu": _llada(2),
         "shakespeare_4gpu": _llada(4),
         "pretraining_8gpu": Preset(
-            "8 GPUs, total batch 512 of 1024 tokens, 266 M parameters from scratch; dataset= names a prepared folder",
+            "8 GPUs, total batch 512 of 1024 tokens, 266 M parameters from scratch; set dataset to a prepared folder",
             8,
             {
                 "batch_size": 16,

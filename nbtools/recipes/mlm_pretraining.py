@@ -27,15 +27,15 @@ class MLMPretrainingConfig(TrainConfig):
         ge=2,
         le=1_000_000_000,
         unit="documents",
-        help="Take so many documents from the beginning of the dataset; None for all of it (hf: 500,000).",
+        help="Documents to take from the start of the dataset; None for all of it (hf: 500,000).",
     )
     streaming: bool = setting(
-        True, help="Read a dataset of the hub over the network as needed; False downloads all of its files first."
+        True, help="Read a dataset of the hub over the network during training; False downloads all its files first."
     )
     model_name: str | None = setting(
         None,
         shapes=True,
-        help="A local folder or hub id to start from (`from_pretrained`); None builds a ModernBERT as given below.",
+        help="A local folder or hub id to start from (`from_pretrained`); None builds a ModernBERT of the size below.",
     )
     num_layers: int = setting(2, ge=1, le=128, basic=True, shapes=True, unit="layers", help="Transformer layers.")
     num_heads: int = setting(4, ge=1, le=128, basic=True, shapes=True, unit="heads", help="Attention heads per layer.")
@@ -56,7 +56,7 @@ class MLMPretrainingConfig(TrainConfig):
         le=1_000_000,
         shapes=True,
         unit="words",
-        help="Size of the word-level vocabulary built on the corpus.",
+        help="Size of the word-level vocabulary, built on the corpus.",
     )
     min_words: int = setting(5, ge=1, le=1_000_000, unit="words", help="Documents with fewer words are left out.")
     mask_probability: float = setting(
@@ -92,7 +92,7 @@ def _source(config: MLMPretrainingConfig, root: Path | None) -> Source:
 
 def _count_samples(config: MLMPretrainingConfig, root: Path | None, fingerprint: object) -> tuple[int, int] | None:
     if config.model_name is not None or hub.named(config.dataset) is not None:
-        return None  # its tokenizer decides; nothing is downloaded to be counted
+        return None  # depends on its tokenizer; counting downloads nothing
     dataset = None if config.dataset is None else str(corpus.dataset_path(config.dataset, root))
     return _counted(dataset, config.min_words, config.max_samples, config.sequence_length, fingerprint)
 
@@ -101,7 +101,7 @@ def _count_samples(config: MLMPretrainingConfig, root: Path | None, fingerprint:
 def _counted(
     dataset: str | None, min_words: int, max_samples: int | None, sequence_length: int, fingerprint: object
 ) -> tuple[int, int]:
-    """Return the numbers of training and evaluation sequences; `fingerprint` makes a changed file count anew."""
+    """Return the numbers of training and evaluation sequences; a new `fingerprint` counts again."""
     documents = islice(corpus.documents(dataset, min_words), max_samples)
     num_train, num_eval = corpus.count_tokens(documents)
     return num_train // sequence_length, num_eval // sequence_length
@@ -115,7 +115,7 @@ def _gpu_preset(
     values |= {"dataset": "hf", "streaming": True, "max_samples": max_samples, "min_words": 5}
     values |= dict(zip(("num_layers", "num_heads", "hidden_size"), shape, strict=True))
     values |= {"sequence_length": 128, "vocab_size": 10_000, "warmup_ratio": 0.1, "weight_decay": 0.01}
-    # About four times an epoch: a document of C4 fills some three sequences, and a tenth of them is a lot to evaluate.
+    # About four times per epoch: a document of C4 fills about three sequences, and a tenth of them is slow to evaluate.
     every = round(3 * max_samples / total_batch / 4, -2)
     values |= {"eval_every": int(every), "checkpoint_every": int(every)}
     return Preset(f"{use}; downloads {max_samples:,} documents of C4", num_gpus, values)
@@ -128,7 +128,7 @@ RECIPE = Recipe(
     config_class=MLMPretrainingConfig,
     presets={
         "cpu_demo": Preset(
-            "Learns within a minute or two on two CPU cores; needs no download",
+            "Two CPU cores, one to two minutes, no download",
             2,
             {
                 "batch_size": 16,
@@ -144,18 +144,16 @@ RECIPE = Recipe(
             },
             gpus=(),
         ),
-        "h200_8gpu_fast": _gpu_preset(
-            "A quick look on 8 H200", 512, 8, (4, 4, 8), epochs=3, lr=5e-5, max_samples=500_000
-        ),
+        "h200_8gpu_fast": _gpu_preset("8 H200, fast", 512, 8, (4, 4, 8), epochs=3, lr=5e-5, max_samples=500_000),
         "h200_8gpu_standard": _gpu_preset(
-            "The usual run on 8 H200", 256, 8, (6, 8, 16), epochs=5, lr=3e-5, max_samples=1_000_000
+            "8 H200, standard", 256, 8, (6, 8, 16), epochs=5, lr=3e-5, max_samples=1_000_000
         ),
         "h200_8gpu_quality": _gpu_preset(
-            "The best model, on 8 H200", 128, 8, (8, 12, 24), epochs=10, lr=2e-5, max_samples=2_000_000
+            "8 H200, best quality", 128, 8, (8, 12, 24), epochs=10, lr=2e-5, max_samples=2_000_000
         ),
-        "4gpu_standard": _gpu_preset("Four GPUs", 128, 4, (4, 4, 8), epochs=5, lr=3e-5, max_samples=500_000),
-        "2gpu_standard": _gpu_preset("Two GPUs", 64, 2, (4, 4, 8), epochs=5, lr=3e-5, max_samples=500_000),
-        "1gpu_standard": _gpu_preset("One GPU", 16, 1, (4, 4, 8), epochs=5, lr=3e-5, max_samples=250_000),
+        "4gpu_standard": _gpu_preset("4 GPUs", 128, 4, (4, 4, 8), epochs=5, lr=3e-5, max_samples=500_000),
+        "2gpu_standard": _gpu_preset("2 GPUs", 64, 2, (4, 4, 8), epochs=5, lr=3e-5, max_samples=500_000),
+        "1gpu_standard": _gpu_preset("1 GPU", 16, 1, (4, 4, 8), epochs=5, lr=3e-5, max_samples=250_000),
     },
     num_parameters=_num_parameters,
     source=_source,

@@ -1,4 +1,4 @@
-"""Small ModernBERTs built from a config: transformers' arguments for them, and their number of weights."""
+"""ModernBERT models built from a config: arguments of `transformers.ModernBertConfig`, and the number of weights."""
 
 import math
 from typing import Any, Protocol
@@ -6,18 +6,18 @@ from typing import Any, Protocol
 from nbtools.recipes import gpt2
 
 SPECIAL_TOKENS = ("[PAD]", "[CLS]", "[SEP]", "[UNK]", "[MASK]")
-"""The first words of every vocabulary built here: their positions are their ids."""
+"""The first tokens of every vocabulary built here; their positions are their ids."""
 
 
 class EncoderSize(gpt2.TransformerSize, Protocol):
-    """The fields of a config that say how large its encoder is."""
+    """The fields of a config that set the size of its encoder."""
 
     @property
     def sequence_length(self) -> int: ...
 
 
 def check_modernbert_width(hidden_size: int, num_heads: int) -> None:
-    """Refuse a width that rotary positions cannot divide among the heads.
+    """Check that the width is a multiple of 2 x the number of heads, as rotary positions need.
 
     Raises:
         ValueError: what was given and what is allowed.
@@ -35,12 +35,12 @@ def modernbert_settings(size: EncoderSize, vocab_size: int) -> dict[str, Any]:
     return {
         "vocab_size": vocab_size,
         "hidden_size": size.hidden_size,
-        "intermediate_size": 3 * size.hidden_size // 2,  # ModernBERT's own ratio: the gated layer has two of these
+        "intermediate_size": 3 * size.hidden_size // 2,  # ModernBERT's ratio; the gated layer has two of these
         "num_hidden_layers": size.num_layers,
         "num_attention_heads": size.num_heads,
         "max_position_embeddings": size.sequence_length,
         "global_attn_every_n_layers": 1,  # full attention everywhere: sequences are short
-        # RoFormer's base. ModernBERT's 160,000 is made for 8,192 tokens and costs 0.6 nats here (64 tokens, 600 steps).
+        # RoFormer's base. ModernBERT's 160,000 is for 8,192 tokens and costs 0.6 nats here (64 tokens, 600 steps).
         "global_rope_theta": 10_000.0,
         # Wide enough for narrow models: 0.05 at width 64, ModernBERT's own 0.02 at 400. With 0.02 at width 64, learning
         # any context took twice as many steps.
@@ -58,7 +58,7 @@ def modernbert_settings(size: EncoderSize, vocab_size: int) -> dict[str, Any]:
 
 
 def num_modernbert_parameters(size: EncoderSize, vocab_size: int) -> int:
-    """Return how many weights such a model has, its masked language modelling head included."""
+    """Return the number of weights, with the masked language modelling head."""
     settings = modernbert_settings(size, vocab_size)
     width, inner = int(settings["hidden_size"]), int(settings["intermediate_size"])
     attention = 4 * width * width  # queries, keys, values and the output projection, without biases

@@ -1,4 +1,4 @@
-"""What a recipe says of itself without torch: its name, config, presets, the size of its model and of its data."""
+"""The description of a recipe without torch: key, config, presets, and the sizes of its model and data."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -12,23 +12,23 @@ from nbtools.machine import devices
 
 @dataclass(frozen=True)
 class Preset:
-    """Named values for a recipe: where it runs, and what differs from the config's defaults."""
+    """Named values of a recipe: its devices, and the values that differ from the config's defaults."""
 
     description: str
     nproc_per_node: int | None
-    """None for every GPU of this machine, or one process where it has none."""
+    """None for all GPUs of this machine, or one process without a GPU."""
     values: Mapping[str, Any]
     gpus: tuple[int, ...] | None = None
 
 
 @dataclass(frozen=True)
 class Source:
-    """What a config trains on, as far as that is known without reading it."""
+    """The training data of a config, without reading it."""
 
     name: str
-    """In words, such as "the English text that ships with Python"."""
+    """For display, such as "the English text that ships with Python"."""
     files: tuple[Path, ...] = ()
-    """Everything that is read; empty for what is generated, ships with Python or is downloaded."""
+    """Files that are read; empty for data that is generated, downloaded or part of Python."""
 
 
 @dataclass(frozen=True)
@@ -40,21 +40,20 @@ class Recipe:
     summary: str
     config_class: type[TrainConfig]
     presets: Mapping[str, Preset]
-    """The first one is what a new form shows."""
+    """By name; a new form starts with the first one."""
     num_parameters: Callable[[Any, int | None], int | None]
-    """(config, real size of the vocabulary or None) -> weights that are trained; None where only the downloaded model
-    knows."""
+    """(config, actual vocabulary size or None) -> trainable weights; None for a pretrained model of unknown size."""
     source: Callable[[Any, Path | None], Source]
-    """(config, project root) -> the data; raises DataError where it is missing."""
+    """(config, project root) -> the data; raises DataError if it is missing."""
     count_samples: Callable[[Any, Path | None, object], tuple[int, int] | None]
-    """(config, project root, fingerprint of the files) -> numbers of training and evaluation samples, kept until the
-    fingerprint changes; None where only the training will know."""
+    """(config, project root, fingerprint of the files) -> numbers of training and evaluation samples, cached per
+    fingerprint; None if unknown before the training."""
     refuse: Callable[[Any], None] = lambda config: None
-    """(config) -> raises ConfigError where it takes a word of the user's that it lacks, before anything is started."""
+    """(config) -> raises ConfigError if the config lacks a consent of the user, before anything starts."""
 
     @property
     def module(self) -> str:
-        """The module whose `main(config)` trains it; the stem only ever writes this name down."""
+        """The module whose `main(config)` trains; the core never imports it."""
         return f"nbtools.training.{self.key}"
 
     def preset(self, name: str) -> tuple[TrainConfig, Launch]:

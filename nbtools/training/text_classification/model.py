@@ -214,8 +214,8 @@ def build_classifier(config: TextClassificationConfig, system: CodeSystem, share
         canine.config.update({**heads, **dropout})
         classifier = TextClassifier(canine.config, canine)
     with torch.no_grad():
-        # Initial bias at each code's frequency (Lin et al. 2017, arXiv 1708.02002): otherwise training first learns that
-        # codes are rare.
+        # Initial bias at each code's frequency (Lin et al. 2017, arXiv 1708.02002): otherwise training first learns
+        # that codes are rare.
         classifier.flat.bias.copy_(torch.logit(shares_C.clamp(1e-6, 0.999)))
     return classifier
 

@@ -78,8 +78,8 @@ def test_the_best_return_is_what_the_best_of_all_ways_brings(size: int, horizon:
 
 
 BAD: dict[str, tuple[dict[str, Any], str]] = {
-    "a goal outside the room": ({"test_goals": ("9:0",)}, r"9:0 is outside the room; .* 0 to 8"),
-    "no goal": ({"test_goals": ("here",)}, "'here' is no goal; write column:row"),
+    "a goal outside the room": ({"test_goals": ("9:0",)}, r"9:0 is outside the grid; .* 0 to 8"),
+    "no goal": ({"test_goals": ("here",)}, "'here' is not a goal; write column:row"),
     "a goal twice": ({"test_goals": ("1:1", "1:1")}, "name each goal once"),
     "a horizon too short to reach a goal": ({"horizon": 7}, r"horizon=7: the goal 0:0 is 8 steps .* must be >= 8"),
     "a context shorter than an episode": ({"sequence_length": 19}, r"sequence_length=19: must be >= horizon=20"),

@@ -129,7 +129,7 @@ def test_the_histories_are_the_same_however_many_ranks_share_the_work(
         root = tmp_path / str(world_size)
         *ranks, said = opened(root, small(), world_size)
         found[world_size] = contents(root)
-        assert said[0].startswith("3,744 steps of learning histories were played in ")
+        assert said[0].startswith("3,744 steps of learning histories were generated in ")
         for one in ranks:
             assert np.array_equal(one.train_HL4, ranks[0].train_HL4)
     assert sorted(played) == [(1, 0), (2, 0), (2, 1), (3, 0), (3, 1), (3, 2)]
@@ -204,7 +204,7 @@ def test_a_damaged_cache_is_told_and_made_anew(tmp_path: Path, damage: str) -> N
     DAMAGES[damage](cached(tmp_path)[0])
     one, other, said = opened(tmp_path, small(), 2)
     assert isinstance(one, LearningHistories) and isinstance(other, LearningHistories), one
-    assert said[0].startswith("note: ") and "made anew" in said[0] and str(cached(tmp_path)[0]) in said[0]
+    assert said[0].startswith("note: ") and "are generated again" in said[0] and str(cached(tmp_path)[0]) in said[0]
     assert contents(tmp_path) == whole, "and nothing else is left in the cache"
 
 
@@ -274,7 +274,7 @@ def test_a_named_folder_is_opened_as_it_is_and_never_repaired(tmp_path: Path) ->
     (mine / "train.npy").write_bytes((mine / "train.npy").read_bytes()[:-1] + b"\x02")
     *errors, _ = opened(tmp_path, small(dataset="mine"), 2)
     assert len({str(error) for error in errors}) == 1
-    assert f"{mine / 'train.npy'}: was changed or damaged since it was written; give another" in str(errors[0])
+    assert f"{mine / 'train.npy'}: has changed or is damaged; give another" in str(errors[0])
     *errors, _ = opened(tmp_path, small(dataset="mine", grid_size=6, horizon=9), 2)
     assert all("its histories have grid_size=5, not 6" in str(error) for error in errors)
     shutil.rmtree(mine)

@@ -81,7 +81,7 @@ def by_reading_everything_anew(
 
 
 @pytest.mark.parametrize(
-    "search",
+    "settings",
     [
         RolloutSettings(6),
         RolloutSettings(6, context=8),
