@@ -49,7 +49,7 @@ from nbtools.recipes.modernbert import modernbert_settings
 from nbtools.recipes.text_classification import load_samples
 from nbtools.rundir.rundir import RunDir
 from nbtools.training.algorithm_distillation.dataset import Windows, open_histories
-from nbtools.training.algorithm_distillation.model import build_distiller
+from nbtools.training.algorithm_distillation.model import build_action_transformer
 from nbtools.training.engine.flags import Flags
 from nbtools.training.engine.sampler import SampleOrder, load
 from nbtools.training.engine.worker import Worker, run
@@ -59,7 +59,7 @@ from nbtools.training.mlm_pretraining.masking import MaskedTraining, Masking
 from nbtools.training.text.tokenized import open_tokenized
 from nbtools.training.text_classification import train
 from nbtools.training.text_classification.dataset import Augmentation, CharacterDataset, LengthOrder
-from nbtools.training.text_classification.model import build
+from nbtools.training.text_classification.model import build_classifier
 
 GOAL = 0.98
 BLOCK = 10
@@ -247,7 +247,7 @@ def masked_diffusion(config: MaskedDiffusionConfig, worker: Worker, *, sparse: b
 def classification(config: TextClassificationConfig, worker: Worker) -> Loop:
     """The same model, over the same batches."""
     samples = load_samples(config)
-    classifier = build(config, samples.system, train.code_shares(samples))
+    classifier = build_classifier(config, samples.system, train.code_shares(samples))
     augmentation = Augmentation(config.seed, config.augmentation, config.unknown_lang)
     dataset = CharacterDataset(
         samples.train, samples.train_rows, augmentation, config.sequence_length, samples.system.max_codes
@@ -279,7 +279,7 @@ def distillation(config: AlgorithmDistillationConfig, worker: Worker) -> Loop:
         loss: torch.Tensor = model(tokens_BT4, actions_BT) / actions_BT.numel()
         return loss
 
-    return minimal_loop(build_distiller(config, histories.test_goals_G2), config, 0.99, batch_loss)
+    return minimal_loop(build_action_transformer(config, histories.test_goals_G2), config, 0.99, batch_loss)
 
 
 def adversarial(config: LLMGANConfig, worker: Worker) -> Loop:
