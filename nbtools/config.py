@@ -1,7 +1,7 @@
-"""What a person decides: `Launch` (where and on how many processes) and `TrainConfig` (what is trained how).
+"""The settings of a run: `Launch` (devices and processes) and `TrainConfig` (the training).
 
-One declaration feeds the form, the command-line flags, the validation and the docs. Configs are frozen
-pydantic models of plain literals; recipes inherit from `TrainConfig` exactly once (see `recipes.py`).
+One declaration feeds the form, the flags, the validation and the docs. Configs are frozen pydantic models of plain
+literals; each recipe inherits from `TrainConfig` once.
 """
 
 import difflib
@@ -17,15 +17,15 @@ from nbtools.errors import ConfigError, shown
 def setting(
     default: Any = ..., *, help: str, unit: str = "", basic: bool = False, shapes: bool = False, **bounds: Any
 ) -> Any:
-    """Declare a config field: its default, help sentence, unit, bounds, and two facts.
+    """Declare a config field.
 
     Args:
-        default: of the field.
-        help: a sentence.
-        unit: of a number.
-        basic: whether the form shows it first.
-        shapes: whether another value makes another model, so that a checkpoint's weights would be lost on it.
-        bounds: pydantic's own: `gt`, `ge`, `lt`, `le`.
+        default: default value; without one the field is required.
+        help: description in one sentence.
+        unit: unit of a number.
+        basic: whether the form shows it before "More settings".
+        shapes: whether the value shapes the model, so that weights of another value do not fit.
+        bounds: pydantic's `gt`, `ge`, `lt`, `le`.
     """
     return Field(
         default, description=help, json_schema_extra={"unit": unit, "basic": basic, "shapes": shapes}, **bounds
@@ -33,7 +33,7 @@ def setting(
 
 
 class Settings(BaseModel):
-    """A frozen set of named values that refuses unknown names, wrong types, NaN and infinity."""
+    """A frozen pydantic model that rejects unknown names, wrong types, NaN and infinity."""
 
     model_config = ConfigDict(
         frozen=True, extra="forbid", allow_inf_nan=False, validate_default=True, protected_namespaces=()
@@ -46,7 +46,7 @@ class Settings(BaseModel):
             raise ConfigError("\n".join(_explained(item, type(self)) for item in error.errors())) from None
 
     def replace(self, **changes: Any) -> Self:
-        """Return a copy with some values changed; everything is validated again."""
+        """Return a validated copy with some values changed."""
         return type(self)(**{**self.model_dump(), **changes})
 
     @classmethod
@@ -62,24 +62,24 @@ class Settings(BaseModel):
 
     @classmethod
     def is_basic(cls, name: str) -> bool:
-        """Whether the form shows the field `name` before the fold."""
+        """Whether the form shows the field `name` before "More settings"."""
         extra = cls.model_fields[name].json_schema_extra
         return bool(extra["basic"]) if isinstance(extra, dict) else False
 
     @classmethod
     def shapes_model(cls, name: str) -> bool:
-        """Whether another value of the field `name` makes a model that earlier weights do not fit."""
+        """Whether weights fit only a model with the same value of the field `name`."""
         extra = cls.model_fields[name].json_schema_extra
         return bool(extra["shapes"]) if isinstance(extra, dict) else False
 
 
 def errors_by_field(cls: type[Settings], values: Mapping[str, Any]) -> dict[str, str]:
-    """Validate `values` and return one message per wrong field; `""` holds what concerns several fields."""
+    """Validate `values` and return one message per wrong field; `""` holds a message on several fields."""
     return {name: _message(item, cls) for name, item in _problems(cls, values).items()}
 
 
 def complaints(cls: type[Settings], values: Mapping[str, Any]) -> dict[str, str]:
-    """Like `errors_by_field`, with messages that stand alone: they name the field, its value and the class."""
+    """Like `errors_by_field`, with messages that name the field, its value and the class."""
     return {name: _explained(item, cls) for name, item in _problems(cls, values).items()}
 
 
@@ -111,7 +111,7 @@ _BOUNDS = {
 
 
 def _message(item: Any, cls: type[Settings]) -> str:
-    """Say what is allowed, in the words of the field's declaration."""
+    """Return what is allowed, by the field's declaration."""
     kind, context = item["type"], item.get("ctx", {})
     if kind == "extra_forbidden":
         close = difflib.get_close_matches(str(item["loc"][0])[:100], cls.model_fields, n=1)
@@ -128,7 +128,7 @@ def _message(item: Any, cls: type[Settings]) -> str:
 
 
 def _plain_number(value: object) -> object:
-    """pydantic turns the bounds of float fields into floats: 0.0 where 0 was declared."""
+    """Return 0 for 0.0: pydantic turns the bounds of float fields into floats."""
     return int(value) if isinstance(value, float) and value.is_integer() else value
 
 
@@ -136,7 +136,7 @@ GPUIndex = Annotated[int, Field(ge=0, le=1023)]
 
 
 class Launch(Settings):
-    """Where a script runs and on how many processes; torchrun's own names."""
+    """Devices and processes of a launch, under torchrun's names."""
 
     nproc_per_node: int = setting(
         1, ge=1, le=1024, basic=True, unit="processes", help="Processes on this machine, one per GPU when it has any."
@@ -154,14 +154,14 @@ class Launch(Settings):
         help="CPU threads per process; None for cores // nproc_per_node, at least 1.",
     )
     shutdown_timeout_s: int = setting(
-        60, ge=1, le=86_400, unit="s", help="How long a stop waits for the last checkpoint before it kills."
+        60, ge=1, le=86_400, unit="s", help="Time for the last checkpoint at a stop; processes are killed after it."
     )
     max_restarts: int = setting(
         0,
         ge=0,
         le=1000,
         unit="restarts",
-        help="How often a failed run starts again, from its newest checkpoint that is whole.",
+        help="Automatic restarts of a failed run, each from its latest verified checkpoint.",
     )
 
     @model_validator(mode="after")
@@ -178,7 +178,7 @@ class Launch(Settings):
 
 
 class TrainConfig(Settings):
-    """What every recipe has: batch, schedule, precision, and how often to log, evaluate and save.
+    """Fields of every recipe: batch, schedule, precision, and intervals of logging, evaluation and checkpoints.
 
     Intervals and `max_steps` count optimizer steps; `batch_size` is per process everywhere.
     """
@@ -198,11 +198,11 @@ class TrainConfig(Settings):
         le=1_000_000_000,
         basic=True,
         unit="steps",
-        help="Stop after so many optimizer steps; None to train all epochs.",
+        help="Number of optimizer steps; None to train all epochs.",
     )
     learning_rate: float = setting(1e-3, gt=0, le=10, basic=True, help="Peak learning rate of AdamW, after warm-up.")
     lr_schedule: Literal["linear", "cosine", "constant"] = setting(
-        "linear", help="Decay to zero after warm-up, or none at all."
+        "linear", help="Decay to zero after warm-up; constant has none."
     )
     warmup_ratio: float = setting(0.1, ge=0, le=1, unit="of all steps", help="Share of the steps spent warming up.")
     weight_decay: float = setting(0.01, ge=0, help="AdamW's decoupled weight decay (not on biases and norms).")
@@ -213,10 +213,10 @@ class TrainConfig(Settings):
         help="bf16 and fp16 mean autocast, fp16 with a loss scale; weights and optimizer stay fp32.",
     )
     gradient_checkpointing: bool = setting(
-        False, help="Compute activations again in the backward pass: less memory, about a third more time."
+        False, help="Recompute activations in the backward pass: less memory, about a third more time."
     )
     seed: int = setting(0, ge=0, lt=2**32, help="Seeds weights, data order and masking.")
-    deterministic: bool = setting(False, help="Use deterministic kernels only: reproducible on GPUs too, and slower.")
+    deterministic: bool = setting(False, help="Use deterministic kernels only: reproducible on GPUs, but slower.")
     num_workers: int = setting(
         0, ge=0, le=64, unit="processes per rank", help="Data loading processes; 0 loads in the rank itself."
     )
@@ -231,42 +231,44 @@ class TrainConfig(Settings):
         unit="steps",
         help="Steps between checkpoints; one more at a stop and at the end.",
     )
-    checkpoint_epochs: bool = setting(True, help="Save a checkpoint at each epoch's end, too.")
-    keep_last: int = setting(
-        3, ge=1, le=1_000_000, unit="checkpoints", help="How many of the newest checkpoints to keep."
-    )
+    checkpoint_epochs: bool = setting(True, help="Also save a checkpoint at the end of each epoch.")
+    keep_last: int = setting(3, ge=1, le=1_000_000, unit="checkpoints", help="Number of newest checkpoints to keep.")
     keep_best: int = setting(
         1,
         ge=0,
         le=1_000_000,
         unit="checkpoints",
-        help="How many to keep beside them for their low eval/loss, of those saved at an evaluation.",
+        help="Number of further checkpoints to keep: those saved at an evaluation with the lowest eval/loss.",
     )
     save_dir: str | None = setting(
-        None, help="A folder that gets the final model, history and plot, too; the run directory always has them."
+        None, help="Folder for a copy of the final model, history and plot; the run directory always has them."
     )
     report_to: Literal["none", "tensorboard"] = setting(
-        "none", help="Write the metric rows as TensorBoard events into the run directory, too."
+        "none", help="tensorboard also writes the metrics as TensorBoard events into the run directory."
     )
     profile_steps: int = setting(
-        0, ge=0, le=1000, unit="steps", help="Profile so many steps, after five: a trace for Perfetto and a table."
+        0,
+        ge=0,
+        le=1000,
+        unit="steps",
+        help="Number of steps to profile, after the first five: a trace for Perfetto and a table.",
     )
     collective_timeout_min: int = setting(
         10,
         ge=1,
         le=1440,
         unit="minutes",
-        help="How long ranks wait for one another in a collective before the run fails.",
+        help="Time that ranks wait for one another in a collective before the run fails.",
     )
 
     def effective_batch(self, world_size: int) -> int:
-        """Samples per optimizer step: per process x accumulated x processes."""
+        """Return the samples per optimizer step: per process x accumulated x processes."""
         return self.batch_size * self.gradient_accumulation_steps * world_size
 
     @field_validator("*", mode="before")
     @classmethod
     def _strict_numbers(cls, value: object, info: Any) -> object:
-        # pydantic would take True for 1 and "32" for 32: a config file's typo should not train.
+        # pydantic would accept True for 1 and "32" for 32
         annotation = cls.model_fields[info.field_name].annotation
         if isinstance(value, bool) and annotation is not bool:
             raise ValueError(f"{value} is a truth value, not a number or text")

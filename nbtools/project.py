@@ -1,4 +1,4 @@
-"""The project on disk: its root, its `scripts/` and `runs/` folders, and the names allowed in them."""
+"""The project on disk: its root, the folders `scripts/` and `runs/`, and the names allowed in them."""
 
 import contextlib
 import hashlib
@@ -18,7 +18,7 @@ _OFTEN_IMPORTED = {
     *("huggingface_hub", "sentencepiece", "bitsandbytes", "flash_attn", "xformers", "apex", "deepspeed", "lightning"),
     *("einops", "wandb", "tensorboard", "mlflow"),
 }
-"""Modules that training code imports where they are installed: a script may move to such a machine."""
+"""Modules that training code imports if they are installed; a script may move to a machine that has them."""
 
 
 @dataclass(frozen=True)
@@ -38,7 +38,7 @@ class Project:
         return self.root / "runs"
 
     def script(self, name: str) -> Path:
-        """Path of the script called `name`, which is checked first."""
+        """Return the path of script `name` after `check_name`."""
         return self.scripts / f"{check_name(name)}.py"
 
 
@@ -61,7 +61,7 @@ def find_project(start: str | Path | None = None) -> Project:
     try:
         origin = expanded(start).resolve() if start is not None else Path.cwd()
     except FileNotFoundError:
-        raise ProjectError("the working directory is no longer there; change to your project's folder") from None
+        raise ProjectError("the working directory was deleted; change to your project's folder") from None
     folders = (origin, *origin.parents)
     for folder in folders:
         if (folder / "scripts").is_dir() and ((folder / "pyproject.toml").is_file() or (folder / "runs").is_dir()):
@@ -76,7 +76,7 @@ def find_project(start: str | Path | None = None) -> Project:
 
 
 def expanded(path: str | Path) -> Path:
-    """Expand a leading `~`; where there is no such home, `~name` is a name like any other."""
+    """Expand a leading `~`; `~name` stays if there is no such home."""
     try:
         return Path(path).expanduser()
     except RuntimeError:
@@ -86,11 +86,11 @@ def expanded(path: str | Path) -> Path:
 def located(path: str | Path) -> Path:
     """Return an absolute path; a relative one starts from the working directory, else from the project's root.
 
-    A notebook's working directory is its own folder, and everybody writes `scripts/NAME.py`.
+    The working directory of a notebook is its own folder, while `scripts/NAME.py` is relative to the project's root.
     """
     found = expanded(path)
     if "\0" in str(found):
-        return found  # nothing is called so
+        return found  # no file has such a name
     if not os.path.lexists(found):
         with contextlib.suppress(ProjectError):
             in_project = find_project().root / found
@@ -105,7 +105,7 @@ def file_digest(path: Path) -> str:
 
 
 def check_name(name: str) -> str:
-    """Return `name` if a script and its runs may be called so.
+    """Return `name` if it is allowed for a script and its runs.
 
     Raises:
         InvalidNameError: the name is not a plain identifier, or `import NAME` would find another module.
@@ -128,7 +128,7 @@ def _is_importable(name: str) -> bool:
         spec = importlib.util.find_spec(name)
     except (ImportError, ValueError):  # e.g. '__main__' has no spec
         return True
-    # A namespace package is just a folder of that name on sys.path; importing it by accident harms nobody.
+    # A namespace package is only a folder of that name on sys.path; a script may shadow it.
     if spec is None or spec.origin is None:
         return False
     # scripts/NAME.py itself, seen because the working directory or the script's folder is on sys.path.

@@ -135,7 +135,7 @@ def test_a_working_directory_that_is_gone_is_said_so(tmp_path: Path, monkeypatch
     (tmp_path / "gone").mkdir()
     monkeypatch.chdir(tmp_path / "gone")
     (tmp_path / "gone").rmdir()
-    with pytest.raises(ProjectError, match="no longer there"):
+    with pytest.raises(ProjectError, match="was deleted"):
         find_project()
 
 

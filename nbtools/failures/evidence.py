@@ -75,7 +75,7 @@ def crash_report(printed: str) -> str | None:
     return (crash + rest).rstrip()[:_MAX_TRACEBACK] or None if crash else None
 
 
-def last_words(text: str, exitcode: int) -> tuple[str, str | None]:
+def last_output(text: str, exitcode: int) -> tuple[str, str | None]:
     """Return the exception and traceback at the end of a program's output (exit code 1), else its last line."""
     parts = text.split(_TRACEBACK)
     first = len(parts) - 1

@@ -1,9 +1,9 @@
-"""The first failure of a run: found after its end in what torch and the ranks left behind.
+"""The first failure of a run, from the files of torch and of the ranks.
 
-torchrun always exits 1. Which rank fell first, and of what, is told in two places: a rank whose `main` is wrapped
-in `@record` writes its traceback to an error file, and torchrun prints a summary of all failed ranks as the last thing
-in the log. Nothing but that summary tells of a signal or of `sys.exit`. To this are added the cause in words and the
-setting to change (`nbtools.failures.known_errors`), the frame of the training code, and the last step and loss.
+torchrun always exits 1. The first failing rank and its error are in two places: a rank whose `main` is wrapped in
+`@record` writes its traceback to an error file, and torchrun ends the log with a summary of all failed ranks. Signals
+and `sys.exit` appear in that summary only. A `Failure` adds the cause and the setting to change
+(`nbtools.failures.known_errors`), the frame of the training code, and the last step and loss.
 """
 
 import re
@@ -29,29 +29,29 @@ _SUMMARY = re.compile(
 )
 _ROOT_CAUSE = "Root Cause (first observed failure):"
 _CLOSED = re.compile(r"Sending process (\d+) closing signal")
-_NUM_MEMORY_ROWS = 24  # at least two minutes: what a shutdown may take after the first death
+_NUM_MEMORY_ROWS = 24  # at least two minutes, as long as a shutdown may take after the first failure
 _MAX_RANKS = 64
 _MAX_CHARACTERS = 64 * 1024
 
 
 @dataclass(frozen=True)
 class Failure:
-    """The first failure of a run: the cause, not the ranks that fell over because of it."""
+    """The first failure of a run; other ranks that failed because of it are in `others`."""
 
     rank: int | None
     host: str | None
     exitcode: int | None
     signal: str | None
-    """Name of the signal that killed it, such as `SIGKILL`."""
+    """Name of the signal that killed the rank, such as `SIGKILL`."""
     message: str
-    """One line: where the cause is known in words, with the error itself in brackets."""
+    """One line: the cause if it is known, with the error in brackets."""
     traceback: str | None = None
     where: str | None = None
     """The deepest frame of the training code: `scripts/toy.py:33 in train: loss.backward()`."""
     advice: str | None = None
     """The setting to change."""
     step: int | None = None
-    """The last step that the rank told of."""
+    """The last step of the rank's heartbeat."""
     loss: float | None = None
     """The last training loss."""
     others: list[dict[str, Any]] = field(default_factory=list)
@@ -59,7 +59,7 @@ class Failure:
 
     @classmethod
     def from_json(cls, content: object) -> Self | None:
-        """Read back what the supervisor or rank 0 wrote; None if it is nothing of the kind."""
+        """Return the failure in a JSON object; None if it is not one."""
         if not isinstance(content, Mapping) or not isinstance(content.get("message"), str):
             return None
         known: dict[str, Any] = dict.fromkeys(cls.__dataclass_fields__)
@@ -71,14 +71,14 @@ class Failure:
         return cls(**{**known, "loss": _number(content.get("loss")), "others": others})
 
     def to_json(self) -> dict[str, Any]:
-        """The failure as plain values, strict JSON of a size that is read back: an exception may hold all its data."""
+        """Return the failure as strict JSON values, with long texts cut: an exception's message may hold its data."""
         loss = None if self.loss is None else strict_number(self.loss)
-        traceback = self.traceback and self.traceback[-_MAX_CHARACTERS:]  # its end tells most
+        traceback = self.traceback and self.traceback[-_MAX_CHARACTERS:]  # the end matters most
         return {**asdict(self), "message": self.message[:_MAX_CHARACTERS], "traceback": traceback, "loss": loss}
 
     @property
     def headline(self) -> str:
-        """One line: who, where, what."""
+        """One line: rank, host, message."""
         if self.rank is None:
             return self.message
         where = f" on {self.host}" if self.host else ""
@@ -86,27 +86,27 @@ class Failure:
 
     @property
     def progress(self) -> str:
-        """Last step and loss, as far as they are known: `last step 40, train/loss 2.31`."""
+        """Last step and loss, if known: `last step 40, train/loss 2.31`."""
         parts = [] if self.step is None else [f"last step {self.step:,}"]
         return ", ".join(parts if self.loss is None else [*parts, f"train/loss {self.loss:.4g}"])
 
     @property
     def lines(self) -> list[str]:
-        """Headline, frame, progress and advice, as far as they are known: a line each."""
+        """Headline, frame, progress and advice, if known: a line each."""
         where = f"at {self.where}" if self.where else None
         advice = f"what to do: {self.advice}" if self.advice else None
         return [line for line in (self.headline, where, self.progress, advice) if line]
 
     @property
     def other_lines(self) -> list[str]:
-        """A line for each of the other ranks."""
+        """A line per other rank."""
         return [f"rank {other.get('rank')}: {other.get('message')}" for other in self.others]
 
 
 def first_failure(run: RunDir, returncode: int, host: str, *, since: int = 0) -> Failure:
-    """Tell why a run whose agent ended with `returncode` (negative: by that signal) failed.
+    """Return the first failure of a run whose agent ended with `returncode` (negative: by that signal).
 
-    What stands in the log before byte `since` is of an earlier attempt.
+    The log before byte `since` belongs to an earlier attempt.
     """
     log = evidence.end_of(run.log, since)
     if returncode < 0:
@@ -118,17 +118,17 @@ def first_failure(run: RunDir, returncode: int, host: str, *, since: int = 0) ->
     found = _from_summary(run, log, host)
     if found is not None:
         return found
-    recorded, traceback = evidence.error_file(run.error)  # the agent's own: it never started ranks, or lost them
+    recorded, traceback = evidence.error_file(run.error)  # the agent's own error: it started no ranks, or lost them
     if recorded is None:
-        said, traceback = evidence.last_words(log, returncode)
+        said, traceback = evidence.last_output(log, returncode)
         recorded = f"exited with code {returncode}{said}"
     return explained(Failure(None, host, returncode, None, recorded, traceback), run)
 
 
-def was_told_to_stop(run: RunDir, *, since: int = 0) -> bool:
-    """Whether torchrun was ended by a signal that did not come from the supervisor: a preemption, a `kill`.
+def was_stopped_from_outside(run: RunDir, *, since: int = 0) -> bool:
+    """Whether a signal that the supervisor did not send ended torchrun: a preemption, a `kill`.
 
-    Rank 0 calling it a stop is not enough: when one rank fails, torchrun asks the others to stop, too.
+    A stop in rank 0's finished.json is not enough: when one rank fails, torchrun also signals the others.
     """
     if _ROOT_CAUSE in evidence.end_of(run.log, since):
         return False
@@ -138,54 +138,54 @@ def was_told_to_stop(run: RunDir, *, since: int = 0) -> bool:
 
 
 def explained(failure: Failure, run: RunDir) -> Failure:
-    """Add what message and traceback tell: the cause in words, the setting to change, the frame; and the progress."""
+    """Add the cause, the setting to change and the frame, from message and traceback, and the progress."""
     message, advice = _in_words(failure, run)
     where = evidence.training_frame(failure.traceback or "", run)
     return _with_progress(replace(failure, message=message, advice=advice, where=where), run)
 
 
 def signal_name(number: int) -> str:
-    """Name of a signal, such as `SIGKILL`; unknown ones by number."""
+    """Return the name of a signal, such as `SIGKILL`, or `signal 99` for an unknown one."""
     try:
         return signal.Signals(number).name
     except ValueError:
         return f"signal {number}"
 
 
-# --- who ----------------------------------------------------------------------------------------
+# --- which rank ----------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
 class _End:
-    """How one rank ended, by torchrun's summary."""
+    """The end of one rank in torchrun's summary."""
 
     failure: Failure
     pid: int
     was_killed: bool
-    """Whether a signal ended it, and no exception before that."""
+    """Whether a signal ended it without an exception before."""
     was_closed: bool
-    """Whether torchrun had to close it: it was alive when another rank had ended."""
+    """Whether torchrun closed it: it was alive when another rank had ended."""
 
     @property
     def order(self) -> tuple[bool, ...]:
-        """The first failure has the smallest.
+        """Sort key; the first failure has the smallest.
 
-        torchrun compares whole seconds, so a rank that died of its peer's death may pass for the root cause. But one
-        that had to be closed was alive then, one that lost its peer is an echo, and a signal comes from outside.
+        torchrun compares whole seconds, so it may name a rank that failed because of another one. A rank that torchrun
+        closed was alive at the failure, a lost connection follows from one, and a signal comes from outside.
         """
         is_foreign_signal = self.was_killed and self.failure.signal != "SIGTERM"
         return self.was_closed, known_errors.is_echo(self.failure.message), not is_foreign_signal
 
 
 def _from_summary(run: RunDir, log: str, host: str) -> Failure | None:
-    """Choose the first failing rank from torchrun's summary of all failed ranks."""
+    """Return the first failing rank of torchrun's summary of all failed ranks."""
     summary, _, root = log.rpartition(_ROOT_CAUSE)
     closed = {int(pid) for pid in _CLOSED.findall(log)}
     blocks = [*_SUMMARY.finditer(root), *_SUMMARY.finditer(summary)] if root else []
     ends = [_end(run, block, log, host, closed) for block in blocks[:_MAX_RANKS]]
     if not ends:
         return None
-    first = min(ends, key=lambda end: end.order)  # of equal ones torchrun's own choice, which comes first
+    first = min(ends, key=lambda end: end.order)  # among equal ones torchrun's choice, which comes first
     others = {end.failure.rank: _other(end, run) for end in ends}
     for beat in evidence.heartbeats(run):
         if beat.pid in closed:
@@ -199,14 +199,14 @@ def _from_summary(run: RunDir, log: str, host: str) -> Failure | None:
 def _end(run: RunDir, block: re.Match[str], log: str, host: str, closed: set[int]) -> _End:
     rank, exitcode, pid = int(block["rank"]), int(block["exitcode"]), int(block["pid"])
     named = block["host"].strip()
-    host = host if named == "localhost" else named  # the fully qualified name of a machine without one
+    host = host if named == "localhost" else named  # torchrun's name for a host without a qualified name
     name = signal_name(-exitcode) if exitcode < 0 else None
     message, traceback = evidence.error_file(Path(block["error_file"]), inside=run.ranks)
     was_killed = message is None and name is not None
     if was_killed:
         message = f"killed by {name}{_at_step(run, rank)}"
     elif message is None:
-        said, traceback = evidence.last_words(evidence.printed_by(run, rank, log), exitcode)
+        said, traceback = evidence.last_output(evidence.printed_by(run, rank, log), exitcode)
         message = f"exited with code {exitcode}{_at_step(run, rank)}{said}"
     return _End(Failure(rank, host, exitcode, name, message or "", traceback), pid, was_killed, pid in closed)
 
@@ -218,11 +218,11 @@ def _other(end: _End, run: RunDir) -> dict[str, Any]:
     return {"rank": found.rank, "exitcode": found.exitcode, "signal": found.signal, "message": message[:300]}
 
 
-# --- why ----------------------------------------------------------------------------------------
+# --- its cause ----------------------------------------------------------------------------------------
 
 
 def _killed(failure: Failure, run: RunDir, log: str) -> Failure:
-    """Say what a signal means, from the state of the memory and from the rank's last output."""
+    """Explain a signal by the state of the memory and the rank's last output."""
     name, traceback = failure.signal or "", None
     words, advice = known_errors.SIGNALS.get(name, ("", None))
     if name == "SIGKILL":
@@ -239,7 +239,7 @@ def _killed(failure: Failure, run: RunDir, log: str) -> Failure:
 
 
 def _in_words(failure: Failure, run: RunDir) -> tuple[str, str | None]:
-    """The message with the cause, if that is known, and the setting to change."""
+    """Return the message with its cause, if known, and the setting to change."""
     message, said = failure.message, evidence.exceptions(failure.traceback or "")
     cause = known_errors.cause_of(message, "\n".join(said))
     if cause is None and evidence.lost_loader_worker(failure.traceback or ""):
@@ -248,7 +248,7 @@ def _in_words(failure: Failure, run: RunDir) -> tuple[str, str | None]:
         return message, None
     words = _words(cause, "\n".join((message, *said)), failure, run)
     if "in DataLoader worker process" in message and said:
-        message = said[-1][:500]  # the error in the worker; the message only says that there was one
+        message = said[-1][:500]  # the error in the worker, which the message does not hold
     return f"{words} ({message})", cause.advice
 
 
@@ -259,7 +259,7 @@ def _words(cause: known_errors.Cause, said: str, failure: Failure, run: RunDir) 
 
 
 def _waited(said: str, failure: Failure, run: RunDir) -> str:
-    """Name the rank that was waited for: the one that is furthest behind, for the longest time."""
+    """Name the rank that others waited for: the one furthest behind, for the longest time."""
     beats = [beat for beat in evidence.heartbeats(run) if beat.rank != failure.rank]
     late = min(beats, key=lambda beat: (beat.place, beat.time), default=None)
     where = "" if late is None else f"rank {late.rank}, which was in {late.phase[:40]} at step {late.step}"
@@ -267,14 +267,14 @@ def _waited(said: str, failure: Failure, run: RunDir) -> str:
 
 
 def _lack_of_memory(run: RunDir) -> str | None:
-    """Compare the memory as the last rows of system.jsonl tell it with what it is now."""
+    """Compare the last memory readings in system.jsonl with the current one."""
     readings = map(known_errors.HostMemory.from_row, evidence.last_rows(run.system)[-_NUM_MEMORY_ROWS:])
     return known_errors.lack_of_memory(
         [reading for reading in readings if reading is not None], known_errors.host_memory()
     )
 
 
-# --- how far ------------------------------------------------------------------------------------
+# --- its progress ------------------------------------------------------------------------------------
 
 
 def _with_progress(failure: Failure, run: RunDir) -> Failure:
@@ -292,14 +292,14 @@ def _at_step(run: RunDir, rank: int) -> str:
 
 
 def _whole(value: object) -> int | None:
-    """A whole number, also a negative one, as exit codes may be."""
+    """Return an integer, possibly negative as exit codes are; None for other values."""
     if isinstance(value, int) and value < 0:
         return None if whole(-value) is None else value
     return whole(value)
 
 
 def _number(value: object) -> float | None:
-    """Read a number as `strict_number` writes it."""
+    """Return a number that `strict_number` wrote; None for other values."""
     try:
         return float(value) if isinstance(value, int | float | str) and not isinstance(value, bool) else None
     except (ValueError, OverflowError):

@@ -1,7 +1,7 @@
-"""What usually lies behind an error: known messages and signals in words, each with the setting to change.
+"""Known errors and signals, each with its cause and the setting to change.
 
-The tables are meant to be read and added to. Whether a SIGKILL was the kernel's for lack of memory is told by
-evidence: the memory in use shortly before, and the kernel's own count of such kills.
+Extend the tables freely. Whether the kernel sent a SIGKILL for lack of memory is decided by the memory in use before
+it and by the kernel's count of such kills.
 """
 
 import re
@@ -23,12 +23,12 @@ class Cause:
     """A known error."""
 
     pattern: str
-    """What its text matches, in the words of torch, Python or the kernel."""
+    """Regular expression for the message of torch, Python or the kernel."""
     words: str
     advice: str
     """The setting to change."""
     is_echo: bool = False
-    """Whether a rank that says so only noticed that another one had fallen."""
+    """Whether a rank with this error only noticed that another rank had failed."""
 
 
 _SHARED_MEMORY = (
@@ -43,7 +43,7 @@ TIMEOUT = Cause(
     r"Timed out waiting \d+ms|Watchdog caught collective operation timeout|wait timeout after \d+ms"
     r"|Application timeout caused pair closure|waiting for clients",
     "waited too long for another rank",
-    "Look at the rank that was waited for: while one hangs, nbtools show RUN --stacks tells where. If it is only slow, "
+    "Look at the rank that was waited for: while one hangs, nbtools show RUN --stacks shows where. If it is only slow, "
     "raise collective_timeout_min (in a script of your own: init_process_group's timeout).",
 )
 LOADER_WORKER_DIED = Cause(
@@ -90,7 +90,7 @@ CAUSES = (
     Cause(
         r"device-side assert",
         "an index was out of range on the GPU (device-side assert)",
-        "Usually a token id or a label that the model has no row for. CUDA tells it late: run once with "
+        "Usually a token id or a label that the model has no row for. CUDA reports it late: run once with "
         "CUDA_LAUNCH_BLOCKING=1, or on the CPU, to see the line.",
     ),
     Cause(
@@ -118,7 +118,7 @@ def cause_of(message: str, said: str = "") -> Cause | None:
 
     Args:
         message: the error itself.
-        said: what else was said: the exceptions that led to it. An echo counts in the message only.
+        said: the exceptions that led to it. An echo counts in the message only.
     """
     fitting = (
         cause for cause in CAUSES if re.search(cause.pattern, message if cause.is_echo else f"{message}\n{said}")
@@ -127,13 +127,13 @@ def cause_of(message: str, said: str = "") -> Cause | None:
 
 
 def is_echo(message: str) -> bool:
-    """Whether a rank that ended with this message had only noticed that another one fell."""
+    """Whether a rank with this message only noticed that another rank had failed."""
     cause = cause_of(message)
     return cause is not None and cause.is_echo
 
 
 def waited(said: str) -> str:
-    """Say how long a collective was waited for, as far as its error tells: `10 min`."""
+    """Return how long a rank waited for a collective, by its error: `10 min`."""
     found = re.search(r"(?:Timed out waiting |Timeout\(ms\)=|wait timeout after )(\d{1,12})", said)
     if found is None:
         return "too long"
@@ -146,7 +146,7 @@ def waited(said: str) -> str:
 SIGNALS = {
     "SIGKILL": (
         "from outside (kill -9, a scheduler, or the container's limit)",
-        "Its output tells no more: ask the scheduler (sacct), the container's memory limit, or dmesg for an OOM kill.",
+        "Its output holds no reason: check the scheduler (sacct), the container's memory limit, dmesg for OOM kills.",
     ),
     "SIGTERM": ("asked to end from outside (kill, or a scheduler's preemption)", None),
     "SIGINT": ("interrupted from outside (Ctrl-C)", None),
@@ -161,14 +161,14 @@ SIGNALS = {
     "SIGXCPU": ("its limit of CPU time was reached", "Raise the limit (ulimit -t, or the scheduler's)."),
     "SIGXFSZ": ("its limit of file size was reached", "Raise the limit (ulimit -f)."),
 }
-"""What a signal means and what to do about it, for ranks that were not killed for lack of memory."""
+"""Meaning of a signal and advice, for ranks that were not killed for lack of memory."""
 
 
 # --- memory -------------------------------------------------------------------------------------
 
 _ALARMING_SHARE = 0.9
-# Names of: the limit, the use, the part of the use that is page cache, the part of that which cannot be dropped
-# (shared memory), and the file with the count of killed processes.
+# Files or keys of: limit, use, page cache within the use, shared memory within the page cache (it cannot be dropped),
+# and the count of killed processes.
 _CGROUP_V2 = ("memory.max", "memory.current", "file", "shmem", "memory.events")
 _CGROUP_V1 = ("memory.limit_in_bytes", "memory.usage_in_bytes", "total_cache", "total_shmem", "memory.oom_control")
 
@@ -178,25 +178,25 @@ class HostMemory:
     """Memory of the host, or of the container (control group) around this process if that has less left."""
 
     memory_used_bytes: int
-    """What could not be freed at once: page cache is not counted."""
+    """Memory in use, without page cache."""
     memory_total_bytes: int
     oom_kills: int | None
-    """How many processes the kernel has killed for lack of memory; None where it does not tell."""
+    """Number of processes that the kernel killed for lack of memory; None if it is unknown."""
 
     @classmethod
     def from_row(cls, row: object) -> Self | None:
-        """Read a row of system.jsonl; None if it does not tell of memory."""
+        """Return the memory in a row of system.jsonl; None if the row has none."""
         values = row if isinstance(row, Mapping) else {}
         used, total, kills = (whole(values.get(name)) for name in cls.__dataclass_fields__)
         return cls(used, total, kills) if used is not None and total else None
 
     def to_row(self) -> dict[str, Any]:
-        """Its part of a row of system.jsonl."""
+        """Return the values for a row of system.jsonl."""
         return asdict(self)
 
     @property
     def share(self) -> float:
-        """Used part of the total."""
+        """Share of the memory that is in use."""
         return self.memory_used_bytes / self.memory_total_bytes
 
     def __str__(self) -> str:
@@ -204,12 +204,12 @@ class HostMemory:
 
 
 def host_memory(cgroups: Path = Path("/sys/fs/cgroup"), proc: Path = Path("/proc")) -> HostMemory:
-    """Read how much memory is in use (about 0.5 ms), honouring the limits of control groups, version 1 and 2."""
+    """Return the memory in use and in total, within the limits of control groups (version 1 and 2), in about 0.5 ms."""
     memory = psutil.virtual_memory()
     levels = [(memory.total - memory.available, memory.total)]
     oom_kills = None
     for folder, (limit, usage, cache, shared, events) in _control_groups(cgroups, proc):
-        if oom_kills is None:  # the innermost group's: it counts kills of its own processes, whatever ran out
+        if oom_kills is None:  # the innermost group counts the kills of its own processes
             oom_kills = _numbers(folder / events).get("oom_kill")
         total, used, parts = (_numbers(folder / name) for name in (limit, usage, "memory.stat"))
         if total.get("") and "" in used:
@@ -221,7 +221,7 @@ def host_memory(cgroups: Path = Path("/sys/fs/cgroup"), proc: Path = Path("/proc
 
 
 def lack_of_memory(before: Sequence[HostMemory], now: HostMemory) -> str | None:
-    """Say in words that memory ran out, if readings of the last minutes and one of after a SIGKILL give reason to."""
+    """Return a sentence if memory most likely ran out, by readings before and after a SIGKILL; else None."""
     if not before:
         return None
     fullest = max(before, key=lambda reading: reading.share)
@@ -233,7 +233,7 @@ def lack_of_memory(before: Sequence[HostMemory], now: HostMemory) -> str | None:
 
 
 def _control_groups(cgroups: Path, proc: Path) -> Iterator[tuple[Path, tuple[str, str, str, str, str]]]:
-    """The control groups for memory around this process, inner ones first, with the names of their files."""
+    """Yield the control groups for memory of this process, inner ones first, with the names of their files."""
     try:
         lines = (proc / "self" / "cgroup").read_text().splitlines()
     except OSError:  # not on Linux
@@ -245,13 +245,13 @@ def _control_groups(cgroups: Path, proc: Path) -> Iterator[tuple[Path, tuple[str
         root, names = (cgroups / "memory", _CGROUP_V1) if controllers else (cgroups, _CGROUP_V2)
         folder = root / name.lstrip("/")
         yield folder, names
-        for parent in folder.parents:  # in a container, only some of the outer ones can be seen
+        for parent in folder.parents:  # a container shows only some of the outer ones
             if parent.is_relative_to(root):
                 yield parent, names
 
 
 def _numbers(path: Path) -> dict[str, int]:
-    """Read lines of `name number`; a number alone has the name `""`. Empty where there is nothing to read."""
+    """Return the numbers in lines of `name number`; a number alone has the name `""`. Empty without a readable file."""
     try:
         lines = [line.rpartition(" ") for line in path.read_text().splitlines()]
     except (OSError, ValueError):

@@ -1,4 +1,4 @@
-"""The automatic restarts of a run: one record per failed attempt, and how they read."""
+"""The automatic restarts of a run: one record per failed attempt."""
 
 import contextlib
 import json
@@ -17,16 +17,16 @@ class Restart:
     """A failed attempt that was followed by another one."""
 
     attempt: int
-    """Number of the attempt that failed; 1 for the first start."""
+    """Number of the failed attempt; 1 is the first."""
     time: float
     """Unix time of its end."""
     failure: Failure | None
     checkpoint: str | None
-    """Name of the checkpoint that the next attempt went on from; None if there was none."""
+    """Name of the checkpoint from which the next attempt continued; None if there was none."""
 
     @classmethod
     def from_json(cls, content: object) -> Self | None:
-        """Read a line of attempts.jsonl; None if it is nothing of the kind."""
+        """Return the restart in a line of attempts.jsonl; None if it is not one."""
         if not isinstance(content, Mapping):
             return None
         attempt, ended = whole(content.get("attempt")), finite(content.get("time"))
@@ -37,7 +37,7 @@ class Restart:
 
 
 def read_restarts(run: RunDir) -> list[Restart]:
-    """Automatic restarts so far, oldest first; damaged lines are left out."""
+    """Return the automatic restarts, oldest first; damaged lines are skipped."""
     found = []
     try:
         lines = read_small(run.attempts).splitlines()
@@ -50,13 +50,13 @@ def read_restarts(run: RunDir) -> list[Restart]:
 
 
 def restarted(restart: "Restart") -> str:
-    """Where the next attempt went on, and why it had to."""
+    """Return a sentence: from which step the next attempt continued, and why the failed one ended."""
     step = step_of(restart)
     why = restart.failure.headline if restart.failure else "it failed"
     return f"restarted {f'at step {step:,}' if step else 'from the start'}: {why[:300]}"
 
 
 def step_of(restart: "Restart") -> int:
-    """The step that the next attempt went on from; 0 for the start."""
+    """Return the step from which the next attempt continued; 0 is the start."""
     found = re.fullmatch(r"step-([0-9]{1,18})", restart.checkpoint or "")
     return int(found[1]) if found else 0

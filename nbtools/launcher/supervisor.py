@@ -23,7 +23,7 @@ from typing import Any
 
 import psutil
 
-from nbtools.failures.failure import Failure, first_failure, was_told_to_stop
+from nbtools.failures.failure import Failure, first_failure, was_stopped_from_outside
 from nbtools.failures.known_errors import host_memory
 from nbtools.machine import gpu_queue
 from nbtools.machine.devices import gpu_use
@@ -297,7 +297,7 @@ class Supervisor:
         if self._code == -signal.SIGKILL:
             return False  # ranks without an agent may have recorded a stop
         is_signal = self._code in (-signal.SIGTERM, -signal.SIGINT)
-        return is_signal or (self._code != 0 and was_told_to_stop(self.run, since=self._log_start))
+        return is_signal or (self._code != 0 and was_stopped_from_outside(self.run, since=self._log_start))
 
     # --- the machine ---
 

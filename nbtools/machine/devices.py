@@ -1,4 +1,4 @@
-"""What this machine has and who holds it: GPUs by NVML (never a CUDA context), CPU cores by what we may use."""
+"""GPUs of this machine with the processes on them (by NVML, without a CUDA context), and usable CPU cores."""
 
 import contextlib
 import ctypes
@@ -16,7 +16,7 @@ import psutil
 from nbtools.rundir.rundir import RUN_ID_VARIABLE
 
 GLOO_INTERFACE = "GLOO_SOCKET_IFNAME"
-"""Environment variable that tells gloo its network interface."""
+"""Environment variable with gloo's network interface."""
 
 
 @dataclass(frozen=True)
@@ -25,15 +25,15 @@ class Holder:
 
     pid: int
     name: str
-    """Its program, or `?` for one that cannot be seen from here (another container's)."""
+    """Name of the program; `?` for a process of another container."""
     owner: str
     memory_bytes: int | None
     run: str | None = None
-    """Id of the run that it belongs to, as far as its environment can be read."""
+    """Id of its run; None if it has none or its environment cannot be read."""
 
     @property
     def is_caller(self) -> bool:
-        """Whether it is this very process."""
+        """Whether it is the calling process."""
         return self.pid == os.getpid()
 
     def __str__(self) -> str:
@@ -41,7 +41,7 @@ class Holder:
         who = self.name if self.run is None else f"another run of nbtools: {self.run}"
         if self.is_caller:
             kernel = getattr(sys.modules.get("ipykernel.kernelapp"), "IPKernelApp", None)
-            who = "this notebook's kernel" if kernel and kernel.initialized() else "this very process"
+            who = "this notebook's kernel" if kernel and kernel.initialized() else "this process"
         return f"{who} (pid {self.pid}, {self.owner}{size})"
 
 
@@ -50,21 +50,20 @@ class Device:
     """One GPU that this process may use."""
 
     index: int
-    """As `nvidia-smi` counts, whatever CUDA_VISIBLE_DEVICES says."""
+    """Index that `nvidia-smi` shows, independent of CUDA_VISIBLE_DEVICES."""
     uuid: str
     name: str
     memory_total_bytes: int
     memory_used_bytes: int
     holders: tuple[Holder, ...]
     selector: str
-    """What selects it in CUDA_VISIBLE_DEVICES: its index, or the UUID by which that variable already names it."""
+    """Its entry for CUDA_VISIBLE_DEVICES: its index, or the UUID that the variable already holds."""
 
 
 def devices() -> list[Device]:
-    """GPUs that this process may use, in order; none where there is no NVIDIA driver.
+    """Return the GPUs that this process may use, in order; none without an NVIDIA driver.
 
-    CUDA_VISIBLE_DEVICES, if set, filters and orders the list, as it does for CUDA itself; UUIDs and MIG instances in it
-    are understood.
+    CUDA_VISIBLE_DEVICES, if set, filters and orders the list as CUDA does; it may name UUIDs and MIG instances.
     """
     nvml = _nvml()
     if nvml is None:
@@ -79,12 +78,12 @@ def devices() -> list[Device]:
         try:
             found.append(_device(nvml, selector, position))
         except nvml.NVMLError:
-            break  # CUDA, too, ignores everything from the first unknown device on
+            break  # CUDA also ignores the first unknown device and all behind it
     return found
 
 
 def driver_version() -> str | None:
-    """Version of the NVIDIA driver; None where there is none."""
+    """Return the version of the NVIDIA driver; None without one."""
     nvml = _nvml()
     if nvml is None:
         return None
@@ -95,7 +94,7 @@ def driver_version() -> str | None:
 
 
 def cuda_version() -> tuple[int, int] | None:
-    """Newest CUDA version that the driver supports, as (major, minor); None where there is none or it does not tell."""
+    """Return the newest CUDA version that the driver supports, as (major, minor); None if it is unknown."""
     nvml = _nvml()
     if nvml is None:
         return None
@@ -107,7 +106,7 @@ def cuda_version() -> tuple[int, int] | None:
 
 
 def num_cores() -> int:
-    """CPU cores that this process may use: by affinity, and by the quota of its container."""
+    """Return the CPU cores that this process may use, by affinity and by its container's quota."""
     try:
         cores = len(os.sched_getaffinity(0))
     except AttributeError:  # not on Linux
@@ -120,13 +119,13 @@ def num_cores() -> int:
 
 
 def loopback() -> str | None:
-    """Name of the network interface that only this machine can reach; None if it has none."""
+    """Return the name of the loopback network interface; None if there is none."""
     names = {name for _, name in socket.if_nameindex()}
     return next((name for name in ("lo", "lo0") if name in names), None)
 
 
 def gpu_use() -> list[dict[str, float]]:
-    """Use of every visible GPU right now: `index`, `use_percent`, `memory_bytes`, `power_w` as far as it tells."""
+    """Return `index`, `use_percent`, `memory_bytes`, `power_w` of each visible GPU, as far as NVML reports them."""
     nvml = _nvml()
     if nvml is None:
         return []
@@ -139,7 +138,7 @@ def gpu_use() -> list[dict[str, float]]:
     for handle, index in _handles():
         row = {"index": float(index)}
         for key, read in readings.items():
-            with contextlib.suppress(nvml.NVMLError):  # a MIG instance tells less
+            with contextlib.suppress(nvml.NVMLError):  # a MIG instance reports less
                 row[key] = float(read(handle))
         rows.append(row)
     return rows
@@ -147,7 +146,7 @@ def gpu_use() -> list[dict[str, float]]:
 
 @functools.cache
 def _nvml() -> Any:
-    """The initialised NVML module, or None. Its import costs megabytes, so the driver's library is looked for first."""
+    """Return the initialised NVML module, or None; imports it (megabytes) only where the driver's library exists."""
     try:
         ctypes.CDLL("libnvidia-ml.so.1")
         import pynvml
@@ -201,7 +200,7 @@ def _holders(nvml: Any, handle: Any) -> tuple[Holder, ...]:
         with contextlib.suppress(psutil.Error, OSError):
             process = psutil.Process(item.pid)
             name, owner = process.name(), process.username()
-            run = process.environ().get(RUN_ID_VARIABLE)  # others' environments are theirs alone
+            run = process.environ().get(RUN_ID_VARIABLE)  # fails for processes of other users
         used = item.usedGpuMemory
         found.append(Holder(int(item.pid), name, owner, None if used is None else int(used), run))
     return tuple(found)

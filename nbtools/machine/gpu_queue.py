@@ -1,8 +1,8 @@
-"""The queue for GPUs, without a server: numbered tickets in a folder of this machine, first come, first served.
+"""The GPU queue without a server: numbered tickets in a folder of this machine, first come, first served.
 
-A ticket names the devices that a run wants, and stays locked (flock) from the launch until the training has gone: the
-launcher, the supervisor and the torchrun agent hand its descriptor on. A run may start once no living ticket with a
-lower number names a device of its own. A lock ends with its last holder, so a dead run stands in nobody's way.
+A ticket names the devices of a run and stays locked (flock) from the launch to the end of the training: launcher,
+supervisor and torchrun agent pass its descriptor on. A run starts once no locked ticket with a lower number names one
+of its devices. The kernel releases the lock with its last holder, so a dead run does not block others.
 """
 
 import contextlib
@@ -21,20 +21,20 @@ from nbtools.rundir.lock import acquire_lock, is_locked
 from nbtools.rundir.rundir import RunDir, name_of
 
 FOLDER_VARIABLE = "NBTOOLS_QUEUE_DIR"
-"""Environment variable with another folder for the tickets; everybody who shares the GPUs has to name the same."""
+"""Environment variable with another folder for tickets; all users of the GPUs must name the same one."""
 _FOLDER = Path("/tmp/nbtools-queue")  # of this machine and shared by its users, which TMPDIR and a home are not
 _PATIENCE_S = 10.0
 
 
 @dataclass(frozen=True)
 class Ticket:
-    """The claim of one run on some devices."""
+    """The claim of a run on devices."""
 
     number: int
     run: Path
     """The run's directory."""
     gpus: tuple[int, ...]
-    """As nvidia-smi counts."""
+    """Indices that nvidia-smi shows."""
     devices: frozenset[str]
     """UUIDs."""
 
@@ -43,20 +43,20 @@ class Ticket:
 
 
 def take(run: RunDir, gpus: Sequence[int], devices: Sequence[str]) -> tuple[Path, int]:
-    """Queue up for devices.
+    """Append a ticket for devices to the queue.
 
     Returns:
-        The ticket's path, and the descriptor that keeps it alive: hand it on with `pass_fds`.
+        The ticket's path, and the descriptor that keeps it locked; pass it on with `pass_fds`.
 
     Raises:
-        OSError: the folder cannot be used, or belongs to somebody who could remove our ticket.
+        OSError: the folder cannot be used, or another user could remove the ticket from it.
     """
     folder = _folder()
     with _in_order(folder):
         found = _paths(folder)
         for path in found.values():
             if not is_locked(path):
-                with contextlib.suppress(OSError):  # another user's: dead all the same
+                with contextlib.suppress(OSError):  # of another user; a dead ticket does not count
                     path.unlink()
         path = folder / f"{max(found, default=0) + 1:09d}.json"
         hidden = hidden_name(path)  # locked before it is visible: a reader that tests the lock could hold it instead
@@ -65,7 +65,7 @@ def take(run: RunDir, gpus: Sequence[int], devices: Sequence[str]) -> tuple[Path
         try:
             content = {"format": 1, "run": str(run.path), "gpus": list(gpus), "devices": list(devices)}
             os.write(descriptor, json.dumps(content).encode())
-            hidden.chmod(0o644)  # whatever the umask: everybody in the queue reads it
+            hidden.chmod(0o644)  # whatever the umask: all users of the queue read it
             hidden.rename(path)
         except BaseException:
             os.close(descriptor)
@@ -75,7 +75,7 @@ def take(run: RunDir, gpus: Sequence[int], devices: Sequence[str]) -> tuple[Path
 
 
 def ahead(path: Path) -> list[Ticket]:
-    """Living tickets that come before the one at `path` and name a device of its own; first come, first listed."""
+    """Return the locked tickets before the one at `path` that name one of its devices, in order."""
     own = _read(path)
     if own is None:
         return []
@@ -87,7 +87,7 @@ def ahead(path: Path) -> list[Ticket]:
 
 
 def _folder() -> Path:
-    """The folder for tickets: anybody may add to it, only owners may remove, and it is nobody's link."""
+    """Return the folder for tickets: all users may add files, only owners may remove them, and it is not a link."""
     folder = Path(os.environ.get(FOLDER_VARIABLE) or _FOLDER)
     with contextlib.suppress(FileExistsError):
         folder.mkdir(parents=True)
@@ -95,17 +95,17 @@ def _folder() -> Path:
     status = folder.lstat()
     is_ours = status.st_uid in (0, os.getuid()) or status.st_mode & stat.S_ISVTX
     if not stat.S_ISDIR(status.st_mode) or not is_ours:
-        raise OSError(f"{folder}: is no folder that others cannot tamper with; remove it, or set {FOLDER_VARIABLE}")
+        raise OSError(f"{folder}: not a folder, or other users may remove files; delete it or set {FOLDER_VARIABLE}")
     return folder
 
 
 @contextlib.contextmanager
 def _in_order(folder: Path) -> Iterator[None]:
-    """One at a time: numbers are given in the order in which this is entered."""
+    """Hold the lock under which ticket numbers are given."""
     path = folder / "order.lock"
     with contextlib.suppress(FileExistsError):
         os.close(os.open(path, os.O_CREAT | os.O_EXCL | os.O_CLOEXEC))
-        path.chmod(0o644)  # whatever the umask: a lock needs no more than to be read
+        path.chmod(0o644)  # whatever the umask: a lock only needs to be readable
     descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
     try:
         deadline = time.monotonic() + _PATIENCE_S
@@ -114,7 +114,7 @@ def _in_order(folder: Path) -> Iterator[None]:
                 fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError:
                 if time.monotonic() > deadline:
-                    raise OSError(f"{path}: somebody has held this lock for {_PATIENCE_S:.0f} s") from None
+                    raise OSError(f"{path}: another process has held this lock for {_PATIENCE_S:.0f} s") from None
                 time.sleep(0.01)
             else:
                 break
@@ -136,7 +136,7 @@ def _is_ticket(name: str) -> bool:
 
 
 def _read(path: Path) -> Ticket | None:
-    """Read a ticket; None if it has gone, or is none."""
+    """Return the ticket at `path`; None if there is none."""
     content = read_json(path) or {}
     try:
         gpus = tuple(int(index) for index in content["gpus"])

@@ -1,7 +1,7 @@
-"""The processes of a run: who belongs to it, what they are, and how they are ended.
+"""The processes of a run: how they are found, what each one is, and how they are ended.
 
-A process belongs to a run if its environment said so when it started; neither its name nor a bare pid ever counts.
-Ranks live in sessions of their own (torchrun starts them so), hence no process group holds a run together.
+A process belongs to a run if its environment named the run when it started; its name or pid alone never counts.
+torchrun starts each rank in a session of its own, so the processes of a run share no process group.
 """
 
 import contextlib
@@ -23,18 +23,18 @@ from nbtools.rundir.lock import acquire_lock
 from nbtools.rundir.rundir import RUN_DIR_VARIABLE, RUN_ID_VARIABLE, RunDir, goes_on
 
 SWEEP_GRACE_S = 2.0
-"""How long what is left over after a run's end may take to clean up between SIGTERM and SIGKILL."""
+"""Time between SIGTERM and SIGKILL for processes that are left after a run's end."""
 STOP_GRACE_S = 10.0
-"""What the supervisor grants torchrun on top of the shutdown timeout: torchrun itself kills late ranks first."""
+"""Time that the supervisor adds to the shutdown timeout, since torchrun itself kills late ranks first."""
 _POLL_S = 0.05
 _STATE_LETTERS = {"running": "R", "sleeping": "S", "disk-sleep": "D", "stopped": "T", "tracing-stop": "t"}
 RANK, LOADER_WORKER, AGENT, OTHER = "rank", "loader worker", "agent", "process"
 
 
 def members(run: RunDir) -> list[psutil.Process]:
-    """Living processes of a launched run, except the caller.
+    """Return the living processes of a launched run, except the caller.
 
-    Both the id and the directory must fit: two projects may have runs of the same second and name.
+    Both the id and the directory must match: two projects may have runs with the same id.
     """
     marks = {RUN_ID_VARIABLE: run.id, RUN_DIR_VARIABLE: str(run.path.resolve())}
     found = []
@@ -44,12 +44,12 @@ def members(run: RunDir) -> list[psutil.Process]:
             if all(environment.get(name) == value for name, value in marks.items()):
                 found.append(process)
         except (psutil.Error, OSError):
-            continue  # ended, or somebody else's
+            continue  # ended, or of another user
     return living(found)
 
 
 def living(processes: Iterable[psutil.Process]) -> list[psutil.Process]:
-    """Those that still run: no zombies, no pid that was given to another, and never the caller."""
+    """Return the processes that still run: no zombies, no reused pids, and not the caller."""
     found = []
     for process in processes:
         with contextlib.suppress(psutil.Error):
@@ -61,11 +61,11 @@ def living(processes: Iterable[psutil.Process]) -> list[psutil.Process]:
 def sweep_processes(
     find: Callable[[], list[psutil.Process]], grace_s: float = SWEEP_GRACE_S, limit_s: float = 10.0
 ) -> int:
-    """End whatever `find` returns, until it returns nothing: SIGTERM, after `grace_s` SIGKILL.
+    """End all processes that `find` returns, until it returns none: SIGTERM, and SIGKILL after `grace_s`.
 
     Returns:
-        How many processes were signalled. One that not even SIGKILL ends within `limit_s` (stuck in the kernel) is
-        left behind.
+        Number of signalled processes. A process that SIGKILL does not end within `limit_s` (stuck in the kernel)
+        remains.
     """
     asked: set[psutil.Process] = set()
     kill_at = time.monotonic() + grace_s
@@ -84,19 +84,19 @@ def sweep_processes(
 
 
 def ranks_among(processes: Iterable[psutil.Process]) -> dict[int, psutil.Process]:
-    """The ranks among some processes, by number: of those with that RANK in their environment, the oldest."""
+    """Return the ranks among processes, by number: the oldest process with that RANK in its environment."""
     found: dict[int, tuple[float, int, psutil.Process]] = {}
     for process in processes:
         with contextlib.suppress(psutil.Error, OSError):
             rank = process.environ().get("RANK", "")
-            if rank.isdecimal():  # children inherit it: loader workers, and orphans whose rank has gone
+            if rank.isdecimal():  # inherited by children: loader workers, and orphans of a rank
                 candidate = process.create_time(), process.pid, process
                 found[int(rank)] = min(found.get(int(rank), candidate), candidate, key=lambda found: found[:2])
     return {rank: process for rank, (_, _, process) in found.items()}
 
 
 def kinds_of(processes: Collection[psutil.Process], ranks: Collection[psutil.Process]) -> dict[psutil.Process, str]:
-    """Tell processes apart: the given ranks, their loader workers, the agent that started them, and all others."""
+    """Return the kind of each process: a given rank, a loader worker, the agent that started ranks, or another one."""
     parents = {process: _parent(process) for process in processes}
     kinds = {process: RANK if process in ranks else OTHER for process in processes}
     for process in processes:
@@ -118,7 +118,7 @@ def _ancestors(process: psutil.Process, parents: Mapping[psutil.Process, psutil.
 
 
 def _is_loader_worker(process: psutil.Process, parent: psutil.Process | None) -> bool:
-    """Whether torch named it so, or it is a fork of its parent: what that executes in its stead is something else."""
+    """Whether torch named the process so, or it is a fork of its parent that has executed no other program."""
     with contextlib.suppress(psutil.Error):
         return process.name() == "pt_data_worker" or (parent is not None and process.cmdline() == parent.cmdline())
     return False
@@ -132,14 +132,14 @@ def _parent(process: psutil.Process) -> psutil.Process | None:
 
 @dataclass(frozen=True)
 class Ending:
-    """What a stop saw."""
+    """The result of a stop."""
 
     ended: Mapping[str, int]
-    """How many processes of each kind lived when the run was asked to stop, and do no more."""
+    """Number of processes of each kind that lived at the request to stop and have ended."""
     left: tuple[str, ...]
-    """What could not be ended: `pid 123 (state D)`."""
+    """Processes that could not be ended: `pid 123 (state D)`."""
     was_killed: bool
-    """Whether asking was not enough."""
+    """Whether processes had to be killed."""
 
     def __str__(self) -> str:
         others = "process" if set(self.ended) <= {OTHER} else "other process"
@@ -154,17 +154,18 @@ class Ending:
 
 
 def stop_processes(run: RunDir, is_over: Callable[[], bool], timeout_s: float) -> Ending:
-    """Ask a run to stop, wait, kill what has not ended after `timeout_s`, sweep_processes, and look once more.
+    """Send a run SIGTERM, wait, kill processes that have not ended after `timeout_s`, and sweep.
 
-    The supervisor is asked if it lives, else the outermost process of the run. Several threads may call this at once.
+    The signal goes to the supervisor if it lives, else to the outermost processes of the run. Several threads may call
+    this at once.
 
     Args:
         run: the run's directory.
-        is_over: tells from the run's files whether it has ended.
-        timeout_s: how long the processes may take, the last checkpoint included.
+        is_over: whether the run has ended, by its files.
+        timeout_s: time for the processes to end, including the last checkpoint.
 
     Raises:
-        NbtoolsError: the run lives where no signal from here can reach it, or is another user's.
+        NbtoolsError: the run is on another host, in another container, or of another user.
     """
     record = _process_record(run)
     identity = ProcessIdentity.from_json(record)
@@ -177,7 +178,7 @@ def stop_processes(run: RunDir, is_over: Callable[[], bool], timeout_s: float) -
         family |= {leader, *_descendants(leader)}
     if not family:
         if not is_over():
-            raise NbtoolsError(f"{run.id} is held by a process that cannot be seen from here (another container?)")
+            raise NbtoolsError(f"{run.id} is locked by a process that is not visible from here (another container?)")
         return Ending({}, (), was_killed=False)
 
     def workers() -> list[psutil.Process]:
@@ -191,9 +192,9 @@ def stop_processes(run: RunDir, is_over: Callable[[], bool], timeout_s: float) -
     def is_over_once_asked() -> bool:
         nonlocal asked
         alive = living(asked)
-        if is_over() and not alive:  # alive, but taken for LOST: somebody deleted the lock
+        if is_over() and not alive:  # alive, but LOST by its files: the lock was deleted
             return True
-        if not alive:  # none to begin with, or killed itself before it could pass the request on
+        if not alive:  # there was none, or it ended before it passed the signal on
             asked = _outermost(workers())
         _ask(run, asked)
         return False
@@ -201,7 +202,7 @@ def stop_processes(run: RunDir, is_over: Callable[[], bool], timeout_s: float) -
     was_killed = not _wait(is_over_once_asked, timeout_s)
     if was_killed:
         sweep_processes(workers, grace_s=0)
-        # The supervisor sees its agent gone, sweeps once more and records the end; without one that is done below.
+        # The supervisor sees the end of its agent, sweeps and records the end; without a supervisor, see below.
         if supervisor is not None and not _wait(lambda: is_over() and not living([supervisor]), STOP_GRACE_S):
             _signal(supervisor, signal.SIGKILL)
             _wait(lambda: not living([supervisor]), SWEEP_GRACE_S)
@@ -246,7 +247,7 @@ def _process(identity: ProcessIdentity | None) -> psutil.Process | None:
 
 
 def _descendants(process: psutil.Process) -> list[psutil.Process]:
-    """Children and theirs: a run that was started by hand has no mark in its environment."""
+    """Return all descendants: the processes of a run by hand have no mark in their environment."""
     with contextlib.suppress(psutil.Error):
         return process.children(recursive=True)
     return []
@@ -263,29 +264,29 @@ def _outermost(processes: list[psutil.Process]) -> list[psutil.Process]:
 
 
 def _ask(run: RunDir, processes: list[psutil.Process]) -> None:
-    """Ask each process once, whoever does: a second SIGTERM makes torchrun break off its orderly shutdown."""
+    """Send SIGTERM once per process, across all callers: a second one makes torchrun abort its shutdown."""
     for process in processes:
         try:
-            process.send_signal(0)  # asks nothing, but tells whether we may
+            process.send_signal(0)  # raises if the process is of another user
             if _is_first(run.ranks / f"{process.pid}.asked"):
                 process.send_signal(signal.SIGTERM)
         except psutil.AccessDenied:
             owner = process.username()
             raise NbtoolsError(f"{run.id}: its process {process.pid} is {owner}'s; only they can stop it") from None
         except psutil.Error:
-            continue  # it has ended meanwhile
+            continue  # it has ended
 
 
 def _is_first(mark: Path) -> bool:
     try:
         mark.touch(exist_ok=False)
-    except OSError as error:  # without room for a mark, ask all the same
+    except OSError as error:  # the disk is full: signal without a mark
         return not isinstance(error, FileExistsError)
     return True
 
 
 def _signal(process: psutil.Process, number: signal.Signals) -> None:
-    with contextlib.suppress(psutil.Error):  # it has ended meanwhile, or is not ours to signal
+    with contextlib.suppress(psutil.Error):  # it has ended, or is of another user
         process.send_signal(number)
 
 
@@ -299,10 +300,7 @@ def _wait(is_over: Callable[[], bool], timeout_s: float) -> bool:
 
 
 def _record_stop(run: RunDir) -> None:
-    """Write exit.json in place of a supervisor that no longer can, if nobody recorded an end.
-
-    Whoever holds the lock of a dead run is its only writer.
-    """
+    """Write exit.json for a dead supervisor if no end was recorded. The holder of the run's lock is its only writer."""
     try:
         descriptor = acquire_lock(run.lock)
     except OSError:

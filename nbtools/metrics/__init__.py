@@ -1,4 +1,4 @@
-"""Metric rows: writing them, a run's history as columns, and readers of other programs' logs."""
+"""Metric rows: their writer, a run's history as columns, and readers of other programs' logs."""
 
 from nbtools.metrics.history import History
 from nbtools.metrics.writer import MetricWriter

@@ -1,4 +1,4 @@
-"""Metric rows as columns: lines parsed in bulk, and tables that grow, sorted by step."""
+"""Metric rows as columns: lines parsed in bulk, and growing tables sorted by step."""
 
 import json
 import math
@@ -26,26 +26,26 @@ _MAX_NAME_CHARACTERS: Final = 256
 
 Column = npt.NDArray[Any]
 Batch = tuple[tuple[str, ...], list[Column], int]
-"""Names of the metrics, the columns as `MetricTable` has them, and how many rows the writer says it dropped."""
+"""Names of the metrics, columns as in `MetricTable`, and the number of rows that the writer reports as dropped."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Series:
-    """One metric, sorted by step, every step once. The arrays are read-only and never change."""
+    """The values of one metric, sorted by unique steps. The arrays are read-only and never change."""
 
     steps: npt.NDArray[np.int64]
     values: npt.NDArray[np.float64]
     times: npt.NDArray[np.float64]
     """Unix seconds; NaN where a row had none."""
     samples: npt.NDArray[np.float64]
-    """Training samples seen; NaN where a row had none."""
+    """Training samples so far; NaN where a row had none."""
 
     def __len__(self) -> int:
         return len(self.steps)
 
     @property
     def seconds_per_step(self) -> float | None:
-        """The recent pace, by the last 50 rows; a pause among them (a restart) counts for little. None without rows."""
+        """Recent pace over 50 rows, with a limit on the weight of a pause (a restart); None without rows."""
         steps, times = self.steps[-50:], self.times[-50:]
         taken = np.maximum(np.diff(times), 0.0)
         if not len(taken) or not np.isfinite(taken).all():
@@ -54,10 +54,10 @@ class Series:
 
 
 class MetricTable:
-    """Rows that carry the same metrics, sorted by step, every step once: the newest row of it.
+    """Rows with the same metrics, sorted by step; of several rows of a step the newest.
 
-    Columns are steps, priorities, times, samples, then one per name. They grow in place behind what readers
-    have seen; whatever would change a row that they have seen makes new arrays (`num_rewrites` counts that).
+    Columns are steps, priorities, times, samples, then one per name. Appended rows go behind those that readers hold
+    views of; any other change makes new arrays (`num_rewrites` counts them).
     """
 
     def __init__(self, names: tuple[str, ...]) -> None:
@@ -93,7 +93,7 @@ class MetricTable:
             self._replace([column[: self.num_rows][mask] for column in self._columns])
 
     def rows(self, start: int = 0) -> list[Column]:
-        """The columns from row `start` on, as read-only views."""
+        """Return the columns from row `start` on, as read-only views."""
         views = [column[start : self.num_rows] for column in self._columns]
         for view in views:
             view.setflags(write=False)
@@ -112,13 +112,13 @@ def _newest_per_step(rows: list[Column]) -> list[Column]:
     return [column[order] for column in rows]
 
 
-# Lines are parsed in bulk, as one JSON array, where that provably reads the same as line by line: every line
-# is {...}, there are as many objects as lines, and all values are numbers (an object that ran over the end of
-# a line would hold a list or a string). Otherwise each line is parsed for itself.
+# Lines are parsed in bulk, as one JSON array, if the result is provably that of parsing line by line: every line is
+# {...}, there are as many objects as lines, and all values are numbers (an object across lines would hold a list or a
+# string). Otherwise each line is parsed on its own.
 
 
 class _Irregular(Exception):
-    """The lines hold something else than rows of numbers."""
+    """The lines are not only rows of numbers."""
 
 
 def parse_rows(piece: bytes, first: int, epoch: int) -> tuple[list[Batch], int, int]:
@@ -127,10 +127,10 @@ def parse_rows(piece: bytes, first: int, epoch: int) -> tuple[list[Batch], int, 
     Args:
         piece: The lines.
         first: Number of the first line, for the rows' priorities.
-        epoch: The rows' epoch but for their attempt.
+        epoch: The rows' epoch without their attempt.
 
     Returns:
-        One batch for each set of keys, the number of lines, and how many of them are damaged.
+        One batch per set of keys, the number of lines, and the number of damaged lines.
     """
     num_lines = piece.count(b"\n") + 1
     try:
@@ -148,7 +148,7 @@ def parse_rows(piece: bytes, first: int, epoch: int) -> tuple[list[Batch], int, 
 
 
 def _to_batches(order: Sequence[int], rows: list[dict[str, Any]], epoch: int) -> list[Batch]:
-    """Turn rows into columns, one batch for each set of keys."""
+    """Return rows as columns, one batch per set of keys."""
     groups: dict[tuple[str, ...], tuple[Sequence[int], list[dict[str, Any]]]] = {}
     if len(set(map(tuple, rows))) == 1:
         groups[tuple(rows[0])] = order, rows
@@ -191,13 +191,13 @@ def _to_columns(keys: tuple[str, ...], order: Sequence[int], rows: list[dict[str
 
 
 def _parse(line: bytes) -> dict[str, Any] | None:
-    """The numbers of a row; {} for an object that is none; None for a damaged line."""
+    """Return the numbers of a row; {} for an object that is not a row; None for a damaged line."""
     try:
         row = orjson.loads(line)
     except orjson.JSONDecodeError:
         if not (line.startswith(b"{") and line.rstrip().endswith(b"}")):
             return None
-        try:  # Python's own json writes NaN, and numbers of any length
+        try:  # Python's json writes NaN, and numbers of any length
             row = json.loads(line.decode(), parse_int=lambda digits: int(digits) if len(digits) < 19 else float(digits))
         except (ValueError, RecursionError):
             return None

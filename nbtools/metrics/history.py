@@ -1,4 +1,4 @@
-"""Metric rows: appended by the training (`MetricWriter`), read back into columns (`History`).
+"""The metrics of a run as columns, read from the rows that `MetricWriter` appends.
 
 A row is one line of strict JSON: `{"step": 20, "time": 1769871234.5, "train/loss": 2.31}`. Non-finite values
 are the strings "NaN", "Infinity" and "-Infinity", so that a diverged loss stays visible.
@@ -23,8 +23,6 @@ from nbtools.metrics.columns import (
 )
 from nbtools.rundir.tail import Tail
 
-# --- reading ------------------------------------------------------------------------------------
-
 _PIECE_BYTES: Final = 512 << 10
 _MAX_GENERATION: Final = 2**10 - 1
 _MAX_TABLES: Final = 200
@@ -32,26 +30,26 @@ _MAX_NAMES: Final = 10_000
 
 
 class History:
-    """The metrics of a run as NumPy columns; grows as its file does, at a cost in proportion to the new bytes.
+    """The metrics of a run as NumPy columns; extending it costs time in proportion to the new bytes.
 
-    Where a step was written twice the last row wins. A later attempt (an automatic restart), a resumed run
-    and a file that started over replace what came before from their first step on, so a curve never doubles
-    back. Damaged lines are skipped and counted; keys that are not numbers are ignored.
+    Of two rows of a step the later one counts. A later attempt (an automatic restart), a resumed run and a file that
+    starts over replace earlier rows from their first step on, so steps of a curve only increase. Damaged lines are
+    skipped and counted; values that are not numbers are ignored.
 
-    Any number of threads may read while one extends it; with `follow` several may extend it, too.
+    Any number of threads may read while one extends it; with `follow`, several may extend it too.
     """
 
     def __init__(self) -> None:
         self.num_rows = 0
-        """Rows read, those that were superseded included."""
+        """Number of rows read, including replaced ones."""
         self.num_skipped = 0
-        """Damaged lines."""
+        """Number of damaged lines."""
         self.num_dropped = 0
-        """Rows that the writer says it could not write."""
+        """Number of rows that the writer reports as dropped."""
         self.num_unread_bytes = 0
-        """Printed text that came too fast to be searched for metrics."""
+        """Bytes of printed text that were skipped because they came too fast to search for metrics."""
         self.version = 0
-        """Changes whenever anything was added."""
+        """Changes with every addition."""
         self._lock = threading.RLock()
         self._partial = b""
         self._num_lines = 0
@@ -70,7 +68,7 @@ class History:
         )
 
     def keys(self) -> list[str]:
-        """The names of the metrics, in the order of their first appearance."""
+        """Return the names of the metrics, in the order of their first appearance."""
         with self._lock:
             return [name for name, homes in self._homes.items() if any(table.num_rows for table in homes)]
 
@@ -81,7 +79,7 @@ class History:
         return name in self.keys()
 
     def __getitem__(self, name: str) -> Series:
-        """The series of a metric; the same object as before if nothing was added to it."""
+        """Return the series of a metric; the same object until rows are added to it."""
         with self._lock:
             homes = self._homes.get(name, [])
             if not any(table.num_rows for table in homes):
@@ -96,18 +94,18 @@ class History:
             return series
 
     def last(self, name: str) -> float | None:
-        """The value of a metric at its last step; None if there is none yet."""
+        """Return the value of a metric at its last step; None if it has none."""
         with self._lock:
             return float(self[name].values[-1]) if name in self else None
 
     @property
     def last_step(self) -> int | None:
-        """The greatest step of any row that counts; None before the first."""
+        """Greatest step of all current rows; None without rows."""
         with self._lock:
             return max((int(table.rows()[0][-1]) for table in self._tables.values() if table.num_rows), default=None)
 
     def follow(self, tail: Tail) -> bool:
-        """Read all that is new in a file and tell whether anything was added. May be called from any thread."""
+        """Read the new rows of a file; returns whether any were added. May be called from any thread."""
         version = self.version
         while True:
             with self._lock:
@@ -117,11 +115,11 @@ class History:
                 self.extend(block, tail.generation)
 
     def extend(self, block: bytes, generation: int | None = None) -> None:
-        """Add lines; an incomplete last one is kept back until its newline comes.
+        """Add lines; an incomplete last one is kept until its newline follows.
 
         Args:
             block: The lines.
-            generation: How often the file they come from has started over; by default as before.
+            generation: How often the file has started over; None keeps the last value.
         """
         with self._lock:
             if generation is not None:
@@ -137,10 +135,10 @@ class History:
             self._partial = block[end:]
 
     def joined(self, parent: "History", step: int) -> "History":
-        """A new history: the rows of `parent` up to `step`, then these (which win).
+        """Return a new history: the rows of `parent` up to `step`, then these, which replace the parent's.
 
-        It is independent of both and can be extended further: `History().joined(parent, step)` is the start
-        of a resumed run's curve, and following the run's file from there costs only its new bytes.
+        It is independent of both and can be extended: `History().joined(parent, step)` begins the curve of a resumed
+        run, and following the run's file then reads only its new bytes.
         """
         result = History()
         base = min(parent._generation, _MAX_GENERATION - 1) + 1
@@ -152,7 +150,7 @@ class History:
         return result
 
     def _take(self, other: "History", base_generation: int, step: int) -> None:
-        """Copy the rows of another history up to `step`, as of a later generation."""
+        """Copy the rows of another history up to `step` as a later generation."""
         shift = base_generation << GENERATION_SHIFT
         with other._lock:
             staged = []
@@ -202,7 +200,7 @@ class History:
             self._add(names, rows)
 
     def _is_current(self, rows: list[Column]) -> npt.NDArray[np.bool_]:
-        """Which rows no later attempt has replaced. At its first step a row stays unless it was written again."""
+        """Return a mask of the rows that no later attempt replaces; at its first step, only a new row replaces one."""
         assert self._cutoffs is not None
         epochs, cutoffs = self._cutoffs
         current: npt.NDArray[np.bool_] = rows[0] <= cutoffs[np.searchsorted(epochs, rows[1] >> EPOCH_SHIFT)]
@@ -212,7 +210,7 @@ class History:
         table = self._tables.get(names)
         if table is None:
             if len(names) > 1 and (len(self._tables) >= _MAX_TABLES or len(names) > _MAX_TABLES):
-                for i, name in enumerate(names, 4):  # rows of ever new shapes: a table per metric bounds the memory
+                for i, name in enumerate(names, 4):  # many sets of keys: one table per metric bounds the memory
                     self._add((name,), [*rows[:4], rows[i]])
                 return
             if len(names) == 1 and len(self._homes) >= _MAX_NAMES and names[0] not in self._homes:
@@ -224,7 +222,7 @@ class History:
             table.add(rows)
 
     def _merge(self, name: str, homes: list[MetricTable]) -> MetricTable:
-        """One table with the rows of a metric that appears in rows of several shapes; grows with them."""
+        """Return one table with the rows of a metric from several tables; it grows with them."""
         seen, merged = self._merged.get(name, ([], MetricTable((name,))))
         if [rewrites for _, rewrites in seen] != [table.num_rewrites for table in homes[: len(seen)]]:
             seen, merged = [], MetricTable((name,))

@@ -16,19 +16,19 @@ from nbtools.rundir.json_files import strict_number
 
 
 class MetricWriter:
-    """Appends metric rows to a file: one `os.write` of one whole line per row, from the calling thread.
+    """Appends metric rows to a file: one `os.write` of a complete line per row, from the calling thread.
 
-    The row is in the hands of the operating system when `write` returns, so a SIGKILL loses nothing. When the
-    disk is full, or writing fails otherwise, training goes on: the lost rows are counted and the next row
-    that gets through says `"dropped": n`. For one process and one thread.
+    The operating system holds the row when `write` returns, so a SIGKILL loses nothing. If the disk is full or a write
+    fails, the training continues: lost rows are counted, and the next written row holds `"dropped": n`. For one
+    process and one thread.
     """
 
     def __init__(self, path: str | Path, attempt: int = 1) -> None:
         """Open the file for appending.
 
         Args:
-            path: The file; made if missing. Its folder must exist.
-            attempt: 1, or the number of the automatic restart; rows say it when it is greater than 1.
+            path: The file, created if missing, in an existing folder.
+            attempt: Number of the attempt; rows hold it if it is greater than 1.
         """
         self._path = Path(path)
         self._attempt = attempt
@@ -46,7 +46,7 @@ class MetricWriter:
 
     @property
     def num_dropped(self) -> int:
-        """Rows that were lost and have not been reported in a later row yet."""
+        """Number of lost rows that no later row has reported yet."""
         return self._num_dropped
 
     def write(
@@ -55,10 +55,10 @@ class MetricWriter:
         """Append one row.
 
         Args:
-            step: Optimizer steps done.
-            values: Metrics as `split/name`: anything that converts to one float, a bool as 0 or 1 included. A
-                tensor on a GPU is waited for here.
-            samples: Training samples seen so far.
+            step: Completed optimizer steps.
+            values: Metrics as `split/name`: values that convert to one float; a bool is 0 or 1. Reading a tensor on a
+                GPU waits for it.
+            samples: Training samples so far.
 
         Raises:
             ValueError: a name is empty or reserved, or the writer is closed.
@@ -97,7 +97,7 @@ class MetricWriter:
             self._recover(line, num_written)
 
     def close(self) -> None:
-        """Close the file; rows dropped at the very end are reported in a row without values, if it gets through."""
+        """Close the file. Rows dropped at the end are reported in a row without values, if it can be written."""
         if self._descriptor >= 0:
             if self._num_dropped:
                 self.write(self._last_step, {})
@@ -106,7 +106,7 @@ class MetricWriter:
             self._failed = self._torn = False
 
     def _open(self) -> tuple[int, bool]:
-        """Return a descriptor, and whether the file ends in a torn line (that the next row has to close)."""
+        """Return a descriptor, and whether the file ends in an incomplete line, which the next row must close."""
         descriptor = os.open(self._path, os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o644)
         try:
             size = os.fstat(descriptor).st_size
@@ -116,25 +116,25 @@ class MetricWriter:
             raise
 
     def _reopen(self) -> None:
-        """After a failure look at the file again: a handle may be stale, the last line torn."""
+        """Open the file again after a failure: the descriptor may be stale, the last line incomplete."""
         self._failed = False
         try:
             descriptor, self._torn = self._open()
         except OSError:
-            self._torn = True  # not known: an empty line too many harms nobody
+            self._torn = True  # unknown; readers skip an empty line
         else:
             os.close(self._descriptor)
             self._descriptor = descriptor
 
     def _recover(self, line: bytes, num_written: int) -> None:
-        """Finish a row that was written in part, or count it as dropped."""
+        """Write the rest of a partly written row, or count it as dropped."""
         if self._descriptor < 0:
             raise ValueError(f"{self._path}: the MetricWriter is closed")
         self._failed = True
         if num_written:
             with contextlib.suppress(OSError):
                 num_written += os.write(self._descriptor, line[num_written:])
-        if num_written >= len(line) - 1:  # whole, but perhaps for its newline
+        if num_written >= len(line) - 1:  # complete, except perhaps for its newline
             self._num_dropped = 0
         else:
             self._num_dropped += 1
@@ -156,12 +156,12 @@ def _number(name: str, value: Any) -> float:
     if value.__class__ is int and -MAX_STEP <= value <= MAX_STEP:
         return value  # written as an int
     try:
-        scalar = value.item() if hasattr(value, "item") else value  # torch warns about float() of what needs grad
+        scalar = value.item() if hasattr(value, "item") else value  # torch warns about float() if it needs grad
         if hasattr(scalar, "__float__"):
             return float(scalar)
     except OverflowError:
         return math.inf if value > 0 else -math.inf
-    except RuntimeError as error:  # torch: several elements, or a GPU that failed earlier
+    except RuntimeError as error:  # torch: several elements, or an earlier failure of the GPU
         error.add_note(f"while reading metric {name!r}")
         raise
     except (TypeError, ValueError):

@@ -12,37 +12,37 @@ import psutil
 
 @dataclass(frozen=True)
 class ProcessIdentity:
-    """A process that cannot be mistaken for another which was given the same pid later."""
+    """A process, told apart from any later one with the same pid."""
 
     pid: int
     start_time: float
-    """Seconds since boot at which the kernel started it: immune to clock jumps."""
+    """Seconds since boot at which the process started; independent of the wall clock."""
     boot_id: str
     host: str
 
     @classmethod
     def of(cls, pid: int) -> Self:
-        """Identity of the living process `pid`.
+        """Return the identity of the living process `pid`.
 
         Raises:
-            psutil.NoSuchProcess: there is none.
+            psutil.NoSuchProcess: there is no such process.
         """
         return cls(pid, _start_time(pid), _boot_id(), socket.gethostname())
 
     @classmethod
     def from_json(cls, content: Mapping[str, Any]) -> Self | None:
-        """Read an identity back; None if a key is missing or of the wrong type."""
+        """Return the identity in a JSON object; None if a key is missing or of the wrong type."""
         try:
             return cls(int(content["pid"]), float(content["start_time"]), str(content["boot_id"]), str(content["host"]))
         except (KeyError, TypeError, ValueError, OverflowError):
             return None
 
     def to_json(self) -> dict[str, Any]:
-        """The identity as plain values."""
+        """Return the identity as plain values."""
         return asdict(self)
 
     def is_alive(self) -> bool:
-        """Whether this very process lives on this machine (a zombie does not)."""
+        """Whether this process runs on this machine; a zombie does not."""
         if self.host != socket.gethostname() or self.boot_id != _boot_id() or self.pid <= 0:
             return False
         try:
@@ -60,7 +60,7 @@ def _start_time(pid: int) -> float:
     except ProcessLookupError as error:
         raise psutil.NoSuchProcess(pid) from error
     except OSError:
-        return psutil.Process(pid).create_time()  # no /proc: the wall clock is the next best
+        return psutil.Process(pid).create_time()  # no /proc: use the wall clock
     return int(fields[19]) / os.sysconf("SC_CLK_TCK")
 
 

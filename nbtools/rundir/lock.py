@@ -9,16 +9,16 @@ from nbtools.rundir.atomic import retried
 
 
 def acquire_lock(path: Path, *, is_new: bool = False) -> int | None:
-    """Take the run's lock and return its descriptor, or None if somebody holds it.
+    """Take the run's lock and return its descriptor; None if another process holds it.
 
-    The lock lives as long as any copy of the descriptor does: hand it on with `pass_fds`. A link is never followed.
+    The lock lasts until all copies of the descriptor are closed; pass it on with `pass_fds`. Links are not followed.
 
     Args:
-        path: the file, made if it is missing.
-        is_new: insist on making it: where others may write, too, whatever is there may be a trap.
+        path: the file, created if it is missing.
+        is_new: fail if the file exists; for folders where other users may plant files.
     """
     opened = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | (os.O_EXCL if is_new else os.O_NOFOLLOW), 0o644)
-    try:  # where stdin is closed, `open` returns 0, which a child would replace by its own stdin
+    try:  # with stdin closed, `open` returns 0, which a child would use as its stdin
         descriptor = fcntl.fcntl(opened, fcntl.F_DUPFD_CLOEXEC, 3)
     finally:
         os.close(opened)
@@ -34,13 +34,13 @@ def acquire_lock(path: Path, *, is_new: bool = False) -> int | None:
 
 
 def is_locked(path: Path) -> bool:
-    """Tell whether somebody holds the lock, without ever standing in a taker's way for more than an instant."""
+    """Whether a process holds the lock. The test holds a shared lock for an instant."""
     try:
         descriptor = retried(lambda: os.open(path, os.O_RDONLY | os.O_CLOEXEC))
     except OSError:
         return False
     try:
-        fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)  # shared: two readers never see each other
+        fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)  # shared: readers do not see one another
     except BlockingIOError:
         return True
     except OSError as error:

@@ -1,8 +1,8 @@
-"""The run directory: every file name in one class, and the few ways in which its files are written.
+"""The run directory: the names of its files, and how runs are found.
 
-This directory is the only protocol between the processes of a run and everybody who looks at it.
-Each file has one writing process, is written once by an atomic rename or only appended to, and every
-JSON file says `"format": 1`. Readers ignore unknown keys.
+The directory is the only protocol between the processes of a run and its readers. Each file has one writing process
+and is either written once by an atomic rename or appended to. Every JSON file holds `"format": 1`; readers ignore
+unknown keys.
 """
 
 import datetime
@@ -23,20 +23,20 @@ RUN_DIR_VARIABLE = "NBTOOLS_RUN_DIR"
 
 
 class RunDir:
-    """Names of the files of one run. Holds paths and nothing else."""
+    """Paths of the files of one run."""
 
     def __init__(self, path: str | Path) -> None:
         self.path = Path(path)
         self.id = self.path.name
         """The run's id: the directory's name."""
         self.launch = self.path / "launch.json"
-        """What was started: argv, cwd, the environment that matters, versions (launcher, once)."""
+        """The command: argv, cwd, the relevant environment, versions (launcher, once)."""
         self.script = self.path / "script.py"
         """The bytes that ran (launcher, once)."""
         self.config = self.path / "config.json"
         """The resolved config: `config`, `overridden`, `derived` (rank 0, once)."""
         self.process = self.path / "process.json"
-        """Whom to signal: a `ProcessIdentity` with its `role` (supervisor, or rank 0 by hand; once)."""
+        """The process to signal: a `ProcessIdentity` and its `role` (supervisor, or rank 0 of a run by hand; once)."""
         self.log = self.path / "rank0.log"
         """Output of rank 0 and of torchrun; exists from the moment torchrun starts."""
         self.metrics = self.path / "metrics.jsonl"
@@ -46,36 +46,36 @@ class RunDir:
         self.ranks = self.path / "ranks"
         """Folder of the heartbeats, and of the other ranks' logs as torchrun lays them out."""
         self.error = self.ranks / "error.json"
-        """Traceback of the first failing rank, as torch's `@record` wrote it."""
+        """Traceback of the first failing rank, written by torch's `@record`."""
         self.supervisor_log = self.ranks / "supervisor.log"
-        """What the supervisor itself had to say; empty if all went well."""
+        """Output of the supervisor itself; empty unless it failed."""
         self.checkpoints = self.path / "checkpoints"
         """Folder of the checkpoints."""
         self.media = self.path / "media"
         """Samples and charts: see `nbtools.rundir.media` (rank 0, appended)."""
         self.outputs = self.path / "outputs"
-        """What a finished training hands over: `model/`, its history as JSON and as a picture (rank 0, once)."""
+        """Results of a finished training: `model/`, its history as JSON and as a picture (rank 0, once)."""
         self.tensorboard = self.path / "tensorboard"
-        """The metric rows as TensorBoard events, where asked for (rank 0, a file per attempt)."""
+        """The metric rows as TensorBoard events, with `report_to="tensorboard"` (rank 0, a file per attempt)."""
         self.profile = self.path / "profile"
-        """`trace.json` and `table.txt` of the profiled steps, where asked for (rank 0, once)."""
+        """`trace.json` and `table.txt` of the profiled steps, with `profile_steps` (rank 0, once)."""
         self.finished = self.path / "finished.json"
         """`why` (completed, stopped, failed), last `step`, final `metrics` (rank 0, once)."""
         self.exit = self.path / "exit.json"
         """`returncode`, `signal`, `stopped`, `failure` (supervisor, once)."""
         self.attempts = self.path / "attempts.jsonl"
-        """One line per automatic restart: the `attempt` that failed, why, and where the next goes on (supervisor)."""
+        """One line per automatic restart: the failed `attempt`, `failure`, the next `checkpoint` (supervisor)."""
         self.lock = self.path / "lock"
-        """Held with flock as long as the supervisor or the torchrun agent lives."""
+        """Locked with flock while the supervisor or the torchrun agent lives."""
 
     def __repr__(self) -> str:
         return f"RunDir({str(self.path)!r})"
 
     @classmethod
     def create(cls, runs: Path, name: str) -> Self:
-        """Make `runs/<date>_<time>_<name>`; the second of the same second gets `_2`, and so on.
+        """Create `runs/<date>_<time>_<name>`; further runs of the same second and name get `_2`, `_3`, ….
 
-        `mkdir` decides who got a name, so that any number of processes may create runs at once.
+        `mkdir` is exclusive, so any number of processes may create runs at once.
         """
         runs.mkdir(parents=True, exist_ok=True)
         stem = f"{datetime.datetime.now():%Y-%m-%d_%H%M%S}_{name}"
@@ -93,29 +93,29 @@ class RunDir:
                 return run
 
     def heartbeat(self, rank: int) -> Path:
-        """The one file that is replaced again and again: a rank's last sign of life."""
+        """Heartbeat of a rank, which replaces it about once a second."""
         return self.ranks / f"{rank}.heartbeat.json"
 
     def stacks(self, rank: int) -> Path:
-        """Where a rank that announced a handler writes its Python stacks when it is asked for them (appended)."""
+        """File to which a rank appends its Python stacks on the signal that its heartbeat names."""
         return self.ranks / f"{rank}.stacks.txt"
 
     def checkpoint(self, step: int) -> Path:
-        """Folder of the checkpoint taken after `step` optimizer steps; visible only when it is whole."""
+        """Folder of the checkpoint after `step` optimizer steps; it exists only when it is complete."""
         return self.checkpoints / f"step-{step:06d}"
 
     def rank_logs(self, rank: int) -> list[Path]:
-        """Log files of a rank other than 0 under the newest agent: torchrun makes a folder at each start."""
+        """Log files of a rank other than 0 from the newest torchrun agent; each agent makes a folder of its own."""
         logs = sorted(self.ranks.glob(f"*/attempt_*/{rank}/std*.log"))
         newest = max((log.parents[2] for log in logs), key=_written_at, default=None)
         return [log for log in logs if log.parents[2] == newest]
 
 
 def is_run(path: Path) -> bool:
-    """Whether a launcher got as far as taking the lock: before that, nothing can be told about a directory."""
+    """Whether `path` is a run directory: its launcher has created the lock or written launch.json."""
     try:
         return retried(lambda: (path / "lock").is_file() or (path / "launch.json").is_file())
-    except OSError:  # somebody else's folder
+    except OSError:  # no permission
         return False
 
 
@@ -129,10 +129,10 @@ def run_folders(runs: Path) -> list[Path]:
 
 
 def find_run(runs: Path, ref: str) -> Path:
-    """Return the directory in `runs` that `ref` means: an id, a prefix that fits one id only, or `latest`.
+    """Return the run directory in `runs` with the id `ref`, with the unique prefix `ref`, or the newest for `latest`.
 
     Raises:
-        RunNotFoundError: none fits, or several do.
+        RunNotFoundError: no run fits, or more than one.
     """
     folders = run_folders(runs)
     if ref == "latest":
@@ -144,33 +144,24 @@ def find_run(runs: Path, ref: str) -> Path:
     ]
     if len(fitting) > 1:
         names = ", ".join(path.name for path in fitting[:5]) + (", …" if len(fitting) > 5 else "")
-        raise RunNotFoundError(f"run {ref!r}: {len(fitting)} runs begin so ({names}); give more of the id")
+        raise RunNotFoundError(f"run {ref!r}: {len(fitting)} runs have this prefix ({names}); give more of the id")
     if not fitting:
         raise RunNotFoundError(f"run {ref[:80]!r}: no run in {runs} has this id or prefix; see nbtools runs")
     return fitting[0]
 
 
 def name_of(run_id: str) -> str:
-    """The name in a run's id, without date and time."""
+    """Return the name in a run's id, without date and time."""
     return re.sub(r"^[0-9-]{10}_[0-9]{6}_", "", run_id)
 
 
 def _written_at(path: Path) -> int:
     try:
-        return path.stat().st_mtime_ns  # launch.json is written once, so this orders the runs of one second
+        return path.stat().st_mtime_ns  # launch.json is written once: this orders runs of the same second
     except OSError:
         return 0
 
 
-# --- JSON files ---------------------------------------------------------------------------------
-
-
-# --- the lock -----------------------------------------------------------------------------------
-
-
 def goes_on(run: RunDir) -> bool:
-    """Whether a run has yet to end; one that was deleted has ended."""
+    """Whether a run has not ended; a deleted one has."""
     return not run.exit.exists() and is_locked(run.lock)
-
-
-# --- processes ----------------------------------------------------------------------------------

@@ -1,4 +1,4 @@
-"""Reading files that somebody else is writing: the new complete lines, and the last lines as clean text."""
+"""Reading files while other processes write them: new complete lines, and the last lines as printable text."""
 
 import errno
 import os
@@ -12,15 +12,14 @@ _NUM_FINGERPRINT_BYTES: Final = 64
 
 
 class Tail:
-    """The complete lines that were appended to a file since the last look.
+    """Returns the complete lines that were appended to a file since the last read.
 
-    Nothing is kept open between two looks, so the file may be missing, appear later, be renamed or deleted.
-    What was read before is recognised by inode, by size and by the bytes before the offset (file systems
-    reuse inodes, and a file may be truncated and refilled between two looks). When it is no longer there,
-    reading starts over and `generation` goes up by one; lines that a rename (logrotate) left unread in the
-    old file are fetched from its new name first.
+    The file is closed between reads, so it may be missing, appear later, be renamed or deleted. `Tail` recognises the
+    content that it has read by inode, size and the bytes before its offset (file systems reuse inodes, and a file may
+    be truncated and refilled between two reads). When that content is gone, reading starts over and `generation`
+    increases by one; lines that a rename (logrotate) left unread are first read from the file's new name.
 
-    Not thread-safe: one object belongs to one thread, or is used under a lock (`History.follow` does so).
+    Not thread-safe: use one object per thread, or a lock as `History.follow` does.
     """
 
     def __init__(
@@ -31,13 +30,13 @@ class Tail:
         block_bytes: int = 4 << 20,
         max_line_bytes: int = 1 << 20,
     ) -> None:
-        r"""Remember the path; nothing is opened.
+        r"""Store the path; nothing is opened.
 
         Args:
             path: The file, which need not exist yet.
-            carriage_returns: Take `\r` for the end of a line too, as progress bars use it.
-            block_bytes: The most that is read from the file at once.
-            max_line_bytes: What is kept of a line that is still incomplete; the excess is dropped.
+            carriage_returns: Treat `\r` as the end of a line too, as progress bars use it.
+            block_bytes: Most bytes of one read.
+            max_line_bytes: Most bytes kept of an incomplete line; the rest is dropped.
         """
         self.path = Path(path)
         self.generation = 0
@@ -49,16 +48,16 @@ class Tail:
         self._offset = 0
         self._before = b""
         self.partial = b""
-        """The incomplete last line, held back until its newline comes."""
+        """The incomplete last line, kept until its newline is written."""
 
     def __repr__(self) -> str:
         return f"Tail({str(self.path)!r}, offset={self._offset}, generation={self.generation})"
 
     def read(self) -> bytes:
-        """Return new complete lines, about one block at most; b"" when there is none now.
+        """Return new complete lines, about one block at most; b"" if there are none.
 
         Raises:
-            OSError: the file is there but cannot be read (permissions, input/output errors).
+            OSError: the file exists but cannot be read (permissions, input/output errors).
         """
         try:
             descriptor = os.open(self.path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
@@ -99,11 +98,11 @@ class Tail:
         self._offset, self._before, self.partial = 0, b"", b""
 
     def _is_known(self, descriptor: int) -> bool:
-        """Whether the bytes before the offset are those that were read there."""
+        """Whether the bytes before the offset are unchanged since they were read."""
         return os.pread(descriptor, len(self._before), self._offset - len(self._before)) == self._before
 
     def _read_renamed(self) -> bytes:
-        """Read on in the file that had this path before, if it lies beside it under another name."""
+        """Continue in the file that had this path before, if it is in the same folder under another name."""
         with os.scandir(self.path.parent) as entries:
             names = [entry.path for entry in entries if self._identity and entry.inode() == self._identity[1]]
         for name in names:
@@ -134,7 +133,7 @@ class Tail:
         return b""
 
 
-# --- the end of a log, for people ----------------------------------------------------------------
+# --- the end of a log ----------------------------------------------------------------------------
 
 MAX_LINE_CHARACTERS: Final = 2000
 
@@ -152,7 +151,7 @@ _INVISIBLE: Final = {
     for code in (
         *(code for code in range(0x20) if code != 0x09),
         *range(0x7F, 0xA0),
-        0x061C,  # the marks that reorder text, or make it vanish
+        0x061C,  # marks that reorder or hide text
         *range(0x200B, 0x2010),
         *range(0x2028, 0x202F),
         *range(0x2060, 0x2070),
@@ -163,19 +162,19 @@ _INVISIBLE: Final = {
 
 
 def terminal_text(data: bytes, max_characters: int = MAX_LINE_CHARACTERS) -> str:
-    r"""Return raw log bytes as the plain text that a terminal would end up showing.
+    r"""Return raw log bytes as the plain text that a terminal finally shows.
 
-    ANSI sequences are stripped; of a line that `\r` rewrote the last state stays; backspaces erase; bad
-    UTF-8 becomes U+FFFD; other control characters, and those that reorder text, are shown as escapes; a line
-    longer than `max_characters` is cut and says how long it was. It is text: HTML is the caller's job.
+    ANSI sequences are removed; of a line rewritten by `\r` the last state remains; backspaces erase; invalid UTF-8
+    becomes U+FFFD; other control characters, and those that reorder text, become escapes. A line longer than
+    `max_characters` is cut and states its length. The result is text, not HTML.
     """
     return "\n".join(_clean_line(line, max_characters) for line in data.split(b"\n"))
 
 
 def last_lines(path: str | Path, num_lines: int, max_bytes: int = 1 << 20) -> list[str]:
-    """Return the last lines of a file, cleaned, an unfinished one included; [] where there is no file.
+    """Return the last lines of a file as `terminal_text`, an incomplete one included; [] if there is no file.
 
-    Reads from the end and no more than needed, at most `max_bytes`: the size of the file does not matter.
+    Reads at most `max_bytes` from the end.
     """
     if num_lines <= 0:
         return []
@@ -205,7 +204,7 @@ def last_lines(path: str | Path, num_lines: int, max_bytes: int = 1 << 20) -> li
     if cut and len(lines) > 1:
         lines, cut = lines[1:], False
     cleaned = [_clean_line(line) for line in lines[-num_lines:]]
-    if cut and lines and b"\r" not in lines[0].rstrip(b"\r"):  # one line fills all that was read
+    if cut and lines and b"\r" not in lines[0].rstrip(b"\r"):  # one line fills the whole block
         text = lines[0].lstrip(bytes(range(0x80, 0xC0))).decode(errors="replace")
         cleaned[0] = f"(more than {len(text):,} characters) … {_clean_text(text[-MAX_LINE_CHARACTERS:])}"
     return cleaned

@@ -65,7 +65,7 @@ def test_the_frame_of_a_real_traceback_is_found(run: RunDir, tmp_path: Path) -> 
     script.write_text("import json\ndef train(text):\n    return json.loads(text)\n\ntrain('{')\n")
     done = subprocess.run([sys.executable, str(script)], capture_output=True, text=True, timeout=60, check=False)
     assert evidence.training_frame(done.stderr, run) == "toy.py:3 in train: return json.loads(text)"
-    said, found = evidence.last_words(done.stderr, done.returncode)
+    said, found = evidence.last_output(done.stderr, done.returncode)
     assert said.startswith(": json.decoder.JSONDecodeError: Expecting property name")
     assert found == done.stderr.strip()
 
@@ -109,9 +109,9 @@ WORKERS = traceback((f"{SITE}/utils/data/dataloader.py", 725, "__next__", "data 
 ORIGINAL = traceback(("/home/me/data.py", 5, "__getitem__", "raise ValueError"), error="ValueError: bad sample 17")
 
 
-def test_the_last_words_are_a_whole_chain_and_its_own_exception() -> None:
+def test_the_last_output_is_a_whole_chain_and_its_own_exception() -> None:
     older = traceback(("a.py", 1, "f", "g()"), error="KeyError: 'an earlier one, survived'")
-    said, found = evidence.last_words(f"{older}went on\n{WORKERS}Original {ORIGINAL}\n", 1)
+    said, found = evidence.last_output(f"{older}went on\n{WORKERS}Original {ORIGINAL}\n", 1)
     assert said == ": ValueError: Caught ValueError in DataLoader worker process 0."
     assert found == f"{WORKERS}Original {ORIGINAL}".strip()
     assert evidence.exceptions(found) == [
@@ -119,7 +119,7 @@ def test_the_last_words_are_a_whole_chain_and_its_own_exception() -> None:
         "ValueError: bad sample 17",
     ]
     chained = f"{older}\nDuring handling of the above exception, another exception occurred:\n\n{ORIGINAL}"
-    said, found = evidence.last_words(f"noise\n{chained}", 1)
+    said, found = evidence.last_output(f"noise\n{chained}", 1)
     assert (said, found) == (": ValueError: bad sample 17", chained.strip())
 
 

@@ -16,7 +16,7 @@ import pytest
 import nbtools as nt
 from nbtools.cli.output import print_run
 from nbtools.errors import RunFailed
-from nbtools.failures.failure import Failure, first_failure, was_told_to_stop
+from nbtools.failures.failure import Failure, first_failure, was_stopped_from_outside
 from nbtools.machine.processes import members
 from nbtools.notebook.panel import html
 from nbtools.project import Project
@@ -117,9 +117,9 @@ def test_a_missing_log_still_gives_a_failure(run: RunDir) -> None:
 
 def test_a_stop_of_rank_0_that_a_failed_rank_caused_is_a_failure(run: RunDir) -> None:
     write_json(run.finished, {"why": "stopped", "step": 3})
-    assert was_told_to_stop(run)
+    assert was_stopped_from_outside(run)
     run.log.write_text(summary(root=block(0, 1, -9, 101)))
-    assert not was_told_to_stop(run)
+    assert not was_stopped_from_outside(run)
 
 
 @pytest.mark.parametrize("content", [None, {}, {"message": 3}, "text"])

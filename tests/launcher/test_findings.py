@@ -246,7 +246,7 @@ def script(project: Project) -> Path:
 def test_whoever_holds_memory_is_named_with_what_to_do(gpus: list[Device], script: Path) -> None:
     checked = nt.preflight(script, gpus=(0, 1), nproc_per_node=2)
     (held,) = [finding for finding in checked.findings if finding.level == "warn"]
-    for said in ("alice, 1.0 GiB", "this very process", "another run of nbtools: 2026-01-31_142233_tiny"):
+    for said in ("alice, 1.0 GiB", "this process", "another run of nbtools: 2026-01-31_142233_tiny"):
         assert said in held.text
     assert held.next_step == "restart this kernel to free it, or choose other GPUs"
     assert found(checked, "devices").text.startswith("GPU 0,1 (Stand-in 9000): 2 processes with ")

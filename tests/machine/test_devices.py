@@ -107,7 +107,7 @@ def test_a_holder_is_named_by_its_run_and_the_caller_as_itself(two_gpus: None, m
     owner = psutil.Process().username()
     assert str(theirs) == f"another run of nbtools: 2026-01-31_142233_tiny (pid {other.pid}, {owner}, 1.5 GiB)"
     assert (theirs.is_caller, own.is_caller) == (False, True)
-    assert str(own) == f"this very process (pid {os.getpid()}, {owner}, 1.5 GiB)"
+    assert str(own) == f"this process (pid {os.getpid()}, {owner}, 1.5 GiB)"
     kernel = SimpleNamespace(IPKernelApp=SimpleNamespace(initialized=lambda: True))
     monkeypatch.setitem(sys.modules, "ipykernel.kernelapp", kernel)
     assert str(own).startswith("this notebook's kernel (pid")

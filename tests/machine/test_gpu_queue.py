@@ -1,4 +1,4 @@
-"""The queue for GPUs: first come, first served, without a server, and a dead run stands in nobody's way."""
+"""The GPU queue: first come, first served, without a server; a dead run blocks no other."""
 
 import os
 import signal
@@ -132,7 +132,7 @@ def test_the_folder_is_for_everybody_to_add_and_for_owners_to_remove(folder: Pat
 def test_a_folder_that_is_somebody_s_link_is_refused(folder: Path, tmp_path: Path, take: Callable[..., object]) -> None:
     (tmp_path / "elsewhere").mkdir()
     folder.symlink_to(tmp_path / "elsewhere")
-    with pytest.raises(OSError, match="tamper"):
+    with pytest.raises(OSError, match="other users may remove"):
         take("a", 0)
     assert list((tmp_path / "elsewhere").iterdir()) == []
 

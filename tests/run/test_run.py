@@ -413,7 +413,7 @@ def test_a_stranger_with_the_recorded_pid_is_never_shown_alive_nor_signalled(
     run.stop(timeout_s=0.2)
     lock = acquire_lock(files.lock)
     assert lock is not None
-    with pytest.raises(NbtoolsError, match="cannot be seen from here"):
+    with pytest.raises(NbtoolsError, match="not visible from here"):
         Run(files.path).stop(timeout_s=0.2)
     os.close(lock)
     time.sleep(0.2)

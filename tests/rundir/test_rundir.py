@@ -171,7 +171,7 @@ def test_a_run_is_found_by_id_by_unique_prefix_and_as_the_latest(tmp_path: Path)
     assert find_run(tmp_path, "2026-01-01_000000_a").name == "2026-01-01_000000_a"
     assert find_run(tmp_path, "2026-02").name == "2026-02-01_000000_c"
     assert find_run(tmp_path, "latest").name == "2026-02-01_000000_c"
-    with pytest.raises(RunNotFoundError, match="2 runs begin so"):
+    with pytest.raises(RunNotFoundError, match="2 runs have this prefix"):
         find_run(tmp_path, "2026-01")
 
 

@@ -43,6 +43,7 @@ from nbtools.run import stacks
 from nbtools.run.run import Run
 from nbtools.run.state import RunState
 from nbtools.run.stragglers import stragglers
+from nbtools.rundir.atomic import hidden_name
 from nbtools.rundir.identity import ProcessIdentity
 from nbtools.rundir.json_files import read_json, write_json
 from nbtools.rundir.rundir import RunDir
@@ -771,17 +772,19 @@ def test_a_queue_that_is_a_link_or_anybodys_is_not_used(shared: Path, project: P
     run = RunDir.create(project.runs, "toy")
     (tmp_path / "elsewhere").mkdir()
     (shared / "queue").symlink_to(tmp_path / "elsewhere")
-    with pytest.raises(OSError, match="tamper"):
+    with pytest.raises(OSError, match="other users may remove"):
         gpu_queue.take(run, [0], ["GPU-0"])
     assert list((tmp_path / "elsewhere").iterdir()) == []
     (shared / "queue").unlink()
     (shared / "queue").write_text("a file")
-    with pytest.raises(OSError, match="tamper"):
+    with pytest.raises(OSError, match="other users may remove"):
         gpu_queue.take(run, [0], ["GPU-0"])
 
 
-def test_a_trap_in_the_queue_changes_no_other_file(shared: Path, project: Project, tmp_path: Path) -> None:
-    """Links with every name that a ticket could get on its way, by somebody who guesses them."""
+def test_a_trap_in_the_queue_changes_no_other_file(
+    shared: Path, project: Project, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Links with every name that a ticket could get on its way, as if another user had guessed them."""
     precious = tmp_path / "precious"
     precious.write_text("precious")
     (shared / "queue").mkdir(mode=0o1777)
@@ -789,15 +792,22 @@ def test_a_trap_in_the_queue_changes_no_other_file(shared: Path, project: Projec
         for link in (Path.symlink_to, Path.hardlink_to):
             (shared / "queue" / f"{number:09d}.json").unlink(missing_ok=True)
             link(shared / "queue" / f"{number:09d}.json", precious)
-            hidden = shared / "queue" / f".{number:09d}.json.{os.getpid()}"
-            hidden.unlink(missing_ok=True)
-            link(hidden, precious)
     (shared / "queue" / "order.lock").symlink_to(precious)
     before = precious.stat()
     run = RunDir.create(project.runs, "toy")
     with pytest.raises(OSError):
         gpu_queue.take(run, [0], ["GPU-0"])
     (shared / "queue" / "order.lock").unlink()
+    with monkeypatch.context() as patched:
+        patched.setattr(os, "urandom", bytes)
+        for link in (Path.symlink_to, Path.hardlink_to):
+            planted = [hidden_name(shared / "queue" / f"{number:09d}.json") for number in range(1, 10)]
+            for hidden in planted:
+                link(hidden, precious)
+            with pytest.raises(FileExistsError):
+                gpu_queue.take(run, [0], ["GPU-0"])
+            for hidden in planted:
+                hidden.unlink()
     path, descriptor = gpu_queue.take(run, [0], ["GPU-0"])
     os.close(descriptor)
     assert path.stat().st_nlink == 1

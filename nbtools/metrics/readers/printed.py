@@ -1,9 +1,9 @@
-"""Metrics out of the log of a script that only prints.
+"""Metrics from the log of a script that only prints them.
 
-Understood are JSON lines, Python dicts (`{'loss': 2.3, 'epoch': 0.1}`, as transformers prints them) and prose
-with names before numbers: `loss=2.3`, `step 20 loss 2.31`, `Epoch [1/10], Step [5/100], Loss: 0.5`, the
-postfix of a tqdm bar. A line counts only if it names something that is measured (a loss, an accuracy, ...):
-logs are full of other numbers. Nothing is ever executed, and no line costs more than its length.
+The reader accepts JSON lines, Python dicts (`{'loss': 2.3, 'epoch': 0.1}`, as transformers prints them) and text with
+names before numbers: `loss=2.3`, `step 20 loss 2.31`, `Epoch [1/10], Step [5/100], Loss: 0.5`, the postfix of a tqdm
+bar. A line counts only if it names a measured value (a loss, an accuracy, …), since logs hold many other numbers.
+Nothing is executed, and the time per line is linear in its length.
 """
 
 import ast
@@ -30,9 +30,9 @@ _MAX_METRICS: Final = 200
 _MAX_STEP: Final = 2**53
 _PIECE_BYTES: Final = 64 << 10
 _FIRST_LOOK_S: Final = 10.0
-"""Processor time for a log that is there already: gigabytes of prose, two hundred thousand rows ..."""
+"""Processor time for the existing log: enough for gigabytes of text, or two hundred thousand rows ..."""
 _SHARE: Final = 0.04
-"""... and the share of a core for what is printed later. Beyond that, only the end of each block is read."""
+"""... and share of a core for later output. Beyond it, only the end of each block is read."""
 _SAMPLE_BYTES: Final = 16 << 10
 
 
@@ -78,11 +78,11 @@ _SOURCES: Final = (".py", ".cpp", ".cc", ".cu", ".c", ".h")
 _HINTS: Final = tuple(
     word.encode() for word in _MEASURED if not any(other != word and other in word for other in _MEASURED)
 )
-"""Text without any of these holds no row, unless it is a dict that names its step."""
+"""Text without any of these holds no row, unless it is a dict with its step."""
 _SHAPE: Final = bytes.maketrans(
     string.ascii_uppercase.encode() + b"023456789\r", string.ascii_lowercase.encode() + b"1" * 9 + b"\n"
 )
-"""Makes lines that differ in their numbers only the same: a flood is mostly one statement, printed again and again."""
+"""Maps lines that differ only in numbers to the same bytes: most output comes from one repeated statement."""
 
 _WRAPPER: Final = re.compile(r"\b(?:tensor|array|(?:(?:np|numpy|jnp)\.)?float\d\d)\(\[?", re.IGNORECASE)
 _BARE_NON_FINITE: Final = re.compile(r"(?<=[\s:,\[(])(-?)(nan|inf)(?=\s*[,}\])])")
@@ -109,12 +109,12 @@ _KEYWORD_AFTER_DIGIT: Final = re.compile(r"\d(?:and|else|for|if|in|is|not|or)\b"
 
 @dataclass(slots=True)
 class _Reading:
-    """What one line says."""
+    """The content of one line."""
 
     metrics: dict[str, float] = field(default_factory=dict)
     step: int | None = None
     total: int | None = None
-    """Steps of the epoch, or of the run, where the line says so (`Step 5/100`)."""
+    """Steps of the epoch or of the run, if the line holds them (`Step 5/100`)."""
     epoch: float | None = None
     is_bar: bool = False
     is_measured: bool = False
@@ -128,22 +128,22 @@ class _Reading:
             self.metrics[metric] = value
 
     def next_step(self, previous: int | None, taken: Container[str], previous_epoch: float | None = None) -> int:
-        """The step of this row, after a row of step `previous` where the metrics `taken` are known."""
+        """Return the step of this row after a row of step `previous` that has the metrics `taken`."""
         clash = any(name in taken for name in self.metrics if name != "train/epoch")
         if previous is None:
             return 1 if self.step is None else self.step
-        if self.step is None:  # it belongs to the last step, unless that has one of its metrics already
+        if self.step is None:  # the last step, unless that has one of these metrics
             return previous + clash
         is_later_epoch = None not in (self.epoch, previous_epoch) and self.epoch > previous_epoch  # type: ignore[operator]
         earliest = previous + (is_later_epoch and clash)
         if self.step >= earliest:
             return self.step
-        if self.total and self.epoch is not None and self.step <= self.total:  # counted anew in every epoch
+        if self.total and self.epoch is not None and self.step <= self.total:  # the counter starts over in every epoch
             for epoch in (int(self.epoch) - 1, int(self.epoch)):
                 if earliest <= (step := epoch * self.total + self.step) <= _MAX_STEP:
                     return step
-        is_counted_anew = self.is_bar or self.epoch is not None
-        return previous + clash if is_counted_anew else self.step
+        starts_over = self.is_bar or self.epoch is not None
+        return previous + clash if starts_over else self.step
 
 
 def parse_line(text: str, previous_step: int | None) -> dict[str, float] | None:
@@ -151,11 +151,11 @@ def parse_line(text: str, previous_step: int | None) -> dict[str, float] | None:
 
     Args:
         text: The line.
-        previous_step: Step of the row before, None at the first. A row that does not say its step is the next.
+        previous_step: Step of the row before; None for the first. A row without a step is the next one.
 
     Returns:
-        `step` and the metrics as `split/name` (a loss that does not say more is `train/loss`), perhaps `time`
-        and `samples`; None if the line is no row of metrics.
+        `step`, the metrics as `split/name` (a plain loss is `train/loss`), and `time` and `samples` if given; None if
+        the line is not a row of metrics.
     """
     reading = _read(text)
     if reading is None:
@@ -164,7 +164,7 @@ def parse_line(text: str, previous_step: int | None) -> dict[str, float] | None:
 
 
 class LogMetrics:
-    """The metrics in a log, as a history that grows with it. May be used from several threads."""
+    """The metrics in a growing log, as a history. May be used from several threads."""
 
     def __init__(self, path: str | Path) -> None:
         self._history = History()
@@ -178,7 +178,7 @@ class LogMetrics:
 
     @property
     def history(self) -> History:
-        """The history up to what was printed last; reads only what is new, and of a flood only samples."""
+        """The history up to the end of the log. Reads only new output, and only samples of it if it is too much."""
         with self._lock:
             now = time.monotonic()
             self._credit_s = min(self._credit_s, 0) + min(_FIRST_LOOK_S, _SHARE * (now - self._looked))
@@ -189,7 +189,7 @@ class LogMetrics:
                 if self._credit_s <= 0:
                     block = self._sampled(block)
                 began = time.thread_time()
-                rows = bytearray()  # not a list of rows: orjson keeps kilobytes behind each bytes object
+                rows = bytearray()  # not a list of rows: orjson allocates kilobytes per bytes object
                 for row in self._rows(block):
                     rows += _to_json(row)
                 if rows:
@@ -198,7 +198,7 @@ class LogMetrics:
             return self._history
 
     def _sampled(self, block: bytes) -> bytes:
-        """The last lines of a block; what is passed over is counted."""
+        """Return the last lines of a block; skipped bytes are counted."""
         start = max(block.rfind(end, 0, max(0, len(block) - _SAMPLE_BYTES)) for end in (b"\n", b"\r")) + 1
         self._history.num_unread_bytes += start
         return block[start:]
@@ -217,7 +217,7 @@ class LogMetrics:
 
 
 def _candidates(block: bytes) -> Iterator[bytes]:
-    """The lines that may hold a row: most of a log is passed over in large pieces."""
+    """Yield the lines that may hold a row; most of a log is skipped in large pieces."""
     start, end = 0, len(block)
     while start < end:
         stop = start + _PIECE_BYTES
@@ -256,7 +256,7 @@ def _read(text: str) -> _Reading | None:
 
 
 def _literal(text: str) -> dict[Any, Any] | None:
-    """The one JSON object or Python dict of a line, whatever stands around it."""
+    """Return the JSON object or Python dict in a line; None if there is none."""
     start, end = text.find("{"), text.rfind("}") + 1
     if start < 0 or end <= start:
         return None
