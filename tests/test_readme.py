@@ -78,7 +78,7 @@ def test_the_readme_stays_short() -> None:
     assert len(README.read_bytes()) <= MOST_BYTES
 
 
-def test_the_readme_is_two_clicks_from_every_page() -> None:
+def test_every_page_is_within_two_clicks_of_the_readme() -> None:
     def linked(page: Path) -> set[Path]:
         return {(page.parent / target).resolve() for target in re.findall(r"\]\(([^)#:]+\.md)", TEXTS[page])}
 
