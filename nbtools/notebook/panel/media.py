@@ -173,7 +173,7 @@ class _Frames(_Part):
         self._slider = widgets.IntSlider(
             description="Frame",
             tooltip="Frame to show",
-            style={"description_width": "40px"},
+            style={"description_width": "46px"},
             layout=widgets.Layout(width="420px", max_width="100%"),
             **shape,
         )
