@@ -389,7 +389,7 @@ def test_a_shell_script_that_was_changed_is_only_replaced_by_force(
     (project.scripts / "fresh.py").unlink()
     capsys.readouterr()
     assert main(words) == 2
-    assert "fresh.sh: is there already" in capsys.readouterr().err
+    assert "fresh.sh: exists with other content" in capsys.readouterr().err
     assert not (project.scripts / "fresh.py").exists(), "nothing is written by halves"
     assert main([*words, "--force"]) == 0
     assert "# mine" not in path.read_text()
