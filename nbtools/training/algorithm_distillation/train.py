@@ -1,12 +1,11 @@
-"""Algorithm Distillation: imitate how somebody learns, and what has been learnt is how to learn.
+"""Algorithm Distillation: a transformer trained on learning histories improves in context with frozen weights.
 
 A causal transformer predicts the actions of learning histories, from windows that span several episodes of one history.
-In these the same steps are followed by better ones later on; whoever predicts that must find out from the rewards in
-sight where the goal is (Laskin et al. 2022, arXiv 2210.14215). The loss is the mean cross-entropy of all actions of a
-window. Evaluation measures it on histories of goals that no training history was made for, and then lets the model look
-for those goals by itself (see `in_context`): the return from episode to episode is the point of the method.
+The actions improve within a window, so the model must infer the goal from the rewards that it contains (Laskin et al.
+2022, arXiv 2210.14215). The loss is the mean cross-entropy of all actions of a window. Evaluation measures it on
+histories of unseen goals, and runs the model on these goals (see `rollout`): its return should rise over the episodes.
 
-Shape suffixes: B batch, T steps of a window, S rollouts, E episodes; 4 as in `distiller`.
+Shape suffixes: B batch, T steps of a window, S rollouts, E episodes; 4 as in `model`.
 """
 
 import numpy as np
@@ -26,16 +25,16 @@ from nbtools.training.engine.worker import Worker, run
 Floats = npt.NDArray[np.float64]
 
 _FIRST, _LAST = 3, 4
-"""Episodes at the beginning and at the end of a rollout whose mean return is a metric."""
+"""Numbers of first and last episodes of a rollout whose mean return is a metric."""
 
 
 def main(config: AlgorithmDistillationConfig) -> None:
-    """Train with the values of a script, as changed by the command line."""
+    """Train with the values of a script, changed by command-line flags."""
     run(train, flags.parse(config))
 
 
 def train(worker: Worker, config: AlgorithmDistillationConfig) -> None:
-    """Train from the start, or on from a checkpoint, to the last step or a stop."""
+    """Train from scratch or from a checkpoint, to the last step or a stop."""
     histories = open_histories(worker, config)
     windows = Windows(histories.train_HL4, config.horizon, config.sequence_length)
     evaluation = Evaluation(worker, config, histories)
@@ -81,7 +80,7 @@ def train(worker: Worker, config: AlgorithmDistillationConfig) -> None:
 
 
 class Evaluation:
-    """Goals that were never trained on: the loss on histories of them, and how well the model finds them by itself."""
+    """Metrics on unseen goals: the loss on their histories, and the returns of the model's own rollouts."""
 
     def __init__(self, worker: Worker, config: AlgorithmDistillationConfig, histories: LearningHistories) -> None:
         self.worker = worker
@@ -115,7 +114,7 @@ class Evaluation:
         }
 
     def _loss(self, transformer: ActionTransformer) -> float:
-        """The sum of the cross-entropies of this rank's share of the held-out windows."""
+        """Return the sum of the cross-entropies of this rank's share of the held-out windows."""
         worker, config, total = self.worker, self.config, 0.0
         own_N = self.windows_N[worker.rank :: worker.world_size]
         for first in range(0, len(own_N), config.eval_batch_size):
@@ -125,7 +124,7 @@ class Evaluation:
         return total
 
     def _run_rollouts(self, transformer: ActionTransformer) -> rollout.Rollouts:
-        """What happens in this rank's share of the rollouts, always with the same random numbers."""
+        """Return this rank's share of the rollouts, always with the same random numbers."""
         worker = self.worker
         share = slice(worker.rank, None, worker.world_size)
         with autocast(worker.device, self.config.precision):
@@ -134,7 +133,7 @@ class Evaluation:
             )
 
     def _show(self, rollouts: rollout.Rollouts, returns_E: Floats) -> None:
-        """Draw the return of every episode, and the one of rank 0's rollouts that ends in the middle of all."""
+        """Show the return of every episode, and the rollout of rank 0 with the median final return."""
         num_episodes = len(returns_E)
         lines = {"unseen goals": returns_E.tolist(), "best possible": [self.best_return] * num_episodes}
         shown = media.series(

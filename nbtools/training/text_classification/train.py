@@ -1,8 +1,8 @@
-"""Short texts to sets of codes, character by character: a sequence decoder and a flat head on one CANINE.
+"""Classification of short texts to sets of codes: a sequence decoder and a flat head on one character model, CANINE.
 
 The loss is w x (cross-entropy of the decoder per symbol) + (1 - w) x scale x (binary cross-entropy of the flat head per
-code), both per text (see `mixer`). Evaluation spells greedily and compares sets; texts are those that no training row
-has, unless a file of its own is given for it.
+code), both per text (see `model`). Evaluation decodes greedily and compares sets; its texts occur in no training row,
+unless the config names a file for them.
 
 Shape suffixes: N rows, B batch, T characters, K codes of a row, C codes.
 """
@@ -35,16 +35,16 @@ from nbtools.training.text_classification.model import TextClassifier, build_cla
 _NUM_MISTAKES = 20
 
 Mistake = tuple[float, str, str, str]
-"""Probability of what was predicted, the text, its true codes, the predicted ones."""
+"""Probability of the prediction, the text, its true codes, the predicted codes."""
 
 
 def main(config: TextClassificationConfig) -> None:
-    """Train with the values of a script, as changed by the command line."""
+    """Train with the values of a script, changed by command-line flags."""
     run(train, flags.parse(config))
 
 
 def train(worker: Worker, config: TextClassificationConfig) -> None:
-    """Train from the start, or on from a checkpoint, to the last step or a stop."""
+    """Train from scratch or from a checkpoint, to the last step or a stop."""
     initial_state = worker.initial_state
     samples = worker.ranks.in_turn(lambda: load_samples(config, worker.project.root))
     plan = worker.plan(len(samples.train_rows), len(samples.evaluation_rows))
@@ -105,7 +105,7 @@ def train(worker: Worker, config: TextClassificationConfig) -> None:
 
 
 class Evaluation:
-    """Held-out texts, always the same ones, spelt greedily; and how well the most frequent set of codes would do."""
+    """Metrics on held-out texts, decoded greedily, and the accuracy of the most frequent set of codes as a baseline."""
 
     def __init__(self, worker: Worker, config: TextClassificationConfig, samples: Samples) -> None:
         self.worker = worker
@@ -117,7 +117,7 @@ class Evaluation:
         characters_N, lang_N = table.lengths()[rows_N], table.lang_lengths()[rows_N]
         longest = config.sequence_length
         widths = [width(int(one), int(other), longest) for one, other in zip(characters_N, lang_N, strict=True)]
-        # Every batch is of one width, so that a text is measured alike whoever else is in its batch.
+        # Every batch has one width, so that a text's metrics do not depend on the rest of its batch.
         self.batches = equal_widths(np.array(widths, dtype=np.int64), config.batch_size)
         self.majority_C = majority_codes(samples).to(worker.device)
 
@@ -161,7 +161,7 @@ class Evaluation:
             num_texts, seq2seq, flat, flat_right, majority_right, *scores = worker.sum(sums)
             self._show(mistakes, num_mistakes, round(num_texts))
         names = [*SCORES, *(f"accuracy_{digits}_digits" for digits in self.prefixes)]
-        # In the order in which they matter: a panel's legend has room for the first ones.
+        # The most important first: a panel's legend has room for the first ones.
         by_name = dict(zip(names, scores, strict=True))
         first = {name: by_name.pop(name) for name in ("accuracy", "exact")}
         ordered = {
@@ -179,7 +179,7 @@ class Evaluation:
         return " & ".join(sorted(classifier.system.codes[number] for number in classes_K.tolist() if number >= 0))
 
     def _show(self, mistakes: list[Mistake], num_mistakes: int, num_texts: int) -> None:
-        """Put the mistakes that the model was surest of into the run directory, those of all ranks."""
+        """Show the most confident mistakes of all ranks."""
         gathered = self.worker.ranks.gather((mistakes, num_mistakes))
         if not gathered:
             return  # rank 0 has them
