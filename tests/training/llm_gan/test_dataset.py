@@ -383,7 +383,7 @@ BAD: dict[str, tuple[dict[str, Any], str]] = {
         r"judge_name='pair/judge': takes at most 160 tokens, and .* 2 x sequence_length=60",
     ),
     "no room for a prompt": (
-        {"model_name": "pair/writer", "prompt_length": 9}, r"prompt_length=9: \d+ tokens of it are the instruction and chat template of pair/writer"
+        {"model_name": "pair/writer", "prompt_length": 9}, r"prompt_length=9: \d+ tokens of it are the instruction"
     ),
 }  # fmt: skip
 
