@@ -12,8 +12,15 @@ ROOT = Path(__file__).resolve().parents[1]
 
 WORDS = ("whoever", "nobody", "somebody", "anybody", "anew", "whom")
 PHRASES = (
-    *("goes on alone", "go on alone", "is told", "are told", "what is there", "pays nobody", "is heard", "has fallen"),
-    *("bites its tail", "as far as there", "at first light"),
+    *("goes on", "go on", "went on", "is told", "are told", "is heard", "has fallen", "pays"),
+    *(
+        "what is there",
+        "as far as there",
+        "says of itself",
+        "say of themselves",
+        "whatever happens",
+        "nothing of the kind",
+    ),
 )
 METAPHORS = (
     *("pen", "gavel", "manuscripts", "players", "lessons", "passages"),
