@@ -1,6 +1,6 @@
-"""The text to train on: where it comes from, how it is cleaned, split and counted. No torch.
+"""Text corpora: reading, cleaning, splitting and counting. No torch.
 
-Everybody who needs a number of sequences (the form, the schedule, the training) asks here, so the numbers agree.
+The form, the schedule and the training count sequences with these functions, so the numbers agree.
 
 Memory: `documents` reads a megabyte at a time and holds one document; the split needs no more than the lengths of all
 of them. A gigabyte is cleaned in about a minute.

@@ -15,13 +15,13 @@ class HubDataset:
     """A dataset to download, with the split "train" of its texts."""
 
     dataset: str
-    """As the config has it."""
+    """As in the config."""
     path: str
     """On the hub, such as "allenai/c4"."""
     config: str | None = None
-    """Of a dataset that has several, such as "en"."""
+    """Configuration of a dataset with several, such as "en"."""
     max_samples: int | None = None
-    """Documents that are taken where nobody says how many; None for all."""
+    """Default number of documents; None for all."""
 
     def title(self, max_samples: int | None, *, streaming: bool = True) -> str:
         """What is downloaded, in words."""
@@ -39,7 +39,7 @@ def named(dataset: str | None) -> HubDataset | None:
         None for a path. A file or folder that is called like these can be given as `./imdb`.
 
     Raises:
-        DataError: it begins like such a name and is none.
+        DataError: it starts with hf/ and is not such a name.
     """
     if dataset == "imdb":
         return HubDataset(dataset, "stanfordnlp/imdb")
@@ -57,17 +57,17 @@ def named(dataset: str | None) -> HubDataset | None:
 
 
 def check_package(dataset: HubDataset) -> None:
-    """See that the package that downloads is installed, without loading it.
+    """Check that the package for downloads is installed, without an import.
 
     Raises:
-        DataError: it is not.
+        DataError: it is not installed.
     """
     if importlib.util.find_spec(PACKAGE) is None:
         raise missing_package(dataset)
 
 
 def missing_package(dataset: HubDataset) -> DataError:
-    """The error that says how to get the package that downloads."""
+    """Return the error that states how to install the package for downloads."""
     return DataError(
         f"dataset={dataset.dataset!r}: downloading needs the package {PACKAGE}, which is not installed: "
         f"bash scripts/lab.sh --setup-only installs it (or pip install {PACKAGE}); "

@@ -124,7 +124,7 @@ def read_texts(
 
     Raises:
         DataError: a file is missing, not UTF-8 or malformed; a column is missing; a row is ragged, or has no text, no
-            code, too many, or an unknown one. The message names file, line and column.
+            code, too many codes, or an unknown code. The message names file, line and column.
     """
     table = CodedTexts(numbers={} if known is None else known)
     for path in paths:
@@ -147,7 +147,7 @@ def _read_file(
     is_closed: bool,
 ) -> None:
     text_at, lang_at, target_ats = _places(path, header, columns)
-    parsed: dict[str, tuple[int, ...]] = {}  # the same few cells come again and again
+    parsed: dict[str, tuple[int, ...]] = {}  # cells repeat
 
     def wrong(line: int, at: int, what: str) -> DataError:
         return DataError(f"{path}, line {line}, column {header[at]!r}: {what}")

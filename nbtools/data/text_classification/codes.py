@@ -26,7 +26,7 @@ HISCO_BLOCK = 5
 SEPARATOR = "&"
 """Between the codes of one cell."""
 MISSING = ("?", "NA", "NaN", "nan")
-"""Cells that hold no code, as those that are empty: OccCANINE's, R's and pandas' words for it."""
+"""Cells without a code, like empty ones: the spellings of OccCANINE, R and pandas."""
 _LONGEST_CODE = 32
 
 Array = npt.NDArray[np.int64]
@@ -38,14 +38,14 @@ def hisco_code(cell: str) -> str:
     Spreadsheets turn "04217" into 4217 and, in columns with gaps, 61110 into 61110.0; both are put right.
 
     Raises:
-        ValueError: it is none; the message says what one is.
+        ValueError: the cell is not a HISCO code; the message states the format.
     """
     text = cell.strip().removesuffix(".0")
     if text in HISCO_SPECIAL:
         return text
     if text.isascii() and text.isdecimal() and HISCO_BLOCK - 1 <= len(text) <= HISCO_BLOCK:
         return text.zfill(HISCO_BLOCK)
-    raise ValueError(f"{shown(cell)} is no HISCO code; one has five digits, or is -1, -2 or -3")
+    raise ValueError(f"{shown(cell)} is not a HISCO code; a code has five digits, or is -1, -2 or -3")
 
 
 def generic_code(cell: str) -> str:
@@ -56,7 +56,7 @@ def generic_code(cell: str) -> str:
     """
     text = cell.strip()
     if len(text) > _LONGEST_CODE or not text.isprintable():
-        raise ValueError(f"{shown(cell)} is no code; one has at most {_LONGEST_CODE} printable characters")
+        raise ValueError(f"{shown(cell)} is not a code; a code has at most {_LONGEST_CODE} printable characters")
     return text
 
 
@@ -83,7 +83,7 @@ class CodeSystem:
         """Make the system of the codes that the data has; a generic one takes symbols and block size from them."""
         known = tuple(sorted(set(codes)))
         if not known:
-            raise DataError("there is not a single code to learn; name the columns that hold codes with target_cols")
+            raise DataError("the data has no code; name the columns that hold codes with target_cols")
         if formatter == "hisco":
             return cls("hisco", known, _HISCO_SYMBOLS, HISCO_BLOCK, max_codes)
         return cls("generic", known, tuple(sorted(set("".join(known)))), max(map(len, known)), max_codes)
@@ -127,7 +127,7 @@ class CodeSystem:
             raise DataError(f"{SEPARATOR.join(codes)}: {len(codes)} codes; there may be {self.max_codes} (max_codes)")
         unknown = [code for code in codes if code not in self.classes]
         if unknown:
-            raise DataError(f"code {shown(unknown[0])}: is none of the {len(self.codes)} that the training data has")
+            raise DataError(f"code {shown(unknown[0])}: is not among the {len(self.codes)} of the training data")
         classes = [self.classes[code] for code in codes] + [-1] * (self.max_codes - len(codes))
         return np.concatenate([[BOS], self.blocks_CS[classes].reshape(-1), [EOS]])
 

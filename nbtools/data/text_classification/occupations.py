@@ -1,7 +1,7 @@
 """Generated occupational descriptions, as clerks wrote them into parish registers and censuses, and their codes.
 
-They are what text_classification trains on until somebody names a CSV file: titles in three languages within the
-phrases of their time, many misspelt, some naming two occupations. The codes are after HISCO, the Historical
+The default data of text_classification: titles in three languages within the phrases of their time, many misspelt, some
+with two occupations. The codes are after HISCO, the Historical
 International Standard Classification of Occupations (van Leeuwen, Maas and Miles 2002), abridged: good for trying
 things out, not for research.
 """
@@ -11,7 +11,7 @@ import random
 from dataclasses import dataclass
 
 NUM_ROWS = 4800
-"""Different strings that `rows` makes."""
+"""Number of distinct descriptions of `rows`."""
 
 
 @dataclass(frozen=True)
@@ -146,7 +146,7 @@ def _phrase(random_: random.Random, entry: tuple[str, int, str, str, str], lang:
 
 
 def _misspelt(random_: random.Random, text: str) -> str:
-    """Make one of a clerk's mistakes: a letter lost, doubled, changed for one that sounds alike, or swapped."""
+    """Make one spelling mistake: a letter dropped, doubled, replaced by one that sounds alike, or swapped."""
     at = int(random_.random() * (len(text) - 1))
     kind = int(random_.random() * 4)
     letter, before, after = text[at], text[:at], text[at + 1 :]

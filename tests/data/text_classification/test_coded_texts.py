@@ -75,7 +75,7 @@ BAD: dict[str, tuple[str | bytes, str]] = {
     "empty label": ("occ1,code1\na,61110\nb,\n", r"line 3, column 'code1': no code, but ''"),
     "label that says missing": ("occ1,code1\nb,?\n", r"line 2, column 'code1': no code, but '\?'"),
     "empty text": ('occ1,code1\n"  ",61110\n', r"line 2, column 'occ1': no text"),
-    "unknown code": ("occ1,code1,code2\na,61110,\nb,61110,x1\n", r"line 3, column 'code2': 'x1' is no HISCO code"),
+    "unknown code": ("occ1,code1,code2\na,61110,\nb,61110,x1\n", r"line 3, column 'code2': 'x1' is not a HISCO code"),
     "too many codes": ("occ1,codes\na,61110&83110&64100\n", r"line 2, column 'codes': 3 codes; a row may have 2"),
     "short row": ("occ1,lang,code1\na,en\n", r"line 2, column 'code1': is missing in this row: it has 2 cells"),
     "long row": ("occ1,code1\na,61110\nb, and c,61110\n", r"line 3, column 3: '61110' is beyond the last one, 'code1'"),

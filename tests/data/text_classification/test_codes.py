@@ -58,13 +58,13 @@ def test_what_spreadsheets_do_to_hisco_codes_is_put_right(cell: str, code: str) 
 
 @pytest.mark.parametrize("cell", ["", "123", "123456", "-4", "6111O", "1e4", "٦١١١٠", "farmer"])
 def test_what_is_no_hisco_code_is_refused(cell: str) -> None:
-    with pytest.raises(ValueError, match="is no HISCO code"):
+    with pytest.raises(ValueError, match="is not a HISCO code"):
         hisco_code(cell)
 
 
 @pytest.mark.parametrize("cell", ["x" * 33, "a\x00b"])
 def test_what_is_no_code_at_all_is_refused(cell: str) -> None:
-    with pytest.raises(ValueError, match="is no code"):
+    with pytest.raises(ValueError, match="is not a code"):
         generic_code(cell)
 
 
@@ -80,9 +80,9 @@ def test_too_many_codes_unknown_ones_and_none_at_all_are_refused() -> None:
     system = CodeSystem.of("generic", ["a", "b", "c"], 2)
     with pytest.raises(DataError, match=r"3 codes; there may be 2"):
         system.format(("a", "b", "c"))
-    with pytest.raises(DataError, match=r"'d': is none of the 3"):
+    with pytest.raises(DataError, match=r"'d': is not among the 3"):
         system.format(("d",))
-    with pytest.raises(DataError, match="not a single code"):
+    with pytest.raises(DataError, match="the data has no code"):
         CodeSystem.of("generic", [], 2)
 
 
