@@ -135,6 +135,7 @@ def test_a_pretrained_model_brings_its_own_shape() -> None:
     assert MLMPretrainingConfig(model_name="somewhere/model", hidden_size=12, num_heads=4).model_name
 
 
+@pytest.mark.promise("guide-M15")
 @pytest.mark.parametrize("cls", EVERY_SETTINGS_CLASS)
 def test_every_field_has_help_that_ends_in_a_full_stop_and_a_valid_default(cls: type[BaseModel]) -> None:
     for name, field in cls.model_fields.items():

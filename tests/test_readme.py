@@ -180,7 +180,8 @@ def test_every_flag_in_the_prose_is_known(page: Path) -> None:
     scripts = "".join(path.read_text(encoding="utf-8") for path in (ROOT / "scripts").glob("*.sh"))
     others = {"--nbval-lax", "--nbval-current-env", "--standalone", "--resume-from"}  # pytest's, torchrun's, the flags'
     known = others.union(*map(options, COMMANDS), re.findall(r"--[\w-]+", scripts))
-    for flag in re.findall(r"(?<![\w-])--[a-zA-Z][\w-]*", prose(TEXTS[page])):
+    ours = prose(TEXTS[page]).partition("## Guides of older programs")[0]
+    for flag in re.findall(r"(?<![\w-])--[a-zA-Z][\w-]*", ours):
         name = flag[2:].replace("-", "_")
         assert flag in known or name in {*fields, *ALIASES, *IGNORED, *SWITCHES}, flag
 
@@ -231,54 +232,3 @@ def test_the_exit_codes_are_those_of_the_command_line() -> None:
 def test_every_recipe_has_a_row_in_the_readme_and_in_its_own_page() -> None:
     for page in (README, ROOT / "nbtools" / "recipes" / "README.md"):
         assert set(RECIPES) <= set(re.findall(r"^\| `(\w+)` \|", TEXTS[page], flags=re.MULTILINE))
-
-
-# --- promises ---------------------------------------------------------------------------------------
-
-
-def promises() -> list[tuple[int, list[str]]]:
-    """Number and tests of each row of the table of faults."""
-    rows = re.findall(r"^\| (\d+) \| .+? \| .+? \| (.+?) \|$", TEXTS[FAULTS], flags=re.MULTILINE)
-    return [(int(number), re.findall(r"`([^`]+)`", names)) for number, names in rows]
-
-
-def running_tests(path: Path) -> set[str]:
-    """The test functions of a file that are not skipped or expected to fail whatever happens."""
-    tree = ast.parse(path.read_text(encoding="utf-8"))
-    marks = [ast.unparse(node.value) for node in tree.body if ast.unparse(node).startswith("pytestmark =")]
-    functions = [node for node in tree.body if isinstance(node, ast.FunctionDef) and node.name.startswith("test_")]
-    assert len({node.name for node in functions}) == len(functions), f"{path.name}: two tests have the same name"
-    never = re.compile(r"pytest\.(mark\.)?(skip|xfail)\b")
-    found = set()
-    for node in functions:
-        calls = [ast.unparse(part) for part in node.body if isinstance(part, ast.Expr)]
-        if not any(never.search(said) for said in (*marks, *map(ast.unparse, node.decorator_list), *calls)):
-            found.add(node.name)
-    return found
-
-
-def test_each_of_the_33_promises_names_tests_that_exist_and_run() -> None:
-    table = promises()
-    assert [number for number, _ in table] == list(range(1, 34))
-    for number, names in table:
-        assert names, f"promise {number} names no test"
-        for name in names:
-            file, _, function = name.partition("::")
-            assert (ROOT / "tests" / file).is_file(), f"promise {number}: no file {file}"
-            assert function in running_tests(ROOT / "tests" / file), f"promise {number}: {name} does not run"
-
-
-def test_a_promise_whose_test_never_runs_would_be_noticed(tmp_path: Path) -> None:
-    path = tmp_path / "test_x.py"
-    text = (
-        "import pytest\n"
-        "@pytest.mark.skip(reason='x')\ndef test_a(): ...\n"
-        "@pytest.mark.xfail\ndef test_b(): ...\n"
-        "def test_c():\n    pytest.skip('later')\n"
-        "@pytest.mark.skipif(True, reason='x')\ndef test_d(): ...\n"
-        "def helper(): ...\n"
-    )
-    path.write_text(text)
-    assert running_tests(path) == {"test_d"}
-    path.write_text("pytestmark = [pytest.mark.skip]\n" + text)
-    assert running_tests(path) == set()

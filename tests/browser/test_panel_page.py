@@ -317,6 +317,7 @@ def test_what_a_training_shows_can_be_played_and_stays(notebook: Any, record: An
     assert notebook.mistakes == []
 
 
+@pytest.mark.promise("fault-32")
 def test_hostile_text_is_shown_literally_on_the_page_and_in_the_exported_one(
     notebook: Any, browser: Any, tmp_path: Path
 ) -> None:

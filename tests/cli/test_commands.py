@@ -64,6 +64,7 @@ def wait_for(condition: Any, timeout_s: float = 60) -> None:
 # --- recipes and scripts ---
 
 
+@pytest.mark.promise("guide-M1")
 def test_recipes_and_presets_are_listed(root: Path, cli: Cli) -> None:
     assert "mlm_pretraining" in cli("recipes").stdout
     assert "batch_size" in cli("recipes", "mlm_pretraining").stdout
@@ -259,6 +260,7 @@ def test_an_ascii_terminal_shows_what_it_can(root: Path, cli: Cli) -> None:
 # --- doctor and start-up ---
 
 
+@pytest.mark.promise("guide-M7", "guide-M17")
 def test_doctor_reports_this_machine(root: Path, cli: Cli) -> None:
     done = cli("doctor")
     subjects = {line.split()[1] for line in done.stdout.splitlines() if not line.startswith(" ")}
@@ -274,6 +276,7 @@ def test_doctor_exits_1_when_there_is_a_problem(root: Path, monkeypatch: pytest.
     assert all(finding["next_step"] for finding in findings if finding["level"] != "ok")
 
 
+@pytest.mark.promise("guide-G1")
 @pytest.mark.slow
 def test_doctor_runs_a_collective_on_two_processes(root: Path, cli: Cli) -> None:
     assert "gloo: 2 ranks agree" in cli("doctor", "--all-reduce").stdout

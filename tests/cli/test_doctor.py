@@ -14,6 +14,7 @@ FACTS = {"version": "2.13.0", "build": "13.0", "error": "", "num_gpus": 1, "gloo
 GPU = Device(0, "GPU-1", "NVIDIA H200", 10**11, 0, (), "0")
 
 
+@pytest.mark.promise("guide-L10")
 def test_a_taken_port_is_told_and_harms_nobody(monkeypatch: pytest.MonkeyPatch) -> None:
     with socket.socket() as held:
         held.bind(("127.0.0.1", 0))
@@ -45,6 +46,7 @@ def test_a_cache_that_cannot_be_written_is_a_warning_with_the_variable_to_set(
     assert finding.level == "warn" and finding.next_step.startswith("set HF_HOME")
 
 
+@pytest.mark.promise("guide-L2", "guide-A14")
 def test_nccl_is_told_with_its_version_and_a_build_without_it_is_no_error(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(devices, "driver_version", lambda: "580.1")
     told = {finding.subject: finding.text for finding in doctor._torch([GPU], {**FACTS, "nccl_version": "2.27.3"})}

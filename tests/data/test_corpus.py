@@ -227,6 +227,7 @@ def test_a_file_without_a_letter_is_empty(tmp_path: Path, content: str) -> None:
         read_documents(str(tmp_path / "text.txt"))
 
 
+@pytest.mark.promise("guide-A20")
 def test_bad_utf8_names_the_file_and_the_byte(tmp_path: Path) -> None:
     (tmp_path / "text.txt").write_bytes(b"\xef\xbb\xbfabc\xe9def")
     with pytest.raises(DataError, match=r"text\.txt: byte 6 \(0xe9\) is not UTF-8; convert the file"):

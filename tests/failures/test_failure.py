@@ -247,6 +247,7 @@ def test_the_frame_of_the_training_code_stands_before_the_traceback(run: RunDir)
 TIMED_OUT = "RuntimeError: [/pytorch/gloo/unbound_buffer.cc:78] Timed out waiting 600000ms for recv operation"
 
 
+@pytest.mark.promise("guide-A14", "guide-G11")
 def test_a_timeout_names_the_rank_that_was_waited_for(run: RunDir) -> None:
     run.log.write_text(summary(root=block(0, 0, 1, 100, error_file(run, TIMED_OUT))))
     assert first_failure(run, 1, "h").message == f"waited 10 min for another rank ({TIMED_OUT})"
@@ -374,6 +375,7 @@ def test_a_limit_of_the_process_is_told_as_such_with_the_line_that_asked_for_too
         assert part in str(error.value)
 
 
+@pytest.mark.promise("fault-24")
 @pytest.mark.parametrize("victim", [0, 1])
 def test_a_rank_killed_as_the_kernel_does_it_without_memory_is_told_as_that(supervised: Start, victim: int) -> None:
     run = supervised(*agent(PROGRAMS / "fake_trainer.py"))
@@ -455,6 +457,7 @@ train(sys.argv[1])
 """
 
 
+@pytest.mark.promise("fault-24")
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("fault", "rank", "words", "where"),
@@ -506,6 +509,7 @@ for batch in DataLoader(Samples(), 4, num_workers=2):
 """
 
 
+@pytest.mark.promise("fault-25")
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("fault", "message", "where"),

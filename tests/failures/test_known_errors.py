@@ -79,6 +79,7 @@ SAID = {
 }
 
 
+@pytest.mark.promise("guide-L10", "guide-A11", "guide-O11", "guide-M11", "guide-G11")
 @pytest.mark.parametrize(("words", "said"), [(words, said) for words, texts in SAID.items() for said in texts])
 def test_a_known_error_is_told_apart_in_words_with_what_to_do(words: str, said: str) -> None:
     cause = cause_of(said)

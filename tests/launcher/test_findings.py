@@ -44,6 +44,7 @@ def found(checked: preflight.Preflight, subject: str) -> Finding:
 # --- what it says ---------------------------------------------------------------------------------
 
 
+@pytest.mark.promise("guide-O6")
 def test_it_says_everything_that_a_launch_means(project: Project) -> None:
     checked = nt.preflight(written(project))
     subjects = ["devices", "torch", "disk", "batch", "parameters", "memory", "dataset", "steps", "command"]
@@ -79,6 +80,7 @@ def test_flags_count_as_they_will_for_the_training(project: Project) -> None:
     assert found(checked, "command").text.endswith("--max-steps 7 --batch_size=4 --hidden-size 64")
 
 
+@pytest.mark.promise("guide-A8")
 def test_accumulation_is_part_of_the_batch(project: Project) -> None:
     checked = nt.preflight(written(project, gradient_accumulation_steps=3, nproc_per_node=1))
     assert found(checked, "batch").text == "48 samples per step: 16 × 3 accumulated × 1 process"
@@ -173,6 +175,7 @@ def with_free(monkeypatch: pytest.MonkeyPatch, num_bytes: int) -> None:
     monkeypatch.setattr(placement.shutil, "disk_usage", lambda path: usage)
 
 
+@pytest.mark.promise("guide-M7")
 def test_the_disk_is_compared_with_what_the_run_will_keep(project: Project, monkeypatch: pytest.MonkeyPatch) -> None:
     path = written(project, keep_last=2, keep_best=1, max_steps=None)
     config = check(path).config

@@ -193,6 +193,7 @@ def four_gpus(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr(placement, "devices", lambda: [gpu(0), gpu(1), gpu(2), gpu(3, holder)])
 
 
+@pytest.mark.promise("guide-L2", "guide-A1", "guide-O1", "guide-G4")
 def test_by_default_the_first_gpus_are_taken_one_per_process(script: Path, four_gpus: None) -> None:
     checked = preflight(script, nproc_per_node=2)
     assert checked.launch.gpus == (0, 1)
@@ -257,6 +258,7 @@ def test_ranks_on_one_machine_talk_over_the_loopback_unless_the_user_chose_an_in
 # --- where and under which name ----------------------------------------------------------------------
 
 
+@pytest.mark.promise("guide-A20")
 def test_a_foreign_script_outside_any_project_runs_in_its_own_folder(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -411,6 +413,7 @@ def agent_of(run: Run) -> psutil.Process:
     return next(process for process in members(run.files) if "torch.distributed.run" in process.cmdline())
 
 
+@pytest.mark.promise("guide-A9", "guide-M8")
 @pytest.mark.slow
 def test_a_run_under_torchrun_is_recorded_whole(script: Path) -> None:
     run = launch(script, nproc_per_node=2, gpus=(), args=["--steps", "5"])
@@ -428,6 +431,7 @@ def test_a_run_under_torchrun_is_recorded_whole(script: Path) -> None:
     assert run.files.supervisor_log.read_text() == ""
 
 
+@pytest.mark.promise("fault-1")
 @pytest.mark.slow
 @pytest.mark.parametrize("victim", [0, 1])
 def test_torchrun_a_killed_rank_is_named_and_no_other_is_left(script: Path, victim: int) -> None:
@@ -469,6 +473,7 @@ def test_torchrun_killed_itself_leaves_no_rank_and_a_failed_run(script: Path) ->
     assert run.failure.headline == "the torchrun agent was killed by SIGKILL"
 
 
+@pytest.mark.promise("fault-4")
 @pytest.mark.slow
 def test_torchrun_trains_on_without_its_supervisor_and_can_be_stopped(script: Path) -> None:
     run = in_step(script)
@@ -493,6 +498,7 @@ def test_torchrun_stopped_by_itself_or_by_its_supervisor_saves_and_is_stopped(sc
         assert [checkpoint.step for checkpoint in run.checkpoints] == [run.step]
 
 
+@pytest.mark.promise("fault-20", "guide-L10")
 @pytest.mark.slow
 def test_torchrun_starts_although_its_usual_port_and_others_are_taken(script: Path) -> None:
     taken = []

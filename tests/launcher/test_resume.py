@@ -378,6 +378,7 @@ def damage_every_file_in_every_way(run: Run) -> list[tuple[str, str, str]]:
     return done[::-1]
 
 
+@pytest.mark.promise("fault-16", "fault-17")
 @pytest.mark.usefixtures("unstarted")
 def test_each_file_damaged_in_each_way_is_passed_over_by_name_and_reason(parent: Run) -> None:
     broken = damage_every_file_in_every_way(unfinished(parent))
@@ -418,6 +419,7 @@ class _Malice:
         return Path.touch, (self.victim,)
 
 
+@pytest.mark.promise("fault-18")
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ["state.pt", "rank-0.pt"])
 def test_a_malicious_pickle_runs_neither_on_resume_nor_on_looking(parent: Run, tmp_path: Path, name: str) -> None:
@@ -493,6 +495,7 @@ def samples_of(run: Run) -> list[list[int]]:
     return [[sample for part in parts for sample in part] for parts in zip(*ranks, strict=True)]
 
 
+@pytest.mark.promise("fault-26")
 @pytest.mark.slow
 @pytest.mark.timeout(900)
 def test_other_world_sizes_go_on_with_the_same_samples(

@@ -113,6 +113,7 @@ def test_a_holder_is_named_by_its_run_and_the_caller_as_itself(two_gpus: None, m
     assert str(own).startswith("this notebook's kernel (pid")
 
 
+@pytest.mark.promise("guide-A3")
 @pytest.mark.parametrize(
     ("visible", "indices"),
     [("1", [1]), ("1,0", [1, 0]), ("GPU-bbbb", [1]), ("", []), ("-1", []), ("0,7,1", [0]), ("MIG-unknown", [])],
@@ -129,6 +130,7 @@ def test_a_device_named_by_uuid_is_selected_by_it(two_gpus: None, monkeypatch: p
     assert devices()[0].selector == "GPU-bbbb"
 
 
+@pytest.mark.promise("guide-A17", "guide-M9", "guide-G10")
 def test_use_has_what_the_device_tells_and_no_more(two_gpus: None) -> None:
     assert gpu_use() == [
         {"index": 0.0, "use_percent": 50.0, "memory_bytes": 0.0},

@@ -83,6 +83,7 @@ def test_a_row_is_one_line_of_strict_json(tmp_path: Path) -> None:
     assert found == {"step": 20, "samples": 640, "train/loss": 2.31, "train/epoch": 1}
 
 
+@pytest.mark.promise("fault-13")
 def test_non_finite_values_are_strings_and_come_back_as_numbers(tmp_path: Path) -> None:
     path = tmp_path / "m.jsonl"
     with MetricWriter(path) as writer:
@@ -181,6 +182,7 @@ def test_a_later_attempt_is_written_into_every_row(tmp_path: Path) -> None:
     assert [found.get("attempt") for found in rows_of(tmp_path / "m.jsonl")] == [None, 2]
 
 
+@pytest.mark.promise("fault-10")
 def test_a_full_disk_does_not_stop_the_training_and_the_lost_rows_are_counted(tmp_path: Path) -> None:
     path = tmp_path / "m.jsonl"
     path.symlink_to("/dev/full")
@@ -347,6 +349,7 @@ def test_lines_that_would_only_parse_together_are_damaged(damaged: bytes) -> Non
     assert history.num_skipped == damaged.rstrip().count(b"\n") + 1
 
 
+@pytest.mark.promise("fault-12")
 @pytest.mark.parametrize(
     "line",
     [
@@ -365,6 +368,7 @@ def test_a_hostile_line_is_skipped_and_counted(line: bytes) -> None:
     assert history.num_skipped == 1
 
 
+@pytest.mark.promise("fault-12")
 @pytest.mark.parametrize("position", range(0, 40, 3))
 def test_a_flipped_byte_costs_one_line_at_most(position: int) -> None:
     data = bytearray(b"".join(row(step, loss=float(step)) for step in range(100)))
@@ -377,11 +381,13 @@ def test_a_flipped_byte_costs_one_line_at_most(position: int) -> None:
     assert {*range(49), *range(52, 100)} <= {step for step, _ in points(history)}, "what follows is read"
 
 
+@pytest.mark.promise("fault-15")
 def test_a_step_written_twice_counts_as_written_last() -> None:
     history = history_of(row(1, loss=1.0) + row(2, loss=2.0) + row(3, loss=3.0), row(2, loss=2.5))
     assert points(history) == [(1, 1.0), (2, 2.5), (3, 3.0)]
 
 
+@pytest.mark.promise("fault-15")
 def test_a_later_attempt_replaces_the_curve_from_its_first_step_on() -> None:
     first = b"".join(row(step, loss=1.0) for step in (10, 20, 30, 40, 50))
     second = b"".join(row(step, attempt=2, loss=2.0) for step in (25, 35))
@@ -508,6 +514,7 @@ def test_a_file_that_starts_over_replaces_the_curve_and_a_rotated_one_continues_
     assert points(history) == [(10, 1.0), (15, 2.0)]
 
 
+@pytest.mark.promise("fault-14")
 @pytest.mark.parametrize("seed", range(40))
 def test_no_step_is_missing_or_doubled_while_the_file_grows_is_rotated_and_truncated(tmp_path: Path, seed: int) -> None:
     chance = random.Random(seed)

@@ -52,6 +52,7 @@ def test_the_first_preset_runs_on_two_cpu_processes_and_takes_no_gpu() -> None:
     assert (launch.nproc_per_node, launch.gpus, config.batch_size, config.precision) == (2, (), 16, "fp32")
 
 
+@pytest.mark.promise("guide-M4")
 @pytest.mark.parametrize("name", GPU_PRESETS)
 def test_a_gpu_preset_divides_its_total_batch_by_its_processes(name: str) -> None:
     config, launch = MLM.preset(name)
@@ -107,6 +108,7 @@ def test_the_parameter_count_is_that_of_the_real_model(config: MLMPretrainingCon
     assert model.decoder.weight is model.get_input_embeddings().weight
 
 
+@pytest.mark.promise("guide-A10")
 @pytest.mark.parametrize(
     ("name", "num_gpus", "batch_size", "accumulation", "precision"),
     [("2gpu", 2, 512, 1, "fp16"), ("4gpu", 4, 256, 1, "bf16"), ("8gpu", 8, 128, 2, "bf16")],

@@ -73,6 +73,7 @@ def end(run: RunDir, index: int) -> None:
     write_json(run.exit, {"returncode": code, "stopped": stopped, "failure": None, "time": time.time()})
 
 
+@pytest.mark.promise("fault-30")
 def test_a_second_look_at_a_hundred_runs_opens_no_file_of_those_that_have_ended(
     project: Project, hundred: list[RunDir]
 ) -> None:

@@ -362,6 +362,7 @@ def training(supervised: Start, project: Project, monkeypatch: pytest.MonkeyPatc
     return run
 
 
+@pytest.mark.promise("fault-23")
 @pytest.mark.slow
 @pytest.mark.timeout(600)
 def test_a_rank_held_in_a_collective_is_named_and_shown_and_the_run_fails_in_time(training: Run) -> None:
@@ -383,6 +384,7 @@ def test_a_rank_held_in_a_collective_is_named_and_shown_and_the_run_fails_in_tim
     eventually(lambda: not members(training.files))
 
 
+@pytest.mark.promise("fault-23")
 @pytest.mark.slow
 @pytest.mark.timeout(600)
 def test_stacks_do_a_training_no_harm_and_show_where_it_hangs(training: Run) -> None:

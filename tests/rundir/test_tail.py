@@ -29,6 +29,7 @@ def read_all(tail: Tail) -> bytes:
 # --- Tail ---------------------------------------------------------------------------------------
 
 
+@pytest.mark.promise("fault-11")
 def test_a_partial_line_is_kept_back_until_its_newline(tmp_path: Path) -> None:
     path = tmp_path / "f"
     tail = Tail(path)
@@ -198,6 +199,7 @@ def test_carriage_returns_end_lines_if_asked_to(tmp_path: Path) -> None:
     assert Tail(path, carriage_returns=True).read() == b"10%\r20%\r"
 
 
+@pytest.mark.promise("fault-11")
 @given(
     st.lists(st.one_of(st.binary(max_size=30), st.sampled_from([b"\n", b"a\n", b"\r\n"])), max_size=12),
     st.integers(1, 40),
@@ -222,6 +224,7 @@ def test_however_the_bytes_arrive_they_are_read_once_and_in_order(
 # --- clean --------------------------------------------------------------------------------------
 
 
+@pytest.mark.promise("fault-29")
 @pytest.mark.parametrize(
     ("raw", "shown"),
     [

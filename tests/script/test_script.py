@@ -83,6 +83,7 @@ launches = st.builds(
 )
 
 
+@pytest.mark.promise("guide-M15")
 @given(config=configs, launch=launches)
 def test_config_to_script_to_config_is_the_identity(
     tmp_path_factory: pytest.TempPathFactory, config: MLMPretrainingConfig, launch: Launch

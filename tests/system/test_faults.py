@@ -95,6 +95,7 @@ def preempted(run: Run, whom: Callable[[Run], psutil.Process]) -> int:
     return saved.step
 
 
+@pytest.mark.promise("fault-4", "fault-7")
 @pytest.mark.slow
 @pytest.mark.timeout(900)
 def test_a_preempted_training_loses_no_step_and_trains_to_its_end_without_a_supervisor(tiny: Path) -> None:
@@ -115,6 +116,7 @@ def test_a_preempted_training_loses_no_step_and_trains_to_its_end_without_a_supe
     eventually(lambda: not members(third.files))
 
 
+@pytest.mark.promise("fault-3")
 @pytest.mark.slow
 def test_ranks_in_the_middle_of_training_end_with_their_agent(tiny: Path) -> None:
     run = nt.launch(tiny)
@@ -184,6 +186,7 @@ def steps_seen_until_the_end(run: Run) -> list[int]:
     return [checkpoint.step for checkpoint in run.checkpoints]
 
 
+@pytest.mark.promise("fault-8")
 @pytest.mark.slow
 def test_further_signals_while_saving_change_nothing(saving: Run) -> None:
     (rank,) = ranks_of(saving)
@@ -200,6 +203,7 @@ def test_further_signals_while_saving_change_nothing(saving: Run) -> None:
     assert saving.step > 1
 
 
+@pytest.mark.promise("fault-8")
 @pytest.mark.slow
 @pytest.mark.parametrize("victim", ["rank", "torchrun"])
 def test_a_save_that_is_killed_leaves_the_older_checkpoint_whole(saving: Run, victim: str) -> None:
@@ -236,6 +240,7 @@ run(train, Flags(TrainConfig()))
 """
 
 
+@pytest.mark.promise("fault-9")
 @pytest.mark.slow
 def test_a_full_disk_costs_checkpoints_and_rows_but_not_the_training(
     supervised: Callable[..., Run], project: Project
@@ -299,6 +304,7 @@ print(json.dumps([run.log(), words, panel._widgets.losses.value, run.metrics]))
 """
 
 
+@pytest.mark.promise("fault-28")
 @pytest.mark.slow
 def test_a_flood_of_output_costs_the_notebook_little_and_its_end_is_shown(
     supervised: Callable[..., Run], project: Project
@@ -346,6 +352,7 @@ put(b"the end\\n")
 """
 
 
+@pytest.mark.promise("fault-29")
 def test_whatever_a_script_prints_is_shown_as_plain_lines(supervised: Callable[..., Run], tmp_path: Path) -> None:
     run = supervised(sys.executable, "-c", SCRIPTED, tmp_path)
     eventually(run.files.log.exists)

@@ -201,6 +201,7 @@ def test_a_checkpoint_is_put_in_place_although_a_rename_fails_once(
     assert checkpoint.load_state(path)["value"] == 2.0
 
 
+@pytest.mark.promise("fault-31")
 @pytest.mark.parametrize("number", PASSING)
 @pytest.mark.parametrize("name", ["state.pt", "manifest.json"])
 def test_a_checkpoint_that_is_stale_for_a_moment_is_not_passed_over(
@@ -234,6 +235,7 @@ def test_a_checkpoint_whose_rename_fails_for_good_leaves_the_one_it_was_to_repla
     Checkpoint.read(folder / "step-000001").verify()
 
 
+@pytest.mark.promise("fault-31")
 def test_the_manifest_decides_whatever_a_listing_says(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A client of a network file system may see a folder before its files, after its removal, or not yet."""
     whole = save(folder, 1)
@@ -284,6 +286,7 @@ for name in really:
 """
 
 
+@pytest.mark.promise("fault-31")
 def test_a_run_on_a_slow_and_forgetful_file_system_ends_as_on_any_other(
     supervised: Callable[..., Run], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -359,6 +362,7 @@ def test_the_rights_of_folders_hold_in_these_tests(tmp_path: Path, read_only: Ca
     assert "PermissionError" in done.stderr
 
 
+@pytest.mark.promise("fault-33")
 @pytest.mark.parametrize("which", ["runs", "root without runs"])
 def test_runs_that_cannot_be_written_are_a_clear_error_before_anything_starts(
     project: Project, bare: dict[str, str], read_only: Callable[[Path], None], which: str
@@ -404,6 +408,7 @@ def test_runs_of_somebody_else_can_be_looked_at(
     nbtools("stop", "latest", env=bare, code=0)
 
 
+@pytest.mark.promise("fault-33")
 @pytest.mark.slow
 @pytest.mark.parametrize("home", ["no HOME", "HOME cannot be", "HOME is read-only"])
 def test_a_run_needs_no_home_and_no_environment(

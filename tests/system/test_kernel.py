@@ -170,6 +170,7 @@ def goes_on(run: Run) -> bool:
     return run.state is RunState.RUNNING
 
 
+@pytest.mark.promise("fault-5")
 def test_a_run_outlives_everything_that_happens_to_its_kernel_and_a_fresh_one_sees_it_whole(server: Server) -> None:
     kernel = server.start_kernel()
     run = launch_from(server, kernel, steps=100_000)
@@ -195,6 +196,7 @@ def test_a_run_outlives_everything_that_happens_to_its_kernel_and_a_fresh_one_se
     assert steps[-1] == run.step
 
 
+@pytest.mark.promise("fault-5")
 def test_a_fresh_kernel_knows_the_true_end_of_a_run_that_failed_meanwhile(server: Server) -> None:
     kernel = server.start_kernel()
     run = launch_from(server, kernel, steps=100_000)
@@ -211,6 +213,7 @@ def test_a_fresh_kernel_knows_the_true_end_of_a_run_that_failed_meanwhile(server
     assert said == "FAILED -9"
 
 
+@pytest.mark.promise("fault-6")
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL])
 def test_a_run_outlives_the_server(server: Server, number: signal.Signals) -> None:
     run = launch_from(server, server.start_kernel(), steps=100_000)

@@ -32,6 +32,7 @@ def rows(run: Run) -> list[dict[str, float]]:
     return [json.loads(line) for line in run.files.metrics.read_text().splitlines()]
 
 
+@pytest.mark.promise("fault-2")
 def test_a_killed_rank_costs_an_attempt_and_the_curve_goes_on_from_the_checkpoint(supervised: Start) -> None:
     options = ["--steps", "12", "--step-s", "0.1", "--checkpoint-every", "4"]
     run = supervised(*AGENT, TRAINER, *options, recipe="mlm_pretraining", launch={"max_restarts": 1})

@@ -117,6 +117,7 @@ def takes_any_text(annotation: Any) -> bool:
     return annotation is str or (get_origin(annotation) is not Literal and str in get_args(annotation))
 
 
+@pytest.mark.promise("fault-19")
 @pytest.mark.parametrize(("cls", "name"), FIELDS)
 def test_text_in_any_field_is_refused_by_name_or_comes_back_as_it_went_in(cls: type[Settings], name: str) -> None:
     for value in HOSTILE:
@@ -134,6 +135,7 @@ def test_text_in_any_field_is_refused_by_name_or_comes_back_as_it_went_in(cls: t
         assert {type(node) for node in ast.walk(ast.parse(source))}.isdisjoint({ast.Lambda, ast.JoinedStr, ast.BinOp})
 
 
+@pytest.mark.promise("fault-19")
 @pytest.mark.parametrize("key", RECIPES)
 def test_text_in_any_row_of_the_form_is_never_markup_nor_a_file(project: Project, audited: Audited, key: str) -> None:
     form = nt.ConfigForm(key)
@@ -275,6 +277,7 @@ def ended(project: Project, monkeypatch: pytest.MonkeyPatch) -> RunDir:
     return run
 
 
+@pytest.mark.promise("fault-19")
 @pytest.mark.parametrize(("verb", "action"), list(slots()))
 def test_any_argument_of_any_verb_is_refused_by_name_or_taken_literally(
     ended: RunDir, audited: Audited, capsys: pytest.CaptureFixture[str], verb: str, action: argparse.Action
@@ -370,6 +373,7 @@ STAND_IN_FOR_TORCH = {
 }
 
 
+@pytest.mark.promise("fault-21")
 @pytest.mark.slow
 @pytest.mark.timeout(900)
 def test_of_fifty_starts_of_one_run_at_once_one_wins_and_the_others_say_why(project: Project) -> None:
@@ -454,6 +458,7 @@ def claims_of(pid: int) -> Iterator[dict[str, Any]]:
     yield {"pid": pid, "host": true["host"]}
 
 
+@pytest.mark.promise("fault-22")
 def test_a_stranger_with_a_recorded_pid_is_never_taken_for_ours(
     project: Project, stranger: subprocess.Popen[bytes]
 ) -> None:
@@ -485,6 +490,7 @@ time.time = lambda: really() + (float(os.environ["CLOCK_JUMP_S"]) if time.monoto
 """
 
 
+@pytest.mark.promise("fault-22")
 @pytest.mark.parametrize("jump_s", [3600.0, -3600.0])
 def test_a_clock_that_is_set_meanwhile_changes_no_duration_and_ends_no_run(
     supervised: Callable[..., Run], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, jump_s: float

@@ -260,6 +260,7 @@ def installed_files(project: StandIn) -> dict[Path, int]:
     return {path: path.lstat().st_mtime_ns for path in paths}
 
 
+@pytest.mark.promise("guide-M6")
 def test_a_fresh_clone_is_set_up_from_a_wheelhouse_alone(shared: StandIn) -> None:
     assert "to download" in shared.first_output
     assert {

@@ -93,6 +93,7 @@ def items(files: RunDir, after: int) -> dict[str, list[MediaItem]]:
     }
 
 
+@pytest.mark.promise("guide-L1", "guide-L9", "guide-A6", "guide-A8", "guide-O11", "guide-G4")
 def test_ranks_and_accumulated_passes_do_the_step_of_the_joined_batch(
     case: Case, start: ByHand, trained: Callable[..., RunDir], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -345,6 +345,7 @@ def test_every_state_has_a_sign_and_a_word(state: RunState) -> None:
     assert state.value.capitalize() in html.header("id", state, "x.py")
 
 
+@pytest.mark.promise("guide-M10")
 def test_the_remaining_time_follows_the_recent_rate(folder: Folder) -> None:
     folder.rows(1, 60, every_s=0.5)
     facts = take_snapshot(Run(folder.files.path), RunState.RUNNING)
@@ -469,6 +470,7 @@ def test_only_the_end_of_a_flood_of_output_is_read_and_shown(folder: Folder, sho
     assert time.thread_time() - began < 0.5
 
 
+@pytest.mark.promise("fault-10")
 def test_damaged_and_dropped_rows_are_told(folder: Folder, show: Callable[..., LivePlot]) -> None:
     folder.rows(1, 3)
     with folder.files.metrics.open("a") as file:
@@ -477,6 +479,7 @@ def test_damaged_and_dropped_rows_are_told(folder: Folder, show: Callable[..., L
     until(lambda: "1 damaged lines" in words(panel) and "7 metric rows could not be written" in words(panel))
 
 
+@pytest.mark.promise("fault-13")
 @pytest.mark.parametrize("name", ["train/loss", HOSTILE[0]])
 def test_values_that_are_not_finite_are_an_alert_in_words(
     folder: Folder, show: Callable[..., LivePlot], name: str

@@ -172,6 +172,7 @@ def test_a_spike_in_a_million_points_is_drawn() -> None:
     assert abs(columns.mean() / area.shape[1] - 0.654) < 0.02
 
 
+@pytest.mark.promise("fault-13")
 def test_a_diverged_loss_gets_a_gap_a_mark_and_a_badge() -> None:
     figure = drawn(View(losses([3.0 - 0.01 * i for i in range(50)] + ["NaN"] * 50)))
     panel = figure.panels[0]
@@ -199,6 +200,7 @@ def test_a_badge_goes_when_the_view_no_longer_breaks() -> None:
 HOSTILE = [r"$\frac", r"$\frac{1}{2}$", "<img src=x onerror=alert(1)>", "</script>", "a_{b}^c", "%s {0}", "\\"]
 
 
+@pytest.mark.promise("fault-32")
 @pytest.mark.parametrize("name", HOSTILE)
 def test_names_are_drawn_literally(name: str) -> None:
     figure = drawn(View(losses([1.0, 2.0], name), title=name))

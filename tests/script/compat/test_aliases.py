@@ -130,6 +130,7 @@ def old(tmp_path: Path, text: str | bytes) -> Path:
     return path
 
 
+@pytest.mark.promise("guide-A5")
 def test_an_old_flat_yaml_becomes_values_and_what_means_nothing_is_named_and_kept(tmp_path: Path) -> None:
     read = read_flat_yaml(old(tmp_path, OLD), MLMPretrainingConfig)
     assert read.values == {
@@ -277,6 +278,7 @@ num_workers: 12
 """
 
 
+@pytest.mark.promise("guide-A5")
 def test_the_old_config_of_algorithm_distillation_becomes_a_script_that_trains_as_long(
     project: Project, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -355,6 +357,7 @@ def test_a_near_miss_is_told_the_nearest_field(tmp_path: Path) -> None:
 # --- shell scripts ----------------------------------------------------------------------------------
 
 
+@pytest.mark.promise("guide-L3")
 def test_sh_writes_an_executable_script_that_passes_its_arguments_on(project: Project, tmp_path: Path) -> None:
     """torchrun is a stand-in here, found on PATH; the real one is used below."""
     assert main(["new", "mlm_pretraining", "fresh", "--preset", "cpu_demo", "--sh"]) == 0

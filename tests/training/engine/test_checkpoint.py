@@ -222,6 +222,7 @@ def full_disk(num_bytes: int) -> Iterator[None]:
         resource.setrlimit(resource.RLIMIT_FSIZE, before)
 
 
+@pytest.mark.promise("fault-9")
 @pytest.mark.parametrize("limit", [500, 2_000, 100_000])  # hits config.json, the weights, state.pt
 def test_a_full_disk_leaves_the_older_checkpoint_and_nothing_else(
     folder: Path, model: ModernBertForMaskedLM, limit: int
@@ -270,6 +271,7 @@ def flipped(content: bytes) -> bytes:
 
 
 # A flipped bit in the manifest may fall into a number that nobody can check: it holds the hashes and has none itself.
+@pytest.mark.promise("fault-17")
 @pytest.mark.parametrize(
     ("name", "damage"),
     [(name, damage) for name in FILES for damage in DAMAGE if (name, damage) != ("manifest.json", "flipped")],

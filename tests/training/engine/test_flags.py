@@ -35,6 +35,7 @@ def test_a_flag_that_repeats_the_script_s_value_overrides_nothing() -> None:
     assert parse(CONFIG, ["--batch-size", "4"]).overridden == ()
 
 
+@pytest.mark.promise("guide-A18")
 @pytest.mark.parametrize("field", MLMPretrainingConfig.model_fields)
 def test_every_field_of_the_config_is_a_flag(field: str, capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as ended:
@@ -69,6 +70,7 @@ def test_lr_is_the_learning_rate() -> None:
     assert parse(CONFIG, ["--lr", "0.02"]).config.learning_rate == 0.02
 
 
+@pytest.mark.promise("guide-O4")
 @pytest.mark.parametrize(
     "old",
     [
@@ -88,6 +90,7 @@ def test_what_old_launchers_pass_is_ignored_with_a_note(old: list[str]) -> None:
     assert "ignored" in flags.notes[0]
 
 
+@pytest.mark.promise("guide-L7")
 @pytest.mark.parametrize(
     ("given", "precision"),
     [
@@ -129,6 +132,7 @@ def test_a_name_that_stands_for_a_field_of_another_recipe_says_what_there_is(
 # --- what accelerate says through the environment ---------------------------------------------------
 
 
+@pytest.mark.promise("guide-A2")
 @pytest.mark.parametrize(
     ("asked", "args", "script", "precision"),
     [

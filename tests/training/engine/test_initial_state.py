@@ -19,6 +19,7 @@ def weights_of(files: RunDir, step: int) -> dict[str, torch.Tensor]:
     return load_file(files.checkpoint(step) / "model" / "model.safetensors")
 
 
+@pytest.mark.promise("guide-L14")
 def test_weights_of_an_old_checkpoint_are_loaded_and_everything_else_starts_anew(
     tiny_training: Callable[..., RunDir], tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
@@ -37,6 +38,7 @@ def test_weights_of_an_old_checkpoint_are_loaded_and_everything_else_starts_anew
     assert (read_json(second.finished) or {})["step"] == 2
 
 
+@pytest.mark.promise("guide-L14", "guide-A14")
 @pytest.mark.parametrize("wrapped", [True, False])
 @pytest.mark.parametrize("key", ["model_state_dict", "state_dict", "model", None])
 def test_weights_are_found_with_and_without_a_key_and_a_prefix(tmp_path: Path, wrapped: bool, key: str | None) -> None:

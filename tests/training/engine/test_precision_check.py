@@ -10,12 +10,14 @@ from nbtools.training.engine import precision_check
 CPU = torch.device("cpu")
 
 
+@pytest.mark.promise("guide-A7")
 @pytest.mark.parametrize("name", ["bf16", "fp16"])
 def test_the_slowdown_is_a_measured_ratio(name: str) -> None:
     factor = precision_check.slowdown(CPU, name)
     assert math.isfinite(factor) and factor > 0
 
 
+@pytest.mark.promise("guide-L8", "guide-A6")
 def test_a_slower_precision_is_told_with_its_figure_and_the_alternative(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(precision_check, "slowdown", lambda device, name: 8.96)
     text = precision_check.warning(CPU, "bf16")

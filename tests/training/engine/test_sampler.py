@@ -153,6 +153,7 @@ def steps(num_steps: int, world_size: int, accumulation: int, batch_size: int, *
     return [sorted(samples) for samples in result]
 
 
+@pytest.mark.promise("guide-L1", "guide-O9")
 @pytest.mark.parametrize(("world_size", "accumulation", "batch_size"), [(2, 1, 4), (1, 4, 2), (2, 2, 2), (4, 2, 1)])
 def test_a_step_has_the_same_samples_however_they_are_divided(
     world_size: int, accumulation: int, batch_size: int
@@ -160,6 +161,7 @@ def test_a_step_has_the_same_samples_however_they_are_divided(
     assert steps(15, world_size, accumulation, batch_size) == steps(15, 1, 1, 8)
 
 
+@pytest.mark.promise("guide-L8", "guide-G5")
 def test_an_epoch_shows_every_sample_at_most_once_and_the_next_one_shuffles_anew() -> None:
     both = steps(12, 2, 1, 4)
     first, second = ([sample for step in part for sample in step] for part in (both[:6], both[6:]))

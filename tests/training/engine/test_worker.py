@@ -78,6 +78,7 @@ def test_a_step_clips_reports_the_norm_before_and_clears(clip: float, expected: 
     assert model.weight.grad is None
 
 
+@pytest.mark.promise("guide-L1")
 def test_fp16_scales_the_loss_and_leaves_out_a_step_that_overflowed() -> None:
     model = torch.nn.Linear(2, 1, bias=False)
     config = TrainConfig(precision="fp16", warmup_ratio=0, lr_schedule="constant")
@@ -335,6 +336,7 @@ run(train, Flags(TrainConfig()))
 """
 
 
+@pytest.mark.promise("guide-L6")
 @pytest.mark.slow
 def test_ranks_share_values_errors_and_the_decision_to_stop(project: Project) -> None:
     files = RunDir.create(project.runs, "votes")
@@ -377,6 +379,7 @@ worker.run(train, Flags(TrainConfig(collective_timeout_min=1)))
 """
 
 
+@pytest.mark.promise("guide-A9")
 @pytest.mark.slow
 @pytest.mark.timeout(600)
 def test_ranks_wait_for_a_slow_save_and_listen_where_only_this_machine_reaches_them(project: Project) -> None:

@@ -262,6 +262,7 @@ def training(kind: str = "title, genre, human_story", **changes: Any) -> LLMGANC
     return tiny(**{**TRAINING, **KINDS[kind], **changes})
 
 
+@pytest.mark.promise("guide-G13")
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", KINDS)
 def test_every_kind_of_texts_and_judges_trains_from_warm_up_into_the_game(
@@ -291,6 +292,7 @@ def test_every_kind_of_texts_and_judges_trains_from_warm_up_into_the_game(
         assert model.config.vocab_size >= len(tokenizer)
 
 
+@pytest.mark.promise("guide-G3", "guide-G8")
 def test_generator_and_judge_are_saved_every_so_many_steps_and_at_each_epoch_s_end(
     library: Project, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -340,6 +342,7 @@ def test_verdicts_train_with_every_setting(
     assert all(np.isfinite(float(value)) for row in seen for value in row.values())
 
 
+@pytest.mark.promise("guide-G4", "guide-G6")
 @pytest.mark.slow
 def test_two_ranks_with_a_judge_that_writes_take_the_step_of_one(library: Project) -> None:
     warm_up = {"judge_warmup_steps": 20, "warmup_learning_rate": 1e-2, "epochs": 9}

@@ -217,6 +217,7 @@ def test_the_judge_learns_from_the_tokens_it_wrote_against_a_running_mean(
     assert other.running_state() == discriminator.running_state()
 
 
+@pytest.mark.promise("guide-G6")
 def test_what_it_writes_depends_on_the_pair_and_its_numbers_not_on_the_batch(
     discriminator: LLMJudge, pairs: dict[str, torch.Tensor]
 ) -> None:

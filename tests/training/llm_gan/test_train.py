@@ -122,6 +122,7 @@ def test_generator_and_judge_are_loaded_apart_by_anybody_and_measure_as_was_said
     assert last.metrics["eval/unique"] == pytest.approx(len({tuple(text) for text in fakes.tolist()}) / 30)
 
 
+@pytest.mark.promise("guide-G8")
 @pytest.mark.parametrize("num_workers", [0, 1])
 def test_a_resumed_run_ends_with_the_same_bits_in_every_stage(trained: Callable[..., RunDir], num_workers: int) -> None:
     config = tiny(

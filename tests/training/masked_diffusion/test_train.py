@@ -402,6 +402,7 @@ def test_values_that_do_not_fit_together_are_refused(changes: dict[str, Any], sa
 # --- LLaDA ----------------------------------------------------------------------------------------
 
 
+@pytest.mark.promise("guide-L9")
 def test_preflight_says_what_llada_takes_and_who_has_to_allow_its_code(
     texts: Project, trained: Callable[..., RunDir]
 ) -> None:

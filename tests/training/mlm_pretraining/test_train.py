@@ -114,6 +114,7 @@ def test_the_steps_are_those_that_the_form_showed(
     assert rows(files)[-1]["step"] == expected.total_steps
 
 
+@pytest.mark.promise("guide-O7", "guide-G7")
 def test_the_checkpoint_is_a_model_that_anybody_can_load_and_measure(
     trained: Callable[..., RunDir], texts: Project
 ) -> None:
@@ -174,6 +175,7 @@ def test_the_loss_of_one_step_is_transformers_own(texts: Project) -> None:
 
 
 # 9 steps of 2 x 4 samples per epoch: both checkpoints are in its middle.
+@pytest.mark.promise("fault-27", "guide-A14")
 @pytest.mark.parametrize(("checkpoint_step", "num_workers"), [(3, 0), (4, 0), (4, 1)])
 def test_a_resumed_run_ends_with_the_same_bits(
     trained: Callable[..., RunDir], checkpoint_step: int, num_workers: int
@@ -249,6 +251,7 @@ def test_a_loss_that_is_not_finite_is_recorded_said_once_and_does_not_end_the_ru
     assert (read_json(files.finished) or {})["metrics"]["train/loss"] == "NaN"
 
 
+@pytest.mark.promise("guide-M12")
 def test_bf16_learns_like_fp32(trained: Callable[..., RunDir]) -> None:
     losses = [rows(trained(tiny(precision=precision)))[-1]["train/loss"] for precision in ("fp32", "bf16")]
     assert losses[0] != losses[1]
@@ -333,6 +336,7 @@ def test_activations_computed_again_take_less_than_half_the_memory() -> None:
     assert growth["again"] < growth["kept"] / 2, growth
 
 
+@pytest.mark.promise("guide-M4")
 @pytest.mark.parametrize("name", [name for name in RECIPES["mlm_pretraining"].presets if name != "cpu_demo"])
 def test_every_value_of_a_preset_reaches_the_training(
     texts: Project, monkeypatch: pytest.MonkeyPatch, name: str
@@ -451,6 +455,7 @@ def newest_run(project: Project) -> Run:
     return Run(run_folders(project.runs)[0])
 
 
+@pytest.mark.promise("guide-G12")
 def test_plain_python_writes_the_whole_run_directory(start: ByHand, texts: Project) -> None:
     process = start(tiny(), "--lr", "3e-3", "--local_rank=0", nproc=None)
     run = start.completed(process)
@@ -515,6 +520,7 @@ def test_a_hub_out_of_reach_ends_all_ranks_before_the_first_step(
     assert (run.own_history.last_step or 0) == 0
 
 
+@pytest.mark.promise("fault-7", "fault-27")
 @pytest.mark.slow
 def test_a_stop_on_two_ranks_loses_no_step_and_the_resumed_run_ends_with_the_same_bits(
     start: ByHand, texts: Project
@@ -572,6 +578,7 @@ def loader_workers(run: Run) -> list[psutil.Process]:
     return [process for process, kind in kinds.items() if kind == "loader worker"]
 
 
+@pytest.mark.promise("fault-25")
 @pytest.mark.slow
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize("fault", ["killed", "raises"])

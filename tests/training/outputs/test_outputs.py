@@ -33,6 +33,7 @@ def tree(folder: Path) -> set[str]:
 # --- outputs ----------------------------------------------------------------------------------------
 
 
+@pytest.mark.promise("guide-M13")
 def test_a_completed_training_leaves_its_model_its_history_and_its_picture(
     tiny_training: Callable[..., RunDir], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -13,6 +13,7 @@ from nbtools.rundir.rundir import RunDir
 from nbtools.training.outputs.profiler import SKIPPED_STEPS, Profile
 
 
+@pytest.mark.promise("guide-A17")
 def test_the_steps_after_the_fifth_are_profiled(
     tiny_training: Callable[..., RunDir], capfd: pytest.CaptureFixture[str]
 ) -> None:

@@ -27,6 +27,7 @@ def rows(files: RunDir, name: str) -> list[tuple[int, float]]:
     return [(row["step"], pytest.approx(row[name], rel=1e-6)) for row in parsed if name in row]
 
 
+@pytest.mark.promise("guide-A13", "guide-O8")
 def test_every_metric_row_is_an_event(tiny_training: Callable[..., RunDir]) -> None:
     files = tiny_training(report_to="tensorboard")
     events = read_back(files.tensorboard)

@@ -46,6 +46,7 @@ def shipped(project: Project) -> Project:
     return project
 
 
+@pytest.mark.promise("guide-A2")
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("words", "variables", "name", "world_size"),
@@ -75,6 +76,7 @@ def test_each_launcher_starts_the_shipped_script(
     assert ("precision=bf16 from accelerate launch" in log) == (precision == "bf16")
 
 
+@pytest.mark.promise("guide-L3", "guide-A18", "guide-M1", "guide-M3", "guide-M11", "guide-G13")
 @pytest.mark.slow
 def test_the_written_shell_script_trains_from_any_folder(project: Project) -> None:
     words = ["--preset", "cpu_demo", "--sh", "--set", "max_steps=1k"]

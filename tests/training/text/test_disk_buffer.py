@@ -105,6 +105,7 @@ def write_text(path: Path, num_bytes: int) -> None:
             file.write(" ".join(word + ".\n\n" if at % 97 == 0 else word for at, word in enumerate(words)))
 
 
+@pytest.mark.promise("guide-M12")
 @pytest.mark.slow
 @pytest.mark.timeout(900)
 def test_a_text_many_times_larger_is_tokenized_in_little_more_memory_than_importing_takes(tmp_path: Path) -> None:

@@ -112,6 +112,7 @@ def without_datasets(real: Callable[..., Any]) -> Callable[..., Any]:
 # --- texts ---
 
 
+@pytest.mark.promise("guide-M2", "guide-M17")
 @pytest.mark.parametrize("streaming", [True, False])
 def test_the_library_is_asked_for_name_config_and_streaming(hub_has: Callable[..., list[Any]], streaming: bool) -> None:
     calls = hub_has([{"text": text, "label": 0} for text in TEXTS])

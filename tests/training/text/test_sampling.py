@@ -44,6 +44,7 @@ def slowly(model: PreTrainedModel, prompt: list[int], uniforms_T: torch.Tensor, 
     return written + [PAD] * (len(uniforms_T) - len(written))
 
 
+@pytest.mark.promise("guide-G6")
 @pytest.mark.parametrize("make", [gpt2, llama])
 @pytest.mark.parametrize("temperature", [1.0, 0.6])
 def test_texts_are_those_of_a_loop_that_keeps_nothing(make: type, temperature: float) -> None:

@@ -1,0 +1,393 @@
+"""The promises of nbtools: 33 faults that a run survives, and 75 rows of five older programs' guides.
+
+A test shows a promise by `@pytest.mark.promise("fault-7")`. `python tests/promises.py` writes the tables of
+`tests/README.md` from this file and from the markers.
+"""
+
+import ast
+import re
+from pathlib import Path
+
+TESTS = Path(__file__).resolve().parent
+README = TESTS / "README.md"
+
+FAULTS: dict[str, tuple[str, str]] = {
+    "fault-1": (
+        "a rank is killed (SIGKILL)",
+        "every other rank is gone within seconds; `FAILED` names rank, host, signal and last step",
+    ),
+    "fault-2": (
+        "a rank is killed, and `max_restarts` allows another attempt",
+        "a new torchrun starts from the newest checkpoint that verifies, in the same directory as the next attempt; the curve is one",
+    ),
+    "fault-3": ("torchrun itself is killed", "every rank ends; `FAILED`"),
+    "fault-4": (
+        "the supervisor is killed",
+        "training continues as `RUNNING`, `stop` works, and a clean end is still recorded",
+    ),
+    "fault-5": (
+        "the kernel is interrupted, restarted or killed",
+        "the run continues; a fresh kernel shows the same curve, and the true exit code if it ended meanwhile",
+    ),
+    "fault-6": ("the Jupyter server ends or is killed", "the run continues"),
+    "fault-7": (
+        "preemption: SIGTERM to the supervisor or to torchrun",
+        "all ranks finish the same step, write one checkpoint and end as `STOPPED`; resuming loses and repeats no step",
+    ),
+    "fault-8": (
+        "more signals, or a kill, in the middle of a save",
+        "further SIGTERMs change nothing; after a kill the older checkpoint is complete, and an incomplete one is never listed",
+    ),
+    "fault-9": (
+        "the disk is full at a checkpoint",
+        "the incomplete checkpoint is removed, older ones stay, a warning is printed, training continues and later checkpoints are saved",
+    ),
+    "fault-10": (
+        "the disk is full at a metric row",
+        "training continues; lost rows are counted and shown; writing recovers by itself",
+    ),
+    "fault-11": ("a last line that is only half written", "held back, then read once: nothing is lost or doubled"),
+    "fault-12": (
+        "a damaged byte in the middle of the metrics",
+        "one line is skipped and counted; what follows is read",
+    ),
+    "fault-13": (
+        "a value is NaN or infinite",
+        "strict JSON on disk, a gap and a badge on the curve, an alert in words",
+    ),
+    "fault-14": ("a file is truncated or rotated while it is read", "noticed; no step is missing or doubled"),
+    "fault-15": (
+        "a resumed run or a later attempt writes steps again",
+        "the last one to write a step counts; the curve never doubles back",
+    ),
+    "fault-16": (
+        "the newest checkpoint is broken: a file of it cut short, emptied or deleted",
+        "the newest one that verifies is used; those passed over are printed with the reason",
+    ),
+    "fault-17": ("one flipped byte in a checkpoint", "found by its SHA-256; the one before is used"),
+    "fault-18": ("a malicious pickle in a checkpoint", "refused; it runs neither on resume nor when listed"),
+    "fault-19": (
+        "hostile values in any field, flag or name",
+        "refused with a clear error, or carried literally; never code, shell or a path outside `scripts/` and `runs/`",
+    ),
+    "fault-20": ("torchrun's usual port is taken", "the rendezvous takes a free port"),
+    "fault-21": ("one run is started fifty times at once", "one start succeeds, the others say why they did not"),
+    "fault-22": (
+        "a pid is used again, the clock is set, the machine rebooted",
+        "no unrelated process is shown alive or signalled; durations stay right",
+    ),
+    "fault-23": (
+        "a rank hangs, or is stopped in the middle of a collective",
+        "it is named; every rank's Python stack is one click (or `nbtools show RUN --stacks`) away; the collective's timeout ends the run as `FAILED`",
+    ),
+    "fault-24": (
+        "memory runs out: a limit, a MemoryError, the kernel's kill, the GPU's",
+        "told apart in words, with the setting to change",
+    ),
+    "fault-25": ("a DataLoader worker dies or raises", "all ranks stop, the cause is shown, no worker is left"),
+    "fault-26": (
+        "resuming on another number of processes",
+        "the same samples in the same order; the effective batch is kept, or the change is reported",
+    ),
+    "fault-27": (
+        "resuming on the same number",
+        "weights, optimizer and metrics equal those of the undisturbed run to the bit",
+    ),
+    "fault-28": (
+        "a script prints 300 MB",
+        "the notebook spends a small share of a core and no memory on it, and shows the end (`run.log()`: 200 lines); where rows come too fast, it reads samples and says so",
+    ),
+    "fault-29": (
+        "colours, progress bars, bad UTF-8, a line of 10 MB",
+        "shown as plain lines: stripped, collapsed, replaced, cut",
+    ),
+    "fault-30": ("100 runs, ten of them alive", "the table appears at once; runs that have ended are not read again"),
+    "fault-31": (
+        "a slow or odd file system: late renames, stale handles and listings",
+        "what fails for a moment is tried again; the manifest, written last, decides what is a checkpoint",
+    ),
+    "fault-32": (
+        "HTML, scripts or mathtext in names, metrics, log lines and errors",
+        "shown literally, in the browser and in exported HTML",
+    ),
+    "fault-33": (
+        "an unwritable `runs/` or `scripts/`, a read-only home, no `HOME`",
+        "a clear error before anything starts; no home is needed",
+    ),
+}
+"""Each fault, and what can be relied on."""
+
+GUIDES: dict[str, tuple[str, str]] = {
+    "guide-L1": (
+        "DDP, distributed sampler, mixed precision with a loss scale, one or several processes found by themselves",
+        "",
+    ),
+    "guide-L2": (
+        "PyTorch with CUDA, NCCL chosen by itself",
+        "torch 2.4 is the floor; without a GPU the same code runs on gloo",
+    ),
+    "guide-L3": (
+        "a shell script that launches: number of GPUs, data set",
+        "nbtools new … --sh writes one; its arguments go on to the training",
+    ),
+    "guide-L4": ("torchrun with addresses, ports and the old flags", ""),
+    "guide-L5": ("the same script and flags under plain python", ""),
+    "guide-L6": ("reads WORLD_SIZE and RANK", ""),
+    "guide-L7": (
+        "--data_dir --model_name --batch_size --epochs --learning_rate --save_dir --fp16 --no_fp16",
+        "fp32 is the default here: 16 bits are asked for, and a machine that is slower with them says so",
+    ),
+    "guide-L8": (
+        "gradients are averaged, shards do not overlap, 16 bits are smaller and faster",
+        "faster is measured at the start of every run, never promised",
+    ),
+    "guide-L9": (
+        "memory is batch x GPUs x model size; accumulate for large models",
+        "the guide forgets gradients and optimizer: preflight says 16 bytes per weight and process",
+    ),
+    "guide-L10": (
+        "trouble: NCCL, a taken port, memory",
+        "turning --fp16 off against lack of memory, as the guide says, takes more of it: never told here",
+    ),
+    "guide-L11": ("NCCL_DEBUG=INFO reaches the ranks", ""),
+    "guide-L12": ("several nodes by --nnodes, --node_rank, --master_addr", ""),
+    "guide-L13": (
+        "a banner: devices, model, batch per GPU and in all, epochs, rate, save directory, vocabulary, parameters",
+        "",
+    ),
+    "guide-L14": ("resume from checkpoint_epoch_5.pt, with or without module.", ""),
+    "guide-A1": (
+        "accelerate config once, answers kept in a file of the user's home",
+        "nothing to configure and no file in the home: processes and GPUs stand in the script's launch",
+    ),
+    "guide-A2": (
+        "accelerate launch: --num_processes, --gpu_ids, --mixed_precision fp16",
+        "its processes and devices arrive by torchrun's variables, its precision by a variable of its own; both hold, and so do --nproc-per-node and --gpus of nbtools launch",
+    ),
+    "guide-A3": ("torchrun; CUDA_VISIBLE_DEVICES=0,1 torchrun", ""),
+    "guide-A4": ("plain python is one process on the first GPU", ""),
+    "guide-A5": (
+        "a flat YAML: mixed_precision, gradient_accumulation_steps, train_batch_size, test_batch_size, num_workers, tf_n_embd, tf_n_layer, n_transit",
+        "nbtools new algorithm_distillation NAME --from-yaml FILE: what means something becomes a value of the script, what does not is named and kept as a comment; a flag of the same name works, too",
+    ),
+    "guide-A6": (
+        "models, data and gradients are placed and shared out by themselves; bf16 needs Ampere",
+        "parameters are replicated, not distributed as the guide says; preflight counts them per process",
+    ),
+    "guide-A7": (
+        "mixed precision is about twice as fast with half the memory",
+        "measured where it runs: on a CPU without such instructions it is many times slower, and that is said",
+    ),
+    "guide-A8": ("accumulation of 4 x 512 is an effective 2048 per GPU", ""),
+    "guide-A9": (
+        "checkpoints, logs, evaluation and progress from the main process; all ranks meet before a save",
+        "evaluation is shared among the ranks and summed: none of them idles",
+    ),
+    "guide-A10": (
+        "presets for 2, 4 and 8 GPUs",
+        "--preset 2gpu, 4gpu, 8gpu; the speed-ups that the guide promises for them are not",
+    ),
+    "guide-A11": (
+        "against lack of memory: smaller batch, accumulation, smaller model, shorter context",
+        "the failure card names the settings, in an order that trains the same first",
+    ),
+    "guide-A12": ("a banner of 60 signs: processes, kind of distribution, precision, accumulation, device", ""),
+    "guide-A13": ("tensorboard --logdir runs, each row once", ""),
+    "guide-A14": (
+        "trouble: memory, more GPUs that are slower, runs that differ, hangs, a checkpoint with module.",
+        "deterministic=True is one field; checkpoints never have the prefix, old ones may",
+    ),
+    "guide-A15": (
+        "several nodes by accelerate config, or sbatch",
+        "by torchrun's own options on each node; writing and submitting sbatch files is not done yet",
+    ),
+    "guide-A16": (
+        "a table of hours by number and kind of GPUs",
+        "refused: it contradicts the guide's own figures and mixes kinds of GPUs; tests/benchmarks measures what runs here against a peer in the same process, and prints the ratio",
+    ),
+    "guide-A17": (
+        "practices: mixed precision, nvidia-smi, begin with 2 GPUs, checkpoints, torch.profiler by time",
+        "GPU use is recorded beside the curves, profile_steps writes the trace and the table",
+    ),
+    "guide-A18": (
+        "shell and Slurm scripts; a config changed in train.py and by launch flags",
+        "the script is the config: every value is a line in it, every flag overrides one; no sbatch file yet",
+    ),
+    "guide-A19": (
+        "verify: all GPUs busy, the number of processes, replicas",
+        "the panel shows every rank's heartbeat and every GPU's use; doctor --all-reduce tries a collective",
+    ),
+    "guide-A20": (
+        "easy, automatic, near-linear, existing code runs unchanged",
+        "speed-up is not promised but seen as tokens per second on the curve; files are UTF-8 throughout",
+    ),
+    "guide-O1": ("CUDA, several GPUs, NCCL", ""),
+    "guide-O2": ("finetune.py --dataset CSV --target-cols a b --save-path ./output --batch-size 128", ""),
+    "guide-O3": ("train_mixer.py --train-data a.csv b.csv --val-data v.csv --save-dir ./output --formatter hisco", ""),
+    "guide-O4": ("--distributed switches DDP on", "accepted and needless: several processes are found by themselves"),
+    "guide-O5": (
+        "python -m torch.distributed.launch for old torch, torchrun for new",
+        "both start the same script; --local-rank and --local_rank are accepted",
+    ),
+    "guide-O6": ("effective batch = batch x GPUs", ""),
+    "guide-O7": ("rank 0 saves the unwrapped model", ""),
+    "guide-O8": (
+        "logs and Weights & Biases from rank 0",
+        "rank0.log and metrics.jsonl; TensorBoard by report_to. No Weights & Biases: its variables pass through to scripts of your own, and metrics.jsonl is one line of code away from any service",
+    ),
+    "guide-O9": ("a distributed sampler", ""),
+    "guide-O10": ("two nodes with addresses and port 29500", ""),
+    "guide-O11": (
+        "trouble: NCCL, single against several GPUs, memory",
+        "one process with the joined batch and two with half of it take the same steps",
+    ),
+    "guide-M1": (
+        "multi_gpu_configs.py list, and generate NAME, which writes an executable script",
+        "nbtools presets, and nbtools new … --preset NAME --sh; every value of the preset reaches the training",
+    ),
+    "guide-M2": (
+        "torchrun … --dataset hf --batch-size 32 --epochs 5 --lr 3e-5 --streaming true --max-samples 500k",
+        "",
+    ),
+    "guide-M3": ("run_multi_gpu_training.sh hf 32 5 3e-5 true", "the shell script passes its flags on"),
+    "guide-M4": ("six presets by number and kind of GPUs", ""),
+    "guide-M5": ("the options and their defaults; --local_rank is automatic", ""),
+    "guide-M6": (
+        "dependencies by hand: torch cu118, transformers, datasets, tqdm, matplotlib",
+        "one command sets everything up, with versions that were tested together",
+    ),
+    "guide-M7": (
+        "8 GB per GPU, 32 GB of memory, 50 GB of disk",
+        "preflight says what this very training takes (the guide's H200 has 141 GB, not 80)",
+    ),
+    "guide-M8": (
+        "logs/CONFIG_training_DATE.log",
+        "runs/DATE_NAME/rank0.log, with everything else of the run beside it",
+    ),
+    "guide-M9": (
+        "nvidia-smi, and a summary of the GPUs at the end",
+        "system.jsonl has use, memory and power of every GPU all along, and the panel shows them",
+    ),
+    "guide-M10": (
+        "bars, losses of training and validation, time left, GPU use",
+        "curves instead of bars, in the notebook and in nbtools watch",
+    ),
+    "guide-M11": (
+        "trouble: memory, NCCL, the port, permission to execute",
+        "--sh writes it executable; the port is always a free one",
+    ),
+    "guide-M12": ("tuning: 32-64 per GPU, mixed precision, streaming, shorter sequences, accumulation", ""),
+    "guide-M13": ("mlm_model.pth, tokenizer.json, mlm_training_history.json, training_history.png", ""),
+    "guide-M14": (
+        "6-8 times faster, linear scaling",
+        "refused as a promise: no figure without its benchmark (tests/benchmarks/bench_hf_trainer.py compares with transformers' Trainer in one process)",
+    ),
+    "guide-M15": (
+        "a custom TrainingConfig(name, description, num_gpus, batch_size_per_gpu, …)",
+        "the form, --set, or a line in the script: all of its fields are there, validated",
+    ),
+    "guide-M16": ("two nodes of 8 GPUs", ""),
+    "guide-M17": (
+        "support: look into logs, nvidia-smi, one GPU with --dataset imdb, device_count()",
+        "nbtools doctor prints what an issue report needs",
+    ),
+    "guide-G1": ("a test of process group, all-reduce and DDP on two processes", "nbtools doctor --all-reduce"),
+    "guide-G2": (
+        "run_ddp_training.sh test, small, full",
+        "nbtools new llm_gan NAME --preset test, small or full; test needs no download and no GPU",
+    ),
+    "guide-G3": (
+        "--batch_size 16 --epochs 5; --save_checkpoints --checkpoint_freq 10",
+        "its data flags, too: --data_path, --min_story_length, --max_story_length",
+    ),
+    "guide-G4": ("no device_map: each process has its GPU, each model its DDP", ""),
+    "guide-G5": ("a distributed sampler that is told the epoch", ""),
+    "guide-G6": (
+        "generation from a wrapped model",
+        "the model inside writes, keeping keys and values: no forward pass that other ranks would wait for",
+    ),
+    "guide-G7": ("rank 0 logs, writes and evaluates; the underlying weights are saved", ""),
+    "guide-G8": (
+        "checkpoints every so many steps and every epoch, both models",
+        "with both optimizers, so that the training goes on from there; each model is a folder of its own",
+    ),
+    "guide-G9": ("8 GPUs are 8 times faster", "refused as a promise: measure it, the curve shows tokens per second"),
+    "guide-G10": ("nvidia-smi shows all GPUs busy", "the panel shows it beside the curves"),
+    "guide-G11": ("trouble: NCCL, memory, a hang", ""),
+    "guide-G12": (
+        "debugging: one process; torchrun --log_level=INFO",
+        "torchrun has no --log_level; LOGLEVEL=INFO works and reaches it",
+    ),
+    "guide-G13": (
+        "train_ddp.py, run_ddp_training.sh, clean_train.py, inference.py",
+        "one script for any number of processes, and --sh for a shell script; transformers loads the generator from checkpoints/STEP/model/generator",
+    ),
+}
+"""What the guide of an older program promised, and what nbtools does instead, where it differs.
+
+L is LLaDA fine-tuning, A Algorithm Distillation, O OccCANINE, M masked language model pretraining, G the LLM GAN.
+"""
+
+REFUSED = {"guide-A16", "guide-M14", "guide-G9"}
+"""Promises that nbtools does not keep, with the reason in their rows: they have no test."""
+
+_NEVER = re.compile(r"pytest\.(mark\.)?(skip|xfail)\b")
+
+
+def running_tests(path: Path) -> dict[str, ast.FunctionDef]:
+    """Return the test functions of a file that are not always skipped or expected to fail, by name."""
+    tree = ast.parse(path.read_text(encoding="utf-8"))
+    marks = [ast.unparse(node.value) for node in tree.body if ast.unparse(node).startswith("pytestmark =")]
+    functions = [node for node in tree.body if isinstance(node, ast.FunctionDef) and node.name.startswith("test_")]
+    assert len({node.name for node in functions}) == len(functions), f"{path.name}: two tests have the same name"
+    found = {}
+    for node in functions:
+        calls = [ast.unparse(part) for part in node.body if isinstance(part, ast.Expr)]
+        if not any(_NEVER.search(said) for said in (*marks, *map(ast.unparse, node.decorator_list), *calls)):
+            found[node.name] = node
+    return found
+
+
+def shown_by() -> dict[str, list[str]]:
+    """Return the tests, as `folder/file.py::test`, that carry each promise's marker and run."""
+    found: dict[str, list[str]] = {}
+    for path in sorted(TESTS.rglob("test_*.py")):
+        if "mark.promise(" not in path.read_text(encoding="utf-8"):
+            continue
+        for name, node in running_tests(path).items():
+            for decorator in node.decorator_list:
+                if isinstance(decorator, ast.Call) and ast.unparse(decorator.func) == "pytest.mark.promise":
+                    for key in map(ast.literal_eval, decorator.args):
+                        found.setdefault(key, []).append(f"{path.relative_to(TESTS).as_posix()}::{name}")
+    return found
+
+
+def tables() -> dict[str, str]:
+    """Return the Markdown table of each kind of promise, by the name that marks its place in the page."""
+    tests = shown_by()
+
+    def table(head: str, promises: dict[str, tuple[str, str]]) -> str:
+        lines = [f"| # | {head} | shown by |", "|---|---|---|---|"]
+        for key, (promise, outcome) in promises.items():
+            shown = "<br>".join(f"`{name}`" for name in tests.get(key, ()))
+            lines.append(f"| {key.partition('-')[2]} | {promise} | {outcome} | {shown} |")
+        return "\n".join(lines)
+
+    return {
+        "faults": table("fault | what you can rely on", FAULTS),
+        "guides": table("promise of the guide | what differs here", GUIDES),
+    }
+
+
+def page() -> str:
+    """Return the text of `tests/README.md` with its tables made again."""
+    text = README.read_text(encoding="utf-8")
+    for name, table in tables().items():
+        begin, end = f"<!-- {name} -->\n", f"\n<!-- end of {name} -->"
+        before, _, rest = text.partition(begin)
+        text = f"{before}{begin}{table}{end}{rest.partition(end)[2]}"
+    return text
+
+
+if __name__ == "__main__":
+    README.write_text(page(), encoding="utf-8")

@@ -1,0 +1,40 @@
+"""Every promise has a test that runs, and the page of promises shows them."""
+
+from pathlib import Path
+
+from promises import FAULTS, GUIDES, README, REFUSED, page, running_tests, shown_by
+
+
+def test_all_promises_are_listed() -> None:
+    counts = {"L": 14, "A": 20, "O": 11, "M": 17, "G": 13}
+    guides = [f"guide-{guide}{number}" for guide, count in counts.items() for number in range(1, count + 1)]
+    assert list(FAULTS) == [f"fault-{number}" for number in range(1, 34)]
+    assert list(GUIDES) == guides
+    assert len(guides) == 75
+
+
+def test_every_promise_has_a_test_that_runs_or_a_reason_why_not() -> None:
+    marked = shown_by()
+    assert marked.keys() == (FAULTS.keys() | GUIDES.keys()) - REFUSED
+    assert all(GUIDES[key][1] for key in REFUSED)
+    assert len(REFUSED) == 3
+
+
+def test_the_page_of_promises_is_that_of_the_markers() -> None:
+    assert README.read_text(encoding="utf-8") == page(), "python tests/promises.py writes it again"
+
+
+def test_a_promise_whose_test_never_runs_would_be_noticed(tmp_path: Path) -> None:
+    path = tmp_path / "test_x.py"
+    text = (
+        "import pytest\n"
+        "@pytest.mark.skip(reason='x')\ndef test_a(): ...\n"
+        "@pytest.mark.xfail\ndef test_b(): ...\n"
+        "def test_c():\n    pytest.skip('later')\n"
+        "@pytest.mark.skipif(True, reason='x')\ndef test_d(): ...\n"
+        "def helper(): ...\n"
+    )
+    path.write_text(text)
+    assert running_tests(path).keys() == {"test_d"}
+    path.write_text("pytestmark = [pytest.mark.skip]\n" + text)
+    assert running_tests(path) == {}
