@@ -330,7 +330,7 @@ def test_cleaning_removes_table_rules_and_keeps_paragraphs_apart() -> None:
 
 def test_reading_takes_no_more_than_a_few_times_the_size_of_the_file(tmp_path: Path) -> None:
     file = tmp_path / "text.txt"
-    file.write_text(paragraphs(60_000))
+    file.write_text(paragraphs(15_000))
     size = file.stat().st_size
     tracemalloc.start()
     try:
