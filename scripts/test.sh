@@ -61,6 +61,7 @@ main() {
     shift
   done
 
+  unset PYTHONDONTWRITEBYTECODE # the tests start hundreds of interpreters
   run_timed set_up notebook,train,data,dev
   report set-up ready
   run_part ruff "$PYTHON" -m ruff check .
