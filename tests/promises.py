@@ -128,7 +128,7 @@ GUIDES: dict[str, tuple[str, str]] = {
     ),
     "guide-L3": (
         "a shell script that launches: number of GPUs, data set",
-        "nbtools new … --sh writes one; its arguments go on to the training",
+        "nbtools new … --sh writes one; its arguments are passed to the training",
     ),
     "guide-L4": ("torchrun with addresses, ports and the old flags", ""),
     "guide-L5": ("the same script and flags under plain python", ""),
@@ -301,7 +301,7 @@ GUIDES: dict[str, tuple[str, str]] = {
         "its data flags, too: --data_path, --min_story_length, --max_story_length",
     ),
     "guide-G4": ("no device_map: each process has its GPU, each model its DDP", ""),
-    "guide-G5": ("a distributed sampler that is told the epoch", ""),
+    "guide-G5": ("a distributed sampler that gets the epoch", ""),
     "guide-G6": (
         "generation from a wrapped model",
         "the model inside writes, keeping keys and values: no forward pass that other ranks would wait for",
@@ -309,7 +309,7 @@ GUIDES: dict[str, tuple[str, str]] = {
     "guide-G7": ("rank 0 logs, writes and evaluates; the underlying weights are saved", ""),
     "guide-G8": (
         "checkpoints every so many steps and every epoch, both models",
-        "with both optimizers, so that the training goes on from there; each model is a folder of its own",
+        "with both optimizers, so that the training resumes from there; each model is a folder of its own",
     ),
     "guide-G9": ("8 GPUs are 8 times faster", "refused as a promise: measure it, the curve shows tokens per second"),
     "guide-G10": ("nvidia-smi shows all GPUs busy", "the panel shows it beside the curves"),

@@ -49,8 +49,8 @@ def product() -> list[Path]:
 
 
 def lines_of(path: Path) -> Iterator[tuple[int, str]]:
-    """The numbered lines of a file; of a notebook those of its sources, not of its outputs."""
-    text = path.read_text(encoding="utf-8")
+    """The numbered lines of a file, without names of tests; of a notebook, those of its sources only."""
+    text = re.sub(r"`[^`\n]+::[^`\n]+`", "", path.read_text(encoding="utf-8"))
     if path.suffix == ".ipynb":
         text = "\n".join("".join(cell["source"]) for cell in json.loads(text)["cells"])
     yield from enumerate(text.splitlines(), 1)

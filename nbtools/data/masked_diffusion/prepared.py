@@ -1,4 +1,4 @@
-"""A text that `nbtools prepare` turned into token ids: the folder's file names, and what it says of itself.
+"""A text that `nbtools prepare` turned into token ids: the folder's file names, and its metadata.
 
     train_data.npy, val_data.npy    token ids in a row, an end-of-text token behind every document
     metadata.json                   which tokenizer, and how many tokens
@@ -49,7 +49,7 @@ def is_prepared(path: Path) -> bool:
 
 
 def read_prepared_metadata(folder: Path) -> PreparedMetadata:
-    """Read what a prepared folder says of itself.
+    """Read the metadata of a prepared folder.
 
     Raises:
         DataError: it was not made by `nbtools prepare`, or is damaged.
