@@ -19,7 +19,6 @@ ROOT = Path(__file__).resolve().parents[1]
 README = ROOT / "README.md"
 CLI = ROOT / "nbtools" / "cli" / "README.md"
 RUNDIR = ROOT / "nbtools" / "rundir" / "README.md"
-FAULTS = ROOT / "tests" / "README.md"
 PAGES = [
     README,
     *sorted((ROOT / ".github").glob("*.md")),
