@@ -6,8 +6,8 @@ usage() {
   cat <<'TEXT'
 usage: bash scripts/test.sh [--all] [PYTEST ARGUMENTS]
 
-  (none)   ruff, mypy, the notebooks, and the tests but for the slow and the browser ones
-  --all    the slow and the browser tests too, all but those marked soak
+  (none)   ruff, mypy, the first notebook, and the tests but for the slow and the browser ones
+  --all    every notebook, the slow and the browser tests too; not those marked soak or seeds
 
 Everything else goes to pytest's run of tests/, for example -x or -k tail.
 TEXT
@@ -48,14 +48,17 @@ run_part() {
 
 main() {
   local selection=(-m "not slow and not browser and not soak and not seeds")
-  local pytest_arguments=()
+  local pytest_arguments=() notebooks=notebooks/01_launch_ddp.ipynb
   while [ $# -gt 0 ]; do
     case "$1" in
       -h | --help)
         usage
         exit 0
         ;;
-      --all) selection=(-m "not soak and not seeds") ;;
+      --all)
+        selection=(-m "not soak and not seeds")
+        notebooks=notebooks
+        ;;
       *) pytest_arguments+=("$1") ;;
     esac
     shift
@@ -68,7 +71,7 @@ main() {
   run_part format "$PYTHON" -m ruff format --check .
   run_part mypy "$PYTHON" -m mypy
   # A cell may hold a whole training run, so pytest's own limit per test is raised for cells.
-  run_part notebooks "$PYTHON" -m pytest --nbval-lax --nbval-current-env --nbval-cell-timeout=600 -o timeout=660 notebooks
+  run_part notebooks "$PYTHON" -m pytest --nbval-lax --nbval-current-env --nbval-cell-timeout=600 -o timeout=660 "$notebooks"
   run_part tests "$PYTHON" -m pytest --durations=40 "${selection[@]}" ${pytest_arguments[@]+"${pytest_arguments[@]}"}
 
   printf '\n%s' "$REPORT"

@@ -112,6 +112,7 @@ def test_ranks_and_accumulated_passes_do_the_step_of_the_joined_batch(
         assert {name: row[name] for name in case.metrics} == pytest.approx(expected, rel=case.tolerance)
 
 
+@pytest.mark.promise("fault-26", "fault-27")
 @pytest.mark.slow
 def test_two_ranks_resumed_in_the_middle_of_an_epoch_end_with_the_same_bits(
     case: Case, start: ByHand, trained: Callable[..., RunDir], cpu_project: Project
