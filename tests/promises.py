@@ -358,7 +358,7 @@ def shown_by() -> dict[str, list[str]]:
             for decorator in node.decorator_list:
                 if isinstance(decorator, ast.Call) and ast.unparse(decorator.func) == "pytest.mark.promise":
                     for key in map(ast.literal_eval, decorator.args):
-                        found.setdefault(key, []).append(f"{path.relative_to(TESTS).as_posix()}::{name}")
+                        found.setdefault(key, []).append(f"{path.relative_to(TESTS.parent).as_posix()}::{name}")
     return found
 
 
