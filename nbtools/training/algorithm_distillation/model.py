@@ -53,12 +53,7 @@ class ActionTransformer(nn.Module):
         return int(self.model.config.n_positions)
 
     def forward(self, tokens_BT4: torch.Tensor, actions_BT: torch.Tensor) -> torch.Tensor:
-        """Return the sum of the cross-entropies of all actions, in nats.
-
-        Args:
-            tokens_BT4: observation before each action.
-            actions_BT: targets.
-        """
+        """Return the sum of the cross-entropies of all actions, in nats."""
         logits_BTA = self.model(inputs_embeds=self.embedded(tokens_BT4), use_cache=False).logits
         return nn.functional.cross_entropy(logits_BTA.float().flatten(0, 1), actions_BT.flatten(), reduction="sum")
 

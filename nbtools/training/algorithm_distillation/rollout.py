@@ -97,11 +97,8 @@ def run_rollouts(
     """Run rollouts, each from an empty context.
 
     Args:
-        transformer: in evaluation mode.
-        darkroom: the environment.
         goals_S2: goal of each rollout; may be empty.
         numbers_S: number of each rollout among those of its goal; seeds its random numbers.
-        settings: of the rollouts.
 
     Raises:
         ConfigError: the context does not fit the model.
@@ -183,15 +180,9 @@ def episodes_to_show(num_episodes: int, most: int = 8) -> list[int]:
 
 
 def rollout_frames(rollouts: Rollouts, rollout: int, darkroom: Darkroom, episodes: Sequence[int]) -> list[str]:
-    """Return the grid as text, before and after every step of some episodes; subsampled evenly if they are many.
+    """Return the grid as text, before and after every step of some episodes (counted from 1), in frames of one size.
 
-    All frames have the same size.
-
-    Args:
-        rollouts: their trajectories.
-        rollout: index of the rollout to draw.
-        darkroom: the environment.
-        episodes: counted from 1.
+    Subsampled evenly if they are many.
     """
     num_episodes, num_steps = rollouts.rewards_SEK.shape[1:]
     goal = tuple(rollouts.goals_S2[rollout].tolist())
@@ -249,7 +240,6 @@ class Agent:
 
         Args:
             goals: pairs of column and row; None for the unseen goals.
-            num_rollouts: of each goal.
             how: fields of `RolloutSettings`, such as `num_episodes`, `keeps_context`, `hides_rewards`.
 
         Raises:

@@ -11,7 +11,7 @@ import contextlib
 import hashlib
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Executor, Future, ThreadPoolExecutor
 from dataclasses import asdict
 from pathlib import Path
@@ -53,14 +53,9 @@ def save(
     Every byte is on disk before the name is visible. Hashing and syncing run in threads beside the writing.
 
     Args:
-        folder: the run's `checkpoints/`.
-        progress: stored with it; `step` names it.
         write_model: writes the model's files into the folder that it is given.
         state: of the recipe, the same on all ranks; plain values and tensors.
         rank_states: of every rank, by rank: `random_state()` and sums since the last metric row.
-        metrics: measured at this step.
-        attempt: number of the automatic restart.
-        keep_last: how many of the newest checkpoints to keep.
         keep_best: how many to keep in addition, those with the best `best_by`.
         best_by: name of a metric, stored in the manifest; checkpoints of steps that did not measure it do not count as
             best.
@@ -119,15 +114,6 @@ def remove_leftovers(folder: Path) -> None:
         discard(path)
 
 
-@contextlib.contextmanager
-def _disk_errors() -> Iterator[None]:
-    """Raise OSError where safetensors raises its own error for a failed write."""
-    try:
-        yield
-    except SafetensorError as error:
-        raise OSError(str(error)) from error
-
-
 def _save(state: State, path: Path, threads: Executor) -> "Future[dict[str, Any]]":
     """Write with `torch.save` and sync the file, while a thread hashes the written part.
 
@@ -168,8 +154,10 @@ def _hash(path: Path, is_written: threading.Event) -> dict[str, Any]:
 def _save_model(
     write_model: Callable[[Path], None], folder: Path, threads: Executor
 ) -> dict[Path, Future[dict[str, Any]]]:
-    with _disk_errors():
+    try:
         write_model(folder)
+    except SafetensorError as error:  # a failed write
+        raise OSError(str(error)) from error
     is_written = threading.Event()
     is_written.set()
     paths = [path for path in sorted(folder.rglob("*")) if path.is_file()]

@@ -13,7 +13,6 @@ from nbtools.project import expanded
 from nbtools.run.checkpoints import Progress
 from nbtools.training.engine import checkpoint
 from nbtools.training.engine.checkpoint import State
-from nbtools.training.process.random_state import set_random_state
 from nbtools.training.process.ranks import Ranks
 from nbtools.training.text.tokenizers import check_vocabulary
 
@@ -41,18 +40,12 @@ class InitialState:
     is_loaded: bool = False
     """Whether the weights went into a model."""
 
-    @property
-    def has_weights(self) -> bool:
-        """Whether the training continues from weights: those of a checkpoint or of a file."""
-        return self.model is not None or self.weights is not None
-
     def load_weights(
         self, model: torch.nn.Module, tokenizer: PreTrainedTokenizerBase | None = None, part: str = ""
     ) -> None:
         """Load the weights into `model`.
 
         Args:
-            model: of the same shape.
             tokenizer: its vocabulary must be the one that the checkpoint was trained with; None for no check.
             part: subfolder of the model, where a checkpoint holds several.
 
@@ -67,35 +60,11 @@ class InitialState:
                 check_vocabulary(tokenizer, self.model / part)
             checkpoint.load_weights(model, self.model / part)
 
-    def restore_random_state(self) -> None:
-        """Continue this rank's random numbers; a new rank keeps its own."""
-        if "random" in self.rank_state:
-            set_random_state(self.rank_state["random"])
-
-    def check_recipe(self, key: str, path: Path) -> None:
-        """Refuse a checkpoint of another recipe.
-
-        Raises:
-            CheckpointError: it is one.
-        """
-        recipe: Any = self.state.get("recipe", key)
-        if recipe != key:
-            raise CheckpointError(
-                f"{path}: is a checkpoint of {recipe}, not of {key}; resume with a script of {recipe}"
-            )
-
 
 def open_initial_state(
     path: Path, ranks: Ranks, *, recipe: str, effective_batch: int, say: Callable[[str], None]
 ) -> InitialState:
-    """Open a checkpoint, every byte verified, or a file of weights; every rank calls it.
-
-    Args:
-        path: what `--resume-from` names.
-        ranks: of the training.
-        recipe: its key.
-        effective_batch: samples per optimizer step.
-        say: prints on rank 0.
+    """Open what `--resume-from` names, a checkpoint (every byte verified) or a file of weights; every rank calls it.
 
     Raises:
         CheckpointError: it is missing, incomplete, damaged, of another recipe, or holds something else.
@@ -114,7 +83,10 @@ def open_initial_state(
         opened.metrics,
         opened.path / "model",
     )
-    initial.check_recipe(recipe, opened.path)
+    if (saved := state.get("recipe", recipe)) != recipe:
+        raise CheckpointError(
+            f"{opened.path}: is a checkpoint of {saved}, not of {recipe}; resume with a script of {saved}"
+        )
     if state.get("effective_batch", effective_batch) != effective_batch:
         say(f"note: {effective_batch} samples per step from here on, {state['effective_batch']} until now")
     elif world_size != ranks.world_size:

@@ -88,7 +88,6 @@ class Optimizer:
         """Clip, do the optimizer step `step` (counted from 1), and clear the gradients; does not wait for the GPU.
 
         Args:
-            step: of the training.
             rate: the learning rate; None for the config's schedule.
         """
         self._rate = learning_rate(self._config, step, self._total_steps) if rate is None else rate

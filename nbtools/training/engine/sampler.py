@@ -30,11 +30,8 @@ def randoms(seed: int, purpose: str, epoch: int, samples_B: Samples, count: int)
     """Return uint64 random numbers of shape (B, count) that depend only on the arguments.
 
     Args:
-        seed: of the training.
         purpose: one word per use, such as "position", so that two uses never share numbers.
         epoch: counted from 0.
-        samples_B: global sample indices.
-        count: numbers per sample.
     """
     key = hashlib.blake2b(f"{seed} {epoch} {purpose}".encode(), digest_size=8).digest()
     with np.errstate(over="ignore"):

@@ -27,7 +27,6 @@ def write_startup_report(
     ranks: Ranks,
     plan: Plan,
     derived: Mapping[str, Any],
-    *,
     recipe: str,
     root: Path,
     attempt: int,
@@ -35,14 +34,7 @@ def write_startup_report(
     """Write config.json and return the same for a reader, as lines of text (rank 0).
 
     Args:
-        files: the run directory.
-        flags: the config and what the command line changed in it.
-        ranks: of the training.
-        plan: of the training.
         derived: `num_parameters`, `vocab_size` and other values that the recipe computed.
-        recipe: its key.
-        root: the project's folder.
-        attempt: number of the automatic restart.
     """
     config, device, world = flags.config, ranks.device, ranks.world_size
     environment = {

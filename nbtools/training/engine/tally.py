@@ -17,7 +17,6 @@ class Tally:
 
         Args:
             *names: of the sums; checkpoints store them in this order.
-            device: of the training.
         """
         self.names = names
         self._sums = torch.zeros(len(names), dtype=torch.float64, device=device)
@@ -28,11 +27,7 @@ class Tally:
             self._sums[self.names.index(name)] += value.detach() if isinstance(value, torch.Tensor) else value
 
     def reduce(self, total: Callable[[torch.Tensor], list[float]]) -> dict[str, float]:
-        """Return the sums of all ranks by name, and begin again with zeros; every rank calls it.
-
-        Args:
-            total: adds up over all ranks: `Worker.sum`.
-        """
+        """Return the sums by name, over all ranks by `total`, and begin again with zeros; every rank calls it."""
         totals = total(self._sums)
         self._sums.zero_()
         return dict(zip(self.names, totals, strict=True))

@@ -43,7 +43,7 @@ from nbtools.training.engine.tally import Tally
 from nbtools.training.outputs.outputs import Outputs
 from nbtools.training.process.device import failure_of, is_under_torchrun, script_path, seed_everything
 from nbtools.training.process.heartbeat import HeartbeatWriter
-from nbtools.training.process.random_state import random_state
+from nbtools.training.process.random_state import random_state, set_random_state
 from nbtools.training.process.ranks import Ranks
 from nbtools.training.process.signals import StopRequest, die_with_agent
 from nbtools.training.text.pretrained import be_quiet
@@ -126,13 +126,9 @@ class Worker:
         self.ranks.from_main(open_outputs)
         be_quiet()
         if self.flags.resume_from is not None:
-            effective_batch = self.config.effective_batch(self.world_size)
+            batch = self.config.effective_batch(self.world_size)
             self.initial_state = open_initial_state(
-                self.flags.resume_from,
-                self.ranks,
-                recipe=self._recipe,
-                effective_batch=effective_batch,
-                say=self.say,
+                self.flags.resume_from, self.ranks, recipe=self._recipe, effective_batch=batch, say=self.say
             )
             self.progress = self.initial_state.progress
             self.metrics = dict(self.initial_state.metrics)
@@ -171,17 +167,12 @@ class Worker:
         module = module.to(self.device)
         if self.world_size == 1:
             return module
-        on_gpu = self.device.type == "cuda"
-        return DistributedDataParallel(
-            module,
-            device_ids=[self.device.index] if on_gpu else None,
-            gradient_as_bucket_view=True,
-        )
+        device_ids = [self.device.index] if self.device.type == "cuda" else None
+        return DistributedDataParallel(module, device_ids=device_ids, gradient_as_bucket_view=True)
 
     def batches(self, dataset: Dataset[Any], order: Sampler[Any]) -> Iterator[tuple[torch.Tensor, ...]]:
         """Iterate over `dataset[epoch, indices]` in the given order, on this rank's device."""
-        on_gpu = self.device.type == "cuda"
-        loaded = load(dataset, order, self.config.num_workers, pin_memory=on_gpu)
+        loaded = load(dataset, order, self.config.num_workers, pin_memory=self.device.type == "cuda")
         while True:
             self.phase("data")
             yield tuple(part.to(self.device, non_blocking=True) for part in next(loaded))
@@ -192,13 +183,12 @@ class Worker:
         The last call before the loop: random numbers that are drawn after it differ from those of the checkpoint.
 
         Args:
-            plan: of this training.
             optimizers: one, or several by the key of their state in a checkpoint.
-            tally: of this rank.
             **derived: `num_parameters`, `vocab_size` and other values that the recipe computed, for config.json.
         """
         initial = self.initial_state
-        assert initial.is_loaded or not initial.has_weights, "the recipe loads the checkpoint's weights first"
+        has_weights = initial.model is not None or initial.weights is not None
+        assert initial.is_loaded or not has_weights, "the recipe loads the checkpoint's weights first"
         if isinstance(optimizers, Optimizer):
             optimizers.load_state_dict(initial.state)
         else:
@@ -206,19 +196,12 @@ class Worker:
                 each.load_state_dict(initial.state.get(key, {}))
         tally.load_state_dict(initial.rank_state)
         if self.is_main:
-            self.say(
-                write_startup_report(
-                    self.files,
-                    self.flags,
-                    self.ranks,
-                    plan,
-                    derived,
-                    recipe=self._recipe,
-                    root=self.project.root,
-                    attempt=self.attempt,
-                )
+            report = write_startup_report(
+                self.files, self.flags, self.ranks, plan, derived, self._recipe, self.project.root, self.attempt
             )
-        initial.restore_random_state()
+            self.say(report)
+        if "random" in initial.rank_state:  # a rank that the earlier training did not have keeps its own
+            set_random_state(initial.rank_state["random"])
         self._start_clock()
 
     # --- the run directory and the log ------------------------------------------------------------
@@ -305,13 +288,11 @@ class Worker:
         If the disk is full, older checkpoints stay, a warning is printed, and training continues.
 
         Args:
-            write_model: writes the model's files into a folder.
             state: the same on all ranks: the optimizer's and others.
             rank_state: of this rank only; the state of its random number generators is added.
             best: `best_by` and `lower_is_better` of `checkpoint.save`; default: the lowest eval/loss.
         """
-        effective_batch = self.config.effective_batch(self.world_size)
-        state = {**state, "recipe": self._recipe, "effective_batch": effective_batch}
+        state = {**state, "recipe": self._recipe, "effective_batch": self.config.effective_batch(self.world_size)}
         with self.aside("checkpoint"):
             rank_states = self.ranks.gather({**rank_state, "random": random_state()})
             # A collective of the next step would wait, too, but may time out before a slow disk is done.

@@ -65,10 +65,8 @@ def tokenize_stories(
     """Tokenize stories.
 
     Args:
-        config: of the training.
         train: training stories; without a tokenizer, the vocabulary is built on them.
         evaluation: held-out stories; the n-grams of the reference model are counted on them.
-        tokenizer: of the pretrained models.
 
     Raises:
         ConfigError: prompt_length leaves no room for a prompt.
@@ -222,13 +220,7 @@ def prompt_template(config: LLMGANConfig, tokenizer: PreTrainedTokenizerBase) ->
 
 
 def template_pieces(tokenizer: PreTrainedTokenizerBase, request: str, holes: Sequence[str]) -> list[Ids]:
-    """Split a request to a pretrained model at its placeholders, and tokenize the pieces.
-
-    Args:
-        tokenizer: its chat template is used if it has one.
-        request: contains every placeholder once, in this order.
-        holes: the placeholders.
-    """
+    """Split a request, in the chat template if there is one, at its placeholders `holes`, and tokenize the pieces."""
     text = request
     if tokenizer.chat_template is not None:
         messages = [{"role": "user", "content": request}]

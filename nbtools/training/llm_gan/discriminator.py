@@ -62,11 +62,7 @@ class Discriminator(Protocol):
         ...
 
     def update_baseline(self, total: Callable[[Sequence[float]], list[float]]) -> None:
-        """Update the running mean of rewards; every rank calls it after each optimizer step of the discriminator.
-
-        Args:
-            total: sums numbers over all ranks.
-        """
+        """Update the running mean of rewards, with sums over all ranks; called after each step of the discriminator."""
         ...
 
     def running_state(self) -> dict[str, Any]:

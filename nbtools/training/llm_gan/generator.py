@@ -43,7 +43,6 @@ class Generator(nn.Module):
             texts_BT: targets, padded on the right.
             weights_BT: 0 after a text's end.
             bonus_BT: weights of the entropy; None for no entropy term.
-            temperature: of the sampled texts.
         """
         logits_BTV = self.logits(prompts_BP, texts_BT)
         logs_BTV = (logits_BTV if temperature == 1 else logits_BTV / temperature).log_softmax(-1)

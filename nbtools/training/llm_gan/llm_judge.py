@@ -207,11 +207,7 @@ class LLMJudge(nn.Module):
         return torch.stack([weighted_BV.sum(), num_right.to(weighted_BV.dtype)])
 
     def update_baseline(self, total: Callable[[Sequence[float]], list[float]]) -> None:
-        """Update the running mean of rewards after an optimizer step; every rank calls it.
-
-        Args:
-            total: sums numbers over all ranks.
-        """
+        """Update the running mean of rewards after an optimizer step; every rank calls it, `total` sums over all."""
         rewards, count = total(self._tally)
         if count:
             self._baseline = _DECAY * self._baseline + (1 - _DECAY) * rewards / count

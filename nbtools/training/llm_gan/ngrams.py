@@ -70,8 +70,6 @@ class NGrams:
 
         Args:
             texts_NT: each ends with `eos_id` or with its last position; later positions are ignored.
-            vocab_size: of the tokens.
-            pad_id: fills the positions after a text's end.
             eos_id: ends a text; None where nothing but padding does.
             order: longest n-gram, at most 3: a vocabulary of a million words to the power of four exceeds 64 bits.
         """

@@ -70,7 +70,6 @@ def load_discriminator(config: LLMGANConfig, longest_input: int | None = None) -
     """Load the pretrained discriminator: one score per token, or an LLM judge.
 
     Args:
-        config: of the training.
         longest_input: of an LLM judge, in tokens; None for a token discriminator, whose inputs are the generator's.
 
     Raises:

@@ -47,10 +47,7 @@ class Denoiser(nn.Module):
         """Return the weighted sum of the cross-entropies at the masked positions, in nats.
 
         Args:
-            inputs_BT: token ids, some of them masked.
             positions_K: row x T + column of the masked positions.
-            labels_K: their true tokens.
-            weights_K: weight of each prediction.
             lengths_B: length of each sequence for attention; empty for no mask.
         """
         return (self.losses(inputs_BT, positions_K, labels_K, lengths_B) * weights_K).sum()

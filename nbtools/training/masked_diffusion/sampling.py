@@ -87,10 +87,7 @@ def unmask(
     """Sample the tokens that follow a prompt, and yield every intermediate state.
 
     Args:
-        predict: the model, in evaluation mode.
         prompt_BP: token ids that do not change; P may be 0.
-        unmasking: how to sample.
-        mask_id: id of [MASK], which is never sampled.
         generator: source of random numbers, on the prompt's device.
 
     Yields:

@@ -45,13 +45,6 @@ class Outputs:
     ) -> None:
         """Check that the outputs of the config can be written.
 
-        Args:
-            files: of the run.
-            config: of the training.
-            root: the project's.
-            device: of the training.
-            say: prints.
-
         Raises:
             ConfigError: `save_dir` cannot be written, or a package is missing.
         """
@@ -85,11 +78,7 @@ class Outputs:
             self._events.close()
 
     def hand_over(self, *, draws: bool) -> None:
-        """Write the outputs of a training that has ended; an error is a warning.
-
-        Args:
-            draws: whether to draw the history, which takes a second and is left out after a stop.
-        """
+        """Write the outputs of a training that has ended, with a picture if `draws`; an error is a warning."""
         if self._profile is not None:
             self._profile.close()
         files, folder = self._files, self._files.outputs

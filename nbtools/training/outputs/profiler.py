@@ -14,17 +14,9 @@ _NUM_ROWS = 25
 
 
 class Profile:
-    """Counts steps, and profiles `num_steps` of them after the skipped ones."""
+    """Profiles `num_steps` steps after the skipped ones, as `folder`/trace.json and table.txt."""
 
     def __init__(self, folder: Path, num_steps: int, device: torch.device, say: Callable[[str], None]) -> None:
-        """Prepare to profile; the profiler starts after the skipped steps.
-
-        Args:
-            folder: gets `trace.json` and `table.txt`; made when the profile is written.
-            num_steps: how many to profile.
-            device: of the training.
-            say: prints the table.
-        """
         self._folder = folder
         self._num_steps = num_steps
         self._say = say

@@ -34,7 +34,6 @@ class Events:
         """Mirror into `folder`.
 
         Args:
-            folder: made at the first row.
             warn: called once if the events cannot be written; training continues without them.
         """
         self._folder = folder

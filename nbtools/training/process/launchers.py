@@ -22,7 +22,6 @@ def name(environment: Mapping[str, str], args: Sequence[str]) -> str:
     """Return the launcher's name.
 
     Args:
-        environment: of the process.
         args: its command line: torch.distributed.launch passes `--local-rank`.
     """
     if _PRECISION in environment:

@@ -20,10 +20,7 @@ class Ranks:
     """This process among the processes of one training: NCCL on GPUs, gloo on CPUs, no group for a single process."""
 
     def __init__(self, collective_timeout: timedelta) -> None:
-        """Join the processes that the launcher's environment variables describe.
-
-        Args:
-            collective_timeout: how long a collective waits for the other ranks before it fails.
+        """Join the processes that the launcher's environment variables describe; a collective fails after the timeout.
 
         Raises:
             LaunchError: there is no GPU for this rank.

@@ -14,7 +14,6 @@ def texts(dataset: HubDataset, *, streaming: bool = True) -> Iterator[str]:
     """Yield the texts of the split "train", in the hub's order.
 
     Args:
-        dataset: what to download.
         streaming: download while reading; False downloads all files first and keeps them.
 
     Raises:

@@ -26,11 +26,7 @@ def load_model(
     """Load a model with fp32 weights.
 
     Args:
-        auto_class: such as `AutoModelForMaskedLM`.
-        model_name: a local folder or hub id.
-        kind: kind of model, for the message.
         option: the config's field that names it, for the message.
-        trust_remote_code: run Python code that comes with the model.
         **settings: changes to the model's own config, such as `num_labels=1`.
 
     Raises:

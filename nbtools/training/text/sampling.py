@@ -37,11 +37,8 @@ def write(
     """Sample a text for each prompt; the caller sets autocast.
 
     Args:
-        model: with a language modelling head.
         prompts_BP: padded on the left.
         uniforms_BT: numbers in [0, 1), one for each token.
-        alphabet: its end of text and its banned tokens.
-        temperature: divides the logits.
 
     Returns:
         Token ids, padded after a text's end. Shape (B, T).

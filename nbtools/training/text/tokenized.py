@@ -64,7 +64,6 @@ def tokenize(
     Memory does not grow with the text; the disk holds a temporary copy of it.
 
     Args:
-        cache: folder of these folders.
         dataset: see `corpus.documents` and `hub.named`.
         min_words: documents with fewer words are left out.
         vocab_size: largest size of the word-level vocabulary; special tokens count.

@@ -39,7 +39,6 @@ def train_tokenizer(
 
     Args:
         level: chars, or words: lower-cased words and punctuation characters.
-        texts: the training part of the data.
         vocab_size: largest number of tokens, [EOS], [UNK] and [MASK] included.
         folder: for word counts that exceed memory; the system's temporary folder when None.
     """

@@ -179,8 +179,6 @@ def build_classifier(config: TextClassificationConfig, system: CodeSystem, share
     """Build a classifier of the config's size, or around the pretrained CANINE that it names.
 
     Args:
-        config: size and loss.
-        system: the codes to learn.
         shares_C: frequency of each code in the training rows, for the initial bias of the flat head.
 
     Raises:
