@@ -108,14 +108,8 @@ def run_rollouts(
     kept_steps = settings.kept_steps(transformer, darkroom.horizon)
     for first in range(0, len(goals_S2), settings.num_at_once):
         some = slice(first, first + settings.num_at_once)
-        _run_batch(
-            transformer,
-            darkroom,
-            Rollouts(goals_S2[some], done.positions_SEK2[some], done.rewards_SEK[some]),
-            numbers_S[some],
-            settings,
-            kept_steps,
-        )
+        part = Rollouts(goals_S2[some], done.positions_SEK2[some], done.rewards_SEK[some])
+        _run_batch(transformer, darkroom, part, numbers_S[some], settings, kept_steps)
     return done
 
 

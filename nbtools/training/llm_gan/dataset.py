@@ -13,8 +13,6 @@ from itertools import chain
 from typing import Any
 
 import numpy as np
-from tokenizers import Tokenizer
-from tokenizers.models import WordLevel
 from transformers import PreTrainedTokenizerBase, PreTrainedTokenizerFast
 
 from nbtools.data.llm_gan.stories import Story
@@ -35,6 +33,7 @@ FIRST_TEXT, SECOND_TEXT, ASKED = "[1]", "[2]", "[?]"
 """Marks before each of the two texts that a judge reads, and before its verdict, in a vocabulary built here."""
 VERDICTS = (r"\boxed{1}", r"\boxed{2}")
 """End of a verdict: the first or the second text is the human one."""
+_MARKS = (FIRST_TEXT, SECOND_TEXT, ASKED, *VERDICTS)
 INSTRUCTION = "Write a text of the kind that is asked for, and nothing else.\n"
 """Instruction of a pretrained generator, before each prompt."""
 _PROMPT = "<<THE-PROMPT-STANDS-HERE>>"
@@ -74,12 +73,15 @@ def tokenize_stories(
     level = config.tokenizer
     if tokenizer is None:
         texts = chain.from_iterable((story.prompt, story.text) for story in train)
-        marks = (FIRST_TEXT, SECOND_TEXT, ASKED, *VERDICTS) if config.judging == "verdicts" else ()
+        marks = _MARKS if config.judging == "verdicts" else ()
         tokenizer = build_tokenizer(level, texts, config.vocab_size, marks)
     encode = encoder(tokenizer, level) if config.model_name is None else _plain_encoder(tokenizer)
     template = prompt_template(config, tokenizer)
     parts = [
-        ([template.around(encode(story.prompt), config.prompt_length) for story in part], [*map(encode, _texts(part))])
+        (
+            [template.around(encode(story.prompt), config.prompt_length) for story in part],
+            [encode(story.text) for story in part],
+        )
         for part in (train, evaluation)
     ]
     widest = max(len(prompt) for prompts, _ in parts for prompt in prompts)
@@ -90,7 +92,7 @@ def tokenize_stories(
         Texts(_prompt_rows(prompts, widest, alphabet.pad_id), _text_rows(texts, config.sequence_length, alphabet))
         for prompts, texts in parts
     ]
-    reference = NGrams(rows[1].texts_NT, alphabet.vocab_size, alphabet.pad_id, alphabet.eos_id)
+    reference = NGrams(rows[1].texts_NT, alphabet)
     return GANData(rows[0], rows[1], alphabet, reference, "ngram", tokenizer)
 
 
@@ -100,10 +102,6 @@ def _plain_encoder(tokenizer: PreTrainedTokenizerBase) -> Encode:
     Otherwise a row of a CSV file could end its prompt and inject a message of another role.
     """
     return lambda text: tokenizer(text, add_special_tokens=False, split_special_tokens=True, verbose=False)["input_ids"]
-
-
-def _texts(stories: Sequence[Story]) -> list[str]:
-    return [story.text for story in stories]
 
 
 def _prompt_rows(prompts: Sequence[Sequence[int]], width: int, pad_id: int) -> Tokens:
@@ -127,26 +125,9 @@ def _text_rows(texts: Sequence[Any], length: int, alphabet: Alphabet) -> Tokens:
 def build_tokenizer(
     level: str, texts: Iterable[str], vocab_size: int, marks: Sequence[str] = ()
 ) -> PreTrainedTokenizerFast:
-    """Build a tokenizer of the most frequent characters or words of `texts`.
-
-    Args:
-        level: chars, or words: lower-cased words and punctuation characters.
-        texts: the training part of the data.
-        vocab_size: largest number of tokens, the special ones and the marks included.
-        marks: more special tokens.
-    """
-    special = (*SPECIAL_TOKENS, *marks)
-    like = tokenizers.train_tokenizer(level, texts, max(vocab_size - len(special), 1) + 3)  # has three of its own
-    ids, own = like.get_vocab(), set(like.all_special_tokens)
-    tokens = [*special, *(token for token in sorted(ids, key=lambda token: ids[token]) if token not in own)]
-    backend = Tokenizer(WordLevel({token: number for number, token in enumerate(tokens)}, unk_token=UNKNOWN))
-    for name in ("normalizer", "pre_tokenizer", "decoder"):
-        if (setting := getattr(like.backend_tokenizer, name)) is not None:
-            setattr(backend, name, setting)
+    """Build a tokenizer of the most frequent characters or words of `texts`; `marks` are more special tokens."""
     names = {"pad_token": PAD, "bos_token": BEGIN, "eos_token": END, "unk_token": UNKNOWN}
-    return PreTrainedTokenizerFast(  # type: ignore[no-untyped-call]
-        tokenizer_object=backend, clean_up_tokenization_spaces=False, **names
-    )
+    return tokenizers.train_tokenizer(level, texts, vocab_size, first=(*SPECIAL_TOKENS, *marks), last=(), names=names)
 
 
 def _alphabet(
@@ -180,9 +161,6 @@ def _alphabet(
         )
     never = (special | {pad_id} | set(range(num_tokens, vocab_size))) - written - {eos_id}
     return Alphabet(vocab_size, pad_id, eos_id, tuple(sorted(number for number in never if number < vocab_size)))
-
-
-_MARKS = frozenset((FIRST_TEXT, SECOND_TEXT, ASKED, *VERDICTS))
 
 
 # --- prompts --------------------------------------------------------------------------------------

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from nbtools.training.text.vocabulary import Floats, Tokens
+from nbtools.training.text.vocabulary import Alphabet, Floats, Tokens
 
 Keys = npt.NDArray[np.int64]
 
@@ -65,40 +65,29 @@ class NGrams:
 
     LONGEST = 3
 
-    def __init__(self, texts_NT: Tokens, vocab_size: int, pad_id: int, eos_id: int | None, order: int = 3) -> None:
+    def __init__(self, texts_NT: Tokens, alphabet: Alphabet, order: int = 3) -> None:
         """Count texts.
 
         Args:
-            texts_NT: each ends with `eos_id` or with its last position; later positions are ignored.
-            eos_id: ends a text; None where nothing but padding does.
+            texts_NT: each ends with its end of text or last position; later positions are ignored.
             order: longest n-gram, at most 3: a vocabulary of a million words to the power of four exceeds 64 bits.
         """
         assert 1 <= order <= self.LONGEST
-        self.vocab_size = vocab_size
+        self._alphabet = alphabet
+        self.vocab_size = alphabet.vocab_size
         self.order = order
-        self._pad_id = pad_id
-        self._eos_id = eos_id
-        is_token_NT = self._is_token(texts_NT)
-        self._counts = [_Counts.of(keys_NT[is_token_NT], vocab_size) for keys_NT in self._keys(texts_NT)]
+        is_token_NT = alphabet.mask(texts_NT)
+        self._counts = [_Counts.of(keys_NT[is_token_NT], self.vocab_size) for keys_NT in self._keys(texts_NT)]
 
     def losses(self, texts_NT: Tokens) -> Floats:
         """Return the negative log-likelihood of every text in nats per token, its end included. Shape (N,)."""
         estimate_NT: Floats = np.full(texts_NT.shape, 1 / self.vocab_size)
         for counts, keys_NT in zip(self._counts, self._keys(texts_NT), strict=True):
             estimate_NT = counts.interpolated(keys_NT, estimate_NT, self.vocab_size)
-        is_token_NT = self._is_token(texts_NT)
+        is_token_NT = self._alphabet.mask(texts_NT)
         sums_N = np.where(is_token_NT, -np.log(estimate_NT), 0.0).sum(1)
         losses_N: Floats = sums_N / np.maximum(is_token_NT.sum(1), 1)
         return losses_N
-
-    def _is_token(self, texts_NT: Tokens) -> npt.NDArray[np.bool_]:
-        """Which positions belong to the texts, their ends included."""
-        is_token_NT: npt.NDArray[np.bool_] = texts_NT != self._pad_id
-        if self._eos_id is not None:
-            is_end_NT = texts_NT == self._eos_id
-            has_ended_NT = np.cumsum(is_end_NT, axis=1) > is_end_NT
-            is_token_NT = ~has_ended_NT & (is_end_NT | is_token_NT)
-        return is_token_NT
 
     def _keys(self, texts_NT: Tokens) -> list[Keys]:
         """Return the numbers of the n-grams that end at each position, for n = 1, 2, … Shape (N, T) each."""

@@ -20,7 +20,7 @@ from nbtools.rundir.json_files import read_json, write_json
 from nbtools.training.text import hub
 from nbtools.training.text.disk_buffer import Selection, Spool, save_pieces
 from nbtools.training.text.pretrained import masking_tokenizer
-from nbtools.training.text.tokenizers import word_tokenizer
+from nbtools.training.text.tokenizers import encoder, word_tokenizer
 
 _CACHE_FORMAT = 1
 _SAY_EVERY_S = 30.0
@@ -128,11 +128,13 @@ def _digest(tokenizer: PreTrainedTokenizerBase, spool: Spool, parts: Mapping[str
 def _build(
     folder: Path, tokenizer: PreTrainedTokenizerBase, spool: Spool, parts: Mapping[str, Selection], *, words: bool
 ) -> None:
+    encode = encoder(tokenizer, "words" if words else "model")
     separator = tokenizer.sep_token_id if tokenizer.sep_token_id is not None else tokenizer.eos_token_id
     with new_folder(folder) as built:
         tokenizer.save_pretrained(built / "tokenizer")
         for name, part in parts.items():
-            save_pieces(built / f"{name}.npy", _encoded(tokenizer, spool.texts(part), separator, words=words), np.int32)
+            pieces = (np.array([*encode(text), separator], dtype=np.int32) for text in spool.texts(part))
+            save_pieces(built / f"{name}.npy", pieces, np.int32)
 
 
 def open_tokenized(folder: Path, sequence_length: int) -> TokenizedText:
@@ -141,18 +143,6 @@ def open_tokenized(folder: Path, sequence_length: int) -> TokenizedText:
     tokenizer.model_max_length = sequence_length
     rows = [_rows(folder / f"{name}.npy", sequence_length) for name in ("train", "eval")]
     return TokenizedText(tokenizer, *rows)
-
-
-def _encoded(
-    tokenizer: PreTrainedTokenizerBase, documents: Iterable[str], separator: int, *, words: bool
-) -> Iterator[Tokens]:
-    ids, unknown = tokenizer.get_vocab(), tokenizer.unk_token_id
-    for document in documents:
-        if words:  # corpus.words, as in the form's counts; the saved tokenizer splits in the same way
-            piece = [ids.get(word, unknown) for word in corpus.words(document)]
-        else:
-            piece = tokenizer(document, add_special_tokens=False, verbose=False)["input_ids"]
-        yield np.array([*piece, separator], dtype=np.int32)
 
 
 def _rows(path: Path, sequence_length: int) -> Tokens:

@@ -2,7 +2,7 @@
 
 import re
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -26,6 +26,7 @@ from nbtools.training.text.pretrained import first_line
 EOS, UNKNOWN, MASK = "[EOS]", "[UNK]", "[MASK]"
 """Special tokens of vocabularies built here: the first two ids, and the last. [EOS] ends documents and pads answers,
 and is predicted as any other token; [MASK] is never predicted."""
+_NAMES = {"unk_token": UNKNOWN, "mask_token": MASK, "eos_token": EOS, "pad_token": EOS}
 _MASK_TOKENS = (MASK, "<mask>", "<|mdm_mask|>", "<|mask|>")
 """Names of mask tokens in tokenizers that do not set `mask_token`; the third is LLaDA's."""
 _HUB_ID = re.compile(r"\w[\w.-]{0,95}(/\w[\w.-]{0,95})?", re.ASCII)
@@ -33,17 +34,28 @@ Encode = Callable[[str], Sequence[int] | npt.NDArray[np.int32]]
 
 
 def train_tokenizer(
-    level: str, texts: Iterable[str], vocab_size: int, folder: Path | None = None
+    level: str,
+    texts: Iterable[str],
+    vocab_size: int,
+    folder: Path | None = None,
+    *,
+    first: Sequence[str] = (EOS, UNKNOWN),
+    last: Sequence[str] = (MASK,),
+    names: Mapping[str, str] = _NAMES,
 ) -> PreTrainedTokenizerFast:
-    """Build a tokenizer of the most frequent characters or words of `texts`.
+    """Build a tokenizer of the most frequent characters or words of `texts`, between special tokens.
 
     Args:
         level: chars, or words: lower-cased words and punctuation characters.
-        vocab_size: largest number of tokens, [EOS], [UNK] and [MASK] included.
+        vocab_size: largest number of tokens, the special ones included.
         folder: for word counts that exceed memory; the system's temporary folder when None.
+        first: special tokens with the first ids; one is [UNK].
+        last: special tokens with the last ids.
+        names: of special tokens in `transformers`.
     """
+    num_tokens = max(vocab_size - len(first) - len(last), 1)
     if level == "words":
-        like = word_tokenizer(texts, vocab_size + 2, folder)  # has five special tokens; taken: words, splitting
+        like = word_tokenizer(texts, num_tokens + len(SPECIAL_TOKENS), folder)  # taken: words, splitting
         ids = like.get_vocab()
         special = set(like.all_special_tokens)
         tokens = [token for token in sorted(ids, key=lambda token: ids[token]) if token not in special]
@@ -52,14 +64,12 @@ def train_tokenizer(
         counts: Counter[str] = Counter()
         for text in texts:
             counts.update(text)
-        kept = sorted(counts, key=lambda character: (-counts[character], character))[: max(vocab_size - 3, 1)]
-        tokens = sorted(kept)
+        tokens = sorted(sorted(counts, key=lambda character: (-counts[character], character))[:num_tokens])
         settings = {"pre_tokenizer": Split(Regex(r"[\s\S]"), behavior="isolated"), "decoder": Fuse()}
-    tokens = [EOS, UNKNOWN, *tokens[: max(vocab_size - 3, 1)], MASK]
-    backend = Tokenizer(WordLevel({token: number for number, token in enumerate(tokens)}, unk_token=UNKNOWN))
+    ids = {token: number for number, token in enumerate([*first, *tokens, *last])}
+    backend = Tokenizer(WordLevel(ids, unk_token=UNKNOWN))
     for name, setting in settings.items():
         setattr(backend, name, setting)
-    names = {"unk_token": UNKNOWN, "mask_token": MASK, "eos_token": EOS, "pad_token": EOS}
     return PreTrainedTokenizerFast(  # type: ignore[no-untyped-call]
         tokenizer_object=backend, clean_up_tokenization_spaces=False, **names
     )

@@ -2,6 +2,7 @@
 
 import functools
 from dataclasses import dataclass
+from typing import Any, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -9,6 +10,7 @@ import torch
 
 Tokens = npt.NDArray[np.int32]
 Floats = npt.NDArray[np.float64]
+A = TypeVar("A", torch.Tensor, npt.NDArray[Any])
 _IMPOSSIBLE = -1e9
 
 
@@ -23,13 +25,14 @@ class Alphabet:
     banned_ids: tuple[int, ...] = ()
     """Tokens that no text contains and that are never sampled, such as the padding."""
 
-    def mask(self, texts_BT: torch.Tensor) -> torch.Tensor:
+    def mask(self, texts_BT: A) -> A:
         """Return True for the tokens of the texts, their end included, and False after it. Shape (B, T)."""
-        if self.eos_id is None:
-            return texts_BT != self.pad_id
-        is_end_BT = texts_BT == self.eos_id
-        ended_BT = (is_end_BT.cumsum(1) - is_end_BT.long()) > 0
-        return ~ended_BT & (is_end_BT | (texts_BT != self.pad_id))
+        is_token_BT: A = texts_BT != self.pad_id
+        if self.eos_id is not None:
+            is_end_BT = texts_BT == self.eos_id
+            has_ended_BT = is_end_BT.cumsum(1) > is_end_BT
+            is_token_BT = ~has_ended_BT & (is_end_BT | is_token_BT)
+        return is_token_BT
 
     def without_banned(self, logits_BV: torch.Tensor) -> torch.Tensor:
         """Set the logits of banned tokens to a large negative, finite value: entropies stay finite. Shape (..., V).

@@ -9,6 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from nbtools.training.llm_gan.ngrams import NGrams
+from nbtools.training.text.vocabulary import Alphabet
 
 PAD, EOS, V = 0, 1, 6
 
@@ -44,13 +45,13 @@ def by_hand(texts: list[list[int]], text: list[int], order: int) -> float:
 
 @given(texts=st.lists(TEXT, min_size=1, max_size=8), text=TEXT, order=st.integers(1, 3))
 def test_every_loss_is_that_of_counting_by_hand(texts: list[list[int]], text: list[int], order: int) -> None:
-    model = NGrams(rows(*texts), V, PAD, EOS, order)
+    model = NGrams(rows(*texts), Alphabet(V, PAD, EOS), order)
     assert model.losses(rows(text))[0] == pytest.approx(by_hand(texts, text, order))
 
 
 @given(texts=st.lists(TEXT, min_size=1, max_size=8), context=st.lists(st.integers(2, V - 1), max_size=3))
 def test_the_probabilities_of_what_may_follow_add_up_to_one(texts: list[list[int]], context: list[int]) -> None:
-    model = NGrams(rows(*texts), V, -1, None)  # without an end, every token is one like the others
+    model = NGrams(rows(*texts), Alphabet(V, -1, None))  # without an end, every token is one like the others
     following = np.array([[*context, token] for token in range(V)], dtype=np.int32)
     before = model.losses(np.array([context], dtype=np.int32))[0] * len(context) if context else 0.0
     assert np.exp(before - model.losses(following) * (len(context) + 1)).sum() == pytest.approx(1)
@@ -58,11 +59,11 @@ def test_the_probabilities_of_what_may_follow_add_up_to_one(texts: list[list[int
 
 def test_nothing_behind_the_end_counts_and_a_cut_text_needs_none() -> None:
     texts = rows([2, 3, EOS], [3, 2, 4, 5, 2])
-    model = NGrams(texts, V, PAD, EOS)
+    model = NGrams(texts, Alphabet(V, PAD, EOS))
     noisy = texts.copy()
     noisy[0, 3:] = [5, EOS]
     assert np.array_equal(model.losses(noisy), model.losses(texts))
-    assert np.array_equal(NGrams(noisy, V, PAD, EOS).losses(texts), model.losses(texts))
+    assert np.array_equal(NGrams(noisy, Alphabet(V, PAD, EOS)).losses(texts), model.losses(texts))
     assert model.losses(rows([EOS]))[0] > 0
 
 
@@ -81,9 +82,9 @@ def test_the_longer_the_context_the_better_texts_of_the_same_kind_and_the_worse_
 
     counted, same = sample(1000), sample(200)
     random = generator.integers(0, 20, (200, 12), dtype=np.int32)
-    losses = [NGrams(counted, 20, -1, None, order).losses(same).mean() for order in (1, 2)]
+    losses = [NGrams(counted, Alphabet(20, -1, None), order).losses(same).mean() for order in (1, 2)]
     assert losses[1] < losses[0] - 0.5
-    model = NGrams(counted, 20, -1, None)
+    model = NGrams(counted, Alphabet(20, -1, None))
     assert model.losses(same).mean() < losses[0] - 0.5
     assert model.losses(random).mean() > model.losses(same).mean() + 2
 
@@ -91,6 +92,6 @@ def test_the_longer_the_context_the_better_texts_of_the_same_kind_and_the_worse_
 def test_a_vocabulary_of_a_million_words_overflows_nothing() -> None:
     vocab_size = 1_000_000
     texts = np.array([[vocab_size - 1, vocab_size - 2, vocab_size - 3, EOS]], dtype=np.int32)
-    model = NGrams(texts, vocab_size, PAD, EOS)
+    model = NGrams(texts, Alphabet(vocab_size, PAD, EOS))
     again, other = model.losses(texts)[0], model.losses(texts - np.int32([0, 0, 1, 0]))[0]
     assert 0 < again < 1 < other
