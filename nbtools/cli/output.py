@@ -45,9 +45,8 @@ def print_runs(summaries: Iterable[dict[str, Any]]) -> None:
     rows = [("RUN", "STATE", "STEP", "LOSS", "STARTED")]
     for run in summaries:
         loss = _number(run["metrics"].get("train/loss", run["metrics"].get("loss")))
-        rows.append(
-            (run["id"], run["state"], _steps(run["step"], run["total_steps"]), loss, local_time(run["started_at"]))
-        )
+        steps = _steps(run["step"], run["total_steps"])
+        rows.append((run["id"], run["state"], steps, loss, local_time(run["started_at"])))
     print_table(rows)
 
 
@@ -155,9 +154,8 @@ def print_stored(runs: Path) -> None:
 def print_plan(plan: RemovalPlan) -> None:
     """Print the items of a plan, and the selected items that are kept."""
     rows = [(str(item.path.relative_to(plan.runs)), item.what, size(item.num_bytes)) for item in plan.items]
-    print_table(
-        [*rows, (f"total: {plural(len(rows), 'item')}", "", size(plan.num_bytes))] if rows else [["nothing to remove"]]
-    )
+    total = (f"total: {plural(len(rows), 'item')}", "", size(plan.num_bytes))
+    print_table([*rows, total] if rows else [["nothing to remove"]])
     _print_kept(plan.kept)
 
 

@@ -31,9 +31,7 @@ class Cause:
     """Whether a rank with this error only noticed that another rank had failed."""
 
 
-_SHARED_MEMORY = (
-    "Lower num_workers, or give the container more shared memory (docker run --shm-size=8g, or --ipc=host)."
-)
+_SHARED_MEMORY = "Lower num_workers, or give the container more shared memory (docker run --shm-size=8g or --ipc=host)."
 LESS_MEMORY = (
     "Lower batch_size or num_workers, or keep less of the dataset in memory: every rank and every DataLoader worker "
     "holds its own."
@@ -64,11 +62,7 @@ CAUSES = (
         "the process could get no more memory",
         "The host's memory is used up, or a limit of the process (ulimit -v). " + LESS_MEMORY,
     ),
-    Cause(
-        r"Too many open files",
-        "too many files are open",
-        "Raise the limit (ulimit -n), or lower num_workers.",
-    ),
+    Cause(r"Too many open files", "too many files are open", "Raise the limit (ulimit -n), or lower num_workers."),
     Cause(
         r"signal: Bus error|nexpected bus error|(?:out of|insufficient) shared memory|shared memory(?: object|\(shm\))",
         "shared memory (/dev/shm) ran out",
@@ -114,16 +108,9 @@ CAUSES = (
 
 
 def cause_of(message: str, said: str = "") -> Cause | None:
-    """Return the first known cause that fits.
-
-    Args:
-        message: the error itself.
-        said: the exceptions that led to it. An echo counts in the message only.
-    """
-    fitting = (
-        cause for cause in CAUSES if re.search(cause.pattern, message if cause.is_echo else f"{message}\n{said}")
-    )
-    return next(fitting, None)
+    """Return the first known cause of an error with this message; `said` holds the exceptions that led to it."""
+    texts = {True: message, False: f"{message}\n{said}"}  # an echo counts in the message only
+    return next((cause for cause in CAUSES if re.search(cause.pattern, texts[cause.is_echo])), None)
 
 
 def is_echo(message: str) -> bool:

@@ -9,20 +9,21 @@ import contextlib
 import fcntl
 import json
 import os
+import re
 import stat
-import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from nbtools.rundir.atomic import discard, hidden_name
 from nbtools.rundir.json_files import read_json
-from nbtools.rundir.lock import acquire_lock, is_locked
+from nbtools.rundir.lock import acquire_lock, is_locked, wait_for_lock
 from nbtools.rundir.rundir import RunDir, name_of
 
 FOLDER_VARIABLE = "NBTOOLS_QUEUE_DIR"
 """Environment variable with another folder for tickets; all users of the GPUs must name the same one."""
 _FOLDER = Path("/tmp/nbtools-queue")  # of this machine and shared by its users, which TMPDIR and a home are not
+_TICKET = re.compile(r"[0-9]{1,14}\.json")
 _PATIENCE_S = 10.0
 
 
@@ -108,16 +109,8 @@ def _in_order(folder: Path) -> Iterator[None]:
         path.chmod(0o644)  # whatever the umask: a lock only needs to be readable
     descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
     try:
-        deadline = time.monotonic() + _PATIENCE_S
-        while True:
-            try:
-                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except BlockingIOError:
-                if time.monotonic() > deadline:
-                    raise OSError(f"{path}: another process has held this lock for {_PATIENCE_S:.0f} s") from None
-                time.sleep(0.01)
-            else:
-                break
+        if not wait_for_lock(descriptor, fcntl.LOCK_EX, _PATIENCE_S):
+            raise OSError(f"{path}: another process has held this lock for {_PATIENCE_S:.0f} s")
         yield
     finally:
         os.close(descriptor)
@@ -128,11 +121,7 @@ def _paths(folder: Path) -> dict[int, Path]:
         entries = [entry for entry in os.scandir(folder) if entry.is_file(follow_symlinks=False)]
     except OSError:
         return {}
-    return {int(entry.name[:-5]): Path(entry.path) for entry in entries if _is_ticket(entry.name)}
-
-
-def _is_ticket(name: str) -> bool:
-    return name.endswith(".json") and name[:-5].isascii() and name[:-5].isdigit() and len(name) < 20
+    return {int(entry.name[:-5]): Path(entry.path) for entry in entries if _TICKET.fullmatch(entry.name)}
 
 
 def _read(path: Path) -> Ticket | None:

@@ -159,10 +159,7 @@ def stop_processes(run: RunDir, is_over: Callable[[], bool], timeout_s: float) -
     The signal goes to the supervisor if it lives, else to the outermost processes of the run. Several threads may call
     this at once.
 
-    Args:
-        run: the run's directory.
-        is_over: whether the run has ended, by its files.
-        timeout_s: time for the processes to end, including the last checkpoint.
+    `is_over` tells by the run's files whether it has ended; `timeout_s` includes the time for the last checkpoint.
 
     Raises:
         NbtoolsError: the run is on another host, in another container, or of another user.
@@ -175,7 +172,9 @@ def stop_processes(run: RunDir, is_over: Callable[[], bool], timeout_s: float) -
     supervisor = leader if record.get("role") == "supervisor" else None
     family = set(members(run))
     if leader is not None:
-        family |= {leader, *_descendants(leader)}
+        family.add(leader)
+        with contextlib.suppress(psutil.Error):  # the processes of a run by hand have no mark in their environment
+            family.update(leader.children(recursive=True))
     if not family:
         if not is_over():
             raise NbtoolsError(f"{run.id} is locked by a process that is not visible from here (another container?)")
@@ -244,13 +243,6 @@ def _process(identity: ProcessIdentity | None) -> psutil.Process | None:
         if identity.is_alive():
             return process
     return None
-
-
-def _descendants(process: psutil.Process) -> list[psutil.Process]:
-    """Return all descendants: the processes of a run by hand have no mark in their environment."""
-    with contextlib.suppress(psutil.Error):
-        return process.children(recursive=True)
-    return []
 
 
 def _outermost(processes: list[psutil.Process]) -> list[psutil.Process]:

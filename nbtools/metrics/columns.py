@@ -10,10 +10,10 @@ import numpy as np
 import numpy.typing as npt
 import orjson
 
+from nbtools.rundir.json_files import MAX_STEP
+
 RESERVED: Final = frozenset({"step", "time", "samples", "attempt", "dropped"})
 """Keys of a row that are coordinates or bookkeeping; every other key with a number is a metric."""
-MAX_STEP: Final = 2**53
-"""The greatest step that a float holds exactly, so that it can be drawn."""
 
 EPOCH_SHIFT: Final = 40
 GENERATION_SHIFT: Final = 12
@@ -182,9 +182,8 @@ def _to_columns(keys: tuple[str, ...], order: Sequence[int], rows: list[dict[str
     attempts = np.nan_to_num(columns.get("attempt", unknown), nan=1).clip(1, _MAX_ATTEMPT).astype(np.int64)
     epochs = epoch + attempts
     priorities = (epochs << EPOCH_SHIFT) + np.array(order, np.int64)
-    num_dropped = (
-        int(np.nan_to_num(columns["dropped"]).clip(0, MAX_STEP).astype(np.int64).sum()) if "dropped" in columns else 0
-    )
+    dropped = columns.get("dropped", np.zeros(0))
+    num_dropped = int(np.nan_to_num(dropped).clip(0, MAX_STEP).astype(np.int64).sum())
     names = tuple(key for key in keys if key not in RESERVED and len(key) <= _MAX_NAME_CHARACTERS)
     coordinates = [columns["step"], priorities, columns.get("time", unknown), columns.get("samples", unknown)]
     return names, [*coordinates, *(columns[name] for name in names)], num_dropped

@@ -11,16 +11,8 @@ from typing import Final
 import numpy as np
 import numpy.typing as npt
 
-from nbtools.metrics.columns import (
-    EPOCH_SHIFT,
-    GENERATION_SHIFT,
-    MAX_STEP,
-    Batch,
-    Column,
-    MetricTable,
-    Series,
-    parse_rows,
-)
+from nbtools.metrics.columns import EPOCH_SHIFT, GENERATION_SHIFT, Batch, Column, MetricTable, Series, parse_rows
+from nbtools.rundir.json_files import MAX_STEP
 from nbtools.rundir.tail import Tail
 
 _PIECE_BYTES: Final = 512 << 10
@@ -63,9 +55,8 @@ class History:
         self._series: dict[str, tuple[MetricTable, int, int, Series]] = {}
 
     def __repr__(self) -> str:
-        return (
-            f"<History: {self.num_rows:,} rows up to step {self.last_step}, {', '.join(self.keys()) or 'no metrics'}>"
-        )
+        names = ", ".join(self.keys()) or "no metrics"
+        return f"<History: {self.num_rows:,} rows up to step {self.last_step}, {names}>"
 
     def keys(self) -> list[str]:
         """Return the names of the metrics, in the order of their first appearance."""
@@ -117,9 +108,7 @@ class History:
     def extend(self, block: bytes, generation: int | None = None) -> None:
         """Add lines; an incomplete last one is kept until its newline follows.
 
-        Args:
-            block: The lines.
-            generation: How often the file has started over; None keeps the last value.
+        `generation` tells how often the file has started over; None keeps the last value.
         """
         with self._lock:
             if generation is not None:

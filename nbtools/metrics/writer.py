@@ -11,8 +11,8 @@ from typing import Any, Self, SupportsFloat, SupportsIndex
 
 import orjson
 
-from nbtools.metrics.columns import MAX_STEP, RESERVED
-from nbtools.rundir.json_files import strict_number
+from nbtools.metrics.columns import RESERVED
+from nbtools.rundir.json_files import MAX_STEP, strict_number
 
 
 class MetricWriter:
@@ -24,12 +24,7 @@ class MetricWriter:
     """
 
     def __init__(self, path: str | Path, attempt: int = 1) -> None:
-        """Open the file for appending.
-
-        Args:
-            path: The file, created if missing, in an existing folder.
-            attempt: Number of the attempt; rows hold it if it is greater than 1.
-        """
+        """Open the file, created if missing, for appending; rows hold the number of an attempt greater than 1."""
         self._path = Path(path)
         self._attempt = attempt
         self._names: set[str] = set()
@@ -65,10 +60,8 @@ class MetricWriter:
             TypeError: a value is not a number.
             RuntimeError: torch could not read a value.
         """
-        row: dict[str, Any] = {
-            "step": step if step.__class__ is int else int(operator.index(step)),
-            "time": time.time(),
-        }
+        step = step if step.__class__ is int else int(operator.index(step))
+        row: dict[str, Any] = {"step": step, "time": time.time()}
         if samples is not None:
             row["samples"] = samples if samples.__class__ is int else int(operator.index(samples))
         if self._attempt > 1:

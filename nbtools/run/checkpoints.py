@@ -115,9 +115,8 @@ class Checkpoint:
             CheckpointError: A file is missing or differs; the message names the first one.
         """
         if f"step-{self.step:06d}" != self.name:
-            raise CheckpointError(
-                f"{self.path / 'manifest.json'}: contains step {self.step}, but its folder is {self.name}"
-            )
+            why = f"contains step {self.step}, but its folder is {self.name}"
+            raise CheckpointError(f"{self.path / 'manifest.json'}: {why}")
         for name, claim in self.manifest["files"].items():
             path = self.path / name
             try:
@@ -186,12 +185,7 @@ def best_of(checkpoints: Iterable[Checkpoint], count: int = 1) -> list[Checkpoin
 
 
 def newest_verified(folder: Path, up_to: int | None = None) -> tuple[Checkpoint | None, list[str]]:
-    """Return the newest verified checkpoint (None if there is none), and why newer ones were skipped.
-
-    Args:
-        folder: Folder of the checkpoints.
-        up_to: Ignore checkpoints of later steps.
-    """
+    """Return the newest verified checkpoint up to step `up_to` (None if there is none), and why newer ones fail."""
     reasons = []
     for path in reversed(checkpoint_folders(folder)):
         if up_to is not None and int(path.name[5:]) > up_to:

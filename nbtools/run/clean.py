@@ -26,7 +26,7 @@ from nbtools.run.records import local_time
 from nbtools.run.run import Run
 from nbtools.run.state import RunState
 from nbtools.rundir.json_files import read_json
-from nbtools.rundir.lock import acquire_lock, is_locked
+from nbtools.rundir.lock import acquire_lock, is_locked, wait_for_lock
 from nbtools.rundir.rundir import RunDir, find_run, is_run, run_folders
 
 CACHE = ".cache"
@@ -112,17 +112,15 @@ def plan_removal(
         elif refs or run.state is None:  # a selection of all runs leaves out the active ones silently
             kept.append((run.path.name, run.obstacle))
     if checkpoints:
-        parts = [
-            _checkpoints_of(run, {origins[child][1] for child in descendants(run.path.name, origins)}) for run in chosen
-        ]
-        items = [item for found, _ in parts for item in found]
-        kept += [(run.path.name, why) for run, (_, why) in zip(chosen, parts, strict=True) if why]
+        items = []
+        for run in chosen:
+            found, why = _checkpoints_of(run, {origins[child][1] for child in descendants(run.path.name, origins)})
+            items += found
+            kept += [(run.path.name, why)] if why else []
     else:
         leaving, needed = _without_parents([run.path.name for run in chosen], origins)
         whole = [run for run in chosen if run.path.name in leaving]
-        whole.sort(
-            key=lambda run: len(descendants(run.path.name, origins))
-        )  # children first: a child protects its parent
+        whole.sort(key=lambda run: len(descendants(run.path.name, origins)))  # a child protects its parent
         items = [
             Item(run.path, RunDir(run.path), f"run, {run.state} {local_time(run.since)}", run.num_bytes)
             for run in whole
@@ -171,9 +169,7 @@ def _needed_by(child: str) -> str:
 def _checkpoints_of(run: Stored, started_from: Collection[str]) -> tuple[list[Item], str]:
     """Return the checkpoints of an ended run that may be removed, and why none may although it has several.
 
-    Args:
-        run: The run.
-        started_from: Names of checkpoints that other runs resumed from.
+    Other runs resumed from the checkpoints with the names `started_from`.
     """
     files = RunDir(run.path)
     if not is_folder(files.checkpoints):
@@ -184,7 +180,8 @@ def _checkpoints_of(run: Stored, started_from: Collection[str]) -> tuple[list[It
             read_json(path / "manifest.json")
     except FormatError as error:
         return [], str(error)
-    items = [Item(path, files, "unfinished checkpoint", num_bytes_in(path)) for path in _unfinished(files)]
+    unfinished = filter(is_folder, sorted(files.checkpoints.glob(".step-*.tmp")))
+    items = [Item(path, files, "unfinished checkpoint", num_bytes_in(path)) for path in unfinished]
     if len(folders) < 2:
         return items, ""
     newest, _ = newest_verified(files.checkpoints)
@@ -203,10 +200,6 @@ def _verifies(checkpoint: Checkpoint) -> bool:
     except CheckpointError:
         return False
     return True
-
-
-def _unfinished(files: RunDir) -> Iterator[Path]:
-    return (path for path in sorted(files.checkpoints.glob(".step-*.tmp")) if is_folder(path))
 
 
 def _read_by(runs: Path) -> str:
@@ -295,25 +288,13 @@ def in_use(run: RunDir) -> Iterator[None]:
         with contextlib.suppress(OSError):  # no lock file, or a file system without locks
             descriptor = os.open(run.lock, os.O_RDONLY | os.O_CLOEXEC)
             held.callback(os.close, descriptor)
-            _share(descriptor, run)
+            # The supervisor of an ended run holds the exclusive lock until it exits.
+            if not wait_for_lock(descriptor, fcntl.LOCK_SH, _PATIENCE_TO_SHARE_S):
+                why = "its lock is still held, by a process of it or by nbtools clean; try again"
+                raise RunNotFoundError(f"run {run.id!r}: {why}")
         if not is_run(run.path):
             raise RunNotFoundError(f"run {run.id!r}: is not in {run.path.parent} any more; see nbtools runs")
         yield
-
-
-def _share(descriptor: int, run: RunDir) -> None:
-    """Take a shared lock; the supervisor of an ended run holds the exclusive one until it exits."""
-    deadline = time.monotonic() + _PATIENCE_TO_SHARE_S
-    while True:
-        try:
-            fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
-        except BlockingIOError:
-            if time.monotonic() > deadline:
-                why = "its lock is still held, by a process of it or by nbtools clean; try again"
-                raise RunNotFoundError(f"run {run.id!r}: {why}") from None
-            time.sleep(0.02)
-        else:
-            return
 
 
 @contextlib.contextmanager

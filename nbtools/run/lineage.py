@@ -13,12 +13,7 @@ from nbtools.rundir.rundir import RunDir, is_run, run_folders
 
 
 def parent_folder(run: Path, launch: dict[str, Any]) -> Path | None:
-    """Return the directory of the run that `run` resumed; None if there is none or it was deleted.
-
-    Args:
-        run: the run's directory.
-        launch: the content of its launch.json.
-    """
+    """Return the directory of the run that `run`, with this launch.json, resumed; None if there is none any more."""
     name = mapping_at(launch, "resumed_from").get("run")
     if not isinstance(name, str) or Path(name).name != name or name == run.name:
         return None
@@ -35,10 +30,6 @@ def ancestors(run: Path, launch: dict[str, Any]) -> list[tuple[Path, int]]:
     """Return the run's ancestors, nearest first, each with the step at which its child resumed.
 
     Empty if the chain of parents contains a cycle.
-
-    Args:
-        run: the run's directory.
-        launch: the content of its launch.json.
     """
     found: list[tuple[Path, int]] = []
     seen, path = {run.name}, parent_folder(run, launch)

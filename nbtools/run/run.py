@@ -13,6 +13,7 @@ from typing import Any, Self
 from nbtools.errors import RunFailed, RunNotFoundError
 from nbtools.failures.failure import Failure
 from nbtools.failures.restarts import read_restarts
+from nbtools.machine import processes
 from nbtools.metrics.history import History
 from nbtools.metrics.readers.printed import LogMetrics
 from nbtools.project import find_project, located
@@ -21,11 +22,11 @@ from nbtools.run.lineage import ancestors, origin_in_words, parent_folder
 from nbtools.run.records import Records, mapping_at
 from nbtools.run.stacks import take_stacks
 from nbtools.run.state import RunState, state_of, waiting_for
-from nbtools.run.stop import stop_run
+from nbtools.run.stop import chosen_gpus, left_behind, released
 from nbtools.run.stragglers import Straggler, stragglers
 from nbtools.rundir import media
 from nbtools.rundir.heartbeat import read_heartbeats
-from nbtools.rundir.json_files import strict_number, whole
+from nbtools.rundir.json_files import finite, strict_number, whole
 from nbtools.rundir.media import MediaItem
 from nbtools.rundir.rundir import RunDir, find_run, is_run, name_of
 from nbtools.rundir.tail import Tail, last_lines
@@ -115,9 +116,8 @@ class Run:
         """The ranks that hang, or that the others wait for; empty unless the run is RUNNING."""
         every = [self.own_history[name] for name in self.own_history]
         usual_step_s = max(every, key=len).seconds_per_step if every else None
-        return (
-            stragglers(read_heartbeats(self.files), time.time(), usual_step_s) if self.state is RunState.RUNNING else []
-        )
+        beats = read_heartbeats(self.files) if self.state is RunState.RUNNING else []
+        return stragglers(beats, time.time(), usual_step_s)
 
     @property
     def step(self) -> int:
@@ -198,8 +198,7 @@ class Run:
     def stop(self, timeout_s: float | None = None) -> str:
         """Ask the run to save a checkpoint and end; kill the processes that remain after `timeout_s`.
 
-        Args:
-            timeout_s: Default: `shutdown_timeout_s` of the launch plus a margin.
+        `timeout_s` is by default `shutdown_timeout_s` of the launch plus a margin.
 
         Returns:
             One sentence: the last step, the newest checkpoint, and the processes that ended or remain.
@@ -207,7 +206,27 @@ class Run:
         Raises:
             NbtoolsError: The run is on another machine or belongs to another user.
         """
-        return stop_run(self, timeout_s)
+        settings = mapping_at(self.info, "launch")
+        if timeout_s is None:
+            granted = finite(settings.get("shutdown_timeout_s"))
+            timeout_s = (60 if granted is None else granted) + processes.STOP_GRACE_S + 5
+        before, known = self.state, {checkpoint.step for checkpoint in self.checkpoints}
+        if before.is_final and before is not RunState.LOST and not left_behind(self.records):
+            return f"{self.id} had already ended: {before} at step {self.step}"
+        used = chosen_gpus(settings.get("gpus"))
+        ending = processes.stop_processes(self.files, lambda: self.state.is_final, timeout_s)
+        state, saved = self.state, self.checkpoints
+        if state is RunState.STOPPED and not self.files.log.exists() and not ending.left:
+            return "cancelled while queued; it had not started"
+        how = f"killed after {timeout_s:.0f} s" if ending.was_killed else str(state).lower()
+        how += f" at step {self.step}"
+        parts = [how if state.is_final else f"still {state} at step {self.step}, although killed"]
+        if not saved:
+            parts.append("no checkpoint was saved")
+        else:
+            is_old = saved[-1].step in known
+            parts.append(f"newest checkpoint {saved[-1].name}" if is_old else f"checkpoint {saved[-1].name} saved")
+        return "; ".join([*parts, str(ending), *released(used)])
 
     def wait(self, timeout_s: float | None = None, check: bool = True) -> RunState:
         """Wait for the end and return the state.
@@ -229,11 +248,7 @@ class Run:
     # --- display ---
 
     def summary(self, *, stacks: bool = False) -> dict[str, Any]:
-        """Return what `nbtools show --json` prints, as strict JSON values.
-
-        Args:
-            stacks: Add the Python stacks of every rank.
-        """
+        """Return what `nbtools show --json` prints, as strict JSON values; with `stacks`, also those of every rank."""
         saved, state, failure = self.checkpoints, self.state, self.failure
         best = best_of(saved)
         return {

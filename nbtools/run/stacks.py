@@ -59,13 +59,10 @@ def _of_beat(run: RunDir, beat: RankHeartbeat) -> RankStacks:
         process = psutil.Process(beat.pid)  # from here on psutil detects a reused pid
         if beat.identity is None or not beat.identity.is_alive():
             return RankStacks(beat.rank, beat.pid, "gone", False)
-        return _of_process(beat.rank, process, run.stacks(beat.rank) if _has_announced(beat) else None)
+        has_announced = beat.stacks_signal == signal.SIGUSR2  # a forged file could name any signal, SIGKILL too
+        return _of_process(beat.rank, process, run.stacks(beat.rank) if has_announced else None)
     except psutil.Error:
         return RankStacks(beat.rank, beat.pid, "gone", False)
-
-
-def _has_announced(beat: RankHeartbeat) -> bool:
-    return beat.stacks_signal == signal.SIGUSR2  # a forged file could name any signal, SIGKILL too
 
 
 def _of_process(rank: int, process: psutil.Process, answer: Path | None = None) -> RankStacks:

@@ -58,11 +58,7 @@ def stragglers(
     gradients. A stopped or dead rank is the cause, however far it is; if all ranks are equally far and none is stopped
     or dead, all of them hang.
 
-    Args:
-        beats: One heartbeat per rank.
-        now: Unix time.
-        usual_step_s: Seconds per step so far; None if unknown.
-        condition: Checks the process of a rank that has been silent for too long.
+    `now` is Unix time; `condition` checks the process of a rank that has been silent for too long.
     """
     patience_s = _PATIENCE_S + 2 * (usual_step_s or _UNKNOWN_STEP_S)
     active = [beat for beat in beats if beat.phase != "done"]

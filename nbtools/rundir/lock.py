@@ -3,6 +3,7 @@
 import errno
 import fcntl
 import os
+import time
 from pathlib import Path
 
 from nbtools.rundir.atomic import retried
@@ -13,9 +14,7 @@ def acquire_lock(path: Path, *, is_new: bool = False) -> int | None:
 
     The lock lasts until all copies of the descriptor are closed; pass it on with `pass_fds`. Links are not followed.
 
-    Args:
-        path: the file, created if it is missing.
-        is_new: fail if the file exists; for folders where other users may plant files.
+    A missing file is created. With `is_new`, an existing one is an error: other users may plant files in some folders.
     """
     opened = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | (os.O_EXCL if is_new else os.O_NOFOLLOW), 0o644)
     try:  # with stdin closed, `open` returns 0, which a child would use as its stdin
@@ -31,6 +30,20 @@ def acquire_lock(path: Path, *, is_new: bool = False) -> int | None:
         os.close(descriptor)
         raise
     return descriptor
+
+
+def wait_for_lock(descriptor: int, kind: int, timeout_s: float) -> bool:
+    """Take a lock of this kind (LOCK_SH or LOCK_EX) on an open file; returns whether it became free in time."""
+    deadline = time.monotonic() + timeout_s
+    while True:
+        try:
+            fcntl.flock(descriptor, kind | fcntl.LOCK_NB)
+        except BlockingIOError:
+            if time.monotonic() > deadline:
+                return False
+            time.sleep(0.01)
+        else:
+            return True
 
 
 def is_locked(path: Path) -> bool:

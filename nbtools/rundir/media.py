@@ -65,18 +65,13 @@ def text(title: str, text: str) -> MediaItem:
 
 def table(title: str, columns: Sequence[str], rows: Sequence[Sequence[object]]) -> MediaItem:
     """Return a table; its cells are converted to text."""
-    return MediaItem(
-        "table", title, columns=tuple(columns), rows=tuple(tuple(str(cell) for cell in row) for row in rows)
-    )
+    return MediaItem("table", title, columns=tuple(columns), rows=tuple(tuple(map(str, row)) for row in rows))
 
 
 def frames(title: str, frames: Sequence[str], *, keep_lines: bool = False) -> MediaItem:
     """Return the successive states of a text, such as a text that is being unmasked.
 
-    Args:
-        title: shown above the frames.
-        frames: the states in order.
-        keep_lines: show each frame line by line in fixed-width characters, as a drawing such as a map needs.
+    With `keep_lines`, each is shown line by line in fixed-width characters, as a drawing such as a map needs.
     """
     return MediaItem("frames", title, frames=tuple(frames), keeps_lines=keep_lines)
 
@@ -90,10 +85,8 @@ def series(
     title: str, x: Sequence[float], lines: Mapping[str, Sequence[float]], *, x_label: str, y_label: str
 ) -> MediaItem:
     """Return curves over another axis than optimizer steps, such as the return of each episode."""
-    named = {name: tuple(float(value) for value in values) for name, values in lines.items()}
-    return MediaItem(
-        "series", title, x_label=x_label, y_label=y_label, x=tuple(float(value) for value in x), lines=named
-    )
+    named = {name: tuple(map(float, values)) for name, values in lines.items()}
+    return MediaItem("series", title, x_label=x_label, y_label=y_label, x=tuple(map(float, x)), lines=named)
 
 
 _FIELDS: dict[str, tuple[str, ...]] = {
@@ -113,9 +106,7 @@ def append(folder: Path, name: str, step: int, item: MediaItem) -> None:
     """
     if not _NAME.fullmatch(name):
         raise ConfigError(f"name {shown(name)}: write it in lower-case letters, digits and underscores")
-    content: dict[str, Any] = {"step": step, "time": time.time(), "kind": item.kind, "title": item.title}
-    content |= {field: getattr(item, field) for field in _FIELDS[item.kind]}
-    line = json.dumps(_strict(content), ensure_ascii=False, allow_nan=False)
+    line = json.dumps(_content(item, step=step, time=time.time()), ensure_ascii=False, allow_nan=False)
     folder.mkdir(exist_ok=True)
     with (folder / f"{name}.jsonl").open("ab") as file:
         file.write(line.encode("utf-8", "replace") + b"\n")
@@ -137,8 +128,7 @@ def read(folder: Path, name: str) -> list[MediaItem]:
 
     Lines that are incomplete, malformed or of an unknown kind are skipped.
     """
-    found = (_parsed(name, line) for line in _lines(folder, name))
-    return [item for item in found if item is not None]
+    return [item for line in _lines(folder, name) if (item := _parsed(name, line))]
 
 
 def latest(folder: Path) -> list[MediaItem]:
@@ -152,9 +142,12 @@ def latest(folder: Path) -> list[MediaItem]:
 
 def to_json(item: MediaItem) -> dict[str, Any]:
     """Return an item as its file holds it, with its name."""
-    content: dict[str, Any] = {"name": item.name, "step": item.step, "time": item.time}
-    content |= {"kind": item.kind, "title": item.title}
-    strict: dict[str, Any] = _strict(content | {field: getattr(item, field) for field in _FIELDS[item.kind]})
+    return _content(item, name=item.name, step=item.step, time=item.time)
+
+
+def _content(item: MediaItem, **first: object) -> dict[str, Any]:
+    fields = ("kind", "title", *_FIELDS[item.kind])
+    strict: dict[str, Any] = _strict({**first, **{field: getattr(item, field) for field in fields}})
     return strict
 
 

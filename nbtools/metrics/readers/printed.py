@@ -21,13 +21,12 @@ from typing import Any, Final
 import orjson
 
 from nbtools.metrics.history import History
-from nbtools.rundir.json_files import strict_number
+from nbtools.rundir.json_files import MAX_STEP, strict_number
 from nbtools.rundir.tail import Tail, terminal_text
 
 _MAX_LINE_CHARACTERS: Final = 10_000
 _MAX_LITERAL_CHARACTERS: Final = 4_000
 _MAX_METRICS: Final = 200
-_MAX_STEP: Final = 2**53
 _PIECE_BYTES: Final = 64 << 10
 _FIRST_LOOK_S: Final = 10.0
 """Processor time for the existing log: enough for gigabytes of text, or two hundred thousand rows ..."""
@@ -140,27 +139,10 @@ class _Reading:
             return self.step
         if self.total and self.epoch is not None and self.step <= self.total:  # the counter starts over in every epoch
             for epoch in (int(self.epoch) - 1, int(self.epoch)):
-                if earliest <= (step := epoch * self.total + self.step) <= _MAX_STEP:
+                if earliest <= (step := epoch * self.total + self.step) <= MAX_STEP:
                     return step
         starts_over = self.is_bar or self.epoch is not None
         return previous + clash if starts_over else self.step
-
-
-def parse_line(text: str, previous_step: int | None) -> dict[str, float] | None:
-    """Read one printed line as a row of metrics.
-
-    Args:
-        text: The line.
-        previous_step: Step of the row before; None for the first. A row without a step is the next one.
-
-    Returns:
-        `step`, the metrics as `split/name` (a plain loss is `train/loss`), and `time` and `samples` if given; None if
-        the line is not a row of metrics.
-    """
-    reading = _read(text)
-    if reading is None:
-        return None
-    return {"step": reading.next_step(previous_step, reading.metrics), **reading.coordinates, **reading.metrics}
 
 
 class LogMetrics:
@@ -191,7 +173,8 @@ class LogMetrics:
                 began = time.thread_time()
                 rows = bytearray()  # not a list of rows: orjson allocates kilobytes per bytes object
                 for row in self._rows(block):
-                    rows += _to_json(row)
+                    strict = {key: strict_number(value) for key, value in row.items()}
+                    rows += orjson.dumps(strict, option=orjson.OPT_APPEND_NEWLINE)
                 if rows:
                     self._history.extend(bytes(rows), self._generation)
                 self._credit_s -= time.thread_time() - began
@@ -238,11 +221,6 @@ def _may_hold_row(lowered: bytes) -> bool:
     return is_dict or any(hint in lowered for hint in _HINTS)
 
 
-def _to_json(row: dict[str, float]) -> bytes:
-    strict = {key: strict_number(value) for key, value in row.items()}
-    return orjson.dumps(strict, option=orjson.OPT_APPEND_NEWLINE)
-
-
 # --- one line -----------------------------------------------------------------------------------
 
 
@@ -285,7 +263,7 @@ def _read_dict(content: dict[Any, Any]) -> _Reading | None:
     for name, value in numbers.items():
         lowered = name.lower()
         if lowered in _STEPS:
-            if reading.step is None and value == value and 0 <= value <= _MAX_STEP:
+            if reading.step is None and value == value and 0 <= value <= MAX_STEP:
                 reading.step = int(value)
         elif lowered == "samples" or (lowered == "time" and value > 1e9):
             reading.coordinates[lowered] = value
@@ -362,7 +340,7 @@ def _take(reading: _Reading, name: str, token: re.Match[str], explicit: bool, sp
     lowered = name.lower()
     before = token.string[max(token.start() - 9, 0) : token.start()].rstrip()
     if lowered in _STEPS or (not name and total and (reading.is_bar or before.endswith("["))):
-        if reading.step is None and 0 <= value <= _MAX_STEP:
+        if reading.step is None and 0 <= value <= MAX_STEP:
             reading.step, reading.total = int(value), total
     elif lowered in _EPOCHS:
         if math.isfinite(value):

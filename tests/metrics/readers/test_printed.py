@@ -13,9 +13,17 @@ from hypothesis import strategies as st
 
 from nbtools.metrics.history import History
 from nbtools.metrics.readers import printed as readers
-from nbtools.metrics.readers.printed import LogMetrics, parse_line
+from nbtools.metrics.readers.printed import LogMetrics
 
 fuzz = settings(max_examples=2000, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
+
+
+def parse_line(text: str, previous_step: int | None) -> dict[str, float] | None:
+    """Read one line after a row of step `previous_step`; None if the line is not a row."""
+    reading = readers._read(text)
+    if reading is None:
+        return None
+    return {"step": reading.next_step(previous_step, reading.metrics), **reading.coordinates, **reading.metrics}
 
 
 def read_log(path: Path, *parts: bytes) -> History:
