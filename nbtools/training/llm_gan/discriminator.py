@@ -8,7 +8,7 @@ Shape suffixes: B pairs of a human and a generated text, P positions of a prompt
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import torch
 from torch import nn
@@ -19,6 +19,15 @@ from nbtools.training.text.sampling import at_rest
 from nbtools.training.text.vocabulary import Alphabet, padded_inputs
 
 
+class Pairs(NamedTuple):
+    """A human and a generated text for each prompt."""
+
+    prompts_BP: torch.Tensor
+    reals_BT: torch.Tensor
+    fakes_BT: torch.Tensor
+    uniforms_BU: torch.Tensor
+
+
 class Discriminator(Protocol):
     """An `nn.Module` that tells the human from the generated text of a pair with the same prompt."""
 
@@ -27,15 +36,7 @@ class Discriminator(Protocol):
     num_uniforms: int
     """Random numbers in [0, 1) that it needs per pair."""
 
-    def prepare(
-        self,
-        prompts_BP: torch.Tensor,
-        reals_BT: torch.Tensor,
-        fakes_BT: torch.Tensor,
-        uniforms_BU: torch.Tensor,
-        *,
-        supervised: bool,
-    ) -> tuple[torch.Tensor, ...]:
+    def prepare(self, pairs: Pairs, *, supervised: bool) -> tuple[torch.Tensor, ...]:
         """Return the inputs of `__call__`, without gradients; `supervised` during the warm-up."""
         ...
 
@@ -46,18 +47,14 @@ class Discriminator(Protocol):
         """
         ...
 
-    def rewards(
-        self, prompts_BP: torch.Tensor, fakes_BT: torch.Tensor, reals_BT: torch.Tensor, uniforms_BU: torch.Tensor
-    ) -> tuple[torch.Tensor, torch.Tensor]:
+    def rewards(self, pairs: Pairs) -> tuple[torch.Tensor, torch.Tensor]:
         """Return the reward of every token, shape (B, T), and whether the pair was decided, shape (B,).
 
         Rewards are finite, and 0 after a text's end. A tied, non-finite or unparseable outcome is undecided.
         """
         ...
 
-    def prefers(
-        self, prompts_BP: torch.Tensor, reals_BT: torch.Tensor, fakes_BT: torch.Tensor, uniforms_BU: torch.Tensor
-    ) -> torch.Tensor:
+    def prefers(self, pairs: Pairs) -> torch.Tensor:
         """Return 1 for a correct choice, -1 for a wrong one, 0 for an undecided pair. Shape (B,)."""
         ...
 
@@ -98,17 +95,9 @@ class TokenDiscriminator(nn.Module):
         scores = torch.where(self.alphabet.mask(texts), scores, 0.0)
         return scores.view(2, *reals_BT.shape)
 
-    def prepare(
-        self,
-        prompts_BP: torch.Tensor,
-        reals_BT: torch.Tensor,
-        fakes_BT: torch.Tensor,
-        uniforms_BU: torch.Tensor,
-        *,
-        supervised: bool,
-    ) -> tuple[torch.Tensor, ...]:
+    def prepare(self, pairs: Pairs, *, supervised: bool) -> tuple[torch.Tensor, ...]:
         """Return the pairs unchanged."""
-        return prompts_BP, reals_BT, fakes_BT
+        return pairs[:3]
 
     def forward(self, prompts_BP: torch.Tensor, reals_BT: torch.Tensor, fakes_BT: torch.Tensor) -> torch.Tensor:
         """Return the sum of the cross-entropies of "human so far" / (2 T), and the number of correct pairs."""
@@ -120,20 +109,16 @@ class TokenDiscriminator(nn.Module):
         right = (self._outcomes(ratings.detach(), masks) > 0).sum()
         return torch.stack([(losses * masks).sum() / (2 * reals_BT.shape[1]), right.to(losses.dtype)])
 
-    def rewards(
-        self, prompts_BP: torch.Tensor, fakes_BT: torch.Tensor, reals_BT: torch.Tensor, uniforms_BU: torch.Tensor
-    ) -> tuple[torch.Tensor, torch.Tensor]:
+    def rewards(self, pairs: Pairs) -> tuple[torch.Tensor, torch.Tensor]:
         """Return 2 sigmoid(D) - 1 at every token of the generated texts, and which pairs are not tied."""
-        outcomes_B, ratings = self._judged(prompts_BP, reals_BT, fakes_BT)
-        rewards_BT = torch.where(self.alphabet.mask(fakes_BT), 2 * torch.sigmoid(ratings[1]) - 1, 0.0)
+        outcomes_B, ratings = self._judged(pairs)
+        rewards_BT = torch.where(self.alphabet.mask(pairs.fakes_BT), 2 * torch.sigmoid(ratings[1]) - 1, 0.0)
         decided_B = outcomes_B != 0
         return torch.where(decided_B[:, None], rewards_BT, 0.0), decided_B
 
-    def prefers(
-        self, prompts_BP: torch.Tensor, reals_BT: torch.Tensor, fakes_BT: torch.Tensor, uniforms_BU: torch.Tensor
-    ) -> torch.Tensor:
+    def prefers(self, pairs: Pairs) -> torch.Tensor:
         """Return whether the human text has the higher mean score."""
-        return self._judged(prompts_BP, reals_BT, fakes_BT)[0]
+        return self._judged(pairs)[0]
 
     def update_baseline(self, total: Callable[[Sequence[float]], list[float]]) -> None:
         """Do nothing."""
@@ -145,9 +130,8 @@ class TokenDiscriminator(nn.Module):
     def load_running_state(self, state: Mapping[str, Any]) -> None:
         """Do nothing."""
 
-    def _judged(
-        self, prompts_BP: torch.Tensor, reals_BT: torch.Tensor, fakes_BT: torch.Tensor
-    ) -> tuple[torch.Tensor, torch.Tensor]:
+    def _judged(self, pairs: Pairs) -> tuple[torch.Tensor, torch.Tensor]:
+        prompts_BP, reals_BT, fakes_BT, _ = pairs
         with at_rest(self.model):
             ratings = self.ratings(prompts_BP, reals_BT, fakes_BT)
         masks = self.alphabet.mask(torch.cat([reals_BT, fakes_BT])).view(2, *reals_BT.shape)

@@ -33,6 +33,7 @@ from nbtools.training.llm_gan.dataset import (
     prompt_template,
     template_pieces,
 )
+from nbtools.training.llm_gan.discriminator import Pairs
 from nbtools.training.llm_gan.pretrained import load_discriminator
 from nbtools.training.text.sampling import at_rest, write
 from nbtools.training.text.vocabulary import Alphabet, padded_inputs
@@ -139,10 +140,9 @@ class LLMJudge(nn.Module):
         is_token_BT = self._texts.mask(texts_BT)
         return is_token_BT if self._question.keeps_end else is_token_BT & (texts_BT != self._texts.eos_id)
 
-    def _ask(
-        self, prompts_BP: torch.Tensor, reals_BT: torch.Tensor, fakes_BT: torch.Tensor, uniforms_BU: torch.Tensor
-    ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    def _ask(self, pairs: Pairs) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
         """Sample a verdict per pair: inputs, verdicts, and 1 for correct, -1 for wrong, 0 for undecided."""
+        prompts_BP, reals_BT, fakes_BT, uniforms_BU = pairs
         is_human_first_B = uniforms_BU[:, 0] < 0.5
         questions_BS = self.questions(prompts_BP, reals_BT, fakes_BT, is_human_first_B)
         verdicts_BV = write(self.model, questions_BS, uniforms_BU[:, 1:], self._verdicts)
@@ -154,19 +154,12 @@ class LLMJudge(nn.Module):
 
     # --- learning ---------------------------------------------------------------------------------
 
-    def prepare(
-        self,
-        prompts_BP: torch.Tensor,
-        reals_BT: torch.Tensor,
-        fakes_BT: torch.Tensor,
-        uniforms_BU: torch.Tensor,
-        *,
-        supervised: bool,
-    ) -> tuple[torch.Tensor, ...]:
+    def prepare(self, pairs: Pairs, *, supervised: bool) -> tuple[torch.Tensor, ...]:
         """Return inputs and verdicts (B, S + V), the weight of each verdict token (B, V), and correctness (B,).
 
         Supervised, the verdicts are the true ones with weight 1, and correctness is unknown (-1).
         """
+        prompts_BP, reals_BT, fakes_BT, uniforms_BU = pairs
         with at_rest(self.model):
             if supervised:
                 is_human_first_B = uniforms_BU[:, 0] < 0.5
@@ -175,7 +168,7 @@ class LLMJudge(nn.Module):
                 advantages_B = torch.ones(len(prompts_BP), device=prompts_BP.device)
                 right_B = torch.full_like(is_human_first_B, -1, dtype=torch.long)
             else:
-                questions_BS, verdicts_BV, outcomes_B = self._ask(prompts_BP, reals_BT, fakes_BT, uniforms_BU)
+                questions_BS, verdicts_BV, outcomes_B = self._ask(pairs)
                 right_B = (outcomes_B > 0).long()
                 rewards_B = 2.0 * right_B - 1
                 self._tally = [self._tally[0] + float(rewards_B.sum()), self._tally[1] + len(rewards_B)]
@@ -224,22 +217,18 @@ class LLMJudge(nn.Module):
     # --- judging ----------------------------------------------------------------------------------
 
     @torch.no_grad()
-    def rewards(
-        self, prompts_BP: torch.Tensor, fakes_BT: torch.Tensor, reals_BT: torch.Tensor, uniforms_BU: torch.Tensor
-    ) -> tuple[torch.Tensor, torch.Tensor]:
+    def rewards(self, pairs: Pairs) -> tuple[torch.Tensor, torch.Tensor]:
         """Return +1 on the last token of a text taken for human, else -1, and which pairs are decided."""
-        _, _, outcomes_B = self._ask(prompts_BP, reals_BT, fakes_BT, uniforms_BU)
-        lasts_B = self._texts.mask(fakes_BT).sum(1) - 1
-        rewards_BT = torch.zeros(fakes_BT.shape, device=fakes_BT.device)
+        _, _, outcomes_B = self._ask(pairs)
+        lasts_B = self._texts.mask(pairs.fakes_BT).sum(1) - 1
+        rewards_BT = torch.zeros(pairs.fakes_BT.shape, device=pairs.fakes_BT.device)
         rewards_BT[torch.arange(len(lasts_B), device=lasts_B.device), lasts_B] = -outcomes_B.float()
         return rewards_BT, outcomes_B != 0
 
     @torch.no_grad()
-    def prefers(
-        self, prompts_BP: torch.Tensor, reals_BT: torch.Tensor, fakes_BT: torch.Tensor, uniforms_BU: torch.Tensor
-    ) -> torch.Tensor:
+    def prefers(self, pairs: Pairs) -> torch.Tensor:
         """Return 1 for a correct verdict, -1 for a wrong one, 0 for an undecided one. Shape (B,)."""
-        return self._ask(prompts_BP, reals_BT, fakes_BT, uniforms_BU)[2]
+        return self._ask(pairs)[2]
 
 
 def _are_same(reals_BT: torch.Tensor, fakes_BT: torch.Tensor) -> torch.Tensor:

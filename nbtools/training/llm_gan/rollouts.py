@@ -10,7 +10,7 @@ import torch
 from nbtools.recipes.llm_gan import LLMGANConfig
 from nbtools.training.engine.optimizer import autocast
 from nbtools.training.engine.tally import Tally
-from nbtools.training.llm_gan.discriminator import Discriminator
+from nbtools.training.llm_gan.discriminator import Discriminator, Pairs
 from nbtools.training.llm_gan.generator import Generator
 from nbtools.training.llm_gan.rewards import Baseline, returns
 from nbtools.training.text.sampling import write
@@ -42,9 +42,8 @@ class GANRollouts:
         # A separate context: autocast caches the weights it casts, and these copies would have no gradients.
         with autocast(self._device, self._config.precision):
             fakes_BT = self._written(prompts_BP, text_uniforms_BT)
-            return self._discriminator.prepare(
-                prompts_BP, reals_BT, fakes_BT, discriminator_uniforms_BU, supervised=supervised
-            )
+            pairs = Pairs(prompts_BP, reals_BT, fakes_BT, discriminator_uniforms_BU)
+            return self._discriminator.prepare(pairs, supervised=supervised)
 
     def warmup_inputs(self, batch: Batch) -> GeneratorInputs:
         """Return the human texts, every token with the same weight."""
@@ -58,9 +57,8 @@ class GANRollouts:
         prompts_BP, reals_BT, text_uniforms_BT, discriminator_uniforms_BU = self._draw(batch, config.judge_steps)
         with autocast(self._device, config.precision):
             fakes_BT = self._written(prompts_BP, text_uniforms_BT)
-            rewards_BT, decided_B = self._discriminator.rewards(
-                prompts_BP, fakes_BT, reals_BT, discriminator_uniforms_BU
-            )
+            pairs = Pairs(prompts_BP, reals_BT, fakes_BT, discriminator_uniforms_BU)
+            rewards_BT, decided_B = self._discriminator.rewards(pairs)
         mask_BT = self._alphabet.mask(fakes_BT)
         # Undecided pairs do not count: where the baseline is negative, a reward of 0 would be an advantage.
         credited_BT = mask_BT & decided_B[:, None]

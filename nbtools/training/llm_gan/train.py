@@ -27,7 +27,7 @@ from nbtools.training.engine.sampler import uniforms
 from nbtools.training.engine.worker import Worker, run
 from nbtools.training.llm_gan.batch import GANData, TextDataset, markov_data
 from nbtools.training.llm_gan.dataset import text_data
-from nbtools.training.llm_gan.discriminator import Discriminator, TokenDiscriminator, build_token_discriminator
+from nbtools.training.llm_gan.discriminator import Discriminator, Pairs, TokenDiscriminator, build_token_discriminator
 from nbtools.training.llm_gan.generator import Generator, build_generator
 from nbtools.training.llm_gan.llm_judge import LLMJudge, build_llm_judge
 from nbtools.training.llm_gan.pretrained import load_discriminator, load_generator
@@ -182,7 +182,8 @@ class Evaluation:
                         alphabet,
                         temperature=config.temperature,
                     )
-                    outcomes_B = self.discriminator.prefers(prompts_BP, reals_BT, fakes_BT, uniforms_BU[:, length:])
+                    pairs = Pairs(prompts_BP, reals_BT, fakes_BT, uniforms_BU[:, length:])
+                    outcomes_B = self.discriminator.prefers(pairs)
                 is_first_B = torch.from_numpy(samples_B < len(texts)).to(worker.device)  # no text is counted twice
                 counted_BT = alphabet.mask(reals_BT) & is_first_B[:, None]
                 written_NT = fakes_BT.cpu().numpy().astype(np.int32)

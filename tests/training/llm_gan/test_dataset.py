@@ -441,7 +441,7 @@ def test_a_checkpoint_of_another_text_is_refused(library: Project, monkeypatch: 
     write_rows(
         library.root / "stories.csv", [*CSV[:1], *((title, genre, f"{text} New") for title, genre, text in CSV[1:])]
     )
-    with pytest.raises(SystemExit, match="its vocabulary is of another text"):
+    with pytest.raises(SystemExit, match="its vocabulary is that of another text"):
         train_here(library, training(max_steps=4), files.checkpoint(2), monkeypatch=monkeypatch)
 
 

@@ -16,6 +16,7 @@ from nbtools.recipes.llm_gan import RECIPE, discriminator_positions, load_storie
 from nbtools.training.llm_gan import llm_judge
 from nbtools.training.llm_gan.batch import GANData
 from nbtools.training.llm_gan.dataset import tokenize_stories
+from nbtools.training.llm_gan.discriminator import Pairs
 from nbtools.training.llm_gan.llm_judge import LLMJudge, build_llm_judge, parse_verdict
 from nbtools.training.llm_gan.pretrained import pretrained_tokenizer
 from nbtools.training.text.vocabulary import padded_inputs
@@ -139,7 +140,9 @@ def test_what_the_generator_really_wrote_is_read_not_what_its_text_would_become(
 def test_the_true_verdict_names_the_place_of_the_human_text(
     discriminator: LLMJudge, data: GANData, pairs: dict[str, torch.Tensor]
 ) -> None:
-    tokens, weights, right = discriminator.prepare(**pairs, uniforms_BU=order(FIRST, SECOND, FIRST), supervised=True)
+    tokens, weights, right = discriminator.prepare(
+        Pairs(**pairs, uniforms_BU=order(FIRST, SECOND, FIRST)), supervised=True
+    )
     told = [words(data, row).split(" [?] ") for row in tokens]
     assert [verdict for _, verdict in told] == [r"\boxed{1} [EOS]", r"\boxed{2} [EOS]", r"\boxed{1} [EOS]"]
     assert [question.index(" [1] the dog") < question.index(" [2] ") for question, _ in told[:2]] == [True, True]
@@ -152,10 +155,10 @@ def test_the_generator_is_paid_for_being_taken_for_human_and_on_the_last_token_o
     discriminator: LLMJudge, data: GANData, pairs: dict[str, torch.Tensor], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     says(monkeypatch, data, r"\boxed{2} [EOS]", r"\boxed{2} [EOS]", r"the \boxed{1} [EOS]")
-    rewards, decided = discriminator.rewards(**pairs, uniforms_BU=order(FIRST, SECOND, FIRST))
+    rewards, decided = discriminator.rewards(Pairs(**pairs, uniforms_BU=order(FIRST, SECOND, FIRST)))
     assert rewards.tolist() == [[0, 0, 0, 0, 0, 1], [0, 0, 0, 0, -1, 0], [0, 0, 0, -1, 0, 0]]
     assert decided.tolist() == [True] * 3
-    assert discriminator.prefers(**pairs, uniforms_BU=order(FIRST, SECOND, FIRST)).tolist() == [-1, 1, 1]
+    assert discriminator.prefers(Pairs(**pairs, uniforms_BU=order(FIRST, SECOND, FIRST))).tolist() == [-1, 1, 1]
 
 
 @pytest.mark.parametrize("verdict", ["the dog [EOS]", r"\boxed{1} \boxed{2} [EOS]", "the the the the the", "[EOS]"])
@@ -168,10 +171,10 @@ def test_a_verdict_that_cannot_be_read_or_names_both_pays_nobody(
 ) -> None:
     says(monkeypatch, data, verdict, verdict, verdict)
     for drawn in (order(FIRST, FIRST, FIRST), order(SECOND, SECOND, SECOND)):
-        rewards, decided = discriminator.rewards(**pairs, uniforms_BU=drawn)
+        rewards, decided = discriminator.rewards(Pairs(**pairs, uniforms_BU=drawn))
         assert not rewards.any() and not decided.any()
-        assert not discriminator.prefers(**pairs, uniforms_BU=drawn).any()
-    _, weights, right = discriminator.prepare(**pairs, uniforms_BU=order(FIRST, FIRST, FIRST), supervised=False)
+        assert not discriminator.prefers(Pairs(**pairs, uniforms_BU=drawn)).any()
+    _, weights, right = discriminator.prepare(Pairs(**pairs, uniforms_BU=order(FIRST, FIRST, FIRST)), supervised=False)
     assert (weights[:, 0] == -1).all(), "the judge itself learns that it has to say something"
     assert not right.any()
 
@@ -181,10 +184,10 @@ def test_a_fake_that_is_the_human_text_is_a_tie_and_teaches_nothing(
 ) -> None:
     pairs["fakes_BT"] = pairs["reals_BT"]
     says(monkeypatch, data, *[r"\boxed{1} [EOS]"] * 3)
-    rewards, decided = discriminator.rewards(**pairs, uniforms_BU=order(FIRST, SECOND, FIRST))
+    rewards, decided = discriminator.rewards(Pairs(**pairs, uniforms_BU=order(FIRST, SECOND, FIRST)))
     assert not rewards.any() and not decided.any()
     for supervised in (True, False):
-        inputs = discriminator.prepare(**pairs, uniforms_BU=order(FIRST, SECOND, FIRST), supervised=supervised)
+        inputs = discriminator.prepare(Pairs(**pairs, uniforms_BU=order(FIRST, SECOND, FIRST)), supervised=supervised)
         assert not inputs[1].any()
         assert discriminator(*inputs).tolist() == [0, 0]
 
@@ -193,7 +196,9 @@ def test_the_judge_learns_from_the_tokens_it_wrote_against_a_running_mean(
     discriminator: LLMJudge, data: GANData, pairs: dict[str, torch.Tensor], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     says(monkeypatch, data, r"the dog \boxed{1} [EOS]", r"\boxed{1} [EOS]", "the dog runs far far")
-    tokens, weights, right = discriminator.prepare(**pairs, uniforms_BU=order(FIRST, SECOND, FIRST), supervised=False)
+    tokens, weights, right = discriminator.prepare(
+        Pairs(**pairs, uniforms_BU=order(FIRST, SECOND, FIRST)), supervised=False
+    )
     assert right.tolist() == [1, 0, 0]
     assert weights.tolist() == [[1, 1, 1, 1, 0], [-1, -1, 0, 0, 0], [-1] * 5]
     assert words(data, tokens[0]).endswith(r"[?] the dog \boxed{1} [EOS]")
@@ -209,7 +214,7 @@ def test_the_judge_learns_from_the_tokens_it_wrote_against_a_running_mean(
     # Two ranks with the same rewards: one mean of -1/3, a tenth of which is remembered.
     discriminator.update_baseline(lambda values: [2 * value for value in values])
     assert discriminator.running_state() == {"baseline": pytest.approx(-1 / 30)}
-    _, weights, _ = discriminator.prepare(**pairs, uniforms_BU=order(FIRST, SECOND, FIRST), supervised=False)
+    _, weights, _ = discriminator.prepare(Pairs(**pairs, uniforms_BU=order(FIRST, SECOND, FIRST)), supervised=False)
     assert weights[:, 0].tolist() == pytest.approx([1 + 1 / 30, -1 + 1 / 30, -1 + 1 / 30])
     other = build_llm_judge(tiny(), data)
     other.load_running_state(discriminator.running_state())
@@ -223,11 +228,10 @@ def test_what_it_writes_depends_on_the_pair_and_its_numbers_not_on_the_batch(
 ) -> None:
     torch.nn.init.normal_(discriminator.model.transformer.wte.weight, std=0.5)  # so that it says different things
     drawn = torch.from_numpy(np.random.default_rng(0).random((3, discriminator.num_uniforms)))
-    together = discriminator.prepare(**pairs, uniforms_BU=drawn, supervised=False)
+    together = discriminator.prepare(Pairs(**pairs, uniforms_BU=drawn), supervised=False)
     for row in range(3):
         alone = discriminator.prepare(
-            **{name: part[row : row + 1] for name, part in pairs.items()},
-            uniforms_BU=drawn[row : row + 1],
+            Pairs(**{name: part[row : row + 1] for name, part in pairs.items()}, uniforms_BU=drawn[row : row + 1]),
             supervised=False,
         )
         assert torch.equal(alone[0][0], together[0][row])
@@ -266,7 +270,7 @@ def test_a_pretrained_judge_is_asked_in_words_which_text_is_human(
     assert "[UNK] : title : the dog text 1 : the dog runs far text 2 : " in text, "its frame and ends are taken off"
     assert " was [UNK] by the human" in text
     tokens, weights, _ = discriminator.prepare(
-        prompts, reals, reals.roll(1, 0), order(FIRST, SECOND, FIRST), supervised=True
+        Pairs(prompts, reals, reals.roll(1, 0), order(FIRST, SECOND, FIRST)), supervised=True
     )
     assert words(data, tokens[1]).endswith(r"<|writer|> \ boxed { 2 } [EOS]")
     loss, _ = discriminator(tokens, weights, torch.full((3,), -1))
@@ -315,7 +319,7 @@ def python_text() -> tuple[LLMGANConfig, GANData]:
 
 
 def learn(discriminator: LLMJudge, batch: Batch, optimizer: torch.optim.Optimizer, *, supervised: bool) -> None:
-    loss, _ = discriminator(*discriminator.prepare(*batch, supervised=supervised))
+    loss, _ = discriminator(*discriminator.prepare(Pairs(*batch), supervised=supervised))
     (loss / len(batch[0])).backward()
     torch.nn.utils.clip_grad_norm_(discriminator.parameters(), 1.0)
     optimizer.step()
@@ -324,7 +328,7 @@ def learn(discriminator: LLMJudge, batch: Batch, optimizer: torch.optim.Optimize
 
 
 def accuracy(discriminator: LLMJudge, batch: Batch) -> float:
-    return float((discriminator.prefers(*batch) > 0).double().mean())
+    return float((discriminator.prefers(Pairs(*batch)) > 0).double().mean())
 
 
 @pytest.mark.slow

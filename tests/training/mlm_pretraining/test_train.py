@@ -221,7 +221,7 @@ def test_a_checkpoint_of_another_text_or_size_is_not_resumed(trained: Callable[.
         trained(tiny(hidden_size=32), path)
     for file in (texts.root / "texts").iterdir():
         file.write_text(file.read_text().replace("w1", "v1"))
-    with pytest.raises(SystemExit, match="vocabulary is of another text"):
+    with pytest.raises(SystemExit, match="vocabulary is that of another text"):
         trained(tiny(), path)
 
 
