@@ -249,11 +249,7 @@ class Agent:
 
 
 def checked_goals(darkroom: Darkroom, goals: npt.ArrayLike) -> Integers:
-    """Return goals as an array. Shape (G, 2).
-
-    Raises:
-        ConfigError: they are not pairs of column and row, or one is outside the room.
-    """
+    """Return goals (G, 2) as an array; ConfigError unless they are pairs of column and row in the room."""
     try:
         goals_G2 = np.asarray(goals, dtype=np.int64)
     except (TypeError, ValueError, OverflowError):

@@ -127,25 +127,19 @@ class Evaluation:
         """Return this rank's share of the rollouts, always with the same random numbers."""
         worker = self.worker
         share = slice(worker.rank, None, worker.world_size)
+        goals_S2, numbers_S = self.goals_S2[share], self.numbers_S[share]
         with autocast(worker.device, self.config.precision):
-            return rollout.run_rollouts(
-                transformer, self.darkroom, self.goals_S2[share], self.numbers_S[share], self.settings
-            )
+            return rollout.run_rollouts(transformer, self.darkroom, goals_S2, numbers_S, self.settings)
 
     def _show(self, rollouts: rollout.Rollouts, returns_E: Floats) -> None:
         """Show the return of every episode, and the rollout of rank 0 with the median final return."""
         num_episodes = len(returns_E)
         lines = {"unseen goals": returns_E.tolist(), "best possible": [self.best_return] * num_episodes}
-        shown = media.series(
-            "Return of each episode on goals never seen",
-            range(1, num_episodes + 1),
-            lines,
-            x_label="episode",
-            y_label="return",
-        )
+        title, episodes = "Return of each episode on goals never seen", range(1, num_episodes + 1)
+        shown = media.series(title, episodes, lines, x_label="episode", y_label="return")
         self.worker.show("returns", shown)
         order_S = np.argsort(rollouts.returns_SE[:, -_LAST:].sum(axis=1), kind="stable")
-        middle, episodes = int(order_S[len(order_S) // 2]), rollout.episodes_to_show(num_episodes)
+        middle = int(order_S[len(order_S) // 2])
         title = f"One unseen goal being found ({rollout.AGENT} agent, {rollout.GOAL} goal)"
-        frames = rollout.rollout_frames(rollouts, middle, self.darkroom, episodes)
+        frames = rollout.rollout_frames(rollouts, middle, self.darkroom, rollout.episodes_to_show(num_episodes))
         self.worker.show("search", media.frames(title, frames, keep_lines=True))

@@ -256,11 +256,7 @@ def load_weights(model: torch.nn.Module, folder: Path) -> None:
 
 
 def fill(model: torch.nn.Module, weights: Mapping[str, torch.Tensor], where: Path | None) -> None:
-    """Copy weights into a model; `where` names their file in errors.
-
-    Raises:
-        CheckpointError: some are missing, unknown or of another shape: another model, recipe or vocabulary.
-    """
+    """Copy weights into a model; CheckpointError, naming `where`, if some are missing, unknown or of another shape."""
     own = model.state_dict()
     shared = {name: tensor.data_ptr() for name, tensor in own.items()}
     present = {shared[name] for name in weights if name in shared}

@@ -29,11 +29,7 @@ def autocast(device: torch.device, precision: str) -> torch.autocast:
 
 
 def enable_gradient_checkpointing(module: torch.nn.Module) -> None:
-    """Turn on gradient checkpointing in every model of `transformers` in `module`.
-
-    Raises:
-        ConfigError: a model does not support it.
-    """
+    """Turn on gradient checkpointing in every model of `transformers` in `module`; ConfigError if one has none."""
     models = [part for part in module.modules() if isinstance(part, PreTrainedModel)]
     outermost = [
         model for model in models if not any(model in other.modules() for other in models if other is not model)
@@ -87,8 +83,7 @@ class Optimizer:
     def step(self, step: int, rate: float | None = None) -> None:
         """Clip, do the optimizer step `step` (counted from 1), and clear the gradients; does not wait for the GPU.
 
-        Args:
-            rate: the learning rate; None for the config's schedule.
+        The learning rate is `rate`, by default that of the config's schedule.
         """
         self._rate = learning_rate(self._config, step, self._total_steps) if rate is None else rate
         for group in self.adamw.param_groups:

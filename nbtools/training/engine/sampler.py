@@ -8,6 +8,7 @@ Shape suffixes: N samples, B batch.
 
 import hashlib
 from collections.abc import Iterator
+from dataclasses import KW_ONLY, dataclass
 from typing import Any
 
 import numpy as np
@@ -54,6 +55,7 @@ def _mixed(values: Randoms) -> Randoms:
     return values ^ (values >> np.uint64(31))
 
 
+@dataclass(eq=False)
 class SampleOrder(Sampler[tuple[int, npt.NDArray[np.int64]]]):
     """This rank's endless sequence of (epoch, global sample indices), one entry per forward pass.
 
@@ -62,29 +64,20 @@ class SampleOrder(Sampler[tuple[int, npt.NDArray[np.int64]]]):
     them. Samples at an epoch's end that do not fill a step are left out; the next epoch has a new permutation.
     """
 
-    def __init__(
-        self,
-        num_samples: int,
-        batch_size: int,
-        *,
-        gradient_accumulation_steps: int = 1,
-        rank: int = 0,
-        world_size: int = 1,
-        seed: int = 0,
-        epoch: int = 0,
-        position: int = 0,
-    ) -> None:
-        self.num_samples = num_samples
-        self.batch_size = batch_size
-        self.gradient_accumulation_steps = gradient_accumulation_steps
-        self.rank = rank
-        self.world_size = world_size
-        self.seed = seed
-        self.epoch = epoch
-        self.position = position
-        """Samples of `epoch` that all ranks together have already used."""
-        if self.effective_batch > num_samples:
-            raise DataError(f"{num_samples} training samples do not fill one step of {self.effective_batch}")
+    num_samples: int
+    batch_size: int
+    _: KW_ONLY
+    gradient_accumulation_steps: int = 1
+    rank: int = 0
+    world_size: int = 1
+    seed: int = 0
+    epoch: int = 0
+    position: int = 0
+    """Samples of `epoch` that all ranks together have already used."""
+
+    def __post_init__(self) -> None:
+        if self.effective_batch > self.num_samples:
+            raise DataError(f"{self.num_samples} training samples do not fill one step of {self.effective_batch}")
 
     @property
     def effective_batch(self) -> int:

@@ -31,11 +31,7 @@ def write_startup_report(
     root: Path,
     attempt: int,
 ) -> str:
-    """Write config.json and return the same for a reader, as lines of text (rank 0).
-
-    Args:
-        derived: `num_parameters`, `vocab_size` and other values that the recipe computed.
-    """
+    """Write config.json, with the values `derived` by the recipe, and return the same for a reader as text (rank 0)."""
     config, device, world = flags.config, ranks.device, ranks.world_size
     environment = {
         "device": str(device),

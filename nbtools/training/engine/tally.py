@@ -13,11 +13,7 @@ class Tally:
     """
 
     def __init__(self, *names: str, device: torch.device) -> None:
-        """Begin with zeros.
-
-        Args:
-            *names: of the sums; checkpoints store them in this order.
-        """
+        """Begin with zeros; checkpoints store the sums in the order of `names`."""
         self.names = names
         self._sums = torch.zeros(len(names), dtype=torch.float64, device=device)
 

@@ -148,11 +148,7 @@ class Worker:
     # --- before the first step --------------------------------------------------------------------
 
     def plan(self, num_train_samples: int, num_eval_samples: int) -> Plan:
-        """Plan the steps that are left.
-
-        Raises:
-            DataError: there are too few samples.
-        """
+        """Plan the steps that are left; DataError if there are too few samples."""
         schedule = Schedule.of(self.config, self.world_size, num_train_samples, num_eval_samples)
         return Plan.of(self.config, schedule, self.progress, self.rank, self.world_size)
 

@@ -181,11 +181,7 @@ class PromptTemplate:
 
 
 def prompt_template(config: LLMGANConfig, tokenizer: PreTrainedTokenizerBase) -> PromptTemplate:
-    """Return the template of prompts: a begin token, or the chat template of a pretrained model.
-
-    Raises:
-        ConfigError: prompt_length leaves no room for a prompt.
-    """
+    """Return a begin token, or the chat template of a pretrained model; ConfigError if prompt_length leaves no room."""
     if config.model_name is None:
         return PromptTemplate((), (tokenizer.get_vocab()[BEGIN],))
     before, after = template_pieces(tokenizer, INSTRUCTION + _PROMPT + "\n", (_PROMPT,))

@@ -55,11 +55,7 @@ def _difference(tokenizer: PreTrainedTokenizerBase, other: PreTrainedTokenizerBa
 
 
 def load_generator(config: LLMGANConfig) -> PreTrainedModel:
-    """Load the pretrained generator; every rank calls it, rank 0 first.
-
-    Raises:
-        ConfigError: it cannot be loaded, or is too short.
-    """
+    """Load the pretrained generator, on rank 0 first; ConfigError if it cannot be loaded or is too short."""
     assert config.model_name is not None
     needed = f"prompt_length={config.prompt_length} + sequence_length={config.sequence_length}"
     _check_positions("model_name", config.model_name, num_positions(config), needed)
@@ -98,11 +94,7 @@ def load_discriminator(config: LLMGANConfig, longest_input: int | None = None) -
 
 
 def num_rows(option: str, name: str) -> int:
-    """Return the vocabulary size of a pretrained model; its tokenizer may have fewer tokens.
-
-    Raises:
-        ConfigError: it cannot be loaded.
-    """
+    """Return the vocabulary size of a pretrained model, of which its tokenizer may use a part; or raise ConfigError."""
     return int(getattr(_model_config(option, name), "vocab_size", 0))
 
 

@@ -67,13 +67,8 @@ def train(worker: Worker, config: LLMGANConfig) -> None:
     # The number of texts, not of tokens: exact over ranks and accumulated passes.
     num_texts = config.gradient_accumulation_steps * config.batch_size
     num_parameters = generator.model.num_parameters() + discriminator.model.num_parameters()
-    worker.begin(
-        plan,
-        {"generator": generator_optimizer, "judge": discriminator_optimizer},
-        rollouts.tally,
-        num_parameters=num_parameters,
-        vocab_size=data.alphabet.vocab_size,
-    )
+    optimizers = {"generator": generator_optimizer, "judge": discriminator_optimizer}
+    worker.begin(plan, optimizers, rollouts.tally, num_parameters=num_parameters, vocab_size=data.alphabet.vocab_size)
     if note := stages.warmup_note():
         worker.say(note)
 
@@ -175,13 +170,8 @@ class Evaluation:
                 uniforms_BU = torch.from_numpy(self._uniforms_NU[samples_B]).to(worker.device)
                 with autocast(worker.device, config.precision):
                     losses_BT = self.generator.losses(prompts_BP, reals_BT)
-                    fakes_BT = write(
-                        self.generator.model,
-                        prompts_BP,
-                        uniforms_BU[:, :length],
-                        alphabet,
-                        temperature=config.temperature,
-                    )
+                    model, temperature = self.generator.model, config.temperature
+                    fakes_BT = write(model, prompts_BP, uniforms_BU[:, :length], alphabet, temperature=temperature)
                     pairs = Pairs(prompts_BP, reals_BT, fakes_BT, uniforms_BU[:, length:])
                     outcomes_B = self.discriminator.prefers(pairs)
                 is_first_B = torch.from_numpy(samples_B < len(texts)).to(worker.device)  # no text is counted twice

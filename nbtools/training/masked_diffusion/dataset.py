@@ -115,11 +115,7 @@ class Documents(Spool):
 
     @functools.cached_property
     def held_out_N(self) -> Selection:
-        """Which documents are evaluated on.
-
-        Raises:
-            DataError: there is only one.
-        """
+        """Which documents are evaluated on; DataError if there is only one."""
         return corpus.held_out_documents(self.lengths_N)
 
     def train(self) -> Iterator[str]:

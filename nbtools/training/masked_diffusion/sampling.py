@@ -39,7 +39,17 @@ class Unmasking:
     """Tokens that are never sampled, such as EOS, which instruction-tuned models predict too often."""
 
     def __post_init__(self) -> None:
-        check_lengths(self.length, self.steps, self.block_length)
+        length, steps, block_length = self.length, self.steps, self.block_length
+        if min(length, steps, block_length) < 1:
+            raise ConfigError(f"length={length}, steps={steps}, block_length={block_length}: each must be at least 1")
+        if length % block_length:
+            raise ConfigError(f"block_length={block_length}: must divide the length {length}")
+        if steps % self.num_blocks:
+            raise ConfigError(
+                f"steps={steps}: must be a multiple of the {self.num_blocks} blocks of {block_length} tokens"
+            )
+        if steps > length:
+            raise ConfigError(f"steps={steps}: a step reveals at least one token, so at most {length} (the length)")
         if self.temperature < 0:
             raise ConfigError(f"temperature={self.temperature}: must be >= 0; 0 takes the most likely token")
         if self.remasking not in ("low_confidence", "random"):
@@ -56,23 +66,6 @@ class Unmasking:
         steps = self.steps // self.num_blocks
         least, rest = divmod(self.block_length, steps)
         return [least + (step < rest) for step in range(steps)]
-
-
-def check_lengths(length: int, steps: int, block_length: int) -> None:
-    """Check that block and step counts divide evenly.
-
-    Raises:
-        ConfigError: they do not.
-    """
-    if min(length, steps, block_length) < 1:
-        raise ConfigError(f"length={length}, steps={steps}, block_length={block_length}: each must be at least 1")
-    if length % block_length:
-        raise ConfigError(f"block_length={block_length}: must divide the length {length}")
-    num_blocks = length // block_length
-    if steps % num_blocks:
-        raise ConfigError(f"steps={steps}: must be a multiple of the {num_blocks} blocks of {block_length} tokens")
-    if steps > length:
-        raise ConfigError(f"steps={steps}: a step reveals at least one token, so at most {length} (the length)")
 
 
 @torch.no_grad()

@@ -139,13 +139,8 @@ class Evaluation:
 
     def _show_levels(self, by_level: list[float]) -> None:
         middles = [(low + high) / 2 for low, high in zip(self.EDGES, self.EDGES[1:], strict=False)]
-        shown = media.series(
-            "Loss by share of masked tokens",
-            middles,
-            {"nats per token": by_level},
-            x_label="share of masked tokens",
-            y_label="loss",
-        )
+        share, lines = "share of masked tokens", {"nats per token": by_level}
+        shown = media.series(f"Loss by {share}", middles, lines, x_label=share, y_label="loss")
         self.worker.show("loss_by_masking", shown)
 
     def show_samples(self) -> None:
@@ -156,17 +151,9 @@ class Evaluation:
 
     def _sample(self) -> None:
         worker, config, denoiser = self.worker, self.config, self.denoiser
-        length, steps, block_length = config.sampling
-        unmasking = Unmasking(
-            length,
-            steps,
-            block_length,
-            temperature=config.temperature,
-            guidance=config.guidance,
-            remasking=config.remasking,
-            suppressed_ids=(self.text.eos_id,) if config.suppress_eos else (),
-        )
-        evaluation = self.text.evaluation
+        suppressed_ids = (self.text.eos_id,) if config.suppress_eos else ()
+        unmasking = Unmasking(*config.sampling, config.temperature, config.guidance, config.remasking, suppressed_ids)
+        evaluation, length = self.text.evaluation, unmasking.length
         fitting = np.flatnonzero(evaluation.starts_N + length <= config.sequence_length)[: config.sample_texts]
         rows: list[tuple[str, str, str]] = []
         denoiser.eval()
@@ -254,11 +241,7 @@ def open_data(worker: Worker, config: MaskedDiffusionConfig) -> DiffusionText:
 
 
 def check_prepared(worker: Worker, config: MaskedDiffusionConfig, text: DiffusionText, folder: Path) -> None:
-    """Check that a prepared folder has the tokens of the pretrained model; without a model its tokenizer is used.
-
-    Raises:
-        DataError: the tokens differ.
-    """
+    """Raise DataError unless a prepared folder has the tokens of the pretrained model; without one, its own apply."""
     level = prepared.read_prepared_metadata(folder).tokenizer
     if config.model_name is not None:
         tokenizer = load_tokenizer(config.model_name, trust_remote_code=config.trust_remote_code)

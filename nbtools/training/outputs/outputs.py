@@ -43,11 +43,7 @@ class Outputs:
     def __init__(
         self, files: RunDir, config: TrainConfig, root: Path, device: torch.device, say: Callable[[str], None]
     ) -> None:
-        """Check that the outputs of the config can be written.
-
-        Raises:
-            ConfigError: `save_dir` cannot be written, or a package is missing.
-        """
+        """Check the outputs of the config; ConfigError if `save_dir` cannot be written, or a package is missing."""
         self._files = files
         self._root = root
         self._save_dir = config.save_dir
@@ -109,11 +105,7 @@ def save_dir_path(save_dir: str, root: Path) -> Path:
 
 
 def check_save_dir(save_dir: str, root: Path) -> None:
-    """Make the folder.
-
-    Raises:
-        ConfigError: it cannot be written, or holds other files with the names of the outputs.
-    """
+    """Make the folder; ConfigError if it cannot be written, or holds other files with the names of the outputs."""
     folder = save_dir_path(save_dir, root)
     try:
         folder.mkdir(parents=True, exist_ok=True)

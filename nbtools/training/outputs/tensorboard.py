@@ -12,11 +12,7 @@ _FLUSH_S = 5
 
 
 def check_installed() -> None:
-    """Check that events can be written.
-
-    Raises:
-        ConfigError: the package is missing.
-    """
+    """Raise ConfigError if the package that writes events is missing."""
     if importlib.util.find_spec("tensorboard") is None:
         raise ConfigError(
             "report_to='tensorboard': the package tensorboard is not installed here; "
@@ -31,11 +27,7 @@ class Events:
     """
 
     def __init__(self, folder: Path, warn: Callable[[str], None]) -> None:
-        """Mirror into `folder`.
-
-        Args:
-            warn: called once if the events cannot be written; training continues without them.
-        """
+        """Mirror into `folder`; if that fails, `warn` is called once and training continues without events."""
         self._folder = folder
         self._warn = warn
         self._writer: Any = None

@@ -19,11 +19,7 @@ _SHARDED = {
 
 
 def name(environment: Mapping[str, str], args: Sequence[str]) -> str:
-    """Return the launcher's name.
-
-    Args:
-        args: its command line: torch.distributed.launch passes `--local-rank`.
-    """
+    """Return the launcher's name; torch.distributed.launch passes `--local-rank` in `args`."""
     if _PRECISION in environment:
         return "accelerate launch"
     if any(argument.replace("_", "-").startswith("--local-rank") for argument in args):
@@ -34,11 +30,7 @@ def name(environment: Mapping[str, str], args: Sequence[str]) -> str:
 
 
 def precision(environment: Mapping[str, str]) -> str | None:
-    """Return the precision given to accelerate; None for "no", which is also its default.
-
-    Raises:
-        ConfigError: nbtools does not have it.
-    """
+    """Return the precision given to accelerate, None for "no" (default); ConfigError if nbtools does not have it."""
     asked = environment.get(_PRECISION, "no").lower()
     if asked in ("no", ""):
         return None

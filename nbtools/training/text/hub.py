@@ -33,11 +33,7 @@ def texts(dataset: HubDataset, *, streaming: bool = True) -> Iterator[str]:
 
 
 def text_column(row: Mapping[str, Any], dataset: HubDataset) -> str:
-    """Return the column to train on: `text`, else the only column of text.
-
-    Raises:
-        DataError: there is none, or several.
-    """
+    """Return the column to train on: `text`, else the only column of text; DataError if there is none, or several."""
     columns = [name for name, value in row.items() if isinstance(value, str)]
     if TEXT in columns or (TEXT in row and row[TEXT] is None):
         return TEXT
@@ -57,24 +53,11 @@ def _rows(dataset: HubDataset, *, streaming: bool) -> Iterator[Mapping[str, Any]
         raise missing_package(dataset) from error
     datasets.disable_progress_bars()
     try:
-        rows = iter(datasets.load_dataset(dataset.path, dataset.config, split="train", streaming=streaming))
-    except Exception as error:
-        raise _failed(dataset, error) from error
-    while True:
-        try:
-            row = next(rows)
-        except StopIteration:
-            return
-        except Exception as error:
-            raise _failed(dataset, error) from error
-        yield row
-
-
-def _failed(dataset: HubDataset, error: Exception) -> DataError:
-    """Return the error for any exception of the libraries that take part in a download."""
-    config = f" ({dataset.config})" if dataset.config else ""
-    return DataError(
-        f"dataset={dataset.dataset!r}: {dataset.path}{config} cannot be read from the Hugging Face hub "
-        f"({type(error).__name__}: {first_line(error)}); check its name and the network (HF_ENDPOINT names a mirror), "
-        "or train on a file or folder of text: dataset=PATH"
-    )
+        yield from datasets.load_dataset(dataset.path, dataset.config, split="train", streaming=streaming)
+    except Exception as error:  # of any library that takes part in a download
+        config = f" ({dataset.config})" if dataset.config else ""
+        raise DataError(
+            f"dataset={dataset.dataset!r}: {dataset.path}{config} cannot be read from the Hugging Face hub "
+            f"({type(error).__name__}: {first_line(error)}); check its name and the network (HF_ENDPOINT names a "
+            "mirror), or train on a file or folder of text: dataset=PATH"
+        ) from error

@@ -47,11 +47,7 @@ def load_model(
 
 
 def check_length(model: PreTrainedModel, model_name: str, sequence_length: int) -> None:
-    """Check that a model takes sequences of this length.
-
-    Raises:
-        ConfigError: it does not.
-    """
+    """Raise ConfigError unless a model takes sequences of this length."""
     longest = getattr(model.config, "max_position_embeddings", sequence_length)
     if sequence_length > longest:
         raise ConfigError(f"sequence_length={sequence_length}: {model_name} takes at most {longest}")

@@ -165,11 +165,7 @@ def word_tokenizer(documents: Iterable[str], vocab_size: int, folder: Path | Non
 
 
 def check_vocabulary(tokenizer: PreTrainedTokenizerBase, model: Path) -> None:
-    """Check that a checkpoint's model has the same token ids: otherwise its weights load but do not fit the data.
-
-    Raises:
-        CheckpointError: its vocabulary differs.
-    """
+    """Raise CheckpointError if a checkpoint has other token ids: its weights would load, but not fit the data."""
     if AutoTokenizer.from_pretrained(model, trust_remote_code=False).get_vocab() != tokenizer.get_vocab():
         raise CheckpointError(f"{model}: its vocabulary is that of another text; resume with the dataset of its run")
 

@@ -249,11 +249,7 @@ def open_classifier(folder: Path) -> TextClassifier:
 
 
 def check_codes(system: CodeSystem, folder: Path) -> None:
-    """Refuse a checkpoint with other codes: its weights could load and would have another meaning.
-
-    Raises:
-        CheckpointError: the codes differ.
-    """
+    """Raise CheckpointError if a checkpoint has other codes: its weights could load and would have another meaning."""
     try:
         saved = CodeSystem.from_json(CanineConfig.from_pretrained(folder, trust_remote_code=False).code_system)
     except (OSError, ValueError, AttributeError) as error:
