@@ -8,8 +8,10 @@ def answers_beside_cells(control: widgets.Widget) -> bool:
     """Reply to a control's messages in the subshell that received them; returns whether it answers while a cell runs.
 
     ipykernel 7.4 replies in the shell that used the comm last, which a running cell may block; this undoes it for one
-    comm. The API is private: without it the control answers after the cell.
+    comm, and for those of the controls inside. The API is private: without it the control answers after the cell.
     """
+    for child in getattr(control, "children", ()):
+        answers_beside_cells(child)
     comm = control.comm
     if not hasattr(comm, "_reply_subshell_for"):
         return not InteractiveShell.initialized()

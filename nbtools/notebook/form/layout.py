@@ -65,7 +65,7 @@ class FormLayout:
             ]
         )
         form.add_class("nbtools-form")
-        _let_answer_beside_cells(form)
+        answers_beside_cells(form)  # without support in ipykernel a click waits for the running cell
         return form
 
     def _sections(self, recipe: Recipe, *, basic: bool) -> list[widgets.DOMWidget]:
@@ -87,12 +87,6 @@ class FormLayout:
         self._folded.layout.display = "" if self._more.value else "none"
         self._more.icon = "chevron-up" if self._more.value else "chevron-down"
         self._more.description = "Fewer settings" if self._more.value else "More settings"
-
-
-def _let_answer_beside_cells(widget: widgets.Widget) -> None:
-    answers_beside_cells(widget)  # without support in ipykernel a click waits for the running cell
-    for child in getattr(widget, "children", ()):
-        _let_answer_beside_cells(child)
 
 
 def _described(device: Device) -> str:

@@ -4,8 +4,7 @@ from typing import Any
 
 import ipywidgets as widgets
 
-from nbtools.notebook.panel import html
-from nbtools.notebook.panel.media import MediaView
+from nbtools.notebook.panel.media import MediaView, close_tree, html_widget
 from nbtools.notebook.plots.figure import UNTITLED_HEIGHT, WIDTH
 from nbtools.notebook.plots.layout import X
 from nbtools.notebook.subshell import answers_beside_cells
@@ -13,90 +12,42 @@ from nbtools.notebook.subshell import answers_beside_cells
 LATEST = ""
 """Value of the choice "latest verified"; a drop-down uses None for "nothing chosen"."""
 WIDGET_VIEW = "application/vnd.jupyter.widget-view+json"
+_CONTROLS = {
+    "Log scale": ("Logarithmic y axes for loss and gradient norm", 90, 0),
+    "Smoothing": ("Weight of earlier values in the bold lines; the thin lines are the raw values", 260, 76),
+    "x axis": ("Unit of the x axis", 145, 45),
+    "Range %": ("Share of the x axis to show", 275, 60),
+    "Dark": ("Dark background for a dark notebook", 64, 0),
+    "Stop": ("Save a checkpoint, then end every process of this run", 92, 0),
+    "Stacks": ("Show the Python stack of every rank; the training continues", 92, 0),
+    "Checkpoint": ("Checkpoint that Resume starts from", 290, 80),
+    "Changes": ("field=value pairs, separated by spaces; the new run gets its own script with them", 300, 62),
+    "Resume": ("Start a new run from this checkpoint, with these changes, and show it in this panel", 100, 0),
+}
+"""Tooltip of each control, its width, and the width of its label if that is in front, in pixels."""
 
 
 class Controls:
     """Core widgets only, each with a description and a tooltip, styled by the notebook's theme."""
 
     def __init__(self, dark: bool, log: bool, smoothing: float, x: X) -> None:
-        self.header, self.progress, self.news, self.failure, self.ranks = (_text() for _ in range(5))
-        self.tail, self.losses, self.trouble, self.note, self.changing, self.taken = (_text() for _ in range(6))
+        self.header, self.progress, self.news, self.failure, self.ranks = (html_widget() for _ in range(5))
+        self.tail, self.losses, self.trouble, self.note, self.changing, self.taken = (html_widget() for _ in range(6))
         # Explicit width and height keep the page from jumping; hidden until the first drawing.
         layout = widgets.Layout(max_width="100%", height="auto", visibility="hidden")
         self.image = widgets.Image(format="png", width=WIDTH, height=UNTITLED_HEIGHT, layout=layout)
-        self.log = widgets.ToggleButton(
-            value=log,
-            description="Log scale",
-            tooltip="Logarithmic y axes for loss and gradient norm",
-            layout=_width(90),
-        )
-        self.smoothing = widgets.FloatSlider(
-            value=smoothing,
-            max=0.99,
-            step=0.01,
-            description="Smoothing",
-            tooltip="Weight of earlier values in the bold lines; the thin lines are the raw values",
-            continuous_update=False,
-            style={"description_width": "76px"},
-            layout=_width(260),
-        )
-        self.x = widgets.Dropdown(
-            options=["step", "samples", "time"],
-            value=x,
-            description="x axis",
-            tooltip="Unit of the x axis",
-            style={"description_width": "45px"},
-            layout=_width(145),
-        )
-        self.span = widgets.FloatRangeSlider(
-            value=(0, 100),
-            step=0.5,
-            description="Range %",
-            tooltip="Share of the x axis to show",
-            continuous_update=False,
-            readout_format=".0f",
-            style={"description_width": "60px"},
-            layout=_width(275),
-        )
-        self.dark = widgets.ToggleButton(
-            value=dark, description="Dark", tooltip="Dark background for a dark notebook", layout=_width(64)
-        )
-        self.stop = widgets.Button(
-            description="Stop",
-            icon="stop",
-            button_style="warning",
-            tooltip="Save a checkpoint, then end every process of this run",
-            layout=_width(92),
-        )
-        self.stacks = widgets.Button(
-            description="Stacks",
-            icon="list",
-            tooltip="Show the Python stack of every rank; the training continues",
-            layout=_width(92),
-        )
-        self.checkpoint = widgets.Dropdown(
-            options=[("no checkpoint yet", LATEST)],
-            description="Checkpoint",
-            tooltip="Checkpoint that Resume starts from",
-            disabled=True,
-            style={"description_width": "80px"},
-            layout=_width(290),
-        )
-        self.changes = widgets.Text(
-            placeholder="learning_rate=1e-4 seed=1",
-            description="Changes",
-            tooltip="field=value pairs, separated by spaces; the new run gets its own script with them",
-            disabled=True,
-            style={"description_width": "62px"},
-            layout=_width(300),
-        )
-        self.resume = widgets.Button(
-            description="Resume",
-            icon="play",
-            disabled=True,
-            tooltip="Start a new run from this checkpoint, with these changes, and show it in this panel",
-            layout=_width(100),
-        )
+        self.log = _control(widgets.ToggleButton, "Log scale", value=log)
+        self.smoothing = _control(widgets.FloatSlider, "Smoothing", value=smoothing, max=0.99, step=0.01)
+        self.x = _control(widgets.Dropdown, "x axis", options=["step", "samples", "time"], value=x)
+        self.span = _control(widgets.FloatRangeSlider, "Range %", value=(0, 100), step=0.5, readout_format=".0f")
+        self.smoothing.continuous_update = self.span.continuous_update = False
+        self.dark = _control(widgets.ToggleButton, "Dark", value=dark)
+        self.stop = _control(widgets.Button, "Stop", icon="stop", button_style="warning")
+        self.stacks = _control(widgets.Button, "Stacks", icon="list")
+        self.checkpoint = _control(widgets.Dropdown, "Checkpoint", options=[("no checkpoint yet", LATEST)])
+        self.changes = _control(widgets.Text, "Changes", placeholder="learning_rate=1e-4 seed=1")
+        self.resume = _control(widgets.Button, "Resume", icon="play")
+        self.checkpoint.disabled = self.changes.disabled = self.resume.disabled = True
         self.options = (self.log, self.smoothing, self.x, self.span, self.dark)
         self.actions = (self.stop, self.stacks, self.checkpoint, self.changes, self.resume)
         row, actions = _row(*self.options), _row(*self.actions)
@@ -118,10 +69,7 @@ class Controls:
     def close(self) -> None:
         """Remove every widget from the page."""
         self.shown.close()
-        for box in (*self.lower.children, *self.upper.children, *self.whole.children, self.whole):
-            for child in getattr(box, "children", ()):
-                child.close()
-            box.close()
+        close_tree(self.whole)
 
 
 def view_bundle(widget: widgets.Widget, text: str) -> dict[str, Any]:
@@ -130,21 +78,12 @@ def view_bundle(widget: widgets.Widget, text: str) -> dict[str, Any]:
     return {WIDGET_VIEW: view, "text/plain": text}
 
 
-def put(widget: widgets.HTML, value: str) -> None:
-    """Assign a text if it differs; an equal one sends no message."""
-    if widget.value != value:
-        widget.value = value
-
-
-def _text() -> widgets.HTML:
-    text = widgets.HTML(layout=widgets.Layout(width="100%", margin="0"))
-    for name in html.NO_FORMULAS.split():
-        text.add_class(name)
-    return text
-
-
-def _width(pixels: int) -> widgets.Layout:
-    return widgets.Layout(width=f"{pixels}px")
+def _control(kind: type[widgets.DOMWidget], description: str, **traits: Any) -> Any:
+    """Make a control with the tooltip and the widths in `_CONTROLS`."""
+    tooltip, width, label_width = _CONTROLS[description]
+    if label_width:
+        traits["style"] = {"description_width": f"{label_width}px"}
+    return kind(description=description, tooltip=tooltip, layout={"width": f"{width}px"}, **traits)
 
 
 def _row(*children: widgets.Widget) -> widgets.Box:

@@ -20,11 +20,11 @@ if TYPE_CHECKING:
 
 NO_FORMULAS = "mathjax_ignore tex2jax_ignore"
 """Classes of elements whose dollar signs JupyterLab's MathJax, and the older one of exported pages, leave alone."""
-_FONT = "font-family:var(--jp-ui-font-family,system-ui,sans-serif);font-size:13px;line-height:1.45;"
-_TEXT = "color:var(--jp-ui-font-color1,inherit);"
-_MUTED = "color:var(--jp-ui-font-color2,#6b7280);"
-_MONO = "font-family:var(--jp-code-font-family,ui-monospace,monospace);font-size:12px;line-height:1.45;"
-_BORDER = "1px solid var(--jp-border-color2,#d0d7de)"
+FONT = "font-family:var(--jp-ui-font-family,system-ui,sans-serif);font-size:13px;line-height:1.45;"
+TEXT = "color:var(--jp-ui-font-color1,inherit);"
+MUTED = "color:var(--jp-ui-font-color2,#6b7280);"
+MONO = "font-family:var(--jp-code-font-family,ui-monospace,monospace);font-size:12px;line-height:1.45;"
+BORDER = "1px solid var(--jp-border-color2,#d0d7de)"
 _SURFACE = "background:rgba(127,127,127,.13);"
 
 # A sign and a word beside each colour, for readers who cannot distinguish two hues.
@@ -60,14 +60,14 @@ def header(run_id: str, state: str, script: str, notes: Sequence[str] = (), wait
     """
     sign, colour, word, meaning = _STATES[state]
     word, meaning = (f"{word} {waiting_for}", "") if waiting_for else (word, meaning)
-    below = f"<span style='{_MUTED}flex-basis:100%'>{literal(' · '.join(notes))}</span>" if notes else ""
-    detail = f"<span style='{_MUTED}'> · {literal(meaning)}</span>" if meaning else ""
+    below = f"<span style='{MUTED}flex-basis:100%'>{literal(' · '.join(notes))}</span>" if notes else ""
+    detail = f"<span style='{MUTED}'> · {literal(meaning)}</span>" if meaning else ""
     return (
-        f"<div style='{_FONT}{_TEXT}display:flex;flex-wrap:wrap;gap:2px 14px;align-items:baseline'>"
+        f"<div style='{FONT}{TEXT}display:flex;flex-wrap:wrap;gap:2px 14px;align-items:baseline'>"
         f"<b style='font-size:15px'>{literal(run_id)}</b>"
         f"<span role='status'><span aria-hidden='true' style='color:{colour};font-weight:700'>{sign}</span> "
         f"<b>{literal(word)}</b>{detail}</span>"
-        f"<span style='{_MUTED}{_MONO}margin-left:auto'>{literal(script)}</span>{below}</div>"
+        f"<span style='{MUTED}{MONO}margin-left:auto'>{literal(script)}</span>{below}</div>"
     )
 
 
@@ -80,10 +80,10 @@ def news(changes: "Sequence[Change]", absent_s: float) -> str:
     lines = [line for change in changes for line in change.details or (change.short,)]
     items = "".join(f"<li>{literal(line)}</li>" for line in lines)
     return (
-        f"<details style='{_FONT}{_TEXT}box-sizing:border-box;border-left:4px solid {colour};"
+        f"<details style='{FONT}{TEXT}box-sizing:border-box;border-left:4px solid {colour};"
         f"padding:2px 0 2px 10px;margin:6px 0'>"
         f"<summary style='cursor:pointer'><b>Since the last look</b> "
-        f"<span style='{_MUTED}'>{duration(absent_s)} ago</span> · {short}</summary>"
+        f"<span style='{MUTED}'>{duration(absent_s)} ago</span> · {short}</summary>"
         f"<ul style='margin:4px 0 2px;padding-left:18px;overflow-wrap:anywhere'>{items}</ul></details>"
     )
 
@@ -115,7 +115,7 @@ def progress(
         f"<div style='width:{100 * share:.2f}%;height:100%;background:{colour}'></div></div>"
     )
     words = " · ".join(parts)
-    return f"<div style='{_FONT}{_MUTED}'>{bar if total_steps else ''}<span>{literal(words)}</span></div>"
+    return f"<div style='{FONT}{MUTED}'>{bar if total_steps else ''}<span>{literal(words)}</span></div>"
 
 
 def failure(found: "Failure", log_path: str) -> str:
@@ -126,15 +126,15 @@ def failure(found: "Failure", log_path: str) -> str:
     others = [line[:400] for line in found.other_lines]
     title = plural(len(others), "other rank")
     return (
-        f"<div role='alert' style='{_FONT}{_TEXT}box-sizing:border-box;width:0;min-width:100%;overflow-wrap:anywhere;"
+        f"<div role='alert' style='{FONT}{TEXT}box-sizing:border-box;width:0;min-width:100%;overflow-wrap:anywhere;"
         f"border-left:4px solid #d13a1f;padding:2px 0 2px 10px;margin:6px 0'>"
         f"<b>{literal(found.headline[:2000])}</b>"
-        + (f"<div style='{_MONO}'>at {literal(found.where[:500])}</div>" if found.where else "")
-        + (f"<div style='{_MUTED}'>{literal(found.progress)}</div>" if found.progress else "")
+        + (f"<div style='{MONO}'>at {literal(found.where[:500])}</div>" if found.where else "")
+        + (f"<div style='{MUTED}'>{literal(found.progress)}</div>" if found.progress else "")
         + (f"<div>What to do: {literal(found.advice[:1000])}</div>" if found.advice else "")
         + _folded("traceback", trace)
         + _folded(title, others)
-        + f"<div style='{_MUTED}font-size:12px'>log: {literal(log_path)}</div></div>"
+        + f"<div style='{MUTED}font-size:12px'>log: {literal(log_path)}</div></div>"
     )
 
 
@@ -144,7 +144,7 @@ def stacks(found: "Sequence[RankStacks]", first: Collection[int] = ()) -> str:
     for item in sorted(found, key=lambda item: (item.rank not in first, item.rank)):
         lines = [line[:500] for line in item.text.splitlines()]
         boxes.append(_folded(f"rank {item.rank} (pid {item.pid})", lines, is_open=item.rank in first))
-    style = f"{_FONT}width:0;min-width:100%;max-height:420px;overflow:auto;margin:4px 0"
+    style = f"{FONT}width:0;min-width:100%;max-height:420px;overflow:auto;margin:4px 0"
     return f"<div role='region' aria-label='stacks of the ranks' style='{style}'>{''.join(boxes)}</div>"
 
 
@@ -152,9 +152,9 @@ def _folded(title: str, lines: Sequence[str], is_open: bool = False) -> str:
     """Return lines that unfold under a title; empty without lines."""
     if not lines:
         return ""
-    box = f"{_MONO}{_TEXT}{_SURFACE}margin:4px 0;padding:6px 8px;max-height:260px;overflow:auto;white-space:pre"
+    box = f"{MONO}{TEXT}{_SURFACE}margin:4px 0;padding:6px 8px;max-height:260px;overflow:auto;white-space:pre"
     return (
-        f"<details{' open' * is_open}><summary style='{_MUTED}cursor:pointer'>{literal(title)}</summary>"
+        f"<details{' open' * is_open}><summary style='{MUTED}cursor:pointer'>{literal(title)}</summary>"
         f"<pre tabindex='0' aria-label='{literal(title)}' style='{box}'>{literal(chr(10).join(lines))}</pre></details>"
     )
 
@@ -174,7 +174,7 @@ def ranks(beats: "Sequence[RankHeartbeat]", stragglers: "Sequence[Straggler]", n
             condition = f", {literal(straggler.condition)}" if straggler.condition else ""
             silent = f" · <b>silent for {duration(straggler.silent_s)}{condition}</b>"
         seen = f" · {duration(age)} ago" if is_running and not silent and age >= 3 else ""
-        edge = "1px solid #c77700;background:rgba(255,169,14,.16)" if beat.rank in late else f"{_BORDER}"
+        edge = "1px solid #c77700;background:rgba(255,169,14,.16)" if beat.rank in late else f"{BORDER}"
         chips.append(
             f"<span style='border:{edge};border-radius:10px;padding:0 8px;white-space:nowrap'>"
             f"rank {beat.rank} · step {beat.step:,} · {literal(beat.phase[:40])}{seen}{silent}</span>"
@@ -184,7 +184,7 @@ def ranks(beats: "Sequence[RankHeartbeat]", stragglers: "Sequence[Straggler]", n
         where = f"all at step {ahead:,}" if behind == ahead else f"steps {behind:,} to {ahead:,}"
         chips.append(f"<span>and {len(beats) - len(shown)} more ranks, {where}</span>")
     return (
-        f"<div style='{_FONT}{_MUTED}font-size:12px;display:flex;flex-wrap:wrap;gap:4px 6px;margin:5px 0'>"
+        f"<div style='{FONT}{MUTED}font-size:12px;display:flex;flex-wrap:wrap;gap:4px 6px;margin:5px 0'>"
         f"{''.join(chips)}</div>"
     )
 
@@ -192,11 +192,11 @@ def ranks(beats: "Sequence[RankHeartbeat]", stragglers: "Sequence[Straggler]", n
 def log(lines: Sequence[str]) -> str:
     """Return the end of rank 0's log in a box of fixed height."""
     body = "\n".join(line[:500] for line in lines) or "(no output yet)"
-    style = f"{_MONO}{_TEXT}border:{_BORDER};margin:0;padding:6px 8px;height:212px;overflow:auto;white-space:pre"
+    style = f"{MONO}{TEXT}border:{BORDER};margin:0;padding:6px 8px;height:212px;overflow:auto;white-space:pre"
     # width:0 with min-width:100%: a long line scrolls in its box instead of widening the panel.
     return (
-        f"<div style='{_FONT}width:0;min-width:100%'>"
-        f"<div style='{_MUTED}font-size:12px;margin:4px 0 2px'>Log of rank 0</div>"
+        f"<div style='{FONT}width:0;min-width:100%'>"
+        f"<div style='{MUTED}font-size:12px;margin:4px 0 2px'>Log of rank 0</div>"
         f"<pre tabindex='0' aria-label='end of the log of rank 0' style='{style}'>{literal(body)}</pre></div>"
     )
 
@@ -205,8 +205,6 @@ def note(text: str, *, is_warning: bool = False) -> str:
     """Return a status line for the buttons, or a warning."""
     if not text:
         return ""
-    colour = "color:var(--jp-warn-color0,#b35900);" if is_warning else _TEXT
+    colour = "color:var(--jp-warn-color0,#b35900);" if is_warning else TEXT
     role = "alert" if is_warning else "status"
-    return (
-        f"<div role='{role}' style='{_FONT}{colour}white-space:pre-wrap;overflow-wrap:anywhere'>{literal(text)}</div>"
-    )
+    return f"<div role='{role}' style='{FONT}{colour}white-space:pre-wrap;overflow-wrap:anywhere'>{literal(text)}</div>"

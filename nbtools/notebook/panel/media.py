@@ -5,13 +5,12 @@ and work in the browser alone.
 """
 
 import base64
-from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 import ipywidgets as widgets
 
-from nbtools.notebook.panel.html import NO_FORMULAS, literal
+from nbtools.notebook.panel.html import BORDER, FONT, MONO, MUTED, NO_FORMULAS, TEXT, literal
 from nbtools.notebook.plots.figure import WIDTH
 from nbtools.notebook.plots.frames import frame_html, frames_html
 from nbtools.notebook.plots.line_chart import HEIGHT, draw_series
@@ -25,12 +24,7 @@ _MOST_ROWS, _MOST_COLUMNS, _LONGEST_CELL = 20, 12, 300
 _LONGEST_TEXT, _LONGEST_FRAME = 5000, 2000
 _NUM_STATES, _NUM_DRAWINGS = 5, 8
 """Frames of a text and of a drawing in the static HTML."""
-_FONT = (
-    "font-family:var(--jp-ui-font-family,system-ui,sans-serif);font-size:13px;line-height:1.45;"
-    "color:var(--jp-ui-font-color1,inherit);"
-)
-_BORDER = "1px solid var(--jp-border-color2,#d0d7de)"
-_MONO = "font-family:var(--jp-code-font-family,ui-monospace,monospace);font-size:12px;line-height:1.45;"
+_FONT = FONT + TEXT
 
 
 class MediaView:
@@ -51,7 +45,7 @@ class MediaView:
         self._earlier: dict[str, list[MediaItem]] = {}
         """Earlier showings of each chart."""
         self._dark = False
-        self._parts: dict[str, _Part] = {}
+        self._parts: dict[tuple[str, str], _Part] = {}
 
     def look(self, folder: Path, *, dark: bool) -> bool:
         """Draw the newer showings in a run's media folder; returns whether there were any."""
@@ -62,16 +56,13 @@ class MediaView:
         self._shown = media.latest(folder)
         curves = [item.name for item in self._shown if item.kind == "series"]
         self._earlier = {name: media.read(folder, name)[:-1] for name in curves}
-        names = [item.name for item in self._shown]
-        for name in [name for name in self._parts if name not in names]:
-            self._parts.pop(name).close()
-        for item in self._shown:
-            part = self._parts.get(item.name)
-            if part is None or part.kind != item.kind:
-                if part is not None:
-                    part.close()
-                part = self._parts[item.name] = _PARTS[item.kind]()
-            part.show(item, dark, self._earlier.get(item.name, ()))
+        keys = [(item.name, item.kind) for item in self._shown]
+        for key in self._parts.keys() - set(keys):
+            self._parts.pop(key).close()
+        for key, item in zip(keys, self._shown, strict=True):
+            if key not in self._parts:
+                self._parts[key] = _PARTS[item.kind]()
+            self._parts[key].show(item, dark, self._earlier.get(item.name, ()))
         self._arrange()
         return True
 
@@ -97,12 +88,12 @@ class MediaView:
         """Order the parts by name; hide the widget without parts."""
         is_open = self._fold.value
         self._fold.icon = "chevron-down" if is_open else "chevron-right"
-        parts = [self._parts[item.name].widget for item in self._shown] if is_open else []
-        children = (self._fold, *parts) if self._shown else ()
+        parts = [(item.kind, self._parts[item.name, item.kind].widget) for item in self._shown]
+        children = (self._fold, *(part for _, part in parts if is_open)) if parts else ()
         if self.widget.children != children:
             self.widget.children = children
         self.widget.layout.display = "" if children else "none"
-        self.playable.children = [self._parts[item.name].widget for item in self._shown if item.kind == "frames"]
+        self.playable.children = [part for kind, part in parts if kind == "frames"]
 
 
 def _stamps(folder: Path) -> list[tuple[str, int, int]]:
@@ -116,55 +107,48 @@ def _stamps(folder: Path) -> list[tuple[str, int, int]]:
     return found
 
 
+def html_widget() -> widgets.HTML:
+    """Make a text as wide as the panel, whose dollar signs are no formulas."""
+    text = widgets.HTML(layout=widgets.Layout(width="100%", margin="0"))
+    for name in NO_FORMULAS.split():
+        text.add_class(name)
+    return text
+
+
+def put(widget: widgets.HTML, value: str) -> None:
+    """Assign a text if it differs; an equal one sends no message."""
+    if widget.value != value:
+        widget.value = value
+
+
+def close_tree(widget: widgets.Widget) -> None:
+    """Remove a widget and those inside it from the page."""
+    for child in getattr(widget, "children", ()):
+        close_tree(child)
+    widget.close()
+
+
 # --- parts ----------------------------------------------------------------------------------------
 
 
-class _Part(ABC):
-    """One item as a widget."""
-
-    kind = ""
+class _Part:
+    """One item as a widget: of a text or a table HTML alone."""
 
     def __init__(self) -> None:
-        self._content = widgets.HTML(layout=widgets.Layout(width="100%", margin="0"))
-        for name in NO_FORMULAS.split():
-            self._content.add_class(name)
+        self._content = html_widget()
         self.widget: widgets.Widget = self._content
 
-    @abstractmethod
-    def show(self, item: MediaItem, dark: bool, earlier: Sequence[MediaItem] = ()) -> None:
+    def show(self, item: MediaItem, dark: bool, earlier: Sequence[MediaItem]) -> None:
         """Show a newer showing; a chart draws the earlier ones behind it."""
-
-    def _put(self, value: str) -> None:
-        if self._content.value != value:
-            self._content.value = value
+        put(self._content, _title(item) + (text_html(item) if item.kind == "text" else table_html(item)))
 
     def close(self) -> None:
         """Remove it from the page."""
-        for child in getattr(self.widget, "children", ()):
-            for inner in getattr(child, "children", ()):
-                inner.close()
-            child.close()
-        self.widget.close()
-
-
-class _Text(_Part):
-    kind = "text"
-
-    def show(self, item: MediaItem, dark: bool, earlier: Sequence[MediaItem] = ()) -> None:
-        self._put(_title(item) + text_html(item))
-
-
-class _Table(_Part):
-    kind = "table"
-
-    def show(self, item: MediaItem, dark: bool, earlier: Sequence[MediaItem] = ()) -> None:
-        self._put(_title(item) + table_html(item))
+        close_tree(self.widget)
 
 
 class _Frames(_Part):
     """The frames of a text or drawing, with a play button and a slider."""
-
-    kind = "frames"
 
     def __init__(self) -> None:
         super().__init__()
@@ -179,16 +163,13 @@ class _Frames(_Part):
         )
         self._link = widgets.jslink((self._play, "value"), (self._slider, "value"))
         self._slider.observe(lambda _: self._draw(), "value")
-        answers_beside_cells(self._slider)
-        answers_beside_cells(self._play)
-        self._heading = widgets.HTML(layout=widgets.Layout(width="100%", margin="0"))
-        for name in NO_FORMULAS.split():
-            self._heading.add_class(name)
+        self._heading = html_widget()
         row = widgets.HBox([self._play, self._slider], layout=widgets.Layout(flex_flow="row wrap"))
+        answers_beside_cells(row)
         self.widget = widgets.VBox([self._heading, row, self._content], layout=widgets.Layout(width="100%"))
         self._item: MediaItem | None = None
 
-    def show(self, item: MediaItem, dark: bool, earlier: Sequence[MediaItem] = ()) -> None:
+    def show(self, item: MediaItem, dark: bool, earlier: Sequence[MediaItem]) -> None:
         if item == self._item:
             return
         was_at_end = self._item is None or self._slider.value >= self._slider.max
@@ -207,13 +188,11 @@ class _Frames(_Part):
 
     def _draw(self) -> None:
         if self._item is not None:
-            self._put(state_html(self._item, min(self._slider.value, len(self._item.frames) - 1)))
+            put(self._content, state_html(self._item, min(self._slider.value, len(self._item.frames) - 1)))
 
 
 class _Series(_Part):
     """A chart whose x axis is not the step."""
-
-    kind = "series"
 
     def __init__(self) -> None:
         super().__init__()
@@ -222,14 +201,14 @@ class _Series(_Part):
         self.widget = widgets.VBox([self._content, self._image], layout=widgets.Layout(width="100%"))
         self._drawn: tuple[MediaItem, bool] | None = None
 
-    def show(self, item: MediaItem, dark: bool, earlier: Sequence[MediaItem] = ()) -> None:
+    def show(self, item: MediaItem, dark: bool, earlier: Sequence[MediaItem]) -> None:
         if self._drawn != (item, dark):
-            self._put(_title(item))
+            put(self._content, _title(item))
             self._image.value = draw_series(item, dark=dark, earlier=earlier)
             self._drawn = (item, dark)
 
 
-_PARTS: dict[str, Callable[[], _Part]] = {part.kind: part for part in (_Text, _Table, _Frames, _Series)}
+_PARTS = {"text": _Part, "table": _Part, "frames": _Frames, "series": _Series}
 
 
 # --- HTML -----------------------------------------------------------------------------------------
@@ -238,30 +217,28 @@ _PARTS: dict[str, Callable[[], _Part]] = {part.kind: part for part in (_Text, _T
 def _title(item: MediaItem) -> str:
     return (
         f"<div style='{_FONT}margin:8px 0 3px'><b>{literal(item.title)}</b> "
-        f"<span style='color:var(--jp-ui-font-color2,#6b7280)'>step {item.step:,}</span></div>"
+        f"<span style='{MUTED}'>step {item.step:,}</span></div>"
     )
 
 
 def text_html(item: MediaItem) -> str:
     """Return a text, cut after 5,000 characters."""
-    return _boxed(literal(_cut(item.text, _LONGEST_TEXT)))
+    style = f"{_FONT}{MONO}border:{BORDER};margin:0;padding:6px 8px;max-height:280px;overflow:auto"
+    text = literal(_cut(item.text, _LONGEST_TEXT))
+    return f"<pre tabindex='0' style='{style};white-space:pre-wrap;overflow-wrap:anywhere'>{text}</pre>"
 
 
 def state_html(item: MediaItem, number: int) -> str:
     """Return one frame, with marks on what differs from the one before, in the height of the longest frame."""
     frame, before = (_cut(item.frames[at], _LONGEST_FRAME) if at >= 0 else "" for at in (number, number - 1))
     body = frame_html(number, frame, before, item.keeps_lines)
-    lines = 0 if item.keeps_lines else min(max(map(_num_lines, item.frames)), 12)
+    lines = 0 if item.keeps_lines else min(1 + max(map(len, item.frames)) // 100, 12)
     return f"<div style='{_FONT}min-height:{1.6 * lines:.1f}em'>{body}</div>"
-
-
-def _num_lines(frame: str) -> int:
-    return 1 + len(frame) // 100
 
 
 def table_html(item: MediaItem) -> str:
     """Return a table of the first 20 rows and the number of the others."""
-    style = f"border-bottom:{_BORDER};padding:2px 10px 2px 0;text-align:left;vertical-align:top;overflow-wrap:anywhere"
+    style = f"border-bottom:{BORDER};padding:2px 10px 2px 0;text-align:left;vertical-align:top;overflow-wrap:anywhere"
 
     def row(cells: Sequence[str], tag: str) -> str:
         shown = [_cut(cell, _LONGEST_CELL) for cell in cells[:_MOST_COLUMNS]]
@@ -271,7 +248,7 @@ def table_html(item: MediaItem) -> str:
     body = "".join(row(cells, "td") for cells in item.rows[:_MOST_ROWS])
     more = len(item.rows) - _MOST_ROWS
     note = f"<div style='{_FONT}'>… and {more:,} more rows: nbtools show RUN --media</div>" if more > 0 else ""
-    table = f"<table style='{_FONT}{_MONO}border-collapse:collapse;margin:0'>{head}{body}</table>"
+    table = f"<table style='{_FONT}{MONO}border-collapse:collapse;margin:0'>{head}{body}</table>"
     return f"<div tabindex='0' style='overflow:auto;max-height:340px'>{table}</div>{note}"
 
 
@@ -291,11 +268,6 @@ def static_html(item: MediaItem, *, dark: bool, earlier: Sequence[MediaItem] = (
             f"style='max-width:100%;height:auto' alt='{literal(item.title)}'>"
         )
     return _title(item) + content
-
-
-def _boxed(text: str) -> str:
-    style = f"{_FONT}{_MONO}border:{_BORDER};margin:0;padding:6px 8px;max-height:280px;overflow:auto"
-    return f"<pre tabindex='0' style='{style};white-space:pre-wrap;overflow-wrap:anywhere'>{text}</pre>"
 
 
 def _cut(text: str, longest: int) -> str:

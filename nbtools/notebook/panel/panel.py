@@ -21,7 +21,8 @@ from IPython.display import publish_display_data
 from nbtools.errors import ConfigError, NbtoolsError
 from nbtools.launcher.resume import changed, config_of, read_changes, resume
 from nbtools.notebook.panel import html
-from nbtools.notebook.panel.controls import LATEST, Controls, put, view_bundle
+from nbtools.notebook.panel.controls import LATEST, Controls, view_bundle
+from nbtools.notebook.panel.media import put
 from nbtools.notebook.panel.news import MIN_ABSENCE_S, RECORD_EVERY_S, changes_since, read_look, record_look
 from nbtools.notebook.panel.snapshot import Snapshot, notes_of, stamp_of, take_snapshot
 from nbtools.notebook.plots.figure import HEIGHT, UNTITLED_HEIGHT, WIDTH, RunFigure, png
