@@ -6,17 +6,14 @@ A notebook trusts the output of its user's cells: JupyterLab does not remove scr
 import unicodedata
 from collections.abc import Collection, Sequence
 from html import escape
-from typing import TYPE_CHECKING
 
 from nbtools.errors import plural
+from nbtools.failures.failure import Failure
+from nbtools.notebook.panel.news import Change
 from nbtools.notebook.plots.decimation import duration
-
-if TYPE_CHECKING:
-    from nbtools.failures.failure import Failure
-    from nbtools.notebook.panel.news import Change
-    from nbtools.run.stacks import RankStacks
-    from nbtools.run.stragglers import Straggler
-    from nbtools.rundir.heartbeat import RankHeartbeat
+from nbtools.run.stacks import RankStacks
+from nbtools.run.stragglers import Straggler
+from nbtools.rundir.heartbeat import RankHeartbeat
 
 NO_FORMULAS = "mathjax_ignore tex2jax_ignore"
 """Classes of elements whose dollar signs JupyterLab's MathJax, and the older one of exported pages, leave alone."""
@@ -71,7 +68,7 @@ def header(run_id: str, state: str, script: str, notes: Sequence[str] = (), wait
     )
 
 
-def news(changes: "Sequence[Change]", absent_s: float) -> str:
+def news(changes: Sequence[Change], absent_s: float) -> str:
     """Return what changed since the last look as one line that unfolds; empty without changes."""
     if not changes:
         return ""
@@ -118,7 +115,7 @@ def progress(
     return f"<div style='{FONT}{MUTED}'>{bar if total_steps else ''}<span>{literal(words)}</span></div>"
 
 
-def failure(found: "Failure", log_path: str) -> str:
+def failure(found: Failure, log_path: str) -> str:
     """Return the failure card: first failing rank, exception, place, progress and remedy; the rest is folded."""
     trace = (found.traceback or "").rstrip().splitlines()
     num_cut = max(0, len(trace) - _MAX_TRACE_LINES)
@@ -138,7 +135,7 @@ def failure(found: "Failure", log_path: str) -> str:
     )
 
 
-def stacks(found: "Sequence[RankStacks]", first: Collection[int] = ()) -> str:
+def stacks(found: Sequence[RankStacks], first: Collection[int] = ()) -> str:
     """Return the Python stacks of the ranks, folded; those of the ranks in `first` come first and are open."""
     boxes = []
     for item in sorted(found, key=lambda item: (item.rank not in first, item.rank)):
@@ -159,7 +156,7 @@ def _folded(title: str, lines: Sequence[str], is_open: bool = False) -> str:
     )
 
 
-def ranks(beats: "Sequence[RankHeartbeat]", stragglers: "Sequence[Straggler]", now: float, is_running: bool) -> str:
+def ranks(beats: Sequence[RankHeartbeat], stragglers: Sequence[Straggler], now: float, is_running: bool) -> str:
     """Return one chip per rank with its step and phase; stragglers show for how long they have been silent."""
     if not beats:
         return ""

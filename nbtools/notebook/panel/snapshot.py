@@ -13,6 +13,7 @@ from nbtools.metrics.history import History
 from nbtools.notebook.plots.decimation import find_break
 from nbtools.run.checkpoints import Checkpoint
 from nbtools.run.lineage import origin_in_words
+from nbtools.run.records import mapping_at
 from nbtools.run.run import Run
 from nbtools.run.state import RunState
 from nbtools.rundir.heartbeat import RankHeartbeat, read_heartbeats
@@ -46,12 +47,9 @@ class Snapshot:
     failure: Failure | None = None
     checkpoints: list[Checkpoint] = field(default_factory=list)
     log: list[str] = field(default_factory=list)
-    num_dropped: int = 0
-    num_skipped: int = 0
-    num_unread_bytes: int = 0
     restarts: list[Restart] = field(default_factory=list)
-    breaks: list[str] = field(default_factory=list)
-    """One sentence per metric with non-finite values."""
+    warnings: list[str] = field(default_factory=list)
+    """Sentences on non-finite values and on metrics that are missing from the curves."""
     version: object = None
     """Differs from the earlier one if the picture has to be drawn again."""
 
@@ -62,19 +60,6 @@ class Snapshot:
         # Count down within the step after the last row, but not beyond it.
         since = min(max(0.0, now - self.last_row), self.seconds_per_step)
         return max(0.0, (self.total_steps - self.step) * self.seconds_per_step - since)
-
-    @property
-    def warnings(self) -> list[str]:
-        """Sentences on non-finite values and on metrics that are missing from the curves."""
-        said = self.breaks.copy()
-        if self.num_dropped:
-            said.append(f"{self.num_dropped:,} metric rows could not be written (disk full?)")
-        if self.num_skipped:
-            said.append(f"{self.num_skipped:,} damaged lines of metrics.jsonl are skipped")
-        if self.num_unread_bytes:
-            unread = f"{self.num_unread_bytes / 1e6:,.1f} MB of output"
-            said.append(f"{unread} was skipped in the search for metrics: it came too fast")
-        return said
 
 
 def stamp_of(run: Run) -> tuple[object, ...]:
@@ -98,6 +83,7 @@ def take_snapshot(run: Run, state: RunState) -> Snapshot:
     """Read the run directory."""
     history, own, checkpoints, restarts = run.history, run.own_history, run.checkpoints, read_restarts(run.files)
     seconds_per_step, last_row = pace(own)
+    saved = [checkpoint.step for checkpoint in checkpoints]
     return Snapshot(
         step=run.step,
         total_steps=run.total_steps,
@@ -107,23 +93,13 @@ def take_snapshot(run: Run, state: RunState) -> Snapshot:
         failure=run.failure if state.is_final else None,
         checkpoints=checkpoints,
         log=log_of(run, state),
-        num_dropped=own.num_dropped,
-        num_skipped=own.num_skipped,
-        num_unread_bytes=own.num_unread_bytes,
         restarts=restarts,
-        breaks=breaks_of(history),
-        version=(
-            run.id,
-            id(history),
-            history.version,
-            history.last_step,
-            [checkpoint.step for checkpoint in checkpoints],
-            len(restarts),
-        ),
+        warnings=_breaks_of(history) + _gaps_of(own),
+        version=(run.id, id(history), history.version, history.last_step, saved, len(restarts)),
     )
 
 
-def breaks_of(history: History) -> list[str]:
+def _breaks_of(history: History) -> list[str]:
     """Return a sentence for each of the first four metrics with non-finite values."""
     said = []
     for name in history.keys():  # noqa: SIM118 - not a dict
@@ -131,13 +107,24 @@ def breaks_of(history: History) -> list[str]:
         found = find_break(series.values)
         if found is None:
             continue
-        step = f"{series.steps[found.index]:,}"
-        if found.is_end:
-            said.append(f"{name} is not finite since step {step}")
-        else:
-            said.append(f"{name}: {plural(found.count, 'value')} not finite, first at step {step}")
+        step, values = f"{series.steps[found.index]:,}", plural(found.count, "value")
+        some = f"{name}: {values} not finite, first at step {step}"
+        said.append(f"{name} is not finite since step {step}" if found.is_end else some)
     hidden = len(said) - _NUM_BREAKS
     return [*said[:_NUM_BREAKS], f"and {hidden:,} more metrics"] if hidden > 0 else said
+
+
+def _gaps_of(own: History) -> list[str]:
+    """Return a sentence for each kind of metric rows that are missing."""
+    said = []
+    if own.num_dropped:
+        said.append(f"{own.num_dropped:,} metric rows could not be written (disk full?)")
+    if own.num_skipped:
+        said.append(f"{own.num_skipped:,} damaged lines of metrics.jsonl are skipped")
+    if own.num_unread_bytes:
+        unread = f"{own.num_unread_bytes / 1e6:,.1f} MB of output"
+        said.append(f"{unread} was skipped in the search for metrics: it came too fast")
+    return said
 
 
 def notes_of(run: Run, restarts: list[Restart]) -> list[str]:
@@ -145,8 +132,7 @@ def notes_of(run: Run, restarts: list[Restart]) -> list[str]:
     origin = origin_in_words(run.info.get("resumed_from"))
     notes = [origin] if origin else []
     if restarts:
-        launch = run.info.get("launch")
-        allowed = launch.get("max_restarts") if isinstance(launch, dict) else None
+        allowed = mapping_at(run.info, "launch").get("max_restarts")
         total = f" of {allowed + 1}" if isinstance(allowed, int) else ""
         notes += [f"attempt {restarts[-1].attempt + 1}{total}", restarted(restarts[-1])]
     return notes

@@ -7,11 +7,11 @@ and mathtext, a metric called `$\\frac` is drawn literally.
 
 import io
 import unicodedata
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from functools import lru_cache
 from itertools import zip_longest
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, TypeVar
+from typing import Any, Literal, TypeVar
 
 import numpy as np
 from matplotlib.artist import Artist
@@ -23,13 +23,11 @@ from matplotlib.lines import Line2D
 from matplotlib.patches import Rectangle
 from matplotlib.text import Text
 from matplotlib.transforms import Affine2D, Bbox
-from PIL import Image  # matplotlib's own PNG writer
+from PIL import Image, ImageColor  # matplotlib's own PNG writer
 
 from nbtools.notebook.plots.decimation import Floats, is_lone, log_ticks, ticks
 from nbtools.notebook.plots.layout import DARK, LIGHT, TITLES, Axis, Trace, View, grouped, traces_of, view_of
-
-if TYPE_CHECKING:
-    from nbtools.run.run import Run
+from nbtools.run.run import Run
 
 _A = TypeVar("_A", bound=Artist)
 Limits = tuple[float, float]
@@ -37,9 +35,9 @@ Ticks = Sequence[tuple[float, str]]
 
 WIDTH, HEIGHT = 900, 540
 """Size of the picture in CSS pixels."""
-
-
-MAX_BYTES = 100_000
+SCALE = 2
+"""Device pixels per CSS pixel: sharp on high-density screens."""
+_MAX_BYTES = 100_000
 """A larger PNG is encoded again with fewer pixels."""
 _NUM_PANELS = 4
 _NUM_SERIES = 5
@@ -49,7 +47,7 @@ UNTITLED_HEIGHT = HEIGHT - _HEADER + 4
 """Height of a picture without the line that names the run."""
 
 
-def save_plot(run: "Run", path: str | Path, *, dark: bool = False, **options: Any) -> Path:
+def save_plot(run: Run, path: str | Path, *, dark: bool = False, **options: Any) -> Path:
     """Write the picture of a run as a PNG file.
 
     Args:
@@ -69,8 +67,8 @@ def save_plot(run: "Run", path: str | Path, *, dark: bool = False, **options: An
     return path
 
 
-def png(run: "Run", *, dark: bool = False, **options: Any) -> bytes:
-    """Return the picture of a run as the bytes of a PNG, two device pixels per CSS pixel."""
+def png(run: Run, *, dark: bool = False, **options: Any) -> bytes:
+    """Return the picture of a run as the bytes of a PNG."""
     figure = RunFigure(dark=dark)
     figure.update(view_of(run, **options))
     return figure.png()
@@ -80,26 +78,17 @@ class RunFigure:
     """A figure that is built once and updated in place.
 
     Args:
-        width: in CSS pixels.
-        height: in CSS pixels.
-        scale: device pixels per CSS pixel; 2 is sharp on high-density screens.
+        height: in CSS pixels; `HEIGHT` when None, less without the line at the top.
         dark: dark theme.
         titled: whether a line at the top names the run; the panel shows the name in its header.
     """
 
-    def __init__(
-        self,
-        width: int = WIDTH,
-        height: int | None = None,
-        scale: float = 2,
-        dark: bool = False,
-        titled: bool = True,
-    ) -> None:
-        self.width, self.height, self.scale = width, height or (HEIGHT if titled else UNTITLED_HEIGHT), scale
+    def __init__(self, height: int | None = None, *, dark: bool = False, titled: bool = True) -> None:
+        self.height = height or (HEIGHT if titled else UNTITLED_HEIGHT)
         self._header = _HEADER if titled else 4
         self.theme = DARK if dark else LIGHT
         # At 72 dpi a point is a pixel: sizes of fonts and lines are then in CSS pixels.
-        self.figure = Figure((width / 72, self.height / 72), dpi=72 * scale, facecolor=self.theme.background)
+        self.figure = Figure((WIDTH / 72, self.height / 72), dpi=72 * SCALE, facecolor=self.theme.background)
         self.figure.set_layout_engine("none")
         self.canvas = FigureCanvasAgg(self.figure)
         self.panels: list[Panel] = []
@@ -126,7 +115,7 @@ class RunFigure:
         pixels = np.asarray(self.canvas.buffer_rgba())  # type: ignore[no-untyped-call]
         image = Image.fromarray(np.ascontiguousarray(pixels[..., :3]))
         encoded = self._encoded(image, 3)  # with a palette as fast as level 1, and smaller
-        if len(encoded) > MAX_BYTES:
+        if len(encoded) > _MAX_BYTES:
             size = round(image.width * 0.75), round(image.height * 0.75)
             encoded = self._encoded(image.resize(size, Image.Resampling.BOX), 6)
         return encoded
@@ -135,7 +124,9 @@ class RunFigure:
         """Return a PNG with a palette, a third of the size of one without."""
         image = image.quantize(128, method=Image.Quantize.FASTOCTREE, dither=Image.Dither.NONE)
         palette, background = image.getpalette() or [], int(np.asarray(image)[0, 0])
-        palette[3 * background : 3 * background + 3] = _rgb(self.theme.background)  # the palette holds averages
+        palette[3 * background : 3 * background + 3] = ImageColor.getrgb(
+            self.theme.background
+        )  # the palette holds averages
         image.putpalette(palette)
         buffer = io.BytesIO()
         image.save(buffer, "PNG", compress_level=compress_level)
@@ -149,19 +140,17 @@ class RunFigure:
     def lay_out(self, num_panels: int) -> None:
         """Clear the figure and make empty panels, in two columns."""
         self.figure.clear()
-        add, css = self.add, Affine2D().scale(self.scale)
+        add, css = self.add, Affine2D().scale(SCALE)
         y = self.height - 17
         self._title = add(text_at(16, y, 12, self.theme.text, css, va="center", weight="bold"))
-        self._subtitle = add(text_at(self.width - 16, y, 11, self.theme.muted, css, "right", "center"))
+        self._subtitle = add(text_at(WIDTH - 16, y, 11, self.theme.muted, css, "right", "center"))
         self.panels = []
-        columns = 1 if num_panels == 1 else 2
-        num_rows = -(-num_panels // columns)
+        num_rows = -(-num_panels // 2)
         height = (self.height - self._header - _FOOTER) / num_rows
         for row in range(num_rows):
-            in_row = min(columns, num_panels - row * columns)
+            in_row = min(2, num_panels - 2 * row)
+            width, bottom = WIDTH / in_row, _FOOTER + (num_rows - 1 - row) * height
             for column in range(in_row):
-                width = self.width / in_row
-                bottom = _FOOTER + (num_rows - 1 - row) * height
                 self.panels.append(Panel(self, column * width, bottom, width, height, row == num_rows - 1))
 
 
@@ -171,15 +160,15 @@ class Panel:
     def __init__(
         self, owner: RunFigure, left: float, bottom: float, width: float, height: float, is_last_row: bool
     ) -> None:
-        self._theme, self._scale, self._renderer = owner.theme, owner.scale, owner.canvas.get_renderer()  # type: ignore[no-untyped-call]
+        self._theme, self._renderer = owner.theme, owner.canvas.get_renderer()  # type: ignore[no-untyped-call]
         self._add = owner.add
         self.left, self.bottom = left + _MARGIN["left"], bottom + _MARGIN["bottom"]
         self.right, self.top = left + width - _MARGIN["right"], bottom + height - _MARGIN["top"]
         self.width, self.height = self.right - self.left, self.top - self.bottom
         self._limits = (0.0, 1.0, 0.0, 1.0)
-        css, theme, muted = Affine2D().scale(owner.scale), owner.theme, owner.theme.muted
-        self._css, self.place = css, Affine2D()
-        self._clip = Bbox(np.array([[self.left, self.bottom - 2], [self.right + 2, self.top + 2]]) * owner.scale)
+        css, theme, muted = Affine2D().scale(SCALE), owner.theme, owner.theme.muted
+        self.place = Affine2D()
+        self._clip = Bbox(np.array([[self.left, self.bottom - 2], [self.right + 2, self.top + 2]]) * SCALE)
         add, title_y = owner.add, self.top + 17
         self._grid = add(LineCollection([], colors=theme.grid, linewidths=1, transform=css, zorder=0))
         self._floor = add(line_of(css, zorder=1, color=theme.axis, linewidth=1))
@@ -273,10 +262,10 @@ class Panel:
         """Set the limits of both axes, their ticks and grid; only the last row of panels names the x axis."""
         self._limits = (*x, *y)
         self.place.clear().translate(-x[0], -y[0]).scale(self.width / (x[1] - x[0]), self.height / (y[1] - y[0]))
-        self.place.translate(self.left, self.bottom).scale(self._scale)
-        for text, tick in _pair(self._x_ticks, x_ticks):
+        self.place.translate(self.left, self.bottom).scale(SCALE)
+        for text, tick in zip_longest(self._x_ticks, x_ticks[: len(self._x_ticks)]):
             text.set(text=tick[1] if tick else "", x=self._x_of(tick[0]) if tick else 0)
-        for text, tick in _pair(self._y_ticks, y_ticks):
+        for text, tick in zip_longest(self._y_ticks, y_ticks[: len(self._y_ticks)]):
             text.set(text=tick[1] if tick else "", y=self._y_of(tick[0]) if tick else 0)
         self._grid.set_segments([[(self.left, self._y_of(v)), (self.right, self._y_of(v))] for v, _ in y_ticks])
         self._x_label.set_text(x_label if self._has_x_label else "")
@@ -315,12 +304,12 @@ class Panel:
         for sample, text in self._legend:
             sample.set_data([], [])
             text.set_text("")
-        room = self.right - self.title.get_window_extent(self._renderer).x1 / self._scale - 16
+        room = self.right - self.title.get_window_extent(self._renderer).x1 / SCALE - 16
         placed: list[tuple[float, float]] = []
         for text, (label, style) in zip(texts, entries, strict=False):
             text.set_text(plain(label, 36))
             swatch = 0.0 if len(entries) == 1 else 13.0 if style["linestyle"] == "none" else 22.0
-            width = text.get_window_extent(self._renderer).width / self._scale
+            width = text.get_window_extent(self._renderer).width / SCALE
             room -= swatch + width + (13 if placed else 0)
             if room < 0:
                 text.set_text("")
@@ -392,15 +381,6 @@ def line_of(transform: Affine2D, **style: Any) -> Line2D:
     return line
 
 
-def _pair(artists: Sequence[Any], values: Sequence[Any]) -> Iterable[tuple[Any, Any]]:
-    """Pair each artist with its value, or with None after the last value."""
-    return zip_longest(artists, values[: len(artists)])
-
-
 def _log10(values: Floats) -> Floats:
     """Return log10, NaN for values that have none."""
     return np.log10(np.where(values > 0, values, np.nan))
-
-
-def _rgb(colour: str) -> list[int]:
-    return list(bytes.fromhex(colour[1:]))

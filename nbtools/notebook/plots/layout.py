@@ -3,32 +3,23 @@
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
 from nbtools.failures.restarts import read_restarts, step_of
+from nbtools.metrics.columns import Series
+from nbtools.metrics.history import History
 from nbtools.notebook.plots.decimation import Break, Floats, decimate, find_break, number, smooth, ticks, time_ticks
-
-if TYPE_CHECKING:
-    from nbtools.metrics.columns import Series
-    from nbtools.metrics.history import History
-    from nbtools.run.run import Run
+from nbtools.run.records import mapping_at
+from nbtools.run.run import Run
 
 X = Literal["step", "samples", "time"]
 
 # Names of the same quantity in different programs.
-_GROUPS = {
-    "loss": "loss",
-    "learning_rate": "learning_rate",
-    "lr": "learning_rate",
-    "tokens_per_s": "throughput",
-    "samples_per_s": "throughput",
-    "tokens_per_second": "throughput",
-    "samples_per_second": "throughput",
-    "grad_norm": "grad_norm",
-}
+_THROUGHPUT = "tokens_per_s", "samples_per_s", "tokens_per_second", "samples_per_second"
+_GROUPS = {"lr": "learning_rate", **dict.fromkeys(_THROUGHPUT, "throughput")}
 TITLES = {
     "loss": "Loss",
     "return": "Return",
@@ -51,7 +42,7 @@ _SPLITS = ("train", "eval", "val", "valid", "validation", "test")
 class View:
     """The data and options of one picture."""
 
-    history: "History"
+    history: History
     title: str = ""
     subtitle: str = ""
     checkpoints: Sequence[tuple[int, float | None]] = ()
@@ -67,7 +58,7 @@ class View:
 
 
 def view_of(
-    run: "Run", *, x: X = "step", log: bool = False, smoothing: float = 0.6, span: tuple[float, float] = (0.0, 1.0)
+    run: Run, *, x: X = "step", log: bool = False, smoothing: float = 0.6, span: tuple[float, float] = (0.0, 1.0)
 ) -> View:
     """Read the view of a run from its directory.
 
@@ -78,25 +69,15 @@ def view_of(
         smoothing: weight of earlier values in the bold line, 0 to below 1.
         span: part of the x axis to show, as two fractions.
     """
-    resumed_from = run.info.get("resumed_from")
-    resumed_at = resumed_from.get("step") if isinstance(resumed_from, dict) else None
-    checkpoints = list(run.checkpoints)
-    parent = run.parent
+    resumed_at = mapping_at(run.info, "resumed_from").get("step")
+    checkpoints, parent = list(run.checkpoints), run.parent
     if resumed_at is not None and parent is not None:
         checkpoints += [checkpoint for checkpoint in parent.checkpoints if checkpoint.step <= resumed_at]
+    losses = [(checkpoint.step, checkpoint.metrics.get("eval/loss")) for checkpoint in checkpoints]
+    restarted_at = [step_of(restart) for restart in read_restarts(run.files)]
     total = f" of {run.total_steps:,}" if run.total_steps else ""
-    return View(
-        run.history,
-        run.id,
-        f"{run.state.value.lower()} · step {run.step or 0:,}{total}",
-        [(checkpoint.step, checkpoint.metrics.get("eval/loss")) for checkpoint in checkpoints],
-        resumed_at,
-        [step_of(restart) for restart in read_restarts(run.files)],
-        x,
-        log,
-        smoothing,
-        span,
-    )
+    subtitle = f"{run.state.value.lower()} · step {run.step or 0:,}{total}"
+    return View(run.history, run.id, subtitle, losses, resumed_at, restarted_at, x, log, smoothing, span)
 
 
 class Axis:
@@ -125,7 +106,7 @@ class Axis:
         self.left = left + first * (right - left)
         self.right = max(left + last * (right - left), self.left + 1e-6 * (right - left))
 
-    def _place(self, series: "Series", start: float, pause: float, resumed_at: int | None) -> NDArray[Any]:
+    def _place(self, series: Series, start: float, pause: float, resumed_at: int | None) -> NDArray[Any]:
         if self.kind == "step":
             return series.steps
         if self.kind == "samples":
@@ -151,7 +132,7 @@ class Axis:
         return ticks(self.left, self.right, num_max, whole=True)
 
 
-def _pause(series: "Series", resumed_at: int | None) -> float:
+def _pause(series: Series, resumed_at: int | None) -> float:
     """Return the seconds between the last row before a resume and the first after it, less the usual distance."""
     index = 0 if resumed_at is None else int(np.searchsorted(series.steps, resumed_at, "right"))
     if not 0 < index < len(series.steps):
@@ -165,31 +146,23 @@ def _pause(series: "Series", resumed_at: int | None) -> float:
 
 @dataclass(frozen=True)
 class Theme:
-    """Colours for JupyterLab's backgrounds."""
+    """Colours on a page, by default on a light one, for JupyterLab's backgrounds.
 
-    background: str
-    text: str
-    muted: str
-    grid: str
-    axis: str
-    line: str
-    evaluation: str
-    others: tuple[str, ...]
-    alarm: str
+    The hues are those of petroff10 (Petroff 2021, arXiv:2107.02270), distinguishable under colour blindness.
+    """
+
+    background: str = "#ffffff"
+    text: str = "#24292f"
+    muted: str = "#6b7280"
+    grid: str = "#e9ebee"
+    axis: str = "#c3c8ce"
+    line: str = "#3f90da"
+    evaluation: str = "#e76300"
+    others: tuple[str, ...] = ("#832db6", "#a96b59", "#92a4a2")
+    alarm: str = "#bd1f01"
 
 
-# Hues of petroff10 (Petroff 2021, arXiv:2107.02270), distinguishable under colour blindness.
-LIGHT = Theme(
-    "#ffffff",
-    "#24292f",
-    "#6b7280",
-    "#e9ebee",
-    "#c3c8ce",
-    "#3f90da",
-    "#e76300",
-    ("#832db6", "#a96b59", "#92a4a2"),
-    "#bd1f01",
-)
+LIGHT = Theme()
 DARK = Theme(
     "#111111",
     "#e3e5e8",
@@ -261,31 +234,27 @@ def _trace(name: str, group: str, view: View, axis: Axis, width: int, theme: The
         return Trace(label, level, level, {"color": theme.muted, "linestyle": (0, (5, 3)), "linewidth": 1.4})
     curve = decimate(x, series.values, axis.left, axis.right, width)
     thin = bold = curve.path()
-    style: dict[str, Any] = {"linestyle": "-", "linewidth": 1.4}
     # A schedule has no noise: smoothing only delays it.
     is_smoothed = kind == "train" and group != "learning_rate" and view.smoothing > 0
+    # Outside the scores panel the first hue belongs to training.
+    colours: tuple[str, ...] = (theme.line, *theme.others)
     if kind == "eval":
-        # Outside the scores panel the first hue belongs to training.
-        colours = (theme.evaluation, *((theme.line,) if group == "scores" else ()), *theme.others)
-        style |= {"color": colours[hue % len(colours)], "marker": "o" if len(curve.x) <= 80 else "none"}
-        style |= {"linestyle": _DASHES[hue % len(_DASHES)], "markersize": 4.5}
-    else:
-        colours = (theme.line, *theme.others)
-        style |= {"color": colours[hue % len(colours)], "linestyle": _DASHES[hue % len(_DASHES)]}
-    if kind == "train":
-        style["linewidth"] = 1.9
+        colours = (theme.evaluation, *(colours if group == "scores" else theme.others))
+    style: dict[str, Any] = {"color": colours[hue % len(colours)], "linestyle": _DASHES[hue % len(_DASHES)]}
+    style["linewidth"] = 1.9 if kind == "train" else 1.4
+    if kind == "eval":
+        style |= {"marker": "o" if len(curve.x) <= 80 else "none", "markersize": 4.5}
     if is_smoothed:
         bold = curve.x, smooth(curve.mean, view.smoothing)
     found = find_break(series.values)
-    if found is None:
-        return Trace(label, thin, bold, style, is_smoothed)
-    return Trace(label, thin, bold, style, is_smoothed, found, float(x[found.index]), int(series.steps[found.index]))
+    at = found.index if found else 0
+    return Trace(label, thin, bold, style, is_smoothed, found, float(x[at]), int(series.steps[at]))
 
 
 # --- names --------------------------------------------------------------------------------------
 
 
-def grouped(history: "History") -> list[tuple[str, list[str]]]:
+def grouped(history: History) -> list[tuple[str, list[str]]]:
     """Return the metrics by panel, the usual panels first."""
     groups: dict[str, list[str]] = {}
     for name in history.keys():  # noqa: SIM118  (a History is no mapping)

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from nbtools.notebook.plots.decimation import Floats, is_lone, ticks
-from nbtools.notebook.plots.figure import WIDTH, RunFigure, line_of, plain
+from nbtools.notebook.plots.figure import RunFigure, line_of, plain
 from nbtools.rundir.media import MediaItem
 
 HEIGHT = 250
@@ -21,7 +21,7 @@ def draw_series(item: MediaItem, *, dark: bool, earlier: Sequence[MediaItem] = (
         dark: whether the page is dark.
         earlier: showings before it, oldest first; the newest six are drawn, the older the fainter.
     """
-    figure = RunFigure(WIDTH, HEIGHT, dark=dark, titled=False)
+    figure = RunFigure(HEIGHT, dark=dark, titled=False)
     figure.lay_out(1)
     (panel,), theme = figure.panels, figure.theme
     curves = _curves(item)

@@ -15,7 +15,7 @@ from PIL import Image
 
 from nbtools.metrics.history import History
 from nbtools.notebook.plots.decimation import decimate, find_break, log_ticks, number, smooth, ticks, time_ticks
-from nbtools.notebook.plots.figure import HEIGHT, WIDTH, Panel, RunFigure, save_plot
+from nbtools.notebook.plots.figure import HEIGHT, SCALE, WIDTH, Panel, RunFigure, save_plot
 from nbtools.notebook.plots.layout import DARK, LIGHT, View, grouped
 from nbtools.run.run import Run
 
@@ -44,9 +44,8 @@ def pixels(figure: RunFigure) -> np.ndarray:
 
 def inside(figure: RunFigure, panel: Panel) -> np.ndarray:
     """Pixels of a panel's plot area, top row first."""
-    scale, height = figure.scale, figure.height
-    rows = slice(int((height - panel.top) * scale), int((height - panel.bottom) * scale))
-    return pixels(figure)[rows, int(panel.left * scale) : int(panel.right * scale)]
+    rows = slice(int((figure.height - panel.top) * SCALE), int((figure.height - panel.bottom) * SCALE))
+    return pixels(figure)[rows, int(panel.left * SCALE) : int(panel.right * SCALE)]
 
 
 def texts(figure: RunFigure) -> list[str]:
