@@ -78,7 +78,11 @@ def execute(path: Path, target: Path, *, timeout_s: int = 1800) -> bool:
             except (CellControlSignal, DeadKernelError) as error:
                 failure = terminal_text(str(error).encode(errors="replace"))
                 break
-            _print_briefly(cell)
+            lines = _text(cell).splitlines()
+            for line in lines[:_SHOWN_LINES]:
+                print(f"      {line[:110]}")
+            if len(lines) > _SHOWN_LINES:
+                print(f"      ... {len(lines) - _SHOWN_LINES} more lines")
     if not failure or target.resolve() != path.resolve():
         target.parent.mkdir(parents=True, exist_ok=True)
         strip(notebook)
@@ -151,14 +155,6 @@ def _text(cell: Any) -> str:
         elif "text/plain" in output.get("data", {}):
             parts.append(output.data["text/plain"] + "\n")
     return terminal_text("".join(parts).encode(errors="replace")).rstrip()
-
-
-def _print_briefly(cell: Any) -> None:
-    lines = _text(cell).splitlines()
-    for line in lines[:_SHOWN_LINES]:
-        print(f"      {line[:110]}")
-    if len(lines) > _SHOWN_LINES:
-        print(f"      ... {len(lines) - _SHOWN_LINES} more lines")
 
 
 if __name__ == "__main__":

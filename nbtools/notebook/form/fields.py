@@ -6,6 +6,7 @@ error. Only core widgets, so that VS Code and Colab show the same form.
 
 import ast
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from html import escape
 from types import NoneType, UnionType
 from typing import Any, Literal, Union, get_args, get_origin
@@ -17,6 +18,7 @@ from nbtools.script.assignments import split_names
 
 LABEL_WIDTH = "204px"
 INPUT_WIDTH = "372px"
+INPUT_SHAPE = {"style": {"description_width": LABEL_WIDTH}, "layout": {"width": INPUT_WIDTH, "flex": "0 0 auto"}}
 
 # Colours follow JupyterLab's theme (--jp-*); other front ends use the page's text colour.
 STYLE = """<style>
@@ -78,12 +80,7 @@ class Field:
         self.mark()
 
     def _make_input(self) -> widgets.DOMWidget:
-        shared = {
-            "description": self.name,
-            "tooltip": f"{self.name}: {self._help}",
-            "style": {"description_width": LABEL_WIDTH},
-            "layout": {"width": INPUT_WIDTH, "flex": "0 0 auto"},
-        }
+        shared = {"description": self.name, "tooltip": f"{self.name}: {self._help}", **INPUT_SHAPE}
         if self._options is not None:
             options = [("none" if option is None else str(option), option) for option in self._options]
             return widgets.Dropdown(options=options, **shared)
@@ -97,7 +94,7 @@ class Field:
             return self._input
         label = widgets.HTML(escape(self.name), layout={"width": LABEL_WIDTH, "margin": "0 8px 0 0"})
         label.add_class("nbtools-label")
-        return widgets.HBox([label, self._input], layout={"width": INPUT_WIDTH, "flex": "0 0 auto", "margin": "2px"})
+        return widgets.HBox([label, self._input], layout={**INPUT_SHAPE["layout"], "margin": "2px"})
 
     @property
     def value(self) -> Any:
@@ -140,8 +137,7 @@ class GPUField:
             description=self.name,
             options=[("CPU only", "cpu"), ("first GPUs, or the CPU", "auto")],
             tooltip=f"{self.name}: {Launch.explain(self.name).description}",
-            style={"description_width": LABEL_WIDTH},
-            layout={"width": INPUT_WIDTH, "flex": "0 0 auto"},
+            **INPUT_SHAPE,
         )
         self._boxes: dict[int, widgets.Checkbox] = {}
         self._choice = widgets.VBox(layout={"margin": f"0 0 0 calc({LABEL_WIDTH} + 12px)", "display": "none"})
@@ -218,21 +214,13 @@ def row(*children: widgets.DOMWidget) -> widgets.HBox:
 
 def mark(line: widgets.HBox, text: widgets.HTML, mistake: str, was: str = "", help: str = "", unit: str = "") -> None:
     """Show in the note of a row the error of its value, or else its earlier value, unit and help."""
-    set_class(line, "nbtools-wrong", bool(mistake))
-    set_class(line, "nbtools-changed", bool(was) and not mistake)
+    for name, is_so in (("nbtools-wrong", bool(mistake)), ("nbtools-changed", bool(was) and not mistake)):
+        (line.add_class if is_so else line.remove_class)(name)
     if mistake:
         text.value = f"<b>{escape(mistake)}</b>"
     else:
         before = f"<mark>{escape(was)}</mark> " if was else ""
         text.value = before + (f"<i>{escape(unit)}</i> " if unit else "") + escape(help)
-
-
-def set_class(widget: widgets.DOMWidget, name: str, on: bool) -> None:
-    """Add or remove a style class."""
-    if on:
-        widget.add_class(name)
-    else:
-        widget.remove_class(name)
 
 
 def parse_value(text: str, kinds: tuple[type, ...]) -> Any:
@@ -263,20 +251,16 @@ def _number(text: str, *, whole: bool, optional: bool) -> int | float:
     what += ", or leave it empty" if optional else ""
     if not text:
         raise ValueError(f"is empty; give {what}")
-    try:
+    with suppress(ValueError):
         number = float(text)
         if not whole:
             return number
-        # int() first: a float rounds beyond 2**53. 1e3 is a whole number too.
-        return int(text) if text.lstrip("+-").replace("_", "").isdigit() else _integral(number)
-    except (ValueError, OverflowError):
-        raise ValueError(f"{_short(text)} is not {what}") from None
-
-
-def _integral(number: float) -> int:
-    if not number.is_integer():
-        raise ValueError(number)
-    return int(number)
+        # int(text) first: a float rounds beyond 2**53. 1e3 is a whole number too.
+        if text.lstrip("+-").replace("_", "").isdigit():
+            return int(text)
+        if number.is_integer():
+            return int(number)
+    raise ValueError(f"{_short(text)} is not {what}")
 
 
 def _written(value: Any) -> str:
@@ -290,16 +274,11 @@ def _written(value: Any) -> str:
 def _allowed(annotation: Any) -> tuple[tuple[Any, ...] | None, tuple[type, ...]]:
     """Return the options of an enumeration (None if it is open), and the types that a value may have."""
     members = get_args(annotation) if get_origin(annotation) in (Union, UnionType) else (annotation,)
-    options: list[Any] = []
-    kinds: list[type] = []
-    for member in members:
-        if get_origin(member) is Literal:
-            options += get_args(member)
-        else:
-            kinds.append(member)
-    if options:
-        return (*options, *([None] if NoneType in kinds else [])), tuple(kinds)
-    return None, tuple(kinds)
+    kinds = tuple(member for member in members if get_origin(member) is not Literal)
+    options = [option for member in members if member not in kinds for option in get_args(member)]
+    if options and NoneType in kinds:
+        options.append(None)
+    return tuple(options) or None, kinds
 
 
 def _short(text: str, limit: int = 60) -> str:

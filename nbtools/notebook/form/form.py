@@ -1,6 +1,5 @@
 """The form: edits a config, shows errors beside their fields, writes the script and launches it."""
 
-import functools
 import threading
 import warnings
 from collections.abc import Callable
@@ -76,11 +75,12 @@ class ConfigForm:
         self._is_filling = False
         self._loaded_over: Values = {}
         self._known = KnownScripts()
-        self._run: Run | None = None
+        self.run: Run | None = None
+        """The run that this form launched last."""
         self._panel: Any = None
         self._view = FormLayout(self._recipe, name if name is not None else recipe, preset, devices())
         self._fields = self._view.fields
-        self._summary = Summary(self._project.root, functools.partial(self._guarded(self._refresh), None))
+        self._summary = Summary(self._project.root, self._guarded(self._refresh))
         self._question = OverwriteQuestion(self._guarded)
         self.widget = self._view.arrange(self._summary.widget, self._question.widget)
         self._observe()
@@ -116,11 +116,6 @@ class ConfigForm:
             InvalidNameError: it cannot be used.
         """
         return check_name(self._view.name.value.strip())
-
-    @property
-    def run(self) -> Run | None:
-        """The run that this form launched last."""
-        return self._run
 
     def write(self, overwrite: bool = False) -> Path:
         """Write `scripts/NAME.py` and return its path; a script with the same values is left unchanged.
@@ -158,8 +153,8 @@ class ConfigForm:
         with self._lock:
             path = self._project.script(self.name)
             self.write()
-            self._run = active_run(path, self._project) or launch_script(path)
-            return self._run
+            self.run = active_run(path, self._project) or launch_script(path)
+            return self.run
 
     def load(self, path: str | Path | None = None) -> None:
         """Load the values of a script, `scripts/NAME.py` when None, and mark the fields that they change.
@@ -266,20 +261,20 @@ class ConfigForm:
         return obstacles
 
     def _mark(self, values: Values, wrong: dict[str, str]) -> None:
-        base = self._preset_values()
-        changed = [name for name in base if name in values and values[name] != base[name]]
-        changed += [name for name in base if name not in values]
+        preset = self._view.preset.value
+        base: Values = {} if preset is None else dict(pair for part in self._recipe.preset(preset) for pair in part)
+        changed = [name for name in base if name not in values or values[name] != base[name]]
         for name, field in self._fields.items():
             if name in self._loaded_over and name in values:
                 was = f"was {short_repr(self._loaded_over[name])}"
             else:
                 was = f"preset: {short_repr(base[name])}" if name in changed else ""
             field.mark(wrong.get(name, ""), was)
-        if self._view.preset.value is None:
+        if preset is None:
             self._view.preset_note.value = "choose a preset to start from"
         else:
             plus = f"<mark>+ {plural(len(changed), 'change')}</mark> " if changed else ""
-            self._view.preset_note.value = plus + escape(self._recipe.presets[self._view.preset.value].description)
+            self._view.preset_note.value = plus + escape(self._recipe.presets[preset].description)
         self._view.reset.layout.display = "" if changed else "none"
 
     def _mark_name(self, values: tuple[TrainConfig, Launch] | None) -> dict[str, str]:
@@ -307,12 +302,6 @@ class ConfigForm:
             f"<b>{'Cannot write or launch' if mistakes else 'Cannot launch'}: {escape(what + also)}</b>"
         )
 
-    def _preset_values(self) -> Values:
-        if self._view.preset.value is None:
-            return {}
-        config, settings = self._recipe.preset(self._view.preset.value)
-        return {**dict(config), **dict(settings)}
-
     def _apply_preset(self) -> None:
         if self._view.preset.value is None:
             self._refresh()
@@ -332,10 +321,10 @@ class ConfigForm:
 
     # --- buttons ------------------------------------------------------------------------------------
 
-    def _guarded(self, action: Callable[[], object]) -> Callable[[object], None]:
+    def _guarded(self, action: Callable[[], object]) -> Callable[..., None]:
         """Wrap a callback: an exception becomes the form's message, not a traceback in an unrelated cell."""
 
-        def run(event: object) -> None:
+        def run(*_: object) -> None:
             with self._lock:
                 try:
                     action()
@@ -348,23 +337,17 @@ class ConfigForm:
 
     def _observe(self) -> None:
         for field in self._fields.values():
-            field.on_change(functools.partial(self._guarded(self._edited), None))
+            field.on_change(self._guarded(self._edited))
         self._view.name.observe(self._guarded(self._edited), names="value")
         self._view.preset.observe(self._guarded(self._apply_preset), names="value")
         self._view.reset.on_click(self._guarded(self._apply_preset))
-        self._view.write.on_click(self._guarded(self._write_clicked))
-        self._view.launch.on_click(self._guarded(self._launch_clicked))
+        self._view.write.on_click(self._guarded(lambda: self._ask_or(self._write_and_say)))
+        self._view.launch.on_click(self._guarded(lambda: self._ask_or(self._launch_and_watch)))
         self._view.load.on_click(self._guarded(self.load))
 
     def _edited(self) -> None:
         self._question.close()
         self._refresh()
-
-    def _write_clicked(self) -> None:
-        self._ask_or(lambda overwrite: self._say(f"Wrote {self.write(overwrite)}"))
-
-    def _launch_clicked(self) -> None:
-        self._ask_or(self._launch_and_watch)
 
     def _ask_or(self, act: Callable[[bool], object]) -> None:
         """Call `act`; if it would overwrite foreign values or text, show the difference and ask first."""
@@ -375,6 +358,9 @@ class ConfigForm:
             self._question.ask(path, in_words(path, *values), lambda: act(True), self.load)
         else:
             act(False)
+
+    def _write_and_say(self, overwrite: bool) -> None:
+        self._say(f"Wrote {self.write(overwrite)}")
 
     def _launch_and_watch(self, overwrite: bool) -> None:
         from nbtools.notebook.panel.panel import LivePlot  # imports matplotlib, which takes a second

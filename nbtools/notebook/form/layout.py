@@ -7,7 +7,7 @@ import ipywidgets as widgets
 
 from nbtools.config import Launch, Settings, TrainConfig
 from nbtools.machine.devices import Device
-from nbtools.notebook.form.fields import INPUT_WIDTH, LABEL_WIDTH, STYLE, Field, GPUField, note_widget, row
+from nbtools.notebook.form.fields import INPUT_SHAPE, STYLE, Field, GPUField, note_widget, row
 from nbtools.notebook.form.overwrite import button
 from nbtools.notebook.subshell import answers_beside_cells
 from nbtools.recipes import Recipe
@@ -20,18 +20,17 @@ class FormLayout:
     """
 
     def __init__(self, recipe: Recipe, name: str, preset: str | None, devices: Sequence[Device]) -> None:
-        shape = {"style": {"description_width": LABEL_WIDTH}, "layout": {"width": INPUT_WIDTH, "flex": "0 0 auto"}}
         presets = [("none", None), *((key, key) for key in recipe.presets)]
-        self.preset = widgets.Dropdown(description="preset", options=presets, value=preset, **shape)
+        self.preset = widgets.Dropdown(description="preset", options=presets, value=preset, **INPUT_SHAPE)
         self.preset_note = note_widget()
         self.reset = button("Reset", "undo", "Restore the values of the preset")
-        self.name = widgets.Text(value=name, description="script", placeholder="name of the script", **shape)
+        self.name = widgets.Text(value=name, description="script", placeholder="name of the script", **INPUT_SHAPE)
         self.name_note = note_widget()
         self.name_row = row(self.name, self.name_note)
         self.fields: dict[str, Field | GPUField] = {}
+        gpus = [(device.index, _described(device)) for device in devices]
         for cls in (recipe.config_class, Launch):
             for field in cls.model_fields:
-                gpus = [(device.index, _described(device)) for device in devices]
                 self.fields[field] = GPUField(gpus) if field == "gpus" else Field(cls, field)
         self.write = button("Write script", "pencil", "Write scripts/NAME.py")
         self.launch = button("Launch", "play", "Write the script if its values differ, then launch it", style="primary")

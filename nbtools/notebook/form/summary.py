@@ -56,10 +56,8 @@ class Summary:
             outcome: Schedule | DataError | None
             try:
                 outcome = schedule(*wanted, root=self._root)
-            except DataError as error:
-                outcome = error
-            except OSError as error:
-                outcome = DataError(str(error))
+            except (DataError, OSError) as error:
+                outcome = error if isinstance(error, DataError) else DataError(str(error))
             with self._lock:
                 self._counted = (wanted, outcome)
                 if self._wanted == wanted:

@@ -83,7 +83,7 @@ class LivePlot:
         self._widgets = Controls(dark, log, smoothing, x)
         for option in self._widgets.options:
             option.observe(self._changed, "value")
-        self._widgets.stop.on_click(lambda _: self._act("Stopping…", self._stop_run))
+        self._widgets.stop.on_click(lambda _: self._act("Stopping…", lambda: self.run.stop()))
         self._widgets.stacks.on_click(lambda _: self._act("Asking the ranks…", self._take_stacks))
         self._widgets.changes.observe(self._check_changes, "value")
         self._widgets.resume.on_click(lambda _: self._act("Resuming…", self._resume_run))
@@ -354,9 +354,6 @@ class LivePlot:
                 self._changed()
 
         threading.Thread(target=work, name=doing, daemon=True).start()
-
-    def _stop_run(self) -> str:
-        return self.run.stop()
 
     def _take_stacks(self) -> str:
         found, behind = take_stacks(self.run.files), {straggler.beat.rank for straggler in self._stragglers}
