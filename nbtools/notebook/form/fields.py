@@ -198,18 +198,13 @@ class GPUField:
 
 def note_widget() -> widgets.HTML:
     """Make the text beside an input."""
-    text = widgets.HTML(layout={"flex": "1 1 260px", "min_width": "0"})
-    text.add_class("nbtools-note")
-    return text
+    return widgets.HTML(layout={"flex": "1 1 260px", "min_width": "0"}).add_class("nbtools-note")
 
 
 def row(*children: widgets.DOMWidget) -> widgets.HBox:
     """Put an input and its note side by side; on a narrow page the note wraps below the input."""
-    line = widgets.HBox(
-        list(children), layout={"flex_flow": "row wrap", "align_items": "center", "overflow": "visible"}
-    )
-    line.add_class("nbtools-row")
-    return line
+    layout = {"flex_flow": "row wrap", "align_items": "center", "overflow": "visible"}
+    return widgets.HBox(children, layout=layout).add_class("nbtools-row")
 
 
 def mark(line: widgets.HBox, text: widgets.HTML, mistake: str, was: str = "", help: str = "", unit: str = "") -> None:

@@ -48,21 +48,10 @@ class FormLayout:
 
     def arrange(self, summary: widgets.DOMWidget, question: widgets.DOMWidget) -> widgets.VBox:
         """Return the whole form."""
-        form = widgets.VBox(
-            [
-                self._title,
-                row(self.preset, self.preset_note, self.reset),
-                self.name_row,
-                *self._basic,
-                self._more,
-                self._folded,
-                summary,
-                row(self.write, self.launch, self.load, self.reason),
-                question,
-                self.message,
-                self.panel,
-            ]
-        )
+        values = [self._title, row(self.preset, self.preset_note, self.reset), self.name_row, *self._basic]
+        buttons = row(self.write, self.launch, self.load, self.reason)
+        below = [summary, buttons, question, self.message, self.panel]
+        form = widgets.VBox([*values, self._more, self._folded, *below])
         form.add_class("nbtools-form")
         answers_beside_cells(form)  # without support in ipykernel a click waits for the running cell
         return form

@@ -46,14 +46,9 @@ def literal(text: str) -> str:
 
 
 def header(run_id: str, state: str, script: str, notes: Sequence[str] = (), waiting_for: str = "") -> str:
-    """Return the run's id, state and script.
+    """Return the run's id, state (a `RunState`) and script; `notes`, the origin and the attempt, are below the id.
 
-    Args:
-        run_id: the run.
-        state: a `RunState`.
-        script: name of its script.
-        notes: origin and attempt, below the id.
-        waiting_for: what a queued run waits for, such as `behind mlm_tiny on GPU 0,1`.
+    `waiting_for` is what a queued run waits for, such as `behind mlm_tiny on GPU 0,1`.
     """
     sign, colour, word, meaning = _STATES[state]
     word, meaning = (f"{word} {waiting_for}", "") if waiting_for else (word, meaning)

@@ -11,6 +11,7 @@ from pathlib import Path
 import ipywidgets as widgets
 
 from nbtools.notebook.panel.html import BORDER, FONT, MONO, MUTED, NO_FORMULAS, TEXT, literal
+from nbtools.notebook.panel.snapshot import file_stamp
 from nbtools.notebook.plots.figure import WIDTH
 from nbtools.notebook.plots.frames import frame_html, frames_html
 from nbtools.notebook.plots.line_chart import HEIGHT, draw_series
@@ -49,7 +50,8 @@ class MediaView:
 
     def look(self, folder: Path, *, dark: bool) -> bool:
         """Draw the newer showings in a run's media folder; returns whether there were any."""
-        stamp = (dark, folder, *_stamps(folder))
+        stamps = [(name, file_stamp(folder / f"{name}.jsonl")) for name in media.names(folder)]
+        stamp = (dark, folder, *stamps)
         if stamp == self._stamp:
             return False
         self._stamp, self._dark = stamp, dark
@@ -94,17 +96,6 @@ class MediaView:
             self.widget.children = children
         self.widget.layout.display = "" if children else "none"
         self.playable.children = [part for kind, part in parts if kind == "frames"]
-
-
-def _stamps(folder: Path) -> list[tuple[str, int, int]]:
-    found = []
-    for name in media.names(folder):
-        try:
-            status = (folder / f"{name}.jsonl").stat()
-        except OSError:
-            continue
-        found.append((name, status.st_mtime_ns, status.st_size))
-    return found
 
 
 def html_widget() -> widgets.HTML:

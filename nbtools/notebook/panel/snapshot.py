@@ -3,6 +3,7 @@
 import re
 from contextlib import suppress
 from dataclasses import dataclass, field
+from pathlib import Path
 
 import numpy as np
 
@@ -62,20 +63,22 @@ class Snapshot:
         return max(0.0, (self.total_steps - self.step) * self.seconds_per_step - since)
 
 
+def file_stamp(path: Path) -> tuple[int, int, int] | None:
+    """Return modification time, size and inode of a file; None if it cannot be read."""
+    with suppress(OSError):
+        status = path.stat()
+        return status.st_mtime_ns, status.st_size, status.st_ino
+    return None
+
+
 def stamp_of(run: Run) -> tuple[object, ...]:
-    """Return modification times and sizes of the files that a panel shows; nothing is read while they are equal."""
+    """Return stamps of the files that a panel shows; nothing is read while they are equal."""
     files = run.files
-    stamps: list[object] = []
     written_once = files.launch, files.config, files.finished, files.exit
-    for path in (*written_once, files.metrics, files.log, files.checkpoints, files.attempts):
-        try:
-            found = path.stat()
-        except OSError:
-            stamps.append(None)
-        else:
-            stamps.append((found.st_mtime_ns, found.st_size, found.st_ino))
-    with suppress(OSError):  # a heartbeat was replaced meanwhile: the next call sees it
-        stamps += sorted((path.name, path.stat().st_mtime_ns) for path in files.ranks.glob("*.heartbeat.json"))
+    shown = (*written_once, files.metrics, files.log, files.checkpoints, files.attempts)
+    stamps: list[object] = [file_stamp(path) for path in shown]
+    with suppress(OSError):
+        stamps += [(path.name, file_stamp(path)) for path in sorted(files.ranks.glob("*.heartbeat.json"))]
     return tuple(stamps)
 
 

@@ -33,14 +33,7 @@ def decimate(x: NDArray[Any], y: Floats, left: float, right: float, num_columns:
     """Reduce the points between `left` and `right` to the minimum, maximum and mean of each pixel column.
 
     Every extreme is kept, because all points of a column count, not a sample. A column without a finite value becomes
-    NaN, which draws as a gap.
-
-    Args:
-        x: positions in ascending order.
-        y: values, NaN and infinities included.
-        left: where the first column begins.
-        right: where the last column ends.
-        num_columns: width of the plot in pixels.
+    NaN, which draws as a gap. Positions `x` ascend; values `y` may be NaN and infinite.
     """
     edges: NDArray[Any] = np.linspace(left, right, num_columns + 1)
     centres = (edges[:-1] + edges[1:]) / 2

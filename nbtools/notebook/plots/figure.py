@@ -48,13 +48,7 @@ UNTITLED_HEIGHT = HEIGHT - _HEADER + 4
 
 
 def save_plot(run: Run, path: str | Path, *, dark: bool = False, **options: Any) -> Path:
-    """Write the picture of a run as a PNG file.
-
-    Args:
-        run: the run to draw.
-        path: where to write; must end in `.png`.
-        dark: dark theme.
-        options: `x`, `log`, `smoothing`, `span` as for `view_of`.
+    """Write the picture of a run as a PNG file; `options` are those of `view_of`.
 
     Raises:
         ValueError: the path does not end in `.png`.
@@ -300,13 +294,12 @@ class Panel:
 
     def show_legend(self, entries: Sequence[tuple[str, dict[str, Any]]]) -> None:
         """Draw the legend in the title's line, flush right; entries without room are left out from the end."""
-        texts = [text for _, text in self._legend]
         for sample, text in self._legend:
             sample.set_data([], [])
             text.set_text("")
         room = self.right - self.title.get_window_extent(self._renderer).x1 / SCALE - 16
-        placed: list[tuple[float, float]] = []
-        for text, (label, style) in zip(texts, entries, strict=False):
+        placed: list[tuple[Line2D, Text, dict[str, Any], float, float]] = []
+        for (sample, text), (label, style) in zip(self._legend, entries, strict=False):
             text.set_text(plain(label, 36))
             swatch = 0.0 if len(entries) == 1 else 13.0 if style["linestyle"] == "none" else 22.0
             width = text.get_window_extent(self._renderer).width / SCALE
@@ -314,17 +307,14 @@ class Panel:
             if room < 0:
                 text.set_text("")
                 break
-            placed.append((swatch, width))
+            placed.append((sample, text, style, swatch, width))
         right = self.right
-        for (sample, text), (swatch, width), (_, style) in reversed(
-            list(zip(self._legend, placed, entries, strict=False))
-        ):
+        for sample, text, style, swatch, width in reversed(placed):
             text.set_x(right - width)
             left = right - width - swatch
-            y = text.get_position()[1]
             sample.set(**{"linewidth": 1.8, "marker": "none", "markersize": 5, **style})
-            sample.set_data([] if not swatch else [left, left + 16] if swatch > 16 else [left + 4], [])
-            sample.set_ydata([y] * len(sample.get_xdata()))
+            xs = [] if not swatch else [left, left + 16] if swatch > 16 else [left + 4]
+            sample.set_data(xs, [text.get_position()[1]] * len(xs))
             right = left - 13
 
     def _x_of(self, x: float) -> float:

@@ -6,6 +6,7 @@ import io
 import unicodedata
 from collections.abc import Iterator, Sequence
 
+import numpy as np
 from IPython.display import HTML, Image
 from matplotlib.font_manager import FontProperties, findfont
 from PIL import Image as Picture
@@ -136,15 +137,8 @@ def _with_palette(picture: Picture.Image) -> Picture.Image:
     """Reduce a picture to the few colours that it has: ink over paper in eight shares, as at the edge of a letter."""
     palette = Picture.new("P", (1, 1))
     pairs = [(_INK, paper) for paper in _PAPER.values()] + [(_NUMBER, _PAPER[""])]
-    colours = [(ImageColor.getrgb(ink), ImageColor.getrgb(paper)) for ink, paper in pairs]
-    palette.putpalette(
-        [
-            round(p + share / 7 * (i - p))
-            for ink, paper in colours
-            for share in range(8)
-            for i, p in zip(ink, paper, strict=True)
-        ]
-    )
+    shares = [np.linspace(ImageColor.getrgb(paper), ImageColor.getrgb(ink), 8) for ink, paper in pairs]
+    palette.putpalette(np.concatenate(shares).round().astype(int).ravel().tolist())
     return picture.quantize(palette=palette, dither=Picture.Dither.NONE)
 
 

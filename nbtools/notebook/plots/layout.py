@@ -206,11 +206,9 @@ _TITLE_WIDTH, _CHARACTER_WIDTH, _SAMPLE_WIDTH = 35, 6.2, 35
 
 
 def _legible(traces: list[Trace], room: float) -> list[Trace]:
-    """Shorten labels, last ones first, until one line of legend holds all; leave out curves without room for a label.
+    """Shorten labels, last ones first, until the legend's line holds all; leave out curves without room for a label.
 
-    Args:
-        traces: in order of importance.
-        room: width of the legend in pixels.
+    The traces are in order of importance; `room` is the width of the legend in pixels.
     """
 
     def needed(shown: Sequence[Trace]) -> float:

@@ -11,15 +11,13 @@ from nbtools.rundir.media import MediaItem
 HEIGHT = 250
 """Of the picture in CSS pixels; it is as wide as the panel's."""
 _NUM_EARLIER = 6
+_LARGEST = 1e300
 
 
 def draw_series(item: MediaItem, *, dark: bool, earlier: Sequence[MediaItem] = ()) -> bytes:
-    """Draw the curves of an item as a PNG, with those of earlier showings faintly behind them.
+    """Draw the curves of an item as a PNG, with those of its newest six `earlier` showings, oldest first, behind them.
 
-    Args:
-        item: the newest showing.
-        dark: whether the page is dark.
-        earlier: showings before it, oldest first; the newest six are drawn, the older the fainter.
+    The older a showing, the fainter are its curves.
     """
     figure = RunFigure(HEIGHT, dark=dark, titled=False)
     figure.lay_out(1)
@@ -52,21 +50,20 @@ def draw_series(item: MediaItem, *, dark: bool, earlier: Sequence[MediaItem] = (
 
 
 def _curves(item: MediaItem) -> list[tuple[str, Floats, Floats]]:
-    found = [(name, *_points(item.x, values)) for name, values in (item.lines or {}).items()]
-    return [(name, x, y) for name, x, y in found if np.isfinite(y).any()]
-
-
-def _points(x: Sequence[float], y: Sequence[float]) -> tuple[Floats, Floats]:
-    """The points of a curve as far as both coordinates are given; what is not finite is a gap."""
-    number = min(len(x), len(y))
-    xs, ys = np.asarray(x[:number], float), np.asarray(y[:number], float)
-    is_sound = np.isfinite(xs) & (np.abs(xs) < 1e300) & np.isfinite(ys) & (np.abs(ys) < 1e300)
-    return xs, np.where(is_sound, ys, np.nan)
+    """Return name, x and y of each curve, as far as both coordinates are given; what is not finite is a gap."""
+    curves = []
+    for name, values in (item.lines or {}).items():
+        number = min(len(item.x), len(values))
+        x, y = np.asarray(item.x[:number], float), np.asarray(values[:number], float)
+        y = np.where((np.abs(x) < _LARGEST) & (np.abs(y) < _LARGEST), y, np.nan)
+        if np.isfinite(y).any():
+            curves.append((name, x, y))
+    return curves
 
 
 def _limits(columns: Sequence[Floats]) -> tuple[float, float]:
     every = np.concatenate(columns)
-    every = every[np.isfinite(every) & (np.abs(every) < 1e300)]
+    every = every[np.abs(every) < _LARGEST]
     low, high = float(every.min()), float(every.max())
     margin = 0.04 * (high - low) or max(abs(high), 1.0) * 0.5
     return low - margin, high + margin
