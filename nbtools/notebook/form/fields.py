@@ -14,6 +14,7 @@ from typing import Any, Literal, Union, get_args, get_origin
 import ipywidgets as widgets
 
 from nbtools.config import Launch, Settings
+from nbtools.errors import shown
 from nbtools.script.assignments import split_names
 
 LABEL_WIDTH = "204px"
@@ -103,16 +104,16 @@ class Field:
         Raises:
             ValueError: the text is no value of the field's type; the message says what is allowed.
         """
-        shown = self._input.value
-        if self._given is not None and self._given[1] == shown:
+        entry = self._input.value
+        if self._given is not None and self._given[1] == entry:
             return self._given[0]
-        return parse_value(shown, self._kinds) if isinstance(self._input, widgets.Text) else shown
+        return parse_value(entry, self._kinds) if isinstance(self._input, widgets.Text) else entry
 
     @value.setter
     def value(self, value: Any) -> None:
-        shown = _written(value) if isinstance(self._input, widgets.Text) else value
-        self._input.value = shown
-        self._given = (value, shown)
+        entry = _written(value) if isinstance(self._input, widgets.Text) else value
+        self._input.value = entry
+        self._given = (value, entry)
 
     def on_change(self, callback: Callable[[], None]) -> None:
         """Call `callback` after every edit."""
@@ -238,7 +239,7 @@ def parse_value(text: str, kinds: tuple[type, ...]) -> Any:
     try:
         return ast.literal_eval(stripped)
     except (ValueError, SyntaxError, MemoryError, RecursionError):
-        raise ValueError(f"{_short(text)} is not a Python literal, such as ('a', 'b')") from None
+        raise ValueError(f"{shown(text, 60)} is not a Python literal, such as ('a', 'b')") from None
 
 
 def _number(text: str, *, whole: bool, optional: bool) -> int | float:
@@ -255,7 +256,7 @@ def _number(text: str, *, whole: bool, optional: bool) -> int | float:
             return int(text)
         if number.is_integer():
             return int(number)
-    raise ValueError(f"{_short(text)} is not {what}")
+    raise ValueError(f"{shown(text, 60)} is not {what}")
 
 
 def _written(value: Any) -> str:
@@ -274,7 +275,3 @@ def _allowed(annotation: Any) -> tuple[tuple[Any, ...] | None, tuple[type, ...]]
     if options and NoneType in kinds:
         options.append(None)
     return tuple(options) or None, kinds
-
-
-def _short(text: str, limit: int = 60) -> str:
-    return repr(text if len(text) <= limit else text[:limit] + "…")

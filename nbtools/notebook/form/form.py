@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from nbtools.config import Launch, TrainConfig, errors_by_field
-from nbtools.errors import ConfigError, HandEditedError, LaunchError, NbtoolsError, plural
+from nbtools.errors import ConfigError, HandEditedError, LaunchError, NbtoolsError, plural, shown
 from nbtools.launcher.launch import launch as launch_script
 from nbtools.launcher.placement import place
 from nbtools.machine.devices import devices
@@ -19,7 +19,6 @@ from nbtools.notebook.form.overwrite import (
     OverwriteQuestion,
     differs,
     in_words,
-    short_repr,
     state_in_words,
 )
 from nbtools.notebook.form.summary import Summary
@@ -266,9 +265,9 @@ class ConfigForm:
         changed = [name for name in base if name not in values or values[name] != base[name]]
         for name, field in self._fields.items():
             if name in self._loaded_over and name in values:
-                was = f"was {short_repr(self._loaded_over[name])}"
+                was = f"was {shown(self._loaded_over[name], 60)}"
             else:
-                was = f"preset: {short_repr(base[name])}" if name in changed else ""
+                was = f"preset: {shown(base[name], 60)}" if name in changed else ""
             field.mark(wrong.get(name, ""), was)
         if preset is None:
             self._view.preset_note.value = "choose a preset to start from"

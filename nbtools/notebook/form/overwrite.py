@@ -8,7 +8,7 @@ from typing import Any
 import ipywidgets as widgets
 
 from nbtools.config import Launch, TrainConfig
-from nbtools.errors import ScriptError
+from nbtools.errors import ScriptError, shown
 from nbtools.project import file_digest
 from nbtools.script.script import differences, parse_script
 
@@ -56,10 +56,8 @@ def in_words(path: Path, config: TrainConfig, launch: Launch) -> str:
     if found is None:
         return "it is not a script that nbtools could read back"
     words = [f"it is a link to {path.readlink()}"] if path.is_symlink() else []
-    words += [
-        f"{name} is {short_repr(there)} in the script, {short_repr(here)} in the form"
-        for name, there, here in found[:6]
-    ]
+    for name, there, here in found[:6]:
+        words.append(f"{name} is {shown(there, 60)} in the script, {shown(here, 60)} in the form")
     if len(found) > 6:
         words.append(f"{len(found) - 6} more")
     return "; ".join(words) or "no value differs, only comments or layout"
@@ -120,9 +118,3 @@ class OverwriteQuestion:
 def button(text: str, icon: str, tooltip: str, *, style: str = "") -> widgets.Button:
     """Make a button as wide as its text."""
     return widgets.Button(description=text, icon=icon, tooltip=tooltip, button_style=style, layout={"width": "auto"})
-
-
-def short_repr(value: object) -> str:
-    """Return the repr of a value, cut after 60 characters."""
-    text = repr(value)
-    return text if len(text) <= 60 else text[:60] + "…"

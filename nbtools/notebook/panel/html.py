@@ -10,6 +10,7 @@ from html import escape
 from nbtools.errors import plural
 from nbtools.failures.failure import Failure
 from nbtools.notebook.panel.news import Change
+from nbtools.notebook.panel.snapshot import Snapshot
 from nbtools.notebook.plots.decimation import duration
 from nbtools.run.stacks import RankStacks
 from nbtools.run.stragglers import Straggler
@@ -80,15 +81,9 @@ def news(changes: Sequence[Change], absent_s: float) -> str:
     )
 
 
-def progress(
-    step: int,
-    total_steps: int | None,
-    elapsed_s: float | None,
-    remaining_s: float | None,
-    steps_per_s: float | None,
-    state: str,
-) -> str:
+def progress(facts: Snapshot, elapsed_s: float | None, remaining_s: float | None, state: str) -> str:
     """Return a progress bar with the step, the elapsed and the remaining time, and the pace."""
+    step, total_steps, pace = facts.step, facts.total_steps, facts.seconds_per_step
     share = min(1.0, step / total_steps) if total_steps else 0.0
     parts = [f"step {step:,} of {total_steps:,}" if total_steps else f"step {step:,}"]
     if total_steps:
@@ -97,14 +92,13 @@ def progress(
         parts.append(f"{'waiting for' if state == 'QUEUED' else 'elapsed'} {duration(max(1.0, elapsed_s))}")
     if remaining_s is not None:
         parts.append(f"about {duration(remaining_s)} left" if remaining_s >= 1 else "nearly done")
-    if steps_per_s:
-        parts.append(f"{steps_per_s:.3g} steps/s" if steps_per_s >= 0.1 else f"{1 / steps_per_s:.3g} s/step")
-    colour = _STATES[state][1]
+    if pace:
+        parts.append(f"{1 / pace:.3g} steps/s" if pace <= 10 else f"{pace:.3g} s/step")
     bar = (
         f"<div role='progressbar' aria-label='training progress' aria-valuemin='0' aria-valuemax='100' "
         f"aria-valuenow='{100 * share:.0f}' "
         f"style='{_SURFACE}height:6px;border-radius:3px;overflow:hidden;margin:5px 0 3px'>"
-        f"<div style='width:{100 * share:.2f}%;height:100%;background:{colour}'></div></div>"
+        f"<div style='width:{100 * share:.2f}%;height:100%;background:{_STATES[state][1]}'></div></div>"
     )
     words = " · ".join(parts)
     return f"<div style='{FONT}{MUTED}'>{bar if total_steps else ''}<span>{literal(words)}</span></div>"
@@ -116,7 +110,6 @@ def failure(found: Failure, log_path: str) -> str:
     num_cut = max(0, len(trace) - _MAX_TRACE_LINES)
     trace = ([f"… {num_cut} more lines above"] if num_cut else []) + [line[:500] for line in trace[num_cut:]]
     others = [line[:400] for line in found.other_lines]
-    title = plural(len(others), "other rank")
     return (
         f"<div role='alert' style='{FONT}{TEXT}box-sizing:border-box;width:0;min-width:100%;overflow-wrap:anywhere;"
         f"border-left:4px solid #d13a1f;padding:2px 0 2px 10px;margin:6px 0'>"
@@ -125,7 +118,7 @@ def failure(found: Failure, log_path: str) -> str:
         + (f"<div style='{MUTED}'>{literal(found.progress)}</div>" if found.progress else "")
         + (f"<div>What to do: {literal(found.advice[:1000])}</div>" if found.advice else "")
         + _folded("traceback", trace)
-        + _folded(title, others)
+        + _folded(plural(len(others), "other rank"), others)
         + f"<div style='{MUTED}font-size:12px'>log: {literal(log_path)}</div></div>"
     )
 

@@ -35,36 +35,32 @@ class MediaView:
         self.widget = widgets.VBox(layout=widgets.Layout(width="100%", max_width=f"{WIDTH}px", display="none"))
         self.playable = widgets.VBox(layout=widgets.Layout(width="100%"))
         """The parts with a play button, for a panel whose other parts have become static."""
-        self._fold = widgets.ToggleButton(
-            value=True, description=HEADING, icon="chevron-down", tooltip="Show or hide samples and charts"
-        )
-        self._fold.layout = widgets.Layout(width="auto", align_self="flex-start")
+        tooltip, layout = "Show or hide samples and charts", widgets.Layout(width="auto", align_self="flex-start")
+        self._fold = widgets.ToggleButton(value=True, description=HEADING, tooltip=tooltip, layout=layout)
         self._fold.observe(lambda _: self._arrange(), "value")
         answers_beside_cells(self._fold)
         self._stamp: object = None
-        self._shown: list[MediaItem] = []
-        self._earlier: dict[str, list[MediaItem]] = {}
-        """Earlier showings of each chart."""
+        self._shown: list[tuple[MediaItem, Sequence[MediaItem]]] = []
+        """The newest showing of each item, and the earlier ones of a chart."""
         self._dark = False
         self._parts: dict[tuple[str, str], _Part] = {}
 
     def look(self, folder: Path, *, dark: bool) -> bool:
         """Draw the newer showings in a run's media folder; returns whether there were any."""
-        stamps = [(name, file_stamp(folder / f"{name}.jsonl")) for name in media.names(folder)]
-        stamp = (dark, folder, *stamps)
+        stamp = (dark, folder, [(name, file_stamp(folder / f"{name}.jsonl")) for name in media.names(folder)])
         if stamp == self._stamp:
             return False
         self._stamp, self._dark = stamp, dark
-        self._shown = media.latest(folder)
-        curves = [item.name for item in self._shown if item.kind == "series"]
-        self._earlier = {name: media.read(folder, name)[:-1] for name in curves}
-        keys = [(item.name, item.kind) for item in self._shown]
-        for key in self._parts.keys() - set(keys):
+        self._shown = [
+            (item, media.read(folder, item.name)[:-1] if item.kind == "series" else ()) for item in media.latest(folder)
+        ]
+        for key in self._parts.keys() - {(item.name, item.kind) for item, _ in self._shown}:
             self._parts.pop(key).close()
-        for key, item in zip(keys, self._shown, strict=True):
+        for item, earlier in self._shown:
+            key = item.name, item.kind
             if key not in self._parts:
                 self._parts[key] = _PARTS[item.kind]()
-            self._parts[key].show(item, dark, self._earlier.get(item.name, ()))
+            self._parts[key].show(item, dark, earlier)
         self._arrange()
         return True
 
@@ -72,8 +68,7 @@ class MediaView:
         """Return everything as HTML without widgets, for the output of a run that has ended."""
         if not self._shown:
             return ""
-        earlier = self._earlier
-        body = "".join(static_html(item, dark=self._dark, earlier=earlier.get(item.name, ())) for item in self._shown)
+        body = "".join(static_html(item, dark=self._dark, earlier=earlier) for item, earlier in self._shown)
         return (
             f"<div class='{NO_FORMULAS}' style='max-width:{WIDTH}px'><details open style='{_FONT}'>"
             f"<summary style='cursor:pointer'><b>{HEADING}</b></summary>{body}</details></div>"
@@ -90,7 +85,7 @@ class MediaView:
         """Order the parts by name; hide the widget without parts."""
         is_open = self._fold.value
         self._fold.icon = "chevron-down" if is_open else "chevron-right"
-        parts = [(item.kind, self._parts[item.name, item.kind].widget) for item in self._shown]
+        parts = [(item.kind, self._parts[item.name, item.kind].widget) for item, _ in self._shown]
         children = (self._fold, *(part for _, part in parts if is_open)) if parts else ()
         if self.widget.children != children:
             self.widget.children = children

@@ -263,11 +263,10 @@ class LivePlot:
         started, ended = self.run.records.started_at, self.run.records.ended_at or facts.last_row
         end = ended if state.is_final else now
         elapsed = end - started if end and started else None
-        rate = 1 / facts.seconds_per_step if facts.seconds_per_step else None
         script, notes = Path(str(self.run.info.get("script") or "")).name, notes_of(self.run, facts.restarts)
         blocker = waiting_for(self.run.records) if state is RunState.QUEUED else ""
         put(widgets.header, html.header(self.run.id, state, script, notes, blocker))
-        put(widgets.progress, html.progress(facts.step, facts.total_steps, elapsed, remaining, rate, state))
+        put(widgets.progress, html.progress(facts, elapsed, remaining, state))
         put(widgets.news, self._news)
         put(widgets.failure, html.failure(facts.failure, str(self.run.files.log)) if facts.failure else "")
         is_running = state is RunState.RUNNING
@@ -284,13 +283,9 @@ class LivePlot:
     # --- controls ---
 
     def _options(self) -> dict[str, Any]:
-        first, last = self._widgets.span.value
-        return {
-            "x": self._widgets.x.value,
-            "log": self._widgets.log.value,
-            "smoothing": self._widgets.smoothing.value,
-            "span": (first / 100, last / 100),
-        }
+        widgets, (first, last) = self._widgets, self._widgets.span.value
+        options = {"x": widgets.x.value, "log": widgets.log.value, "smoothing": widgets.smoothing.value}
+        return {**options, "span": (first / 100, last / 100)}
 
     def _offer_checkpoints(self) -> None:
         found, choice = self._snapshot.checkpoints, self._widgets.checkpoint
