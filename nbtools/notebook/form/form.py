@@ -82,7 +82,14 @@ class ConfigForm:
         self._summary = Summary(self._project.root, self._guarded(self._refresh))
         self._question = OverwriteQuestion(self._guarded)
         self.widget = self._view.arrange(self._summary.widget, self._question.widget)
-        self._observe()
+        for field in self._fields.values():
+            field.on_change(self._guarded(self._edited))
+        self._view.name.observe(self._guarded(self._edited), names="value")
+        self._view.preset.observe(self._guarded(self._apply_preset), names="value")
+        self._view.reset.on_click(self._guarded(self._apply_preset))
+        self._view.write.on_click(self._guarded(lambda: self._ask_or(self._write_and_say)))
+        self._view.launch.on_click(self._guarded(lambda: self._ask_or(self._launch_and_watch)))
+        self._view.load.on_click(self._guarded(self.load))
         self._fill(config, launch or Launch())
         if (path := self._path()) is not None and differs(path, config, launch or Launch()) == []:
             self._known.remember(path)
@@ -333,16 +340,6 @@ class ConfigForm:
                     self._say(f"{type(error).__name__}: {error}", wrong=True)
 
         return run
-
-    def _observe(self) -> None:
-        for field in self._fields.values():
-            field.on_change(self._guarded(self._edited))
-        self._view.name.observe(self._guarded(self._edited), names="value")
-        self._view.preset.observe(self._guarded(self._apply_preset), names="value")
-        self._view.reset.on_click(self._guarded(self._apply_preset))
-        self._view.write.on_click(self._guarded(lambda: self._ask_or(self._write_and_say)))
-        self._view.launch.on_click(self._guarded(lambda: self._ask_or(self._launch_and_watch)))
-        self._view.load.on_click(self._guarded(self.load))
 
     def _edited(self) -> None:
         self._question.close()

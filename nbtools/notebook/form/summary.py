@@ -43,8 +43,7 @@ class Summary:
         # A cached count arrives at once, without a flicker.
         self._arrived.wait(_PATIENCE_S)
         with self._lock:
-            known = self._counted is not None and self._counted[0] == wanted
-            return self._counted[1] if known and self._counted else "counting"
+            return self._counted[1] if self._counted and self._counted[0] == wanted else "counting"
 
     def _work(self) -> None:
         while True:

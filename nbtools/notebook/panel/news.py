@@ -98,7 +98,7 @@ def _end(run: Run, look: Look) -> Iterator[Change]:
 
 
 def _steps(own: History, look: Look, first_step: int) -> Iterator[Change]:
-    every = [own[name] for name in own.keys()]  # noqa: SIM118 - not a dict
+    every = [own[name] for name in own]
     before = max((int(s.steps[s.times <= look.time].max(initial=first_step)) for s in every), default=first_step)
     now = max((int(s.steps[s.times > look.time].max(initial=0)) for s in every), default=0)
     if now > before:

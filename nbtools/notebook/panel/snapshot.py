@@ -105,7 +105,7 @@ def take_snapshot(run: Run, state: RunState) -> Snapshot:
 def _breaks_of(history: History) -> list[str]:
     """Return a sentence for each of the first four metrics with non-finite values."""
     said = []
-    for name in history.keys():  # noqa: SIM118 - not a dict
+    for name in history:
         series = history[name]
         found = find_break(series.values)
         if found is None:
@@ -154,7 +154,7 @@ def pace(history: History) -> tuple[float | None, float | None]:
 
     Rows of the parent would include the pause before the resume.
     """
-    every = [history[name] for name in history.keys()]  # noqa: SIM118 - not a dict
+    every = [history[name] for name in history]
     series = max(every, key=len, default=None)
     if series is None or not len(series) or not np.isfinite(series.times[-1]):
         return None, None

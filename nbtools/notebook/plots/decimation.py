@@ -64,9 +64,7 @@ def decimate(x: NDArray[Any], y: Floats, left: float, right: float, num_columns:
 def smooth(values: Floats, weight: float) -> Floats:
     """Return the exponential moving average, debiased as Adam's moments, so that the start is not drawn towards zero.
 
-    Args:
-        values: NaN stays NaN and does not enter the average.
-        weight: share of earlier values in the average, 0 (no smoothing) to below 1.
+    NaN stays NaN and does not enter the average; `weight`, the share of earlier values, is 0 to below 1.
     """
     smoothed = np.full(len(values), np.nan)
     average, bias = 0.0, 1.0
@@ -143,10 +141,8 @@ def time_ticks(low: float, high: float, num_max: int) -> list[tuple[float, str]]
 def number(value: float, spacing: float = 0.0, size: float = 0.0) -> str:
     """Return a number in few characters: 0.25, 2.5k, 3e-4.
 
-    Args:
-        value: the number.
-        spacing: distance of neighbouring ticks, which decides the decimals; 0 means four digits.
-        size: largest number on the axis, which decides the suffix; 0 means that of `value`.
+    On an axis, `spacing` is the distance of neighbouring ticks and decides the decimals; `size` is the largest number
+    and decides the suffix. Without them the number has four digits and its own suffix.
     """
     size = size or abs(value)
     if value == 0 or not math.isfinite(value):

@@ -71,10 +71,8 @@ def png(run: Run, *, dark: bool = False, **options: Any) -> bytes:
 class RunFigure:
     """A figure that is built once and updated in place.
 
-    Args:
-        height: in CSS pixels; `HEIGHT` when None, less without the line at the top.
-        dark: dark theme.
-        titled: whether a line at the top names the run; the panel shows the name in its header.
+    Unless `titled`, no line at the top names the run: the panel shows the name in its header. `height` is in CSS
+    pixels.
     """
 
     def __init__(self, height: int | None = None, *, dark: bool = False, titled: bool = True) -> None:
@@ -170,17 +168,14 @@ class Panel:
         self.title = add(text_at(left + 16, title_y, 12.5, theme.text, css, va="center", weight="bold"))
         self._x_ticks = [add(text_at(0, self.bottom - 6, 10.5, muted, css, "center", "top")) for _ in range(16)]
         self._y_ticks = [add(text_at(self.left - 7, 0, 10.5, muted, css, "right", "center")) for _ in range(12)]
-        self._x_label = add(text_at((self.left + self.right) / 2, self.bottom - 34, 10.5, muted, css, "center"))
+        middle = (self.left + self.right) / 2
+        self._x_label = add(text_at(middle, self.bottom - 34, 10.5, muted, css, "center"))
         self._has_x_label = is_last_row
-        self._message = add(
-            text_at((self.left + self.right) / 2, (self.bottom + self.top) / 2, 12, muted, css, "center", "center")
-        )
+        self._message = add(text_at(middle, (self.bottom + self.top) / 2, 12, muted, css, "center", "center"))
         self.raw = [self._curve(2, linewidth=1, alpha=0.38) for _ in range(_NUM_SERIES)]
         self.lines = [self._curve(3) for _ in range(_NUM_SERIES)]
-        self._legend = [
-            (add(line_of(css)), add(text_at(0, title_y, 11, theme.text, css, va="center")))
-            for _ in range(_NUM_SERIES + 1)
-        ]
+        texts = [add(text_at(0, title_y, 11, theme.text, css, va="center")) for _ in range(_NUM_SERIES + 1)]
+        self._legend = [(add(line_of(css)), text) for text in texts]
         self._veil = add(Rectangle((self.left, self.bottom + 1), 0, self.height, transform=css, zorder=5))
         self._veil.set(facecolor=theme.background, alpha=0.6, linewidth=0)
         self._resume = add(line_of(css, zorder=6, color=muted, linewidth=1, linestyle=(0, (2, 2))))

@@ -255,7 +255,7 @@ def _trace(name: str, group: str, view: View, axis: Axis, width: int, theme: The
 def grouped(history: History) -> list[tuple[str, list[str]]]:
     """Return the metrics by panel, the usual panels first."""
     groups: dict[str, list[str]] = {}
-    for name in history.keys():  # noqa: SIM118  (a History is no mapping)
+    for name in history:
         group = _group(name)
         if group != "epoch" and len(history[name]):
             groups.setdefault(group, []).append(name)
