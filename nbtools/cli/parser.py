@@ -43,25 +43,13 @@ def parser(description: str) -> argparse.ArgumentParser:
     run, as_json, settings, restarts, values, recipe = (_Parser(add_help=False) for _ in range(6))
     run.add_argument("run", metavar="RUN", help="the id of a run, a unique prefix of it, latest, or the run directory")
     as_json.add_argument("--json", action="store_true", help="print JSON")
-    settings.add_argument(
-        "--nproc-per-node", "--nproc_per_node", type=int, metavar="N", help="processes on this machine"
-    )
+    text = "processes on this machine"
+    settings.add_argument("--nproc-per-node", "--nproc_per_node", type=int, metavar="N", help=text)
     settings.add_argument("--gpus", type=_gpus, metavar="0,1|none", help="indices of the GPUs, or none for the CPU")
-    restarts.add_argument(
-        "--max-restarts",
-        "--max_restarts",
-        type=int,
-        metavar="N",
-        help="restart a failed run at most N times",
-    )
-    values.add_argument(
-        "--set",
-        dest="values",
-        action="append",
-        default=[],
-        metavar="FIELD=VALUE",
-        help="value of a field; may be repeated",
-    )
+    text = "restart a failed run at most N times"
+    restarts.add_argument("--max-restarts", "--max_restarts", type=int, metavar="N", help=text)
+    text = "value of a field; may be repeated"
+    values.add_argument("--set", dest="values", action="append", default=[], metavar="FIELD=VALUE", help=text)
     recipe.add_argument("recipe", nargs="?", metavar="RECIPE")
 
     def command(verb: str, help: str, *parents: _Parser, alias_of: str = "") -> argparse.ArgumentParser:
@@ -132,9 +120,8 @@ def parser(description: str) -> argparse.ArgumentParser:
     wait.add_argument("--timeout", dest="timeout_s", type=_seconds, metavar="SECONDS")
 
     clean = command("clean", "Remove ended runs, checkpoints or the cache, after a list and a question.")
-    clean.add_argument(
-        "refs", nargs="*", metavar="RUN", help="default: all that the options select; no option: disk use"
-    )
+    text = "default: all that the options select; no option: disk use"
+    clean.add_argument("refs", nargs="*", metavar="RUN", help=text)
     clean.add_argument("--older-than", dest="older_than_s", type=_age, metavar="30d", help="runs that ended longer ago")
     clean.add_argument("--state", dest="states", action="append", default=[], type=str.upper, choices=_ENDED)
     clean.add_argument("--checkpoints", action="store_true", help="only checkpoints; the newest and the best are kept")

@@ -84,9 +84,8 @@ def last_output(text: str, exitcode: int) -> tuple[str, str | None]:
     chain = parts[max(first, 1) :]
     raised = next((part for part in chain[:-1] if part.rstrip().endswith("\nOriginal")), chain[-1] if chain else "")
     if exitcode == 1 and (exception := _UNINDENTED.search(raised)):
-        return f": {exception[0].strip()[:_MAX_MESSAGE]}", (_TRACEBACK + _TRACEBACK.join(chain)).rstrip()[
-            :_MAX_TRACEBACK
-        ]
+        traceback = (_TRACEBACK + _TRACEBACK.join(chain)).rstrip()[:_MAX_TRACEBACK]
+        return f": {exception[0].strip()[:_MAX_MESSAGE]}", traceback
     lines = [line for line in text.splitlines() if any(map(str.isalnum, line))]
     return f": {lines[-1].strip()[:_MAX_MESSAGE]}" if lines else " without output (sys.exit?)", None
 

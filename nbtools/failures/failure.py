@@ -269,9 +269,7 @@ def _waited(said: str, failure: Failure, run: RunDir) -> str:
 def _lack_of_memory(run: RunDir) -> str | None:
     """Compare the last memory readings in system.jsonl with the current one."""
     readings = map(known_errors.HostMemory.from_row, evidence.last_rows(run.system)[-_NUM_MEMORY_ROWS:])
-    return known_errors.lack_of_memory(
-        [reading for reading in readings if reading is not None], known_errors.host_memory()
-    )
+    return known_errors.lack_of_memory([found for found in readings if found is not None], known_errors.host_memory())
 
 
 # --- its progress ------------------------------------------------------------------------------------

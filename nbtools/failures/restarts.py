@@ -49,14 +49,14 @@ def read_restarts(run: RunDir) -> list[Restart]:
     return [restart for restart in found if restart is not None]
 
 
-def restarted(restart: "Restart") -> str:
+def restarted(restart: Restart) -> str:
     """Return a sentence: from which step the next attempt continued, and why the failed one ended."""
     step = step_of(restart)
     why = restart.failure.headline if restart.failure else "it failed"
     return f"restarted {f'at step {step:,}' if step else 'from the start'}: {why[:300]}"
 
 
-def step_of(restart: "Restart") -> int:
+def step_of(restart: Restart) -> int:
     """Return the step from which the next attempt continued; 0 is the start."""
     found = re.fullmatch(r"step-([0-9]{1,18})", restart.checkpoint or "")
     return int(found[1]) if found else 0

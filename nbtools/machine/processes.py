@@ -147,10 +147,9 @@ class Ending:
         if self.ended.get(OTHER) or not counts:
             counts.append(plural(self.ended.get(OTHER, 0), others))
         *most, last = counts
-        parts = [f"{', '.join(most)} and {last} ended" if most else f"{last} ended"]
-        if self.left:
-            parts.append(f"{plural(len(self.left), 'process')} could not be ended: {', '.join(self.left)}")
-        return "; ".join(parts)
+        text = f"{', '.join(most)} and {last} ended" if most else f"{last} ended"
+        left = f"{plural(len(self.left), 'process')} could not be ended: {', '.join(self.left)}"
+        return f"{text}; {left}" if self.left else text
 
 
 def stop_processes(run: RunDir, is_over: Callable[[], bool], timeout_s: float) -> Ending:

@@ -73,9 +73,8 @@ class MetricTable:
         n, first = self.num_rows, rows[0][0]
         if n and first <= self._columns[0][n - 1]:
             start = int(np.searchsorted(self._columns[0][:n], first))
-            rows = _newest_per_step(
-                [np.concatenate((old[start:n], new)) for old, new in zip(self._columns, rows, strict=True)]
-            )
+            pairs = zip(self._columns, rows, strict=True)
+            rows = _newest_per_step([np.concatenate((old[start:n], new)) for old, new in pairs])
             self._replace([np.concatenate((old[:start], new)) for old, new in zip(self._columns, rows, strict=True)])
             return
         total = n + len(rows[0])

@@ -102,6 +102,7 @@ def plan_removal(
     asks_for_runs = bool(refs or checkpoints or states or older_than_s is not None)
     origins = origins_in(runs)
     chosen: list[Stored] = []
+    items: list[Item] = []
     kept: list[Kept] = []
     for run in survey(runs) if asks_for_runs else ():
         is_old = older_than_s is None or time.time() - run.since > older_than_s
@@ -112,7 +113,6 @@ def plan_removal(
         elif refs or run.state is None:  # a selection of all runs leaves out the active ones silently
             kept.append((run.path.name, run.obstacle))
     if checkpoints:
-        items = []
         for run in chosen:
             found, why = _checkpoints_of(run, {origins[child][1] for child in descendants(run.path.name, origins)})
             items += found
@@ -121,10 +121,9 @@ def plan_removal(
         leaving, needed = _without_parents([run.path.name for run in chosen], origins)
         whole = [run for run in chosen if run.path.name in leaving]
         whole.sort(key=lambda run: len(descendants(run.path.name, origins)))  # a child protects its parent
-        items = [
-            Item(run.path, RunDir(run.path), f"run, {run.state} {local_time(run.since)}", run.num_bytes)
-            for run in whole
-        ]
+        for run in whole:
+            what = f"run, {run.state} {local_time(run.since)}"
+            items.append(Item(run.path, RunDir(run.path), what, run.num_bytes))
         kept += needed
     if cache and is_folder(folder := runs / CACHE):
         if why := _read_by(runs):

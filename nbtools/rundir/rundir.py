@@ -139,9 +139,8 @@ def find_run(runs: Path, ref: str) -> Path:
         if not folders:
             raise RunNotFoundError(f"no run in {runs} yet: start one with nbtools launch SCRIPT")
         return folders[0]
-    fitting = [path for path in folders if path.name == ref] or [
-        path for path in folders if ref and path.name.startswith(ref)
-    ]
+    fitting = [path for path in folders if path.name == ref]
+    fitting = fitting or [path for path in folders if ref and path.name.startswith(ref)]
     if len(fitting) > 1:
         names = ", ".join(path.name for path in fitting[:5]) + (", …" if len(fitting) > 5 else "")
         raise RunNotFoundError(f"run {ref!r}: {len(fitting)} runs have this prefix ({names}); give more of the id")
