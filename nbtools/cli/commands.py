@@ -12,6 +12,7 @@ import os
 import sys
 import warnings
 from collections.abc import Callable, Sequence
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -151,7 +152,7 @@ def _launch(arguments: argparse.Namespace) -> int:
         return _print_started(launch(arguments.script, after=arguments.after, queue=not arguments.no_queue, **options))
     checked = preflight(arguments.script, **options)
     if arguments.json:
-        _print_json([finding.to_json() for finding in checked.findings])
+        _print_json([asdict(finding) for finding in checked.findings])
     else:
         print(checked)
     return DONE
@@ -322,7 +323,7 @@ def _doctor(arguments: argparse.Namespace) -> int:
 
     findings = doctor.examine(all_reduce=arguments.all_reduce)
     if arguments.json:
-        _print_json([finding.to_json() for finding in findings])
+        _print_json([asdict(finding) for finding in findings])
     else:
         for finding in findings:
             print(finding)

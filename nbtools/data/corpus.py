@@ -153,11 +153,7 @@ def clean_document(text: str) -> str:
 
 
 def held_out_documents(lengths_N: Sequence[int], seed: int = 0) -> npt.NDArray[np.bool_]:
-    """Choose whole documents to hold out, about 10% of the text; the choice depends on lengths and seed alone.
-
-    Args:
-        lengths_N: characters of each document.
-        seed: of the choice.
+    """Choose whole documents to hold out, about 10% of the text, by their lengths in characters and the seed alone.
 
     Raises:
         DataError: there is only one document.

@@ -2,7 +2,7 @@
 
 import html
 from collections.abc import Iterable
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import Literal
 
 from nbtools.config import TrainConfig
@@ -28,10 +28,6 @@ class Finding:
     def sentence(self) -> str:
         """The fact and the next step in one sentence."""
         return f"{self.text}: {self.next_step}" if self.next_step else self.text
-
-    def to_json(self) -> dict[str, str]:
-        """Return the finding as plain values."""
-        return asdict(self)
 
 
 def ok(subject: str, text: str) -> Finding:

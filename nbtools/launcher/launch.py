@@ -35,12 +35,8 @@ _DROPPED_PREFIXES = ("JPY_", "TORCHELASTIC_", "PET_", "NBTOOLS_RUN_", "NBTOOLS_A
 _DROPPED = {
     *("RANK", "LOCAL_RANK", "GROUP_RANK", "ROLE_RANK", "ROLE_NAME"),
     *("WORLD_SIZE", "LOCAL_WORLD_SIZE", "GROUP_WORLD_SIZE", "ROLE_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT"),
-    *(
-        "CLICOLOR",
-        "CLICOLOR_FORCE",
-        "FORCE_COLOR",
-        "GIT_PAGER",
-    ),  # ipykernel's colours; a run writes to a file
+    # ipykernel's colours; a run writes to a file
+    *("CLICOLOR", "CLICOLOR_FORCE", "FORCE_COLOR", "GIT_PAGER"),
 }
 
 
@@ -125,7 +121,7 @@ def start(
         ticket = None
         if queue and (taken := _taken_ticket(run, checked)):
             ticket, held["--ticket-fd"] = taken
-        waits = {"ticket": _text(ticket), "after": _text(after)}
+        waits = {"ticket": ticket, "after": after}
         _lay_out(run, checked, script, resumed_from, waits, has_locks=lock is not None)
         _start_supervisor(run, checked, held)
     except BaseException as error:
@@ -140,10 +136,6 @@ def start(
         for descriptor in held.values():
             os.close(descriptor)  # the supervisor has inherited them
     return Run(run.path)
-
-
-def _text(path: Path | None) -> str | None:
-    return None if path is None else str(path)
 
 
 def _awaited(run: Run | str | Path | None) -> Path | None:
@@ -184,7 +176,7 @@ def _lay_out(
     checked: Preflight,
     script: str | None,
     resumed_from: Mapping[str, Any] | None,
-    waits: Mapping[str, str | None],
+    waits: Mapping[str, Path | None],
     *,
     has_locks: bool,
 ) -> None:
@@ -209,7 +201,7 @@ def _lay_out(
             "resumed_from": None if resumed_from is None else dict(resumed_from),
             "by_hand": False,
             "flock": has_locks,
-            **waits,
+            **{name: None if path is None else str(path) for name, path in waits.items()},
         },
     )
 

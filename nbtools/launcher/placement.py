@@ -7,6 +7,7 @@ import importlib.metadata
 import importlib.util
 import os
 import re
+import shlex
 import shutil
 import sys
 from collections.abc import Iterator, Mapping, Sequence
@@ -17,16 +18,8 @@ from nbtools.config import Launch, TrainConfig
 from nbtools.errors import LaunchError, plural
 from nbtools.launcher.findings import Finding, ok, size, warn
 from nbtools.launcher.sizes import checkpoint_bytes, num_checkpoints_kept
-from nbtools.machine.devices import (
-    GLOO_INTERFACE,
-    Device,
-    cuda_version,
-    devices,
-    driver_version,
-    loopback,
-    num_cores,
-)
-from nbtools.script.torchrun import as_shell
+from nbtools.machine.devices import GLOO_INTERFACE, Device, cuda_version, devices, driver_version, loopback, num_cores
+from nbtools.script.torchrun import torchrun_command
 
 
 @dataclass(frozen=True)
@@ -44,8 +37,18 @@ class Placement:
     findings: tuple[Finding, ...]
 
     def shell_line(self, script: str, args: Sequence[str] = ()) -> str:
-        """Return the command that starts `script`, as a shell takes it in the run's working directory."""
-        return as_shell(script, self.launch, self.environment, args, has_shutdown_timeout=self.has_shutdown_timeout)
+        """Return the command of `script` for a shell in the run's working directory, with `runs/ID` for the run."""
+        command = torchrun_command(
+            script,
+            self.launch,
+            run=Path("runs/ID"),
+            args=args,
+            python="python",
+            has_shutdown_timeout=self.has_shutdown_timeout,
+        )
+        return " ".join(
+            [*(f"{name}={shlex.quote(text)}" for name, text in self.environment.items()), shlex.join(command)]
+        )
 
 
 def place(wanted: Launch) -> Placement:
@@ -163,12 +166,7 @@ def _torch_folder() -> Path:
 
 
 def _check_torch(wanted: Launch, version: str) -> Finding:
-    """Refuse a build of torch that cannot use the GPUs of this machine, instead of training on the CPU.
-
-    Args:
-        wanted: the launch settings.
-        version: the text of torch's `version.py`.
-    """
+    """Refuse a build that cannot use the GPUs of this machine; `version` is the text of torch's `version.py`."""
     # Builds for CUDA and ROCm alike name their platform there.
     builds = dict(re.findall(r"^(cuda|hip)\b[^=\n]*= *['\"]([^'\"]*)", version, re.MULTILINE))
     kind = "CPU" if not builds else f"CUDA {builds['cuda']}" if "cuda" in builds else f"ROCm {builds['hip']}"

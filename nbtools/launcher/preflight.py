@@ -84,12 +84,7 @@ class Preflight:
 
 
 def preflight(script: str | Path, *, args: Sequence[str] = (), **overrides: Any) -> Preflight:
-    """Check everything that can be known before a process is started, and show it.
-
-    Args:
-        script: path of the script.
-        args: the script's own arguments.
-        overrides: fields of `Launch`, as keyword arguments of `launch`; None keeps the script's value.
+    """Check everything that can be known before a process is started, and show it; the arguments are those of `launch`.
 
     Raises:
         LaunchError: what was given, what is allowed, and the next step.

@@ -60,9 +60,8 @@ def resume(
     _check_resumable(parent)
     with contextlib.ExitStack() as kept:
         for needed, _ in _lineage(parent):
-            kept.enter_context(
-                in_use(needed.files)
-            )  # or `nbtools clean` could remove a checkpoint that is about to be read
+            # `nbtools clean` could otherwise remove a checkpoint that is about to be read.
+            kept.enter_context(in_use(needed.files))
         found, notes = _newest(parent) if checkpoint is None else (_verified(_named(parent, checkpoint)), [])
         settings = _settings(parent, nproc_per_node, gpus, max_restarts)
         forked, more = _forked(parent, found, changes or {}, settings)

@@ -2,13 +2,7 @@
 
 from nbtools.config import TrainConfig
 from nbtools.errors import ConfigError
-from nbtools.recipes import (
-    algorithm_distillation,
-    llm_gan,
-    masked_diffusion,
-    mlm_pretraining,
-    text_classification,
-)
+from nbtools.recipes import algorithm_distillation, llm_gan, masked_diffusion, mlm_pretraining, text_classification
 from nbtools.recipes.algorithm_distillation import AlgorithmDistillationConfig
 from nbtools.recipes.llm_gan import LLMGANConfig
 from nbtools.recipes.masked_diffusion import MaskedDiffusionConfig

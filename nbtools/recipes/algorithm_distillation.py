@@ -8,14 +8,13 @@ from pydantic import model_validator
 
 from nbtools.config import TrainConfig, setting
 from nbtools.data import corpus
-from nbtools.data.algorithm_distillation.darkroom import NUM_ACTIONS, Darkroom, Integers
+from nbtools.data.algorithm_distillation.darkroom import NUM_ACTIONS, NUM_REWARDS, Darkroom, Integers
 from nbtools.data.algorithm_distillation.histories import HistoryMetadata, check_histories, read_history_metadata
 from nbtools.data.algorithm_distillation.learners import Learner
 from nbtools.errors import DataError, shown
 from nbtools.recipes import gpt2
 from nbtools.recipes.recipe import Preset, Recipe, Source
 
-NUM_REWARDS = 2
 EVALUATION_HISTORIES = 4
 """Histories per test goal, for the evaluation loss only."""
 _GOAL = re.compile(r"([0-9]{1,3}):([0-9]{1,3})")

@@ -1,8 +1,7 @@
 """The torchrun command of a script: a list for a process, a line for a shell."""
 
-import shlex
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 from nbtools.config import Launch
@@ -31,12 +30,8 @@ def torchrun_command(
     """
     redirects = ",".join(f"{rank}:3" for rank in range(1, launch.nproc_per_node))
     return [
-        *(
-            python,
-            "-P",
-            "-m",
-            "torch.distributed.run",
-        ),  # -P: a random.py in the working directory must not shadow Python's
+        # -P: a random.py in the working directory must not shadow Python's
+        *(python, "-P", "-m", "torch.distributed.run"),
         *("--nnodes=1", f"--nproc-per-node={launch.nproc_per_node}"),
         *("--rdzv-backend=c10d", "--rdzv-endpoint=localhost:0", f"--rdzv-id={run.name}"),
         "--max-restarts=0",
@@ -46,30 +41,6 @@ def torchrun_command(
         str(script),
         *args,
     ]
-
-
-def as_shell(
-    script: str,
-    launch: Launch,
-    environment: Mapping[str, str],
-    args: Sequence[str] = (),
-    *,
-    has_shutdown_timeout: bool = True,
-) -> str:
-    """Return the command as a shell takes it in the run's working directory, with `runs/ID` for the run.
-
-    Args:
-        script: as for `torchrun_command`.
-        launch: number of processes and shutdown timeout.
-        environment: variables to set in front of the command.
-        args: the script's own arguments.
-        has_shutdown_timeout: whether this torchrun has `--shutdown-timeout`.
-    """
-    run = Path("runs/ID")
-    command = torchrun_command(
-        script, launch, run=run, args=args, python="python", has_shutdown_timeout=has_shutdown_timeout
-    )
-    return " ".join([*(f"{name}={shlex.quote(value)}" for name, value in environment.items()), shlex.join(command)])
 
 
 def by_hand(script: str, launch: Launch) -> list[str]:

@@ -7,6 +7,7 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Callable
+from dataclasses import asdict
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -327,5 +328,5 @@ def test_every_level_has_a_sign_and_a_finding_is_plain_values() -> None:
     table = report.render_html("<t>", findings)
     assert [sign in table for sign in "✓!✕"] == [True] * 3
     assert "&lt;t&gt;" in table
-    assert findings[1].to_json() == {"level": "warn", "subject": "b", "text": "y", "next_step": "do"}
+    assert asdict(findings[1]) == {"level": "warn", "subject": "b", "text": "y", "next_step": "do"}
     assert [finding.sentence for finding in findings] == ["x", "y: do", "z: stop"]

@@ -20,6 +20,7 @@ RIGHT, LEFT, DOWN, UP, STAY = range(5)
 MOVES_A2: Integers = np.array([[1, 0], [-1, 0], [0, 1], [0, -1], [0, 0]], dtype=np.int8)
 """What each action adds to column and row."""
 NUM_ACTIONS = len(MOVES_A2)
+NUM_REWARDS = 2
 _SPLIT_SEED = 0
 """Seed of the split into training and test goals; independent of the training's seed."""
 

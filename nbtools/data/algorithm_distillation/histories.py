@@ -13,14 +13,13 @@ episode, 2 column and row, 4 column, row, action, reward.
 import hashlib
 import json
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from nbtools.data.algorithm_distillation.darkroom import NUM_ACTIONS, Darkroom, Integers
+from nbtools.data.algorithm_distillation.darkroom import NUM_ACTIONS, NUM_REWARDS, Darkroom, Integers
 from nbtools.errors import DataError, shown
 from nbtools.rundir.json_files import whole
 
@@ -31,7 +30,6 @@ FORMAT = 1
 """Version of the folder and of the source algorithms: a change of either generates new histories."""
 _AGAIN = "give another folder, or leave dataset out: nbtools then generates histories"
 _NUMBERS = ("grid_size", "horizon", "num_episodes", "num_train", "num_test")
-_NUM_REWARDS = 2
 _STEPS_AT_ONCE = 2**18
 
 
@@ -66,10 +64,6 @@ class HistoryMetadata:
     def goals(self, name: str) -> Integers:
         """The goals of the file of this name. Shape (G, 2)."""
         return np.array(self.train_goals if name == TRAIN else self.test_goals, dtype=np.int64).reshape(-1, 2)
-
-    def to_json(self) -> dict[str, Any]:
-        """The content of metadata.json."""
-        return asdict(self)
 
 
 def read_history_metadata(folder: Path) -> HistoryMetadata:
@@ -221,7 +215,7 @@ def _broken_rules(
     darkroom: Darkroom, steps_HEK4: Steps, goals_H2: Integers
 ) -> Iterator[tuple[str, npt.NDArray[np.bool_]]]:
     """Yield each kind of error, and the steps that have it."""
-    limits_4 = np.array([darkroom.size, darkroom.size, NUM_ACTIONS, _NUM_REWARDS])
+    limits_4 = np.array([darkroom.size, darkroom.size, NUM_ACTIONS, NUM_REWARDS])
     yield "column, row, action or reward out of range:", np.any(steps_HEK4 >= limits_4, axis=3)
     before_HEK2 = steps_HEK4[..., :2]
     after_HEK2 = darkroom.moved(before_HEK2, steps_HEK4[..., 2])

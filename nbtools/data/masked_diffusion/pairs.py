@@ -55,15 +55,13 @@ def _parsed(path: Path, number: int, line: bytes) -> Pair:
     for name in ("prompt", "answer"):
         if name not in content:
             raise DataError(f"{where}: has no {name!r}; {wanted}")
-        if not isinstance(content[name], str) or not content[name].strip():
-            raise DataError(f"{where}: {name!r} is {_kind(content[name])}; {wanted}")
+        if not isinstance(content[name], str):
+            raise DataError(f"{where}: {name!r} is {json.dumps(content[name])[:40]}, not text; {wanted}")
+        if not content[name].strip():
+            raise DataError(f"{where}: {name!r} is empty; {wanted}")
         if any("\ud800" <= character <= "\udfff" for character in content[name]):
             raise DataError(f"{where}: {name!r} holds half of a surrogate pair, which is no character; {wanted}")
     return Pair(content["prompt"], content["answer"], number)
-
-
-def _kind(value: object) -> str:
-    return "empty" if isinstance(value, str) else f"{json.dumps(value)[:40]}, not text"
 
 
 def held_out_prompts(pairs: list[Pair]) -> set[str]:

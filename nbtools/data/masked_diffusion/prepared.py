@@ -9,19 +9,13 @@ Training and validation never share a document. Sequences are cut from the rows 
 """
 
 import json
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from nbtools.errors import DataError
 
-TRAIN, VALIDATION, METADATA, VOCABULARY, TOKENIZER = (
-    "train_data.npy",
-    "val_data.npy",
-    "metadata.json",
-    "vocab.json",
-    "tokenizer",
-)
+TRAIN, VALIDATION = "train_data.npy", "val_data.npy"
+METADATA, VOCABULARY, TOKENIZER = "metadata.json", "vocab.json", "tokenizer"
 _MADE_BY = "nbtools prepare"
 
 
@@ -37,10 +31,6 @@ class PreparedMetadata:
     num_val_tokens: int
     made_by: str = _MADE_BY
     format: int = 1
-
-    def to_json(self) -> dict[str, Any]:
-        """The content of metadata.json."""
-        return asdict(self)
 
 
 def is_prepared(path: Path) -> bool:

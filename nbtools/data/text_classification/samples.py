@@ -8,14 +8,7 @@ from pathlib import Path
 import numpy as np
 
 from nbtools.data.text_classification import codes, occupations
-from nbtools.data.text_classification.coded_texts import (
-    CodedTexts,
-    Columns,
-    Rows,
-    read_key,
-    read_texts,
-    split_texts,
-)
+from nbtools.data.text_classification.coded_texts import CodedTexts, Columns, Rows, read_key, read_texts, split_texts
 from nbtools.data.text_classification.codes import CodeSystem, Formatter
 from nbtools.errors import shown
 

@@ -6,7 +6,6 @@ An unknown name is returned unchanged, so that the config's validation can repor
 import re
 from collections.abc import Iterable, Mapping
 from decimal import Decimal
-from types import MappingProxyType
 from typing import Any
 
 from pydantic import BaseModel
@@ -14,80 +13,64 @@ from pydantic import BaseModel
 from nbtools.errors import ConfigError, shown
 from nbtools.script.assignments import parse_field
 
-ALIASES: Mapping[str, str] = MappingProxyType(
-    {
-        "lr": "learning_rate",
-        "data_dir": "dataset",
-        "train_batch_size": "batch_size",
-        "batch_size_per_gpu": "batch_size",
-        "per_device_train_batch_size": "batch_size",
-        "accumulation_steps": "gradient_accumulation_steps",
-        "n_epochs": "epochs",
-        "num_epochs": "epochs",
-        "num_train_epochs": "epochs",
-        "mixed_precision": "precision",
-        "max_grad_norm": "gradient_clip",
-        "save_path": "save_dir",
-        "output_dir": "save_dir",
-        "checkpoint_freq": "checkpoint_every",
-        "tf_n_embd": "hidden_size",
-        "tf_n_layer": "num_layers",
-        "tf_n_head": "num_heads",
-        "n_embd": "hidden_size",
-        "n_embed": "hidden_size",
-        "n_layer": "num_layers",
-        "n_layers": "num_layers",
-        "n_head": "num_heads",
-        "n_heads": "num_heads",
-        "max_seq_len": "sequence_length",
-        "n_transit": "sequence_length",
-        "max_agent_tokens": "sequence_length",
-        "tf_dropout": "dropout",
-        "test_batch_size": "eval_batch_size",
-        "train_timesteps": "max_steps",
-        "data_path": "dataset",
-        "min_story_length": "min_chars",
-        "max_story_length": "max_chars",
-    }
-)
+_OLDER_NAMES = {
+    "dataset": ("data_dir", "data_path"),
+    "batch_size": ("train_batch_size", "batch_size_per_gpu", "per_device_train_batch_size"),
+    "gradient_accumulation_steps": ("accumulation_steps",),
+    "epochs": ("n_epochs", "num_epochs", "num_train_epochs"),
+    "max_steps": ("train_timesteps",),
+    "learning_rate": ("lr",),
+    "precision": ("mixed_precision",),
+    "gradient_clip": ("max_grad_norm",),
+    "save_dir": ("save_path", "output_dir"),
+    "checkpoint_every": ("checkpoint_freq",),
+    "hidden_size": ("tf_n_embd", "n_embd", "n_embed"),
+    "num_layers": ("tf_n_layer", "n_layer", "n_layers"),
+    "num_heads": ("tf_n_head", "n_head", "n_heads"),
+    "sequence_length": ("max_seq_len", "n_transit", "max_agent_tokens"),
+    "dropout": ("tf_dropout",),
+    "eval_batch_size": ("test_batch_size",),
+    "min_chars": ("min_story_length",),
+    "max_chars": ("max_story_length",),
+}
+ALIASES: Mapping[str, str] = {older: field for field, names in _OLDER_NAMES.items() for older in names}
 """Older name -> field."""
 
-IGNORED: Mapping[str, str] = MappingProxyType(
-    {
-        "local_rank": "the launcher's environment says which process this is",
-        "distributed": "the number of processes is read from the environment",
-        "save_checkpoints": "checkpoints are always saved, every checkpoint_every steps and at each epoch's end",
-    }
-)
+IGNORED: Mapping[str, str] = {
+    "local_rank": "the launcher's environment says which process this is",
+    "distributed": "the number of processes is read from the environment",
+    "save_checkpoints": "checkpoints are always saved, every checkpoint_every steps and at each epoch's end",
+}
 """Arguments of older launchers and programs that have no effect, and the reason."""
 
-QUOTIENTS: Mapping[str, tuple[str, str]] = MappingProxyType(
-    {
-        "num_warmup_steps": ("warmup_ratio", "max_steps"),
-        "warmup_steps": ("warmup_ratio", "max_steps"),
-        "train_source_timesteps": ("num_episodes", "horizon"),
-    }
-)
+QUOTIENTS: Mapping[str, tuple[str, str]] = {
+    "num_warmup_steps": ("warmup_ratio", "max_steps"),
+    "warmup_steps": ("warmup_ratio", "max_steps"),
+    "train_source_timesteps": ("num_episodes", "horizon"),
+}
 """Older name -> (field, divisor): the field is the older number divided by the divisor's value."""
 
-IMPLIED: Mapping[str, Mapping[str, Any]] = MappingProxyType(
-    {"train_timesteps": {"epochs": 1_000_000, "checkpoint_epochs": False}}
-)
+IMPLIED: Mapping[str, Mapping[str, Any]] = {"train_timesteps": {"epochs": 1_000_000, "checkpoint_epochs": False}}
 """Older name -> values of further fields: a program that counts steps has no epochs."""
 
-SWITCHES: Mapping[str, tuple[str, str]] = MappingProxyType(
-    {
-        "fp16": ("fp16", "fp32"),
-        "bf16": ("bf16", "fp32"),
-        "no_fp16": ("fp32", "fp16"),
-        "no_bf16": ("fp32", "bf16"),
-    }
-)
+SWITCHES: Mapping[str, tuple[str, str]] = {
+    "fp16": ("fp16", "fp32"),
+    "bf16": ("bf16", "fp32"),
+    "no_fp16": ("fp32", "fp16"),
+    "no_bf16": ("fp32", "bf16"),
+}
 """Older switch -> value of `precision` when it is on, and when it is off."""
 
-TRUTHS: Mapping[str, bool] = MappingProxyType(
-    {"true": True, "yes": True, "on": True, "1": True, "false": False, "no": False, "off": False, "0": False}
-)
+TRUTHS: Mapping[str, bool] = {
+    "true": True,
+    "yes": True,
+    "on": True,
+    "1": True,
+    "false": False,
+    "no": False,
+    "off": False,
+    "0": False,
+}
 _PRECISIONS = {"no": "fp32", "false": "fp32", "none": "fp32", "float32": "fp32", "float16": "fp16", "bfloat16": "bf16"}
 _COUNT = re.compile(r"([0-9]+(?:\.[0-9]+)?)([kmgb])", re.IGNORECASE)
 _UNITS = {"k": 10**3, "m": 10**6, "g": 10**9, "b": 10**9}

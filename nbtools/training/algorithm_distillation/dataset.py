@@ -8,7 +8,7 @@ import hashlib
 import json
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -187,7 +187,7 @@ def _join(config: AlgorithmDistillationConfig, parts: Sequence[_Part], folder: P
         num_test=counts[TEST],
         sha256={name: histories.sha256_of(folder / name) for name in (TRAIN, TEST)},
     )
-    (folder / METADATA).write_text(json.dumps(metadata.to_json()), encoding="utf-8")
+    (folder / METADATA).write_text(json.dumps(asdict(metadata)), encoding="utf-8")
 
 
 def _written(cache: Path, write: Callable[[], T]) -> T:

@@ -11,7 +11,7 @@ import hashlib
 import json
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from itertools import chain
 from pathlib import Path
 from typing import TypeVar
@@ -185,7 +185,7 @@ def _write(folder: Path, tokenizer: PreTrainedTokenizerBase, name: str, document
             pieces = (np.append(encode(text), separator).astype(dtype) for text in texts)
             counts.append(save_pieces(built / file, pieces, dtype))
         metadata = PreparedMetadata(name, len(tokenizer), counts[0], counts[1])
-        (built / prepared.METADATA).write_text(json.dumps(metadata.to_json(), indent=1))
+        (built / prepared.METADATA).write_text(json.dumps(asdict(metadata), indent=1))
         return metadata
 
     return _in_place(folder, fill)

@@ -3,6 +3,7 @@
 import json
 import subprocess
 import sys
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -86,7 +87,7 @@ def test_a_prepared_folder_holds_every_document_once_on_one_side(text: Path, tmp
         assert sum((EOS + part).count(EOS + corpus.clean_document(document) + EOS) for part in parts.values()) == 1
     assert 0.03 < len(parts[prepared.VALIDATION]) / len(parts[prepared.TRAIN]) < 0.2
     content = json.loads((tmp_path / "made" / "metadata.json").read_text())
-    assert content == metadata.to_json()
+    assert content == asdict(metadata)
     assert content["num_train_tokens"] == len(np.load(tmp_path / "made" / "train_data.npy"))
     vocabulary = json.loads((tmp_path / "made" / "vocab.json").read_text())
     assert len(vocabulary) == content["vocab_size"] == max(vocabulary.values()) + 1
