@@ -9,7 +9,6 @@ from collections.abc import Mapping
 from typing import Annotated, Any, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
-from pydantic.fields import FieldInfo
 
 from nbtools.errors import ConfigError, shown
 
@@ -48,11 +47,6 @@ class Settings(BaseModel):
     def replace(self, **changes: Any) -> Self:
         """Return a validated copy with some values changed."""
         return type(self)(**{**self.model_dump(), **changes})
-
-    @classmethod
-    def explain(cls, name: str) -> FieldInfo:
-        """Return the declaration of the field `name`."""
-        return cls.model_fields[name]
 
     @classmethod
     def unit(cls, name: str) -> str:

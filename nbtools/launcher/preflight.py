@@ -98,10 +98,7 @@ def preflight(script: str | Path, *, args: Sequence[str] = (), **overrides: Any)
 def check_launch(script: str | Path, args: Sequence[str], overrides: Mapping[str, Any]) -> Preflight:
     """Collect the findings of a launch; nothing is written or started, and the data is not counted.
 
-    Args:
-        script: path of the script.
-        args: the script's own arguments.
-        overrides: fields of `Launch` that replace the script's; None keeps the script's value.
+    `overrides` are fields of `Launch` that replace the script's; None keeps the script's value.
 
     Raises:
         LaunchError: what was given, what is allowed, and the next step.

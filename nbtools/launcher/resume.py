@@ -84,7 +84,10 @@ def _started(
     """Start the new run with the fork's script or the old one, and issue the notes as warnings."""
     own = resuming([] if forked else _args_of(parent), found.path)
     checked = check_launch(forked or _script_of(parent), [*own, *args], settings)
-    changes, more = _changes(parent, found, _known_config(parent), checked)
+    before = None
+    with contextlib.suppress(NbtoolsError):  # the script computes its values, and the run ended before config.json
+        before = config_of(parent)
+    changes, more = _changes(parent, found, before, checked)
     for note in [*notes, *more]:
         warnings.warn(note, stacklevel=3)
     origin = {"run": parent.id, "checkpoint": found.name, "step": found.step}
@@ -215,13 +218,6 @@ def _settings(
             settings["gpus"] = settings["gpus"][:nproc_per_node] if len(settings["gpus"]) >= nproc_per_node else None
     asked = {"nproc_per_node": nproc_per_node, "gpus": gpus, "max_restarts": max_restarts}
     return settings | {name: value for name, value in asked.items() if value is not None}
-
-
-def _known_config(run: Run) -> TrainConfig | None:
-    try:
-        return config_of(run)
-    except NbtoolsError:  # the script computes its values, and the run ended before config.json
-        return None
 
 
 def _check_fits(run: Run, before: TrainConfig, after: TrainConfig) -> None:

@@ -7,9 +7,7 @@ from nbtools.recipes import recipe_of
 def num_trainable_parameters(config: TrainConfig, vocab_size: int | None = None) -> int | None:
     """Return the number of trained weights; None for a pretrained model, whose size its download defines.
 
-    Args:
-        config: any recipe's config.
-        vocab_size: size of the trained tokenizer; None for the config's upper bound.
+    `vocab_size` is the size of the trained tokenizer; None takes the config's upper bound.
     """
     return recipe_of(config).num_parameters(config, vocab_size)
 

@@ -87,12 +87,8 @@ class AlgorithmDistillationConfig(TrainConfig):
     )
 
     @model_validator(mode="after")
-    def _heads_divide_width(self) -> Self:
+    def _values_fit_together(self) -> Self:
         gpt2.check_gpt2_width(self.hidden_size, self.num_heads)
-        return self
-
-    @model_validator(mode="after")
-    def _goals_can_be_reached(self) -> Self:
         column, row = self.darkroom.start
         farthest = column + row
         if self.horizon < farthest:
@@ -103,19 +99,11 @@ class AlgorithmDistillationConfig(TrainConfig):
         goals = self.named_goals
         if goals is not None and (len(set(goals)) != len(goals) or len(goals) >= self.grid_size**2):
             raise ValueError(f"test_goals={shown(self.test_goals)}: name each goal once, and leave one to train on")
-        return self
-
-    @model_validator(mode="after")
-    def _context_fits_between_episode_and_history(self) -> Self:
         if not self.horizon <= self.sequence_length <= self.num_episodes * self.horizon:
             raise ValueError(
                 f"sequence_length={self.sequence_length}: must be >= horizon={self.horizon} (an episode) and <= "
                 f"{self.num_episodes * self.horizon} (num_episodes={self.num_episodes} of them, a whole history)"
             )
-        return self
-
-    @model_validator(mode="after")
-    def _source_plays_what_it_keeps(self) -> Self:
         if self.source_episodes is not None and self.source_episodes < self.num_episodes:
             raise ValueError(
                 f"source_episodes={self.source_episodes}: must be >= num_episodes={self.num_episodes}, the episodes "

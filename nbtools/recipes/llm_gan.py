@@ -134,19 +134,11 @@ class LLMGANConfig(TrainConfig):
         return 0.25 if self.judging == "scores" else 1.0
 
     @model_validator(mode="after")
-    def _heads_divide_width(self) -> Self:
+    def _values_fit_together(self) -> Self:
         if self.model_name is None or self.judge_name is None:
             gpt2.check_gpt2_width(self.hidden_size, self.num_heads)
-        return self
-
-    @model_validator(mode="after")
-    def _lengths_make_sense(self) -> Self:
         if self.min_chars > self.max_chars:
             raise ValueError(f"min_chars={self.min_chars} with max_chars={self.max_chars}: must not be larger")
-        return self
-
-    @model_validator(mode="after")
-    def _both_models_have_words(self) -> Self:
         if self.judge_name is not None and self.model_name is None:
             raise ValueError(
                 f"judge_name={shown(self.judge_name)}: a pretrained judge needs a generator with its vocabulary; give "
@@ -198,12 +190,7 @@ def discriminator_positions(config: LLMGANConfig) -> int:
 def load_stories(
     config: LLMGANConfig, root: Path | None = None, say: Callable[[str], None] = lambda text: None
 ) -> tuple[list[Story], list[Story]]:
-    """Read the training and evaluation texts that `config` names; a relative path starts from `root`.
-
-    Args:
-        config: with a dataset; the Markov chain has no texts.
-        root: the project.
-        say: receives a note with the number of texts left out.
+    """Read the training and evaluation texts of a dataset; `say` receives a note with the number of texts left out.
 
     Raises:
         DataError: the file is missing or malformed, a text is too short, or fewer than two texts are left.

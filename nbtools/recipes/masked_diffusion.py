@@ -125,13 +125,9 @@ class MaskedDiffusionConfig(TrainConfig):
         return length, length if self.sample_steps is None else self.sample_steps, block
 
     @model_validator(mode="after")
-    def _heads_divide_width(self) -> Self:
+    def _values_fit_together(self) -> Self:
         if self.model_name is None:
             modernbert.check_modernbert_width(self.hidden_size, self.num_heads)
-        return self
-
-    @model_validator(mode="after")
-    def _sampling_fits(self) -> Self:
         length, steps, block = self.sampling
         if length > self.sequence_length:
             raise ValueError(f"sample_length={length}: must be <= sequence_length={self.sequence_length}")

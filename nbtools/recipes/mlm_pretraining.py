@@ -64,12 +64,8 @@ class MLMPretrainingConfig(TrainConfig):
     )
 
     @model_validator(mode="after")
-    def _hub_has_such_names(self) -> Self:
+    def _values_fit_together(self) -> Self:
         hub.named(self.dataset)
-        return self
-
-    @model_validator(mode="after")
-    def _heads_divide_width(self) -> Self:
         if self.model_name is None:
             modernbert.check_modernbert_width(self.hidden_size, self.num_heads)
         return self

@@ -86,17 +86,13 @@ class TextClassificationConfig(TrainConfig):
     )
 
     @model_validator(mode="after")
-    def _names_its_data_once(self) -> Self:
+    def _values_fit_together(self) -> Self:
         if self.dataset is not None and self.train_data is not None:
             raise ValueError("dataset and train_data: both name training data; give one of them")
         if self.train_data == () or self.target_cols == ():
             raise ValueError("train_data and target_cols: name at least one, or None")
         if self.val_data is not None and self.dataset is None and self.train_data is None:
             raise ValueError(f"val_data={shown(self.val_data)}: needs train_data (or dataset) to train on")
-        return self
-
-    @model_validator(mode="after")
-    def _heads_divide_width(self) -> Self:
         if self.model_name is not None:
             return self  # its own width, known when it is loaded
         for name, divisor in (("num_heads", self.num_heads), ("num_decoder_heads", self.num_decoder_heads)):

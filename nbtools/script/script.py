@@ -88,12 +88,7 @@ def read_script(path: str | Path) -> Script:
 
 
 def parse_script(path: Path, data: bytes | None = None) -> Script:
-    """Like `read_script`, but `write_script` still refuses to replace the script afterwards.
-
-    Args:
-        path: the script.
-        data: its bytes; None to read them.
-    """
+    """Like `read_script`, but `write_script` still refuses to replace the script; `data` are its bytes, if known."""
     if data is None:
         data = _read_bytes(path)
     source = _Source(path, _parse(path, data))

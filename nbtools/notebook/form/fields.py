@@ -68,7 +68,7 @@ class Field:
     """
 
     def __init__(self, settings: type[Settings], name: str) -> None:
-        info = settings.explain(name)
+        info = settings.model_fields[name]
         self.name = name
         self._options, self._kinds = _allowed(info.annotation)
         self._help = info.description or ""
@@ -137,7 +137,7 @@ class GPUField:
         self._mode = widgets.Dropdown(
             description=self.name,
             options=[("CPU only", "cpu"), ("first GPUs, or the CPU", "auto")],
-            tooltip=f"{self.name}: {Launch.explain(self.name).description}",
+            tooltip=f"{self.name}: {Launch.model_fields[self.name].description}",
             **INPUT_SHAPE,
         )
         self._boxes: dict[int, widgets.Checkbox] = {}

@@ -99,7 +99,7 @@ def test_every_field_has_a_row_with_its_unit_and_help(form: nt.ConfigForm) -> No
         for name in cls.model_fields:
             if name != "gpus":
                 assert cls.unit(name) in shown
-                assert (cls.explain(name).description or "(undescribed)") in shown, name
+                assert (cls.model_fields[name].description or "(undescribed)") in shown, name
 
 
 def test_rare_settings_are_folded_until_asked_for(form: nt.ConfigForm) -> None:
