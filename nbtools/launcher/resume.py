@@ -83,7 +83,9 @@ def _started(
 ) -> Run:
     """Start the new run with the fork's script or the old one, and issue the notes as warnings."""
     own = resuming([] if forked else _args_of(parent), found.path)
-    checked = check_launch(forked or _script_of(parent), [*own, *args], settings)
+    has_copy = parent.info.get("recipe") and parent.files.script.is_file()  # of a plain script
+    script = forked or (parent.files.script if has_copy else Path(str(parent.info.get("script"))))
+    checked = check_launch(script, [*own, *args], settings)
     before = None
     with contextlib.suppress(NbtoolsError):  # the script computes its values, and the run ended before config.json
         before = config_of(parent)
@@ -296,12 +298,6 @@ def _check_work_left(parent: Run, found: Checkpoint, config: TrainConfig, plan: 
 
 
 # --- the script of a fork -------------------------------------------------------------------------
-
-
-def _script_of(parent: Run) -> Path:
-    """Return the run's copy of a plain script; every other script runs from its own path."""
-    is_copied = parent.info.get("recipe") and parent.files.script.is_file()
-    return parent.files.script if is_copied else Path(str(parent.info.get("script")))
 
 
 def _forked(

@@ -115,12 +115,8 @@ def read_texts(
 ) -> CodedTexts:
     """Read CSV files into one table.
 
-    Args:
-        paths: of the files; each begins with a row of column names.
-        columns: what to read of them.
-        code: brings one code into its form; raises ValueError with what is wrong.
-        max_codes: a row may have so many.
-        known: the codes of the training data, by number: any other one is an error.
+    `code` brings one code into its form, or raises ValueError with the reason. With `known`, the codes of the training
+    data by number, any other code is an error.
 
     Raises:
         DataError: a file is missing, not UTF-8 or malformed; a column is missing; a row is ragged, or has no text, no

@@ -34,16 +34,10 @@ def read_samples(
     key_file: Path | None = None,
     validation_share: float = 0.1,
 ) -> Samples:
-    """Read or generate the samples; the result depends on the files alone.
+    """Read the samples from CSV files, or generate occupations without any; the result depends on the files alone.
 
-    Args:
-        files: CSV files to train on; none for generated occupations.
-        columns: which columns to read.
-        formatter: the format of the codes.
-        max_codes: highest number of codes per row.
-        val_file: CSV file to evaluate on; None holds out part of the training texts.
-        key_file: CSV file that maps numbers in the data to codes.
-        validation_share: share of the training texts to hold out.
+    Without `val_file`, `validation_share` of the training texts is held out. `key_file` maps numbers in the data to
+    codes.
 
     Raises:
         DataError: a file is missing or malformed, or one of the two parts is empty.

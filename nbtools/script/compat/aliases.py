@@ -105,10 +105,7 @@ def translated_value(cls: type[BaseModel], name: str, text: str) -> tuple[str, A
 def translated(cls: type[BaseModel], name: str, text: str | None) -> tuple[str, str | None]:
     """Return the field of `cls` that a name means, and its value in the field's own words.
 
-    Args:
-        cls: the config class.
-        name: name of a flag or key, with dashes or underscores.
-        text: the value; None for a flag without one.
+    The name has dashes or underscores; `text` is None for a flag without a value.
 
     Raises:
         ConfigError: the name is an older one for a field that `cls` lacks.
