@@ -338,7 +338,7 @@ def test_two_real_ranks_play_together_and_a_bad_folder_ends_both_of_them(
     )
     with by_hand(cpu_project) as start:
         first = start.completed(start(config))
-        assert "3,744 steps of learning histories were played" in first.log()
+        assert "3,744 steps of learning histories were generated" in first.log()
         (cpu_project.root / "empty").mkdir()
         failed = start(config.replace(dataset="empty"))
         assert failed.wait(120) == 1

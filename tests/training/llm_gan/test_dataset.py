@@ -350,7 +350,7 @@ def test_two_ranks_with_a_judge_that_writes_take_the_step_of_one(library: Projec
     config = training("verdicts", **warm_up, **last)
     with by_hand(library) as start:
         shared, gradients = start.gradients(config, 2)
-        alone, joined = start.gradients(config.replace(batch_size=8), None)
+        alone, joined = start.gradients(config.replace(batch_size=8), 1)
     # Twenty steps have carried the last digits of sums on, so not each by itself: a hundredth of all of them is far
     # less than a mean of rewards that only one rank had seen would change.
     whole, divided = (torch.cat([gradient.flatten() for gradient in each]) for each in (joined, gradients))
