@@ -386,7 +386,7 @@ def test_of_fifty_starts_of_one_run_at_once_one_wins_and_the_others_say_why(proj
         ended = [(start.communicate(timeout=240)[1], start.returncode) for start in starts]
         assert sorted(code for _, code in ended) == [0] + [2] * 49
         for said, code in ended:
-            assert code == 0 or re.fullmatch(r"nbtools\.supervisor: \S+: (is|was) already .*\n", said), said
+            assert code == 0 or re.fullmatch(r"nbtools\.launcher\.supervisor: \S+: (is|was) already .*\n", said), said
         assert run.log.read_text() == "ran\n"
         assert Run(run.path).state is RunState.SUCCEEDED
 
