@@ -9,25 +9,25 @@ from typing import TYPE_CHECKING, Any
 
 from nbtools._version import __version__ as __version__
 
-_MODULES = {
-    "nbtools.config": ["Launch"],
-    "nbtools.launcher.launch": ["launch"],
-    "nbtools.launcher.preflight": ["preflight"],
-    "nbtools.run.listing": ["runs"],
-    "nbtools.metrics.history": ["History"],
-    "nbtools.notebook.form.form": ["ConfigForm"],
-    "nbtools.notebook.panel.panel": ["LivePlot"],
-    "nbtools.recipes": ["RECIPES"],
-    "nbtools.launcher.resume": ["resume"],
-    "nbtools.run.checkpoints": ["Checkpoint"],
-    "nbtools.run.run": ["Run"],
-    "nbtools.run.state": ["RunState"],
-    "nbtools.script.script": ["read_script", "write_script"],
+_HOME = {
+    "Launch": "nbtools.config",
+    "launch": "nbtools.launcher.launch",
+    "preflight": "nbtools.launcher.preflight",
+    "resume": "nbtools.launcher.resume",
+    "History": "nbtools.metrics.history",
+    "ConfigForm": "nbtools.notebook.form.form",
+    "LivePlot": "nbtools.notebook.panel.panel",
+    "RECIPES": "nbtools.recipes",
+    "Checkpoint": "nbtools.run.checkpoints",
+    "runs": "nbtools.run.listing",
+    "Run": "nbtools.run.run",
+    "RunState": "nbtools.run.state",
+    "read_script": "nbtools.script.script",
+    "write_script": "nbtools.script.script",
 }
+"""Public name -> its module."""
 _HELPERS = {"media": "nbtools.rundir.media", "exhibits": "nbtools.rundir.media"}
 """Modules for users' scripts: `media` and its former name."""
-
-_HOME = {name: module for module, names in _MODULES.items() for name in names}
 
 __all__ = sorted([*_HOME, "__version__"])
 

@@ -5,7 +5,7 @@ literals; each recipe inherits from `TrainConfig` once.
 """
 
 import difflib
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Annotated, Any, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
@@ -14,21 +14,30 @@ from nbtools.errors import ConfigError, shown
 
 
 def setting(
-    default: Any = ..., *, help: str, unit: str = "", basic: bool = False, shapes: bool = False, **bounds: Any
+    default: Any,
+    help: str,
+    unit: str = "",
+    *,
+    basic: bool = False,
+    shapes: bool = False,
+    before: Any = ...,
+    **bounds: Any,
 ) -> Any:
     """Declare a config field.
 
     Args:
-        default: default value; without one the field is required.
+        default: default value; `...` for a required field.
         help: description in one sentence.
         unit: unit of a number.
         basic: whether the form shows it before "More settings".
         shapes: whether the value shapes the model, so that weights of another value do not fit.
+        before: value that this field means in a config recorded before the field existed; the default if not given.
         bounds: pydantic's `gt`, `ge`, `lt`, `le`.
     """
-    return Field(
-        default, description=help, json_schema_extra={"unit": unit, "basic": basic, "shapes": shapes}, **bounds
-    )
+    extra: dict[str, Any] = {"unit": unit, "basic": basic, "shapes": shapes}
+    if before is not ...:
+        extra["before"] = before
+    return Field(default, description=help, json_schema_extra=extra, **bounds)
 
 
 class Settings(BaseModel):
@@ -47,6 +56,19 @@ class Settings(BaseModel):
     def replace(self, **changes: Any) -> Self:
         """Return a validated copy with some values changed."""
         return type(self)(**{**self.model_dump(), **changes})
+
+    @classmethod
+    def recorded(cls, values: Mapping[str, Any]) -> Self:
+        """Build from recorded values; a field that did not exist yet keeps the meaning that it had then."""
+        return cls(**{**cls.values_before(values), **values})
+
+    @classmethod
+    def values_before(cls, names: Collection[str]) -> dict[str, Any]:
+        """Return the values of the fields that a record with these `names` lacks and whose default means another."""
+        extras = {name: info.json_schema_extra for name, info in cls.model_fields.items() if name not in names}
+        return {
+            name: extra["before"] for name, extra in extras.items() if isinstance(extra, dict) and "before" in extra
+        }
 
     @classmethod
     def unit(cls, name: str) -> str:
@@ -126,44 +148,64 @@ def _plain_number(value: object) -> object:
     return int(value) if isinstance(value, float) and value.is_integer() else value
 
 
+_MOST_PROCESSES = 1024
 GPUIndex = Annotated[int, Field(ge=0, le=1023)]
 
 
 class Launch(Settings):
     """Devices and processes of a launch, under torchrun's names."""
 
-    nproc_per_node: int = setting(
-        1, ge=1, le=1024, basic=True, unit="processes", help="Processes on this machine, one per GPU when it has any."
+    nproc_per_node: int | Literal["gpu"] = setting(
+        1,
+        "Processes on this machine, one per GPU when it has any; gpu for one per GPU of the machine that launches.",
+        "processes",
+        basic=True,
     )
     gpus: tuple[GPUIndex, ...] | None = setting(
         None,
+        "GPU indices to use; () for CPU only; None for the first nproc_per_node GPUs, or the CPU without GPUs.",
         basic=True,
-        help="GPU indices to use; () for CPU only; None for the first nproc_per_node GPUs, or the CPU without GPUs.",
     )
     omp_num_threads: int | None = setting(
-        None,
-        ge=1,
-        le=4096,
-        unit="threads",
-        help="CPU threads per process; None for cores // nproc_per_node, at least 1.",
+        None, "CPU threads per process; None for cores // nproc_per_node, at least 1.", "threads", ge=1, le=4096
     )
     shutdown_timeout_s: int = setting(
-        60, ge=1, le=86_400, unit="s", help="Time for the last checkpoint at a stop; processes are killed after it."
+        60, "Time for the last checkpoint at a stop; processes are killed after it.", "s", ge=1, le=86_400
     )
     max_restarts: int = setting(
-        0,
-        ge=0,
-        le=1000,
-        unit="restarts",
-        help="Automatic restarts of a failed run, each from its latest verified checkpoint.",
+        0, "Automatic restarts of a failed run, each from its latest verified checkpoint.", "restarts", ge=0, le=1000
     )
+
+    @field_validator("nproc_per_node", mode="before")
+    @classmethod
+    def _a_number_or_gpu(cls, value: object) -> object:
+        # Here, since pydantic reports every member of a union.
+        if value == "gpu":
+            return value
+        if isinstance(value, bool) or not isinstance(value, int):
+            raise ValueError("must be a number of processes, or gpu for one per GPU")
+        if not 1 <= value <= _MOST_PROCESSES:
+            raise ValueError("must be >= 1" if value < 1 else f"must be <= {_MOST_PROCESSES}")
+        return value
+
+    def resolved(self, num_gpus: int) -> Self:
+        """Return the settings on a machine with so many GPUs: `gpu` becomes a number, one process on the CPU."""
+        if self.nproc_per_node != "gpu":
+            return self
+        return self.replace(nproc_per_node=max(1, num_gpus if self.gpus is None else len(self.gpus)))
+
+    @property
+    def num_processes(self) -> int:
+        """Processes on this machine, of resolved settings."""
+        assert self.nproc_per_node != "gpu", "resolve the settings on a machine first"
+        return self.nproc_per_node
 
     @model_validator(mode="after")
     def _one_process_per_gpu(self) -> Self:
         if self.gpus is not None:
             if len(set(self.gpus)) != len(self.gpus):
                 raise ValueError(f"gpus={self.gpus}: each index may appear once")
-            if self.gpus and self.nproc_per_node > len(self.gpus):
+            if self.gpus and self.nproc_per_node != "gpu" and self.nproc_per_node > len(self.gpus):
                 raise ValueError(
                     f"nproc_per_node={self.nproc_per_node} with gpus={self.gpus}: at most one process per GPU; "
                     "lower nproc_per_node or name more GPUs"
@@ -178,82 +220,83 @@ class TrainConfig(Settings):
     """
 
     batch_size: int = setting(
-        32, ge=1, le=1_000_000, basic=True, unit="sequences per process", help="Sequences per process and forward pass."
+        32, "Sequences per process and forward pass.", "sequences per process", ge=1, le=1_000_000, basic=True
     )
     gradient_accumulation_steps: int = setting(
-        1, ge=1, le=1_000_000, basic=True, unit="forward passes", help="Forward passes per optimizer step."
+        1, "Forward passes per optimizer step.", "forward passes", ge=1, le=1_000_000, basic=True
     )
     epochs: int = setting(
-        1, ge=1, le=1_000_000, basic=True, unit="epochs", help="Passes over the training data; max_steps ends earlier."
+        1, "Passes over the training data; max_steps ends earlier.", "epochs", ge=1, le=1_000_000, basic=True
     )
     max_steps: int | None = setting(
-        None,
-        ge=1,
-        le=1_000_000_000,
-        basic=True,
-        unit="steps",
-        help="Number of optimizer steps; None to train all epochs.",
+        None, "Number of optimizer steps; None to train all epochs.", "steps", ge=1, le=1_000_000_000, basic=True
     )
-    learning_rate: float = setting(1e-3, gt=0, le=10, basic=True, help="Peak learning rate of AdamW, after warm-up.")
+    learning_rate: float = setting(1e-3, "Peak learning rate of AdamW, after warm-up.", gt=0, le=10, basic=True)
     lr_schedule: Literal["linear", "cosine", "constant"] = setting(
-        "linear", help="Decay to zero after warm-up; constant has none."
+        "linear", "Decay to zero after warm-up; constant has none."
     )
-    warmup_ratio: float = setting(0.1, ge=0, le=1, unit="of all steps", help="Share of the steps spent warming up.")
-    weight_decay: float = setting(0.01, ge=0, help="AdamW's decoupled weight decay (not on biases and norms).")
-    gradient_clip: float = setting(1.0, ge=0, help="Largest gradient norm; 0 turns clipping off.")
+    warmup_ratio: float = setting(0.1, "Share of the steps spent warming up.", "of all steps", ge=0, le=1)
+    weight_decay: float = setting(0.01, "AdamW's decoupled weight decay (not on biases and norms).", ge=0)
+    gradient_clip: float = setting(1.0, "Largest gradient norm; 0 turns clipping off.", ge=0)
+    max_skipped_steps: int = setting(
+        20,
+        "Consecutive steps skipped for a non-finite gradient norm after which the run fails; a skipped step changes "
+        "no weight.",
+        "steps",
+        ge=1,
+        le=1_000_000,
+    )
     precision: Literal["fp32", "bf16", "fp16"] = setting(
-        "fp32",
-        basic=True,
-        help="bf16 and fp16 mean autocast, fp16 with a loss scale; weights and optimizer stay fp32.",
+        "fp32", "bf16 and fp16 mean autocast, fp16 with a loss scale; weights and optimizer stay fp32.", basic=True
     )
     gradient_checkpointing: bool = setting(
-        False, help="Recompute activations in the backward pass: less memory, about a third more time."
+        False, "Recompute activations in the backward pass: less memory, about a third more time."
     )
-    seed: int = setting(0, ge=0, lt=2**32, help="Seeds weights, data order and masking.")
-    deterministic: bool = setting(False, help="Use deterministic kernels only: reproducible on GPUs, but slower.")
+    seed: int = setting(0, "Seeds weights, data order and masking.", ge=0, lt=2**32)
+    deterministic: bool = setting(False, "Use deterministic kernels only: reproducible on GPUs, but slower.")
     num_workers: int = setting(
-        0, ge=0, le=64, unit="processes per rank", help="Data loading processes; 0 loads in the rank itself."
+        0, "Data loading processes; 0 loads in the rank itself.", "processes per rank", ge=0, le=64
     )
-    log_every: int = setting(10, ge=1, le=1_000_000_000, unit="steps", help="Steps between metric rows.")
-    eval_every: int = setting(
-        100, ge=1, le=1_000_000_000, unit="steps", help="Steps between evaluations; one more at the end."
-    )
+    log_every: int = setting(10, "Steps between metric rows.", "steps", ge=1, le=1_000_000_000)
+    eval_every: int = setting(100, "Steps between evaluations; one more at the end.", "steps", ge=1, le=1_000_000_000)
     checkpoint_every: int = setting(
-        200,
-        ge=1,
-        le=1_000_000_000,
-        unit="steps",
-        help="Steps between checkpoints; one more at a stop and at the end.",
+        200, "Steps between checkpoints; one more at a stop and at the end.", "steps", ge=1, le=1_000_000_000
     )
-    checkpoint_epochs: bool = setting(True, help="Also save a checkpoint at the end of each epoch.")
-    keep_last: int = setting(3, ge=1, le=1_000_000, unit="checkpoints", help="Number of newest checkpoints to keep.")
+    checkpoint_epochs: bool = setting(True, "Also save a checkpoint at the end of each epoch.")
+    keep_last: int = setting(3, "Number of newest checkpoints to keep.", "checkpoints", ge=1, le=1_000_000)
     keep_best: int = setting(
         1,
+        "Number of further checkpoints to keep: those saved at an evaluation with the lowest eval/loss.",
+        "checkpoints",
         ge=0,
         le=1_000_000,
-        unit="checkpoints",
-        help="Number of further checkpoints to keep: those saved at an evaluation with the lowest eval/loss.",
     )
     save_dir: str | None = setting(
-        None, help="Folder for a copy of the final model, history and plot; the run directory always has them."
+        None, "Folder for a copy of the final model, history and plot; the run directory always has them."
     )
     report_to: Literal["none", "tensorboard"] = setting(
-        "none", help="tensorboard also writes the metrics as TensorBoard events into the run directory."
+        "none", "tensorboard also writes the metrics as TensorBoard events into the run directory."
     )
     profile_steps: int = setting(
-        0,
-        ge=0,
-        le=1000,
-        unit="steps",
-        help="Number of steps to profile, after the first five: a trace for Perfetto and a table.",
+        0, "Number of steps to profile, after the first five: a trace for Perfetto and a table.", "steps", ge=0, le=1000
     )
     collective_timeout_min: int = setting(
-        10,
-        ge=1,
-        le=1440,
-        unit="minutes",
-        help="Time that ranks wait for one another in a collective before the run fails.",
+        10, "Time that ranks wait for one another in a collective before the run fails.", "minutes", ge=1, le=1440
     )
+
+    def uncapped(self, changes: Mapping[str, object]) -> tuple[dict[str, object], tuple[str, ...]]:
+        """Return the changes and notes on them: `epochs` without `max_steps` lifts the cap of this config.
+
+        The cap would otherwise end the training before the epochs that were asked for.
+        """
+        if self.max_steps is None or "epochs" not in changes or "max_steps" in changes:
+            return dict(changes), ()
+        note = f"max_steps={self.max_steps} is lifted, as epochs={changes['epochs']} is given without it"
+        return {**changes, "max_steps": None}, (note,)
+
+    def num_evaluated(self, num_held_out: int) -> int:
+        """Return how many of the held-out samples an evaluation measures: `eval_samples`, where a recipe has it."""
+        return min(getattr(self, "eval_samples", None) or num_held_out, num_held_out)
 
     def effective_batch(self, world_size: int) -> int:
         """Return the samples per optimizer step: per process x accumulated x processes."""

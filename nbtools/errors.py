@@ -65,3 +65,7 @@ class CheckpointError(NbtoolsError):
 
 class DataError(NbtoolsError, ValueError):
     """The training data is missing, empty or malformed."""
+
+
+class DivergedError(NbtoolsError):
+    """A training cannot continue: its gradients or weights are not finite."""

@@ -29,6 +29,7 @@ config = AlgorithmDistillationConfig(
     warmup_ratio=0.1,  # of all steps
     weight_decay=0.01,
     gradient_clip=1.0,
+    max_skipped_steps=20,  # steps
     precision="fp32",
     gradient_checkpointing=False,
     seed=0,
@@ -62,7 +63,10 @@ config = AlgorithmDistillationConfig(
     eval_batch_size=2048,  # sequences per process
     eval_rollouts=16,  # rollouts per goal
     eval_episodes=40,  # episodes
+    eval_samples=2000,  # windows
 )
 
 if __name__ == "__main__":
     main(config)
+
+# Written by nbtools 0.1.0, checksum 1162e402c887

@@ -29,6 +29,7 @@ config = LLMGANConfig(
     warmup_ratio=0.1,  # of all steps
     weight_decay=0.01,
     gradient_clip=1.0,
+    max_skipped_steps=20,  # steps
     precision="fp32",
     gradient_checkpointing=False,
     seed=0,
@@ -50,6 +51,7 @@ config = LLMGANConfig(
     min_chars=100,  # characters
     max_chars=500,  # characters
     short_texts="refuse",
+    clean="none",
     num_sequences=10000,  # sequences
     num_symbols=30,  # symbols
     tokenizer="words",
@@ -79,3 +81,5 @@ config = LLMGANConfig(
 
 if __name__ == "__main__":
     main(config)
+
+# Written by nbtools 0.1.0, checksum 5c1ef78a83ca

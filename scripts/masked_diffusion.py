@@ -29,6 +29,7 @@ config = MaskedDiffusionConfig(
     warmup_ratio=0.1,  # of all steps
     weight_decay=0.01,
     gradient_clip=1.0,
+    max_skipped_steps=20,  # steps
     precision="fp32",
     gradient_checkpointing=False,
     seed=0,
@@ -52,10 +53,13 @@ config = MaskedDiffusionConfig(
     num_heads=4,  # heads
     hidden_size=128,  # dimensions
     dropout=0.0,
+    keep_model_dropout=False,
     sequence_length=64,  # tokens
     vocab_size=128,  # tokens
     min_words=5,  # words
+    clean="none",
     random_length_share=0.01,  # of the sequences
+    pad_to="longest",
     eval_draws=1024,  # masked sequences
     sample_texts=2,  # texts
     sample_length=None,  # tokens
@@ -69,3 +73,5 @@ config = MaskedDiffusionConfig(
 
 if __name__ == "__main__":
     main(config)
+
+# Written by nbtools 0.1.0, checksum ba0f0acf5327

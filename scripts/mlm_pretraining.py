@@ -29,6 +29,7 @@ config = MLMPretrainingConfig(
     warmup_ratio=0.1,  # of all steps
     weight_decay=0.01,
     gradient_clip=1.0,
+    max_skipped_steps=20,  # steps
     precision="fp32",
     gradient_checkpointing=False,
     seed=0,
@@ -52,11 +53,17 @@ config = MLMPretrainingConfig(
     num_heads=4,  # heads
     hidden_size=128,  # dimensions
     dropout=0.0,
+    keep_model_dropout=False,
+    add_special_tokens=True,
     sequence_length=64,  # tokens
     vocab_size=2000,  # words
     min_words=5,  # words
+    clean="none",
     mask_probability=0.15,
+    eval_samples=2000,  # sequences
 )
 
 if __name__ == "__main__":
     main(config)
+
+# Written by nbtools 0.1.0, checksum 493af961b27a

@@ -31,7 +31,7 @@ run_timed() {
 # report PART VERDICT: adds a line with what run_timed measured.
 report() {
   local wall user system
-  read -r wall user system <<<"$(tr -d '.,' <"$CLOCK")" # milliseconds, 10#: leading zeros are not octal
+  read -r wall user system <<<"$(tail -n 1 "$CLOCK" | tr -d '.,')" # milliseconds, 10#: leading zeros are not octal
   REPORT+="$(printf '%-10s %5d s wall %5d s CPU  %s' "$1" $((10#$wall / 1000)) $(((10#$user + 10#$system) / 1000)) "$2")"$'\n'
 }
 
@@ -72,7 +72,8 @@ main() {
   run_part mypy "$PYTHON" -m mypy
   # A cell may hold a whole training run, so pytest's own limit per test is raised for cells.
   run_part notebooks "$PYTHON" -m pytest --nbval-lax --nbval-current-env --nbval-cell-timeout=600 -o timeout=660 "$notebooks"
-  run_part tests "$PYTHON" -m pytest --durations=40 "${selection[@]}" ${pytest_arguments[@]+"${pytest_arguments[@]}"}
+  # Two files at a time: most tests wait for processes that they started.
+  run_part tests "$PYTHON" -m pytest --durations=40 -n 2 --dist loadfile "${selection[@]}" ${pytest_arguments[@]+"${pytest_arguments[@]}"}
 
   printf '\n%s' "$REPORT"
   [ "$NUM_FAILED" -eq 0 ]

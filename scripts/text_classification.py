@@ -29,6 +29,7 @@ config = TextClassificationConfig(
     warmup_ratio=0.1,  # of all steps
     weight_decay=0.01,
     gradient_clip=1.0,
+    max_skipped_steps=20,  # steps
     precision="fp32",
     gradient_checkpointing=False,
     seed=0,
@@ -51,6 +52,7 @@ config = TextClassificationConfig(
     text_col="occ1",
     lang_col=None,
     target_cols=None,
+    clean="none",
     formatter=None,
     key=None,
     max_codes=2,  # codes
@@ -67,7 +69,10 @@ config = TextClassificationConfig(
     flat_loss_scale=10.0,
     augmentation=0.3,  # of the texts
     unknown_lang=0.25,  # of the texts
+    eval_samples=2000,  # texts
 )
 
 if __name__ == "__main__":
     main(config)
+
+# Written by nbtools 0.1.0, checksum cd7e59ca6b7c

@@ -179,6 +179,20 @@ def supervised(project: Project) -> Iterator[Callable[..., Run]]:
         supervisor.wait()
 
 
+@pytest.fixture
+def read_only() -> Iterator[Callable[[Path], None]]:
+    """Take the right to write from folders, and give it back afterwards."""
+    locked: list[Path] = []
+
+    def lock(path: Path) -> None:
+        locked.append(path)
+        path.chmod(0o555)
+
+    yield lock
+    for path in locked:
+        path.chmod(0o755)
+
+
 # --- the command line -----------------------------------------------------------------------------
 
 

@@ -1,4 +1,4 @@
-"""The promises of nbtools: 33 faults that a run survives, and 75 rows of five older programs' guides.
+"""The promises of nbtools: 33 faults that a run survives, what is never changed silently, and 75 rows of guides.
 
 A test shows a promise by `@pytest.mark.promise("fault-7")`. `python tests/promises.py` writes the tables of
 `tests/README.md` from this file and from the markers.
@@ -117,6 +117,147 @@ FAULTS: dict[str, tuple[str, str]] = {
 }
 """Each fault, and what can be relied on."""
 
+SAFETY: dict[str, tuple[str, str]] = {
+    "safety-pairs": (
+        "fine-tuning on prompts and answers with a large sequence_length",
+        "loss and cost are those of the answers: one end token each, batches padded to their longest; a run recorded before `pad_to` keeps its samples and losses",
+    ),
+    "safety-llada": (
+        "a LLaDA whose own code does not run with today's transformers, or comes without its code",
+        "no code from the hub runs; logits are those of its own code, and checkpoints keep its names of weights and settings",
+    ),
+    "safety-links": (
+        "`runs/` is a link to another disk, the project is reached through a link, `scripts/` is read-only",
+        "launch, resume, fork, plot, clean and doctor work; a fork that cannot write its script says what to do",
+    ),
+    "safety-text": (
+        "a text is rewritten on its way to the model",
+        "every character of a user's text reaches the tokenizer; what it cannot hold is counted and said; `clean='light'` is a choice",
+    ),
+    "safety-workers": (
+        "loader workers that start afresh (forkserver, spawn) get a copy of the whole data each",
+        "they open memory-mapped files by their path and give the same batches",
+    ),
+    "safety-template": (
+        "a pretrained model is trained on sequences that its tokenizer would not make",
+        "each sequence stands between the special tokens of the tokenizer's own template, which are never predicted",
+    ),
+    "safety-length": (
+        "a sequence is longer than the positions that a RoBERTa can use",
+        "refused before the first step with the length that it takes",
+    ),
+    "safety-dropout": (
+        "`dropout` has no effect on a pretrained model",
+        "it replaces every dropout of the encoder, unless `keep_model_dropout` keeps the model's own",
+    ),
+    "safety-unused": (
+        "a model has weights that the loss does not depend on, such as ESM's contact head",
+        "it trains on several ranks; other models pay nothing for the search",
+    ),
+    "safety-before": (
+        "a run from before a setting existed is resumed",
+        "the setting means what the run did then: the resumed run ends with the same bits",
+    ),
+    "safety-old-data": (
+        "folders that an older program prepared, with training text in their validation",
+        "refused with the command that splits their text again: `nbtools prepare --from-old DIR`",
+    ),
+    "safety-supervisor": (
+        "the supervisor fails: at once, before the training, or beside it",
+        "the launch is refused with the cause, the run is FAILED with the cause, or the training continues; a LOST run quotes what the supervisor printed",
+    ),
+    "safety-interrupt": (
+        "the kernel is interrupted while a launch starts",
+        "the processes end before the run directory is removed",
+    ),
+    "safety-nested-launch": ("a launched program launches runs itself", "they continue when it ends or is stopped"),
+    "safety-stop-restart": (
+        "a stop arrives between two attempts of a run",
+        "no further attempt; `STOPPED`, with the failure of the last one",
+    ),
+    "safety-lock": (
+        "readers look at a lock at the moment at which it is made; a lock that does not work",
+        "no reader is mistaken for a holder; `clean` asks for the recorded process, too",
+    ),
+    "safety-double-launch": (
+        "two kernels press Launch at the same moment",
+        "one run is started; both forms show it, and the second says that it was already started",
+    ),
+    "safety-older-script": (
+        "a script that an older nbtools wrote",
+        "it does not count as edited by hand; the fields that it lacks and their values are named before the launch and in the form",
+    ),
+    "safety-latest": (
+        "run folders are copied or renamed, summer time ends, machines differ in their time zone",
+        "`latest` is the run that was launched last, by the time in launch.json",
+    ),
+    "safety-launchers": (
+        "srun, mpirun, mpiexec or flux start a script; a process inherits the environment of a rank",
+        "the processes become the ranks of one training, or are refused with the command to use; a run has one rank 0",
+    ),
+    "safety-shared-disk": (
+        "several nodes without a shared disk",
+        "every rank ends with a DataError that names the node and says what to share",
+    ),
+    "safety-secrets": (
+        "a token, key or password is given as an argument of a script",
+        "the training, its restarts and resumes get it; of the run's files only secrets.json (mode 0600) has it, and nothing shows it",
+    ),
+    "safety-signals": (
+        "a run's files name a process that is not the run's: of this user, of another one, or the first of the machine",
+        "it gets no signal, and its memory is not read: a process shows by its environment, or by the lock that it holds, that it is the run's",
+    ),
+    "safety-foreign-run": (
+        "a run directory of another user",
+        "show, stop, clean, resume and the panel write nothing into it",
+    ),
+    "safety-special-files": (
+        "pipes, sockets and devices under the names of a run's or the queue's files, tickets of a newer nbtools",
+        "they are not opened; no verb and no launch waits for them",
+    ),
+    "safety-terminal": (
+        "names, logs and errors with terminal escapes, line feeds or characters that reorder text",
+        "every verb prints them as visible escapes, a name on one line",
+    ),
+    "safety-many-runs": (
+        "a project with thousands of runs",
+        "`nbtools runs` opens the files of the runs that it lists; finding a run opens none; `clean` reads each launch.json once per pass",
+    ),
+    "safety-many-metrics": (
+        "thousands of metric names, or a run that was resumed hundreds of times",
+        "a value is found by its name, and a curve is joined once: the time is in proportion to the names and runs",
+    ),
+    "safety-panels": (
+        "dozens of panels of ended runs in one kernel",
+        "each keeps its picture and no figure or curves; a closed or replaced one keeps nothing",
+    ),
+    "safety-page": (
+        "the kernel restarts, or a notebook that was saved during a run is opened without one",
+        "the page shows the last picture and one sentence; no broken link and no `model not found`",
+    ),
+    "safety-non-finite": (
+        "a gradient norm is NaN or infinite",
+        "all ranks skip that step alone; the panel and `show` count it; after `max_skipped_steps` in a row the run fails with the cause; no checkpoint holds a non-finite weight",
+    ),
+    "safety-gpu-count": (
+        "a script for all GPUs is written on another machine than it is launched on",
+        'it says `nproc_per_node="gpu"`, which the launch resolves on its machine',
+    ),
+    "safety-evaluation": (
+        "a held-out part that would take longer to evaluate than the training",
+        "`eval_samples` of it are measured, the same on any number of ranks; form, log and config.json say how many of how many; older configs evaluate all",
+    ),
+    "safety-unseen-code": (
+        "an evaluation file with codes that no training row has",
+        "each counts as an error of the model; a note names them",
+    ),
+    "safety-epochs": (
+        "`--epochs` for a script or fork whose `max_steps` would end the training earlier",
+        "without `--max-steps` the cap is lifted, with a note",
+    ),
+}
+"""What could go wrong without a word, and what happens instead."""
+
 GUIDES: dict[str, tuple[str, str]] = {
     "guide-L1": (
         "DDP, distributed sampler, mixed precision with a loss scale, one or several processes found by themselves",
@@ -128,7 +269,7 @@ GUIDES: dict[str, tuple[str, str]] = {
     ),
     "guide-L3": (
         "a shell script that launches: number of GPUs, data set",
-        "nbtools new … --sh writes one; its arguments are passed to the training",
+        "nbtools new … --sh writes one that takes the same two words, then flags",
     ),
     "guide-L4": ("torchrun with addresses, ports and the old flags", ""),
     "guide-L5": ("the same script and flags under plain python", ""),
@@ -249,7 +390,10 @@ GUIDES: dict[str, tuple[str, str]] = {
         "torchrun … --dataset hf --batch-size 32 --epochs 5 --lr 3e-5 --streaming true --max-samples 500k",
         "",
     ),
-    "guide-M3": ("run_multi_gpu_training.sh hf 32 5 3e-5 true", "the shell script passes its flags on"),
+    "guide-M3": (
+        "run_multi_gpu_training.sh hf 32 5 3e-5 true",
+        "the script of nbtools new … --sh takes the same words, then flags",
+    ),
     "guide-M4": ("six presets by number and kind of GPUs", ""),
     "guide-M5": ("the options and their defaults; --local_rank is automatic", ""),
     "guide-M6": (
@@ -294,7 +438,7 @@ GUIDES: dict[str, tuple[str, str]] = {
     "guide-G1": ("a test of process group, all-reduce and DDP on two processes", "nbtools doctor --all-reduce"),
     "guide-G2": (
         "run_ddp_training.sh test, small, full",
-        "nbtools new llm_gan NAME --preset test, small or full; test needs no download and no GPU",
+        "nbtools new llm_gan NAME --preset test, small or full, or these words to the script of --sh; test needs no download and no GPU",
     ),
     "guide-G3": (
         "--batch_size 16 --epochs 5; --save_checkpoints --checkpoint_freq 10",
@@ -375,6 +519,7 @@ def tables() -> dict[str, str]:
 
     return {
         "faults": table("fault | what you can rely on", FAULTS),
+        "safety": table("danger | what you can rely on", SAFETY),
         "guides": table("promise of the guide | what differs here", GUIDES),
     }
 

@@ -5,8 +5,10 @@ from pathlib import Path
 from nbtools.data import corpus
 
 
-def read_documents(dataset: str | None, min_words: int = 1, *, root: Path | None = None) -> list[str]:
-    return list(corpus.documents(dataset, min_words, root=root))
+def read_documents(
+    dataset: str | None, min_words: int = 1, *, clean: corpus.Clean = "none", root: Path | None = None
+) -> list[str]:
+    return list(corpus.documents(dataset, min_words, clean=clean, root=root))
 
 
 def split_documents(documents: list[str], seed: int = 0) -> tuple[list[str], list[str]]:

@@ -37,7 +37,7 @@ SINGLE_MODULES = {
 DOORS = {"__init__.py", "cli/commands.py"}
 """These may import anything, inside functions and for type checkers."""
 LATE_IMPORTS = {
-    "notebook/form/form.py",  # the panel is loaded when something is launched
+    "notebook/form/form.py"  # the panel is loaded when something is launched
 }
 """The only other modules that import nbtools inside functions."""
 

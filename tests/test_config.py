@@ -5,7 +5,7 @@ import math
 import pytest
 from pydantic import BaseModel
 
-from nbtools.config import Launch, TrainConfig, complaints, errors_by_field
+from nbtools.config import Launch, TrainConfig, complaints, errors_by_field, setting
 from nbtools.errors import ConfigError, NbtoolsError
 from nbtools.recipes import RECIPES, MLMPretrainingConfig
 
@@ -106,6 +106,23 @@ def test_launch_refuses_gpus_that_cannot_work(values: dict[str, object], message
         Launch(**values)
 
 
+@pytest.mark.parametrize(
+    ("gpus", "num_gpus", "count"), [(None, 8, 8), (None, 0, 1), ((), 8, 1), ((2, 5), 8, 2), (None, 1, 1)]
+)
+def test_gpu_means_a_process_per_gpu_of_the_machine(gpus: tuple[int, ...] | None, num_gpus: int, count: int) -> None:
+    launch = Launch(nproc_per_node="gpu", gpus=gpus)
+    assert launch.resolved(num_gpus) == Launch(nproc_per_node=count, gpus=gpus)
+    assert launch.resolved(num_gpus).num_processes == count
+
+
+@pytest.mark.parametrize("value", ["cpu", "4", True, 1.5, None])
+def test_processes_are_a_number_or_gpu(value: object) -> None:
+    with pytest.raises(ConfigError, match=r"nproc_per_node=.*: must be a number of processes, or gpu for one per GPU"):
+        Launch(nproc_per_node=value)
+    with pytest.raises(ConfigError, match="nproc_per_node=1025: must be <= 1024"):
+        Launch(nproc_per_node=1025)
+
+
 def test_cpu_only_allows_any_number_of_processes() -> None:
     assert Launch(nproc_per_node=4, gpus=()).gpus == ()
 
@@ -151,3 +168,13 @@ def test_no_config_field_shares_a_name_with_a_launch_setting(recipe: object) -> 
 
 def test_recipes_inherit_from_train_config_exactly_once() -> None:
     assert all(recipe.config_class.__bases__ == (TrainConfig,) for recipe in RECIPES.values())
+
+
+def test_a_recorded_config_keeps_the_meaning_of_fields_that_it_lacks() -> None:
+    class Later(TrainConfig):
+        cleaning: str = setting("none", "Cleaning of the text.", before="light")
+
+    assert Later().cleaning == "none"
+    assert Later.recorded({"batch_size": 4}).cleaning == "light"
+    assert Later.recorded({"cleaning": "none"}).cleaning == "none"
+    assert Later.recorded({}).replace(batch_size=4).cleaning == "light"

@@ -182,8 +182,8 @@ def train_here(
 
 def rows(files: RunDir) -> list[dict[str, Any]]:
     """Metric rows without what differs between two equal runs."""
-    parse_verdict = [json.loads(line) for line in files.metrics.read_text().splitlines()]
-    return [{key: value for key, value in row.items() if key not in CLOCKED} for row in parse_verdict]
+    parsed = [json.loads(line) for line in files.metrics.read_text().splitlines()]
+    return [{key: value for key, value in row.items() if key not in CLOCKED} for row in parsed]
 
 
 def gradients_of(

@@ -10,14 +10,16 @@ import io
 import json
 import os
 import sys
+import tempfile
 import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from nbtools.cli.parser import WRONG_CALL, complain, parser
 from nbtools.errors import ConfigError, FormatError, NbtoolsError, ProjectError, RunFailed, shown
+from nbtools.rundir.tail import one_line
 
 if TYPE_CHECKING:
     from nbtools.run.run import Run
@@ -96,16 +98,19 @@ def _new(arguments: argparse.Namespace) -> int:
     else:
         config, launch = recipe.preset(arguments.preset)
     old = None if arguments.from_yaml is None else read_flat_yaml(Path(arguments.from_yaml), type(config))
-    config = config.replace(**{**(old.values if old else {}), **assigned(type(config), arguments.values)})
+    asked, lifted = config.uncapped({**(old.values if old else {}), **assigned(type(config), arguments.values)})
+    config = config.replace(**asked)
     overrides = {name: getattr(arguments, name) for name in ("nproc_per_node", "gpus")}
     launch = launch.replace(**{name: value for name, value in overrides.items() if value is not None})
     name, project, force = arguments.name, find_project(), arguments.force
     if arguments.sh and not force:  # before any file is written
-        check_shell_script(project.script(name).with_suffix(".sh"), shell_text(name, launch))
+        check_shell_script(project.script(name).with_suffix(".sh"), shell_text(name, launch, recipe.key))
     remarks = old.remarks if old else ()
     print(_shortest(write_script(config, name, launch, project=project, overwrite=force, remarks=remarks)))
     if arguments.sh:
-        print(_shortest(write_shell_script(project, name, launch, overwrite=force)))
+        print(_shortest(write_shell_script(project, name, launch, recipe.key, overwrite=force)))
+    for note in lifted:
+        complain(f"note: {note}", DONE)
     for key, why in old.unknown.items() if old else ():
         complain(f"{arguments.from_yaml}: {key}: {why}; kept as a comment at the end of the script", DONE)
     return DONE
@@ -116,12 +121,21 @@ def _shortest(path: Path) -> Path:
 
 
 def _prepare(arguments: argparse.Namespace) -> int:
+    from nbtools.data.masked_diffusion.older import write_older_texts
     from nbtools.project import expanded
     from nbtools.training.masked_diffusion.dataset import prepare
 
-    text, folder = (expanded(path).absolute() for path in (arguments.text, arguments.out))
+    def say(text: str) -> None:
+        complain(text, DONE)
+
+    folder = expanded(arguments.out).absolute()
     try:
-        metadata = prepare(str(text), folder, arguments.tokenizer, vocab_size=arguments.vocab_size)
+        with tempfile.TemporaryDirectory() as texts:
+            text = Path(texts) if arguments.from_old is not None else expanded(arguments.text).absolute()
+            if arguments.from_old is not None:
+                say(write_older_texts(expanded(arguments.from_old), text))
+            options = {"vocab_size": arguments.vocab_size, "clean": arguments.clean, "say": say}
+            metadata = prepare(str(text), folder, arguments.tokenizer, **options)
     except NbtoolsError as error:
         raise type(error)(f"{shown(arguments.out)} was not created: {error}") from None
     print(
@@ -142,12 +156,15 @@ def _named(arguments: argparse.Namespace) -> "Run":
 
 def _launch(arguments: argparse.Namespace) -> int:
     from nbtools.launcher.launch import launch
-    from nbtools.launcher.preflight import preflight
+    from nbtools.launcher.preflight import help_text, preflight
 
     options = {name: getattr(arguments, name) for name in ("nproc_per_node", "gpus", "max_restarts")}
     options["args"] = tuple(arguments.script_args)
     if arguments.json and not arguments.dry_run:
         return complain("--json: goes with --dry-run; nbtools show RUN --json describes a launched run")
+    if (flags := help_text(arguments.script, options["args"])) is not None:
+        print(flags, end="")
+        return DONE
     if not arguments.dry_run:
         return _print_started(launch(arguments.script, after=arguments.after, queue=not arguments.no_queue, **options))
     checked = preflight(arguments.script, **options)
@@ -162,14 +179,13 @@ def _print_started(run: "Run") -> int:
     from nbtools.project import find_project
     from nbtools.run.state import waiting_for
 
-    print(run.id)
+    print(one_line(run.id))
     if blocker := waiting_for(run.records):
-        print(f"nbtools: queued {blocker}", file=sys.stderr)
+        complain(f"queued {blocker}")
     with contextlib.suppress(ProjectError):
         if find_project().runs.resolve() == run.dir.parent:
             return DONE
-    print(f"nbtools: the run is not in the project of this folder; refer to it by its path: {run.dir}", file=sys.stderr)
-    return DONE
+    return complain(f"the run is not in the project of this folder; refer to it by its path: {run.dir}", DONE)
 
 
 def _resume(arguments: argparse.Namespace) -> int:
@@ -186,7 +202,7 @@ def _resume(arguments: argparse.Namespace) -> int:
         args=tuple(arguments.script_args),
     )
     if (script := run.info.get("script")) != parent.info.get("script"):
-        print(f"nbtools: wrote {_shortest(Path(str(script)))}", file=sys.stderr)
+        complain(f"wrote {_shortest(Path(str(script)))}")
     return _print_started(run)
 
 
@@ -220,20 +236,32 @@ def _clean(arguments: argparse.Namespace) -> int:
 
 def _runs(arguments: argparse.Namespace) -> int:
     from nbtools.cli.output import print_runs
-    from nbtools.run.listing import runs
+    from nbtools.project import find_project
+    from nbtools.run.listing import newest, run_line
+    from nbtools.run.state import RunState
 
-    listed, found = runs(), []
-    for run in listed:
+    project, states = find_project(), [RunState(state) for state in arguments.states]
+    num_runs = None if arguments.all else arguments.num_runs
+    found: list[Any] = []
+    is_complete, has_any = True, False
+    for run in newest(project, states):
+        has_any = True
+        if len(found) == num_runs:
+            is_complete = False
+            break
         try:
-            found.append(run.summary())
+            found.append(run.summary(brief=True) if arguments.json else run_line(run))
         except (FormatError, OSError) as error:  # the other runs are still listed
             complain(f"warning: {run.id} is left out: {error}")
     if arguments.json:
         _print_json(found)
-    elif listed:
+    elif found:
         print_runs(found)
-    else:
-        print("no runs yet: nbtools launch SCRIPT starts one", file=sys.stderr)
+    elif not has_any:
+        what = f"no run is {' or '.join(states)}" if states else "no runs yet: nbtools launch SCRIPT starts one"
+        print(what, file=sys.stderr)
+    if not is_complete:
+        print(f"nbtools: the newest {len(found)}; -n N lists more, --all lists all", file=sys.stderr)
     return DONE
 
 
@@ -273,7 +301,7 @@ def _watch(arguments: argparse.Namespace) -> int:
     try:
         watch(run, arguments.refresh_s)
     except KeyboardInterrupt:
-        print(f"\n{run.id} continues; nbtools stop {run.id} ends it", file=sys.stderr)
+        print(f"\n{one_line(f'{run.id} continues; nbtools stop {run.id} ends it')}", file=sys.stderr)
         return INTERRUPTED
     return _exit_code(run)
 
@@ -291,7 +319,7 @@ def _plot(arguments: argparse.Namespace) -> int:
 
 
 def _stop(arguments: argparse.Namespace) -> int:
-    print(_named(arguments).stop())
+    print(one_line(_named(arguments).stop()))
     return DONE
 
 
@@ -302,9 +330,8 @@ def _wait(arguments: argparse.Namespace) -> int:
     except TimeoutError:
         state = run.state
     if not state.is_final:
-        print(f"nbtools: {run.id} is still {state} after {arguments.timeout_s:g} s", file=sys.stderr)
-        return STILL_RUNNING
-    print(f"{run.id} {state}")
+        return complain(one_line(f"{run.id} is still {state} after {arguments.timeout_s:g} s"), STILL_RUNNING)
+    print(one_line(f"{run.id} {state}"))
     return _exit_code(run)
 
 

@@ -5,6 +5,8 @@ import sys
 import time
 from collections import deque
 from collections.abc import Iterable, Sequence
+from datetime import timedelta
+from itertools import zip_longest
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +14,7 @@ from nbtools.errors import plural
 from nbtools.failures.failure import Failure
 from nbtools.launcher.findings import size
 from nbtools.launcher.sizes import num_trainable_parameters
+from nbtools.machine.devices import devices
 from nbtools.recipes import Recipe
 from nbtools.run.clean import CACHE, Item, Kept, RemovalPlan, leftovers
 from nbtools.run.disk_usage import num_bytes_in, survey
@@ -23,7 +26,11 @@ from nbtools.rundir.tail import Tail, terminal_text
 
 _NUM_FRAMES, _NUM_POINTS, _LONGEST_CELL = 4, 12, 60
 """Limits of printed media: frames of a text, points of a chart, characters of a table cell."""
+_SHAPE = ("num_layers", "num_heads", "hidden_size")
+"""Fields in the column MODEL of the presets."""
+_LONGEST_ETA_S = 1e8
 _QUIET_INTERVAL_S = 10.0
+_FOLLOWED_BYTES = 1 << 20
 """Least time between two progress lines if stdout is not a terminal, since every line stays."""
 
 
@@ -32,22 +39,17 @@ def printable(text: str) -> str:
     return terminal_text(text.encode(errors="backslashreplace"))
 
 
-def print_table(rows: Iterable[Sequence[str]]) -> None:
-    """Print rows in aligned columns."""
+def print_table(rows: Iterable[Iterable[str]]) -> None:
+    """Print rows in aligned columns; rows may differ in length."""
     rows = [[printable(cell).replace("\n", " ") for cell in row] for row in rows]
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    widths = [max(map(len, column)) for column in zip_longest(*rows, fillvalue="")]
     for row in rows:
-        print("  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip())
+        print("  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=False)).rstrip())
 
 
-def print_runs(summaries: Iterable[dict[str, Any]]) -> None:
-    """Print one line per run, from what `Run.summary` returns."""
-    rows = [("RUN", "STATE", "STEP", "LOSS", "STARTED")]
-    for run in summaries:
-        loss = _number(run["metrics"].get("train/loss", run["metrics"].get("loss")))
-        steps = _steps(run["step"], run["total_steps"])
-        rows.append((run["id"], run["state"], steps, loss, local_time(run["started_at"])))
-    print_table(rows)
+def print_runs(lines: Iterable[tuple[str, ...]]) -> None:
+    """Print one line per run, from what `run_line` returns."""
+    print_table([("RUN", "STATE", "STEP", "LOSS", "STARTED"), *lines])
 
 
 def print_presets(recipe: Recipe) -> None:
@@ -58,7 +60,7 @@ def print_presets(recipe: Recipe) -> None:
         config, launch = recipe.preset(name)
         shape = [str(getattr(config, field)) for field in _SHAPE if hasattr(config, field)]
         parameters, model_name = num_trainable_parameters(config), getattr(config, "model_name", None)
-        batch, processes = config.effective_batch(1), launch.nproc_per_node
+        batch, processes = config.effective_batch(1), launch.resolved(len(devices())).num_processes
         rows.append(
             (
                 "",
@@ -73,9 +75,6 @@ def print_presets(recipe: Recipe) -> None:
         )
     print_table(rows)
     print("  MODEL is layers/heads/width, GPU BATCH per process x processes")
-
-
-_SHAPE = ("num_layers", "num_heads", "hidden_size")
 
 
 def print_run(summary: dict[str, Any]) -> None:
@@ -112,9 +111,7 @@ def print_media_item(item: MediaItem) -> None:
     if item.kind == "text":
         print(printable(item.text))
     elif item.kind == "table":
-        width = max([len(item.columns), *map(len, item.rows)], default=0)
-        rows = [item.columns, *item.rows]
-        print_table([[*(_brief(cell) for cell in row), *[""] * (width - len(row))] for row in rows])
+        print_table([map(_brief, row) for row in (item.columns, *item.rows)])
     elif item.kind == "frames":
         between = "\n" if item.keeps_lines else " "
         first = max(0, len(item.frames) - _NUM_FRAMES)
@@ -173,6 +170,7 @@ def _print_kept(kept: Iterable[Kept]) -> None:
 def follow(run: Run, num_lines: int) -> None:
     """Print the last lines of rank 0's log, then new lines until the run has ended."""
     tail = Tail(run.files.log)
+    tail.skip_to_end(_FOLLOWED_BYTES)
     before: deque[bytes] = deque(maxlen=num_lines)
     while block := tail.read():
         before.extend(block.removesuffix(b"\n").split(b"\n")[-num_lines:])
@@ -218,28 +216,12 @@ def status_line(run: Run) -> str:
         parts.append(f"{'█' * round(20 * done):░<20} {done:4.0%}")
     parts.append(f"step {_steps(step, total)}")
     parts += [f"{name} {_number(value)}" for name, value in run.metrics.items() if name.endswith("/loss")]
-    left = None if state.is_final else seconds_left(run, total)
-    if left is not None:
-        minutes, seconds = divmod(round(left), 60)
-        parts.append(f"ETA {minutes // 60}:{minutes % 60:02}:{seconds:02}")
+    seconds_per_step, _ = run.own_history.pace()  # without the pause between the parent and the resume
+    if total and seconds_per_step and not state.is_final:
+        left_s = max(0, total - step) * seconds_per_step
+        if left_s < _LONGEST_ETA_S:
+            parts.append(f"ETA {timedelta(seconds=round(left_s))}")
     return printable("  ".join(parts))
-
-
-def seconds_left(run: Run, total: int | None) -> float | None:
-    """Estimate the remaining seconds until step `total` from the last 50 rows of the run itself.
-
-    The rows of a resumed run's parent do not count. None if there are fewer than two rows.
-    """
-    history = run.own_history
-    names = list(history.keys())
-    if not total or not names:
-        return None
-    series = history["train/loss" if "train/loss" in names else names[0]]
-    steps, times = series.steps[-50:], series.times[-50:]
-    if len(steps) < 2 or steps[-1] <= steps[0]:
-        return None
-    seconds = float((times[-1] - times[0]) / (steps[-1] - steps[0]) * (total - steps[-1]))
-    return seconds if 0 <= seconds < 1e8 else None
 
 
 def _steps(step: int, total: int | None) -> str:

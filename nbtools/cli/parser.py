@@ -40,17 +40,18 @@ def parser(description: str) -> argparse.ArgumentParser:
     parser.add_argument("--version", action="version", version=f"nbtools {__version__}")
     commands = parser.add_subparsers(metavar="COMMAND", required=True)
 
-    run, as_json, settings, restarts, values, recipe = (_Parser(add_help=False) for _ in range(6))
+    run, as_json, settings, restarts, values, recipe, script = (_Parser(add_help=False) for _ in range(7))
     run.add_argument("run", metavar="RUN", help="the id of a run, a unique prefix of it, latest, or the run directory")
     as_json.add_argument("--json", action="store_true", help="print JSON")
-    text = "processes on this machine"
-    settings.add_argument("--nproc-per-node", "--nproc_per_node", type=int, metavar="N", help=text)
+    text = "processes on this machine, or gpu for one per GPU"
+    settings.add_argument("--nproc-per-node", "--nproc_per_node", type=_processes, metavar="N|gpu", help=text)
     settings.add_argument("--gpus", type=_gpus, metavar="0,1|none", help="indices of the GPUs, or none for the CPU")
     text = "restart a failed run at most N times"
     restarts.add_argument("--max-restarts", "--max_restarts", type=int, metavar="N", help=text)
     text = "value of a field; may be repeated"
     values.add_argument("--set", dest="values", action="append", default=[], metavar="FIELD=VALUE", help=text)
     recipe.add_argument("recipe", nargs="?", metavar="RECIPE")
+    script.add_argument("script", metavar="SCRIPT")
 
     def command(verb: str, help: str, *parents: _Parser, alias_of: str = "") -> argparse.ArgumentParser:
         listed: dict[str, Any] = {} if alias_of else {"help": help}  # a command without help is not listed
@@ -70,28 +71,35 @@ def parser(description: str) -> argparse.ArgumentParser:
     new.add_argument("--sh", action="store_true", help="also write scripts/NAME.sh, which runs torchrun")
     new.add_argument("--force", action="store_true", help="overwrite an existing script that differs")
 
-    text = "Tokenize a text once, into a new folder for --data-dir."
-    prepare = command("prepare", text)
-    prepare.add_argument("text", metavar="TEXT", help="a text file or a folder of .txt files")
+    prepare = command("prepare", "Tokenize a text once, into a new folder for --data-dir.")
+    source = prepare.add_mutually_exclusive_group(required=True)
+    source.add_argument("text", metavar="TEXT", nargs="?", help="a text file or a folder of .txt files")
+    text = "a data_dir folder of an older program, whose text is put together again and split again"
+    source.add_argument("--from-old", "--from_old", metavar="DIR", help=text)
     prepare.add_argument("--out", required=True, metavar="DIR", help="the folder to create")
     text = "chars (default), words, or the folder or hub id of a model"
     prepare.add_argument("--tokenizer", default="chars", metavar="chars|words|MODEL", help=text)
+    text = "none (default) keeps the text as it is; light drops lines without a letter, repeated punctuation and spaces"
+    prepare.add_argument("--clean", default="none", choices=("none", "light"), help=text)
     text = "largest vocabulary that is built from the text (default: 50000)"
     prepare.add_argument("--vocab-size", "--vocab_size", type=_at_least_one, default=50_000, metavar="N", help=text)
 
     text = "Start a script in the background and print the id of the run; the script's own arguments go after --."
-    launch = command("launch", text, settings, restarts, as_json)
+    launch = command("launch", text, settings, restarts, as_json, script)
     launch.add_argument("--dry-run", "--dry_run", action="store_true", help="check and describe the launch only")
-    launch.add_argument("script", metavar="SCRIPT")
     launch.add_argument("--after", metavar="RUN", help="start when that run has ended, in whatever state")
     launch.add_argument("--no-queue", action="store_true", help="start at once, beside earlier runs on the same GPUs")
 
     text = "Check and describe a launch; the script's own arguments go after --."
-    preflight = command("preflight", text, settings, restarts, as_json, alias_of="launch")
-    preflight.add_argument("script", metavar="SCRIPT")
+    preflight = command("preflight", text, settings, restarts, as_json, script, alias_of="launch")
     preflight.set_defaults(dry_run=True)
 
-    command("runs", "List the runs, newest first.", as_json)
+    runs = command("runs", "List the newest runs.", as_json)
+    runs.add_argument("-n", dest="num_runs", type=_at_least_one, default=20, metavar="N", help="runs (default: 20)")
+    runs.add_argument("--all", action="store_true", help="list all runs")
+    states = ("QUEUED", "RUNNING", *_ENDED)
+    text = "only runs in this state; may be repeated"
+    runs.add_argument("--state", dest="states", action="append", default=[], type=str.upper, choices=states, help=text)
     show = command("show", "Show the state of a run, its metrics, checkpoints and failure.", run, as_json)
     show.add_argument("--stacks", action="store_true", help="also the Python stacks of every rank")
     show.add_argument("--media", action="store_true", help="also samples, tables and charts")
@@ -131,6 +139,13 @@ def parser(description: str) -> argparse.ArgumentParser:
     doctor = command("doctor", "Check this machine; print what a bug report needs.", as_json)
     doctor.add_argument("--all-reduce", action="store_true", help="also run a collective on two processes")
     return parser
+
+
+def _processes(text: str) -> int | str:
+    try:
+        return text if text == "gpu" else int(text)
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"{text[:80]!r}: give a number, or gpu for one per GPU") from None
 
 
 def _gpus(text: str) -> tuple[int, ...]:

@@ -2,24 +2,25 @@
 
 The form, the schedule and the training count sequences with these functions, so the numbers agree.
 
-Memory: `documents` reads a megabyte at a time and holds one document; the split needs no more than the lengths of all
-of them. A gigabyte is cleaned in about a minute.
+Memory: `documents` reads half a million characters at a time and holds one document; the split needs no more than the
+lengths of all of them. A gigabyte is cleaned in about a minute.
 """
 
-import codecs
 import io
 import random
 import re
 import stat
 from array import array
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from itertools import chain
+from dataclasses import dataclass
+from itertools import chain, islice, repeat
 from pathlib import Path
+from typing import Literal
 
 import numpy as np
 import numpy.typing as npt
 
-from nbtools.errors import DataError
+from nbtools.errors import DataError, plural
 from nbtools.project import expanded, find_project
 
 # Spelled out character by character, because Python's and the tokenizer's idea of \w and \s differ (combining marks,
@@ -39,71 +40,136 @@ WORD_PATTERN = f"[{_PUNCTUATION}{_IDEOGRAPHS}]|[^{_SPACE}{_PUNCTUATION}{_IDEOGRA
 _WORD = re.compile(WORD_PATTERN)
 _REPEATED_PUNCTUATION = re.compile(f"([{_PUNCTUATION}])\\1+")
 _SPACES = re.compile(f"[{_SPACE}]+")
-_BLANK_LINES = re.compile(r"\n[^\S\n]*\n")
+_BLANK_LINES = re.compile(r"\n[^\S\n]*\n")  # with the carriage return of a line end between the two
+_MARK = "\N{ZERO WIDTH NO-BREAK SPACE}"
+
+Clean = Literal["none", "light"]
+"""Whether a text stays as it is, or loses lines without a letter and repeated punctuation and spaces."""
 
 FEWEST_DOCUMENTS = 20
 """A dataset of fewer files than this is cut into sections, so that a held-out tenth exists."""
 _LONGEST_DOCUMENT = 1_000_000
 _NUM_SECTIONS = 50
 _SHORTEST_SECTION, _LONGEST_SECTION = 200, _LONGEST_DOCUMENT // _NUM_SECTIONS
-_READ_BYTES = 2**20
+_READ_CHARACTERS = 2**19
 _EVALUATION_SHARE = 0.1
 
 
-def documents(dataset: str | None, min_words: int = 1, *, root: str | Path | None = None) -> Iterator[str]:
-    """Read, clean and cut the text that `dataset` names, one document after the other.
+@dataclass
+class LeftOut:
+    """What reading a dataset leaves out."""
+
+    num_documents: int = 0
+    """All documents that were read."""
+    num_short: int = 0
+    """Documents with too few words."""
+    num_marks: int = 0
+    """Byte order marks at the start of files."""
+    num_characters: int = 0
+    """Characters that cleaning dropped."""
+    is_empty: bool = True
+    """Whether no document has a word."""
+
+    def notes(self, min_words: int) -> list[str]:
+        """Return a sentence for each kind of what is left out."""
+        notes = []
+        if self.num_short:
+            few = f"fewer than {plural(min_words, 'word')} (min_words)"
+            notes.append(f"{self.num_short:,} of {plural(self.num_documents, 'document')} left out: {few}")
+        if self.num_marks:
+            notes.append(f"the byte order mark of {plural(self.num_marks, 'file')} is left out")
+        if self.num_characters:
+            notes.append(f"clean='light' left out {plural(self.num_characters, 'character')} of the text")
+        return notes
+
+
+def documents(
+    dataset: str | None,
+    min_words: int = 1,
+    *,
+    clean: Clean = "none",
+    root: str | Path | None = None,
+    left_out: LeftOut | None = None,
+) -> Iterator[str]:
+    """Read and cut the text that `dataset` names, one document after the other.
 
     A folder gives one document per `.txt` file, in the order of their paths. One file, fewer than 20, or one larger
-    than a megabyte is cut into sections of consecutive paragraphs (else lines, else words), each a document.
+    than a megabyte is cut into sections of consecutive paragraphs (else lines, else words), each a document; together
+    they hold every character of the file.
 
     Args:
         dataset: a text file or a folder of `.txt` files (searched recursively; UTF-8), relative to the project root;
-            None for the English text that ships with Python.
-        min_words: documents with fewer words are left out.
+            None for the English text that ships with Python, which is always cleaned.
+        min_words: files with fewer words are left out.
+        clean: none keeps the text as it is; light cleans each section (see `clean_document`), reads every line end as
+            a line feed, and leaves out sections with fewer than `min_words`.
         root: what a relative `dataset` starts from; the project of the working directory when None.
+        left_out: counts what is left out.
 
     Raises:
         DataError: there is no such path, no text in it, or it is not UTF-8.
     """
+    counts = LeftOut() if left_out is None else left_out
     if dataset is None:
-        return with_words((text for _, text in python_topics()), min_words, "the text that ships with Python")
+        topics = ([text] for _, text in python_topics())
+        return chosen_documents(topics, "none", min_words, "the text that ships with Python", counts)
     path = dataset_path(dataset, root)
-    return with_words(clean_documents(_texts_in(path), f"dataset {str(path)!r}"), min_words, str(path))
+    return chosen_documents(_texts_in(path, clean, counts), clean, min_words, f"dataset {str(path)!r}", counts)
 
 
-def clean_documents(texts: Iterable[str], origin: str) -> Iterator[str]:
-    """Clean texts and leave out those without a letter; what is longer than a megabyte is cut into sections.
+def chosen_documents(
+    texts: Iterable[Iterable[str]], clean: Clean, min_words: int, origin: str, left_out: LeftOut
+) -> Iterator[str]:
+    """Yield the sections of texts that have enough words, cleaned if `clean` is light.
 
     Raises:
         DataError: nothing is left.
     """
-    is_empty = True
-    for text in texts:
-        for section in _sections([text], _LONGEST_SECTION) if len(text) > _LONGEST_DOCUMENT else [text]:
-            if document := clean_document(section):
-                is_empty = False
-                yield document
-    if is_empty:
-        raise DataError(f"{origin}: empty, no line of it has a letter; choose another dataset")
-
-
-def with_words(documents: Iterable[str], min_words: int, origin: str) -> Iterator[str]:
-    """Leave out documents with fewer words.
-
-    Raises:
-        DataError: none is left.
-    """
-    num_documents, is_empty = 0, True
-    for document in documents:
-        num_documents += 1
-        if _has_words(document, min_words):
-            is_empty = False
-            yield document
-    if is_empty:
+    num_kept = 0
+    for sections in texts:
+        for document in _cleaned(sections, left_out) if clean == "light" else [sections]:
+            for section in _with_words(document, min_words, left_out):
+                num_kept += 1
+                yield section
+    if left_out.is_empty:
+        why = "no line of it has a letter" if clean == "light" else "it has no text"
+        raise DataError(f"{origin}: empty, {why}; choose another dataset")
+    if not num_kept:
         raise DataError(
-            f"{origin}: none of its {num_documents} documents has {min_words} words (min_words); "
+            f"{origin}: none of its {plural(left_out.num_documents, 'document')} has {min_words} words (min_words); "
             "lower min_words or choose another dataset"
         )
+
+
+def sections_of(text: str) -> Iterable[str]:
+    """Return a text in sections if it is longer than a megabyte, else whole."""
+    return _sections([text], _LONGEST_SECTION) if len(text) > _LONGEST_DOCUMENT else [text]
+
+
+def _cleaned(sections: Iterable[str], left_out: LeftOut) -> Iterator[list[str]]:
+    """Clean each section and yield it as a document of its own, unless nothing is left."""
+    for section in sections:
+        document = clean_document(section)
+        left_out.num_characters += len(section) - len(document)
+        if document:
+            yield [document]
+
+
+def _with_words(sections: Iterable[str], min_words: int, left_out: LeftOut) -> Iterator[str]:
+    """Yield the sections of a document if they have `min_words` together."""
+    waiting: list[str] = []
+    num_words = 0
+    for section in sections:
+        if num_words < min_words:  # counting stops at the word that suffices
+            num_words += sum(1 for _ in islice(_WORD.finditer(section), min_words))
+            waiting.append(section)
+            section = ""
+        if num_words >= min_words:
+            yield from filter(None, [*waiting, section])
+            waiting.clear()
+    left_out.num_documents += 1
+    left_out.num_short += num_words < min_words
+    left_out.is_empty &= num_words == 0
 
 
 def dataset_path(dataset: str | Path, root: str | Path | None = None) -> Path:
@@ -178,17 +244,14 @@ def held_out_documents(lengths_N: Sequence[int], seed: int = 0) -> npt.NDArray[n
 
 def words(text: str) -> list[str]:
     """Cut text into lower-cased words and punctuation characters, exactly as the word-level tokenizer does."""
-    return _WORD.findall(lowered(text))
-
-
-def lowered(text: str) -> str:
-    """Lower-case character by character: the tokenizer knows no final sigma either."""
-    return text.lower().replace("\N{GREEK SMALL LETTER FINAL SIGMA}", "\N{GREEK SMALL LETTER SIGMA}")
+    # The tokenizer lower-cases character by character, so it knows no final sigma.
+    lowered = text.lower().replace("\N{GREEK SMALL LETTER FINAL SIGMA}", "\N{GREEK SMALL LETTER SIGMA}")
+    return _WORD.findall(lowered)
 
 
 def num_words(text: str) -> int:
-    """Return `len(words(text))` without keeping the words."""
-    return sum(1 for _ in _WORD.finditer(lowered(text)))
+    """Return the number of words and punctuation characters."""
+    return len(words(text))
 
 
 def count_tokens(documents: Iterable[str], num_tokens: Callable[[str], int] = num_words) -> tuple[int, int]:
@@ -206,47 +269,40 @@ def count_tokens(documents: Iterable[str], num_tokens: Callable[[str], int] = nu
     return int(counts[~held_out_N].sum()), int(counts[held_out_N].sum())
 
 
-def _has_words(document: str, least: int) -> bool:
-    return any(number >= least for number, _ in enumerate(_WORD.finditer(document), start=1))
-
-
-def _texts_in(path: Path) -> Iterator[str]:
+def _texts_in(path: Path, clean: Clean, left_out: LeftOut) -> Iterator[Iterable[str]]:
+    """Yield the files of a dataset, each in sections."""
     files = files_in(path)
     for file in files:
-        pieces = _pieces(file)
+        pieces = _pieces(file, None if clean == "light" else "", left_out)
         beginning = ""
         for piece in pieces:
             beginning += piece
             if len(beginning) > _LONGEST_DOCUMENT:
-                yield from _sections(chain([beginning], pieces), _LONGEST_SECTION)
+                yield _sections(chain([beginning], pieces), _LONGEST_SECTION)
                 break
         else:
             size = min(max(len(beginning) // _NUM_SECTIONS, _SHORTEST_SECTION), _LONGEST_SECTION)
-            yield from _sections([beginning], size) if len(files) < FEWEST_DOCUMENTS else [beginning]
+            yield _sections([beginning], size) if len(files) < FEWEST_DOCUMENTS else [beginning]
 
 
-def _pieces(file: Path) -> Iterator[str]:
-    """Read a file a megabyte at a time: without a byte order mark, every line end as one line feed."""
-    decoder = codecs.getincrementaldecoder("utf-8")()
-    line_ends = io.IncrementalNewlineDecoder(None, translate=True)
-    num_bytes, is_first = 0, True
+def _pieces(file: Path, newline: str | None, left_out: LeftOut) -> Iterator[str]:
+    """Read a file piece by piece, without a byte order mark; `newline` as in `open`: an empty text keeps line ends."""
     try:
-        with file.open("rb") as opened:
-            while True:
-                data = opened.read(_READ_BYTES)
-                num_undecoded = len(decoder.getstate()[0])  # of a character that the last piece cut in two
-                text = decoder.decode(data, final=not data)
-                num_bytes += len(data)
-                yield line_ends.decode(text.removeprefix("\ufeff") if is_first else text, final=not data)
-                is_first = is_first and not text
-                if not data:
-                    return
-    except UnicodeDecodeError as error:
-        position = num_bytes - num_undecoded + error.start
-        raise DataError(
-            f"{file}: byte {position} (0x{error.object[error.start]:02x}) is not UTF-8; "
-            f"convert the file, for instance with: iconv -f latin1 -t utf-8 {file.name}"
-        ) from None
+        with file.open("rb") as raw, io.TextIOWrapper(raw, encoding="utf-8", newline=newline) as opened:
+            is_first = True
+            try:
+                while piece := opened.read(_READ_CHARACTERS):
+                    if is_first and piece.startswith(_MARK):
+                        left_out.num_marks += 1
+                        piece = piece.removeprefix(_MARK)
+                    is_first = False
+                    yield piece
+            except UnicodeDecodeError as error:
+                position = raw.tell() - len(error.object) + error.start  # it was decoding the last bytes read
+                raise DataError(
+                    f"{file}: byte {position} (0x{error.object[error.start]:02x}) is not UTF-8; "
+                    f"convert the file, for instance with: iconv -f latin1 -t utf-8 {file.name}"
+                ) from None
     except OSError as error:
         raise DataError(f"{file}: cannot be read: {error.strerror}") from error
 
@@ -254,16 +310,13 @@ def _pieces(file: Path) -> Iterator[str]:
 def _sections(pieces: Iterable[str], size: int) -> Iterator[str]:
     """Cut text into sections of `size` to twice as many characters: at blank lines, else at lines, else at spaces."""
     text, start = "", 0
-    for piece in pieces:
+    # Where to cut depends on the next 2 * size characters; at the end there are no more.
+    for piece, needed in chain(zip(pieces, repeat(2 * size)), [("", size)]):
         text, start = text[start:] + piece, 0
-        while len(text) - start > 2 * size:  # where to cut depends on so many characters
+        while len(text) - start > needed:
             end = _end_of_section(text, start, size)
             yield text[start:end]
             start = end
-    while len(text) - start > size:
-        end = _end_of_section(text, start, size)
-        yield text[start:end]
-        start = end
     yield text[start:]
 
 

@@ -23,9 +23,15 @@ def check_names(path: Path, header: list[str]) -> None:
         raise DataError(f"{path}, line 1, column {twice[0]!r}: appears {header.count(twice[0])} times; rename one")
 
 
-def missing(path: Path, name: str, header: list[str], option: str) -> DataError:
-    """The error that says which columns there are."""
-    return DataError(
+def column_index(path: Path, name: str, header: list[str], option: str) -> int:
+    """Return the position of a column, counted from 0.
+
+    Raises:
+        DataError: it is missing; the message lists the columns and names the option that chooses another.
+    """
+    if name in header:
+        return header.index(name)
+    raise DataError(
         f"{path}, line 1, column {name!r}: is missing; the file has {', '.join(map(shown, header[:20]))}: "
         f"choose with {option}"
     )
@@ -78,23 +84,22 @@ def _full_rows(path: Path, reader: "csv._reader", header: list[str]) -> Iterator
 
 def _wrong_encoding(path: Path) -> DataError:
     """Find the first byte that is not UTF-8; the decoder only knows where it is in its buffer."""
-    start = 0
-    header: list[str] = []
+    start, header = 0, ""
     with path.open("rb") as file:
         for line, content in enumerate(file, 1):
             try:
                 text = content.decode("utf-8-sig" if line == 1 else "utf-8")
             except UnicodeDecodeError as error:
                 before = content[: error.start].decode("utf-8", "replace")
-                delimiter = max(_DELIMITERS, key=(header or [before])[0].count)
+                delimiter = max(_DELIMITERS, key=(header or before).count)
                 at = max(len(next(csv.reader([before], delimiter=delimiter), [])) - 1, 0)
-                names = next(csv.reader(header[:1], delimiter=delimiter), [])
+                names = next(csv.reader([header], delimiter=delimiter), [])
                 column = repr(names[at].strip()) if at < len(names) else str(at + 1)
                 return DataError(
                     f"{path}, line {line}, column {column}: byte {start + error.start} (0x{content[error.start]:02x}) "
                     f"is not UTF-8; convert the file, for instance with: iconv -f latin1 -t utf-8 {path.name}"
                 )
             if line == 1:
-                header = [text]
+                header = text
             start += len(content)
     return DataError(f"{path}: is not UTF-8; convert the file, for instance with iconv")

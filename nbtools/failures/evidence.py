@@ -13,9 +13,9 @@ from nbtools.errors import FormatError
 from nbtools.rundir.heartbeat import RankHeartbeat, read_heartbeats
 from nbtools.rundir.json_files import read_small
 from nbtools.rundir.rundir import RunDir
+from nbtools.rundir.tail import open_regular
 
 _TAIL_BYTES = 512 * 1024  # torchrun's summary repeats whole tracebacks
-_ROWS_BYTES = 64 * 1024
 _MAX_TRACEBACK = 64 * 1024
 _MAX_MESSAGE = 500
 
@@ -32,6 +32,10 @@ _FRAME = re.compile(
 )
 _RANK_PREFIX = re.compile(r"^\[rank\d+\]: ?", re.MULTILINE)
 """Torch's prefix of each traceback line while a process group exists."""
+_OBJECT_DUMP = re.compile(
+    r"object address  : .*\nobject refcount : .*\nobject type     : .*\nobject type name: .*\nobject repr     : (.*)\n"
+)
+"""Python's own print of an exception when `sys.stderr` is gone: it may interrupt a traceback within a line."""
 _TORCHRUN = re.compile(r"^[EWI]\d{4} \d\d:\d\d:\d\d.*torch/distributed/elastic", re.MULTILINE)
 
 _LIBRARY = re.compile(r"[/\\](?:site|dist)-packages[/\\]|[/\\]lib(?:64)?[/\\]python3[^/\\]*[/\\]|^<")
@@ -77,6 +81,7 @@ def crash_report(printed: str) -> str | None:
 
 def last_output(text: str, exitcode: int) -> tuple[str, str | None]:
     """Return the exception and traceback at the end of a program's output (exit code 1), else its last line."""
+    text = _OBJECT_DUMP.sub(r"\n\1\n", text)
     parts = text.split(_TRACEBACK)
     first = len(parts) - 1
     while first > 1 and parts[first - 1].rstrip().endswith(_CHAINED):
@@ -132,10 +137,10 @@ def heartbeats(run: RunDir) -> list[RankHeartbeat]:
         return []
 
 
-def last_rows(path: Path) -> list[dict[str, Any]]:
+def last_rows(path: Path, num_bytes: int = 64 * 1024) -> list[dict[str, Any]]:
     """Return the readable rows among the last lines of a JSON lines file."""
     rows = []
-    for line in end_of(path, num_bytes=_ROWS_BYTES).splitlines():
+    for line in end_of(path, num_bytes=num_bytes).split("\n"):  # a string may hold other ends of lines
         with suppress(ValueError, RecursionError):
             rows.append(json.loads(line))
     return [row for row in rows if isinstance(row, dict)]
@@ -144,7 +149,7 @@ def last_rows(path: Path) -> list[dict[str, Any]]:
 def end_of(path: Path, since: int = 0, num_bytes: int = _TAIL_BYTES) -> str:
     """Return at most the last `num_bytes` of a text file, from byte `since` on; empty if it cannot be read."""
     try:
-        with path.open("rb") as file:
+        with open_regular(path) as file:
             file.seek(0, 2)
             file.seek(max(since, file.tell() - num_bytes, 0))
             return file.read().decode(errors="replace")

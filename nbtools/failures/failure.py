@@ -125,6 +125,15 @@ def first_failure(run: RunDir, returncode: int, host: str, *, since: int = 0) ->
     return explained(Failure(None, host, returncode, None, recorded, traceback), run)
 
 
+def lost(run: RunDir, host: str | None, step: int) -> Failure:
+    """Return the failure of a run that ended without a record, with what its supervisor printed at its own end."""
+    message = f"its processes are gone and none recorded an end (step {step})"
+    if not (printed := evidence.end_of(run.supervisor_log).strip()):
+        return Failure(None, host, None, None, message)
+    said, _ = evidence.last_output(printed, 1)
+    return Failure(None, host, None, None, f"{message}; the supervisor ended{said}", printed)
+
+
 def was_stopped_from_outside(run: RunDir, *, since: int = 0) -> bool:
     """Whether a signal that the supervisor did not send ended torchrun: a preemption, a `kill`.
 

@@ -6,9 +6,9 @@ it and by the kernel's count of such kills.
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Self
+from typing import Self
 
 import psutil
 
@@ -176,10 +176,6 @@ class HostMemory:
         values = row if isinstance(row, Mapping) else {}
         used, total, kills = (whole(values.get(name)) for name in cls.__dataclass_fields__)
         return cls(used, total, kills) if used is not None and total else None
-
-    def to_row(self) -> dict[str, Any]:
-        """Return the values for a row of system.jsonl."""
-        return asdict(self)
 
     @property
     def share(self) -> float:

@@ -1,14 +1,13 @@
 """The automatic restarts of a run: one record per failed attempt."""
 
-import contextlib
-import json
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Self
+from typing import Any, Self
 
+from nbtools.failures.evidence import last_rows
 from nbtools.failures.failure import Failure
-from nbtools.rundir.json_files import finite, read_small, whole
+from nbtools.rundir.json_files import LARGEST_JSON_BYTES, finite, whole
 from nbtools.rundir.rundir import RunDir
 
 
@@ -25,10 +24,8 @@ class Restart:
     """Name of the checkpoint from which the next attempt continued; None if there was none."""
 
     @classmethod
-    def from_json(cls, content: object) -> Self | None:
+    def from_json(cls, content: Mapping[str, Any]) -> Self | None:
         """Return the restart in a line of attempts.jsonl; None if it is not one."""
-        if not isinstance(content, Mapping):
-            return None
         attempt, ended = whole(content.get("attempt")), finite(content.get("time"))
         if attempt is None or ended is None:
             return None
@@ -38,14 +35,7 @@ class Restart:
 
 def read_restarts(run: RunDir) -> list[Restart]:
     """Return the automatic restarts, oldest first; damaged lines are skipped."""
-    found = []
-    try:
-        lines = read_small(run.attempts).splitlines()
-    except OSError:
-        return []
-    for line in lines:
-        with contextlib.suppress(ValueError, RecursionError):
-            found.append(Restart.from_json(json.loads(line)))
+    found = map(Restart.from_json, last_rows(run.attempts, LARGEST_JSON_BYTES))
     return [restart for restart in found if restart is not None]
 
 

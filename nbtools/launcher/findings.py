@@ -3,6 +3,7 @@
 import html
 from collections.abc import Iterable
 from dataclasses import dataclass
+from functools import partial
 from typing import Literal
 
 from nbtools.config import TrainConfig
@@ -30,19 +31,12 @@ class Finding:
         return f"{self.text}: {self.next_step}" if self.next_step else self.text
 
 
-def ok(subject: str, text: str) -> Finding:
-    """Return a finding that needs no action."""
-    return Finding("ok", subject, text)
-
-
-def warn(subject: str, text: str, next_step: str = "") -> Finding:
-    """Return a finding about something that does not work, or not as expected."""
-    return Finding("warn", subject, text, next_step)
-
-
-def problem(subject: str, text: str, next_step: str) -> Finding:
-    """Return a finding that prevents every launch."""
-    return Finding("problem", subject, text, next_step)
+ok = partial(Finding, "ok")
+"""A finding that needs no action."""
+warn = partial(Finding, "warn")
+"""A finding about something that does not work, or not as expected."""
+problem = partial(Finding, "problem")
+"""A finding that prevents every launch."""
 
 
 # --- showing --------------------------------------------------------------------------------------

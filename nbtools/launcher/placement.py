@@ -10,7 +10,7 @@ import re
 import shlex
 import shutil
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -36,19 +36,15 @@ class Placement:
     """Whether the installed torchrun has `--shutdown-timeout`."""
     findings: tuple[Finding, ...]
 
-    def shell_line(self, script: str, args: Sequence[str] = ()) -> str:
+    def command(self, script: Path, run: Path, args: Sequence[str]) -> list[str]:
+        """Return the torchrun command of `script` for a run directory."""
+        return torchrun_command(script, self.launch, run=run, args=args, has_shutdown_timeout=self.has_shutdown_timeout)
+
+    def shell_line(self, script: Path, args: Sequence[str] = ()) -> str:
         """Return the command of `script` for a shell in the run's working directory, with `runs/ID` for the run."""
-        command = torchrun_command(
-            script,
-            self.launch,
-            run=Path("runs/ID"),
-            args=args,
-            python="python",
-            has_shutdown_timeout=self.has_shutdown_timeout,
-        )
-        return " ".join(
-            [*(f"{name}={shlex.quote(text)}" for name, text in self.environment.items()), shlex.join(command)]
-        )
+        _, *words = self.command(script, Path("runs/ID"), args)  # without the path of this interpreter
+        variables = [f"{name}={shlex.quote(text)}" for name, text in self.environment.items()]
+        return " ".join([*variables, shlex.join(["python", *words])])
 
 
 def place(wanted: Launch) -> Placement:
@@ -57,11 +53,12 @@ def place(wanted: Launch) -> Placement:
     Raises:
         LaunchError: the machine lacks the GPUs, or the installed torch cannot use them.
     """
+    wanted = wanted.resolved(len(devices()))
     torch_folder = _torch_folder()
     torch = _check_torch(wanted, (torch_folder / "version.py").read_text(encoding="utf-8"))
-    threads = wanted.omp_num_threads or max(1, num_cores() // wanted.nproc_per_node)
+    threads = wanted.omp_num_threads or max(1, num_cores() // wanted.num_processes)
     environment = {"PYTHONUNBUFFERED": "1", "OMP_NUM_THREADS": str(threads)}
-    if wanted.nproc_per_node > 1 and (name := loopback()) and GLOO_INTERFACE not in os.environ:
+    if wanted.num_processes > 1 and (name := loopback()) and GLOO_INTERFACE not in os.environ:
         environment[GLOO_INTERFACE] = name  # by default gloo listens on the address of the host's name
     chosen = _choose_gpus(wanted)
     launch = wanted.replace(omp_num_threads=threads)
@@ -113,29 +110,25 @@ def _choose_gpus(wanted: Launch) -> list[Device]:
         return []
     present = {device.index: device for device in devices()}
     if wanted.gpus is not None:
-        return [_gpu(wanted, index, present) for index in wanted.gpus]
-    if present and wanted.nproc_per_node > len(present):
+        if missing := [index for index in wanted.gpus if index not in present]:
+            visible = os.environ.get("CUDA_VISIBLE_DEVICES")
+            limit = "" if visible is None else f" (CUDA_VISIBLE_DEVICES={visible})"
+            raise LaunchError(
+                f"gpus={wanted.gpus}: there is no GPU {missing[0]}; usable GPUs: "
+                f"{', '.join(map(str, present)) or 'none'}{limit}; name others, or select the CPU with gpus=()"
+            )
+        return [present[index] for index in wanted.gpus]
+    if present and wanted.num_processes > len(present):
         raise LaunchError(
-            f"nproc_per_node={wanted.nproc_per_node}: at most one process per GPU, and the usable GPUs are "
+            f"nproc_per_node={wanted.num_processes}: at most one process per GPU, and the usable GPUs are "
             f"{', '.join(map(str, present))}; lower nproc_per_node, or select the CPU with gpus=()"
         )
-    return list(present.values())[: wanted.nproc_per_node]
-
-
-def _gpu(wanted: Launch, index: int, present: Mapping[int, Device]) -> Device:
-    if index in present:
-        return present[index]
-    visible = os.environ.get("CUDA_VISIBLE_DEVICES")
-    limit = "" if visible is None else f" (CUDA_VISIBLE_DEVICES={visible})"
-    raise LaunchError(
-        f"gpus={wanted.gpus}: there is no GPU {index}; usable GPUs: {', '.join(map(str, present)) or 'none'}{limit}; "
-        "name others, or select the CPU with gpus=()"
-    )
+    return list(present.values())[: wanted.num_processes]
 
 
 def _describe_devices(launch: Launch, chosen: Sequence[Device]) -> Iterator[Finding]:
     """Report where the processes run, and which processes hold memory there."""
-    processes = plural(launch.nproc_per_node, "process")
+    processes = plural(launch.num_processes, "process")
     threads = plural(launch.omp_num_threads or 1, "thread")
     if not chosen:
         yield ok("devices", f"CPU: {processes} with {threads} each, {plural(num_cores(), 'core')}")
@@ -150,9 +143,9 @@ def _describe_devices(launch: Launch, chosen: Sequence[Device]) -> Iterator[Find
             step = "restart this kernel to free it, or choose other GPUs" if is_caller else ""
             text = f"GPU {device.index} ({device.name}) is in use: {', '.join(map(str, device.holders))}"
             yield warn("devices", text, step)
-    if len(chosen) > launch.nproc_per_node:
-        idle = ", ".join(str(device.index) for device in chosen[launch.nproc_per_node :])
-        yield warn("devices", f"nproc_per_node={launch.nproc_per_node} leaves GPU {idle} idle")
+    if len(chosen) > launch.num_processes:
+        idle = ", ".join(str(device.index) for device in chosen[launch.num_processes :])
+        yield warn("devices", f"nproc_per_node={launch.num_processes} leaves GPU {idle} idle")
 
 
 # --- torch ----------------------------------------------------------------------------------------

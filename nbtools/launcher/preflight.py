@@ -14,16 +14,16 @@ from typing import Any
 
 from nbtools.config import Launch, TrainConfig
 from nbtools.errors import ConfigError, DataError, LaunchError, NotPlainError, ProjectError, ScriptError, plural, shown
-from nbtools.launcher import findings as report
-from nbtools.launcher.findings import Finding
+from nbtools.launcher.findings import Finding, batch, epochs, ok, render_html, render_text, size, warn
 from nbtools.launcher.placement import Placement, check_disk, place
 from nbtools.launcher.sizes import num_trainable_parameters, training_bytes
 from nbtools.launcher.step_count import schedule
 from nbtools.machine.devices import Device
-from nbtools.project import Project, find_project, located
+from nbtools.project import Project, located
 from nbtools.recipes import Source, recipe_of
+from nbtools.rundir.rundir import is_run, project_of
+from nbtools.rundir.secret_values import masked
 from nbtools.script.script import Script, parse_script
-from nbtools.script.torchrun import torchrun_command
 
 _COUNTED_BYTES = 4 * 2**20
 """Datasets up to this size are counted within a second; the form and the training count larger ones."""
@@ -66,33 +66,29 @@ class Preflight:
         return f"{self.script.name}: ready to launch{but}"
 
     def __repr__(self) -> str:
-        return report.render_text(self._title, self.findings)
+        return render_text(self._title, self.findings)
 
     def _repr_html_(self) -> str:
-        return report.render_html(self._title, self.findings)
+        return render_html(self._title, self.findings)
 
-    def command(self, run: Path | None = None) -> list[str]:
-        """Return the exact command for a run directory; None stands for `runs/ID`."""
-        run = run or self.project.runs / "ID"
-        return torchrun_command(
-            run / "script.py" if self.recipe else self.script,
-            self.launch,
-            run=run,
-            args=self.args,
-            has_shutdown_timeout=self.placement.has_shutdown_timeout,
-        )
+    def command(self, run: Path) -> list[str]:
+        """Return the exact command for a run directory."""
+        return self.placement.command(run / "script.py" if self.recipe else self.script, run, self.args)
 
 
 def preflight(script: str | Path, *, args: Sequence[str] = (), **overrides: Any) -> Preflight:
-    """Check everything that can be known before a process is started, and show it; the arguments are those of `launch`.
+    """Check everything that can be known before a process is started, and show it.
+
+    The arguments are those of `launch` for the script and its processes.
 
     Raises:
         LaunchError: what was given, what is allowed, and the next step.
     """
     checked = check_launch(script, args, overrides)
-    path = checked.script.relative_to(checked.cwd) if checked.script.is_relative_to(checked.cwd) else checked.script
-    line = checked.placement.shell_line("runs/ID/script.py" if checked.recipe else str(path), checked.args)
-    return replace(checked, findings=(*checked.findings, *_check_data(checked), report.ok("command", line)))
+    path = Path("runs/ID/script.py") if checked.recipe else checked.script.relative_to(checked.cwd)
+    known = type(checked.config).model_fields if checked.config is not None else ()
+    line = checked.placement.shell_line(path, masked(checked.args, known))  # notebooks are stored and shared
+    return replace(checked, findings=(*checked.findings, *_check_data(checked), ok("command", line)))
 
 
 def check_launch(script: str | Path, args: Sequence[str], overrides: Mapping[str, Any]) -> Preflight:
@@ -109,16 +105,21 @@ def check_launch(script: str | Path, args: Sequence[str], overrides: Mapping[str
     with _as_launch_error():
         wanted = (plain.launch if plain else Launch()).replace(**given)
     arguments = _check_args(args)
+    if asks_for_help(plain, arguments):
+        shown_by = f"nbtools launch {path.name} -- --help" if plain else f"python {path} --help"
+        raise LaunchError(f"--help: trains nothing, so nothing was started; {shown_by} prints the script's flags")
     project = _project_of(path)
-    cwd = project.root if path.is_relative_to(project.root) else path.parent
+    is_inside = path.is_relative_to(project.root) or is_run(path.parent)
+    cwd = project.root if is_inside else path.parent
     config = None if plain is None else with_flags(plain, path, arguments, cwd)
     if config is not None:
         with _as_launch_error(path):
             recipe_of(config).refuse(config)
         _source_of(path, config, project)
+        notes += _check_lacks(plain, config)
     placement = place(wanted)
     disk = check_disk(project.runs, config)
-    size = [] if config is None else check_size(config, placement.launch.nproc_per_node, placement.gpus)
+    memory = [] if config is None else check_size(config, placement.launch.num_processes, placement.gpus)
     return Preflight(
         script=path,
         name=run_name(path.stem),
@@ -128,13 +129,32 @@ def check_launch(script: str | Path, args: Sequence[str], overrides: Mapping[str
         cwd=cwd,
         args=arguments,
         placement=placement,
-        findings=(*notes, *placement.findings, disk, *size),
+        findings=(*notes, *placement.findings, disk, *memory),
     )
 
 
 def run_name(text: str) -> str:
     """Return a file name as a part of a run's id."""
     return re.sub(r"[^A-Za-z0-9_-]+", "_", text).strip("_")[:64] or "run"
+
+
+def asks_for_help(plain: Script | None, args: Sequence[str]) -> bool:
+    """Whether the arguments ask a script for its help; `-h` may mean something else to a script without a recipe."""
+    return "--help" in args or (plain is not None and "-h" in args)
+
+
+def help_text(script: str | Path, args: Sequence[str]) -> str | None:
+    """Return the flags of a plain script if the arguments ask for them; None in all other cases.
+
+    Raises:
+        LaunchError: the script cannot be read.
+    """
+    path = _script_path(script)
+    plain, _ = _read_plain(path)
+    if plain is None or not asks_for_help(plain, args):
+        return None
+    command = [sys.executable, "-P", "-m", "nbtools.training.engine.flags", str(path), "--help"]
+    return subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False).stdout
 
 
 def with_flags(plain: Script, path: Path, args: Sequence[str], cwd: Path) -> TrainConfig:
@@ -199,9 +219,21 @@ def _read_plain(path: Path) -> tuple[Script | None, list[Finding]]:
         return parse_script(path), []
     except NotPlainError as error:
         step = "give nproc_per_node and gpus with the call"
-        return None, [report.warn("script", f"{error}. Its launch settings are not read", step)]
+        return None, [warn("script", f"{error}. Its launch settings are not read", step)]
     except ScriptError as error:
         raise LaunchError(str(error)) from None
+
+
+def _check_lacks(plain: Script | None, config: TrainConfig) -> list[Finding]:
+    """Report the fields that a script does not name: another nbtools wrote it, or a person."""
+    lacks = [name for name in plain.lacks if name in type(config).model_fields] if plain else []
+    if plain is None or not lacks:
+        return []
+    values = ", ".join(f"{name}={shown(getattr(config, name), 40)}" for name in lacks)
+    text = f"{plain.path.name} does not name {plural(len(lacks), 'field')}, so today's values apply: {values}"
+    if plain.hand_edited:
+        return [ok("script", text)]
+    return [warn("script", text, "an earlier nbtools wrote it; write it again (form, nbtools new) to fix them")]
 
 
 def _check_args(args: Sequence[str]) -> tuple[str, ...]:
@@ -221,7 +253,7 @@ def _check_args(args: Sequence[str]) -> tuple[str, ...]:
 
 def _project_of(script: Path) -> Project:
     try:
-        return find_project(script.parent)
+        return project_of(script)
     except ProjectError as error:
         if os.environ.get("NBTOOLS_ROOT"):
             raise LaunchError(str(error)) from None
@@ -237,11 +269,11 @@ def check_size(config: TrainConfig, world_size: int, gpus: Sequence[Device]) -> 
     Raises:
         LaunchError: a GPU has less memory than weights, gradients and optimizer need.
     """
-    samples, product = report.batch(config, world_size)
+    samples, product = batch(config, world_size)
     parameters = num_trainable_parameters(config)
     found = [
-        report.ok("batch", f"{plural(samples, 'sample')} per step: {product}"),
-        report.ok(
+        ok("batch", f"{plural(samples, 'sample')} per step: {product}"),
+        ok(
             "parameters",
             "known once the model is loaded"
             if parameters is None
@@ -253,12 +285,12 @@ def check_size(config: TrainConfig, world_size: int, gpus: Sequence[Device]) -> 
     for device in gpus:
         if device.memory_total_bytes < needed:
             raise LaunchError(
-                f"weights, gradients and AdamW's moments of this model take {report.size(needed)} on every GPU, and "
-                f"GPU {device.index} ({device.name}) has {report.size(device.memory_total_bytes)}: choose GPUs with "
+                f"weights, gradients and AdamW's moments of this model take {size(needed)} on every GPU, and "
+                f"GPU {device.index} ({device.name}) has {size(device.memory_total_bytes)}: choose GPUs with "
                 "more memory, or a smaller model"
             )
-    memory = f"{report.size(needed)} per process for weights, gradients and AdamW's moments, before activations"
-    return [*found, report.ok("memory", memory)]
+    memory = f"{size(needed)} per process for weights, gradients and AdamW's moments, before activations"
+    return [*found, ok("memory", memory)]
 
 
 def _source_of(path: Path, config: TrainConfig, project: Project) -> Source:
@@ -278,19 +310,16 @@ def _check_data(checked: Preflight) -> list[Finding]:
         return []
     source = _source_of(checked.script, config, checked.project)
     with _as_launch_error(checked.script):
-        counted = schedule(config, checked.launch.nproc_per_node, root=root, largest_bytes=_COUNTED_BYTES)
+        counted = schedule(config, checked.launch.num_processes, root=root, largest_bytes=_COUNTED_BYTES)
         num_bytes = sum(file.stat().st_size for file in source.files)
     dataset = source.name
     if source.files:
-        dataset += f": {plural(len(source.files), 'file')}, {report.size(num_bytes)}"
+        dataset += f": {plural(len(source.files), 'file')}, {size(num_bytes)}"
     if counted is None:
         most = plural(config.epochs, "epoch") + (f", at most {config.max_steps:,}" if config.max_steps else "")
         return [
-            report.ok("dataset", f"{dataset}; the training counts its samples"),
-            report.ok("steps", f"known once the training has read the data: {most}"),
+            ok("dataset", f"{dataset}; the training counts its samples"),
+            ok("steps", f"known once the training has read the data: {most}"),
         ]
-    samples = f"{counted.num_train_samples:,} training and {counted.num_eval_samples:,} evaluation samples"
-    return [
-        report.ok("dataset", f"{dataset}, {samples}"),
-        report.ok("steps", f"{counted.total_steps:,}: {report.epochs(counted)}"),
-    ]
+    samples = f"{counted.num_train_samples:,} training and {counted.evaluated_of} evaluation samples"
+    return [ok("dataset", f"{dataset}, {samples}"), ok("steps", f"{counted.total_steps:,}: {epochs(counted)}")]

@@ -2,26 +2,30 @@
 
 import contextlib
 import itertools
+import math
 import re
 import warnings
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from nbtools.config import Launch, TrainConfig
 from nbtools.errors import CheckpointError, ConfigError, DataError, LaunchError, NbtoolsError, ScriptError, shown
 from nbtools.launcher.launch import start
 from nbtools.launcher.preflight import Preflight, check_launch, run_name, with_flags
 from nbtools.launcher.step_count import Schedule, schedule
-from nbtools.project import NAME_PATTERN, Project, find_project, located
+from nbtools.machine.devices import devices
+from nbtools.project import NAME_PATTERN, Project, located
 from nbtools.recipes import RECIPES
 from nbtools.run.checkpoints import Checkpoint, newest_verified, resuming
 from nbtools.run.clean import in_use
 from nbtools.run.lineage import ancestors
+from nbtools.run.records import mapping_at
 from nbtools.run.run import Run
+from nbtools.rundir import secret_values
 from nbtools.rundir.json_files import whole
-from nbtools.rundir.rundir import is_run
+from nbtools.rundir.rundir import is_run, project_of
 from nbtools.script.compat.aliases import assigned
 from nbtools.script.script import differences, parse_script, write_script
 
@@ -31,7 +35,7 @@ def resume(
     checkpoint: Checkpoint | Path | str | int | None = None,
     *,
     changes: Mapping[str, object] | None = None,
-    nproc_per_node: int | None = None,
+    nproc_per_node: int | Literal["gpu"] | None = None,
     gpus: Sequence[int] | None = None,
     max_restarts: int | None = None,
     args: Sequence[str] = (),
@@ -46,7 +50,8 @@ def resume(
         checkpoint: where to start from: a step, a name such as `step-000200`, a folder, or a `Checkpoint`; None for the
             latest verified one of the run, else of the runs that it resumed.
         changes: config fields and their new values, such as `{"learning_rate": 1e-4, "max_steps": 2000}`.
-        nproc_per_node: processes on this machine; None for the run's own number. The samples keep their order.
+        nproc_per_node: processes on this machine, or `gpu` for one per GPU; None for the run's own number. The samples
+            keep their order.
         gpus: GPU indices; `()` for the CPU; None for the run's own.
         max_restarts: as for `launch`; None for the run's own value.
         args: further arguments of the script; they come last and override earlier ones.
@@ -62,7 +67,7 @@ def resume(
         for needed, _ in _lineage(parent):
             # `nbtools clean` could otherwise remove a checkpoint that is about to be read.
             kept.enter_context(in_use(needed.files))
-        found, notes = _newest(parent) if checkpoint is None else (_verified(_named(parent, checkpoint)), [])
+        found, notes = _newest(parent) if checkpoint is None else (_named(parent, checkpoint), [])
         settings = _settings(parent, nproc_per_node, gpus, max_restarts)
         forked, more = _forked(parent, found, changes or {}, settings)
         try:
@@ -97,7 +102,7 @@ def _started(
         checked if forked else replace(checked, name=run_name(parent.name)),  # the copy is called script.py
         runs=parent.dir.parent,
         script=str(forked or parent.info.get("script")),
-        resumed_from={**origin, "changes": changes} if changes else origin,
+        resumed_from=origin | ({"changes": changes} if changes else {}),
     )
 
 
@@ -110,7 +115,7 @@ def config_of(run: Run) -> TrainConfig:
     known = run.config or {}
     recipe, values = known.get("recipe") or run.info.get("recipe"), known.get("config")
     if isinstance(recipe, str) and recipe in RECIPES and isinstance(values, dict):
-        return RECIPES[recipe].config_class(**values)
+        return RECIPES[recipe].config_class.recorded(values)
     path = run.files.script
     return with_flags(parse_script(path), path, resuming(_args_of(run), path)[:-2], run.dir)
 
@@ -131,7 +136,7 @@ def changed(run: Run, changes: Mapping[str, object]) -> TrainConfig:
         NbtoolsError: a field is unknown, a value is not allowed or changes the model's shape, or the run has no config.
     """
     before = config_of(run)
-    after = before.replace(**changes)
+    after = before.replace(**before.uncapped(changes)[0])
     _check_fits(run, before, after)
     return after
 
@@ -150,20 +155,13 @@ def _check_resumable(parent: Run) -> None:
 
 
 def _args_of(run: Run) -> list[str]:
-    args = run.info.get("args")
+    args = secret_values.restored(run.files, run.info).get("args")
     return [str(argument) for argument in args] if isinstance(args, list) else []
 
 
-def _launch_of(run: Run) -> dict[str, Any]:
-    known = run.info.get("launch")
-    return known if isinstance(known, dict) else {}
-
-
-def _lineage(run: Run) -> Iterator[tuple[Run, int | None]]:
-    """Yield a run and the runs that it resumed, each with the last step that belongs to the run's curve."""
-    yield run, None
-    for path, step in ancestors(run.dir, run.info):
-        yield Run(path), step
+def _lineage(run: Run) -> list[tuple[Run, int | None]]:
+    """Return a run and the runs that it resumed, each with the last step that belongs to the run's curve."""
+    return [(run, None), *((Run(path), step) for path, step in ancestors(run.dir, run.info))]
 
 
 def _newest(parent: Run) -> tuple[Checkpoint, list[str]]:
@@ -179,45 +177,43 @@ def _newest(parent: Run) -> tuple[Checkpoint, list[str]]:
 
 
 def _named(parent: Run, ref: Checkpoint | Path | str | int) -> Checkpoint:
-    """Find a checkpoint by its step, name or folder; it belongs to the run or to one that it resumed."""
-    lineage = list(_lineage(parent))
-    if isinstance(ref, int | str) and (step := re.fullmatch(r"(?:step-)?([0-9]{1,18})", str(ref))):
-        for run, up_to in lineage:
+    """Find and verify a checkpoint by its step, name or folder; it belongs to the run or to one that it resumed."""
+    found = ref if isinstance(ref, Checkpoint) else _read(parent, ref)
+    owner = found.path.resolve().parent.parent
+    if is_run(owner) and owner not in [run.dir.resolve() for run, _ in _lineage(parent)]:
+        raise CheckpointError(f"{found.path}: is not of {parent.id} nor of what it resumed; resume {owner.name}")
+    try:
+        found.verify()
+    except CheckpointError as error:
+        raise CheckpointError(f"{error}; name another checkpoint, or none for the latest verified one") from None
+    return found
+
+
+def _read(parent: Run, ref: Path | str | int) -> Checkpoint:
+    if isinstance(ref, Path) or "/" in str(ref):
+        return Checkpoint.read(located(str(ref)))
+    if step := re.fullmatch(r"(?:step-)?([0-9]{1,18})", str(ref)):
+        for run, up_to in _lineage(parent):
             path = run.files.checkpoint(int(step[1]))
             if path.is_dir() and (up_to is None or int(step[1]) <= up_to):
                 return Checkpoint.read(path)
-    elif isinstance(ref, Checkpoint | Path) or "/" in str(ref):
-        found = ref if isinstance(ref, Checkpoint) else Checkpoint.read(located(str(ref)))
-        owner = found.path.resolve().parent.parent
-        if is_run(owner) and owner not in [run.dir.resolve() for run, _ in lineage]:
-            raise CheckpointError(f"{found.path}: is not of {parent.id} nor of what it resumed; resume {owner.name}")
-        return found
     names = ", ".join(checkpoint.name for checkpoint in parent.checkpoints) or "none"
     raise CheckpointError(f"{parent.id}: has no checkpoint {shown(ref)}; it has {names}")
-
-
-def _verified(checkpoint: Checkpoint) -> Checkpoint:
-    try:
-        checkpoint.verify()
-    except CheckpointError as error:
-        raise CheckpointError(f"{error}; name another checkpoint, or none for the latest verified one") from None
-    return checkpoint
 
 
 # --- what changes ---------------------------------------------------------------------------------
 
 
 def _settings(
-    parent: Run, nproc_per_node: int | None, gpus: Sequence[int] | None, max_restarts: int | None
+    parent: Run, nproc_per_node: int | Literal["gpu"] | None, gpus: Sequence[int] | None, max_restarts: int | None
 ) -> dict[str, Any]:
     """Return the run's launch settings, with the caller's values replaced."""
-    known = _launch_of(parent)
-    names = ("nproc_per_node", "gpus", "omp_num_threads", "shutdown_timeout_s", "max_restarts")
-    settings: dict[str, Any] = {name: known.get(name) for name in names}
+    settings: dict[str, Any] = {name: mapping_at(parent.info, "launch").get(name) for name in Launch.model_fields}
     if nproc_per_node not in (None, settings["nproc_per_node"]):
         settings["omp_num_threads"] = None  # the cores are divided again
         if settings["gpus"]:
-            settings["gpus"] = settings["gpus"][:nproc_per_node] if len(settings["gpus"]) >= nproc_per_node else None
+            is_fewer = nproc_per_node != "gpu" and nproc_per_node <= len(settings["gpus"])
+            settings["gpus"] = settings["gpus"][:nproc_per_node] if is_fewer else None
     asked = {"nproc_per_node": nproc_per_node, "gpus": gpus, "max_restarts": max_restarts}
     return settings | {name: value for name, value in asked.items() if value is not None}
 
@@ -242,8 +238,8 @@ def _changes(
         ConfigError: the model's shape differs.
         LaunchError: no steps are left.
     """
-    after, world = checked.config, checked.launch.nproc_per_node
-    known = whole(_launch_of(parent).get("nproc_per_node"))
+    after, world = checked.config, checked.launch.num_processes
+    known = whole(mapping_at(parent.info, "launch").get("nproc_per_node"))
     world_before = whole(found.manifest.get("world_size")) or known or world
     changes = {} if world == world_before else {"nproc_per_node": [world_before, world]}
     if before is None or after is None:
@@ -263,9 +259,8 @@ def _changes(
 
 def _plan(parent: Run, before: TrainConfig, after: TrainConfig, world: int, project: Project) -> Schedule | None:
     """Return the number of samples and steps from here on; None where only the training can count."""
-    derived = (parent.config or {}).get("derived")
-    names = ("num_train_samples", "num_eval_samples")
-    train, evaluation = (whole(derived.get(name)) if isinstance(derived, dict) else None for name in names)
+    derived = mapping_at(parent.config or {}, "derived")
+    train, evaluation = (whole(derived.get(name)) for name in ("num_train_samples", "num_eval_samples"))
     same_data = {name for name, _, _ in differences(before, after)} <= TrainConfig.model_fields.keys()
     try:
         if same_data and train and evaluation:
@@ -315,39 +310,37 @@ def _forked(
             "'1e-4'], or after --)"
         ) from None
     kept = {name: value for name, value in settings.items() if value is not None and name != "omp_num_threads"}
-    launch, project, notes = plain.launch.replace(**kept), find_project(parent.dir), []
+    launch, project = plain.launch.replace(**kept), project_of(parent.files.script)
+    notes = [*before.uncapped(changes)[1]]
     if "max_steps" in changes and "epochs" not in changes:
-        plan = _plan(parent, before, after, launch.nproc_per_node, project)
-        epochs = _epochs_for_max_steps(found, after, plan)
-        if epochs > after.epochs:
+        plan = _plan(parent, before, after, launch.resolved(len(devices())).num_processes, project)
+        left = _steps_left(found, after, plan)
+        if plan and left is not None and after.max_steps is not None and after.max_steps > found.step + left:
+            missing = after.max_steps - found.step - left
+            epochs = after.epochs + math.ceil(missing / plan.steps_per_epoch)
             notes = [f"epochs {after.epochs} -> {epochs}: max_steps={after.max_steps} needs as many"]
             after = after.replace(epochs=epochs)
     return _new_script(project, Path(str(parent.info.get("script"))).stem, after, launch), notes
-
-
-def _epochs_for_max_steps(found: Checkpoint, config: TrainConfig, plan: Schedule | None) -> int:
-    """Return the number of epochs that `max_steps` needs."""
-    left = _steps_left(found, config, plan)
-    if config.max_steps is None or left is None or plan is None:
-        return config.epochs
-    missing = config.max_steps - found.step - left
-    return config.epochs + max(0, -(-missing // plan.steps_per_epoch))
 
 
 def _new_script(project: Project, name: str, config: TrainConfig, launch: Launch) -> Path:
     """Write `scripts/NAME_2.py`, or the next free number; two forks at once get one each."""
     stem = re.sub(r"_[0-9]+$", "", name)[:50]
     stem = stem if NAME_PATTERN.fullmatch(stem) else "fork"
-    project.scripts.mkdir(exist_ok=True)
-    for number in itertools.count(2):
-        path = project.script(f"{stem}_{number}")
-        try:
-            path.touch(exist_ok=False)
-        except FileExistsError:
-            continue
-        try:
-            return write_script(config, path.stem, launch, project=project, overwrite=True)
-        except BaseException:
-            path.unlink(missing_ok=True)
-            raise
-    raise AssertionError("unreachable")
+    try:
+        project.scripts.mkdir(exist_ok=True)
+        for number in itertools.count(2):
+            path = project.script(f"{stem}_{number}")
+            with contextlib.suppress(FileExistsError):
+                path.touch(exist_ok=False)
+                break
+    except OSError as error:
+        raise LaunchError(
+            f"{project.scripts}: the script of the fork cannot be written: {error.strerror}; make the folder writable, "
+            "or resume without changes and give the values as flags (args=['--learning-rate', '1e-4'], or after --)"
+        ) from None
+    try:
+        return write_script(config, path.stem, launch, project=project, overwrite=True)
+    except BaseException:
+        path.unlink(missing_ok=True)
+        raise

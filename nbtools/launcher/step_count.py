@@ -22,6 +22,14 @@ class Schedule:
     """Samples per optimizer step: per process x accumulated x processes."""
     steps_per_epoch: int
     total_steps: int
+    num_evaluated: int
+    """Held-out samples that an evaluation measures."""
+
+    @property
+    def evaluated_of(self) -> str:
+        """The number of held-out samples, and how many of them an evaluation measures: `2,000 of 11,250`."""
+        share = f"{self.num_evaluated:,} of " if self.num_evaluated < self.num_eval_samples else ""
+        return f"{share}{self.num_eval_samples:,}"
 
     @classmethod
     def of(cls, config: TrainConfig, world_size: int, num_train_samples: int, num_eval_samples: int) -> Self:
@@ -45,27 +53,18 @@ class Schedule:
         total_steps = config.epochs * steps_per_epoch
         if config.max_steps is not None:
             total_steps = min(total_steps, config.max_steps)
-        return cls(num_train_samples, num_eval_samples, effective_batch, steps_per_epoch, total_steps)
+        evaluated = config.num_evaluated(num_eval_samples)
+        return cls(num_train_samples, num_eval_samples, effective_batch, steps_per_epoch, total_steps, evaluated)
 
 
 def schedule(
-    config: TrainConfig,
-    world_size: int,
-    *,
-    root: str | Path | None = None,
-    largest_bytes: int = LARGEST_COUNTED_BYTES,
+    config: TrainConfig, world_size: int, *, root: str | Path | None = None, largest_bytes: int = LARGEST_COUNTED_BYTES
 ) -> Schedule | None:
     """Count the samples and steps that `config` means on `world_size` processes.
 
-    Args:
-        config: any recipe's config.
-        world_size: number of processes.
-        root: folder of relative dataset paths; the project of the working directory when None.
-        largest_bytes: datasets larger than this are not counted (seven megabytes take about a second).
-
-    Returns:
-        None where only the training can count: the tokenizer comes with a pretrained model, or the dataset is larger
-        than `largest_bytes`.
+    None where only the training can count: the tokenizer comes with a pretrained model, or the dataset is larger than
+    `largest_bytes` (seven megabytes take about a second). Relative dataset paths start from `root`; default: the
+    project of the working directory.
 
     Raises:
         DataError: the dataset is missing, malformed, or too small.

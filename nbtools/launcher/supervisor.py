@@ -16,9 +16,10 @@ import socket
 import subprocess
 import sys
 import time
+import traceback
 from collections.abc import Sequence
+from dataclasses import asdict
 from pathlib import Path
-from types import FrameType
 from typing import Any
 
 import psutil
@@ -27,10 +28,12 @@ from nbtools.failures.failure import Failure, first_failure, was_stopped_from_ou
 from nbtools.failures.known_errors import host_memory
 from nbtools.machine import gpu_queue
 from nbtools.machine.devices import gpu_use
-from nbtools.machine.processes import STOP_GRACE_S, SWEEP_GRACE_S, living, members, sweep_processes
+from nbtools.machine.processes import STOP_GRACE_S, SWEEP_GRACE_S, living, members, started_by, sweep_processes
 from nbtools.run.checkpoints import newest_verified, resuming
+from nbtools.run.records import mapping_at
+from nbtools.rundir import secret_values
 from nbtools.rundir.identity import ProcessIdentity
-from nbtools.rundir.json_files import read_json, write_json
+from nbtools.rundir.json_files import finite, read_json, write_json
 from nbtools.rundir.lock import acquire_lock
 from nbtools.rundir.rundir import ATTEMPT_VARIABLE, RUN_DIR_VARIABLE, RUN_ID_VARIABLE, RunDir, goes_on
 
@@ -40,6 +43,7 @@ _RECORD_RETRIES_S = 60.0
 _LOOK_EVERY_S = 0.5
 """Interval between a queued run's checks of the queue."""
 _RESTART_AFTER_S = 1.0
+_NEVER_S = 1e8
 
 
 class Signals:
@@ -58,7 +62,7 @@ class Signals:
         os.set_blocking(write, False)
         signal.set_wakeup_fd(write, warn_on_full_buffer=False)
         for number in self.HANDLED:
-            signal.signal(number, _do_nothing)
+            signal.signal(number, lambda *_: None)
         signal.pthread_sigmask(signal.SIG_SETMASK, ())  # the launching process may have blocked some
 
     def wait(self, timeout_s: float) -> set[int]:
@@ -70,12 +74,7 @@ class Signals:
 
 
 class Supervisor:
-    """Supervises one run from its place in the queue to `exit.json`.
-
-    Args:
-        run: the run.
-        held: descriptors of the run's lock and of its GPU ticket.
-    """
+    """Supervises one run from its place in the queue to `exit.json`; `held` are descriptors of its lock and ticket."""
 
     def __init__(self, run: RunDir, held: Sequence[int]) -> None:
         self.run = run
@@ -87,7 +86,11 @@ class Supervisor:
         self.returncode: int | None = None
         self.attempt = 1
         self.was_asked = False
+        self.was_cancelled = False
+        """Whether a stop prevented a restart."""
         self.had_to_kill = False
+        self._asked_late = False
+        """Whether a stop arrived when the agent had already ended."""
         self._log_start = 0
         self._num_swept = 0
         self._started = time.monotonic()
@@ -95,16 +98,40 @@ class Supervisor:
         self._next_sample = self._started
 
     def supervise(self) -> None:
-        """Wait in the queue, run the agent, restart it as often as allowed, and record the end."""
-        write_json(self.run.process, {"role": "supervisor", **ProcessIdentity.of(os.getpid()).to_json()})
-        self.plan = read_json(self.run.launch) or {}
-        self._wait_for_turn()
-        failure = None
-        if not self.was_asked:
-            failure = self._attempt(self.plan.get("argv"))
-            while failure is not None and self._may_restart():
-                failure = self._attempt(self._prepare_restart(failure)) if self._pause() else failure
+        """Wait in the queue, run the agent, restart it as often as allowed, and record the end.
+
+        An error of the supervisor itself does not end a training that runs, and is the recorded cause of one that does
+        not.
+        """
+        try:
+            failure = self._run_attempts()
+        except Exception as error:  # noqa: BLE001 - whatever it is, the end must be recorded
+            traceback.print_exc()  # to ranks/supervisor.log
+            failure = self._outlive(error)
         self._record(failure)
+
+    def _run_attempts(self) -> Failure | None:
+        """Run the agent when it is its turn, again after a failure as often as allowed; return the last failure."""
+        write_json(self.run.process, {"role": "supervisor", **ProcessIdentity.of(os.getpid()).to_json()})
+        self.plan = secret_values.restored(self.run, read_json(self.run.launch) or {})
+        self._wait_for_turn()
+        failure = None if self.was_asked else self._attempt(self.plan.get("argv"))
+        while failure is not None and self._may_restart():
+            if not self._pause():
+                self.was_cancelled = True
+                break
+            failure = self._attempt(self._prepare_restart(failure))
+        return failure
+
+    def _outlive(self, error: Exception) -> Failure | None:
+        """After an error of the supervisor, wait for the end of an agent that runs; return the failure."""
+        if self.agent is None:
+            message = f"the supervisor failed: {type(error).__name__}: {error}"
+            return Failure(None, self.host, None, None, message, traceback.format_exc())
+        self._next_sample = time.monotonic() + _NEVER_S
+        self._watch(self._shutdown_timeout_s)
+        self._num_swept += self._sweep()
+        return self._failure()
 
     def _wait_for_turn(self) -> None:
         """Return when no earlier run claims one of the GPUs and the awaited run has ended, or on a stop."""
@@ -120,11 +147,20 @@ class Supervisor:
         """Run the agent once, end its leftover processes, and return the failure if there is one."""
         failure = self._start(argv)
         if failure is None:
-            self._watch(float(self.plan.get("launch", {}).get("shutdown_timeout_s", 60)))
+            self._watch(self._shutdown_timeout_s)
         self._num_swept += self._sweep()
-        if failure is not None or self.returncode == 0 or self._was_stopped():
-            return failure
+        return failure or self._failure()
+
+    def _failure(self) -> Failure | None:
+        """Return the failure of an agent that has ended; None if it succeeded or was stopped."""
+        if self.returncode == 0 or self._was_stopped():
+            return None
         return first_failure(self.run, self._code, self.host, since=self._log_start)
+
+    @property
+    def _shutdown_timeout_s(self) -> float:
+        granted = finite(mapping_at(self.plan, "launch").get("shutdown_timeout_s"))
+        return 60.0 if granted is None else granted
 
     def _keep_ticket(self) -> None:
         """Touch the ticket: systems delete files in /tmp that are untouched for days."""
@@ -136,12 +172,13 @@ class Supervisor:
     # --- restarts ---
 
     def _may_restart(self) -> bool:
-        allowed = self.plan.get("launch", {}).get("max_restarts", 0)
+        allowed = mapping_at(self.plan, "launch").get("max_restarts", 0)
         has_run = self.agent is not None and not self.was_asked
         return has_run and isinstance(allowed, int) and self.attempt <= allowed
 
     def _pause(self) -> bool:
         """Wait before a restart, so that a program that fails at once does not loop; False if a stop arrived."""
+        self.was_asked = self._asked_late
         until = time.monotonic() + _RESTART_AFTER_S
         while not self.was_asked and (left := until - time.monotonic()) > 0:
             self.was_asked = _asks_to_stop(self.signals.wait(left))
@@ -226,7 +263,8 @@ class Supervisor:
             if _asks_to_stop(came) and not self.was_asked:
                 # Only the first one: a second would disturb ranks that save their last checkpoint.
                 self._reap()
-                if self.returncode is None:
+                self._asked_late = self.returncode is not None
+                if not self._asked_late:
                     self.was_asked = True
                     self._kill_at = time.monotonic() + shutdown_timeout_s + STOP_GRACE_S
                     self._signal_agent(signal.SIGTERM)
@@ -255,8 +293,7 @@ class Supervisor:
         def survivors() -> list[psutil.Process]:
             self._reap()
             # Orphans are children of this process, even those without NBTOOLS_RUN_ID in their environment.
-            ours = psutil.Process().children(recursive=True)
-            return living({*ours, *members(self.run)})
+            return living({*started_by(psutil.Process(), self.run), *members(self.run)})
 
         # After a stop that killed the agent, the ranks' shutdown timeout is over.
         return sweep_processes(survivors, grace_s=0 if self.had_to_kill else SWEEP_GRACE_S)
@@ -266,7 +303,7 @@ class Supervisor:
         content = {
             "returncode": self.returncode,
             "signal": -self._code if self._code < 0 else None,
-            "stopped": failure is None and self._was_stopped(),
+            "stopped": self.was_cancelled or (failure is None and self._was_stopped()),
             "failure": None if failure is None else failure.to_json(),
             "time": time.time(),
             "duration_s": round(time.monotonic() - self._started, 3),
@@ -276,13 +313,11 @@ class Supervisor:
         deadline = time.monotonic() + _RECORD_RETRIES_S
         while True:
             try:
-                write_json(self.run.exit, content)
+                return write_json(self.run.exit, content)
             except OSError:
                 if time.monotonic() > deadline:
                     raise
                 time.sleep(1)
-            else:
-                return
 
     @property
     def _code(self) -> int:
@@ -306,63 +341,43 @@ class Supervisor:
         began = time.process_time()
         self._keep_ticket()
         num_processes = rss = 0
-        for process in psutil.Process().children(recursive=True):
+        for process in started_by(psutil.Process(), self.run):
             with contextlib.suppress(psutil.Error):
                 rss += process.memory_info().rss
                 num_processes += 1
         row = {"time": round(time.time(), 3), "cpu_percent": psutil.cpu_percent(), "gpus": gpu_use()}
-        row |= {"num_processes": num_processes, "rss_bytes": rss, **host_memory().to_row()}
+        row |= {"num_processes": num_processes, "rss_bytes": rss, **asdict(host_memory())}
         with contextlib.suppress(OSError), self.run.system.open("a") as file:
             file.write(json.dumps(row) + "\n")
         cost = time.process_time() - began
         self._next_sample = time.monotonic() + max(SAMPLE_EVERY_S, cost / _SAMPLE_SHARE)
 
 
-def main(argv: Sequence[str] | None = None) -> int:
-    """Supervise one run; return 0 when its end is recorded, 2 when there is nothing to supervise."""
+def main() -> None:
+    """Supervise one run until its end is recorded; exits 2 when there is nothing to supervise."""
     parser = argparse.ArgumentParser(prog="nbtools.launcher.supervisor", description=__doc__.split("\n", 1)[0])
     parser.add_argument("run_dir", type=Path)
-    parser.add_argument(
-        "--lock-fd", type=int, help="descriptor of the held lock; without it the supervisor takes the lock"
-    )
+    parser.add_argument("--lock-fd", type=int, help="descriptor of the held lock; by default the lock is taken")
     parser.add_argument("--no-lock", action="store_true", help="the file system has no locks")
     parser.add_argument("--ticket-fd", type=int, help="descriptor of the locked ticket for GPUs")
-    arguments = parser.parse_args(argv)
+    arguments = parser.parse_args()
     run = RunDir(arguments.run_dir.resolve())
     if not run.launch.is_file():
-        return _refuse(f"{run.path}: no launch.json, so nothing to run")
+        parser.error(f"{run.path}: no launch.json, so nothing to run")
     lock = arguments.lock_fd
-    if lock is None and not arguments.no_lock:
-        lock = acquire_lock(run.lock)
-        if lock is None:
-            return _refuse(f"{run.id}: is already running (its lock is held)")
+    if lock is None and not arguments.no_lock and (lock := acquire_lock(run.lock)) is None:
+        parser.error(f"{run.id}: is already running (its lock is held)")
     if run.process.exists() or run.exit.exists():
-        return _refuse(f"{run.id}: was already started; a run directory is used once")
-    become_subreaper()
+        parser.error(f"{run.id}: was already started; a run directory is used once")
+    if sys.platform.startswith("linux"):
+        set_child_subreaper = 36  # adopt orphaned descendants, so that the sweep finds all
+        ctypes.CDLL(None).prctl(set_child_subreaper, 1, 0, 0, 0)
     Supervisor(run, [held for held in (lock, arguments.ticket_fd) if held is not None]).supervise()
-    return 0
-
-
-def become_subreaper() -> bool:
-    """Adopt orphaned descendants, so that the sweep finds all; False where the system has no such call."""
-    if not sys.platform.startswith("linux"):
-        return False
-    set_child_subreaper = 36
-    return bool(ctypes.CDLL(None).prctl(set_child_subreaper, 1, 0, 0, 0) == 0)
 
 
 def _asks_to_stop(came: set[int]) -> bool:
     return bool(came & {signal.SIGTERM, signal.SIGINT})
 
 
-def _refuse(reason: str) -> int:
-    print(f"nbtools.launcher.supervisor: {reason}", file=sys.stderr)
-    return 2
-
-
-def _do_nothing(number: int, frame: FrameType | None) -> None:
-    """Handle a signal without action; the signal still reaches the wake-up pipe."""
-
-
 if __name__ == "__main__":
-    sys.exit(main())
+    main()

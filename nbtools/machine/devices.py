@@ -84,25 +84,25 @@ def devices() -> list[Device]:
 
 def driver_version() -> str | None:
     """Return the version of the NVIDIA driver; None without one."""
-    nvml = _nvml()
-    if nvml is None:
-        return None
-    try:
-        return _text(nvml.nvmlSystemGetDriverVersion())
-    except nvml.NVMLError:
-        return None
+    version: str | None = _of_driver("nvmlSystemGetDriverVersion")
+    return version
 
 
 def cuda_version() -> tuple[int, int] | None:
     """Return the newest CUDA version that the driver supports, as (major, minor); None if it is unknown."""
+    number = _of_driver("nvmlSystemGetCudaDriverVersion_v2")  # 12020 is 12.2
+    return None if number is None else (number // 1000, number % 1000 // 10)
+
+
+def _of_driver(query: str) -> Any:
+    """Return the driver's answer to a query of NVML; None without a driver or an answer."""
     nvml = _nvml()
     if nvml is None:
         return None
     try:
-        number = int(nvml.nvmlSystemGetCudaDriverVersion_v2())  # 12020 is 12.2
+        return getattr(nvml, query)()
     except nvml.NVMLError:
         return None
-    return number // 1000, number % 1000 // 10
 
 
 def num_cores() -> int:
@@ -180,8 +180,8 @@ def _device(nvml: Any, selector: str, position: int) -> Device:
     memory = nvml.nvmlDeviceGetMemoryInfo(handle)
     return Device(
         index=index,
-        uuid=_text(nvml.nvmlDeviceGetUUID(handle)),
-        name=_text(nvml.nvmlDeviceGetName(handle)),
+        uuid=nvml.nvmlDeviceGetUUID(handle),
+        name=nvml.nvmlDeviceGetName(handle),
         memory_total_bytes=int(memory.total),
         memory_used_bytes=int(memory.used),
         holders=_holders(nvml, handle),
@@ -204,7 +204,3 @@ def _holders(nvml: Any, handle: Any) -> tuple[Holder, ...]:
         used = item.usedGpuMemory
         found.append(Holder(int(item.pid), name, owner, None if used is None else int(used), run))
     return tuple(found)
-
-
-def _text(value: str | bytes) -> str:
-    return value.decode(errors="replace") if isinstance(value, bytes) else value

@@ -15,16 +15,19 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from nbtools.rundir.atomic import discard, hidden_name
+from nbtools.errors import FormatError
+from nbtools.rundir.atomic import discard, hidden_name, open_descriptor
 from nbtools.rundir.json_files import read_json
 from nbtools.rundir.lock import acquire_lock, is_locked, wait_for_lock
 from nbtools.rundir.rundir import RunDir, name_of
+from nbtools.rundir.tail import one_line
 
 FOLDER_VARIABLE = "NBTOOLS_QUEUE_DIR"
 """Environment variable with another folder for tickets; all users of the GPUs must name the same one."""
 _FOLDER = Path("/tmp/nbtools-queue")  # of this machine and shared by its users, which TMPDIR and a home are not
 _TICKET = re.compile(r"[0-9]{1,14}\.json")
 _PATIENCE_S = 10.0
+_LONGEST_NAME = 200
 
 
 @dataclass(frozen=True)
@@ -40,14 +43,11 @@ class Ticket:
     """UUIDs."""
 
     def __str__(self) -> str:
-        return f"{name_of(self.run.name)} on GPU {','.join(map(str, self.gpus))}"
+        return one_line(f"{name_of(self.run.name)} on GPU {','.join(map(str, self.gpus))}", _LONGEST_NAME)
 
 
 def take(run: RunDir, gpus: Sequence[int], devices: Sequence[str]) -> tuple[Path, int]:
-    """Append a ticket for devices to the queue.
-
-    Returns:
-        The ticket's path, and the descriptor that keeps it locked; pass it on with `pass_fds`.
+    """Append a ticket to the queue; return its path and the descriptor that keeps it locked, for `pass_fds`.
 
     Raises:
         OSError: the folder cannot be used, or another user could remove the ticket from it.
@@ -82,8 +82,20 @@ def ahead(path: Path) -> list[Ticket]:
         return []
     found = []
     for number, other in sorted(_paths(path.parent).items()):
-        if number < own.number and (ticket := _read(other)) and ticket.devices & own.devices and is_locked(other):
+        if number < own.number and is_locked(other) and (ticket := _read(other)) and ticket.devices & own.devices:
             found.append(ticket)
+    return found
+
+
+def newer(path: Path) -> list[Path]:
+    """Return the locked tickets before the one at `path` that a newer nbtools wrote; `ahead` ignores them."""
+    found = []
+    for number, other in sorted(_paths(path.parent).items()):
+        if other != path and number < int(path.stem) and is_locked(other):
+            try:
+                read_json(other)
+            except FormatError:
+                found.append(other)
     return found
 
 
@@ -107,7 +119,7 @@ def _in_order(folder: Path) -> Iterator[None]:
     with contextlib.suppress(FileExistsError):
         os.close(os.open(path, os.O_CREAT | os.O_EXCL | os.O_CLOEXEC))
         path.chmod(0o644)  # whatever the umask: a lock only needs to be readable
-    descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
+    descriptor = open_descriptor(path, os.O_RDONLY | os.O_NOFOLLOW)
     try:
         if not wait_for_lock(descriptor, fcntl.LOCK_EX, _PATIENCE_S):
             raise OSError(f"{path}: another process has held this lock for {_PATIENCE_S:.0f} s")
@@ -125,10 +137,10 @@ def _paths(folder: Path) -> dict[int, Path]:
 
 
 def _read(path: Path) -> Ticket | None:
-    """Return the ticket at `path`; None if there is none."""
-    content = read_json(path) or {}
+    """Return the ticket at `path`; None if there is none that this nbtools can read."""
     try:
+        content = read_json(path) or {}
         gpus = tuple(int(index) for index in content["gpus"])
         return Ticket(int(path.stem), Path(str(content["run"])), gpus, frozenset(map(str, content["devices"])))
-    except (KeyError, TypeError, ValueError, OverflowError):
+    except (FormatError, KeyError, TypeError, ValueError, OverflowError):
         return None

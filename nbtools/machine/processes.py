@@ -1,6 +1,7 @@
 """The processes of a run: how they are found, what each one is, and how they are ended.
 
-A process belongs to a run if its environment named the run when it started; its name or pid alone never counts.
+A process belongs to a run if its environment named the run when it started, or if it holds a file that only the run
+writes; its name or pid alone never counts, nor does what a file says of it.
 torchrun starts each rank in a session of its own, so the processes of a run share no process group.
 """
 
@@ -12,15 +13,16 @@ import time
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass
-from pathlib import Path
 
 import psutil
 
 from nbtools.errors import NbtoolsError, plural
-from nbtools.rundir.identity import ProcessIdentity
+from nbtools.machine.ownership import belongs_to, is_marked, is_own, may_be_signalled, ranks_of
+from nbtools.rundir.identity import ProcessIdentity, foreign_owner
 from nbtools.rundir.json_files import read_json, write_json
 from nbtools.rundir.lock import acquire_lock
-from nbtools.rundir.rundir import RUN_DIR_VARIABLE, RUN_ID_VARIABLE, RunDir, goes_on
+from nbtools.rundir.rundir import RUN_DIR_VARIABLE, RunDir, goes_on
+from nbtools.rundir.tail import one_line
 
 SWEEP_GRACE_S = 2.0
 """Time between SIGTERM and SIGKILL for processes that are left after a run's end."""
@@ -32,20 +34,46 @@ RANK, LOADER_WORKER, AGENT, OTHER = "rank", "loader worker", "agent", "process"
 
 
 def members(run: RunDir) -> list[psutil.Process]:
-    """Return the living processes of a launched run, except the caller.
-
-    Both the id and the directory must match: two projects may have runs with the same id.
-    """
-    marks = {RUN_ID_VARIABLE: run.id, RUN_DIR_VARIABLE: str(run.path.resolve())}
+    """Return the living processes of this user that carry the marks of a launched run, except the caller."""
     found = []
     for process in psutil.process_iter():
         try:
-            environment = process.environ()  # as it was at exec: a later os.environ does not show
-            if all(environment.get(name) == value for name, value in marks.items()):
+            if is_own(process) and is_marked(process, run):
                 found.append(process)
         except (psutil.Error, OSError):
             continue  # ended, or of another user
     return living(found)
+
+
+def started_by(process: psutil.Process, run: RunDir) -> list[psutil.Process]:
+    """Return the processes that one has started, directly or through others, except those of other runs.
+
+    A program may launch runs itself: these do not end with it.
+    """
+    own, spared = str(run.path.resolve()), set()
+    found = []
+    for child in process.children(recursive=True):  # a child comes after its parent
+        with contextlib.suppress(psutil.Error, OSError):
+            if child.ppid() in spared or child.environ().get(RUN_DIR_VARIABLE, own) != own:
+                spared.add(child.pid)
+                continue
+        found.append(child)
+    return found
+
+
+def family_of(run: RunDir, leader: psutil.Process | None) -> set[psutil.Process]:
+    """Return the processes of a run: those with its marks, and its leader with all that it started.
+
+    The processes of a run by hand carry no marks. `leader` is a process that `belongs_to` the run, or None.
+    """
+    family = set(members(run))
+    if leader is not None:
+        # The first process of a container adopts the orphans of all others.
+        for root in [leader] if may_be_signalled(leader) else ranks_of(leader):
+            family.add(root)
+            with contextlib.suppress(psutil.Error):
+                family.update(started_by(root, run))
+    return family
 
 
 def living(processes: Iterable[psutil.Process]) -> list[psutil.Process]:
@@ -53,7 +81,7 @@ def living(processes: Iterable[psutil.Process]) -> list[psutil.Process]:
     found = []
     for process in processes:
         with contextlib.suppress(psutil.Error):
-            if process.pid != os.getpid() and process.is_running() and process.status() != psutil.STATUS_ZOMBIE:
+            if may_be_signalled(process) and process.is_running() and process.status() != psutil.STATUS_ZOMBIE:
                 found.append(process)
     return found
 
@@ -63,9 +91,8 @@ def sweep_processes(
 ) -> int:
     """End all processes that `find` returns, until it returns none: SIGTERM, and SIGKILL after `grace_s`.
 
-    Returns:
-        Number of signalled processes. A process that SIGKILL does not end within `limit_s` (stuck in the kernel)
-        remains.
+    Returns the number of signalled processes. One that SIGKILL does not end within `limit_s`, stuck in the kernel,
+    remains.
     """
     asked: set[psutil.Process] = set()
     kill_at = time.monotonic() + grace_s
@@ -97,37 +124,20 @@ def ranks_among(processes: Iterable[psutil.Process]) -> dict[int, psutil.Process
 
 def kinds_of(processes: Collection[psutil.Process], ranks: Collection[psutil.Process]) -> dict[psutil.Process, str]:
     """Return the kind of each process: a given rank, a loader worker, the agent that started ranks, or another one."""
-    parents = {process: _parent(process) for process in processes}
     kinds = {process: RANK if process in ranks else OTHER for process in processes}
     for process in processes:
-        above = _ancestors(process, parents)
-        if process in ranks:
-            kinds.update({ancestor: AGENT for ancestor in above if ancestor in parents and ancestor not in ranks})
-        elif not above.isdisjoint(ranks) and _is_loader_worker(process, parents[process]):
-            kinds[process] = LOADER_WORKER
+        with contextlib.suppress(psutil.Error):  # it has ended
+            ancestors = process.parents()
+            if process in ranks:
+                kinds.update({above: AGENT for above in ancestors if above in kinds and above not in ranks})
+            elif any(above in ranks for above in ancestors) and _is_loader_worker(process, ancestors[0]):
+                kinds[process] = LOADER_WORKER
     return kinds
 
 
-def _ancestors(process: psutil.Process, parents: Mapping[psutil.Process, psutil.Process | None]) -> set[psutil.Process]:
-    found: set[psutil.Process] = set()
-    above = parents[process]
-    while above is not None and above not in found:
-        found.add(above)
-        above = parents.get(above)
-    return found
-
-
-def _is_loader_worker(process: psutil.Process, parent: psutil.Process | None) -> bool:
+def _is_loader_worker(process: psutil.Process, parent: psutil.Process) -> bool:
     """Whether torch named the process so, or it is a fork of its parent that has executed no other program."""
-    with contextlib.suppress(psutil.Error):
-        return process.name() == "pt_data_worker" or (parent is not None and process.cmdline() == parent.cmdline())
-    return False
-
-
-def _parent(process: psutil.Process) -> psutil.Process | None:
-    with contextlib.suppress(psutil.Error):
-        return process.parent()
-    return None
+    return process.name() == "pt_data_worker" or process.cmdline() == parent.cmdline()
 
 
 @dataclass(frozen=True)
@@ -167,15 +177,13 @@ def stop_processes(run: RunDir, is_over: Callable[[], bool], timeout_s: float) -
     identity = ProcessIdentity.from_json(record)
     if not is_over() and identity is not None and identity.host != socket.gethostname():
         raise NbtoolsError(f"{run.id} runs on {identity.host}, this is {socket.gethostname()}: stop it from there")
-    leader = _process(identity)
+    leader = leader_of(run, identity)
     supervisor = leader if record.get("role") == "supervisor" else None
-    family = set(members(run))
-    if leader is not None:
-        family.add(leader)
-        with contextlib.suppress(psutil.Error):  # the processes of a run by hand have no mark in their environment
-            family.update(leader.children(recursive=True))
+    family = family_of(run, leader)
     if not family:
         if not is_over():
+            if owner := foreign_owner(run.path):
+                raise NbtoolsError(f"{run.id} belongs to {owner}; only they can stop it")
             raise NbtoolsError(f"{run.id} is locked by a process that is not visible from here (another container?)")
         return Ending({}, (), was_killed=False)
 
@@ -185,7 +193,7 @@ def stop_processes(run: RunDir, is_over: Callable[[], bool], timeout_s: float) -
     before = workers()
     ranks = {leader} if leader is not None and record.get("role") == "worker" else {*ranks_among(before).values()}
     kinds = kinds_of(before, ranks)
-    asked = [] if leader is None else [leader]
+    asked = [leader] if leader in family else []
 
     def is_over_once_asked() -> bool:
         nonlocal asked
@@ -234,13 +242,22 @@ def _process_record(run: RunDir) -> dict[str, object]:
         time.sleep(_POLL_S)
 
 
-def _process(identity: ProcessIdentity | None) -> psutil.Process | None:
+def leader_of(run: RunDir, identity: ProcessIdentity | None) -> psutil.Process | None:
+    """Return the living process with an identity from a run's files; None if it does not belong to the run.
+
+    Raises:
+        NbtoolsError: the process is of another user.
+    """
     if identity is None or not identity.is_alive():
         return None
     with contextlib.suppress(psutil.Error):
         process = psutil.Process(identity.pid)  # from here on psutil guards against a reused pid
-        if identity.is_alive():
-            return process
+        if not identity.is_alive():
+            return None
+        if process.uids().effective != os.geteuid():
+            owner = one_line(process.username())
+            raise NbtoolsError(f"{run.id}: its process {process.pid} is {owner}'s; only they can stop it")
+        return process if belongs_to(process, run) else None
     return None
 
 
@@ -258,27 +275,19 @@ def _ask(run: RunDir, processes: list[psutil.Process]) -> None:
     """Send SIGTERM once per process, across all callers: a second one makes torchrun abort its shutdown."""
     for process in processes:
         try:
-            process.send_signal(0)  # raises if the process is of another user
-            if _is_first(run.ranks / f"{process.pid}.asked"):
-                process.send_signal(signal.SIGTERM)
-        except psutil.AccessDenied:
-            owner = process.username()
-            raise NbtoolsError(f"{run.id}: its process {process.pid} is {owner}'s; only they can stop it") from None
-        except psutil.Error:
-            continue  # it has ended
-
-
-def _is_first(mark: Path) -> bool:
-    try:
-        mark.touch(exist_ok=False)
-    except OSError as error:  # the disk is full: signal without a mark
-        return not isinstance(error, FileExistsError)
-    return True
+            if foreign_owner(run.path) is None and foreign_owner(run.ranks) is None:
+                (run.ranks / f"{process.pid}.asked").touch(exist_ok=False)
+        except FileExistsError:
+            continue
+        except OSError:
+            pass  # the disk is full: signal without a mark
+        _signal(process, signal.SIGTERM)
 
 
 def _signal(process: psutil.Process, number: signal.Signals) -> None:
     with contextlib.suppress(psutil.Error):  # it has ended, or is of another user
-        process.send_signal(number)
+        if may_be_signalled(process):
+            process.send_signal(number)
 
 
 def _wait(is_over: Callable[[], bool], timeout_s: float) -> bool:
@@ -291,11 +300,14 @@ def _wait(is_over: Callable[[], bool], timeout_s: float) -> bool:
 
 
 def _record_stop(run: RunDir) -> None:
-    """Write exit.json for a dead supervisor if no end was recorded. The holder of the run's lock is its only writer."""
-    try:
-        descriptor = acquire_lock(run.lock)
-    except OSError:
-        return  # a file system without locks
+    """Write exit.json for a dead supervisor if no end was recorded. The holder of the run's lock is its only writer.
+
+    Nothing is written into a run directory of another user.
+    """
+    descriptor = None
+    with contextlib.suppress(OSError):  # a file system without locks
+        if foreign_owner(run.path) is None:
+            descriptor = acquire_lock(run.lock)
     if descriptor is None:
         return
     try:

@@ -43,15 +43,6 @@ class Series:
     def __len__(self) -> int:
         return len(self.steps)
 
-    @property
-    def seconds_per_step(self) -> float | None:
-        """Recent pace over 50 rows, with a limit on the weight of a pause (a restart); None without rows."""
-        steps, times = self.steps[-50:], self.times[-50:]
-        taken = np.maximum(np.diff(times), 0.0)
-        if not len(taken) or not np.isfinite(taken).all():
-            return None
-        return float(np.minimum(taken, 20 * np.median(taken)).sum() / (steps[-1] - steps[0])) or None
-
 
 class MetricTable:
     """Rows with the same metrics, sorted by step; of several rows of a step the newest.
@@ -90,6 +81,12 @@ class MetricTable:
         """Drop the rows for which `mask` is False."""
         if not mask.all():
             self._replace([column[: self.num_rows][mask] for column in self._columns])
+
+    def newest(self, column: int) -> tuple[int, int, float]:
+        """Return step, priority and the value in `column` of the last row; there must be one."""
+        steps, priorities, values = self._columns[0], self._columns[1], self._columns[column]
+        row = self.num_rows - 1
+        return int(steps[row]), int(priorities[row]), float(values[row])
 
     def rows(self, start: int = 0) -> list[Column]:
         """Return the columns from row `start` on, as read-only views."""

@@ -4,8 +4,11 @@ A row is one line of strict JSON: `{"step": 20, "time": 1769871234.5, "train/los
 are the strings "NaN", "Infinity" and "-Infinity", so that a diverged loss stays visible.
 """
 
+import contextlib
+import os
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from pathlib import Path
 from typing import Final
 
 import numpy as np
@@ -13,9 +16,10 @@ import numpy.typing as npt
 
 from nbtools.metrics.columns import EPOCH_SHIFT, GENERATION_SHIFT, Batch, Column, MetricTable, Series, parse_rows
 from nbtools.rundir.json_files import MAX_STEP
-from nbtools.rundir.tail import Tail
+from nbtools.rundir.tail import Tail, open_regular
 
 _PIECE_BYTES: Final = 512 << 10
+_NEWEST_BYTES: Final = 64 << 10
 _MAX_GENERATION: Final = 2**10 - 1
 _MAX_TABLES: Final = 200
 _MAX_NAMES: Final = 10_000
@@ -61,13 +65,14 @@ class History:
     def keys(self) -> list[str]:
         """Return the names of the metrics, in the order of their first appearance."""
         with self._lock:
-            return [name for name, homes in self._homes.items() if any(table.num_rows for table in homes)]
+            return [name for name in self._homes if name in self]
 
     def __iter__(self) -> Iterator[str]:
         return iter(self.keys())
 
     def __contains__(self, name: object) -> bool:
-        return name in self.keys()
+        with self._lock:
+            return any(table.num_rows for table in self._homes.get(name, ()))  # type: ignore[call-overload]
 
     def __getitem__(self, name: str) -> Series:
         """Return the series of a metric; the same object until rows are added to it."""
@@ -87,13 +92,37 @@ class History:
     def last(self, name: str) -> float | None:
         """Return the value of a metric at its last step; None if it has none."""
         with self._lock:
-            return float(self[name].values[-1]) if name in self else None
+            homes = [table for table in self._homes.get(name, ()) if table.num_rows]
+            last_rows = (table.newest(4 + table.names.index(name)) for table in homes)
+            return max(last_rows, key=lambda row: row[:2], default=(0, 0, None))[2]
 
     @property
     def last_step(self) -> int | None:
         """Greatest step of all current rows; None without rows."""
         with self._lock:
-            return max((int(table.rows()[0][-1]) for table in self._tables.values() if table.num_rows), default=None)
+            return max((table.newest(0)[0] for table in self._tables.values() if table.num_rows), default=None)
+
+    def pace(self) -> tuple[float | None, float | None]:
+        """Return the recent seconds per step and the Unix time of the last row; None where unknown.
+
+        Both are of the longest series. The pace is that of its last 50 rows, with a limit on the weight of a pause (a
+        restart).
+        """
+        with self._lock:
+            most = {name: sum(table.num_rows for table in homes) for name, homes in self._homes.items()}
+            series: Series | None = None
+            for name in sorted(most, key=lambda name: -most[name]):  # a step in two tables counts once in the series
+                if most[name] <= (0 if series is None else len(series)):
+                    break
+                series = max(series or self[name], self[name], key=len)
+        if series is None or not np.isfinite(series.times[-1]):
+            return None, None
+        steps, times = series.steps[-50:], series.times[-50:]
+        taken = np.maximum(np.diff(times), 0.0)
+        if not len(taken) or not np.isfinite(taken).all():
+            return None, float(times[-1])
+        seconds = np.minimum(taken, 20 * np.median(taken)).sum() / (steps[-1] - steps[0])
+        return float(seconds) or None, float(times[-1])
 
     def follow(self, tail: Tail) -> bool:
         """Read the new rows of a file; returns whether any were added. May be called from any thread."""
@@ -105,16 +134,15 @@ class History:
                     return self.version != version
                 self.extend(block, tail.generation)
 
-    def extend(self, block: bytes, generation: int | None = None) -> None:
+    def extend(self, block: bytes, generation: int = 0) -> None:
         """Add lines; an incomplete last one is kept until its newline follows.
 
-        `generation` tells how often the file has started over; None keeps the last value.
+        `generation` tells how often the file has started over.
         """
         with self._lock:
-            if generation is not None:
-                generation = min(self._base_generation + generation, _MAX_GENERATION)
-                if generation != self._generation:
-                    self._generation, self._partial = generation, b""
+            generation = min(self._base_generation + generation, _MAX_GENERATION)
+            if generation != self._generation:
+                self._generation, self._partial = generation, b""
             block = self._partial + block if self._partial else block
             start, end = 0, block.rfind(b"\n") + 1
             while start < end:
@@ -124,37 +152,41 @@ class History:
             self._partial = block[end:]
 
     def joined(self, parent: "History", step: int) -> "History":
-        """Return a new history: the rows of `parent` up to `step`, then these, which replace the parent's.
+        """Return a new history: the rows of `parent` up to `step`, then these, which replace the parent's."""
+        return History.chained([(parent, step), (self, MAX_STEP)])
 
-        It is independent of both and can be extended: `History().joined(parent, step)` begins the curve of a resumed
-        run, and following the run's file then reads only its new bytes.
+    @classmethod
+    def chained(cls, parts: Sequence[tuple["History", int]]) -> "History":
+        """Return one new history of several, oldest first, each with the step at which the next one resumed.
+
+        A part, up to its step, replaces the earlier ones from its first step on. The result is independent of the
+        parts and can be extended: if the last part is empty, following the file of the resumed run reads its rows.
         """
-        result = History()
-        base = min(parent._generation, _MAX_GENERATION - 1) + 1
-        result._take(parent, 0, step)
-        result._take(self, base, MAX_STEP)
-        result._base_generation = base
-        result._generation = base + self._generation
-        result.version = self.version + parent.version + 1
+        result, step, base = cls(), MAX_STEP, 0
+        staged: list[Batch] = []
+        last_steps = [step := min(step, own) for _, own in reversed(parts)][::-1]
+        for (part, _), last_step in zip(parts, last_steps, strict=True):
+            result._base_generation = base
+            with part._lock:
+                staged += part._rows_until(last_step, base)
+                result._generation = base + part._generation
+                result.num_skipped += part.num_skipped
+                result.num_dropped += part.num_dropped
+                result.version += part.version + 1
+                result._num_lines = max(result._num_lines, part._num_lines)
+            base = min(result._generation, _MAX_GENERATION - 1) + 1
+        result._commit(staged)
         return result
 
-    def _take(self, other: "History", base_generation: int, step: int) -> None:
-        """Copy the rows of another history up to `step` as a later generation."""
-        shift = base_generation << GENERATION_SHIFT
-        with other._lock:
-            staged = []
-            for names, table in other._tables.items():
-                rows = table.rows()
-                chosen = rows[0] <= step
-                if chosen.any():
-                    if not chosen.all():
-                        rows = [column[chosen] for column in rows]
-                    rows[1] = rows[1] + (shift << EPOCH_SHIFT)
-                    staged.append((names, rows, 0))
-            self.num_skipped += other.num_skipped
-            self.num_dropped += other.num_dropped
-            self._num_lines = max(self._num_lines, other._num_lines)
-        self._commit(staged)
+    def _rows_until(self, step: int, base_generation: int) -> Iterator[Batch]:
+        """Yield the rows up to `step` as a later generation."""
+        for names, table in self._tables.items():
+            rows = table.rows()
+            chosen = rows[0] <= step
+            if chosen.any():
+                rows = rows if chosen.all() else [column[chosen] for column in rows]
+                rows[1] = rows[1] + (base_generation << GENERATION_SHIFT << EPOCH_SHIFT)
+                yield names, rows, 0
 
     def _extend(self, piece: bytes) -> None:
         batches, num_lines, num_skipped = parse_rows(piece, self._num_lines, self._generation << GENERATION_SHIFT)
@@ -225,3 +257,13 @@ class History:
             merged.add([np.concatenate(columns) for columns in zip(*pieces, strict=True)])
         self._merged[name] = [(table.num_rows, table.num_rewrites) for table in homes], merged
         return merged
+
+
+def newest_rows(path: Path) -> History:
+    """Return the history of the last rows of a metrics file: those in its last 64 KiB."""
+    found = History()
+    with contextlib.suppress(OSError), open_regular(path) as file:
+        start = max(os.fstat(file.fileno()).st_size - _NEWEST_BYTES, 0)
+        block = os.pread(file.fileno(), 2 * _NEWEST_BYTES, start)
+        found.extend(block[block.find(b"\n") + 1 :] if start else block)
+    return found

@@ -12,6 +12,7 @@ from typing import Any, Self, SupportsFloat, SupportsIndex
 import orjson
 
 from nbtools.metrics.columns import RESERVED
+from nbtools.rundir.atomic import append_descriptor
 from nbtools.rundir.json_files import MAX_STEP, strict_number
 
 
@@ -28,7 +29,8 @@ class MetricWriter:
         self._path = Path(path)
         self._attempt = attempt
         self._names: set[str] = set()
-        self._num_dropped = 0
+        self.num_dropped = 0
+        """Number of lost rows that no later row has reported yet."""
         self._last_step = 0
         self._failed = False
         self._descriptor, self._torn = self._open()
@@ -38,11 +40,6 @@ class MetricWriter:
 
     def __exit__(self, *_: object) -> None:
         self.close()
-
-    @property
-    def num_dropped(self) -> int:
-        """Number of lost rows that no later row has reported yet."""
-        return self._num_dropped
 
     def write(
         self, step: SupportsIndex, values: Mapping[str, SupportsFloat], samples: SupportsIndex | None = None
@@ -60,10 +57,9 @@ class MetricWriter:
             TypeError: a value is not a number.
             RuntimeError: torch could not read a value.
         """
-        step = step if step.__class__ is int else int(operator.index(step))
-        row: dict[str, Any] = {"step": step, "time": time.time()}
+        row: dict[str, Any] = {"step": int(operator.index(step)), "time": time.time()}
         if samples is not None:
-            row["samples"] = samples if samples.__class__ is int else int(operator.index(samples))
+            row["samples"] = int(operator.index(samples))
         if self._attempt > 1:
             row["attempt"] = self._attempt
         for name, value in values.items():
@@ -71,8 +67,8 @@ class MetricWriter:
                 self._check_name(name)
             number = value if value.__class__ is float else _number(name, value)
             row[name] = number if math.isfinite(number) else strict_number(number)
-        if self._num_dropped:
-            row["dropped"] = self._num_dropped
+        if self.num_dropped:
+            row["dropped"] = self.num_dropped
         line = orjson.dumps(row, option=orjson.OPT_APPEND_NEWLINE)
         if self._failed:
             self._reopen()
@@ -84,7 +80,7 @@ class MetricWriter:
             num_written = 0
         if num_written == len(line):
             self._torn = False
-            self._num_dropped = 0
+            self.num_dropped = 0
         else:
             self._last_step = row["step"]
             self._recover(line, num_written)
@@ -92,7 +88,7 @@ class MetricWriter:
     def close(self) -> None:
         """Close the file. Rows dropped at the end are reported in a row without values, if it can be written."""
         if self._descriptor >= 0:
-            if self._num_dropped:
+            if self.num_dropped:
                 self.write(self._last_step, {})
             os.close(self._descriptor)
             self._descriptor = -1
@@ -100,7 +96,7 @@ class MetricWriter:
 
     def _open(self) -> tuple[int, bool]:
         """Return a descriptor, and whether the file ends in an incomplete line, which the next row must close."""
-        descriptor = os.open(self._path, os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        descriptor = append_descriptor(self._path)
         try:
             size = os.fstat(descriptor).st_size
             return descriptor, size > 0 and os.pread(descriptor, 1, size - 1) != b"\n"
@@ -128,9 +124,9 @@ class MetricWriter:
             with contextlib.suppress(OSError):
                 num_written += os.write(self._descriptor, line[num_written:])
         if num_written >= len(line) - 1:  # complete, except perhaps for its newline
-            self._num_dropped = 0
+            self.num_dropped = 0
         else:
-            self._num_dropped += 1
+            self.num_dropped += 1
 
     def _check_name(self, name: str) -> None:
         if not isinstance(name, str) or not name:

@@ -28,62 +28,68 @@ class AlgorithmDistillationConfig(TrainConfig):
 
     dataset: str | None = setting(
         None,
-        basic=True,
-        help="A folder of learning histories in nbtools' format; None generates them from the fields below, and caches "
+        "A folder of learning histories in nbtools' format; None generates them from the fields below, and caches "
         "them.",
+        basic=True,
     )
     source_algorithm: Literal["annealed", "q_learning"] = setting(
         "annealed",
+        "Source algorithm of the histories: a demonstrator whose share of random actions falls from 1 to 0, or tabular "
+        "Q-learning.",
         basic=True,
-        help="Source algorithm of the histories: a demonstrator whose share of random actions falls from 1 to 0, or "
-        "tabular Q-learning.",
     )
     num_histories: int = setting(
-        60, ge=1, le=100_000, basic=True, unit="histories per goal", help="Learning histories per training goal."
+        60, "Learning histories per training goal.", "histories per goal", ge=1, le=100_000, basic=True
     )
-    num_episodes: int = setting(20, ge=2, le=10_000, unit="episodes", help="Kept episodes per history.")
+    num_episodes: int = setting(20, "Kept episodes per history.", "episodes", ge=2, le=10_000)
     source_episodes: int | None = setting(
         None,
+        "Episodes of the source algorithm, of which num_episodes at equal distances are kept; None: num_episodes "
+        "(annealed) or 15 times as many (q_learning).",
+        "episodes",
         ge=2,
         le=1_000_000,
-        unit="episodes",
-        help="Episodes of the source algorithm, of which num_episodes at equal distances are kept; None: num_episodes "
-        "(annealed) or 15 times as many (q_learning).",
     )
-    grid_size: int = setting(
-        9, ge=2, le=64, shapes=True, unit="cells", help="Columns and rows of the grid; 17 in Darkroom-Hard."
-    )
-    horizon: int = setting(20, ge=1, le=1000, unit="steps", help="Steps of an episode.")
-    reward_once: bool = setting(False, help="Reward only the first step at the goal, as in Darkroom-Hard.")
+    grid_size: int = setting(9, "Columns and rows of the grid; 17 in Darkroom-Hard.", "cells", ge=2, le=64, shapes=True)
+    horizon: int = setting(20, "Steps of an episode.", "steps", ge=1, le=1000)
+    reward_once: bool = setting(False, "Reward only the first step at the goal, as in Darkroom-Hard.")
     test_share: float = setting(
-        0.1, gt=0, lt=1, unit="of the cells", help="Share of goals without training histories, if test_goals is None."
+        0.1, "Share of goals without training histories, if test_goals is None.", "of the cells", gt=0, lt=1
     )
     test_goals: tuple[str, ...] | None = setting(
-        None, help="Goals to evaluate on, as column:row counted from 0, such as 7:2; None draws test_share of them."
+        None, "Goals to evaluate on, as column:row counted from 0, such as 7:2; None draws test_share of them."
     )
-    num_layers: int = setting(2, ge=1, le=128, basic=True, shapes=True, unit="layers", help="Transformer layers.")
-    num_heads: int = setting(4, ge=1, le=128, basic=True, shapes=True, unit="heads", help="Attention heads per layer.")
+    num_layers: int = setting(2, "Transformer layers.", "layers", ge=1, le=128, basic=True, shapes=True)
+    num_heads: int = setting(4, "Attention heads per layer.", "heads", ge=1, le=128, basic=True, shapes=True)
     hidden_size: int = setting(
-        64, ge=4, le=16_384, basic=True, shapes=True, unit="dimensions", help="Width; a multiple of num_heads."
+        64, "Width; a multiple of num_heads.", "dimensions", ge=4, le=16_384, basic=True, shapes=True
     )
-    dropout: float = setting(0.0, ge=0, lt=1, help="Dropout in the transformer.")
+    dropout: float = setting(0.0, "Dropout in the transformer.", ge=0, lt=1)
     sequence_length: int = setting(
         80,
+        "Context length; it must span several episodes for the model to learn across them.",
+        "transitions",
         ge=2,
         le=8192,
         basic=True,
         shapes=True,
-        unit="transitions",
-        help="Context length; it must span several episodes for the model to learn across them.",
     )
     eval_batch_size: int = setting(
-        2048, ge=1, le=1_000_000, unit="sequences per process", help="Rollouts or windows per evaluation batch."
+        2048, "Rollouts or windows per evaluation batch.", "sequences per process", ge=1, le=1_000_000
     )
     eval_rollouts: int = setting(
-        16, ge=1, le=10_000, unit="rollouts per goal", help="Rollouts per unseen goal, each from an empty context."
+        16, "Rollouts per unseen goal, each from an empty context.", "rollouts per goal", ge=1, le=10_000
     )
     eval_episodes: int = setting(
-        40, ge=8, le=10_000, unit="episodes", help="Episodes per rollout; the context carries over between them."
+        40, "Episodes per rollout; the context carries over between them.", "episodes", ge=8, le=10_000
+    )
+    eval_samples: int | None = setting(
+        2000,
+        "Held-out windows for eval/loss that an evaluation measures, the same every time; None for all.",
+        "windows",
+        ge=1,
+        le=1_000_000_000,
+        before=None,
     )
 
     @model_validator(mode="after")

@@ -32,99 +32,89 @@ class LLMGANConfig(TrainConfig):
 
     dataset: str | None = setting(
         None,
-        basic=True,
-        help="A CSV file with prompts and human texts; `topics` for the English text that ships with Python; None for "
+        "A CSV file with prompts and human texts; `topics` for the English text that ships with Python; None for "
         "sequences of a random Markov chain, whose true likelihood is known.",
+        basic=True,
     )
-    text_col: str | None = setting(
-        None, help="Column of the human text; None takes human_story, human_solution or text."
-    )
+    text_col: str | None = setting(None, "Column of the human text; None takes human_story, human_solution or text.")
     prompt_cols: tuple[str, ...] | None = setting(
-        None, help="Prompt columns; None takes title and genre, or problem, whichever exist."
+        None, "Prompt columns; None takes title and genre, or problem, whichever exist."
     )
-    min_chars: int = setting(100, ge=1, le=1_000_000, unit="characters", help="Shortest human text.")
-    max_chars: int = setting(500, ge=1, le=1_000_000, unit="characters", help="Longer human texts are cut.")
+    min_chars: int = setting(100, "Shortest human text.", "characters", ge=1, le=1_000_000)
+    max_chars: int = setting(500, "Longer human texts are cut.", "characters", ge=1, le=1_000_000)
     short_texts: Literal["refuse", "leave_out"] = setting(
-        "refuse", help="A text shorter than min_chars is an error, or is left out."
+        "refuse", "A text shorter than min_chars is an error, or is left out."
     )
-    num_sequences: int = setting(
-        10_000, ge=16, le=100_000_000, unit="sequences", help="Training sequences of the Markov chain."
+    clean: corpus.Clean = setting(
+        "none",
+        "none keeps the texts and prompts of a CSV file as they are; light drops spaces around a text, and makes the "
+        "spaces and line ends of a prompt single spaces.",
+        before="light",
     )
-    num_symbols: int = setting(30, ge=2, le=1000, shapes=True, unit="symbols", help="Symbols of the Markov chain.")
-    tokenizer: Literal["words", "chars"] = setting(
-        "words", shapes=True, help="Tokens of texts, without a pretrained model."
-    )
-    vocab_size: int = setting(2000, ge=16, le=1_000_000, shapes=True, unit="words", help="Largest vocabulary.")
+    num_sequences: int = setting(10_000, "Training sequences of the Markov chain.", "sequences", ge=16, le=100_000_000)
+    num_symbols: int = setting(30, "Symbols of the Markov chain.", "symbols", ge=2, le=1000, shapes=True)
+    tokenizer: Literal["words", "chars"] = setting("words", "Tokens of texts, without a pretrained model.", shapes=True)
+    vocab_size: int = setting(2000, "Largest vocabulary.", "words", ge=16, le=1_000_000, shapes=True)
     model_name: str | None = setting(
         None,
+        "Generator to start from: a local folder or a hub id such as meta-llama/Llama-3.2-1B-Instruct; None builds a "
+        "GPT-2 of the size below.",
         basic=True,
         shapes=True,
-        help="Generator to start from: a local folder or a hub id such as meta-llama/Llama-3.2-1B-Instruct; None "
-        "builds a GPT-2 of the size below.",
     )
     judge_name: str | None = setting(
-        None, shapes=True, help="Judge to start from, with the generator's vocabulary; None takes model_name."
+        None, "Judge to start from, with the generator's vocabulary; None takes model_name.", shapes=True
     )
-    num_layers: int = setting(2, ge=1, le=128, basic=True, shapes=True, unit="layers", help="Layers of each model.")
-    num_heads: int = setting(4, ge=1, le=128, basic=True, shapes=True, unit="heads", help="Attention heads per layer.")
+    num_layers: int = setting(2, "Layers of each model.", "layers", ge=1, le=128, basic=True, shapes=True)
+    num_heads: int = setting(4, "Attention heads per layer.", "heads", ge=1, le=128, basic=True, shapes=True)
     hidden_size: int = setting(
-        64, ge=4, le=16_384, basic=True, shapes=True, unit="dimensions", help="Width; a multiple of num_heads."
+        64, "Width; a multiple of num_heads.", "dimensions", ge=4, le=16_384, basic=True, shapes=True
     )
-    dropout: float = setting(0.0, ge=0, lt=1, help="Dropout in both models.")
+    dropout: float = setting(0.0, "Dropout in both models.", ge=0, lt=1)
     sequence_length: int = setting(
-        12, ge=2, le=8192, basic=True, shapes=True, unit="tokens", help="Longest text, with its end token."
+        12, "Longest text, with its end token.", "tokens", ge=2, le=8192, basic=True, shapes=True
     )
     prompt_length: int = setting(
-        32, ge=1, le=8192, shapes=True, unit="tokens", help="Longest prompt; a longer one loses its beginning."
+        32, "Longest prompt; a longer one loses its beginning.", "tokens", ge=1, le=8192, shapes=True
     )
-    temperature: float = setting(1.0, gt=0, le=10, help="Sampling temperature of texts; below 1 they vary less.")
+    temperature: float = setting(1.0, "Sampling temperature of texts; below 1 they vary less.", gt=0, le=10)
     judging: Literal["scores", "verdicts"] = setting(
         "scores",
+        "scores: the judge scores every token, a reward per token; verdicts: it reads both texts and writes which one "
+        "is human, a reward per text.",
         basic=True,
         shapes=True,
-        help="scores: the judge scores every token, a reward per token; verdicts: it reads both texts and writes "
-        "which one is human, a reward per text.",
     )
-    max_judge_tokens: int = setting(16, ge=4, le=8192, shapes=True, unit="tokens", help="Longest verdict of the judge.")
+    max_judge_tokens: int = setting(16, "Longest verdict of the judge.", "tokens", ge=4, le=8192, shapes=True)
     generator_warmup_steps: int = setting(
-        300,
-        ge=0,
-        le=1_000_000_000,
-        basic=True,
-        unit="steps",
-        help="Steps that train the generator on human texts.",
+        300, "Steps that train the generator on human texts.", "steps", ge=0, le=1_000_000_000, basic=True
     )
     judge_warmup_steps: int = setting(
-        300,
-        ge=0,
-        le=1_000_000_000,
-        basic=True,
-        unit="steps",
-        help="Least number of steps that train the judge alone.",
+        300, "Least number of steps that train the judge alone.", "steps", ge=0, le=1_000_000_000, basic=True
     )
     judge_accuracy: float = setting(
         0.8,
+        "Accuracy on held-out pairs that the judge needs before adversarial training starts.",
+        "of the pairs",
         ge=0,
         lt=1,
-        unit="of the pairs",
-        help="Accuracy on held-out pairs that the judge needs before adversarial training starts.",
     )
     judge_steps: int = setting(
-        3, ge=1, le=1000, unit="judge steps", help="Updates of the judge per adversarial update of the generator."
+        3, "Updates of the judge per adversarial update of the generator.", "judge steps", ge=1, le=1000
     )
-    warmup_learning_rate: float = setting(1e-3, gt=0, le=10, help="Learning rate of both models during warm-up.")
-    judge_learning_rate: float = setting(1e-3, gt=0, le=10, help="Learning rate of the judge in adversarial steps.")
+    warmup_learning_rate: float = setting(1e-3, "Learning rate of both models during warm-up.", gt=0, le=10)
+    judge_learning_rate: float = setting(1e-3, "Learning rate of the judge in adversarial steps.", gt=0, le=10)
     discount: float | None = setting(
         None,
+        "Discount of later rewards in a token's return; None for 0.25 with scores and 1 with verdicts.",
         ge=0,
         le=1,
-        help="Discount of later rewards in a token's return; None for 0.25 with scores and 1 with verdicts.",
     )
-    entropy_weight: float = setting(0.005, ge=0, le=100, help="Weight of the entropy bonus, against repetition.")
+    entropy_weight: float = setting(0.005, "Weight of the entropy bonus, against repetition.", ge=0, le=100)
     freeze_generator: bool = setting(
-        False, help="Do not train the generator after its warm-up: a baseline for adversarial training."
+        False, "Do not train the generator after its warm-up: a baseline for adversarial training."
     )
-    eval_samples: int = setting(512, ge=8, le=1_000_000, unit="texts", help="Texts to generate at every evaluation.")
+    eval_samples: int = setting(512, "Texts to generate at every evaluation.", "texts", ge=8, le=1_000_000)
 
     @property
     def credit(self) -> float:
@@ -205,6 +195,7 @@ def load_stories(
         config.min_chars,
         config.max_chars,
         leave_out_short=config.short_texts == "leave_out",
+        clean=config.clean,
         say=say,
     )
 
@@ -224,7 +215,7 @@ def _count_samples(config: LLMGANConfig, root: Path | None, fingerprint: object)
     if config.dataset is None:
         return config.num_sequences, config.eval_samples
     # Only the fields that the texts depend on: another learning rate does not read them again.
-    names = ("dataset", "text_col", "prompt_cols", "min_chars", "max_chars", "short_texts")
+    names = ("dataset", "text_col", "prompt_cols", "min_chars", "max_chars", "short_texts", "clean")
     return _counted(LLMGANConfig(**{name: getattr(config, name) for name in names}), root, fingerprint)
 
 

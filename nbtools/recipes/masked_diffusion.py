@@ -1,6 +1,7 @@
 """Masked diffusion language models (LLaDA): config, presets and sizes."""
 
 import functools
+import json
 from collections.abc import Mapping
 from pathlib import Path
 from types import MappingProxyType
@@ -21,7 +22,7 @@ LLADA_PARAMETERS = 8_015_581_184
 KNOWN_MODELS: Mapping[str, int] = MappingProxyType(
     {f"GSAI-ML/LLaDA-{name}": LLADA_PARAMETERS for name in ("8B-Base", "8B-Instruct", "1.5")}
 )
-"""Number of weights of hub models that come with their own code, by name."""
+"""Number of weights of hub models that are a LLaDA, by name."""
 
 
 class MaskedDiffusionConfig(TrainConfig):
@@ -29,93 +30,94 @@ class MaskedDiffusionConfig(TrainConfig):
 
     dataset: str | None = setting(
         None,
-        basic=True,
-        help="A text file, a folder of .txt files, a folder made by `nbtools prepare`, or a .jsonl file of prompts and "
+        "A text file, a folder of .txt files, a folder made by `nbtools prepare`, or a .jsonl file of prompts and "
         "answers; None for the English text that ships with Python.",
+        basic=True,
     )
     tokenizer: Literal["chars", "words"] = setting(
         "chars",
+        "Tokens of a vocabulary built on the text: chars keeps every character; words are lower-cased and lose "
+        "whitespace. A pretrained model or a prepared folder has its own.",
         basic=True,
         shapes=True,
-        help="Tokens of a vocabulary built on the text; a pretrained model or a prepared folder has its own.",
     )
     model_name: str | None = setting(
         None,
+        "A local folder or hub id to start from (`from_pretrained`); None builds a ModernBERT of the size below.",
         shapes=True,
-        help="A local folder or hub id to start from (`from_pretrained`); None builds a ModernBERT of the size below.",
     )
     trust_remote_code: bool = setting(
-        False, help="Run the Python code that comes with `model_name`; GSAI-ML/LLaDA-8B-Instruct requires it."
+        False, "Run the Python code that comes with `model_name`, where it has some; LLaDA needs none."
     )
-    num_layers: int = setting(2, ge=1, le=128, basic=True, shapes=True, unit="layers", help="Transformer layers.")
-    num_heads: int = setting(4, ge=1, le=128, basic=True, shapes=True, unit="heads", help="Attention heads per layer.")
+    num_layers: int = setting(2, "Transformer layers.", "layers", ge=1, le=128, basic=True, shapes=True)
+    num_heads: int = setting(4, "Attention heads per layer.", "heads", ge=1, le=128, basic=True, shapes=True)
     hidden_size: int = setting(
-        128,
-        ge=2,
-        le=16_384,
-        basic=True,
-        shapes=True,
-        unit="dimensions",
-        help="Width of the model; a multiple of 2 x num_heads.",
+        128, "Width of the model; a multiple of 2 x num_heads.", "dimensions", ge=2, le=16_384, basic=True, shapes=True
     )
-    dropout: float = setting(0.0, ge=0, lt=1, help="Dropout in attention and feed-forward layers.")
+    dropout: float = setting(0.0, "Dropout in attention and feed-forward layers.", ge=0, lt=1)
+    keep_model_dropout: bool = setting(
+        False, "Keep the dropout that the config of `model_name` sets; otherwise `dropout` replaces it.", before=True
+    )
     sequence_length: int = setting(
-        64,
-        ge=8,
-        le=32_768,
-        basic=True,
-        unit="tokens",
-        help="Tokens per sequence, or of a prompt and its answer.",
+        64, "Tokens per sequence, or of a prompt and its answer.", "tokens", ge=8, le=32_768, basic=True
     )
     vocab_size: int = setting(
         1000,
+        "Largest size of a vocabulary built on the text; rarer tokens become [UNK].",
+        "tokens",
         ge=16,
         le=1_000_000,
         shapes=True,
-        unit="tokens",
-        help="Largest size of a vocabulary built on the text; rarer tokens become [UNK].",
     )
-    min_words: int = setting(5, ge=1, le=1_000_000, unit="words", help="Documents with fewer words are left out.")
+    min_words: int = setting(5, "Files with fewer words are left out.", "words", ge=1, le=1_000_000)
+    clean: corpus.Clean = setting(
+        "none",
+        "none keeps every character of your text; light drops lines without a letter, and repeated punctuation and "
+        "spaces. The text that ships with Python is always cleaned.",
+        before="light",
+    )
     random_length_share: float = setting(
         0.01,
+        "Share of sequences cut to a random length, so that the model learns short texts; not for pairs.",
+        "of the sequences",
         ge=0,
         le=1,
-        unit="of the sequences",
-        help="Share of sequences cut to a random length, so that the model learns short texts; not for pairs.",
+    )
+    pad_to: Literal["longest", "sequence_length"] = setting(
+        "longest",
+        "Length of pairs in a batch: that of its longest, each with one end-of-text token; or sequence_length, filled "
+        "with end-of-text tokens that count in the loss.",
+        before="sequence_length",
     )
     eval_draws: int = setting(
-        512, ge=1, le=1_000_000, unit="masked sequences", help="Masked sequences per evaluation, the same every time."
+        512, "Masked sequences per evaluation, the same every time.", "masked sequences", ge=1, le=1_000_000
     )
     sample_texts: int = setting(
-        2,
-        ge=0,
-        le=64,
-        unit="texts",
-        help="Texts to sample at every evaluation; the first is shown step by step; 0 for none.",
+        2, "Texts to sample at every evaluation; the first is shown step by step; 0 for none.", "texts", ge=0, le=64
     )
     sample_length: int | None = setting(
-        None, ge=1, le=32_768, unit="tokens", help="Tokens of a sampled text; None for sequence_length, at most 64."
-    )
-    sample_steps: int | None = setting(
-        None, ge=1, le=32_768, unit="steps", help="Evaluations of the model per sampled text; None for one per token."
-    )
-    sample_block_length: int | None = setting(
         None,
+        "Tokens of a sampled text; None for sequence_length, at most 64; of an answer at most the longest and 8.",
+        "tokens",
         ge=1,
         le=32_768,
-        unit="tokens",
-        help="Tokens per block; blocks are sampled from left to right; None for one block.",
     )
-    temperature: float = setting(0.7, ge=0, le=100, help="Sampling temperature; 0 takes the most likely token.")
+    sample_steps: int | None = setting(
+        None, "Evaluations of the model per sampled text; None for one per token.", "steps", ge=1, le=32_768
+    )
+    sample_block_length: int | None = setting(
+        None, "Tokens per block; blocks are sampled from left to right; None for one block.", "tokens", ge=1, le=32_768
+    )
+    temperature: float = setting(0.7, "Sampling temperature; 0 takes the most likely token.", ge=0, le=100)
     remasking: Literal["low_confidence", "random"] = setting(
-        "low_confidence", help="Predictions that a step keeps: the most confident, or random ones."
+        "low_confidence", "Predictions that a step keeps: the most confident, or random ones."
     )
-    guidance: float = setting(
-        0.0, ge=0, le=100, help="Scale of classifier-free guidance towards the prompt; 0 for none."
-    )
-    suppress_eos: bool = setting(
-        False, help="Never sample the end-of-text token (instruction-tuned models overuse it)."
-    )
+    guidance: float = setting(0.0, "Scale of classifier-free guidance towards the prompt; 0 for none.", ge=0, le=100)
+    suppress_eos: bool = setting(False, "Never sample the end-of-text token (instruction-tuned models overuse it).")
+
+    def num_evaluated(self, num_held_out: int) -> int:
+        """Return how many of the held-out sequences an evaluation masks, some of them several times."""
+        return min(self.eval_draws, num_held_out)
 
     @property
     def sampling(self) -> tuple[int, int, int]:
@@ -146,21 +148,35 @@ class MaskedDiffusionConfig(TrainConfig):
         return self.dataset is not None and self.dataset.endswith(".jsonl")
 
 
+def is_llada(settings: Mapping[str, Any]) -> bool:
+    """Whether a config.json is that of a LLaDA, which needs no code of its own."""
+    return settings.get("model_type") == "llada" or "LLaDAModelLM" in (settings.get("architectures") or ())
+
+
 def refuse_remote_code(config: MaskedDiffusionConfig) -> None:
-    """Refuse a model that comes with its own code, before any download.
+    """Refuse a local model that comes with Python code, unless the user has allowed it or it is a LLaDA.
+
+    The code of other hub models is refused when their config.json is there.
 
     Raises:
-        ConfigError: the user has not allowed the code; the message states the memory that the model needs.
+        ConfigError: the user has not allowed the code.
     """
-    parameters = KNOWN_MODELS.get(config.model_name or "")
-    if parameters is not None and not config.trust_remote_code:
-        gib = 16 * parameters / 2**30  # as nbtools.launcher.sizes.training_bytes counts, which imports this package
-        raise ConfigError(
-            f"model_name={config.model_name!r}: comes with Python code of its own that would run on this machine; if "
-            "you trust it, set trust_remote_code=True in the script, or --trust-remote-code. Nothing was "
-            f"downloaded. It has {parameters:,} parameters: about {gib:,.0f} GiB on every process for weights, "
-            "gradients and AdamW's moments, before any activation"
-        )
+    if config.model_name is None or config.trust_remote_code:
+        return
+    try:
+        settings = json.loads((Path(config.model_name) / "config.json").read_bytes())
+    except (OSError, ValueError):  # a hub id, or damaged: the training reports it
+        return
+    if isinstance(settings, dict) and settings.get("auto_map") and not is_llada(settings):
+        raise ConfigError(remote_code_refused(config.model_name))
+
+
+def remote_code_refused(model_name: str) -> str:
+    """Return what to do about a model that comes with Python code."""
+    return (
+        f"model_name={model_name!r}: comes with Python code of its own that would run on this machine; if you trust "
+        "it, set trust_remote_code=True in the script, or pass --trust-remote-code"
+    )
 
 
 def _num_parameters(config: MaskedDiffusionConfig, vocab_size: int | None) -> int | None:
@@ -189,7 +205,7 @@ def _count_samples(config: MaskedDiffusionConfig, root: Path | None, fingerprint
         return None  # depends on its tokenizer
     if path is not None and config.has_pairs:
         return _counted_pairs(path, config.tokenizer, config.sequence_length, fingerprint)
-    return _counted(path, config.min_words, config.tokenizer, config.sequence_length, fingerprint)
+    return _counted(path, config.min_words, config.clean, config.tokenizer, config.sequence_length, fingerprint)
 
 
 def num_tokens(text: str, tokenizer: str) -> int:
@@ -199,10 +215,10 @@ def num_tokens(text: str, tokenizer: str) -> int:
 
 @functools.lru_cache(maxsize=64)
 def _counted(
-    path: Path | None, min_words: int, tokenizer: str, sequence_length: int, fingerprint: object
+    path: Path | None, min_words: int, clean: corpus.Clean, tokenizer: str, sequence_length: int, fingerprint: object
 ) -> tuple[int, int]:
     """Return the numbers of training and evaluation sequences; a new `fingerprint` counts again."""
-    documents = corpus.documents(None if path is None else str(path), min_words)
+    documents = corpus.documents(None if path is None else str(path), min_words, clean=clean)
     train, evaluation = corpus.count_tokens(documents, lambda text: num_tokens(text, tokenizer))
     return train // sequence_length, evaluation // sequence_length
 

@@ -3,12 +3,13 @@
 import functools
 from itertools import islice
 from pathlib import Path
-from typing import Self
+from typing import Any, Self
 
 from pydantic import model_validator
 
 from nbtools.config import TrainConfig, setting
 from nbtools.data import corpus, hub
+from nbtools.errors import plural
 from nbtools.recipes import modernbert
 from nbtools.recipes.recipe import Preset, Recipe, Source
 
@@ -18,49 +19,69 @@ class MLMPretrainingConfig(TrainConfig):
 
     dataset: str | None = setting(
         None,
+        "A text file or a folder of .txt files; None for the English text that ships with Python. From the Hugging "
+        "Face hub: imdb, hf (C4's English), hf/OWNER/NAME or hf/OWNER/NAME:CONFIG.",
         basic=True,
-        help="A text file or a folder of .txt files; None for the English text that ships with Python. From the "
-        "Hugging Face hub: imdb, hf (C4's English), hf/OWNER/NAME or hf/OWNER/NAME:CONFIG.",
     )
     max_samples: int | None = setting(
         None,
+        "Documents to take from the start of the dataset; None for all of it (hf: 500,000).",
+        "documents",
         ge=2,
         le=1_000_000_000,
-        unit="documents",
-        help="Documents to take from the start of the dataset; None for all of it (hf: 500,000).",
     )
     streaming: bool = setting(
-        True, help="Read a dataset of the hub over the network during training; False downloads all its files first."
+        True, "Read a dataset of the hub over the network during training; False downloads all its files first."
     )
     model_name: str | None = setting(
         None,
+        "A local folder or hub id to start from (`from_pretrained`); None builds a ModernBERT of the size below.",
         shapes=True,
-        help="A local folder or hub id to start from (`from_pretrained`); None builds a ModernBERT of the size below.",
     )
-    num_layers: int = setting(2, ge=1, le=128, basic=True, shapes=True, unit="layers", help="Transformer layers.")
-    num_heads: int = setting(4, ge=1, le=128, basic=True, shapes=True, unit="heads", help="Attention heads per layer.")
+    num_layers: int = setting(2, "Transformer layers.", "layers", ge=1, le=128, basic=True, shapes=True)
+    num_heads: int = setting(4, "Attention heads per layer.", "heads", ge=1, le=128, basic=True, shapes=True)
     hidden_size: int = setting(
-        64,
-        ge=2,
-        le=16_384,
-        basic=True,
-        shapes=True,
-        unit="dimensions",
-        help="Width of the model; a multiple of 2 x num_heads.",
+        64, "Width of the model; a multiple of 2 x num_heads.", "dimensions", ge=2, le=16_384, basic=True, shapes=True
     )
-    dropout: float = setting(0.0, ge=0, lt=1, help="Dropout in attention and feed-forward layers.")
-    sequence_length: int = setting(64, ge=8, le=8192, basic=True, unit="tokens", help="Tokens per sequence.")
+    dropout: float = setting(0.0, "Dropout in attention and feed-forward layers.", ge=0, lt=1)
+    keep_model_dropout: bool = setting(
+        False, "Keep the dropout that the config of `model_name` sets; otherwise `dropout` replaces it.", before=True
+    )
+    add_special_tokens: bool = setting(
+        True,
+        "Put the special tokens of the tokenizer of `model_name` around every sequence ([CLS] ... [SEP]); without one, "
+        "[SEP] ends each document and nothing else is added.",
+        before=False,
+    )
+    sequence_length: int = setting(64, "Tokens per sequence.", "tokens", ge=8, le=8192, basic=True)
     vocab_size: int = setting(
         2000,
+        "Size of the vocabulary of lower-cased words, built on the corpus; rarer words become [UNK], and whitespace is "
+        "no token.",
+        "words",
         ge=16,
         le=1_000_000,
         shapes=True,
-        unit="words",
-        help="Size of the word-level vocabulary, built on the corpus.",
     )
-    min_words: int = setting(5, ge=1, le=1_000_000, unit="words", help="Documents with fewer words are left out.")
+    min_words: int = setting(
+        5, "Files, or documents of the hub, with fewer words are left out.", "words", ge=1, le=1_000_000
+    )
+    clean: corpus.Clean = setting(
+        "none",
+        "none keeps every character of your text; light drops lines without a letter, and repeated punctuation and "
+        "spaces. The text that ships with Python is always cleaned.",
+        before="light",
+    )
     mask_probability: float = setting(
-        0.15, gt=0, lt=1, help="Share of the tokens to predict: 80% [MASK], 10% random, 10% kept."
+        0.15, "Share of the tokens to predict: 80% [MASK], 10% random, 10% kept.", gt=0, lt=1
+    )
+    eval_samples: int | None = setting(
+        2000,
+        "Held-out sequences that an evaluation measures, the same every time; None for all.",
+        "sequences",
+        ge=1,
+        le=1_000_000_000,
+        before=None,
     )
 
     @model_validator(mode="after")
@@ -90,15 +111,20 @@ def _count_samples(config: MLMPretrainingConfig, root: Path | None, fingerprint:
     if config.model_name is not None or hub.named(config.dataset) is not None:
         return None  # depends on its tokenizer; counting downloads nothing
     dataset = None if config.dataset is None else str(corpus.dataset_path(config.dataset, root))
-    return _counted(dataset, config.min_words, config.max_samples, config.sequence_length, fingerprint)
+    return _counted(dataset, config.min_words, config.clean, config.max_samples, config.sequence_length, fingerprint)
 
 
 @functools.lru_cache(maxsize=64)
 def _counted(
-    dataset: str | None, min_words: int, max_samples: int | None, sequence_length: int, fingerprint: object
+    dataset: str | None,
+    min_words: int,
+    clean: corpus.Clean,
+    max_samples: int | None,
+    sequence_length: int,
+    fingerprint: object,
 ) -> tuple[int, int]:
     """Return the numbers of training and evaluation sequences; a new `fingerprint` counts again."""
-    documents = islice(corpus.documents(dataset, min_words), max_samples)
+    documents = islice(corpus.documents(dataset, min_words, clean=clean), max_samples)
     num_train, num_eval = corpus.count_tokens(documents)
     return num_train // sequence_length, num_eval // sequence_length
 
@@ -111,10 +137,24 @@ def _gpu_preset(
     values |= {"dataset": "hf", "streaming": True, "max_samples": max_samples, "min_words": 5}
     values |= dict(zip(("num_layers", "num_heads", "hidden_size"), shape, strict=True))
     values |= {"sequence_length": 128, "vocab_size": 10_000, "warmup_ratio": 0.1, "weight_decay": 0.01}
-    # About four times per epoch: a document of C4 fills about three sequences, and a tenth of them is slow to evaluate.
+    # About four times per epoch: a document of C4 fills about three sequences.
     every = round(3 * max_samples / total_batch / 4, -2)
     values |= {"eval_every": int(every), "checkpoint_every": int(every)}
-    return Preset(f"{use}; downloads {max_samples:,} documents of C4", num_gpus, values)
+    return Preset(f"{use}, sizes as in the guide; downloads {max_samples:,} documents of C4", num_gpus, values)
+
+
+def _base_preset(num_gpus: int, batch_size: int, accumulated: int) -> Preset:
+    """A preset of ModernBERT-base's shape (Warner et al. 2024, arXiv 2412.13663): 149 million weights."""
+    values: dict[str, Any] = {
+        "batch_size": batch_size,
+        "gradient_accumulation_steps": accumulated,
+        "learning_rate": 5e-4,
+    }
+    values |= {"dataset": "hf", "max_samples": 10_000_000, "vocab_size": 50_000, "sequence_length": 512}
+    values |= {"num_layers": 22, "num_heads": 12, "hidden_size": 768, "mask_probability": 0.3, "warmup_ratio": 0.06}
+    values |= {"precision": "bf16", "num_workers": 4, "eval_every": 1000, "checkpoint_every": 1000}
+    use = f"{plural(num_gpus, 'GPU')}, a ModernBERT-base of 149 M parameters, total batch 512 of 512 tokens"
+    return Preset(f"{use}; downloads 10,000,000 documents of C4", num_gpus, values)
 
 
 RECIPE = Recipe(
@@ -150,6 +190,8 @@ RECIPE = Recipe(
         "4gpu_standard": _gpu_preset("4 GPUs", 128, 4, (4, 4, 8), epochs=5, lr=3e-5, max_samples=500_000),
         "2gpu_standard": _gpu_preset("2 GPUs", 64, 2, (4, 4, 8), epochs=5, lr=3e-5, max_samples=500_000),
         "1gpu_standard": _gpu_preset("1 GPU", 16, 1, (4, 4, 8), epochs=5, lr=3e-5, max_samples=250_000),
+        "base_8gpu": _base_preset(8, 64, 1),
+        "base_1gpu": _base_preset(1, 64, 8),
     },
     num_parameters=_num_parameters,
     source=_source,

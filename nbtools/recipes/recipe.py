@@ -7,7 +7,6 @@ from typing import Any
 
 from nbtools.config import Launch, TrainConfig
 from nbtools.errors import ConfigError, shown
-from nbtools.machine import devices
 
 
 @dataclass(frozen=True)
@@ -16,7 +15,7 @@ class Preset:
 
     description: str
     nproc_per_node: int | None
-    """None for all GPUs of this machine, or one process without a GPU."""
+    """None for all GPUs of the machine that launches, or one process without a GPU."""
     values: Mapping[str, Any]
     gpus: tuple[int, ...] | None = None
 
@@ -65,5 +64,6 @@ class Recipe:
         if name not in self.presets:
             raise ConfigError(f"preset={shown(name)}: {self.key} has {', '.join(self.presets)}")
         preset = self.presets[name]
-        nproc_per_node = preset.nproc_per_node or max(1, len(devices.devices()))
-        return self.config_class(**preset.values), Launch(nproc_per_node=nproc_per_node, gpus=preset.gpus)
+        return self.config_class(**preset.values), Launch(
+            nproc_per_node=preset.nproc_per_node or "gpu", gpus=preset.gpus
+        )

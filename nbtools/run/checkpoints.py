@@ -1,11 +1,9 @@
 """Lists and verifies checkpoints without unpickling: it reads manifests and bytes, so a checkpoint cannot run code."""
 
-import errno
 import functools
 import hashlib
 import math
 import re
-import stat
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -14,6 +12,7 @@ from typing import Any, Self
 from nbtools.errors import CheckpointError, FormatError
 from nbtools.rundir.atomic import retried
 from nbtools.rundir.json_files import finite, read_json, strict_number, whole
+from nbtools.rundir.tail import open_regular
 
 BEST_BY = "eval/loss"
 """Default metric by which checkpoints are compared; lower is better."""
@@ -95,13 +94,11 @@ class Checkpoint:
             step, saved_at = whole(manifest["step"]), finite(manifest["time"])
             if step is None or saved_at is None:
                 raise ValueError("step or time is not a number")
-            found = cls(step, path, saved_at, metrics, manifest)
-            claims = manifest["files"].items()
+            if not manifest["files"].items():
+                raise CheckpointError(f"{manifest_path}: names no files")
         except (KeyError, TypeError, ValueError, OverflowError, AttributeError) as error:
             raise CheckpointError(f"{manifest_path}: is damaged ({type(error).__name__}: {error})") from None
-        if not claims:
-            raise CheckpointError(f"{manifest_path}: names no files")
-        return found
+        return cls(step, path, saved_at, metrics, manifest)
 
     def to_json(self) -> dict[str, Any]:
         """Return the checkpoint as JSON values, without its list of files."""
@@ -137,14 +134,8 @@ class Checkpoint:
 
 
 def _measured(path: Path) -> tuple[int, str]:
-    """Return size and SHA-256 of a regular file.
-
-    Raises:
-        OSError: `path` is not a regular file; a FIFO is not opened, since that would block.
-    """
-    if not stat.S_ISREG(path.stat().st_mode):
-        raise OSError(errno.EINVAL, "not a regular file")
-    with path.open("rb") as file:
+    """Return size and SHA-256 of a regular file."""
+    with open_regular(path) as file:
         digest = hashlib.file_digest(file, "sha256").hexdigest()
         return file.tell(), digest
 
@@ -186,17 +177,16 @@ def best_of(checkpoints: Iterable[Checkpoint], count: int = 1) -> list[Checkpoin
 
 def newest_verified(folder: Path, up_to: int | None = None) -> tuple[Checkpoint | None, list[str]]:
     """Return the newest verified checkpoint up to step `up_to` (None if there is none), and why newer ones fail."""
-    reasons = []
+    reasons: list[str] = []
     for path in reversed(checkpoint_folders(folder)):
         if up_to is not None and int(path.name[5:]) > up_to:
             continue
         try:
             checkpoint = Checkpoint.read(path)
             checkpoint.verify()
+            return checkpoint, reasons
         except CheckpointError as error:
             reasons.append(f"{path.name}: {error}")
-        else:
-            return checkpoint, reasons
     return None, reasons
 
 

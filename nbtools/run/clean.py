@@ -8,11 +8,13 @@ into `runs/.removed`, under the run's lock, and then deleted: a partly removed r
 import contextlib
 import errno
 import fcntl
+import itertools
 import os
 import shutil
+import socket
 import tempfile
 import time
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -20,19 +22,23 @@ from nbtools.errors import CheckpointError, FormatError, RunNotFoundError
 from nbtools.machine.processes import members
 from nbtools.project import located
 from nbtools.run.checkpoints import Checkpoint, best_of, checkpoint_folders, checkpoints_in, newest_verified
-from nbtools.run.disk_usage import Stored, is_folder, num_bytes_in, survey
-from nbtools.run.lineage import descendants, origins_in
+from nbtools.run.disk_usage import Stored, belongs_to_other, is_folder, num_bytes_in, survey
+from nbtools.run.lineage import Origins
 from nbtools.run.records import local_time
 from nbtools.run.run import Run
 from nbtools.run.state import RunState
+from nbtools.rundir.atomic import open_descriptor
+from nbtools.rundir.identity import ProcessIdentity, foreign_owner
 from nbtools.rundir.json_files import read_json
-from nbtools.rundir.lock import acquire_lock, is_locked, wait_for_lock
+from nbtools.rundir.lock import NO_LOCKS, acquire_lock, is_locked, wait_for_lock
 from nbtools.rundir.rundir import RunDir, find_run, is_run, run_folders
 
 CACHE = ".cache"
 _REMOVED = ".removed"
 _PATIENCE_S = 2.0
-"""How long to try to lock an ended run: a process that reads its state holds the lock for an instant."""
+"""How long to try to lock some ended runs: a process that reads the state of one holds its lock for an instant."""
+_NUM_LOCKED = 64
+"""Runs that are locked at once, so that the folder is listed once for all of them."""
 _PATIENCE_TO_SHARE_S = 10.0
 
 Kept = tuple[str, str]
@@ -100,13 +106,13 @@ def plan_removal(
     runs = runs.resolve()
     named = {_named(runs, ref) for ref in refs}
     asks_for_runs = bool(refs or checkpoints or states or older_than_s is not None)
-    origins = origins_in(runs)
+    origins = Origins(runs)
     chosen: list[Stored] = []
     items: list[Item] = []
     kept: list[Kept] = []
-    for run in survey(runs) if asks_for_runs else ():
+    for run in survey(runs, named if refs else None) if asks_for_runs else ():
         is_old = older_than_s is None or time.time() - run.since > older_than_s
-        if (refs and run.path not in named) or not is_old or (states and run.state not in states):
+        if not is_old or (states and run.state not in states):
             continue
         if not run.obstacle:
             chosen.append(run)
@@ -114,17 +120,19 @@ def plan_removal(
             kept.append((run.path.name, run.obstacle))
     if checkpoints:
         for run in chosen:
-            found, why = _checkpoints_of(run, {origins[child][1] for child in descendants(run.path.name, origins)})
+            started_from = set(map(origins.checkpoint, origins.descendants(run.path.name)))
+            found, why = _checkpoints_of(run, started_from)
             items += found
             kept += [(run.path.name, why)] if why else []
     else:
-        leaving, needed = _without_parents([run.path.name for run in chosen], origins)
-        whole = [run for run in chosen if run.path.name in leaving]
-        whole.sort(key=lambda run: len(descendants(run.path.name, origins)))  # a child protects its parent
-        for run in whole:
-            what = f"run, {run.state} {local_time(run.since)}"
-            items.append(Item(run.path, RunDir(run.path), what, run.num_bytes))
-        kept += needed
+        selected = {run.path.name for run in chosen}
+        kept_for = _kept_descendants(selected, origins)
+        for run in _children_first(chosen, origins):
+            if needed := kept_for.get(run.path.name):
+                kept.append((run.path.name, _needed_by(needed)))
+            else:
+                what = f"run, {run.state} {local_time(run.since)}"
+                items.append(Item(run.path, RunDir(run.path), what, run.num_bytes))
     if cache and is_folder(folder := runs / CACHE):
         if why := _read_by(runs):
             kept.append((CACHE, why))
@@ -149,16 +157,32 @@ def _named(runs: Path, ref: str | Path) -> Path:
     return find_run(runs, ref)
 
 
-def _without_parents(chosen: Iterable[str], origins: Mapping[str, tuple[str, str]]) -> tuple[set[str], list[Kept]]:
-    """Leave out runs that others resumed, unless those are selected too."""
-    leaving = set(chosen)
-    kept: list[Kept] = []
-    while True:
-        staying = {parent: child for child, (parent, _) in origins.items() if child not in leaving}
-        if not (needed := leaving & staying.keys()):
-            return leaving, kept
-        leaving -= needed
-        kept += [(parent, _needed_by(staying[parent])) for parent in sorted(needed)]
+def _kept_descendants(selected: Collection[str], origins: Origins) -> dict[str, str]:
+    """Return, for every selected run that has a descendant which is not, the name of one such descendant."""
+    found: dict[str, str] = {}
+    for name in sorted(origins.names() - set(selected)):  # so the first name is reported
+        parent, seen = origins.parent(name), {name}
+        while parent and parent not in seen and parent not in found:
+            seen.add(parent)
+            found[parent] = name
+            parent = origins.parent(parent)
+    return found
+
+
+def _children_first(runs: Sequence[Stored], origins: Origins) -> list[Stored]:
+    """Order runs so that each follows those that resumed it: a child protects its parent."""
+    by_name, ordered, seen = {run.path.name: run for run in runs}, [], set()
+    for start in by_name:
+        left = [(start, False)]
+        while left:
+            name, has_children_before = left.pop()
+            if has_children_before:
+                ordered.append(by_name[name])
+            elif name not in seen:
+                seen.add(name)
+                left.append((name, True)) if name in by_name else None
+                left += [(child, False) for child in origins.children(name)]
+    return ordered
 
 
 def _needed_by(child: str) -> str:
@@ -211,46 +235,69 @@ def _read_by(runs: Path) -> str:
 
 
 def remove(plan: RemovalPlan) -> tuple[list[Item], list[Kept]]:
-    """Remove the items of a plan.
+    """Remove the items of a plan; return the removed ones, and the kept ones with the reasons.
 
     A run that has become active since, or that another run has resumed since, is kept.
-
-    Returns:
-        The removed items, and the kept ones with the reasons.
     """
     gone: list[Item] = []
     kept: list[Kept] = []
-    for item in plan.items:
+
+    def tried(item: Item, act: Callable[[Item], str]) -> None:
         try:
-            why = _remove(item, plan.runs)
+            why = act(item)
         except OSError as error:
             why = f"{error.filename or item.path}: {error.strerror or error}"
         if why:
             kept.append((item.path.name, why))
         else:
             gone.append(item)
+
+    of_runs = [item for item in plan.items if item.run is not None]
+    groups = [list(items) for _, items in itertools.groupby(of_runs, key=lambda item: item.run and item.run.path)]
+    origins = Origins(plan.runs)
+    for first in range(0, len(groups), _NUM_LOCKED):
+        hidden: dict[Item, Path] = {}
+
+        def hide(item: Item) -> str:
+            if not is_folder(item.path):
+                return "does not exist any more"
+            if not (why := _still_needed(item, origins)):
+                hidden[item] = _hidden(item.path, plan.runs)  # noqa: B023 - called in this turn of the loop
+                if item.is_run:
+                    origins.forget(item.path.name)
+            return why
+
+        def delete(item: Item) -> str:
+            _delete(hidden[item])  # noqa: B023
+            return ""
+
+        with contextlib.ExitStack() as locks:
+            deadline = time.monotonic() + _PATIENCE_S
+            free = []
+            for items in groups[first : first + _NUM_LOCKED]:
+                why = _locked(items[0].run, locks, deadline)
+                free += [] if why else items
+                kept += [(item.path.name, why) for item in items if why]
+            origins.refresh()  # a resume holds the lock of its parent, shared, until its own launch.json is written
+            for item in free:
+                tried(item, hide)
+        for item in [item for item in gone if item in hidden]:
+            gone.remove(item)
+            tried(item, delete)
+    for item in plan.items:
+        if item.run is None:
+            tried(item, lambda item: _remove_unlocked(item, plan.runs))
     return gone, kept
 
 
-def _remove(item: Item, runs: Path) -> str:
-    """Remove one item; return why it is kept, or an empty string."""
-    if item.run is None:
-        is_cache = item.path == runs / CACHE
-        if is_cache and (why := _read_by(runs)):
-            return why
-        _delete(_hidden(item.path, runs) if is_cache else item.path)
-        return ""
-    if not is_folder(item.run.path):
-        return "does not exist any more"
-    with _locked(item.run) as is_free:
-        if not is_free:
-            return "is in use"
-        if not is_folder(item.path):
-            return "does not exist any more"
-        if why := _still_needed(item, runs):
-            return why
-        hidden = _hidden(item.path, runs)
-    _delete(hidden)
+def _remove_unlocked(item: Item, runs: Path) -> str:
+    """Remove the cache or the remains of a removal; return why it is kept, or an empty string."""
+    is_cache = item.path == runs / CACHE
+    if is_cache and (why := _read_by(runs)):
+        return why
+    if owner := foreign_owner(item.path):
+        return belongs_to_other(owner)
+    _delete(_hidden(item.path, runs) if is_cache else item.path)
     return ""
 
 
@@ -260,18 +307,30 @@ def _delete(folder: Path) -> None:
         shutil.rmtree(folder)
 
 
-def _still_needed(item: Item, runs: Path) -> str:
+def _still_needed(item: Item, origins: Origins) -> str:
     """Return why an item must be kept; call while its run is locked, because a resume holds that lock, shared."""
     assert item.run is not None
-    origins = origins_in(runs)
-    for child in descendants(item.run.id, origins):
-        parent, checkpoint = origins[child]
-        if item.is_run and parent == item.run.id:
-            return _needed_by(child)
-        if not item.is_run and checkpoint == item.path.name:
-            return f"{child} resumed from it"
-    ended = read_json(item.run.exit) or read_json(item.run.finished)
-    return "" if ended or not members(item.run) else "some of its processes are alive: nbtools stop ends them"
+    if item.is_run:
+        if children := origins.children(item.run.id):
+            return _needed_by(min(children))
+    else:
+        for child in origins.descendants(item.run.id):
+            if origins.checkpoint(child) == item.path.name:
+                return f"{child} resumed from it"
+    return _used_by(item.run)
+
+
+def _used_by(run: RunDir) -> str:
+    """Return why a run is in use although its lock is free: the lock file may have been deleted, or does not work."""
+    if read_json(run.exit):
+        return ""
+    process, launch = ProcessIdentity.from_json(read_json(run.process) or {}), read_json(run.launch) or {}
+    if (process is not None and process.is_alive()) or (not read_json(run.finished) and members(run)):
+        return "some of its processes are alive: nbtools stop ends them"
+    is_elsewhere = process is not None and process.host != socket.gethostname()
+    if launch.get("flock") is False and process is not None and is_elsewhere and not read_json(run.finished):
+        return f"it may run on {process.host}, and its file system has no locks: remove it from there"
+    return ""
 
 
 @contextlib.contextmanager
@@ -285,7 +344,7 @@ def in_use(run: RunDir) -> Iterator[None]:
     """
     with contextlib.ExitStack() as held:
         with contextlib.suppress(OSError):  # no lock file, or a file system without locks
-            descriptor = os.open(run.lock, os.O_RDONLY | os.O_CLOEXEC)
+            descriptor = open_descriptor(run.lock, os.O_RDONLY)
             held.callback(os.close, descriptor)
             # The supervisor of an ended run holds the exclusive lock until it exits.
             if not wait_for_lock(descriptor, fcntl.LOCK_SH, _PATIENCE_TO_SHARE_S):
@@ -296,23 +355,23 @@ def in_use(run: RunDir) -> Iterator[None]:
         yield
 
 
-@contextlib.contextmanager
-def _locked(run: RunDir) -> Iterator[bool]:
-    """Hold a run's lock; yields False if another process holds it."""
-    descriptor, deadline = None, time.monotonic() + _PATIENCE_S
+def _locked(run: RunDir | None, locks: contextlib.ExitStack, deadline: float) -> str:
+    """Hold a run's lock until `locks` is closed; return why it cannot be held, or an empty string."""
+    assert run is not None
+    if not is_folder(run.path):
+        return "does not exist any more"
+    if owner := foreign_owner(run.path):
+        return belongs_to_other(owner)
     try:
-        while (descriptor := acquire_lock(run.lock)) is None and time.monotonic() < deadline:
-            time.sleep(0.02)
+        descriptor = acquire_lock(run.lock, timeout_s=max(0.0, deadline - time.monotonic()))
     except OSError as error:
-        if error.errno not in (errno.ENOLCK, errno.ENOTSUP):
-            raise
-        yield Run(run.path).state.is_final  # a file system without locks
-        return
-    try:
-        yield descriptor is not None
-    finally:
-        if descriptor is not None:
-            os.close(descriptor)
+        if error.errno not in NO_LOCKS:
+            return f"{error.filename or run.lock}: {error.strerror or error}"
+        return "" if Run(run.path).state.is_final else "is in use"  # a file system without locks
+    if descriptor is None:
+        return "is in use"
+    locks.callback(os.close, descriptor)
+    return ""
 
 
 def _hidden(path: Path, runs: Path) -> Path:

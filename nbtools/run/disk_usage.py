@@ -3,13 +3,14 @@
 import contextlib
 import os
 import time
+from collections.abc import Collection
 from dataclasses import dataclass
 from pathlib import Path
 
 from nbtools.errors import FormatError
-from nbtools.run.run import Run
-from nbtools.run.state import RunState
-from nbtools.rundir.json_files import read_json
+from nbtools.run.records import Records
+from nbtools.run.state import RunState, state_of
+from nbtools.rundir.identity import foreign_owner
 from nbtools.rundir.rundir import RunDir, run_folders
 
 _STARTING_S = 60.0
@@ -32,20 +33,23 @@ class Stored:
     """Why nothing of the run may be removed; empty for a run that has ended."""
 
 
-def survey(runs: Path) -> list[Stored]:
-    """Return every run in the folder `runs` with its size, newest first."""
-    return [_stored(path) for path in run_folders(runs.resolve())]
+def survey(runs: Path, only: Collection[Path] | None = None) -> list[Stored]:
+    """Return every run in the folder `runs` with its size, newest first; with `only`, those among them."""
+    return [_stored(path) for path in run_folders(runs.resolve()) if only is None or path in only]
 
 
-def num_bytes_in(path: Path) -> int:
-    """Return the sizes of all files below `path`; a link counts its own size, an unreadable file 0."""
-    total, folders = 0, [path]
+def num_bytes_in(path: Path, *, without: Path | None = None) -> int:
+    """Return the sizes of all files below `path`; a link counts its own size, an unreadable file 0.
+
+    The folder `without` is left out.
+    """
+    total, folders, left_out = 0, [str(path)], str(without)
     while folders:
         with contextlib.suppress(OSError), os.scandir(folders.pop()) as entries:
             for entry in entries:
                 with contextlib.suppress(OSError):
                     if entry.is_dir(follow_symlinks=False):
-                        folders.append(Path(entry.path))
+                        folders += [entry.path] if entry.path != left_out else []
                     else:
                         total += entry.stat(follow_symlinks=False).st_size
     return total
@@ -57,19 +61,25 @@ def _stored(path: Path) -> Stored:
     if path.is_symlink() or files.lock.is_symlink():
         return Stored(path, None, since, 0, 0, "is a link, which is never followed: remove it by hand")
     try:
-        for file in (files.launch, files.config, files.process, files.finished, files.exit):
-            read_json(file)  # raises FormatError for a run of a newer nbtools
-        run = Run(path)
-        state = run.state
-        since = run.records.ended_at or run.records.started_at or since
+        if owner := foreign_owner(path):
+            obstacle = belongs_to_other(owner)
+        records = Records(files)
+        _ = records.launch, records.config, records.process  # a FormatError for a run of a newer nbtools
+        _ = records.finished, records.exit
+        state = state_of(records)
+        since = records.ended_at or records.started_at or since
         if not state.is_final:
             obstacle = f"is {state}"
+        elif obstacle:
+            pass
         elif state is RunState.LOST and time.time() - since < _STARTING_S:
             obstacle = "was started less than a minute ago"
     except (FormatError, OSError) as error:
         obstacle = str(error)
-    of_checkpoints = num_bytes_in(files.checkpoints) if is_folder(files.checkpoints) else 0
-    return Stored(path, state, since, num_bytes_in(path), of_checkpoints, obstacle)
+    folder = files.checkpoints if is_folder(files.checkpoints) else None
+    of_checkpoints = 0 if folder is None else num_bytes_in(folder)
+    rest = num_bytes_in(path, without=folder)
+    return Stored(path, state, since, rest + of_checkpoints, of_checkpoints, obstacle)
 
 
 def _made_at(files: RunDir) -> float:
@@ -78,6 +88,11 @@ def _made_at(files: RunDir) -> float:
         with contextlib.suppress(OSError):
             return path.lstat().st_mtime
     return time.time()
+
+
+def belongs_to_other(owner: str) -> str:
+    """Return why a run of another user is kept."""
+    return f"belongs to {owner}, who alone may remove it"
 
 
 def is_folder(path: Path) -> bool:

@@ -9,7 +9,7 @@ from typing import Any
 from nbtools.errors import shown
 from nbtools.run.records import mapping_at
 from nbtools.rundir.json_files import read_json, read_small, whole
-from nbtools.rundir.rundir import RunDir, is_run, run_folders
+from nbtools.rundir.rundir import RunDir, found_runs, is_run
 
 
 def parent_folder(run: Path, launch: dict[str, Any]) -> Path | None:
@@ -32,38 +32,73 @@ def ancestors(run: Path, launch: dict[str, Any]) -> list[tuple[Path, int]]:
     Empty if the chain of parents contains a cycle.
     """
     found: list[tuple[Path, int]] = []
-    seen, path = {run.name}, parent_folder(run, launch)
-    while path is not None:
-        if path.name in seen:
+    seen = {run.name}
+    while (parent := parent_folder(run, launch)) is not None:
+        if parent.name in seen:
             return []
-        seen.add(path.name)
-        found.append((path, resumed_step(launch)))
-        launch = read_json(RunDir(path).launch) or {}
-        path = parent_folder(path, launch)
+        seen.add(parent.name)
+        found.append((parent, resumed_step(launch)))
+        run, launch = parent, read_json(RunDir(parent).launch) or {}
     return found
 
 
-def origins_in(runs: Path) -> dict[str, tuple[str, str]]:
-    """Return, for every resumed run in the folder `runs`, the id of its parent and the name of the checkpoint.
+class Origins:
+    """The resumed runs of a folder: from which run, and from which checkpoint.
 
-    The checkpoint may belong to an earlier ancestor: a run that saved none is resumed from the one it started with.
+    Each launch.json is read once, whatever the format of the run; `refresh` reads those of the runs that are new. The
+    checkpoint may belong to an earlier ancestor: a run that saved none is resumed from the one it started with.
     """
-    found = {}
-    for path in run_folders(runs):
-        with contextlib.suppress(OSError, ValueError, RecursionError, AttributeError):
-            # Not read_json: the entry counts whatever the file's format is.
-            origin = json.loads(read_small(RunDir(path).launch)).get("resumed_from") or {}
-            if isinstance(parent := origin.get("run"), str):
-                found[path.name] = parent, str(origin.get("checkpoint"))
-    return found
 
+    def __init__(self, runs: Path) -> None:
+        self._runs = runs
+        self._known: dict[str, tuple[str, str] | None] = {}
+        self._children: dict[str, set[str]] = {}
+        self.refresh()
 
-def descendants(name: str, origins: Mapping[str, tuple[str, str]]) -> set[str]:
-    """Return the runs that resumed the run `name`, directly or through others."""
-    family = {name}
-    while more := {child for child, (parent, _) in origins.items() if parent in family} - family:
-        family |= more
-    return family - {name}
+    def refresh(self) -> None:
+        """Read the runs that were added, and forget those that were removed."""
+        paths = {path.name: path for path in found_runs(self._runs)}
+        for name in self._known.keys() - paths.keys():
+            self.forget(name)
+        for name in paths.keys() - self._known.keys():
+            with contextlib.suppress(OSError, ValueError, RecursionError, AttributeError):
+                # Not read_json: the entry counts whatever the file's format is.
+                origin = json.loads(read_small(RunDir(paths[name]).launch)).get("resumed_from") or {}
+                known = (origin["run"], str(origin.get("checkpoint"))) if isinstance(origin.get("run"), str) else None
+                self._known[name] = known
+                if known is not None:
+                    self._children.setdefault(known[0], set()).add(name)
+
+    def forget(self, name: str) -> None:
+        """Leave out a run that was removed."""
+        if (known := self._known.pop(name, None)) is not None:
+            self._children[known[0]].discard(name)
+
+    def names(self) -> set[str]:
+        """Return the runs that resumed another."""
+        return {name for name, known in self._known.items() if known is not None}
+
+    def parent(self, name: str) -> str:
+        """Return the run that the run `name` resumed; empty if it resumed none."""
+        return (self._known.get(name) or ("", ""))[0]
+
+    def children(self, name: str) -> set[str]:
+        """Return the runs that resumed the run `name` directly."""
+        return self._children.get(name, set())
+
+    def checkpoint(self, name: str) -> str:
+        """Return the name of the checkpoint that the run `name` resumed from; empty if it resumed none."""
+        return (self._known.get(name) or ("", ""))[1]
+
+    def descendants(self, name: str) -> set[str]:
+        """Return the runs that resumed the run `name`, directly or through others."""
+        found: set[str] = set()
+        left = [name]
+        while left:
+            new = self.children(left.pop()) - found
+            found |= new
+            left += new
+        return found - {name}
 
 
 def origin_in_words(resumed_from: object) -> str:

@@ -1,5 +1,6 @@
 """A run: its state, curves, checkpoints and log, derived from the run directory at each access."""
 
+import contextlib
 import html
 import math
 import os
@@ -11,10 +12,10 @@ from pathlib import Path
 from typing import Any, Self
 
 from nbtools.errors import RunFailed, RunNotFoundError
-from nbtools.failures.failure import Failure
+from nbtools.failures.failure import Failure, lost
 from nbtools.failures.restarts import read_restarts
 from nbtools.machine import processes
-from nbtools.metrics.history import History
+from nbtools.metrics.history import History, newest_rows
 from nbtools.metrics.readers.printed import LogMetrics
 from nbtools.project import find_project, located
 from nbtools.run.checkpoints import Checkpoint, best_of, checkpoints_in
@@ -26,7 +27,7 @@ from nbtools.run.stop import chosen_gpus, left_behind, released
 from nbtools.run.stragglers import Straggler, stragglers
 from nbtools.rundir import media
 from nbtools.rundir.heartbeat import read_heartbeats
-from nbtools.rundir.json_files import finite, strict_number, whole
+from nbtools.rundir.json_files import MAX_STEP, finite, strict_number, whole
 from nbtools.rundir.media import MediaItem
 from nbtools.rundir.rundir import RunDir, find_run, is_run, name_of
 from nbtools.rundir.tail import Tail, last_lines
@@ -101,8 +102,7 @@ class Run:
         state = self.state
         if state is RunState.LOST:
             process = self.records.process
-            gone = f"its processes are gone and none recorded an end (step {self.step})"
-            return Failure(None, process.host if process else None, None, None, gone)
+            return lost(self.files, process.host if process else None, self.step)
         if state is not RunState.FAILED:
             return None
         for record in (self.records.exit or {}, self.records.finished):
@@ -114,10 +114,8 @@ class Run:
     @property
     def stragglers(self) -> list[Straggler]:
         """The ranks that hang, or that the others wait for; empty unless the run is RUNNING."""
-        every = [self.own_history[name] for name in self.own_history]
-        usual_step_s = max(every, key=len).seconds_per_step if every else None
         beats = read_heartbeats(self.files) if self.state is RunState.RUNNING else []
-        return stragglers(beats, time.time(), usual_step_s)
+        return stragglers(beats, time.time(), self._newest_rows().pace()[0] if beats else None)
 
     @property
     def step(self) -> int:
@@ -127,7 +125,7 @@ class Run:
             return recorded
         if (last := self._last_step) is None:
             has_ended = self.records.exit is not None  # no row follows, so the value can be kept
-            last = max(self.own_history.last_step or 0, *(beat.step for beat in read_heartbeats(self.files)), 0)
+            last = max(self._newest_rows().last_step or 0, *(beat.step for beat in read_heartbeats(self.files)), 0)
             self._last_step = last if has_ended else None
         return last
 
@@ -154,6 +152,12 @@ class Run:
             self._own.follow(self._own_tail)
             return self._own
 
+    def _newest_rows(self) -> History:
+        """Return the newest metric rows, at least: the whole file is not read for them."""
+        with self._reading:
+            is_read = self._own.num_rows > 0 or not self.files.metrics.exists()
+            return self.own_history if is_read else newest_rows(self.files.metrics)
+
     @property
     def history(self) -> History:
         """Metric rows of this run, preceded by those of the runs it resumed, up to the step of each resume."""
@@ -163,21 +167,15 @@ class Run:
             if not self._ancestors:
                 return self.own_history
             if self._joined is None:  # the ancestors have ended, so they are read once
-                (oldest, step), *younger = reversed(self._ancestors)
-                joined = History().joined(Run(oldest).own_history, step)
-                for path, step in younger:
-                    joined.follow(Tail(RunDir(path).metrics))
-                    joined = History().joined(joined, step)
-                self._joined = joined
+                parts = [(Run(path).own_history, step) for path, step in reversed(self._ancestors)]
+                self._joined = History.chained([*parts, (History(), MAX_STEP)])
             self._joined.follow(self._joined_tail)
             return self._joined
 
     @property
     def metrics(self) -> dict[str, float]:
         """The last value of every metric."""
-        history = self.own_history
-        found = {name: history.last(name) for name in history.keys()}  # noqa: SIM118 - not a dict
-        return {name: value for name, value in found.items() if value is not None}
+        return _last_values(self.own_history)
 
     @property
     def checkpoints(self) -> list[Checkpoint]:
@@ -247,9 +245,15 @@ class Run:
 
     # --- display ---
 
-    def summary(self, *, stacks: bool = False) -> dict[str, Any]:
-        """Return what `nbtools show --json` prints, as strict JSON values; with `stacks`, also those of every rank."""
+    def summary(self, *, stacks: bool = False, brief: bool = False) -> dict[str, Any]:
+        """Return what `nbtools show --json` prints, as strict JSON values.
+
+        Args:
+            stacks: Add the stacks of every rank.
+            brief: Take the metrics from the record of the end, else from the newest rows; the others are not read.
+        """
         saved, state, failure = self.checkpoints, self.state, self.failure
+        metrics = newest_metrics(self) if brief else self.metrics
         best = best_of(saved)
         return {
             "id": self.id,
@@ -259,7 +263,7 @@ class Run:
             "returncode": self.returncode,
             "step": self.step,
             "total_steps": self.total_steps,
-            "metrics": {name: strict_number(value) for name, value in self.metrics.items()},
+            "metrics": {name: strict_number(value) for name, value in metrics.items()},
             "checkpoints": [{**checkpoint.to_json(), "best": checkpoint in best} for checkpoint in saved],
             "ranks": [beat.to_json() for beat in read_heartbeats(self.files)],
             "stragglers": [{"rank": one.beat.rank, "message": str(one)} for one in self.stragglers],
@@ -284,12 +288,26 @@ class Run:
         return html_table([(self.id, ""), *rows])
 
 
+def newest_metrics(run: Run) -> dict[str, float]:
+    """Return the metrics that a run recorded at its end, else the last values in its newest rows."""
+    recorded = mapping_at(run.records.finished, "metrics")
+    with contextlib.suppress(TypeError, ValueError, OverflowError):
+        if recorded:
+            return {name: float(value) for name, value in recorded.items()}
+    return _last_values(run._newest_rows())
+
+
+def _last_values(history: History) -> dict[str, float]:
+    found = {name: history.last(name) for name in history.keys()}  # noqa: SIM118 - not a dict
+    return {name: value for name, value in found.items() if value is not None}
+
+
 def _located(ref: str | Path) -> Path:
     if isinstance(ref, Path) or os.sep in ref:
         path = located(ref)
         if not is_run(path):
             raise RunNotFoundError(f"{path}: is not a run directory (it has neither launch.json nor lock)")
-        return path.resolve()
+        return path.resolve() if path.is_symlink() else path
     return find_run(find_project().runs, ref)
 
 

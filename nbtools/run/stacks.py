@@ -2,6 +2,7 @@
 
 A recipe's rank registers faulthandler on SIGUSR2 and announces that in its heartbeat; only such a rank is signalled,
 because the signal would end any other process. For the others py-spy reads the memory of the process from outside.
+Heartbeats may be forged: a process that does not belong to the run is neither signalled nor read.
 """
 
 import contextlib
@@ -12,15 +13,21 @@ import socket
 import subprocess
 import sys
 import time
+from collections.abc import Collection
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 
 import psutil
 
-from nbtools.machine.processes import members, ranks_among
+from nbtools.errors import NbtoolsError
+from nbtools.machine.ownership import survives
+from nbtools.machine.processes import family_of, leader_of, ranks_among
 from nbtools.rundir.heartbeat import RankHeartbeat, read_heartbeats
+from nbtools.rundir.identity import ProcessIdentity
+from nbtools.rundir.json_files import read_json
 from nbtools.rundir.rundir import RunDir
+from nbtools.rundir.tail import open_regular
 
 _ANSWER_S = 10.0
 _SETTLED_S = 0.5
@@ -43,26 +50,30 @@ class RankStacks:
 def take_stacks(run: RunDir) -> list[RankStacks]:
     """Return the stacks of all ranks on this machine, in order of rank; for other ranks, the name of their machine."""
     beats = {beat.rank: beat for beat in read_heartbeats(run) if beat.phase != "done" and beat.identity is not None}
-    foreign = {rank: process for rank, process in ranks_among(members(run)).items() if rank not in beats}
+    leader = None
+    with contextlib.suppress(NbtoolsError, OSError):  # of another user, or written by a newer nbtools
+        leader = leader_of(run, ProcessIdentity.from_json(read_json(run.process) or {}))
+    family = family_of(run, leader)
+    foreign = {rank: process for rank, process in ranks_among(family).items() if rank not in beats}
     if not beats and not foreign:
         return []
     with ThreadPoolExecutor(min(32, len(beats) + len(foreign))) as pool:
-        announced = pool.map(lambda beat: _of_beat(run, beat), beats.values())
+        announced = pool.map(lambda beat: _of_beat(run, beat, family), beats.values())
         others = pool.map(lambda item: _of_process(*item), foreign.items())
         return sorted([*announced, *others], key=lambda found: found.rank)
 
 
-def _of_beat(run: RunDir, beat: RankHeartbeat) -> RankStacks:
+def _of_beat(run: RunDir, beat: RankHeartbeat, family: Collection[psutil.Process]) -> RankStacks:
     if beat.host != socket.gethostname():
         return RankStacks(beat.rank, beat.pid, f"runs on {beat.host}: take its stacks there", False)
-    try:
+    with contextlib.suppress(psutil.Error):
         process = psutil.Process(beat.pid)  # from here on psutil detects a reused pid
-        if beat.identity is None or not beat.identity.is_alive():
-            return RankStacks(beat.rank, beat.pid, "gone", False)
-        has_announced = beat.stacks_signal == signal.SIGUSR2  # a forged file could name any signal, SIGKILL too
-        return _of_process(beat.rank, process, run.stacks(beat.rank) if has_announced else None)
-    except psutil.Error:
-        return RankStacks(beat.rank, beat.pid, "gone", False)
+        if beat.identity is not None and beat.identity.is_alive():
+            if process not in family:
+                return RankStacks(beat.rank, beat.pid, "not a process of this run, or of another user", False)
+            has_announced = beat.stacks_signal == signal.SIGUSR2 and survives(process, signal.SIGUSR2)
+            return _of_process(beat.rank, process, run.stacks(beat.rank) if has_announced else None)
+    return RankStacks(beat.rank, beat.pid, "gone", False)
 
 
 def _of_process(rank: int, process: psutil.Process, answer: Path | None = None) -> RankStacks:
@@ -96,7 +107,7 @@ def _signalled(process: psutil.Process, answer: Path) -> str:
             size, changed = found, now
         if now > deadline or (size > before and now - changed > _SETTLED_S):
             break
-    with contextlib.suppress(OSError), answer.open("rb") as file:
+    with contextlib.suppress(OSError), open_regular(answer) as file:
         file.seek(before)
         return file.read(_MAX_BYTES).decode(errors="replace").strip()
     return ""

@@ -6,7 +6,8 @@ from pathlib import Path
 from nbtools.machine import gpu_queue
 from nbtools.run.records import Records
 from nbtools.rundir.lock import is_locked
-from nbtools.rundir.rundir import RunDir, goes_on, name_of
+from nbtools.rundir.rundir import RunDir, goes_on, lives_without_lock, name_of
+from nbtools.rundir.tail import one_line
 
 
 class RunState(StrEnum):
@@ -35,8 +36,7 @@ def state_of(records: Records) -> RunState:
     if _is_held(records):
         return RunState.RUNNING if records.files.log.exists() else RunState.QUEUED
     # The run may have ended between the two checks: the records are final only once the lock is free.
-    why = records.finished.get("why")
-    return _by_supervisor(records) or (_BY_RANK_0.get(why) if isinstance(why, str) else None) or RunState.LOST
+    return _by_supervisor(records) or _BY_RANK_0.get(str(records.finished.get("why")), RunState.LOST)
 
 
 def _by_supervisor(records: Records) -> RunState | None:
@@ -54,8 +54,7 @@ def _by_supervisor(records: Records) -> RunState | None:
 def _is_held(records: Records) -> bool:
     if records.launch.get("flock", True):
         return is_locked(records.files.lock)
-    identity = records.process  # a file system without locks, as found at the launch
-    return identity is not None and identity.is_alive()
+    return lives_without_lock(records.launch, records.process)  # as found at the launch
 
 
 def waiting_for(records: Records) -> str:
@@ -66,4 +65,6 @@ def waiting_for(records: Records) -> str:
     before = gpu_queue.ahead(Path(ticket)) if isinstance(ticket, str) else []
     if before:
         return f"behind {before[-1]}" + (f" and {len(before) - 1} more" if len(before) > 1 else "")
-    return f"after {name_of(Path(after).name)}" if isinstance(after, str) and goes_on(RunDir(after)) else ""
+    return (
+        f"after {one_line(name_of(Path(after).name), 200)}" if isinstance(after, str) and goes_on(RunDir(after)) else ""
+    )

@@ -8,6 +8,7 @@ import contextlib
 import errno
 import os
 import shutil
+import stat
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -24,7 +25,6 @@ def write_file(
     """Write a file and rename it to `path`; a link at `path` is replaced, not followed.
 
     Args:
-        path: the file.
         content: its bytes, or a function that creates the file at the path that it is given, which has the same name
             in a private folder.
         mode: permissions, whatever the umask; None leaves them to the umask.
@@ -40,7 +40,8 @@ def _write_file(path: Path, content: bytes | Callable[[Path], object], mode: int
     hidden = hidden_name(path)
     if isinstance(content, bytes):
         file = hidden
-        descriptor = os.open(file, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o666)
+        flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+        descriptor = os.open(file, flags, 0o666 if mode is None else mode)  # a private file is so from the start
     else:
         file = hidden / path.name
         hidden.mkdir(0o700)
@@ -131,6 +132,39 @@ def discard(path: Path | None) -> None:
     else:
         with contextlib.suppress(OSError):
             path.unlink()
+
+
+def open_descriptor(path: str | Path, flags: int, mode: int = 0o644) -> int:
+    """Open a regular file and return its descriptor; pipes, sockets and devices of that name are never opened.
+
+    Opening a pipe blocks until its other end is opened; opening a device may act on it.
+
+    Raises:
+        OSError: the file cannot be opened, or is something else (ENXIO).
+    """
+
+    def check(status: os.stat_result) -> None:
+        if not stat.S_ISREG(status.st_mode):
+            raise OSError(errno.ENXIO, "not a regular file", str(path))
+
+    with contextlib.suppress(FileNotFoundError):
+        check(os.stat(path))  # noqa: PTH116 - a Path made of a path is parsed again
+    descriptor = os.open(path, flags | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC, mode)
+    try:
+        check(os.fstat(descriptor))  # another file may have this name by now
+    except BaseException:
+        os.close(descriptor)
+        raise
+    return descriptor
+
+
+def append_descriptor(path: str | Path) -> int:
+    """Open a regular file to append to it, and to read it, and return its descriptor; creates it if it is missing.
+
+    Raises:
+        OSError: the file cannot be opened, is a link (ELOOP), or is not a regular file (ENXIO).
+    """
+    return open_descriptor(path, os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_NOFOLLOW)
 
 
 def sync_to_disk(path: Path) -> None:

@@ -4,7 +4,6 @@ import errno
 import json
 import math
 import os
-import stat
 import sys
 from collections.abc import Mapping
 from pathlib import Path
@@ -12,6 +11,7 @@ from typing import Any, NoReturn
 
 from nbtools.errors import FormatError
 from nbtools.rundir.atomic import retried, write_file
+from nbtools.rundir.tail import open_regular
 
 FORMAT = 1
 LARGEST_JSON_BYTES = 16 * 2**20
@@ -73,17 +73,15 @@ def read_small(path: Path) -> bytes:
     Raises:
         OSError: the file is missing, larger, or not a regular file.
     """
-    descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
-    try:
-        if not stat.S_ISREG(os.fstat(descriptor).st_mode):
-            raise OSError(errno.EINVAL, "not a regular file", str(path))
-        with os.fdopen(descriptor, "rb", closefd=False) as file:
-            data = file.read(LARGEST_JSON_BYTES + 1)
-    finally:
-        os.close(descriptor)
-    if len(data) > LARGEST_JSON_BYTES:
-        raise OSError(errno.EFBIG, os.strerror(errno.EFBIG), str(path))
-    return data
+    with open_regular(path) as file:
+        size = os.fstat(file.fileno()).st_size
+        if size <= LARGEST_JSON_BYTES:
+            data = file.read(size + 1)  # not more: the buffer for a larger number is made first
+            if len(data) > size:
+                data += file.read(LARGEST_JSON_BYTES + 1 - len(data))
+            if len(data) <= LARGEST_JSON_BYTES:
+                return data
+    raise OSError(errno.EFBIG, os.strerror(errno.EFBIG), str(path))
 
 
 def _refuse_constant(name: str) -> NoReturn:

@@ -16,16 +16,17 @@ Any program may write such lines into `$NBTOOLS_RUN_DIR/media/`. Readers skip li
 import json
 import os
 import re
-import stat
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
 from nbtools.errors import ConfigError, shown
+from nbtools.rundir.atomic import append_descriptor
 from nbtools.rundir.json_files import finite, strict_number, whole
 from nbtools.rundir.rundir import RunDir
+from nbtools.rundir.tail import open_regular
 
 Kind = Literal["text", "table", "frames", "series"]
 
@@ -89,14 +90,6 @@ def series(
     return MediaItem("series", title, x_label=x_label, y_label=y_label, x=tuple(map(float, x)), lines=named)
 
 
-_FIELDS: dict[str, tuple[str, ...]] = {
-    "text": ("text",),
-    "table": ("columns", "rows"),
-    "frames": ("frames", "keeps_lines"),
-    "series": ("x_label", "y_label", "x", "lines"),
-}
-
-
 def append(folder: Path, name: str, step: int, item: MediaItem) -> None:
     """Append a showing to `folder`/NAME.jsonl.
 
@@ -108,7 +101,7 @@ def append(folder: Path, name: str, step: int, item: MediaItem) -> None:
         raise ConfigError(f"name {shown(name)}: write it in lower-case letters, digits and underscores")
     line = json.dumps(_content(item, step=step, time=time.time()), ensure_ascii=False, allow_nan=False)
     folder.mkdir(exist_ok=True)
-    with (folder / f"{name}.jsonl").open("ab") as file:
+    with os.fdopen(append_descriptor(folder / f"{name}.jsonl"), "ab") as file:
         file.write(line.encode("utf-8", "replace") + b"\n")
 
 
@@ -153,12 +146,8 @@ def _content(item: MediaItem, **first: object) -> dict[str, Any]:
 
 def _lines(folder: Path, name: str) -> list[bytes]:
     """Return the complete lines in the last 4 MiB of a file."""
-    path = folder / f"{name}.jsonl"
     try:
-        descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
-        with os.fdopen(descriptor, "rb") as file:
-            if not stat.S_ISREG(os.fstat(descriptor).st_mode):
-                return []
+        with open_regular(folder / f"{name}.jsonl") as file:
             size = file.seek(0, os.SEEK_END)
             file.seek(max(size - _LARGEST_BYTES, 0))
             data = file.read(_LARGEST_BYTES)
@@ -170,29 +159,17 @@ def _lines(folder: Path, name: str) -> list[bytes]:
 
 def _parsed(name: str, line: bytes) -> MediaItem | None:
     try:
-        content = json.loads(line)
-        kind, step, at = content["kind"], whole(content["step"]), finite(content["time"])
-        if step is None or at is None:
-            return None
-        title = _text(content.get("title", name), _LONGEST_TITLE)
-        known: dict[str, Any] = {"kind": kind, "title": title, "name": name, "step": step, "time": at}
-        if kind == "text":
-            return MediaItem(**known, text=_text(content["text"], _LONGEST_TEXT))
-        if kind == "table":
-            rows = tuple(_cells(row) for row in _items(content["rows"], _MOST_ROWS))
-            return MediaItem(**known, columns=_cells(content["columns"]), rows=rows)
-        if kind in ("frames", "drawings"):
-            states = tuple(_text(frame, _LONGEST_TEXT) for frame in _items(content["frames"], _MOST_ROWS))
-            known |= {"kind": "frames", "keeps_lines": kind == "drawings" or content.get("keeps_lines") is True}
-            return MediaItem(**known, frames=states) if states else None
-        if kind == "series":
-            pairs = list(content["lines"].items())[:_MOST_LINES]
-            lines = {_text(key, _LONGEST_LABEL): _numbers(values) for key, values in pairs}
-            x_label, y_label = (_text(content.get(label, ""), _LONGEST_LABEL) for label in ("x_label", "y_label"))
-            return MediaItem(**known, x_label=x_label, y_label=y_label, x=_numbers(content["x"]), lines=lines)
+        absent: dict[str, Any] = {"title": name, "keeps_lines": False, "x_label": "", "y_label": ""}
+        content = absent | json.loads(line)
+        if content["kind"] == "drawings":
+            content |= {"kind": "frames", "keeps_lines": True}
+        title, step, at = _text(content["title"], _LONGEST_TITLE), whole(content["step"]), finite(content["time"])
+        fields = {field: read(content[field]) for field, read in _FIELDS[content["kind"]].items()}
     except (ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError):
-        pass
-    return None
+        return None
+    if step is None or at is None:
+        return None
+    return MediaItem(content["kind"], title, **fields, name=name, step=step, time=at)
 
 
 def _items(value: object, most: int) -> list[Any]:
@@ -212,8 +189,31 @@ def _cells(row: object) -> tuple[str, ...]:
     return tuple(_text(cell, _LONGEST_CELL) for cell in _items(row, _MOST_COLUMNS))
 
 
+def _frames(value: object) -> tuple[str, ...]:
+    if not value:
+        raise ValueError("no frames")
+    return tuple(_text(frame, _LONGEST_TEXT) for frame in _items(value, _MOST_ROWS))
+
+
 def _numbers(values: object) -> tuple[float, ...]:
     return tuple(float(value) for value in _items(values, _MOST_POINTS))
+
+
+def _label(value: object) -> str:
+    return _text(value, _LONGEST_LABEL)
+
+
+def _curves(lines: Mapping[str, object]) -> dict[str, tuple[float, ...]]:
+    return {_label(name): _numbers(values) for name, values in list(lines.items())[:_MOST_LINES]}
+
+
+_FIELDS: dict[str, dict[str, Callable[[Any], Any]]] = {
+    "text": {"text": lambda value: _text(value, _LONGEST_TEXT)},
+    "table": {"columns": _cells, "rows": lambda rows: tuple(map(_cells, _items(rows, _MOST_ROWS)))},
+    "frames": {"frames": _frames, "keeps_lines": lambda value: value is True},
+    "series": {"x_label": _label, "y_label": _label, "x": _numbers, "lines": _curves},
+}
+"""The fields of each kind, and how they are read from JSON."""
 
 
 def _strict(value: Any) -> Any:

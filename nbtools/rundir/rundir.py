@@ -5,14 +5,25 @@ and is either written once by an atomic rename or appended to. Every JSON file h
 unknown keys.
 """
 
+import contextlib
 import datetime
+import heapq
+import itertools
+import math
+import os
 import re
+import time
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
-from typing import Self
+from typing import Any, Self
 
-from nbtools.errors import RunNotFoundError
+from nbtools.errors import NbtoolsError, RunNotFoundError
+from nbtools.project import Project, find_project
 from nbtools.rundir.atomic import retried
+from nbtools.rundir.identity import ProcessIdentity
+from nbtools.rundir.json_files import finite, read_json
 from nbtools.rundir.lock import is_locked
+from nbtools.rundir.tail import one_line
 
 RUN_ID_VARIABLE = "NBTOOLS_RUN_ID"
 """Environment variable that every process of a launched run carries from its start."""
@@ -20,6 +31,13 @@ ATTEMPT_VARIABLE = "NBTOOLS_ATTEMPT"
 """Environment variable with the number of the attempt; greater than 1 after an automatic restart."""
 RUN_DIR_VARIABLE = "NBTOOLS_RUN_DIR"
 """Environment variable that holds the absolute path of a launched run's directory."""
+ROOT_VARIABLE = "NBTOOLS_RUN_ROOT"
+"""Environment variable that holds the root of a launched run's project; `runs/` may be a link to another disk."""
+
+_CLOCKS_DIFFER_S = 27 * 3600.0
+"""Largest difference between the local times of two machines: their time zones, and summer time."""
+_STARTS_WITHIN_S = 10.0
+"""Time in which a supervisor that has just been started writes process.json, on a loaded machine."""
 
 
 class RunDir:
@@ -31,6 +49,8 @@ class RunDir:
         """The run's id: the directory's name."""
         self.launch = self.path / "launch.json"
         """The command: argv, cwd, the relevant environment, versions (launcher, once)."""
+        self.secrets = self.path / "secrets.json"
+        """The secret arguments and variables, which launch.json shows as `***`; mode 0600 (launcher, once, if any)."""
         self.script = self.path / "script.py"
         """The bytes that ran (launcher, once)."""
         self.config = self.path / "config.json"
@@ -79,18 +99,14 @@ class RunDir:
         """
         runs.mkdir(parents=True, exist_ok=True)
         stem = f"{datetime.datetime.now():%Y-%m-%d_%H%M%S}_{name}"
-        number = 1
-        while True:
-            path = runs / (stem if number == 1 else f"{stem}_{number}")
-            try:
-                path.mkdir()
-            except FileExistsError:
-                number += 1
-            else:
-                run = cls(path)
-                run.ranks.mkdir()
-                run.checkpoints.mkdir()
-                return run
+        for number in itertools.count(1):
+            run = cls(runs / (stem if number == 1 else f"{stem}_{number}"))
+            with contextlib.suppress(FileExistsError):
+                run.path.mkdir()
+                break
+        run.ranks.mkdir()
+        run.checkpoints.mkdir()
+        return run
 
     def heartbeat(self, rank: int) -> Path:
         """Heartbeat of a rank, which replaces it about once a second."""
@@ -121,11 +137,59 @@ def is_run(path: Path) -> bool:
 
 def run_folders(runs: Path) -> list[Path]:
     """Run directories in `runs`, newest first."""
+    return list(newest_first(runs))
+
+
+def newest_first(runs: Path) -> Iterator[Path]:
+    """Yield the run directories in `runs` by the time of their launch, the newest first.
+
+    Folders may be copied or renamed, and the local time in an id is ambiguous when summer time ends and differs between
+    time zones: launch.json has the time. The ids say which launch.json files need to be read for the next run.
+    """
+    ready: list[tuple[float, bool, int, str]] = []
+    for named_at, path in sorted(((_named_at(path), path) for path in found_runs(runs)), reverse=True):
+        while ready and -ready[0][0] > named_at + _CLOCKS_DIFFER_S:
+            yield runs / heapq.heappop(ready)[-1]
+        launch = _launch_of(path)
+        started = finite(launch.get("time"))
+        if started is None:
+            started = named_at if math.isfinite(named_at) else _written_at(path) / 1e9
+        is_copy = _id_of(launch) not in (None, path.name)
+        heapq.heappush(ready, (-started, is_copy, -_written_at(path / "launch.json"), path.name))
+    while ready:
+        yield runs / heapq.heappop(ready)[-1]
+
+
+def found_runs(runs: Path, prefix: str = "") -> list[Path]:
+    """Run directories in `runs` whose names start with `prefix`, in any order; no file of them is opened."""
     try:
-        paths = [path for path in retried(lambda: list(runs.iterdir())) if is_run(path)]
+        return [
+            path
+            for name in retried(lambda: os.listdir(runs))  # noqa: PTH208 - thousands of names
+            if name.startswith(prefix) and is_run(path := runs / name)
+        ]
     except OSError:
         return []
-    return sorted(paths, key=lambda path: (path.name[:17], _written_at(path / "launch.json"), path.name), reverse=True)
+
+
+def _launch_of(path: Path) -> dict[str, Any]:
+    with contextlib.suppress(NbtoolsError, OSError):  # written by a newer nbtools
+        return read_json(path / "launch.json") or {}
+    return {}
+
+
+def _id_of(launch: Mapping[str, Any]) -> object:
+    """Return the id that a run was launched under; None for a run by hand."""
+    environment = launch.get("env")
+    return environment.get(RUN_ID_VARIABLE) if isinstance(environment, dict) else None
+
+
+def _named_at(path: Path) -> float:
+    """Return the Unix time in a run's id; infinity for a folder of another name, which is looked at first."""
+    try:
+        return datetime.datetime.strptime(path.name[:17], "%Y-%m-%d_%H%M%S").timestamp()
+    except (ValueError, OverflowError, OSError):
+        return math.inf
 
 
 def find_run(runs: Path, ref: str) -> Path:
@@ -134,19 +198,38 @@ def find_run(runs: Path, ref: str) -> Path:
     Raises:
         RunNotFoundError: no run fits, or more than one.
     """
-    folders = run_folders(runs)
     if ref == "latest":
-        if not folders:
+        if (newest := next(newest_first(runs), None)) is None:
             raise RunNotFoundError(f"no run in {runs} yet: start one with nbtools launch SCRIPT")
-        return folders[0]
-    fitting = [path for path in folders if path.name == ref]
-    fitting = fitting or [path for path in folders if ref and path.name.startswith(ref)]
+        return newest
+    fitting = sorted(found_runs(runs, ref), reverse=True) if ref else []
+    fitting = [path for path in fitting if path.name == ref] or fitting
     if len(fitting) > 1:
-        names = ", ".join(path.name for path in fitting[:5]) + (", …" if len(fitting) > 5 else "")
+        names = ", ".join(one_line(path.name, 200) for path in fitting[:5]) + (", …" if len(fitting) > 5 else "")
         raise RunNotFoundError(f"run {ref!r}: {len(fitting)} runs have this prefix ({names}); give more of the id")
     if not fitting:
         raise RunNotFoundError(f"run {ref[:80]!r}: no run in {runs} has this id or prefix; see nbtools runs")
     return fitting[0]
+
+
+def project_of(script: Path) -> Project:
+    """Find the project of a script; for the copy in a run directory, the project that the run belongs to.
+
+    The folder of the runs may be a link, so the root is not always above the copy: launch.json names it. A root whose
+    `runs/` is another folder (the project was copied) does not count.
+
+    Raises:
+        ProjectError: there is none.
+    """
+    run = RunDir(script.parent)
+    candidates: list[Callable[[], Project]] = []
+    if is_run(run.path):
+        candidates = [lambda: Project(Path((read_json(run.launch) or {})["root"])), find_project]
+    for candidate in candidates:
+        with contextlib.suppress(OSError, ValueError, TypeError, KeyError, NbtoolsError):
+            if (project := candidate()).runs.samefile(run.path.parent):
+                return project
+    return find_project(script.parent)
 
 
 def name_of(run_id: str) -> str:
@@ -163,4 +246,25 @@ def _written_at(path: Path) -> int:
 
 def goes_on(run: RunDir) -> bool:
     """Whether a run has not ended; a deleted one has."""
-    return not run.exit.exists() and is_locked(run.lock)
+    if run.exit.exists():
+        return False
+    if is_locked(run.lock):
+        return True
+    with contextlib.suppress(NbtoolsError, OSError):  # written by a newer nbtools
+        launch = read_json(run.launch) or {}
+        process = ProcessIdentity.from_json(read_json(run.process) or {})
+        return launch.get("flock") is False and lives_without_lock(launch, process)
+    return False
+
+
+def lives_without_lock(launch: Mapping[str, Any], process: ProcessIdentity | None) -> bool:
+    """Whether a run on a file system without locks lives: its process does, or it was started a moment ago.
+
+    Args:
+        launch: content of launch.json.
+        process: identity in process.json; None until the supervisor has written that file.
+    """
+    if process is not None:
+        return process.is_alive()
+    started = finite(launch.get("time"))
+    return started is not None and abs(time.time() - started) < _STARTS_WITHIN_S

@@ -1,14 +1,29 @@
 """Reading files while other processes write them: new complete lines, and the last lines as printable text."""
 
+import contextlib
 import errno
 import os
 import re
-import stat
+from collections.abc import Iterator
+from io import BufferedReader
 from pathlib import Path
 from typing import Final
 
-_GONE: Final = (errno.ENOENT, errno.ENOTDIR, errno.ELOOP, errno.ESTALE)
+from nbtools.rundir.atomic import open_descriptor
+
+_NO_FILE: Final = (errno.ENOENT, errno.ENOTDIR, errno.ELOOP, errno.ESTALE, errno.EISDIR, errno.EINVAL, errno.ENXIO)
 _NUM_FINGERPRINT_BYTES: Final = 64
+
+
+@contextlib.contextmanager
+def open_regular(path: str | Path) -> Iterator[BufferedReader]:
+    """Open a regular file to read its bytes, without blocking on a pipe of that name.
+
+    Raises:
+        OSError: the file is missing or not a regular file (ENXIO).
+    """
+    with open(path, "rb", opener=open_descriptor) as file:
+        yield file
 
 
 class Tail:
@@ -53,6 +68,17 @@ class Tail:
     def __repr__(self) -> str:
         return f"Tail({str(self.path)!r}, offset={self._offset}, generation={self.generation})"
 
+    def skip_to_end(self, num_bytes: int) -> None:
+        """Continue with the lines that begin in the last `num_bytes` of the file; earlier ones are not read."""
+        with contextlib.suppress(FileNotFoundError), open_regular(self.path) as file:
+            status = os.fstat(file.fileno())
+            start = max(0, status.st_size - num_bytes)
+            data = os.pread(file.fileno(), num_bytes, start)
+            cut = data.find(b"\n") + 1 if start else 0
+            self._identity, self._offset = (status.st_dev, status.st_ino), start + cut
+            before = min(_NUM_FINGERPRINT_BYTES, self._offset)
+            self._before = os.pread(file.fileno(), before, self._offset - before)
+
     def read(self) -> bytes:
         """Return new complete lines, about one block at most; b"" if there are none.
 
@@ -60,24 +86,15 @@ class Tail:
             OSError: the file exists but cannot be read (permissions, input/output errors).
         """
         try:
-            descriptor = os.open(self.path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+            with open_regular(self.path) as file:
+                return self._read(file.fileno())
         except OSError as error:
-            if error.errno in _GONE:
+            if error.errno in _NO_FILE:
                 return b""
             raise
-        try:
-            return self._read(descriptor)
-        except OSError as error:
-            if error.errno in _GONE:
-                return b""
-            raise
-        finally:
-            os.close(descriptor)
 
     def _read(self, descriptor: int) -> bytes:
         status = os.fstat(descriptor)
-        if not stat.S_ISREG(status.st_mode):
-            return b""
         identity = (status.st_dev, status.st_ino)
         if identity != self._identity:
             if self._identity is not None and (left := self._read_renamed()):
@@ -103,17 +120,15 @@ class Tail:
 
     def _read_renamed(self) -> bytes:
         """Continue in the file that had this path before, if it is in the same folder under another name."""
+        inode = self._identity and self._identity[1]
         with os.scandir(self.path.parent) as entries:
-            names = [entry.path for entry in entries if self._identity and entry.inode() == self._identity[1]]
-        for name in names:
-            descriptor = os.open(name, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
-            try:
-                status = os.fstat(descriptor)
+            paths = [entry.path for entry in entries if entry.is_file() and entry.inode() == inode]
+        for path in paths:
+            with open_regular(path) as file:
+                status = os.fstat(file.fileno())
                 same = (status.st_dev, status.st_ino) == self._identity and status.st_size >= self._offset
-                if same and stat.S_ISREG(status.st_mode) and self._is_known(descriptor):
-                    return self._new_lines(descriptor)
-            finally:
-                os.close(descriptor)
+                if same and self._is_known(file.fileno()):
+                    return self._new_lines(file.fileno())
         return b""
 
     def _new_lines(self, descriptor: int) -> bytes:
@@ -147,10 +162,12 @@ _ANSI: Final = re.compile(
     re.VERBOSE,
 )
 _INVISIBLE: Final = {
-    code: f"\\x{code:02x}" if code < 256 else f"\\u{code:04x}"
+    code: f"\\x{code:02x}" if code < 256 else f"\\u{code:04x}" if code < 65_536 else f"\\U{code:08x}"
     for code in (
         *(code for code in range(0x20) if code != 0x09),
         *range(0x7F, 0xA0),
+        *(0x00AD, 0x180E, *range(0xE0000, 0xE0080)),  # without a width: they hide text
+        *(*range(0x13430, 0x13440), *range(0x1BCA0, 0x1BCA4), *range(0x1D173, 0x1D17B)),
         0x061C,  # marks that reorder or hide text
         *range(0x200B, 0x2010),
         *range(0x2028, 0x202F),
@@ -171,6 +188,12 @@ def terminal_text(data: bytes, max_characters: int = MAX_LINE_CHARACTERS) -> str
     return "\n".join(_clean_line(line, max_characters) for line in data.split(b"\n"))
 
 
+def one_line(text: str, max_characters: int = MAX_LINE_CHARACTERS) -> str:
+    """Return text of another program or user for one line of a terminal; control characters become escapes."""
+    cleaned = _clean_text(text[: 4 * max_characters].encode(errors="backslashreplace").decode())
+    return cleaned if len(cleaned) <= max_characters else f"{cleaned[:max_characters]}…"
+
+
 def last_lines(path: str | Path, num_lines: int, max_bytes: int = 1 << 20) -> list[str]:
     """Return the last lines of a file as `terminal_text`, an incomplete one included; [] if there is no file.
 
@@ -179,24 +202,19 @@ def last_lines(path: str | Path, num_lines: int, max_bytes: int = 1 << 20) -> li
     if num_lines <= 0:
         return []
     try:
-        descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+        with open_regular(path) as file:
+            size = os.fstat(file.fileno()).st_size
+            num_bytes = min(64 << 10, max_bytes)
+            while True:
+                start = max(size - num_bytes, 0)
+                data = os.pread(file.fileno(), num_bytes, start)
+                if start == 0 or num_bytes >= max_bytes or data.count(b"\n") > num_lines:
+                    break
+                num_bytes = min(num_bytes * 4, max_bytes)
     except OSError as error:
-        if error.errno in _GONE:
+        if error.errno in _NO_FILE:
             return []
         raise
-    try:
-        status = os.fstat(descriptor)
-        if not stat.S_ISREG(status.st_mode):
-            return []
-        num_bytes = min(64 << 10, max_bytes)
-        while True:
-            start = max(status.st_size - num_bytes, 0)
-            data = os.pread(descriptor, num_bytes, start)
-            if start == 0 or num_bytes >= max_bytes or data.count(b"\n") > num_lines:
-                break
-            num_bytes = min(num_bytes * 4, max_bytes)
-    finally:
-        os.close(descriptor)
     lines = data.split(b"\n")
     if not lines[-1]:
         lines.pop()

@@ -16,11 +16,7 @@ def parse_field(text: str, field: FieldInfo | None) -> Any:
 
     Text fields take the text unchanged, lists of names take comma-separated names, every other field takes a Python
     literal. `None` and `none` mean None, `true` and `false` are Python's. Text that is no literal is returned
-    unchanged, so that the validation can name it.
-
-    Args:
-        text: what the user wrote.
-        field: declaration of the field; None for a name that the config lacks, whose text is returned unchanged.
+    unchanged, so that the validation can name it; so is the text of a name that the config lacks (`field` is None).
     """
     annotation = "str" if field is None else str(field.annotation)
     if text in ("None", "none") and "'none'" not in annotation:

@@ -6,14 +6,18 @@ be launched.
 """
 
 import ast
+import hashlib
+import os
+import re
 import shlex
 import warnings
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from importlib.util import decode_source
 from pathlib import Path
 from typing import Any, NoReturn, TypeVar
 
+from nbtools import __version__
 from nbtools.config import Launch, Settings, TrainConfig, complaints
 from nbtools.errors import HandEditedError, NotPlainError, ProjectError, ScriptError, plural, shown
 from nbtools.project import NAME_PATTERN, Project, check_name, find_project, located
@@ -41,8 +45,12 @@ class Script:
     docstring: str
     hand_edited: bool
     """Whether rendering these values gives other bytes: a changed comment counts, a changed value does not, since
-    writing the same values loses nothing."""
+    writing the same values loses nothing. A script as an earlier nbtools wrote it is not edited, either."""
+    lacks: tuple[str, ...] = ()
+    """Fields that the script does not name, and which therefore have their defaults."""
 
+
+_WRITTEN_BY = re.compile(rb"\n# Written by nbtools [^\s,]{1,40}, checksum ([0-9a-f]{12})\n")
 
 _seen: dict[Path, bytes] = {}
 """Bytes of the scripts that this process last wrote or read; these may be replaced without a question."""
@@ -56,7 +64,12 @@ def render(config: TrainConfig, name: str, launch: Launch | None = None) -> str:
     """
     if not NAME_PATTERN.fullmatch(name):
         check_name(name)  # raises with the reason
-    launch = launch or Launch()
+    body = _body(config, name, launch or Launch())
+    return f"{body}\n# Written by nbtools {__version__}, checksum {_checksum(body.encode())}\n"
+
+
+def _body(config: TrainConfig, name: str, launch: Launch, without: Collection[str] = ()) -> str:
+    """Return the text of a script up to the line of its version; it does not name the fields `without`."""
     recipe = recipe_of(config)
     return f"""{_docstring(recipe, config, name, launch)}
 
@@ -64,9 +77,9 @@ from nbtools import Launch
 from nbtools.recipes import {recipe.config_class.__name__}
 from {recipe.module} import main
 
-launch = {_call(launch)}
+launch = {_call(launch, without)}
 
-config = {_call(config)}
+config = {_call(config, without)}
 
 if __name__ == "__main__":
     main(config)
@@ -93,9 +106,27 @@ def parse_script(path: Path, data: bytes | None = None) -> Script:
         data = _read_bytes(path)
     source = _Source(path, _parse(path, data))
     config, launch = source.config(), source.launch()
-    name = source.docstring.partition(":")[0]  # a copy keeps the name that it was written under
-    hand_edited = not NAME_PATTERN.fullmatch(name) or render(config, name, launch).encode() != data
-    return Script(path, recipe_of(config).key, config, launch, source.docstring, hand_edited)
+    edited = _is_edited(data, config, source.docstring.partition(":")[0], launch, source.lacks)
+    return Script(path, recipe_of(config).key, config, launch, source.docstring, edited, source.lacks)
+
+
+def _is_edited(data: bytes, config: TrainConfig, name: str, launch: Launch, lacks: Sequence[str]) -> bool:
+    """Whether a script with these values has a text that no nbtools wrote; a copy keeps the `name` of its original."""
+    body, checksum = _split(data)
+    if checksum == _checksum(body):
+        return False  # whichever version wrote it
+    return not NAME_PATTERN.fullmatch(name) or _body(config, name, launch, lacks).encode() != body
+
+
+def _split(data: bytes) -> tuple[bytes, str]:
+    """Return a script without the line of its version, and the checksum in that line; empty without one."""
+    if (line := _WRITTEN_BY.search(data)) is None:
+        return data, ""
+    return data[: line.start()] + data[line.end() :], line[1].decode()
+
+
+def _checksum(body: bytes) -> str:
+    return hashlib.sha256(body).hexdigest()[:12]
 
 
 def write_script(
@@ -128,14 +159,13 @@ def write_script(
     assert all(line.startswith("#") and len(line.splitlines()) == 1 for line in remarks)
     data = "".join([render(config, name, launch), *(f"\n{line}" for line in remarks), "\n" * bool(remarks)]).encode()
     _check_folder(project)
-    is_same = False
-    if path.is_symlink() or path.exists():
-        if path.is_dir():
-            raise ScriptError(f"{path}: is a folder; choose another name")
-        is_same = not path.is_symlink() and path.read_bytes() == data
-        if not is_same and not overwrite:
+    if path.is_dir():
+        raise ScriptError(f"{path}: is a folder; choose another name")
+    if not path.is_symlink() and path.is_file() and _split(before := path.read_bytes())[0] == _split(data)[0]:
+        data = before  # all but the line of the version is the same
+    else:
+        if not overwrite and os.path.lexists(path):
             _check_known(path, config, launch or Launch())
-    if not is_same:
         put_in_place(path, data)
     _seen[located(path)] = data
     return path
@@ -164,7 +194,8 @@ def _values(content: Script | Settings) -> dict[str, Any]:
 def _docstring(recipe: Recipe, config: TrainConfig, name: str, launch: Launch) -> str:
     """Return the docstring; it contains only a checked name, fixed text and numbers, so no value can end it."""
     here = " ".join([*(f"{key}={value}" for key, value in torchrun.variables(launch).items()), ""]).lstrip()
-    processes = plural(launch.nproc_per_node, "process")
+    count = launch.nproc_per_node
+    processes = "one process per GPU" if count == "gpu" else plural(count, "process")
     return f'''"""{name}: {recipe.title[0].lower()}{recipe.title[1:]}, {processes} x {config.batch_size} sequences.
 
 In the background as the notebook does it; here and now; on one process, where flags override the values below:
@@ -175,9 +206,9 @@ In the background as the notebook does it; here and now; on one process, where f
 """'''
 
 
-def _call(settings: Settings) -> str:
+def _call(settings: Settings, without: Collection[str]) -> str:
     lines = [f"{type(settings).__name__}("]
-    for name, value in settings:
+    for name, value in ((name, value) for name, value in settings if name not in without):
         unit = type(settings).unit(name)
         lines.append(f"    {name}={_literal(value)},{f'  # {unit}' if unit else ''}")
     return "\n".join([*lines, ")"])
@@ -233,6 +264,8 @@ class _Source:
         self._imported: dict[str, str] = {}
         self._assigned: dict[str, ast.expr] = {}
         self._starts = False
+        self.lacks: tuple[str, ...] = ()
+        """Fields that `config()` and `launch()` filled with their defaults."""
         for number, statement in enumerate(module.body):
             self._take(statement, is_first=number == 0)
 
@@ -319,6 +352,7 @@ class _Source:
         ]
         if problems:
             raise ScriptError("\n".join(problems))
+        self.lacks += tuple(name for name in cls.model_fields if name not in values)
         return cls(**values)
 
     def _refuse(self, node: ast.AST | None, what: str) -> NoReturn:

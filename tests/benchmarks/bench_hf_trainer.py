@@ -124,8 +124,7 @@ def tokenized(folder: str) -> Any:
 
     config = demo(1)
     cache = Path(folder) / "runs" / ".cache"
-    path = tokenize(cache, dataset=None, min_words=config.min_words, vocab_size=config.vocab_size)
-    return open_tokenized(path, config.sequence_length)
+    return open_tokenized(tokenize(cache, config), config.sequence_length)
 
 
 def recipe(folder: str, rounds: int, pipe: Connection) -> None:

@@ -46,7 +46,7 @@ def main(num_episodes: int = 40, rounds: int = 3) -> None:
     settings = RolloutSettings(num_episodes)
 
     def rolled(model: ActionTransformer) -> Callable[[], Rollouts]:
-        return lambda: run_rollouts(model, darkroom, goals_S2, numbers_S, settings)
+        return lambda: run_rollouts(model, goals_S2, numbers_S, settings)
 
     ways = {"ours": rolled(transformer), "without a cache": rolled(WithoutCache(transformer.model).eval())}
     times: dict[str, list[float]] = {name: [] for name in ways}

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from playwright.sync_api import Locator
 
 from nbtools.machine import gpu_queue
 from nbtools.metrics.writer import MetricWriter
@@ -78,6 +79,11 @@ class Record:
             self.lock = None
 
 
+def see(where: Locator, text: str) -> None:
+    """Wait until a text is visible; the static copy of a live panel is hidden."""
+    where.get_by_text(text).locator("visible=true").first.wait_for()
+
+
 @pytest.fixture
 def record(lab: Any) -> Iterator[Callable[..., Record]]:
     made: list[Record] = []
@@ -124,11 +130,11 @@ def test_stop_is_answered_while_a_cell_blocks_the_kernel(notebook: Any, eventual
     is_running = notebook.page.locator(".jp-Cell[data-windowed-list-index='1'] .jp-InputPrompt").get_by_text("[*]")
     is_running.wait_for()
     panel.get_by_role("button", name="Stop").click()
-    panel.get_by_text("stopped at step").wait_for()
+    see(panel, "stopped at step")
     assert run.state is RunState.STOPPED
     assert is_running.count() == 1, "the cell has ended before the run did"
     go_on.touch()
-    notebook.output(1).get_by_text("gone on").wait_for()
+    see(notebook.output(1), "gone on")
     assert notebook.mistakes == []
 
 
@@ -136,7 +142,7 @@ def test_a_fresh_kernel_shows_what_changed_since_the_last_look(notebook: Any, re
     run, now = record("comes_back"), time.time()
     run.train(5, 400, now - 7200)
     panel = show(notebook, "news.ipynb", run.files)
-    panel.get_by_text("RUNNING").first.wait_for()
+    see(panel, "RUNNING")
     eventually(cache_file(run.files).exists, "the panel records its look")
     assert panel.get_by_text("Since the last look").count() == 0
 
@@ -150,23 +156,23 @@ def test_a_fresh_kernel_shows_what_changed_since_the_last_look(notebook: Any, re
         log.write("step 700\nwarning: no checkpoint at step 700: No space left on device; older ones are kept\n")
     notebook.run_cell(0)
     panel = notebook.output(0)
-    card = panel.locator("details", has_text="Since the last look")
-    card.get_by_text("Since the last look").wait_for()
-    card.locator("summary").get_by_text("step 400 → 1,200").wait_for()
+    card = panel.locator("details", has_text="Since the last look").locator("visible=true").first
+    see(card, "Since the last look")
+    see(card.locator("summary"), "step 400 → 1,200")
     notebook.shoot("news", panel)
     assert not card.get_by_text("older ones are kept").is_visible()
     card.locator("summary").click()
-    card.get_by_text("warning: no checkpoint at step 700: No space left on device").wait_for()
-    card.get_by_text("restarted at step 400: rank 1 on node: killed by SIGKILL").wait_for()
-    panel.get_by_text("attempt 2 of 4").wait_for()
+    see(card, "warning: no checkpoint at step 700: No space left on device")
+    see(card, "restarted at step 400: rank 1 on node: killed by SIGKILL")
+    see(panel, "attempt 2 of 4")
     time.sleep(3)  # a few looks later it is still unfolded
     assert card.get_by_text("older ones are kept").is_visible()
     notebook.shoot("news-unfolded", panel)
 
     run.end(returncode=1, failure={"rank": 0, "host": "node", "message": "ValueError: boom"})
-    panel.get_by_text("FAILED").first.wait_for()
+    see(panel, "FAILED")
     panel.locator("[data-mime-type='image/png'] img").wait_for()
-    panel.get_by_text("Since the last look").wait_for()
+    see(panel, "Since the last look")
     assert notebook.mistakes == []
 
 
@@ -182,7 +188,7 @@ def test_a_queued_run_says_behind_whom_and_on_which_gpus(
     write_json(second.files.launch, {**info, "ticket": str(path)})
     try:
         panel = show(notebook, "queued.ipynb", second.files)
-        panel.get_by_text("on GPU 0,1").wait_for()
+        see(panel, "on GPU 0,1")
         panel.get_by_role("button", name="Cancel").wait_for()
         notebook.shoot("queued", panel)
         assert notebook.mistakes == []
@@ -199,8 +205,8 @@ def test_a_restarted_run_names_its_attempt_and_keeps_its_curve(notebook: Any, re
     run.restart(2, now - 900, "step-001000")
     run.train(1005, 1200, now - 800, attempt=3)
     panel = show(notebook, "restarted.ipynb", run.files)
-    panel.get_by_text("attempt 3 of 4 · restarted at step 1,000: rank 1 on node: killed by SIGKILL").wait_for()
-    panel.get_by_text("RUNNING").first.wait_for()
+    see(panel, "attempt 3 of 4 · restarted at step 1,000: rank 1 on node: killed by SIGKILL")
+    see(panel, "RUNNING")
     notebook.shoot("restarted", panel)
     assert notebook.mistakes == []
 
@@ -220,9 +226,9 @@ def test_a_failed_run_shows_first_what_matters(notebook: Any, record: Any) -> No
     failure |= {"advice": "lower batch_size (32), or raise gradient_accumulation"}
     run.end(returncode=1, failure={**failure, "others": [{"rank": 0, "message": "was closed after rank 1 failed"}]})
     panel = show(notebook, "failed.ipynb", run.files)
-    panel.get_by_text("FAILED").first.wait_for()
-    panel.get_by_text("CUDA out of memory").first.wait_for()
-    panel.get_by_text("What to do: lower batch_size (32)").wait_for()
+    see(panel, "FAILED")
+    see(panel, "CUDA out of memory")
+    see(panel, "What to do: lower batch_size (32)")
     panel.locator("[data-mime-type='image/png'] img").wait_for()
     notebook.shoot("failed", panel)
     assert notebook.mistakes == []
@@ -237,17 +243,99 @@ def test_changes_are_checked_in_place_before_a_fork(notebook: Any, record: Any) 
     run.train(405, 800, now - 1200)
     run.end()
     panel = show(notebook, "fork.ipynb", run.files)
-    panel.get_by_text(f"forked from {parent.files.id} at step 400: learning_rate 0.003 -> 0.0001").wait_for()
+    see(panel, f"forked from {parent.files.id} at step 400: learning_rate 0.003 -> 0.0001")
     typed, resume = panel.get_by_placeholder("learning_rate=1e-4"), panel.get_by_role("button", name="Resume")
     typed.fill("learning_rate=1e-4 num_heads=2")
-    panel.get_by_text("are of a model with num_heads=4").wait_for()
+    see(panel, "are of a model with num_heads=4")
     assert resume.is_disabled()
     notebook.shoot("fork-refused", panel)
     typed.fill("learning_rate=1e-4 batch_size=16")
-    panel.get_by_text("Resume writes a new script: batch_size 32 -> 16, learning_rate 0.001 -> 0.0001").wait_for()
+    see(panel, "Resume writes a new script: batch_size 32 -> 16, learning_rate 0.001 -> 0.0001")
     resume.and_(panel.locator(":enabled")).wait_for()
     notebook.shoot("fork", panel)
     assert notebook.mistakes == []
+
+
+@pytest.mark.promise("safety-page")
+def test_without_its_kernel_a_panel_is_a_picture_and_one_sentence(
+    notebook: Any, browser: Any, record: Any, eventually: Any, tmp_path: Path
+) -> None:
+    run, now = record("goes_on"), time.time()
+    run.train(5, 600, now - 2500)
+    panel = show(notebook, "no_kernel.ipynb", run.files)
+    sentence, path = "Training was not affected", notebook.lab.project / "notebooks" / "no_kernel.ipynb"
+    panel.get_by_role("button", name="Stop").wait_for()
+    eventually(lambda: picture_in(notebook) is not None, "the output has a static picture")
+    assert_one_picture(panel)
+    assert not panel.get_by_text(sentence).is_visible()
+    notebook.shoot("live", panel)
+    first, size = picture_in(notebook), 0
+    for last in (800, 1000):  # the static picture follows, and replaces the earlier one
+        run.train(last - 195, last, now - 1500)
+        before = picture_in(notebook)
+        eventually(lambda before=before: picture_in(notebook) != before, "the static picture is renewed")
+        notebook.command("docmanager:save")
+        size = size or path.stat().st_size
+    assert picture_in(notebook) != first
+    assert path.stat().st_size < 1.2 * size
+    assert panel.get_by_role("button", name="Stop").is_visible()
+
+    notebook.restart_kernel()
+    assert_without_kernel(panel, sentence, "step 1,000 of 2,000")
+    notebook.shoot("after-restart", panel)
+
+    notebook.page.reload()  # a notebook that was saved during the run, with a kernel that knows nothing of it
+    notebook.page.locator(".jp-Notebook .jp-Cell").first.wait_for()
+    notebook.wait_ready()
+    panel = notebook.output(0)
+    assert_without_kernel(panel, sentence, "step 1,000 of 2,000")
+    notebook.shoot("reopened", panel)
+
+    notebook.run_cell(0)
+    panel = notebook.output(0)
+    panel.get_by_role("button", name="Stop").wait_for()
+    assert_one_picture(panel)
+    run.end()
+    see(panel, "Succeeded")
+    assert panel.get_by_role("button", name="Resume").is_visible()
+    assert_one_picture(panel)
+    notebook.command("docmanager:save")
+    notebook.restart_kernel()
+    assert_without_kernel(panel, "Run this cell again for the controls.", "Succeeded")
+    notebook.shoot("ended-restart", panel)
+    notebook.page.reload()
+    notebook.page.locator(".jp-Notebook .jp-Cell").first.wait_for()
+    notebook.wait_ready()
+    assert_without_kernel(notebook.output(0), "Run this cell again for the controls.", "Succeeded")
+    notebook.shoot("ended-reopened", notebook.output(0))
+
+
+def picture_in(notebook: Any) -> str | None:
+    """The static picture in the first cell's outputs, as the notebook would be saved now."""
+    return notebook.page.evaluate(  # type: ignore[no-any-return]
+        """() => {
+          const cell = window.jupyterapp.shell.currentWidget.content.model.sharedModel.cells[0];
+          const outputs = cell.toJSON().outputs.map(output => output.data?.['image/png']).filter(Boolean);
+          return outputs.length === 1 ? outputs[0].slice(-3000) : null;
+        }"""
+    )
+
+
+def assert_one_picture(panel: Any) -> None:
+    images = panel.locator("img:visible, .jupyter-widgets img:visible")
+    images.first.wait_for()
+    assert images.count() == 1
+
+
+def assert_without_kernel(panel: Any, sentence: str, words: str) -> None:
+    """Assert that a panel shows its picture and one sentence, and nothing that looks broken."""
+    see(panel, sentence)
+    see(panel, words)
+    assert panel.get_by_text(sentence).count() == 1
+    assert_one_picture(panel)
+    assert panel.get_by_text("Error displaying widget").locator("visible=true").count() == 0
+    assert panel.locator(".jupyter-widgets-disconnected:visible").count() == 0
+    assert panel.locator("button:visible, input:visible").count() == 0
 
 
 # --- text that would rather be something else ---
@@ -291,9 +379,9 @@ def test_what_a_training_shows_can_be_played_and_stays(notebook: Any, record: An
     media.append(folder, "returns", 400, media.series("Return by episode", list(range(32)), returns, **labels))
     panel = show(notebook, "shows.ipynb", run.files)
     panel.get_by_role("button", name="Samples and charts").wait_for()
-    panel.get_by_text("smith and farmer 19").wait_for()
+    see(panel, "smith and farmer 19")
     assert panel.get_by_text("smith and farmer 20").count() == 0
-    panel.get_by_text("and 5 more rows").wait_for()
+    see(panel, "and 5 more rows")
     notebook.shoot("media", panel)
 
     def state() -> int:
@@ -308,7 +396,7 @@ def test_what_a_training_shows_can_be_played_and_stays(notebook: Any, record: An
     eventually(lambda: panel.get_by_text(masked, exact=False).count() > 0, "a state with masks is shown")
     eventually(lambda: state() == len(text), "it plays to the end")
     run.end()
-    panel.get_by_text("Succeeded").wait_for()
+    see(panel, "Succeeded")
     panel.locator("details[open] summary", has_text="Samples and charts").wait_for()
     panel.locator("details[open]").get_by_text("smith and farmer 19").wait_for()
     assert panel.locator("details[open] img").count() == 1
@@ -349,8 +437,8 @@ def test_hostile_text_is_shown_literally_on_the_page_and_in_the_exported_one(
         notebook.open(path)
         for index in range(4):
             notebook.run_cell(index)
-            notebook.output(index).get_by_text("window.__pwned").first.wait_for()
-        notebook.output(0).get_by_text("last line").first.wait_for()
+            see(notebook.output(index), "window.__pwned")
+        see(notebook.output(0), "last line")
         page.wait_for_timeout(500)
         assert_literal(page)
         for index in (0, 3):
@@ -370,7 +458,7 @@ def test_hostile_text_is_shown_literally_on_the_page_and_in_the_exported_one(
         dialogs: list[str] = []
         exported.on("dialog", lambda dialog: dialogs.append(dialog.message))
         exported.goto((tmp_path / "exported.html").as_uri(), wait_until="domcontentloaded")
-        exported.get_by_text("Since the last look").first.wait_for()
+        see(exported, "Since the last look")
         exported.wait_for_timeout(500)
         assert exported.get_by_text("window.__pwned").count() >= 5
         assert_literal(exported)

@@ -102,6 +102,26 @@ def test_new_takes_processes_and_gpus_over_the_preset(root: Path, cli: Cli) -> N
     assert (launch.nproc_per_node, launch.gpus) == (1, (3,))
 
 
+@pytest.mark.promise("safety-gpu-count")
+def test_new_keeps_the_word_gpu_for_the_machine_that_launches(root: Path, cli: Cli) -> None:
+    cli("new", "llm_gan", "all", "--preset", "full", "--sh")
+    cli("new", "mlm_pretraining", "tiny", "--preset", "cpu_demo", "--nproc-per-node", "gpu")
+    for name in ("all", "tiny"):
+        assert read_script(root / "scripts" / f"{name}.py").launch.nproc_per_node == "gpu"
+    assert "processes=gpu" in (root / "scripts" / "all.sh").read_text()
+    assert "one process per GPU" in (root / "scripts" / "all.py").read_text()
+    wrong = cli("new", "mlm_pretraining", "other", "--nproc-per-node", "all", code=2)
+    assert "give a number, or gpu for one per GPU" in wrong.stderr
+
+
+@pytest.mark.promise("safety-epochs")
+def test_new_with_epochs_lifts_the_cap_of_the_preset_and_says_so(root: Path, cli: Cli) -> None:
+    made = cli("new", "mlm_pretraining", "tiny", "--preset", "cpu_demo", "--set", "epochs=5")
+    config = read_script(root / "scripts" / "tiny.py").config
+    assert (config.epochs, config.max_steps) == (5, None)
+    assert "max_steps=600 is lifted, as epochs=5 is given without it" in made.stderr
+
+
 def test_new_asks_for_force_before_it_replaces_a_hand_edited_script(root: Path, cli: Cli) -> None:
     cli("new", "mlm_pretraining", "tiny")
     path = root / "scripts" / "tiny.py"

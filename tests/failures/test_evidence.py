@@ -149,6 +149,17 @@ def test_the_end_of_a_file_is_never_what_stood_before_the_attempt(run: RunDir) -
     assert evidence.end_of(run.path / "missing") == ""
 
 
+def test_a_pipe_in_the_place_of_a_log_reads_as_empty(run: RunDir) -> None:
+    os.mkfifo(run.path / "pipe")
+    assert evidence.end_of(run.path / "pipe") == ""
+
+
+def test_a_row_may_hold_any_end_of_line_within_its_strings(run: RunDir) -> None:
+    row = {"step": 1, "note": "a\u2028b\x85c"}
+    run.metrics.write_text(json.dumps(row, ensure_ascii=False) + "\n", encoding="utf-8")
+    assert evidence.last_rows(run.metrics) == [row]
+
+
 def test_rows_and_heartbeats_are_read_as_far_as_they_can_be(run: RunDir) -> None:
     run.metrics.write_text('{"step": 1}\n{"torn\n[1]\n\n{"step": 2}\n')
     assert evidence.last_rows(run.metrics) == [{"step": 1}, {"step": 2}]
@@ -159,3 +170,16 @@ def test_rows_and_heartbeats_are_read_as_far_as_they_can_be(run: RunDir) -> None
     assert [found.step for found in evidence.heartbeats(run)] == [4]
     run.heartbeat(2).write_text(json.dumps({**beat, "format": 99}))
     assert evidence.heartbeats(run) == []
+
+
+def test_an_exception_that_python_prints_without_its_stderr_is_read() -> None:
+    text = (
+        'Traceback (most recent call last):\n  File "loads.py", line 16, in <module>\n    for batch in loader:'
+        "object address  : 0x7f3c5a1b2c40\nobject refcount : 2\nobject type     : 0x9a1ce0\n"
+        "object type name: RuntimeError\n"
+        "object repr     : RuntimeError('DataLoader worker (pid 812) is killed by signal: Killed. ')\nlost sys.stderr\n"
+    )
+    message, traceback = evidence.last_output(text, 1)
+    assert message == ": RuntimeError('DataLoader worker (pid 812) is killed by signal: Killed. ')"
+    assert traceback is not None
+    assert "object refcount" not in traceback

@@ -2,6 +2,7 @@
 
 import re
 import signal
+from dataclasses import asdict
 from pathlib import Path
 
 import pytest
@@ -141,7 +142,7 @@ def test_the_memory_in_use_is_told_as_a_part_of_the_whole() -> None:
     memory = host_memory()
     assert 0 < memory.memory_used_bytes <= memory.memory_total_bytes
     assert re.fullmatch(r"\d+\.\d of \d+\.\d GiB in use", str(memory))
-    assert HostMemory.from_row({"time": 1.0, **memory.to_row()}) == memory
+    assert HostMemory.from_row({"time": 1.0, **asdict(memory)}) == memory
 
 
 @pytest.mark.parametrize(

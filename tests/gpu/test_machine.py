@@ -14,7 +14,7 @@ from nbtools.machine.processes import members
 from nbtools.notebook.panel import html
 from nbtools.project import Project
 from nbtools.run.state import RunState
-from nbtools.training.engine import precision_check as precision
+from nbtools.training.engine import precision_check
 
 # A launch warns that this process holds memory on the GPU.
 pytestmark = [pytest.mark.slow, pytest.mark.gpu, pytest.mark.filterwarnings("default")]
@@ -128,11 +128,11 @@ def test_a_gpu_that_runs_out_of_memory_is_told_in_words_with_the_setting_to_chan
 @pytest.mark.parametrize("name", ["bf16", "fp16"])
 def test_a_gpu_made_for_16_bits_is_not_told_to_use_fp32(name: str, record_property: Record) -> None:
     device = torch.device("cuda", 0)
-    record_property("time against fp32", f"{precision.slowdown(device, name):.2f}")
+    record_property("time against fp32", f"{precision_check.slowdown(device, name):.2f}")
     if torch.cuda.get_device_capability() >= (8, 0):
-        assert precision.warning(device, name) == ""
+        assert precision_check.warning(device, name) == ""
     else:
-        assert precision.slowdown(device, name) > 0
+        assert precision_check.slowdown(device, name) > 0
 
 
 def test_tf32_is_off_until_it_is_asked_for(monkeypatch: pytest.MonkeyPatch, record_property: Record) -> None:

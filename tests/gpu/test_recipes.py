@@ -86,12 +86,7 @@ def tf32() -> Any:
 )
 @pytest.mark.parametrize("recipe", RECIPES)
 def test_a_recipe_learns_stops_and_goes_on_with_the_same_loss(
-    recipe: str,
-    precision: str,
-    project: Project,
-    tf32: None,
-    monkeypatch: pytest.MonkeyPatch,
-    record_property: Record,
+    recipe: str, precision: str, project: Project, tf32: None, monkeypatch: pytest.MonkeyPatch, record_property: Record
 ) -> None:
     config = small(recipe, precision=precision)
     real = Optimizer.step

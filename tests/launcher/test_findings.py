@@ -16,9 +16,8 @@ import pytest
 
 import nbtools as nt
 from nbtools.errors import LaunchError
-from nbtools.launcher import findings as report
 from nbtools.launcher import placement, preflight
-from nbtools.launcher.findings import Finding
+from nbtools.launcher.findings import Finding, ok, problem, render_html, size, warn
 from nbtools.launcher.sizes import checkpoint_bytes, num_checkpoints_kept
 from nbtools.machine.devices import Device, Holder
 from nbtools.project import Project
@@ -95,6 +94,13 @@ def test_a_script_of_somebody_else_has_devices_disk_and_a_command(project: Proje
     assert "not known" in found(checked, "disk").text
     assert found(checked, "command").text.endswith(" scripts/train.py")
     assert checked.config is None
+
+
+def test_a_misspelled_keyword_names_the_nearest_one(project: Project) -> None:
+    with pytest.raises(
+        LaunchError, match=r"^'nproc_per_nod': Launch has no such field; did you mean nproc_per_node\?$"
+    ):
+        nt.preflight(written(project), nproc_per_nod=1)
 
 
 def test_it_imports_neither_torch_nor_widgets(project: Project) -> None:
@@ -189,14 +195,12 @@ def test_the_disk_is_compared_with_what_the_run_will_keep(project: Project, monk
     with_free(monkeypatch, needed - 1)
     short = found(check(path), "disk")
     assert short.level == "warn"
-    assert f"4 checkpoints of about {report.size(each)} at once: {report.size(needed)}" in short.text
+    assert f"4 checkpoints of about {size(each)} at once: {size(needed)}" in short.text
     assert "nbtools clean" in short.next_step
     with_free(monkeypatch, each)
     check(path)
     with_free(monkeypatch, each - 1)
-    with pytest.raises(
-        LaunchError, match=rf"a checkpoint of this model takes about {report.size(each)}: nbtools clean"
-    ):
+    with pytest.raises(LaunchError, match=rf"a checkpoint of this model takes about {size(each)}: nbtools clean"):
         check(path)
 
 
@@ -270,11 +274,7 @@ def test_a_hostile_name_is_shown_literally_and_moves_no_cursor(gpus: list[Device
     ("newest", "fits"), [((12, 2), True), ((12, 8), True), ((13, 0), True), (None, True), ((11, 8), False)]
 )
 def test_a_build_of_torch_runs_on_every_driver_of_its_major_version_or_a_later_one(
-    gpus: list[Device],
-    script: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    newest: tuple[int, int] | None,
-    fits: bool,
+    gpus: list[Device], script: Path, monkeypatch: pytest.MonkeyPatch, newest: tuple[int, int] | None, fits: bool
 ) -> None:
     monkeypatch.setattr(placement, "cuda_version", lambda: newest)
     if fits:
@@ -320,12 +320,12 @@ def test_the_command_refuses_with_exit_code_2(project: Project, cli: Cli) -> Non
     [(0, "0 B"), (1023, "1023 B"), (1024, "1.0 KiB"), (1.5 * 2**30, "1.5 GiB"), (5000 * 2**40, "5,000.0 TiB")],
 )
 def test_sizes_in_words(num_bytes: float, words: str) -> None:
-    assert report.size(num_bytes) == words
+    assert size(num_bytes) == words
 
 
 def test_every_level_has_a_sign_and_a_finding_is_plain_values() -> None:
-    findings = [report.ok("a", "x"), report.warn("b", "y", "do"), report.problem("c", "z", "stop")]
-    table = report.render_html("<t>", findings)
+    findings = [ok("a", "x"), warn("b", "y", "do"), problem("c", "z", "stop")]
+    table = render_html("<t>", findings)
     assert [sign in table for sign in "✓!✕"] == [True] * 3
     assert "&lt;t&gt;" in table
     assert asdict(findings[1]) == {"level": "warn", "subject": "b", "text": "y", "next_step": "do"}

@@ -21,9 +21,8 @@ import pytest
 import nbtools
 from nbtools.config import Launch
 from nbtools.errors import LaunchError
-from nbtools.launcher import launch as launching
 from nbtools.launcher import placement
-from nbtools.launcher.launch import child_environment, launch
+from nbtools.launcher.launch import child_environment, launch, launch_once
 from nbtools.launcher.preflight import preflight
 from nbtools.launcher.resume import resume
 from nbtools.machine.devices import Device, Holder
@@ -33,8 +32,9 @@ from nbtools.recipes import RECIPES
 from nbtools.run.run import Run
 from nbtools.run.state import RunState
 from nbtools.rundir.heartbeat import read_heartbeats
+from nbtools.rundir.identity import ProcessIdentity
 from nbtools.rundir.json_files import write_json
-from nbtools.rundir.rundir import RunDir
+from nbtools.rundir.rundir import RunDir, goes_on, run_folders
 from nbtools.script.script import write_script
 from nbtools.script.torchrun import torchrun_command
 
@@ -63,10 +63,9 @@ def test_the_command_needs_no_shell_and_no_port() -> None:
         Launch(nproc_per_node=3, shutdown_timeout_s=90),
         run=Path("/p/runs/2026_x"),
         args=["--name", "$(touch p) 'q'", "-x"],
-        python="/bin/python",
     )
     assert command == [
-        *("/bin/python", "-P", "-m", "torch.distributed.run"),
+        *(sys.executable, "-P", "-m", "torch.distributed.run"),
         *("--nnodes=1", "--nproc-per-node=3", "--rdzv-backend=c10d", "--rdzv-endpoint=localhost:0"),
         *("--rdzv-id=2026_x", "--max-restarts=0", "--shutdown-timeout=90"),
         *("--log-dir=/p/runs/2026_x/ranks", "--redirects=1:3,2:3"),
@@ -91,9 +90,9 @@ def test_the_environment_loses_what_a_kernel_and_an_outer_torchrun_leak() -> Non
         "NBTOOLS_RUN_ID": "outer",
     }
     kept = {"PATH": "/bin", "HF_TOKEN": "secret", "PYTHONPATH": "/mine", "PYTHONDONTWRITEBYTECODE": "1"}
-    environment = child_environment({**leaked, **kept}, RunDir("/r/id"), {"OMP_NUM_THREADS": "1"})
-    assert environment == {**kept, "OMP_NUM_THREADS": "1", "NBTOOLS_RUN_ID": "id", "NBTOOLS_RUN_DIR": "/r/id"}
-    assert child_environment({"MPLBACKEND": "agg"}, RunDir("/r/id"), {})["MPLBACKEND"] == "agg"
+    environment = child_environment({**leaked, **kept}, {"OMP_NUM_THREADS": "1", "NBTOOLS_RUN_ID": "id"})
+    assert environment == {**kept, "OMP_NUM_THREADS": "1", "NBTOOLS_RUN_ID": "id"}
+    assert child_environment({"MPLBACKEND": "agg"}, {})["MPLBACKEND"] == "agg"
 
 
 # --- what is refused ---------------------------------------------------------------------------------
@@ -202,6 +201,18 @@ def test_by_default_the_first_gpus_are_taken_one_per_process(script: Path, four_
     assert checked.warnings == ()
 
 
+@pytest.mark.promise("safety-gpu-count")
+def test_the_word_gpu_is_resolved_on_the_machine_that_launches(
+    script: Path, four_gpus: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    checked = preflight(script, nproc_per_node="gpu")
+    assert (checked.launch.nproc_per_node, checked.launch.gpus) == (4, (0, 1, 2, 3))
+    assert preflight(script, nproc_per_node="gpu", gpus=(1, 3)).launch.nproc_per_node == 2
+    assert preflight(script, nproc_per_node="gpu", gpus=()).launch.nproc_per_node == 1
+    monkeypatch.setattr(placement, "devices", list)
+    assert preflight(script, nproc_per_node="gpu").launch.nproc_per_node == 1
+
+
 def test_named_gpus_are_taken_and_their_holders_told(script: Path, four_gpus: None) -> None:
     checked = preflight(script, gpus=(3, 1), nproc_per_node=2)
     assert checked.environment["CUDA_VISIBLE_DEVICES"] == "3,1"
@@ -277,8 +288,8 @@ def test_a_plain_script_of_ours_runs_from_its_copy_and_others_from_their_own_pat
     config, wanted = RECIPES["mlm_pretraining"].preset(next(iter(RECIPES["mlm_pretraining"].presets)))
     ours = preflight(write_script(config, "ours", wanted.replace(gpus=()), project=project))
     assert (ours.recipe, ours.name) == ("mlm_pretraining", "ours")
-    assert str(project.runs / "ID" / "script.py") in ours.command()
-    assert str(script) in preflight(script, gpus=()).command()
+    assert str(project.runs / "ID" / "script.py") in ours.command(project.runs / "ID")
+    assert str(script) in preflight(script, gpus=()).command(project.runs / "ID")
 
 
 def test_the_calls_values_win_over_the_scripts(project: Project) -> None:
@@ -321,7 +332,7 @@ def test_where_the_file_system_has_no_locks_that_is_said_and_the_run_works(
     def unsupported(path: Path) -> int:
         raise OSError(errno.ENOLCK, "No locks available")
 
-    monkeypatch.setattr(launching, "acquire_lock", unsupported)
+    monkeypatch.setattr("nbtools.launcher.launch.create_lock", unsupported)
     with pytest.warns(UserWarning, match="no locks"):
         run = launch(script, gpus=())
     eventually(lambda: run.state is RunState.RUNNING)
@@ -372,7 +383,7 @@ def test_a_run_is_resumed_from_its_newest_whole_checkpoint_with_its_own_argument
         run = resume(Run(parent.path), args=["--max-steps", "60"])
     try:
         assert run.info["args"] == [
-            *("--max-steps", "50", "--seed", "1", "--resume-from", str(whole), "--max-steps", "60"),
+            *("--max-steps", "50", "--seed", "1", "--resume-from", str(whole), "--max-steps", "60")
         ]
         assert run.info["resumed_from"] == {
             "run": parent.id,
@@ -468,7 +479,8 @@ def test_torchrun_killed_itself_leaves_no_rank_and_a_failed_run(script: Path) ->
     run = in_step(script)
     agent_of(run).kill()
     assert run.wait(timeout_s=60, check=False) is RunState.FAILED
-    assert not members(run.files)
+    assert run.records.process is not None
+    assert {process.pid for process in members(run.files)} <= {run.records.process.pid}, "the supervisor exits last"
     assert run.failure is not None
     assert run.failure.headline == "the torchrun agent was killed by SIGKILL"
 
@@ -566,3 +578,84 @@ def test_a_copy_of_a_script_gives_runs_of_its_own_name(project: Project) -> None
     copy = script.with_name("second.py")
     copy.write_bytes(script.read_bytes())
     assert preflight(copy).name == "second"
+
+
+# --- launches that are given up ---------------------------------------------------------------------
+
+
+@pytest.mark.promise("safety-supervisor")
+def test_a_supervisor_that_ends_at_once_is_an_error_of_the_launch(
+    script: Path, project: Project, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "odd").mkdir()
+    (tmp_path / "odd" / "psutil.py").write_text("raise ImportError('psutil was built for another Python')\n")
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path / "odd"))
+    assert "psutil was built for another Python" in refused(script, gpus=())
+    assert list(project.runs.iterdir()) == []
+
+
+@pytest.mark.promise("safety-interrupt")
+@pytest.mark.parametrize("when", ["as it starts", "as it is awaited"])
+def test_an_interrupt_while_the_supervisor_starts_leaves_no_process_and_no_directory(
+    script: Path, project: Project, monkeypatch: pytest.MonkeyPatch, when: str
+) -> None:
+    started: list[subprocess.Popen[bytes]] = []
+
+    def interrupted(*args: Any, **options: Any) -> None:
+        started.append(subprocess.Popen(*args, **options))
+        raise KeyboardInterrupt
+
+    def awaited(run: RunDir, supervisor: subprocess.Popen[bytes]) -> None:
+        started.append(supervisor)
+        eventually(run.log.exists)
+        raise KeyboardInterrupt
+
+    module = importlib.import_module("nbtools.launcher.launch")
+    if when == "as it starts":
+        monkeypatch.setattr(module, "subprocess", type("module", (), {**vars(subprocess), "Popen": interrupted}))
+    else:
+        monkeypatch.setattr(module, "_wait_for_record", awaited)
+    with pytest.raises(KeyboardInterrupt):
+        launch(script, gpus=(), args=["--steps", "100000"])
+    assert list(project.runs.iterdir()) == []
+    assert started[0].wait(timeout=10) is not None
+    assert not [found for found in psutil.process_iter(["cmdline"]) if str(project.runs) in str(found.info["cmdline"])]
+
+
+def test_help_is_printed_and_starts_nothing(project: Project, cli: Callable[..., Any]) -> None:
+    config, _ = RECIPES["mlm_pretraining"].preset("cpu_demo")
+    path = write_script(config, "first", Launch(gpus=()), project=project)
+    said = cli("launch", path, "--", "--help").stdout
+    assert "--batch-size" in said
+    assert "usage: first.py" in said
+    assert "trains nothing" in refused(path, args=["-h"])
+    foreign = project.scripts / "toy.py"
+    foreign.write_text("import argparse; argparse.ArgumentParser().parse_args()\n")
+    assert f"python {foreign} --help" in cli("launch", foreign, "--", "--help", code=2).stderr
+    assert list(project.runs.iterdir()) == []
+
+
+def test_a_run_without_locks_is_queued_until_its_supervisor_has_recorded_itself(project: Project) -> None:
+    run = RunDir.create(project.runs, "toy")
+    write_json(run.launch, {"name": "toy", "flock": False, "time": time.time()})
+    assert Run(run.path).state is RunState.QUEUED
+    assert goes_on(run)
+    write_json(run.launch, {"name": "toy", "flock": False, "time": time.time() - 60})
+    assert Run(run.path).state is RunState.LOST
+    write_json(run.process, ProcessIdentity.of(os.getpid()).to_json())
+    assert goes_on(run)
+
+
+@pytest.mark.promise("safety-double-launch")
+def test_two_callers_that_launch_a_script_once_share_its_run(script: Path, project: Project) -> None:
+    script.write_text("import time\ntime.sleep(600)\n")
+    with ThreadPoolExecutor(3) as pool:
+        found = list(pool.map(lambda _: launch_once(script), range(3)))
+    try:
+        assert len({run.id for run, _ in found}) == 1
+        assert sorted(is_new for _, is_new in found) == [False, False, True]
+        assert len(run_folders(project.runs)) == 1
+    finally:
+        found[0][0].stop(timeout_s=20)
+    with pytest.raises(LaunchError, match="no such file"):
+        launch_once(project.scripts / "none.py")

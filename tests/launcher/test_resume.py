@@ -298,6 +298,14 @@ def test_more_steps_than_the_epochs_hold_bring_more_epochs_and_that_is_told(pare
     assert child.info["resumed_from"]["changes"] == {"epochs": [2, 5], "max_steps": [6, 50]}
 
 
+@pytest.mark.promise("safety-epochs")
+@pytest.mark.usefixtures("unstarted")
+def test_epochs_of_a_fork_lift_the_cap_of_its_parent(parent: Run) -> None:
+    with pytest.warns(UserWarning, match="max_steps=6 is lifted, as epochs=4 is given without it"):
+        child = resume(parent, changes={"epochs": 4})
+    assert read_script(child.info["script"]).config == CONFIG.replace(max_steps=None, epochs=4)
+
+
 @pytest.mark.usefixtures("unstarted")
 def test_another_number_of_processes_is_told_where_it_changes_the_samples_per_step(parent: Run) -> None:
     with pytest.warns(UserWarning, match=r"12 samples per step from here on, 6 until now .*; batch_size=3 keeps 6\)"):

@@ -13,7 +13,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from nbtools.machine.processes import members
+from nbtools.machine.processes import living, members
 from nbtools.project import Project
 from nbtools.run.run import Run
 from nbtools.run.state import RunState
@@ -360,3 +360,78 @@ def test_a_launcher_that_blocks_signals_leaves_a_run_that_can_be_stopped(supervi
     at_step(run, 1, 2)
     assert "killed" not in run.stop(timeout_s=30)
     assert run.state is RunState.STOPPED
+
+
+# --- errors of the supervisor itself --------------------------------------------------------------
+
+
+def injected(monkeypatch: pytest.MonkeyPatch, folder: Path, name: str, code: str) -> None:
+    """Let every Python process that is started next import this module first."""
+    folder.mkdir()
+    (folder / name).write_text(code)
+    monkeypatch.setenv("PYTHONPATH", str(folder))
+
+
+@pytest.mark.promise("safety-supervisor")
+def test_an_error_of_the_supervisor_before_the_start_is_the_recorded_cause(supervised: Start) -> None:
+    run = supervised(sys.executable, "-c", "pass", env="not an object")
+    assert run.wait(timeout_s=60, check=False) is RunState.FAILED
+    assert run.failure is not None
+    assert run.failure.headline.startswith("the supervisor failed: TypeError")
+    assert "Traceback" in (run.failure.traceback or "")
+
+
+@pytest.mark.promise("safety-supervisor")
+def test_an_error_of_the_supervisor_does_not_end_a_training_that_runs(
+    supervised: Start, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    code = "import psutil\ndef fail(): raise RuntimeError('no counters here')\npsutil.cpu_percent = fail\n"
+    injected(monkeypatch, tmp_path / "odd", "sitecustomize.py", code)
+    run = supervised(sys.executable, TRAINER, "--steps", "5")
+    assert run.wait(timeout_s=60) is RunState.SUCCEEDED
+    assert run.step == 5
+    assert "no counters here" in run.files.supervisor_log.read_text()
+    stopped = supervised(sys.executable, TRAINER, "--steps", "10000")
+    at_step(stopped, 1, 1)
+    stopped.stop(timeout_s=20)
+    assert stopped.state is RunState.STOPPED
+
+
+@pytest.mark.promise("safety-supervisor")
+def test_a_lost_run_quotes_what_its_supervisor_printed(
+    supervised: Start, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    injected(monkeypatch, tmp_path / "odd", "psutil.py", "raise ImportError('psutil was built for another Python')\n")
+    run = supervised(sys.executable, "-c", "pass")
+    eventually(lambda: run.state is RunState.LOST)
+    assert run.failure is not None
+    assert "ImportError: psutil was built for another Python" in run.failure.headline
+    assert "Traceback" in (run.failure.traceback or "")
+
+
+@pytest.mark.promise("safety-stop-restart")
+def test_a_stop_between_two_attempts_is_a_stop(supervised: Start) -> None:
+    run = supervised(sys.executable, PROGRAMS / "fails.py", "raise", launch={"max_restarts": 5})
+    eventually(lambda: run.records.process is not None and b"boom" in run.log().encode())
+    assert run.records.process is not None
+    supervisor = psutil.Process(run.records.process.pid)
+    eventually(lambda: not living(supervisor.children()))
+    supervisor.send_signal(signal.SIGTERM)
+    assert run.wait(timeout_s=60, check=False) is RunState.STOPPED
+    assert (read_json(run.files.exit) or {})["failure"]["message"].endswith("ValueError: boom <b>&")
+
+
+@pytest.mark.promise("safety-nested-launch")
+def test_runs_that_a_program_launches_do_not_end_with_it(supervised: Start, project: Project) -> None:
+    (project.scripts / "inner.py").write_text("import time\nwhile True: time.sleep(0.1)\n")
+    outer = "import nbtools as nt, time; print(nt.launch('scripts/inner.py', gpus=()).id, flush=True); {}"
+    for then, end in (("", RunState.SUCCEEDED), ("time.sleep(600)", RunState.STOPPED)):
+        run = supervised(sys.executable, "-c", outer.format(then))
+        eventually(lambda run=run: run.log().strip(), within_s=60)  # type: ignore[misc]
+        inner = Run(run.log().split()[-1])
+        eventually(inner.files.log.exists)
+        if then:
+            run.stop(timeout_s=20)
+        assert run.wait(timeout_s=60) is end
+        assert not inner.state.is_final
+        inner.stop(timeout_s=20)

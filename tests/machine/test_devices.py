@@ -41,8 +41,8 @@ class NVML:
     def nvmlDeviceGetUUID(self, handle: int) -> str:
         return self.UUIDS[handle]
 
-    def nvmlDeviceGetName(self, handle: int) -> bytes:
-        return b"Stand-in 9000"
+    def nvmlDeviceGetName(self, handle: int) -> str:
+        return "Stand-in 9000"
 
     def nvmlDeviceGetMemoryInfo(self, handle: int) -> Any:
         return SimpleNamespace(total=80 * 2**30, used=handle * 2**30)

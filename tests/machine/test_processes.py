@@ -25,7 +25,10 @@ def test_a_stop_waits_for_the_record_of_a_supervisor_whose_environment_reads_as_
     monkeypatch.setattr(processes, "members", lambda _: [])
     lock = acquire_lock(run.lock)
     assert lock is not None
-    with subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"]) as supervisor:
+    command = [sys.executable, "-c", "import time; time.sleep(600)"]
+    with subprocess.Popen(command, env={**os.environ, "NBTOOLS_RUN_ID": run.id, "NBTOOLS_RUN_DIR": str(run.path)}) as (
+        supervisor
+    ):
         record = {"role": "supervisor", **ProcessIdentity.of(supervisor.pid).to_json()}
         writer = threading.Timer(0.2, write_json, (run.process, record))
         writer.start()

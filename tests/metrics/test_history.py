@@ -1,5 +1,6 @@
 """Metric rows: what the writer leaves on disk, and what a history makes of it."""
 
+import errno
 import itertools
 import json
 import math
@@ -182,16 +183,22 @@ def test_a_later_attempt_is_written_into_every_row(tmp_path: Path) -> None:
     assert [found.get("attempt") for found in rows_of(tmp_path / "m.jsonl")] == [None, 2]
 
 
+def refuse_write(descriptor: int, data: bytes) -> int:
+    raise OSError(errno.ENOSPC, "No space left on device")
+
+
 @pytest.mark.promise("fault-10")
-def test_a_full_disk_does_not_stop_the_training_and_the_lost_rows_are_counted(tmp_path: Path) -> None:
+def test_a_full_disk_does_not_stop_the_training_and_the_lost_rows_are_counted(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     path = tmp_path / "m.jsonl"
-    path.symlink_to("/dev/full")
     with MetricWriter(path) as writer:
-        for step in range(3):
-            writer.write(step, FIVE)
+        with monkeypatch.context() as full:
+            full.setattr(os, "write", refuse_write)
+            for step in range(3):
+                writer.write(step, FIVE)
         assert writer.num_dropped == 3
-        path.unlink()  # space again: the writer looks at its path anew by itself
-        writer.write(3, FIVE)
+        writer.write(3, FIVE)  # space again
         assert writer.num_dropped == 0
         writer.write(4, FIVE)
     assert [(found["step"], found.get("dropped")) for found in rows_of(path)] == [(3, 3), (4, None)]
@@ -220,12 +227,14 @@ def test_a_row_torn_by_a_full_disk_is_closed_before_the_next_one(tmp_path: Path)
     assert (history.num_dropped, history.num_skipped) == (3, 1)
 
 
-def test_rows_dropped_at_the_very_end_are_reported_when_the_writer_closes(tmp_path: Path) -> None:
+def test_rows_dropped_at_the_very_end_are_reported_when_the_writer_closes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     path = tmp_path / "m.jsonl"
-    path.symlink_to("/dev/full")
     writer = MetricWriter(path)
-    writer.write(7, FIVE)
-    path.unlink()
+    with monkeypatch.context() as full:
+        full.setattr(os, "write", refuse_write)
+        writer.write(7, FIVE)
     writer.close()
     (found,) = rows_of(path)
     assert (found["step"], found["dropped"]) == (7, 1)
@@ -340,8 +349,7 @@ def test_any_bytes_cut_anywhere_give_the_history_of_the_whole(found: list[bytes]
 
 
 @pytest.mark.parametrize(
-    "damaged",
-    [b'{"a":1\n"b":2}', b'{"a":[{}\n{}]}', b'{"a":"x}\n{y"}', b'{"a":[{}\n{}]}\n{},{}', b'{"a":"},{\n'],
+    "damaged", [b'{"a":1\n"b":2}', b'{"a":[{}\n{}]}', b'{"a":"x}\n{y"}', b'{"a":[{}\n{}]}\n{},{}', b'{"a":"},{\n']
 )
 def test_lines_that_would_only_parse_together_are_damaged(damaged: bytes) -> None:
     history = history_of(row(1, loss=1.0) + damaged + b"\n" + row(2, loss=2.0))
@@ -605,3 +613,44 @@ def test_a_large_file_is_read_in_bounded_memory(tmp_path: Path) -> None:
     num_rows, num_points, grown_mb = map(int, done.stdout.split())
     assert (num_rows, num_points) == (250_000, 1000)
     assert grown_mb < 30
+
+
+@pytest.mark.promise("safety-many-metrics")
+def test_the_last_values_of_many_metrics_are_found_without_listing_the_names(monkeypatch: pytest.MonkeyPatch) -> None:
+    history, names = History(), [f"layer_{number}/norm" for number in range(1000)]
+    for step in (1, 2):
+        row = {"step": step, "time": float(step), **{name: step + index for index, name in enumerate(names)}}
+        history.extend(json.dumps(row).encode() + b"\n")
+    history.extend(b'{"step": 3, "time": 3.0, "layer_7/norm": 0.5}\n')
+    calls: list[object] = []
+    listed = History.keys
+    monkeypatch.setattr(History, "keys", lambda self: calls.append(self) or listed(self))
+    assert [history.last(name) for name in names[6:9]] == [8.0, 0.5, 10.0]
+    assert "layer_7/norm" in history
+    assert history.last("none") is None
+    assert history.pace() == (1.0, 3.0)
+    assert calls == []
+
+
+@pytest.mark.promise("safety-many-metrics")
+def test_a_chain_of_resumed_runs_is_joined_at_once_as_it_would_be_pair_by_pair() -> None:
+    chosen = random.Random(3)
+    parts, first = [], 1
+    for number in range(40):
+        part = History()
+        for step in range(first, first + chosen.randint(0, 12)):
+            part.extend(
+                b'{"step":%d,"a":%d,"b":%d}\n' % (step, number, -step)
+                if step % 3
+                else b'{"step":%d,"a":%d}\n' % (step, number)
+            )
+        resumed_at = max(0, (part.last_step or first) - chosen.randint(0, 9))
+        parts.append((part, resumed_at))
+        first = resumed_at + 1
+    pairwise = History()
+    for index, (part, _) in enumerate(parts):
+        pairwise = part.joined(pairwise, parts[index - 1][1] if index else 0)
+    chained = History.chained([*parts[:-1], (parts[-1][0], 2**53)])
+    for name in ("a", "b"):
+        np.testing.assert_array_equal(chained[name].steps, pairwise[name].steps)
+        np.testing.assert_array_equal(chained[name].values, pairwise[name].values)

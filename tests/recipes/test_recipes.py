@@ -13,8 +13,16 @@ from nbtools.data import corpus
 from nbtools.errors import ConfigError, DataError
 from nbtools.launcher.sizes import checkpoint_bytes, num_checkpoints_kept, num_trainable_parameters
 from nbtools.launcher.step_count import LARGEST_COUNTED_BYTES, Schedule, schedule
-from nbtools.recipes import RECIPES, AlgorithmDistillationConfig, MLMPretrainingConfig, recipe_named, recipe_of
+from nbtools.recipes import (
+    RECIPES,
+    AlgorithmDistillationConfig,
+    MaskedDiffusionConfig,
+    MLMPretrainingConfig,
+    recipe_named,
+    recipe_of,
+)
 from nbtools.recipes.modernbert import SPECIAL_TOKENS, modernbert_settings
+from nbtools.script.compat import aliases
 
 MLM = RECIPES["mlm_pretraining"]
 GPU_PRESETS = {  # processes, total batch, layers, heads, width, epochs, learning rate, documents
@@ -73,13 +81,13 @@ def test_a_gpu_preset_divides_its_total_batch_by_its_processes(name: str) -> Non
 
 
 def test_every_preset_is_listed_here_and_can_be_built() -> None:
-    assert set(MLM.presets) == {"cpu_demo", *GPU_PRESETS}
+    assert set(MLM.presets) == {"cpu_demo", *GPU_PRESETS, "base_8gpu", "base_1gpu"}
     for name in MLM.presets:
         MLM.preset(name)
 
 
-@pytest.mark.parametrize("name", MLM.presets)
-def test_every_preset_can_train_on_the_built_in_text(name: str) -> None:
+@pytest.mark.parametrize("name", ["cpu_demo", *GPU_PRESETS])
+def test_every_preset_of_the_guide_can_train_on_the_built_in_text(name: str) -> None:
     config, launch = MLM.preset(name)
     found = schedule(config.replace(dataset=None), launch.nproc_per_node)
     assert found is not None
@@ -90,7 +98,8 @@ def test_every_preset_can_train_on_the_built_in_text(name: str) -> None:
 @pytest.mark.parametrize(
     "config",
     [
-        *(MLM.preset(name)[0] for name in MLM.presets),
+        *(MLM.preset(name)[0] for name in GPU_PRESETS),
+        MLM.preset("base_1gpu")[0].replace(num_layers=1),
         MLMPretrainingConfig(num_layers=1, num_heads=1, hidden_size=2, vocab_size=16),
         MLMPretrainingConfig(num_layers=3, num_heads=7, hidden_size=42, vocab_size=999, dropout=0.1),
     ],
@@ -212,7 +221,30 @@ def test_another_number_of_heads_makes_another_model_of_the_same_size() -> None:
 
 def test_an_epoch_counts_only_full_steps() -> None:
     config = MLMPretrainingConfig(batch_size=4, gradient_accumulation_steps=2, epochs=3)
-    assert Schedule.of(config, 3, 100, 10) == Schedule(100, 10, 24, 4, 12)
+    assert Schedule.of(config, 3, 100, 10) == Schedule(100, 10, 24, 4, 12, 10)
+
+
+@pytest.mark.promise("safety-evaluation")
+@pytest.mark.parametrize("key", ["mlm_pretraining", "text_classification", "algorithm_distillation"])
+def test_an_evaluation_measures_2000_samples_and_in_older_configs_all(key: str) -> None:
+    config = RECIPES[key].config_class()
+    assert Schedule.of(config, 1, 100_000, 11_250).evaluated_of == "2,000 of 11,250"
+    assert Schedule.of(config, 1, 100_000, 400).evaluated_of == "400"
+    recorded = {name: value for name, value in config if name != "eval_samples"}
+    assert Schedule.of(type(config).recorded(recorded), 1, 100_000, 11_250).num_evaluated == 11_250
+
+
+def test_eval_samples_of_masked_diffusion_are_its_draws() -> None:
+    assert aliases.assigned(MaskedDiffusionConfig, ["eval_samples=64"]) == {"eval_draws": 64}
+    assert Schedule.of(MaskedDiffusionConfig(eval_draws=64), 1, 1000, 100).evaluated_of == "64 of 100"
+
+
+def test_the_base_presets_are_a_modernbert_base() -> None:
+    for name, num_gpus in (("base_8gpu", 8), ("base_1gpu", 1)):
+        config, launch = MLM.preset(name)
+        assert (config.effective_batch(launch.nproc_per_node), launch.nproc_per_node) == (512, num_gpus)
+        assert num_trainable_parameters(config) == 149_372_240
+    assert all("sizes as in the guide" in MLM.presets[name].description for name in GPU_PRESETS)
 
 
 def test_max_steps_ends_earlier_and_never_later() -> None:

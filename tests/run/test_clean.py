@@ -11,8 +11,10 @@ import subprocess
 import sys
 import threading
 import time
+from collections import Counter
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -21,12 +23,13 @@ import pytest
 import nbtools as nt
 from nbtools.errors import RunNotFoundError
 from nbtools.project import Project
-from nbtools.run import clean
+from nbtools.run import clean, lineage
 from nbtools.run.clean import CACHE, RemovalPlan, in_use, plan_removal, remove
 from nbtools.run.disk_usage import num_bytes_in, survey
 from nbtools.run.run import Run
 from nbtools.run.state import RunState
-from nbtools.rundir.json_files import write_json
+from nbtools.rundir.identity import ProcessIdentity
+from nbtools.rundir.json_files import read_json, write_json
 from nbtools.rundir.lock import acquire_lock
 from nbtools.rundir.rundir import RunDir, run_folders
 
@@ -358,6 +361,19 @@ def test_a_lost_run_whose_processes_live_stays(project: Project) -> None:
     assert remove(plan_removal(project.runs, [run.id]))[1] == []
 
 
+@pytest.mark.promise("safety-lock")
+def test_a_run_whose_recorded_process_lives_stays_although_its_lock_is_free(project: Project) -> None:
+    run = made(project, "a", "none")
+    write_json(run.process, {"role": "worker", **ProcessIdentity.of(os.getpid()).to_json()})
+    reasons = [why for _, why in remove(plan_removal(project.runs, [run.id]))[1]]
+    assert reasons == ["some of its processes are alive: nbtools stop ends them"]
+    elsewhere = replace(ProcessIdentity.of(os.getpid()), host="node7")
+    write_json(run.process, {"role": "supervisor", **elsewhere.to_json()})
+    write_json(run.launch, {**(read_json(run.launch) or {}), "flock": False})
+    assert "may run on node7" in str([remove(plan := plan_removal(project.runs, [run.id]))[1], plan.kept])
+    assert run.path.is_dir()
+
+
 def test_a_killed_removal_leaves_no_half_run_and_the_next_one_finishes_it(project: Project) -> None:
     run = made(project, "a")
     saved(run, 10)
@@ -561,3 +577,32 @@ def shown(path: Path) -> None:
         assert "Traceback" not in panel._widgets.trouble.value
     finally:
         panel.close()
+
+
+@pytest.mark.promise("safety-many-runs")
+def test_clean_reads_the_launch_of_each_run_once_for_the_plan_and_once_for_the_removal(
+    project: Project, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    parent, number = made(project, "r000"), 150
+    for index in range(1, number):
+        parent = made(project, f"r{index:03d}", parent=parent)
+    opened: Counter[str] = Counter()
+    read = lineage.read_small
+    monkeypatch.setattr(lineage, "read_small", lambda path: opened.update([str(path)]) or read(path))
+    plan = plan_removal(project.runs, states=[RunState.SUCCEEDED])
+    assert [item.path.name[-4:] for item in plan.items] == [f"r{index:03d}" for index in reversed(range(number))]
+    assert set(opened.values()) == {1}
+    gone, kept = remove(plan)
+    assert (len(gone), kept) == (number, [])
+    assert set(opened.values()) == {2}
+    assert left(project) == set()
+
+
+def test_of_a_long_lineage_only_what_no_kept_run_needs_is_removed(project: Project) -> None:
+    first = made(project, "a")
+    second = made(project, "b", parent=first)
+    made(project, "c", "FAILED", parent=second)
+    made(project, "d", parent=first)
+    plan = plan_removal(project.runs, states=[RunState.SUCCEEDED])
+    assert names(plan) == {"d"}
+    assert {name[-1]: why.split()[0][-1] for name, why in plan.kept} == {"a": "c", "b": "c"}

@@ -1,5 +1,6 @@
 """The table of a project's runs: complete, and cheap to look at however many there are."""
 
+import datetime
 import json
 import os
 import subprocess
@@ -10,7 +11,9 @@ from pathlib import Path
 
 import pytest
 
+from nbtools.cli.commands import main
 from nbtools.project import Project
+from nbtools.run.run import Run, newest_metrics
 from nbtools.rundir.json_files import write_json
 from nbtools.rundir.lock import acquire_lock
 from nbtools.rundir.rundir import RunDir
@@ -33,6 +36,11 @@ touched.clear()
 again = runs._repr_html_()
 print(json.dumps({"first": first, "again": again, "touched": touched}))
 """
+
+
+@pytest.fixture
+def files(project: Project) -> RunDir:
+    return RunDir.create(project.runs, "tiny")
 
 
 @pytest.fixture
@@ -96,3 +104,100 @@ def test_a_second_look_at_a_hundred_runs_opens_no_file_of_those_that_have_ended(
     touched = [path for path in map(Path, seen["touched"]) if path.is_relative_to(project.runs)]
     assert touched, "the live runs are looked at"
     assert [path for path in touched if any(str(parent) in idle for parent in path.parents)] == []
+
+
+# In a process of its own, as above: the files of runs that a function opens.
+COUNT = """
+import contextlib, io, json, sys
+from pathlib import Path
+from nbtools.cli.commands import main
+from nbtools.project import find_project
+from nbtools.run.listing import active_run
+from nbtools.rundir.rundir import find_run
+
+opened = []
+def note(event, arguments):
+    if event == "open" and "/runs/" in str(arguments[0]):
+        opened.append(str(arguments[0]))
+sys.addaudithook(note)
+def count(act):
+    opened.clear()
+    with contextlib.redirect_stdout(io.StringIO()):
+        act()
+    return [len(opened), len({path.split("/runs/")[1].split("/")[0] for path in opened})]
+project = find_project()
+Path("scripts/none.py").touch()
+print(json.dumps({
+    "runs": count(lambda: main(["runs"])),
+    "n": count(lambda: main(["runs", "-n", "3"])),
+    "all": count(lambda: main(["runs", "--all"])),
+    "find": count(lambda: (find_run(project.runs, "latest"), find_run(project.runs, "2025-01-09"))),
+    "active": count(lambda: active_run(Path("scripts/none.py"), project)),
+}))
+"""
+
+
+@pytest.fixture
+def spread(project: Project) -> list[RunDir]:
+    """A hundred ended runs, one every four days."""
+    made = []
+    for index in range(NUM_RUNS):
+        started = datetime.datetime(2025, 1, 1, 12) + datetime.timedelta(days=4 * index)
+        run = RunDir(project.runs / f"{started:%Y-%m-%d_%H%M%S}_run{index}")
+        run.ranks.mkdir(parents=True)
+        run.lock.touch()
+        write_json(run.launch, {"name": f"run{index}", "recipe": "mlm_pretraining", "time": started.timestamp()})
+        write_json(run.config, {"config": {}, "derived": {"total_steps": 400}})
+        run.metrics.write_text('{"step": 3, "train/loss": 0.5}\n')
+        end(run, index)
+        made.append(run)
+    return made
+
+
+@pytest.mark.promise("safety-many-runs")
+def test_a_list_opens_files_in_proportion_to_the_runs_that_it_shows(project: Project, spread: list[RunDir]) -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", COUNT], cwd=project.root, capture_output=True, text=True, timeout=60, check=True
+    )
+    found = json.loads(done.stdout)
+    assert found["all"][1] == NUM_RUNS
+    assert found["all"][0] <= 2 * 6 * NUM_RUNS  # six files of a run; `open` with an opener is two events
+    assert found["runs"][1] <= 20 + 2
+    assert found["runs"][0] <= 2 * 6 * 20 + 4
+    assert found["n"][1] <= 3 + 2
+    assert found["find"][1] <= 2, "the time of a launch is in its launch.json, and a neighbour's clock may differ"
+    assert found["active"] == [0, 0]
+
+
+def test_the_list_takes_a_number_a_state_or_all(
+    project: Project, hundred: list[RunDir], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(project.root)
+
+    def listed(*words: str) -> list[str]:
+        assert main(["runs", *words]) == 0
+        return [line.split()[0] for line in capsys.readouterr().out.splitlines()[1:]]
+
+    newest = [run.id for run in reversed(hundred)]
+    assert listed() == newest[:20]
+    assert listed("-n", "3") == newest[:3]
+    assert listed("--all") == newest
+    assert listed("--state", "RUNNING", "--all") == newest[-NUM_LIVE:]
+    assert listed("--state", "succeeded", "-n", "2") == [run.id for run in hundred if number(run) % 4 == 1][:-3:-1]
+    assert main(["runs", "--json", "-n", "2"]) == 0
+    first = json.loads(capsys.readouterr().out)[0]
+    assert (first["step"], first["metrics"]) == (199, {"train/loss": 1 / 199})
+
+
+def number(run: RunDir) -> int:
+    return int(run.id.rpartition("run")[2])
+
+
+def test_the_step_of_a_killed_run_is_read_from_the_end_of_its_rows(files: RunDir) -> None:
+    rows = ({"step": step, "time": 1e9 + step, "train/loss": 1 / step} for step in range(1, 20_001))
+    files.metrics.write_text("".join(f"{json.dumps(row)}\n" for row in rows))
+    write_json(files.launch, {"name": "killed", "recipe": "mlm_pretraining"})
+    write_json(files.exit, {"returncode": 1, "stopped": False})
+    run = Run(files.path)
+    assert (run.step, newest_metrics(run)) == (20_000, {"train/loss": 1 / 20_000})
+    assert run._own.num_rows == 0, "the whole file was read"

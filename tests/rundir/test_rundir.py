@@ -4,9 +4,12 @@ import json
 import os
 import subprocess
 import sys
+import threading
+import time
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import psutil
 import pytest
@@ -14,7 +17,7 @@ import pytest
 from nbtools.errors import FormatError, RunNotFoundError
 from nbtools.rundir.identity import ProcessIdentity
 from nbtools.rundir.json_files import read_json, write_json
-from nbtools.rundir.lock import acquire_lock, is_locked
+from nbtools.rundir.lock import acquire_lock, create_lock, is_locked
 from nbtools.rundir.rundir import RunDir, find_run, is_run, run_folders
 
 
@@ -208,3 +211,74 @@ def test_a_folder_that_may_not_be_read_hides_no_other_run(tmp_path: Path, monkey
 
     monkeypatch.setattr(Path, "is_file", refused)
     assert [path.name for path in run_folders(tmp_path)] == ["2026-01-01_000000_a"]
+
+
+@pytest.mark.promise("safety-lock")
+def test_a_new_lock_is_held_however_often_readers_look_at_it(tmp_path: Path) -> None:
+    """A reader that finds a lock file free holds it for an instant, which its taker would read as another holder."""
+    current, done = [tmp_path / "0"], threading.Event()
+
+    def look() -> None:
+        while not done.is_set():
+            is_locked(current[0])
+
+    readers = [threading.Thread(target=look) for _ in range(2)]
+    for reader in readers:
+        reader.start()
+    try:
+        for number in range(1000):
+            current[0] = tmp_path / str(number)
+            descriptor = create_lock(current[0])
+            assert is_locked(current[0])
+            os.close(descriptor)
+    finally:
+        done.set()
+        for reader in readers:
+            reader.join()
+    assert not list(tmp_path.glob(".*"))
+
+
+@pytest.mark.promise("safety-latest")
+def test_the_latest_run_is_the_one_that_was_launched_last(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def launched(name: str, at: float, run_id: str | None = None) -> None:
+        (tmp_path / name).mkdir()
+        write_json(tmp_path / name / "launch.json", {"time": at, "env": {"NBTOOLS_RUN_ID": run_id or name}})
+
+    monkeypatch.setenv("TZ", "Europe/Berlin")
+    time.tzset()
+    try:
+        before = 1792887600.0  # 2026-10-25 02:20 in summer time; ten minutes after the change it is 02:10 again
+        launched("2026-10-25_022000_a", before)
+        launched("2026-10-25_021000_a", before + 3000)
+        assert [path.name for path in run_folders(tmp_path)] == ["2026-10-25_021000_a", "2026-10-25_022000_a"]
+        launched("2026-10-24_201000_a", before + 4000)  # on a node whose clock shows UTC
+        launched("zz_copy", before, "2026-10-25_022000_a")
+        launched("2026-10-25_022000_b_copy", before + 4000, "2026-10-24_201000_a")
+        assert find_run(tmp_path, "latest").name == "2026-10-24_201000_a"
+        launched("2026-10-27_120000_a", before + 2e5)
+        (tmp_path / "2026-10-25_010000_old").mkdir()
+        (tmp_path / "2026-10-25_010000_old" / "launch.json").write_text("no JSON")
+        assert [path.name for path in run_folders(tmp_path)] == [
+            "2026-10-27_120000_a",
+            "2026-10-24_201000_a",
+            "2026-10-25_022000_b_copy",
+            "2026-10-25_021000_a",
+            "2026-10-25_022000_a",
+            "zz_copy",
+            "2026-10-25_010000_old",
+        ]
+    finally:
+        monkeypatch.undo()
+        time.tzset()
+
+
+def test_finding_the_latest_of_many_runs_reads_few_files(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, audited: Any
+) -> None:
+    for day in range(1, 29):
+        for month in range(1, 13):
+            (tmp_path / f"2026-{month:02}-{day:02}_120000_a").mkdir()
+            (tmp_path / f"2026-{month:02}-{day:02}_120000_a" / "launch.json").write_text("{}")
+    with audited() as events:
+        assert find_run(tmp_path, "latest").name == "2026-12-28_120000_a"
+    assert len([event for event, _ in events if event == "open"]) < 10

@@ -3,8 +3,10 @@
 import errno
 import itertools
 import os
+import sys
 import time
 import tracemalloc
+import unicodedata
 from pathlib import Path
 
 import pytest
@@ -12,7 +14,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 import nbtools.rundir.tail
-from nbtools.rundir.tail import MAX_LINE_CHARACTERS, Tail, last_lines, terminal_text
+from nbtools.rundir.tail import MAX_LINE_CHARACTERS, Tail, last_lines, one_line, terminal_text
 
 fuzz = settings(max_examples=1000, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
 
@@ -374,3 +376,34 @@ def test_reading_the_end_while_the_file_grows_shows_whole_lines(tmp_path: Path) 
         if i == 300:
             break
         assert last_lines(path, 2)[-1] == f"line {i}"
+
+
+def test_a_tail_that_skips_to_the_end_reads_complete_lines_of_the_end_alone(tmp_path: Path) -> None:
+    path = tmp_path / "log"
+    path.write_bytes(b"".join(b"line %d\n" % number for number in range(10_000)))
+    tail = Tail(path)
+    tail.skip_to_end(1000)
+    lines = tail.read().split(b"\n")
+    assert lines[-2:] == [b"line 9999", b""]
+    assert lines[0].startswith(b"line ")
+    assert 80 < len(lines) < 110
+    with path.open("ab") as file:
+        file.write(b"more\n")
+    assert tail.read() == b"more\n"
+    assert tail.generation == 0
+    path.write_bytes(b"new\n")
+    assert tail.read() == b"new\n"
+    short = Tail(path)
+    short.skip_to_end(1000)
+    assert short.read() == b"new\n"
+    missing = Tail(tmp_path / "none")
+    missing.skip_to_end(1000)
+    assert missing.read() == b""
+
+
+def test_every_character_that_controls_a_terminal_reorders_or_hides_text_becomes_an_escape() -> None:
+    signs = (*range(0x0600, 0x0606), 0x06DD, 0x070F, 0x0890, 0x0891, 0x08E2, 0x110BD, 0x110CD)  # visible
+    for code in (code for code in range(sys.maxunicode + 1) if not 0xD800 <= code < 0xE000 and code not in signs):
+        if unicodedata.category(chr(code)) in ("Cc", "Cf", "Zl", "Zp") and code != 0x09:
+            text = one_line(f"a{chr(code)}b")
+            assert all(unicodedata.category(character) not in ("Cc", "Cf", "Zl", "Zp") for character in text), hex(code)

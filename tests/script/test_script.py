@@ -1,20 +1,23 @@
 """The script is the config, both ways."""
 
 import ast
+import hashlib
 import math
 import os
 import subprocess
 import sys
 import textwrap
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from nbtools import __version__
 from nbtools.config import Launch
 from nbtools.errors import ConfigError, HandEditedError, InvalidNameError, NotPlainError, ProjectError, ScriptError
+from nbtools.launcher.preflight import preflight
 from nbtools.project import Project
 from nbtools.recipes import RECIPES, MLMPretrainingConfig
 from nbtools.script.script import PLAIN, differences, parse_script, read_script, render, write_script
@@ -161,6 +164,53 @@ def test_a_comment_makes_a_script_hand_edited_and_its_values_still_read(project:
     path.write_text(path.read_text().replace("dropout=0.0,", "dropout=0.0,  # none is best"))
     assert read_script(path).hand_edited
     assert read_script(path).config == MLMPretrainingConfig()
+
+
+OLDER_SCRIPTS = {
+    "before versions": lambda text: text[: text.index("\n# Written by")],
+    "of another version": lambda text: resealed(text.replace("by nbtools " + __version__, "by nbtools 0.0.9")),
+    "of another layout": lambda text: resealed(text.replace("  # sequences per process", "  # per process")),
+}
+
+
+def resealed(text: str) -> str:
+    """Return a script as a version that renders this text writes it."""
+    body, _, line = text.partition("\n# Written by")
+    return f"{body}\n# Written by{line.split('checksum')[0]}checksum {hashlib.sha256(body.encode()).hexdigest()[:12]}\n"
+
+
+@pytest.mark.promise("safety-older-script")
+@pytest.mark.parametrize("older", OLDER_SCRIPTS.values(), ids=OLDER_SCRIPTS.keys())
+def test_a_script_of_an_older_nbtools_is_not_hand_edited_and_says_what_it_lacks(
+    project: Project, older: Callable[[str], str]
+) -> None:
+    path = write_script(MLMPretrainingConfig(batch_size=8), "my_run")
+    text = path.read_text().replace("    mask_probability=0.15,\n", "").replace("seed=0", "seed=7")
+    path.write_text(older(text))
+    script = read_script(path)
+    assert not script.hand_edited
+    assert script.lacks == ("mask_probability",)
+    checked = preflight(path, gpus=())
+    said = [found for found in checked.findings if found.subject == "script"]
+    assert [found.level for found in said] == ["warn"]
+    assert "does not name 1 field, so today's values apply: mask_probability=0.15" in said[0].text
+    path.write_text(path.read_text() + "# mine\n")
+    assert read_script(path).hand_edited
+    assert [found.level for found in preflight(path, gpus=()).findings if found.subject == "script"] == ["ok"]
+
+
+def test_a_script_that_differs_in_its_version_alone_is_left_as_it_is(project: Project) -> None:
+    path = write_script(MLMPretrainingConfig(), "my_run")
+    older = resealed(path.read_text().replace("by nbtools " + __version__, "by nbtools 0.0.9"))
+    path.write_text(older)
+    write_script(MLMPretrainingConfig(), "my_run")
+    assert path.read_text() == older
+
+
+def test_a_script_names_the_version_that_wrote_it(project: Project) -> None:
+    path = write_script(MLMPretrainingConfig(), "my_run")
+    assert path.read_text().splitlines()[-1].startswith(f"# Written by nbtools {__version__}, checksum ")
+    assert read_script(path).lacks == ()
 
 
 def test_a_changed_value_reads_back_and_shows_as_a_difference(project: Project) -> None:

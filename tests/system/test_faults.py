@@ -9,6 +9,7 @@ import signal
 import subprocess
 import sys
 import time
+import warnings
 from collections.abc import Callable
 from pathlib import Path
 
@@ -136,7 +137,7 @@ def test_ranks_in_the_middle_of_training_end_with_their_agent(tiny: Path) -> Non
 SAVES_SLOWLY = """
 import time
 import torch
-from nbtools.config import TrainConfig
+from nbtools.recipes import MLMPretrainingConfig
 from nbtools.training.engine.flags import Flags
 from nbtools.training.engine.worker import run
 
@@ -158,7 +159,7 @@ def train(worker, config):
         if stop:
             break
 
-run(train, Flags(TrainConfig()))
+run(train, Flags(MLMPretrainingConfig()))
 """
 
 
@@ -167,7 +168,9 @@ def saving(project: Project) -> Run:
     """A run under torchrun that has one checkpoint, was asked to stop, and is in the middle of saving the next."""
     script = project.scripts / "saves_slowly.py"
     script.write_text(SAVES_SLOWLY)
-    run = nt.launch(script, gpus=())
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # it is no plain script
+        run = nt.launch(script, gpus=())
     eventually(lambda: run.checkpoints)
     supervisor_of(run).terminate()
     half_made = run.files.checkpoints.glob
@@ -216,7 +219,7 @@ FULL_DISK = """
 import os, resource, time
 from pathlib import Path
 import torch
-from nbtools.config import TrainConfig
+from nbtools.recipes import MLMPretrainingConfig
 from nbtools.training.engine.flags import Flags
 from nbtools.training.engine.worker import run
 
@@ -236,7 +239,7 @@ def train(worker, config):
         worker.save(lambda model: (model / "weights").write_bytes(bytes(1_000_000)), {"optimizer": {}}, {})
         resource.setrlimit(resource.RLIMIT_FSIZE, (plenty, plenty))
 
-run(train, Flags(TrainConfig()))
+run(train, Flags(MLMPretrainingConfig()))
 """
 
 

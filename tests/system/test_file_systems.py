@@ -1,6 +1,5 @@
 """File systems that are slow, forgetful, read-only or not there: retried, or a clear error before anything starts."""
 
-import ctypes
 import errno
 import json
 import os
@@ -8,12 +7,13 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+from permissions import nbtools, obey_permissions
 
 from nbtools.errors import CheckpointError
 from nbtools.project import Project
@@ -205,20 +205,11 @@ def test_a_checkpoint_is_put_in_place_although_a_rename_fails_once(
 @pytest.mark.parametrize("number", PASSING)
 @pytest.mark.parametrize("name", ["state.pt", "manifest.json"])
 def test_a_checkpoint_that_is_stale_for_a_moment_is_not_passed_over(
-    folder: Path, failing: Callable[..., list[str]], monkeypatch: pytest.MonkeyPatch, number: int, name: str
+    folder: Path, failing: Callable[..., list[str]], number: int, name: str
 ) -> None:
     for step in (1, 2):
         save(folder, step)
-    really, failed = Path.open, []
-
-    def stale(path: Path, *args: Any, **options: Any) -> Any:
-        if path.match(f"step-000002/{name}") and not failed:
-            failed.append(path)
-            raise OSError(number, os.strerror(number))
-        return really(path, *args, **options)
-
-    monkeypatch.setattr(Path, "open", stale)
-    failed += failing("open", f"step-000002/{name}", number) if name == "manifest.json" else []
+    failing("open", f"step-000002/{name}", number)
     newest, reasons = newest_verified(folder)
     assert (newest and newest.step, reasons) == (2, [])
 
@@ -305,46 +296,6 @@ def test_a_run_on_a_slow_and_forgetful_file_system_ends_as_on_any_other(
 
 
 # --- folders that cannot be written ----------------------------------------------------------------
-
-_PR_CAPBSET_DROP = 24
-_CAP_DAC_OVERRIDE, _CAP_DAC_READ_SEARCH, _CAP_FOWNER = 1, 2, 3
-
-
-def obey_permissions() -> None:
-    """Let the program that is started next obey the rights of files, even as root."""
-    if os.geteuid() == 0:
-        for capability in (_CAP_DAC_OVERRIDE, _CAP_DAC_READ_SEARCH, _CAP_FOWNER):
-            if ctypes.CDLL(None, use_errno=True).prctl(_PR_CAPBSET_DROP, capability, 0, 0, 0):
-                raise OSError(ctypes.get_errno(), "cannot drop a capability")
-
-
-def nbtools(*words: str | Path, env: dict[str, str], code: int) -> subprocess.CompletedProcess[str]:
-    done = subprocess.run(
-        [sys.executable, "-m", "nbtools", *map(str, words)],
-        env=env,
-        preexec_fn=obey_permissions,
-        capture_output=True,
-        text=True,
-        timeout=240,
-        check=False,
-    )
-    assert "Traceback" not in done.stderr, done.stderr
-    assert done.returncode == code, (words, done.stdout, done.stderr)
-    return done
-
-
-@pytest.fixture
-def read_only() -> Iterator[Callable[[Path], None]]:
-    """Take the right to write from folders, and give it back afterwards."""
-    locked: list[Path] = []
-
-    def lock(path: Path) -> None:
-        locked.append(path)
-        path.chmod(0o555)
-
-    yield lock
-    for path in locked:
-        path.chmod(0o755)
 
 
 @pytest.fixture

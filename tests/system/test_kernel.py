@@ -207,8 +207,7 @@ def test_a_fresh_kernel_knows_the_true_end_of_a_run_that_failed_meanwhile(server
     agent.kill()
     fresh = server.start_kernel()
     said = server.execute(
-        fresh,
-        "import nbtools as nt\nrun = nt.Run.latest()\nprint(run.wait(timeout_s=60, check=False), run.returncode)",
+        fresh, "import nbtools as nt\nrun = nt.Run.latest()\nprint(run.wait(timeout_s=60, check=False), run.returncode)"
     )
     assert said == "FAILED -9"
 

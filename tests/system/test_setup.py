@@ -452,8 +452,7 @@ def test_without_a_suitable_python_the_error_names_what_to_install(stand_in: Sta
 
     # Debian's python3 without python3-venv.
     python.write_text(
-        '#!/usr/bin/env bash\ncase "$2" in *_base_executable*) echo "$0" ;; *) exit 1 ;; esac\n',
-        encoding="utf-8",
+        '#!/usr/bin/env bash\ncase "$2" in *_base_executable*) echo "$0" ;; *) exit 1 ;; esac\n', encoding="utf-8"
     )
     assert "python3-venv" in stand_in.run("lab.sh", status=2)
     assert not stand_in.venv.exists()
@@ -502,7 +501,8 @@ def test_test_sh_runs_every_part_once_and_prints_its_time(ready: StandIn, tmp_pa
 
     runs = [line for line in output.splitlines() if line.startswith("RAN")]
     assert [line.split()[1] for line in runs] == ["ruff", "ruff", "mypy", "pytest", "pytest"]
-    assert "['--durations=40', '-m', 'not slow and not browser and not soak and not seeds', '-k', 'tail']" in runs[-1]
+    fast = "'-m', 'not slow and not browser and not soak and not seeds', '-k', 'tail']"
+    assert f"['--durations=40', '-n', '2', '--dist', 'loadfile', {fast}" in runs[-1]
     report = re.findall(r"^([\w-]+) +\d+ s wall +(\d+) s CPU  (.+)$", output, re.MULTILINE)
     assert [(part, verdict) for part, _, verdict in report] == [
         ("set-up", "ready"),
@@ -518,7 +518,7 @@ def test_test_sh_runs_every_part_once_and_prints_its_time(ready: StandIn, tmp_pa
         (modules / f"{name}.py").write_text("", encoding="utf-8")
     (modules / "pytest.py").write_text("import sys; print('RAN', sys.argv[1:])", encoding="utf-8")
     output = ready.run("test.sh", "--all", PYTHONPATH=str(modules))
-    assert "RAN ['--durations=40', '-m', 'not soak and not seeds']" in output
+    assert "RAN ['--durations=40', '-n', '2', '--dist', 'loadfile', '-m', 'not soak and not seeds']" in output
 
 
 def test_environment_yml_defers_to_pyproject() -> None:

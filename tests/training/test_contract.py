@@ -56,11 +56,13 @@ GAME = ("train/judge_loss", "train/reward", "eval/loss", "eval/oracle_loss", "ev
 BOTH_GENERATOR_STEPS = {"generator_warmup_steps": 1, "judge_warmup_steps": 1, "max_steps": 4}
 """The last gradients are those of the second step in which both are trained: all that was before has to agree."""
 CASES = {
-    "mlm_pretraining": Case("mlm_pretraining", ("train/loss", "eval/loss", "eval/accuracy")),
+    "mlm_pretraining": Case(
+        "mlm_pretraining", ("train/loss", "eval/loss", "eval/accuracy"), changes={"eval_samples": 5}
+    ),
     "masked_diffusion": Case("masked_diffusion", DIFFUSION),
     "masked_diffusion, pairs": Case("masked_diffusion", DIFFUSION, changes={"dataset": "pairs.jsonl"}),
-    "text_classification": Case("text_classification", SCORES, tolerance=1e-4),
-    "algorithm_distillation": Case("algorithm_distillation", RETURNS),
+    "text_classification": Case("text_classification", SCORES, tolerance=1e-4, changes={"eval_samples": 20}),
+    "algorithm_distillation": Case("algorithm_distillation", RETURNS, changes={"eval_samples": 5}),
     "llm_gan": Case("llm_gan", GAME, 1e-3, BOTH_GENERATOR_STEPS, max_steps=8, middle=6),
 }
 

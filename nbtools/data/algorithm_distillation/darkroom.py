@@ -51,14 +51,10 @@ class Darkroom:
         moved_S2: Integers = np.clip(positions_S2.astype(np.int64) + MOVES_A2[actions_S], 0, self.size - 1)
         return moved_S2
 
-    def distances(self, goals_G2: Integers) -> Integers:
-        """Return the number of steps from the start to each goal. Shape (G,)."""
-        distances_G: Integers = np.abs(goals_G2.astype(np.int64) - self.start).sum(axis=1)
-        return distances_G
-
     def best_returns(self, goals_G2: Integers) -> Integers:
         """Return the highest return of an episode: go straight to the goal and stay there. Shape (G,)."""
-        first_step_G = np.maximum(self.distances(goals_G2), 1)  # a goal at the start is reached by staying
+        distances_G = np.abs(goals_G2.astype(np.int64) - self.start).sum(axis=1)
+        first_step_G = np.maximum(distances_G, 1)  # a goal at the start is reached by staying
         steps_left_G: Integers = np.maximum(self.horizon + 1 - first_step_G, 0)
         return np.minimum(steps_left_G, 1) if self.reward_once else steps_left_G
 
@@ -74,9 +70,8 @@ class Darkroom:
         cells_G2 = np.stack(np.divmod(np.arange(self.num_cells), self.size), axis=1)
         if not isinstance(test_goals, int):
             test_G2 = np.array(test_goals, dtype=np.int64).reshape(-1, 2)
-            is_named_G = np.zeros(self.num_cells, dtype=np.bool_)
-            is_named_G[test_G2[:, 0] * self.size + test_G2[:, 1]] = True
-            return cells_G2[~is_named_G], test_G2
+            is_test = (cells_G2[:, None] == test_G2).all(axis=2).any(axis=1)
+            return cells_G2[~is_test], test_G2
         keys_G = np.random.PCG64(_SPLIT_SEED).random_raw(self.num_cells)  # bits are the same in every version of NumPy
         shuffled_G2 = cells_G2[np.argsort(keys_G, kind="stable")]
         num_train = self.num_cells - test_goals

@@ -40,6 +40,7 @@ def read_stories(
     max_chars: int,
     *,
     leave_out_short: bool = False,
+    clean: corpus.Clean = "none",
     say: Callable[[str], None] = lambda text: None,
 ) -> tuple[list[Story], list[Story]]:
     """Read a CSV file, and split it for training and evaluation.
@@ -51,7 +52,9 @@ def read_stories(
         min_chars: shortest text.
         max_chars: longer texts are cut.
         leave_out_short: leave out shorter texts; otherwise they are an error.
-        say: receives a note with the number of texts left out.
+        clean: none keeps texts and prompts as they are; light drops spaces around a text, and makes spaces and line
+            ends of a prompt single spaces.
+        say: receives notes with the numbers of texts that are left out, cut or cleaned.
 
     Raises:
         DataError: the file is missing or malformed (the message names file, line and column), a text is too short, or
@@ -59,20 +62,24 @@ def read_stories(
     """
     stories: list[Story] = []
     num_short, first_short = 0, ""
+    num_cut = num_cleaned = 0
     with tables.opened(path) as (header, rows):
         tables.check_names(path, header)
         text_at, prompt_ats = _places(path, header, text_col, prompt_cols)
         for line, cells in rows:
-            text = cells[text_at].strip()
-            if len(text) < min_chars:
+            text = cells[text_at].strip() if clean == "light" else cells[text_at]
+            if len(text.strip()) < min_chars:
                 num_short += 1
                 first_short = first_short or (
-                    f"{path}, line {line}, column {header[text_at]!r}: {shown(text, 40)} has {len(text)} characters, "
-                    f"and min_chars={min_chars}"
+                    f"{path}, line {line}, column {header[text_at]!r}: {shown(text, 40)} has {len(text.strip())} "
+                    f"characters, and min_chars={min_chars}"
                 )
                 continue
-            parts = ((header[at], " ".join(cells[at].split())) for at in prompt_ats)
-            prompt = "\n".join(f"{name}: {value}" for name, value in parts if value)
+            values = [" ".join(cells[at].split()) if clean == "light" else cells[at] for at in prompt_ats]
+            parts = zip((header[at] for at in prompt_ats), values, strict=True)
+            prompt = "\n".join(f"{name}: {value}" for name, value in parts if value.strip())
+            num_cleaned += text != cells[text_at] or values != [cells[at] for at in prompt_ats]
+            num_cut += len(text) > max_chars
             stories.append(Story(prompt, truncated(text, max_chars)))
     if not stories and not num_short:
         raise DataError(f"{path}: no row below the column names; give a file with data")
@@ -86,6 +93,10 @@ def read_stories(
             f"note: {num_short:,} of {num_short + len(stories):,} texts of {path.name} are shorter than {min_chars} "
             "characters and left out"
         )
+    if num_cut:
+        say(f"note: {num_cut:,} of {len(stories):,} texts are longer than max_chars={max_chars}; their end is cut")
+    if num_cleaned:
+        say(f"note: clean='light' changed the spaces of {num_cleaned:,} of {len(stories):,} texts or their prompts")
     return split_stories(stories, str(path))
 
 
@@ -120,15 +131,11 @@ def _places(
 ) -> tuple[int, list[int]]:
     """Return the positions of the text column and of the prompt columns."""
     text = text_col or next((name for name in TEXT_COLUMNS if name in header), TEXT_COLUMNS[0])
-    if text not in header:
-        raise tables.missing(path, text, header, "text_col")
+    text_at = tables.column_index(path, text, header, "text_col")
     if prompt_cols is None:
         groups = ([name for name in group if name in header and name != text] for group in PROMPT_COLUMNS)
         prompt_cols = next((group for group in groups if group), [])
-    for name in prompt_cols:
-        if name not in header:
-            raise tables.missing(path, name, header, "prompt_cols")
-    return header.index(text), [header.index(name) for name in prompt_cols]
+    return text_at, [tables.column_index(path, name, header, "prompt_cols") for name in prompt_cols]
 
 
 def truncated(text: str, max_chars: int) -> str:

@@ -64,34 +64,26 @@ def _parsed(path: Path, number: int, line: bytes) -> Pair:
     return Pair(content["prompt"], content["answer"], number)
 
 
-def held_out_prompts(pairs: list[Pair]) -> set[str]:
-    """Return the prompts to evaluate on: a tenth, at least one. Every pair with such a prompt is held out.
-
-    They are chosen by hash, so that the choice depends neither on the order nor on what else is in the file.
-
-    Raises:
-        DataError: all pairs have the same prompt, so that none could be held out.
-    """
-    prompts = {pair.prompt for pair in pairs}
-    if len(prompts) < 2:
-        raise DataError(
-            f"{plural(len(prompts), 'different prompt')}: at least two are needed, one of them to "
-            "evaluate on; give more pairs"
-        )
-    ranked = sorted(prompts, key=lambda prompt: hashlib.sha256(prompt.encode()).digest())
-    return set(ranked[: max(1, round(_EVALUATION_SHARE * len(prompts)))])
-
-
 def split_pairs(pairs: list[Pair], length: int, num_tokens: Callable[[Pair], int]) -> tuple[list[Pair], list[Pair]]:
     """Divide the pairs that leave room for an end-of-text token in `length` for training and evaluation.
 
+    A tenth of the prompts, at least one, is held out with all its pairs. Prompts are chosen by hash, so that the choice
+    depends neither on the order nor on what else is in the file.
+
     Raises:
-        DataError: none of them fits, or nothing could be held out.
+        DataError: no pair fits, or all have the same prompt, so that none could be held out.
     """
     fitting = [pair for pair in pairs if num_tokens(pair) < length]
     if not fitting:
         raise DataError(
             f"none of {len(pairs)} pairs of prompt and answer fits into {length} tokens (sequence_length); raise it"
         )
-    evaluation = held_out_prompts(fitting)
+    prompts = {pair.prompt for pair in fitting}
+    if len(prompts) < 2:
+        raise DataError(
+            f"{plural(len(prompts), 'different prompt')}: at least two are needed, one of them to "
+            "evaluate on; give more pairs"
+        )
+    ranked = sorted(prompts, key=lambda prompt: hashlib.sha256(prompt.encode()).digest())
+    evaluation = set(ranked[: max(1, round(_EVALUATION_SHARE * len(prompts)))])
     return [p for p in fitting if p.prompt not in evaluation], [p for p in fitting if p.prompt in evaluation]

@@ -29,6 +29,10 @@ class PreparedMetadata:
     """With the mask, which is the last one where the tokenizer was built here."""
     num_train_tokens: int
     num_val_tokens: int
+    num_unknown_tokens: int = 0
+    """Of both, those that are not in the vocabulary."""
+    clean: str = "light"
+    """How the text was cleaned; light before there was a choice."""
     made_by: str = _MADE_BY
     format: int = 1
 
@@ -55,7 +59,8 @@ def read_prepared_metadata(folder: Path) -> PreparedMetadata:
     if not isinstance(content, dict) or content.get("made_by") != _MADE_BY:
         raise DataError(
             f"{folder / METADATA}: was not made by nbtools prepare. The windows of older programs overlap and were "
-            f"divided at random, so that training text is in the validation; {again}"
+            "divided at random, so that training text is in the validation; split its text again: "
+            f"nbtools prepare --from-old {folder.name} --out {folder.name}_new"
         )
     names = ("vocab_size", "num_train_tokens", "num_val_tokens", "format")
     numbers = [int(content[name]) for name in names if type(content.get(name)) is int and content[name] > 0]
@@ -64,4 +69,6 @@ def read_prepared_metadata(folder: Path) -> PreparedMetadata:
     vocab_size, num_train_tokens, num_val_tokens, version = numbers
     if version != 1:
         raise DataError(f"{folder / METADATA}: is of a newer nbtools; update nbtools, or {again}")
-    return PreparedMetadata(content["tokenizer"], vocab_size, num_train_tokens, num_val_tokens)
+    unknown, clean = content.get("num_unknown_tokens", 0), str(content.get("clean", "light"))
+    num_unknown = unknown if type(unknown) is int else 0
+    return PreparedMetadata(content["tokenizer"], vocab_size, num_train_tokens, num_val_tokens, num_unknown, clean)

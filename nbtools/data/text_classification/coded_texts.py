@@ -6,6 +6,7 @@ Memory: the texts are one string of bytes, everything else is arrays: a million 
 Shapes: N rows of a selection, R rows of a table.
 """
 
+import functools
 import hashlib
 import re
 from array import array
@@ -17,6 +18,7 @@ import numpy as np
 import numpy.typing as npt
 
 from nbtools.data import tables
+from nbtools.data.corpus import Clean
 from nbtools.data.text_classification.codes import MISSING, SEPARATOR
 from nbtools.errors import DataError, shown
 
@@ -39,6 +41,8 @@ class Columns:
     """None takes the column `lang` where there is one."""
     targets: tuple[str, ...] | None
     """None takes code1, code2, … or else one column called codes, code or hisco."""
+    clean: Clean = "none"
+    """Whether texts stay as they are, or are changed by `clean_text`, and languages to lower case."""
 
 
 @dataclass
@@ -53,6 +57,10 @@ class CodedTexts:
     code_numbers: "array[int]" = field(default_factory=lambda: array("i"))
     code_ends: "array[int]" = field(default_factory=lambda: array("q", [0]))
     lang_numbers: "array[int]" = field(default_factory=lambda: array("H"))
+    num_cleaned: int = 0
+    """Rows whose text was changed."""
+    unseen: dict[str, int] = field(default_factory=dict)
+    """Codes that `numbers` of the training data lacks, by the number of their rows; they are numbered after it."""
 
     def __len__(self) -> int:
         return len(self.lang_numbers)
@@ -101,7 +109,7 @@ class CodedTexts:
 
 
 def clean_text(text: str) -> str:
-    """Return a text as models see it: lower case, single spaces, no control characters."""
+    """Return a text in lower case, with single spaces and without control characters."""
     return " ".join("".join(letter if letter.isprintable() else " " for letter in text.lower()).split())
 
 
@@ -116,16 +124,21 @@ def read_texts(
     """Read CSV files into one table.
 
     `code` brings one code into its form, or raises ValueError with the reason. With `known`, the codes of the training
-    data by number, any other code is an error.
+    data by number, any other code is counted in `unseen`.
 
     Raises:
         DataError: a file is missing, not UTF-8 or malformed; a column is missing; a row is ragged, or has no text, no
-            code, too many codes, or an unknown code. The message names file, line and column.
+            code or too many codes. The message names file, line and column.
     """
     table = CodedTexts(numbers={} if known is None else known)
+
+    @functools.lru_cache(_REMEMBERED_CELLS)  # cells repeat
+    def numbers_in(cell: str) -> tuple[int, ...]:
+        return tuple(_number(table, code(part), is_closed=known is not None) for part in split_cell(cell))
+
     for path in paths:
         with tables.opened(path) as (header, rows):
-            _read_file(path, header, rows, columns, code, max_codes, table, is_closed=known is not None)
+            _read_file(path, header, rows, columns, numbers_in, max_codes, table)
     if not len(table):
         raise DataError(f"{', '.join(map(str, paths))}: no row below the column names; give a file with data")
     return table
@@ -136,52 +149,49 @@ def _read_file(
     header: list[str],
     rows: Iterator[tuple[int, list[str]]],
     columns: Columns,
-    code: Callable[[str], str],
+    numbers_in: Callable[[str], tuple[int, ...]],
     max_codes: int,
     table: CodedTexts,
-    *,
-    is_closed: bool,
 ) -> None:
+    """Add the rows of a file to `table`; `numbers_in` reads a cell of codes."""
     text_at, lang_at, target_ats = _places(path, header, columns)
-    parsed: dict[str, tuple[int, ...]] = {}  # cells repeat
 
     def wrong(line: int, at: int, what: str) -> DataError:
         return DataError(f"{path}, line {line}, column {header[at]!r}: {what}")
 
     for line, cells in rows:
-        text = clean_text(cells[text_at])
-        if not text:
+        text = clean_text(cells[text_at]) if columns.clean == "light" else cells[text_at]
+        table.num_cleaned += text != cells[text_at]
+        if not text.strip():
             raise wrong(line, text_at, "no text; fill it in or remove the row")
         numbers: dict[int, None] = {}
         for at in target_ats:
-            cell = cells[at]
-            known = parsed.get(cell)
-            if known is None:
-                try:
-                    known = tuple(_number(table.numbers, code(part), is_closed) for part in split_cell(cell))
-                except ValueError as error:
-                    raise wrong(line, at, str(error)) from None
-                if len(parsed) < _REMEMBERED_CELLS:
-                    parsed[cell] = known
-            numbers.update(dict.fromkeys(known))
+            try:
+                numbers.update(dict.fromkeys(numbers_in(cells[at])))
+            except ValueError as error:
+                raise wrong(line, at, str(error)) from None
         if not numbers:
             given = shown(cells[target_ats[0]])
             raise wrong(line, target_ats[0], f"no code, but {given}; fill it in or remove the row")
         if len(numbers) > max_codes:
             raise wrong(line, target_ats[0], f"{len(numbers)} codes; a row may have {max_codes}: raise max_codes")
-        lang = cells[lang_at].strip().lower() if lang_at is not None else ""
-        table.append(text, lang[:8] or UNKNOWN_LANG, numbers)
+        lang = cells[lang_at].strip() if lang_at is not None else ""
+        lang = lang.lower()[:8] if columns.clean == "light" else lang
+        table.append(text, lang or UNKNOWN_LANG, numbers)
+        if table.unseen:
+            for number in numbers:
+                if number >= len(table.numbers):
+                    name = list(table.unseen)[number - len(table.numbers)]
+                    table.unseen[name] += 1
         if len(table.langs) > 1000:
             raise wrong(line, lang_at or 0, "more than 1000 languages; choose the column with lang_col")
 
 
-def _number(numbers: dict[str, int], code: str, is_closed: bool) -> int:
-    if is_closed and code not in numbers:
-        raise ValueError(
-            f"code {shown(code)} is in none of the training rows, so it cannot be learned; "
-            "add rows with it to the training data or remove this one"
-        )
-    return numbers.setdefault(code, len(numbers))
+def _number(table: CodedTexts, code: str, *, is_closed: bool) -> int:
+    if not is_closed or code in table.numbers:
+        return table.numbers.setdefault(code, len(table.numbers))
+    table.unseen.setdefault(code, 0)
+    return len(table.numbers) + list(table.unseen).index(code)
 
 
 def _places(path: Path, header: list[str], columns: Columns) -> tuple[int, int | None, list[int]]:
@@ -190,17 +200,11 @@ def _places(path: Path, header: list[str], columns: Columns) -> tuple[int, int |
     targets = columns.targets
     if targets is None:
         targets = tuple(sorted(name for name in header if name[:4] == "code" and name[4:].isdecimal()))
-        targets = targets or tuple(name for name in ("codes", "code", "hisco") if name in header)[:1]
-        if not targets:
-            raise tables.missing(path, "code1", header, "target_cols")
-    for option, name in (("text_col", columns.text), ("lang_col", columns.lang)):
-        if name is not None and name not in header:
-            raise tables.missing(path, name, header, option)
-    for name in targets:
-        if name not in header:
-            raise tables.missing(path, name, header, "target_cols")
+        targets = targets or tuple(name for name in ("codes", "code", "hisco") if name in header)[:1] or ("code1",)
+    text_at = tables.column_index(path, columns.text, header, "text_col")
     lang = columns.lang if columns.lang is not None else "lang" if "lang" in header else None
-    return header.index(columns.text), None if lang is None else header.index(lang), [*map(header.index, targets)]
+    lang_at = None if lang is None else tables.column_index(path, lang, header, "lang_col")
+    return text_at, lang_at, [tables.column_index(path, name, header, "target_cols") for name in targets]
 
 
 def read_key(path: Path) -> dict[str, str]:

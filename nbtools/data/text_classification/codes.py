@@ -5,8 +5,8 @@ strings all the way: "04217" is not 4217. For HISCO (five digits, or -1, -2, -3 
 special code is one symbol that fills its block, so that five codes always make 27 symbols.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping
+from dataclasses import asdict, dataclass
 from functools import cached_property
 from typing import Any, Literal
 
@@ -106,48 +106,18 @@ class CodeSystem:
     @cached_property
     def blocks_CS(self) -> Array:
         """The symbols of every code; one more row at the end is all PAD, so that class -1 means no code."""
-        rows = [self._block(code) for code in self.codes]
-        return np.array([*rows, [PAD] * self.block_size], dtype=np.int64)
-
-    def _block(self, code: str) -> list[int]:
-        if self.formatter == "hisco" and code in HISCO_SPECIAL:
-            spelt = [code] * self.block_size
-        else:
-            spelt = list(code)
-        ids = [_FIRST_SYMBOL + self.symbols.index(symbol) for symbol in spelt]
-        return ids + [PAD] * (self.block_size - len(ids))
-
-    def format(self, codes: Sequence[str]) -> Array:
-        """Return the sequence of a row's codes in the order given. Shape (L,).
-
-        Raises:
-            DataError: there are too many, or one that the system does not have.
-        """
-        if len(codes) > self.max_codes:
-            raise DataError(f"{SEPARATOR.join(codes)}: {len(codes)} codes; there may be {self.max_codes} (max_codes)")
-        unknown = [code for code in codes if code not in self.classes]
-        if unknown:
-            raise DataError(f"code {shown(unknown[0])}: is not among the {len(self.codes)} of the training data")
-        classes = [self.classes[code] for code in codes] + [-1] * (self.max_codes - len(codes))
-        return np.concatenate([[BOS], self.blocks_CS[classes].reshape(-1), [EOS]])
-
-    def read(self, sequence_L: Sequence[int] | Array) -> tuple[str, ...]:
-        """Return the codes that a sequence spells, in its order; blocks that spell no code count as empty."""
-        blocks = np.asarray(sequence_L)[1:-1].reshape(self.max_codes, self.block_size)
-        by_block = {tuple(row): code for row, code in zip(self.blocks_CS.tolist(), self.codes, strict=False)}
-        found = [by_block[key] for block in blocks.tolist() if (key := tuple(block)) in by_block]
-        return tuple(dict.fromkeys(found))
+        ids = {symbol: number for number, symbol in enumerate(self.symbols, start=_FIRST_SYMBOL)}
+        blocks_CS = np.full((len(self.codes) + 1, self.block_size), PAD, dtype=np.int64)
+        for block_S, code in zip(blocks_CS, self.codes, strict=False):
+            if self.formatter == "hisco" and code in HISCO_SPECIAL:
+                block_S[:] = ids[code]
+            else:
+                block_S[: len(code)] = [ids[symbol] for symbol in code]
+        return blocks_CS
 
     def to_json(self) -> dict[str, Any]:
         """Return the system as plain values."""
-        return {
-            "format": 1,
-            "formatter": self.formatter,
-            "codes": list(self.codes),
-            "symbols": list(self.symbols),
-            "block_size": self.block_size,
-            "max_codes": self.max_codes,
-        }
+        return {"format": 1, **asdict(self)}
 
     @classmethod
     def from_json(cls, content: Mapping[str, Any]) -> "CodeSystem":
@@ -165,8 +135,8 @@ class CodeSystem:
                 int(content["block_size"]),
                 int(content["max_codes"]),
             )
-            if len(system.blocks_CS[0]) != system.block_size or list(system.codes) != sorted(set(system.codes)):
-                raise ValueError("the codes do not fit their blocks")
+            if len(system.blocks_CS) != len(set(system.codes)) + 1 or list(system.codes) != sorted(system.codes):
+                raise ValueError("the codes are not sorted, or not unique")
         except (KeyError, TypeError, ValueError) as error:
             raise DataError(f"this is no code system: {str(error)[:200]}") from error
         return system

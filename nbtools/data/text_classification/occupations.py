@@ -1,9 +1,8 @@
 """Generated occupational descriptions, as clerks wrote them into parish registers and censuses, and their codes.
 
 The default data of text_classification: titles in three languages within the phrases of their time, many misspelt, some
-with two occupations. The codes are after HISCO, the Historical
-International Standard Classification of Occupations (van Leeuwen, Maas and Miles 2002), abridged: good for trying
-things out, not for research.
+with two occupations. The codes are after HISCO, the Historical International Standard Classification of Occupations
+(van Leeuwen, Maas and Miles 2002), abridged: for demonstrations, not for research.
 """
 
 import functools

@@ -10,18 +10,36 @@ import numpy as np
 from nbtools.data.text_classification import codes, occupations
 from nbtools.data.text_classification.coded_texts import CodedTexts, Columns, Rows, read_key, read_texts, split_texts
 from nbtools.data.text_classification.codes import CodeSystem, Formatter
-from nbtools.errors import shown
+from nbtools.errors import plural, shown
+
+_MOST_NAMED = 10
 
 
 @dataclass(frozen=True)
 class Samples:
-    """Training and evaluation rows. The tables hold classes: indices into `system.codes`."""
+    """Training and evaluation rows. The tables hold classes: indices into `system.codes`.
+
+    In the evaluation table, classes beyond them are the codes in `unseen`.
+    """
 
     system: CodeSystem
     train: CodedTexts
     train_rows: Rows
     evaluation: CodedTexts
     evaluation_rows: Rows
+
+    @property
+    def unseen_note(self) -> str:
+        """A sentence on the evaluation's codes that no training row has; empty without any."""
+        unseen = self.evaluation.unseen
+        if not unseen:
+            return ""
+        names = ", ".join(f"{shown(code)} ({count:,})" for code, count in list(unseen.items())[:_MOST_NAMED])
+        more = f" and {len(unseen) - _MOST_NAMED:,} more" if len(unseen) > _MOST_NAMED else ""
+        return (
+            f"note: {plural(len(unseen), 'code')} of the evaluation file (rows) are in no training row, so the model "
+            f"cannot predict them, and each counts as its error: {names}{more}"
+        )
 
 
 def read_samples(
@@ -52,17 +70,17 @@ def read_samples(
         for row in occupations.rows():
             numbers = [table.numbers.setdefault(code, len(table.numbers)) for code in row.codes]
             table.append(row.text, row.lang, numbers)
-    rows: tuple[Rows, Rows]
     if val_file is None:
-        evaluation, rows = table, split_texts(table, validation_share)
+        evaluation = table
+        train_rows, evaluation_rows = split_texts(table, validation_share)
     else:
         evaluation = read_texts([val_file], columns, parse, max_codes, known=table.numbers)
-        rows = np.arange(len(table)), np.arange(len(evaluation))
+        train_rows, evaluation_rows = np.arange(len(table)), np.arange(len(evaluation))
     system = CodeSystem.of(formatter, table.numbers, max_codes)
     classes = [system.classes[code] for code in table.numbers]
     for each in (table,) if evaluation is table else (table, evaluation):
-        each.renumber(classes)
-    return Samples(system, table, rows[0], evaluation, rows[1])
+        each.renumber([*classes, *range(len(classes), len(classes) + len(each.unseen))])
+    return Samples(system, table, train_rows, evaluation, evaluation_rows)
 
 
 def _looked_up(form: Callable[[str], str], key: Mapping[str, str], cell: str) -> str:

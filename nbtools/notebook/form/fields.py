@@ -4,7 +4,6 @@ Numbers are text inputs: a bounded number widget clamps silently, while a wrong 
 error. Only core widgets, so that VS Code and Colab show the same form.
 """
 
-import ast
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from html import escape
@@ -53,7 +52,6 @@ STYLE = """<style>
   font: 12px/1.45 var(--jp-code-font-family, monospace); color: var(--jp-ui-font-color1, inherit); }
 .nbtools-run code + code { font-size: 11px; color: var(--jp-ui-font-color2, inherit); }
 .nbtools-form .nbtools-more { align-self: flex-start; margin: 10px 0 0; }
-.nbtools-form .nbtools-tiles, .nbtools-form .nbtools-run { margin-left: 0; margin-right: 0; }
 .nbtools-question { border-left: 3px solid var(--jp-warn-color1, #f57c00); padding: 2px 0 2px 12px; margin: 6px 0; }
 .nbtools-question p { margin: 2px 0 4px; line-height: 1.45; }
 .nbtools-said, .nbtools-error { white-space: pre-wrap; overflow-wrap: anywhere; line-height: 1.45; padding: 2px; }
@@ -67,17 +65,20 @@ class Field:
     differently (a newline in a path, the last digit of a float).
     """
 
-    def __init__(self, settings: type[Settings], name: str) -> None:
+    def __init__(self, settings: type[Settings], name: str, on_edit: Callable[[object], None]) -> None:
+        """Make the row of field `name`; `on_edit` is called after every edit, with an argument to ignore."""
         info = settings.model_fields[name]
         self.name = name
-        self._options, self._kinds = _allowed(info.annotation)
+        options, self._kinds = _allowed(info.annotation)
+        is_open = options is not None and any(kind is not NoneType for kind in self._kinds)
+        self._options = None if is_open else options
+        self._words = (options or ()) if is_open else ()
         self._help = info.description or ""
         self._unit = settings.unit(name)
         self._given: tuple[Any, Any] | None = None
-        self._marks: tuple[str, str] = ("?", "?")
         self._input = self._make_input()
-        self._note = note_widget()
-        self.widget = row(self._labelled(), self._note)
+        self._input.observe(on_edit, names="value")
+        self.widget = row(self._labelled(), note_widget())
         self.mark()
 
     def _make_input(self) -> widgets.DOMWidget:
@@ -107,6 +108,8 @@ class Field:
         entry = self._input.value
         if self._given is not None and self._given[1] == entry:
             return self._given[0]
+        if entry in self._words:
+            return entry
         return parse_value(entry, self._kinds) if isinstance(self._input, widgets.Text) else entry
 
     @value.setter
@@ -115,54 +118,44 @@ class Field:
         self._input.value = entry
         self._given = (value, entry)
 
-    def on_change(self, callback: Callable[[], None]) -> None:
-        """Call `callback` after every edit."""
-        self._input.observe(lambda change: callback(), names="value")
-
     def mark(self, mistake: str = "", was: str = "") -> None:
         """Show the error of the value, or else its unit and help and its earlier value."""
-        if self._marks == (mistake, was):
-            return
-        self._marks = (mistake, was)
-        mark(self.widget, self._note, mistake, was, self._help, self._unit)
+        mark(self.widget, mistake, was, self._help, self._unit)
 
 
 class GPUField:
     """The row of `Launch.gpus`: CPU only, the first GPUs, or GPUs chosen by index."""
 
-    def __init__(self, gpus: Sequence[tuple[int, str]]) -> None:
-        """Offer `gpus`: pairs of an index and a label."""
-        self.name = "gpus"
+    def __init__(self, gpus: Sequence[tuple[int, str]], on_edit: Callable[[object], None]) -> None:
+        """Offer `gpus`, pairs of an index and a label; `on_edit` is called as by `Field`."""
         self._gpus = dict(gpus)
         self._mode = widgets.Dropdown(
-            description=self.name,
+            description="gpus",
             options=[("CPU only", "cpu"), ("first GPUs, or the CPU", "auto")],
-            tooltip=f"{self.name}: {Launch.model_fields[self.name].description}",
+            tooltip=f"gpus: {Launch.model_fields['gpus'].description}",
             **INPUT_SHAPE,
         )
         self._boxes: dict[int, widgets.Checkbox] = {}
         self._choice = widgets.VBox(layout={"margin": f"0 0 0 calc({LABEL_WIDTH} + 12px)", "display": "none"})
-        self._note = note_widget()
-        self._callbacks: list[Callable[[], None]] = []
-        self._line = row(self._mode, self._note)
+        self._on_edit = on_edit
+        self._line = row(self._mode, note_widget())
         self.widget = widgets.VBox([self._line, self._choice], layout={"overflow": "visible"})
         for index, label in self._gpus.items():
             self._add_box(index, label)
-        self._mode.observe(lambda change: self._changed(), names="value")
+        self._mode.observe(self._fold, names="value")
+        self._mode.observe(on_edit, names="value")
         self.mark()
 
     def _add_box(self, index: int, label: str) -> None:
         box = widgets.Checkbox(description=label, indent=False, layout={"width": "auto"})
-        box.observe(lambda change: self._changed(), names="value")
+        box.observe(self._on_edit, names="value")
         self._boxes[index] = box
         self._choice.children = tuple(self._boxes.values())
         if len(self._boxes) == 1:
             self._mode.options = [*self._mode.options, ("the GPUs ticked below", "chosen")]
 
-    def _changed(self) -> None:
+    def _fold(self, _: object) -> None:
         self._choice.layout.display = "" if self._mode.value == "chosen" else "none"
-        for callback in self._callbacks:
-            callback()
 
     @property
     def value(self) -> tuple[int, ...] | None:
@@ -187,14 +180,10 @@ class GPUField:
             box.value = index in (value or ())
         self._mode.value = "chosen" if value else "auto" if value is None else "cpu"
 
-    def on_change(self, callback: Callable[[], None]) -> None:
-        """Call `callback` after every edit."""
-        self._callbacks.append(callback)
-
     def mark(self, mistake: str = "", was: str = "") -> None:
         """Show the error of the choice, or else the number of GPUs and the earlier choice."""
         have = f"{len(self._gpus)} on this machine" if self._gpus else "none on this machine: the CPU is used"
-        mark(self._line, self._note, mistake, was, have)
+        mark(self._line, mistake, was, have)
 
 
 def note_widget() -> widgets.HTML:
@@ -208,19 +197,22 @@ def row(*children: widgets.DOMWidget) -> widgets.HBox:
     return widgets.HBox(children, layout=layout).add_class("nbtools-row")
 
 
-def mark(line: widgets.HBox, text: widgets.HTML, mistake: str, was: str = "", help: str = "", unit: str = "") -> None:
-    """Show in the note of a row the error of its value, or else its earlier value, unit and help."""
+def mark(line: widgets.HBox, mistake: str, was: str = "", help: str = "", unit: str = "") -> None:
+    """Show in the note of a row, its second child, the error of its value, or else its earlier value, unit and help."""
+    note = line.children[1]
     for name, is_so in (("nbtools-wrong", bool(mistake)), ("nbtools-changed", bool(was) and not mistake)):
         (line.add_class if is_so else line.remove_class)(name)
     if mistake:
-        text.value = f"<b>{escape(mistake)}</b>"
+        note.value = f"<b>{escape(mistake)}</b>"
     else:
         before = f"<mark>{escape(was)}</mark> " if was else ""
-        text.value = before + (f"<i>{escape(unit)}</i> " if unit else "") + escape(help)
+        note.value = before + (f"<i>{escape(unit)}</i> " if unit else "") + escape(help)
 
 
 def parse_value(text: str, kinds: tuple[type, ...]) -> Any:
-    """Parse typed text into a value of one of `kinds`; the config checks the bounds.
+    """Parse typed text into a value of one of `kinds`: numbers, texts, tuples of names, None.
+
+    The config checks the bounds.
 
     Raises:
         ValueError: no kind fits; the message says what is allowed.
@@ -230,33 +222,24 @@ def parse_value(text: str, kinds: tuple[type, ...]) -> Any:
         return None
     if str in kinds:
         return text
-    if any(kind == tuple[str, ...] for kind in kinds):
+    if tuple[str, ...] in kinds:
         return split_names(text)
     if stripped.lower() == "none" and NoneType in kinds:
         return None
-    if int in kinds or float in kinds:
-        return _number(stripped, whole=float not in kinds, optional=NoneType in kinds)
-    try:
-        return ast.literal_eval(stripped)
-    except (ValueError, SyntaxError, MemoryError, RecursionError):
-        raise ValueError(f"{shown(text, 60)} is not a Python literal, such as ('a', 'b')") from None
-
-
-def _number(text: str, *, whole: bool, optional: bool) -> int | float:
-    what = "a whole number such as 1_000" if whole else "a number such as 5e-4"
-    what += ", or leave it empty" if optional else ""
-    if not text:
+    what = "a number such as 5e-4" if float in kinds else "a whole number such as 1_000"
+    what += ", or leave it empty" if NoneType in kinds else ""
+    if not stripped:
         raise ValueError(f"is empty; give {what}")
     with suppress(ValueError):
-        number = float(text)
-        if not whole:
+        number = float(stripped)
+        if float in kinds:
             return number
-        # int(text) first: a float rounds beyond 2**53. 1e3 is a whole number too.
-        if text.lstrip("+-").replace("_", "").isdigit():
-            return int(text)
+        # int(stripped) first: a float rounds beyond 2**53. 1e3 is a whole number too.
+        if stripped.lstrip("+-").replace("_", "").isdigit():
+            return int(stripped)
         if number.is_integer():
             return int(number)
-    raise ValueError(f"{shown(text, 60)} is not {what}")
+    raise ValueError(f"{shown(stripped, 60)} is not {what}")
 
 
 def _written(value: Any) -> str:

@@ -9,9 +9,8 @@ from typing import Any
 
 from nbtools.config import Launch, TrainConfig, errors_by_field
 from nbtools.errors import ConfigError, HandEditedError, LaunchError, NbtoolsError, plural, shown
-from nbtools.launcher.launch import launch as launch_script
+from nbtools.launcher.launch import launch_once
 from nbtools.launcher.placement import place
-from nbtools.machine.devices import devices
 from nbtools.notebook.form.fields import mark
 from nbtools.notebook.form.layout import FormLayout
 from nbtools.notebook.form.overwrite import (
@@ -19,12 +18,12 @@ from nbtools.notebook.form.overwrite import (
     OverwriteQuestion,
     differs,
     in_words,
+    is_outdated,
     state_in_words,
 )
 from nbtools.notebook.form.summary import Summary
 from nbtools.project import check_name, find_project
 from nbtools.recipes import recipe_named, recipe_of
-from nbtools.run.listing import active_run
 from nbtools.run.run import Run
 from nbtools.script.script import read_script, write_script
 
@@ -49,7 +48,6 @@ class ConfigForm:
         """Make a form for the recipe with key `recipe`.
 
         Args:
-            recipe: key of the recipe.
             name: name of the script; the recipe's key when None.
             preset: values to start from; the recipe's first preset when neither this nor `config` is given.
             config: values to start from instead.
@@ -74,17 +72,15 @@ class ConfigForm:
         self._is_filling = False
         self._loaded_over: Values = {}
         self._known = KnownScripts()
+        self._was_active = False
         self.run: Run | None = None
         """The run that this form launched last."""
         self._panel: Any = None
-        self._view = FormLayout(self._recipe, name if name is not None else recipe, preset, devices())
+        self._view = FormLayout(self._recipe, recipe if name is None else name, preset, self._guarded(self._edited))
         self._fields = self._view.fields
         self._summary = Summary(self._project.root, self._guarded(self._refresh))
         self._question = OverwriteQuestion(self._guarded)
         self.widget = self._view.arrange(self._summary.widget, self._question.widget)
-        for field in self._fields.values():
-            field.on_change(self._guarded(self._edited))
-        self._view.name.observe(self._guarded(self._edited), names="value")
         self._view.preset.observe(self._guarded(self._apply_preset), names="value")
         self._view.reset.on_click(self._guarded(self._apply_preset))
         self._view.write.on_click(self._guarded(lambda: self._ask_or(self._write_and_say)))
@@ -139,7 +135,7 @@ class ConfigForm:
                     f"{path}: has values or text that this form did not write ({in_words(path, config, settings)}); "
                     "form.write(overwrite=True) replaces it, form.load() loads its values into the form"
                 )
-            if overwrite or differs(path, config, settings) != []:
+            if overwrite or differs(path, config, settings) != [] or is_outdated(path):
                 write_script(config, self.name, settings, project=self._project, overwrite=True)
             self._known.remember(path)
             self._loaded_over = {}
@@ -157,9 +153,8 @@ class ConfigForm:
             LaunchError: the script cannot be started with these settings; nothing was started.
         """
         with self._lock:
-            path = self._project.script(self.name)
-            self.write()
-            self.run = active_run(path, self._project) or launch_script(path)
+            path = self.write()
+            self.run, self._was_active = launch_once(path)
             return self.run
 
     def load(self, path: str | Path | None = None) -> None:
@@ -182,7 +177,8 @@ class ConfigForm:
             self._fill(script.config, script.launch)
             edited = ", edited by hand" if script.hand_edited else ""
             changed = plural(len(self._loaded_over), "field")
-            self._say(f"Loaded {script.path.name}{edited}: {changed} changed in the form.")
+            lacks = f" It does not name {', '.join(script.lacks)}: defaults." if script.lacks else ""
+            self._say(f"Loaded {script.path.name}{edited}: {changed} changed in the form.{lacks}")
 
     def __repr__(self) -> str:
         return f"ConfigForm({self._recipe.key!r}, name={self._view.name.value!r}, preset={self._view.preset.value!r})"
@@ -259,7 +255,7 @@ class ConfigForm:
         script = f"scripts/{path.name if path else 'NAME.py'}"
         commands = [f"nbtools launch {script}"]
         try:
-            commands.append(place(settings).shell_line("runs/ID/script.py"))
+            commands.append(place(settings).shell_line(Path("runs/ID/script.py")))
         except LaunchError as error:
             obstacles["gpus"] = str(error)
         if unfit := self._summary.show(config, settings, commands):
@@ -289,7 +285,7 @@ class ConfigForm:
             words, mistake = state_in_words(self._project.script(self.name), values), ""
         except ConfigError as error:
             words, mistake = "", str(error).partition(": ")[2]
-        mark(self._view.name_row, self._view.name_note, mistake, help=words)
+        mark(self._view.name_row, mistake, help=words)
         return {"script": mistake} if mistake else {}
 
     def _allow(self, mistakes: dict[str, str], obstacles: dict[str, str]) -> None:
@@ -367,7 +363,8 @@ class ConfigForm:
             run = self.launch()
         notes = "".join(f"{warning.message}\n" for warning in said)
         where = f'    nt.LivePlot("{run.id}")\n    nbtools watch {run.id}'
-        self._say(f"{notes}Launched {run.id}. Watch it below, or elsewhere with:\n{where}")
+        done = f"{run.id} was already started, and is {run.state}." if self._was_active else f"Launched {run.id}."
+        self._say(f"{notes}{done} Watch it below, or elsewhere with:\n{where}")
         if self._panel is None or self._panel.run.id != run.id:
             if self._panel is not None:
                 self._panel.close()

@@ -1,12 +1,12 @@
 """The form's widgets and their layout; `form` connects them to the config."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from html import escape
 
 import ipywidgets as widgets
 
 from nbtools.config import Launch, Settings, TrainConfig
-from nbtools.machine.devices import Device
+from nbtools.machine.devices import Device, devices
 from nbtools.notebook.form.fields import INPUT_SHAPE, STYLE, Field, GPUField, note_widget, row
 from nbtools.notebook.form.overwrite import button
 from nbtools.notebook.subshell import answers_beside_cells
@@ -19,19 +19,20 @@ class FormLayout:
     The toggle shows and hides a box: Accordion and Tab do not work everywhere (Colab).
     """
 
-    def __init__(self, recipe: Recipe, name: str, preset: str | None, devices: Sequence[Device]) -> None:
+    def __init__(self, recipe: Recipe, name: str, preset: str | None, on_edit: Callable[[object], None]) -> None:
+        """Make the widgets; `on_edit` is called after every edit of a field or of the script's `name`."""
         presets = [("none", None), *((key, key) for key in recipe.presets)]
         self.preset = widgets.Dropdown(description="preset", options=presets, value=preset, **INPUT_SHAPE)
         self.preset_note = note_widget()
         self.reset = button("Reset", "undo", "Restore the values of the preset")
         self.name = widgets.Text(value=name, description="script", placeholder="name of the script", **INPUT_SHAPE)
-        self.name_note = note_widget()
-        self.name_row = row(self.name, self.name_note)
+        self.name.observe(on_edit, names="value")
+        self.name_row = row(self.name, note_widget())
         self.fields: dict[str, Field | GPUField] = {}
-        gpus = [(device.index, _described(device)) for device in devices]
+        gpus = [(device.index, _described(device)) for device in devices()]
         for cls in (recipe.config_class, Launch):
             for field in cls.model_fields:
-                self.fields[field] = GPUField(gpus) if field == "gpus" else Field(cls, field)
+                self.fields[field] = GPUField(gpus, on_edit) if field == "gpus" else Field(cls, field, on_edit)
         self.write = button("Write script", "pencil", "Write scripts/NAME.py")
         self.launch = button("Launch", "play", "Write the script if its values differ, then launch it", style="primary")
         self.load = button("Load from script", "upload", "Load the values of scripts/NAME.py into the form")

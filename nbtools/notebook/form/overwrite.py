@@ -20,7 +20,6 @@ class KnownScripts:
         self._digests: dict[Path, str] = {}
 
     def remember(self, path: Path) -> None:
-        """Remember the present text of `path`."""
         if path.is_file():
             self._digests[path] = file_digest(path)
 
@@ -31,12 +30,10 @@ class KnownScripts:
         """
         if not path.exists() and not path.is_symlink():
             return False
-        try:
-            script = parse_script(path)
-        except ScriptError:
-            return True
-        theirs = path.is_symlink() or script.hand_edited or self._digests.get(path) != file_digest(path)
-        return theirs and differs(path, config, launch) != []
+        found = differs(path, config, launch)
+        if not found:
+            return found is None
+        return path.is_symlink() or self._digests.get(path) != file_digest(path) or parse_script(path).hand_edited
 
 
 def differs(path: Path, config: TrainConfig, launch: Launch) -> list[tuple[str, Any, Any]] | None:
@@ -48,6 +45,15 @@ def differs(path: Path, config: TrainConfig, launch: Launch) -> list[tuple[str, 
     if type(script.config) is not type(config):
         return [("recipe", type(script.config).__name__, type(config).__name__)]
     return [*differences(script.config, config), *differences(script.launch, launch)]
+
+
+def is_outdated(path: Path) -> bool:
+    """Whether an earlier nbtools wrote the script at `path`, without fields that the recipe has now."""
+    try:
+        script = parse_script(path)
+    except ScriptError:
+        return False
+    return bool(script.lacks) and not script.hand_edited
 
 
 def in_words(path: Path, config: TrainConfig, launch: Launch) -> str:
@@ -69,16 +75,18 @@ def state_in_words(path: Path, values: tuple[TrainConfig, Launch] | None) -> str
     if not path.exists():
         return f"{where} is not written yet"
     try:
-        edited = parse_script(path).hand_edited
+        script = parse_script(path)
     except ScriptError as error:
         return f"cannot be read back: {str(error).replace(str(path), where)}"
+    edited = script.hand_edited
+    lacks = f"; it does not name {', '.join(script.lacks[:4])}" if script.lacks else ""
     if values is None:
         return f"{where} exists" + (", edited by hand" if edited else "")
     found = differs(path, *values) or []
     if not found:
-        return f"{where} has these values" + (" and was edited by hand" if edited else "")
+        return f"{where} has these values" + (" and was edited by hand" if edited else "") + lacks
     names = ", ".join(name for name, _, _ in found[:4]) + (f" and {len(found) - 4} more" if len(found) > 4 else "")
-    return f"{where} {'was edited by hand and ' if edited else ''}has another {names}"
+    return f"{where} {'was edited by hand and ' if edited else ''}has another {names}{lacks}"
 
 
 class OverwriteQuestion:

@@ -12,6 +12,7 @@ from nbtools.errors import DataError
 from nbtools.launcher import findings
 from nbtools.launcher.sizes import num_trainable_parameters
 from nbtools.launcher.step_count import Schedule, schedule
+from nbtools.machine.devices import devices
 
 _PATIENCE_S = 0.05
 
@@ -66,9 +67,10 @@ class Summary:
 
     def show(self, config: TrainConfig, launch: Launch, commands: Sequence[str]) -> str:
         """Show the tiles; return why the data cannot be used, or an empty string."""
-        outcome = self.count(config, launch.nproc_per_node)
+        num_processes = launch.resolved(len(devices())).num_processes
+        outcome = self.count(config, num_processes)
         parameters = num_trainable_parameters(config)
-        batch, product = findings.batch(config, launch.nproc_per_node)
+        batch, product = findings.batch(config, num_processes)
         tiles = [
             _tile(f"{batch:,}", "effective batch", product),
             *_data_tiles(config, outcome),
@@ -90,7 +92,7 @@ def _data_tiles(config: TrainConfig, outcome: Schedule | DataError | str | None)
     if isinstance(outcome, Schedule):
         return [
             _tile(f"{outcome.total_steps:,}", "optimizer steps", findings.epochs(outcome)),
-            _tile(f"{outcome.num_train_samples:,}", "training samples", f"{outcome.num_eval_samples:,} held out"),
+            _tile(f"{outcome.num_train_samples:,}", "training samples", f"evaluates {outcome.evaluated_of} held out"),
         ]
     if isinstance(outcome, DataError):
         value, why = "–", "see above"

@@ -4,14 +4,13 @@ from typing import Any
 
 import ipywidgets as widgets
 
+from nbtools.notebook.panel.html import LIVE
 from nbtools.notebook.panel.media import MediaView, close_tree, html_widget
 from nbtools.notebook.plots.figure import UNTITLED_HEIGHT, WIDTH
 from nbtools.notebook.plots.layout import X
-from nbtools.notebook.subshell import answers_beside_cells
 
 LATEST = ""
 """Value of the choice "latest verified"; a drop-down uses None for "nothing chosen"."""
-WIDGET_VIEW = "application/vnd.jupyter.widget-view+json"
 _CONTROLS = {
     "Log scale": ("Logarithmic y axes for loss and gradient norm", 90, 0),
     "Smoothing": ("Weight of earlier values in the bold lines; the thin lines are the raw values", 260, 76),
@@ -56,9 +55,8 @@ class Controls:
         self.lower = _column(row, actions, self.changing, self.note, self.taken, self.losses, self.trouble, self.tail)
         self.whole = _column(self.upper, self.image, self.shown.widget, self.lower)
 
-    def answer_beside_cells(self) -> bool:
-        """Let every control answer while a cell runs; returns False if this ipykernel cannot."""
-        return all([answers_beside_cells(w) for w in (*self.options, *self.actions)])  # noqa: C419 - every one
+        for box in (self.lower, self.whole):
+            box.add_class(LIVE)
 
     def show_playable(self, is_shown: bool) -> None:
         """Show the parts with a play button above the controls, for media that have become static, or hide them."""
@@ -74,8 +72,7 @@ class Controls:
 
 def view_bundle(widget: widgets.Widget, text: str) -> dict[str, Any]:
     """Return the output that shows a widget, with `text` for a front end without widgets."""
-    view = {"version_major": 2, "version_minor": 0, "model_id": widget.model_id}
-    return {WIDGET_VIEW: view, "text/plain": text}
+    return {**widget._repr_mimebundle_(), "text/plain": text}
 
 
 def _control(kind: type[widgets.DOMWidget], description: str, **traits: Any) -> Any:

@@ -12,12 +12,15 @@ from nbtools.failures.failure import Failure
 from nbtools.notebook.panel.news import Change
 from nbtools.notebook.panel.snapshot import Snapshot
 from nbtools.notebook.plots.decimation import duration
+from nbtools.run.records import local_time
 from nbtools.run.stacks import RankStacks
 from nbtools.run.stragglers import Straggler
 from nbtools.rundir.heartbeat import RankHeartbeat
 
 NO_FORMULAS = "mathjax_ignore tex2jax_ignore"
 """Classes of elements whose dollar signs JupyterLab's MathJax, and the older one of exported pages, leave alone."""
+LIVE = "nbtools-live"
+"""Class of the widgets of a panel."""
 FONT = "font-family:var(--jp-ui-font-family,system-ui,sans-serif);font-size:13px;line-height:1.45;"
 TEXT = "color:var(--jp-ui-font-color1,inherit);"
 MUTED = "color:var(--jp-ui-font-color2,#6b7280);"
@@ -36,6 +39,33 @@ _STATES = {
 }
 _MAX_CHIPS = 16
 _MAX_TRACE_LINES = 200
+
+
+# The outputs of a panel are text, picture, media and widgets, in this order. JupyterLab and Jupyter Notebook show
+# widgets without a kernel as broken links, and those of an earlier kernel as "model not found": both are hidden, and
+# the static outputs of an active run are hidden only while the widgets are connected.
+_CONNECTED = f".{LIVE}:not(.jupyter-widgets-disconnected)"
+_COVERED = f".jp-OutputArea-child:has(.nbtools-covered):has(+ * + * + * {_CONNECTED})"
+_STYLE = f"""<style>
+.jp-OutputArea-child:has(.nbtools-note) + * + * + .jp-OutputArea-child:not(:has({_CONNECTED})) {{display: none}}
+{_COVERED}, {_COVERED} + *, {_COVERED} + * + * {{display: none}}
+.jp-OutputArea-child:has(+ * + * + * {_CONNECTED}) .nbtools-note {{display: none}}
+.nbtools-note {{animation: nbtools-appear 0s 1.5s both}}
+@keyframes nbtools-appear {{from {{visibility: hidden}}}}
+</style>"""
+
+
+def without_kernel(live_at: float | None) -> str:
+    """Return the sentence that a page shows instead of the widgets while they have no kernel, and its style.
+
+    `live_at` is the Unix time of the static outputs of an active run; None for a run that has ended.
+    """
+    if live_at is None:
+        text = "Run this cell again for the controls."
+        return f"{_STYLE}<div class='nbtools-note' style='{FONT}{MUTED}margin:6px 0'>{text}</div>"
+    style = f"{FONT}{TEXT}{_SURFACE}border-left:4px solid #3f90da;padding:4px 10px;margin:6px 0"
+    text = f"State at {local_time(live_at)}. Training was not affected: run this cell again to see it live."
+    return f"{_STYLE}<div class='nbtools-note nbtools-covered' role='note' style='{style}'>{text}</div>"
 
 
 def literal(text: str) -> str:
@@ -159,7 +189,7 @@ def ranks(beats: Sequence[RankHeartbeat], stragglers: Sequence[Straggler], now: 
             condition = f", {literal(straggler.condition)}" if straggler.condition else ""
             silent = f" · <b>silent for {duration(straggler.silent_s)}{condition}</b>"
         seen = f" · {duration(age)} ago" if is_running and not silent and age >= 3 else ""
-        edge = "1px solid #c77700;background:rgba(255,169,14,.16)" if beat.rank in late else f"{BORDER}"
+        edge = "1px solid #c77700;background:rgba(255,169,14,.16)" if beat.rank in late else BORDER
         chips.append(
             f"<span style='border:{edge};border-radius:10px;padding:0 8px;white-space:nowrap'>"
             f"rank {beat.rank} · step {beat.step:,} · {literal(beat.phase[:40])}{seen}{silent}</span>"

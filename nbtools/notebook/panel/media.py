@@ -40,9 +40,6 @@ class MediaView:
         self._fold.observe(lambda _: self._arrange(), "value")
         answers_beside_cells(self._fold)
         self._stamp: object = None
-        self._shown: list[tuple[MediaItem, Sequence[MediaItem]]] = []
-        """The newest showing of each item, and the earlier ones of a chart."""
-        self._dark = False
         self._parts: dict[tuple[str, str], _Part] = {}
 
     def look(self, folder: Path, *, dark: bool) -> bool:
@@ -50,25 +47,23 @@ class MediaView:
         stamp = (dark, folder, [(name, file_stamp(folder / f"{name}.jsonl")) for name in media.names(folder)])
         if stamp == self._stamp:
             return False
-        self._stamp, self._dark = stamp, dark
-        self._shown = [
-            (item, media.read(folder, item.name)[:-1] if item.kind == "series" else ()) for item in media.latest(folder)
-        ]
-        for key in self._parts.keys() - {(item.name, item.kind) for item, _ in self._shown}:
-            self._parts.pop(key).close()
-        for item, earlier in self._shown:
+        self._stamp = stamp
+        parts: dict[tuple[str, str], _Part] = {}
+        for item in media.latest(folder):
             key = item.name, item.kind
-            if key not in self._parts:
-                self._parts[key] = _PARTS[item.kind]()
-            self._parts[key].show(item, dark, earlier)
+            parts[key] = self._parts.get(key) or (_Frames() if item.kind == "frames" else _Part())
+            parts[key].show(item, dark, media.read(folder, item.name)[:-1] if item.kind == "series" else ())
+        for gone in self._parts.keys() - parts.keys():
+            self._parts[gone].close()
+        self._parts = parts
         self._arrange()
         return True
 
     def html(self) -> str:
         """Return everything as HTML without widgets, for the output of a run that has ended."""
-        if not self._shown:
+        if not self._parts:
             return ""
-        body = "".join(static_html(item, dark=self._dark, earlier=earlier) for item, earlier in self._shown)
+        body = "".join(part.html for part in self._parts.values())
         return (
             f"<div class='{NO_FORMULAS}' style='max-width:{WIDTH}px'><details open style='{_FONT}'>"
             f"<summary style='cursor:pointer'><b>{HEADING}</b></summary>{body}</details></div>"
@@ -85,12 +80,10 @@ class MediaView:
         """Order the parts by name; hide the widget without parts."""
         is_open = self._fold.value
         self._fold.icon = "chevron-down" if is_open else "chevron-right"
-        parts = [(item.kind, self._parts[item.name, item.kind].widget) for item, _ in self._shown]
-        children = (self._fold, *(part for _, part in parts if is_open)) if parts else ()
-        if self.widget.children != children:
-            self.widget.children = children
-        self.widget.layout.display = "" if children else "none"
-        self.playable.children = [part for kind, part in parts if kind == "frames"]
+        parts = list(self._parts.values())
+        self.widget.children = (self._fold, *(part.widget for part in parts if is_open)) if parts else ()
+        self.widget.layout.display = "" if parts else "none"
+        self.playable.children = [part.widget for part in parts if isinstance(part, _Frames)]
 
 
 def html_widget() -> widgets.HTML:
@@ -99,12 +92,6 @@ def html_widget() -> widgets.HTML:
     for name in NO_FORMULAS.split():
         text.add_class(name)
     return text
-
-
-def put(widget: widgets.HTML, value: str) -> None:
-    """Assign a text if it differs; an equal one sends no message."""
-    if widget.value != value:
-        widget.value = value
 
 
 def close_tree(widget: widgets.Widget) -> None:
@@ -118,18 +105,26 @@ def close_tree(widget: widgets.Widget) -> None:
 
 
 class _Part:
-    """One item as a widget: of a text or a table HTML alone."""
+    """One item as HTML."""
 
     def __init__(self) -> None:
+        self.html = ""
+        """The same for a page without a kernel."""
         self._content = html_widget()
         self.widget: widgets.Widget = self._content
+        self._shown: tuple[MediaItem, bool] | None = None
 
     def show(self, item: MediaItem, dark: bool, earlier: Sequence[MediaItem]) -> None:
         """Show a newer showing; a chart draws the earlier ones behind it."""
-        put(self._content, _title(item) + (text_html(item) if item.kind == "text" else table_html(item)))
+        if self._shown != (item, dark):
+            self._shown = item, dark
+            self.html = static_html(item, dark=dark, earlier=earlier)
+            self._update(item)
+
+    def _update(self, item: MediaItem) -> None:
+        self._content.value = self.html
 
     def close(self) -> None:
-        """Remove it from the page."""
         close_tree(self.widget)
 
 
@@ -153,13 +148,9 @@ class _Frames(_Part):
         row = widgets.HBox([self._play, self._slider], layout=widgets.Layout(flex_flow="row wrap"))
         answers_beside_cells(row)
         self.widget = widgets.VBox([self._heading, row, self._content], layout=widgets.Layout(width="100%"))
-        self._item: MediaItem | None = None
 
-    def show(self, item: MediaItem, dark: bool, earlier: Sequence[MediaItem]) -> None:
-        if item == self._item:
-            return
-        was_at_end = self._item is None or self._slider.value >= self._slider.max
-        self._item = item
+    def _update(self, item: MediaItem) -> None:
+        was_at_end = self._slider.value >= self._slider.max
         self._heading.value = _title(item)
         last = len(item.frames) - 1
         for control in (self._play, self._slider):
@@ -173,28 +164,9 @@ class _Frames(_Part):
         super().close()
 
     def _draw(self) -> None:
-        if self._item is not None:
-            put(self._content, state_html(self._item, min(self._slider.value, len(self._item.frames) - 1)))
-
-
-class _Series(_Part):
-    """A chart whose x axis is not the step."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        layout = widgets.Layout(max_width="100%", height="auto")
-        self._image = widgets.Image(format="png", width=WIDTH, height=HEIGHT, layout=layout)
-        self.widget = widgets.VBox([self._content, self._image], layout=widgets.Layout(width="100%"))
-        self._drawn: tuple[MediaItem, bool] | None = None
-
-    def show(self, item: MediaItem, dark: bool, earlier: Sequence[MediaItem]) -> None:
-        if self._drawn != (item, dark):
-            put(self._content, _title(item))
-            self._image.value = draw_series(item, dark=dark, earlier=earlier)
-            self._drawn = (item, dark)
-
-
-_PARTS = {"text": _Part, "table": _Part, "frames": _Frames, "series": _Series}
+        if self._shown is not None:
+            item, _ = self._shown
+            self._content.value = state_html(item, min(self._slider.value, len(item.frames) - 1))
 
 
 # --- HTML -----------------------------------------------------------------------------------------
@@ -207,13 +179,6 @@ def _title(item: MediaItem) -> str:
     )
 
 
-def text_html(item: MediaItem) -> str:
-    """Return a text, cut after 5,000 characters."""
-    style = f"{_FONT}{MONO}border:{BORDER};margin:0;padding:6px 8px;max-height:280px;overflow:auto"
-    text = literal(_cut(item.text, _LONGEST_TEXT))
-    return f"<pre tabindex='0' style='{style};white-space:pre-wrap;overflow-wrap:anywhere'>{text}</pre>"
-
-
 def state_html(item: MediaItem, number: int) -> str:
     """Return one frame, with marks on what differs from the one before, in the height of the longest frame."""
     frame, before = (_cut(item.frames[at], _LONGEST_FRAME) if at >= 0 else "" for at in (number, number - 1))
@@ -222,7 +187,7 @@ def state_html(item: MediaItem, number: int) -> str:
     return f"<div style='{_FONT}min-height:{1.6 * lines:.1f}em'>{body}</div>"
 
 
-def table_html(item: MediaItem) -> str:
+def _table_html(item: MediaItem) -> str:
     """Return a table of the first 20 rows and the number of the others."""
     style = f"border-bottom:{BORDER};padding:2px 10px 2px 0;text-align:left;vertical-align:top;overflow-wrap:anywhere"
 
@@ -241,9 +206,11 @@ def table_html(item: MediaItem) -> str:
 def static_html(item: MediaItem, *, dark: bool, earlier: Sequence[MediaItem] = ()) -> str:
     """Return an item as HTML that needs no kernel; a chart has the earlier showings behind it."""
     if item.kind == "text":
-        content = text_html(item)
+        style = f"{_FONT}{MONO}border:{BORDER};margin:0;padding:6px 8px;max-height:280px;overflow:auto"
+        text = literal(_cut(item.text, _LONGEST_TEXT))
+        content = f"<pre tabindex='0' style='{style};white-space:pre-wrap;overflow-wrap:anywhere'>{text}</pre>"
     elif item.kind == "table":
-        content = table_html(item)
+        content = _table_html(item)
     elif item.kind == "frames":
         frames = [_cut(frame, _LONGEST_FRAME) for frame in item.frames]
         content = frames_html(frames, _NUM_DRAWINGS if item.keeps_lines else _NUM_STATES, keep_lines=item.keeps_lines)

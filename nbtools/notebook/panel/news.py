@@ -14,7 +14,6 @@ import numpy as np
 from nbtools.errors import FormatError, plural
 from nbtools.failures.restarts import read_restarts, restarted
 from nbtools.metrics.history import History
-from nbtools.notebook.panel.snapshot import pace
 from nbtools.notebook.plots.layout import grouped, kind_of, label_of
 from nbtools.project import expanded
 from nbtools.run.lineage import resumed_step
@@ -23,7 +22,7 @@ from nbtools.run.run import Run
 from nbtools.run.state import RunState
 from nbtools.rundir.json_files import finite, read_json, whole, write_json
 from nbtools.rundir.rundir import RunDir
-from nbtools.rundir.tail import terminal_text
+from nbtools.rundir.tail import open_regular, terminal_text
 
 RECORD_EVERY_S = 10.0
 MIN_ABSENCE_S = 2 * RECORD_EVERY_S
@@ -91,7 +90,7 @@ def changes_since(run: Run, look: Look) -> list[Change]:
 
 
 def _end(run: Run, look: Look) -> Iterator[Change]:
-    state, ended_at = run.state, run.records.ended_at or pace(run.own_history)[1] or 0.0
+    state, ended_at = run.state, run.records.ended_at or run.own_history.pace()[1] or 0.0
     if state.is_final and ended_at > look.time:
         short, why = f"{state.lower()} at step {run.step:,}", f": {run.failure.headline}" if run.failure else ""
         yield Change(short, (f"{local_time(ended_at)}: {short}{why}",), state in (RunState.FAILED, RunState.LOST))
@@ -127,7 +126,7 @@ def _loss(history: History, look: Look) -> Iterator[Change]:
 
 def _warnings(log: Path, look: Look) -> list[str]:
     """Lines of the log's last 16 MiB that begin with `warning:`, and how often each came."""
-    with suppress(OSError), log.open("rb") as file:
+    with suppress(OSError), open_regular(log) as file:
         size = file.seek(0, os.SEEK_END)
         start = look.log_bytes if look.log_bytes <= size else 0  # the log was rotated or truncated
         file.seek(max(start, size - _MAX_LOG_BYTES))

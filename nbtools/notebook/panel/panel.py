@@ -9,24 +9,25 @@ import threading
 import time
 import uuid
 import warnings
+import weakref
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 import ipywidgets
 from IPython.core.interactiveshell import InteractiveShell
-from IPython.display import Image as StaticImage
-from IPython.display import publish_display_data
+from IPython.display import Image, publish_display_data
 
 from nbtools.errors import ConfigError, NbtoolsError
 from nbtools.launcher.resume import changed, config_of, read_changes, resume
 from nbtools.notebook.panel import html
 from nbtools.notebook.panel.controls import LATEST, Controls, view_bundle
-from nbtools.notebook.panel.media import put
 from nbtools.notebook.panel.news import MIN_ABSENCE_S, RECORD_EVERY_S, changes_since, read_look, record_look
 from nbtools.notebook.panel.snapshot import Snapshot, notes_of, stamp_of, take_snapshot
 from nbtools.notebook.plots.figure import HEIGHT, UNTITLED_HEIGHT, WIDTH, RunFigure, png
 from nbtools.notebook.plots.layout import X, view_of
+from nbtools.notebook.subshell import answers_beside_cells
 from nbtools.run.checkpoints import Checkpoint, best_of
 from nbtools.run.lineage import changes_in_words, origin_in_words
 from nbtools.run.run import Run
@@ -37,6 +38,8 @@ from nbtools.rundir import media
 from nbtools.script.script import differences
 
 _SIZE: dict[str, Any] = {"image/png": {"width": WIDTH, "height": UNTITLED_HEIGHT}}
+STORE_EVERY_S = 10.0
+"""Least time between two renewals of the static outputs of a live panel, which a saved notebook keeps."""
 _LOOKS_AT_LOST = 5
 """On a network file system the record of a run's end can arrive after its lock is free, so LOST is checked again."""
 
@@ -87,7 +90,7 @@ class LivePlot:
         self._widgets.stacks.on_click(lambda _: self._act("Asking the ranks…", self._take_stacks))
         self._widgets.changes.observe(self._check_changes, "value")
         self._widgets.resume.on_click(lambda _: self._act("Resuming…", self._resume_run))
-        if not self._widgets.answer_beside_cells():
+        if not answers_beside_cells(self._widgets.lower):
             self._widgets.note.value = html.note(f"While a cell runs, stop with: nbtools stop {self.run.id}")
         self._start()
 
@@ -102,20 +105,19 @@ class LivePlot:
         return self._widgets.whole
 
     def _ipython_display_(self) -> None:
-        """Display four outputs: text, picture, samples and charts, controls.
+        """Display four outputs: text, picture, samples and charts, and the widgets.
 
-        After the end of the run all but the controls become static, so that they show without a kernel: on GitHub, or
-        after a restart.
+        The first three are static and show without a kernel: on GitHub, or after a restart. While it is active, they
+        are renewed now and then, and hidden as long as the widgets, which then show the whole panel, have a kernel.
         """
         _close_earlier(self)
         with self._lock:
             if self.run.state.is_final:
                 self.refresh()
-            ids = tuple(uuid.uuid4().hex for _ in range(3))
+            ids = tuple(uuid.uuid4().hex for _ in range(4))
             self._displays.append(ids)
             for bundle, metadata, display_id in self._outputs(ids):
                 _publish(bundle, metadata, transient={"display_id": display_id})
-            _publish(view_bundle(self._widgets.lower, ""))
 
     def _repr_mimebundle_(self, **_: Any) -> tuple[dict[str, Any], dict[str, Any]]:
         bundle = view_bundle(self.widget, repr(self))
@@ -124,33 +126,35 @@ class LivePlot:
         self.refresh()
         return {**bundle, "text/html": self._words() + self._widgets.shown.html(), "image/png": self._png}, _SIZE
 
-    def picture(self) -> StaticImage:
+    def picture(self) -> Image:
         """Return the current picture as a static image, which needs no kernel."""
         with self._lock:
             data = png(self.run, dark=self._widgets.dark.value, **self._options())
         alt = f"curves of {self.run.id}"
-        return StaticImage(data, format="png", width=WIDTH, height=HEIGHT, alt=alt)  # type: ignore[no-untyped-call]
+        return Image(data, format="png", width=WIDTH, height=HEIGHT, alt=alt)  # type: ignore[no-untyped-call]
 
-    def _words(self) -> str:
+    def _words(self, note: str = "") -> str:
         words = "".join(part.value for part in self._widgets.upper.children)
-        return f"<div class='{html.NO_FORMULAS}' style='max-width:{WIDTH}px'>{words}</div>"
+        return f"<div class='{html.NO_FORMULAS}' style='max-width:{WIDTH}px'>{words}{note}</div>"
 
     def _outputs(self, ids: tuple[str, ...]) -> list[tuple[dict[str, Any], dict[str, Any], str]]:
-        widgets = self._widgets
-        if self._drawn_state is None or not self._drawn_state.is_final:
-            parts = (widgets.upper, repr(self)), (widgets.image, ""), (widgets.shown.widget, "")
-            return [(view_bundle(part, text), {}, name) for (part, text), name in zip(parts, ids, strict=True)]
-        words = {"text/html": self._words(), "text/plain": repr(self)}
+        widgets, state = self._widgets, self._drawn_state
+        is_live = state is None or not state.is_final
+        note = html.without_kernel(time.time() if is_live else None)
+        words = {"text/html": self._words(note), "text/plain": repr(self)}
         below = widgets.shown.html()
         shown = {"text/html": below, "text/plain": ""} if below else {"text/plain": ""}
-        picture = {"image/png": self._png, "text/plain": ""}
-        return [(words, {}, ids[0]), (picture, _SIZE, ids[1]), (shown, {}, ids[2])]
+        picture = {"image/png": self._png, "text/plain": ""} if self._png else {"text/plain": ""}
+        controls = view_bundle(widgets.whole if is_live else widgets.lower, "")
+        size = _SIZE if self._png else {}
+        return [(words, {}, ids[0]), (picture, size, ids[1]), (shown, {}, ids[2]), (controls, {}, ids[3])]
 
-    def _update_displays(self) -> None:
+    def _update_displays(self, *, is_static: bool = False) -> None:
+        """Replace the outputs; with `is_static`, all but the widgets."""
         if not InteractiveShell.initialized():
             return
         for ids in self._displays:
-            for bundle, metadata, display_id in self._outputs(ids):
+            for bundle, metadata, display_id in self._outputs(ids)[: 3 if is_static else None]:
                 _publish(bundle, metadata, transient={"display_id": display_id}, update=True)
 
     # --- keeping it up to date ---
@@ -170,6 +174,9 @@ class LivePlot:
         if thread is not None and thread is not threading.current_thread():
             thread.join(timeout=10)
         self._widgets.close()
+        with self._lock:
+            self._release()
+            self._displays, self._snapshot, self._png = [], Snapshot(), b""
 
     def _start(self) -> None:
         with self._lock:
@@ -188,7 +195,7 @@ class LivePlot:
                 self._look_guarded()
                 looks_at_lost = looks_at_lost + 1 if self._drawn_state is RunState.LOST else 0
                 ended = self._drawn_state is not None and self._drawn_state.is_final
-                if ended and looks_at_lost in (0, _LOOKS_AT_LOST) and not self._wake.is_set():
+                if ended and not 0 < looks_at_lost < _LOOKS_AT_LOST and not self._wake.is_set():
                     self._thread = None
                     return
             self._wake.wait(self.refresh_s)
@@ -203,7 +210,7 @@ class LivePlot:
 
     def _look_guarded(self) -> None:
         if not self._is_closed and self._guarded(self._look, self._widgets.trouble):
-            put(self._widgets.trouble, "")
+            self._widgets.trouble.value = ""
 
     def _guarded(self, action: Callable[[], None], place: ipywidgets.HTML) -> bool:
         # An exception that leaves a thread is lost or printed into an unrelated cell. The panel shows it, and the
@@ -213,7 +220,7 @@ class LivePlot:
         except Exception as error:  # noqa: BLE001
             if not self._is_closed:
                 kind = "" if isinstance(error, NbtoolsError) else f"{type(error).__name__}: "
-                put(place, html.note(f"{kind}{error}", is_warning=True))
+                place.value = html.note(f"{kind}{error}", is_warning=True)
             return False
         return True
 
@@ -226,6 +233,7 @@ class LivePlot:
         self._drawn_state: RunState | None = None
         self._earlier, self._recorded_at, self._news = read_look(self.run.files), 0.0, ""
         self._stragglers: list[Straggler] = []
+        self._stored_at, self._is_stored = 0.0, True
 
     def _look(self) -> None:
         now, state, widgets = time.time(), self.run.state, self._widgets
@@ -243,6 +251,7 @@ class LivePlot:
         wanted = (widgets.dark.value, self._snapshot.version, state, *self._options().items())
         shows_more = widgets.shown.look(media.folder_of(self.run.files), dark=widgets.dark.value)
         if wanted == self._wanted and not shows_more:
+            self._store(now)
             return
         if wanted != self._wanted:
             if self._figure is None or wanted[0] != self._wanted[0]:
@@ -255,6 +264,25 @@ class LivePlot:
             widgets.show_playable(state.is_final and bool(self._displays))
             self._is_static = state.is_final
             self._update_displays()
+        else:
+            self._is_stored = False
+            self._store(now)
+        if state.is_final:
+            self._release()
+
+    def _store(self, now: float) -> None:
+        """Renew the static outputs of a live panel, which a saved notebook keeps, if it is time."""
+        if self._displays and not self._is_stored and not 0 <= now - self._stored_at < STORE_EVERY_S:
+            self._stored_at, self._is_stored = now, True
+            self._update_displays(is_static=True)
+
+    def _release(self) -> None:
+        """Drop the figure and what was read of the curves: an option that changes reads and draws them again."""
+        if self._figure is not None:
+            self._figure.close()
+            self._figure = None
+        with suppress(NbtoolsError):  # the directory was removed
+            self.run = Run(self.run.dir)
 
     def _say(self, state: RunState, now: float) -> None:
         """Update the text at each check: ages and the remaining time change although no file does."""
@@ -265,15 +293,15 @@ class LivePlot:
         elapsed = end - started if end and started else None
         script, notes = Path(str(self.run.info.get("script") or "")).name, notes_of(self.run, facts.restarts)
         blocker = waiting_for(self.run.records) if state is RunState.QUEUED else ""
-        put(widgets.header, html.header(self.run.id, state, script, notes, blocker))
-        put(widgets.progress, html.progress(facts, elapsed, remaining, state))
-        put(widgets.news, self._news)
-        put(widgets.failure, html.failure(facts.failure, str(self.run.files.log)) if facts.failure else "")
+        widgets.header.value = html.header(self.run.id, state, script, notes, blocker)
+        widgets.progress.value = html.progress(facts, elapsed, remaining, state)
+        widgets.news.value = self._news
+        widgets.failure.value = html.failure(facts.failure, str(self.run.files.log)) if facts.failure else ""
         is_running = state is RunState.RUNNING
         self._stragglers = stragglers(facts.ranks, now, facts.seconds_per_step) if is_running else []
-        put(widgets.ranks, html.ranks(facts.ranks, self._stragglers, now, is_running))
-        put(widgets.tail, html.log(facts.log))
-        put(widgets.losses, html.note("\n".join(facts.warnings), is_warning=True))
+        widgets.ranks.value = html.ranks(facts.ranks, self._stragglers, now, is_running)
+        widgets.tail.value = html.log(facts.log)
+        widgets.losses.value = html.note("\n".join(facts.warnings), is_warning=True)
         if not self._is_acting:
             widgets.stop.disabled, widgets.stop.button_style = state.is_final, "" if state.is_final else "warning"
             widgets.stop.description = "Cancel" if blocker else "Stop"
@@ -326,7 +354,7 @@ class LivePlot:
                 self._is_change_wrong = False
             except NbtoolsError as error:
                 said, self._is_change_wrong = str(error), True
-            put(widgets.changing, html.note(said, is_warning=self._is_change_wrong))
+            widgets.changing.value = html.note(said, is_warning=self._is_change_wrong)
             if not self._is_acting:
                 widgets.resume.disabled = not self._may_resume(self.run.state)
 
@@ -340,10 +368,10 @@ class LivePlot:
             if self._is_acting:
                 return
             self._is_acting = widgets.stop.disabled = widgets.stacks.disabled = widgets.resume.disabled = True
-            put(widgets.note, html.note(doing))
+            widgets.note.value = html.note(doing)
 
         def work() -> None:
-            self._guarded(lambda: put(widgets.note, html.note(action())), widgets.note)
+            self._guarded(lambda: setattr(widgets.note, "value", html.note(action())), widgets.note)
             with self._lock:
                 self._is_acting = False
                 self._changed()
@@ -352,7 +380,7 @@ class LivePlot:
 
     def _take_stacks(self) -> str:
         found, behind = take_stacks(self.run.files), {straggler.beat.rank for straggler in self._stragglers}
-        put(self._widgets.taken, html.stacks(found, behind) if found else "")
+        self._widgets.taken.value = html.stacks(found, behind) if found else ""
         taken = sum(item.has_stacks for item in found)
         return f"Stacks of {taken} of {len(found)} ranks at {time.strftime('%X')}" if found else "No rank has started"
 
@@ -371,7 +399,7 @@ class LivePlot:
 
 
 _publish: Any = publish_display_data  # IPython's own has no types
-_by_cell: dict[str, tuple[str, LivePlot]] = {}
+_by_cell: dict[str, tuple[str, "weakref.ref[LivePlot]"]] = {}
 
 
 def _close_earlier(panel: LivePlot) -> None:
@@ -381,7 +409,8 @@ def _close_earlier(panel: LivePlot) -> None:
     cell, execution = parent.get("metadata", {}).get("cellId"), parent.get("header", {}).get("msg_id", "")
     if not cell:
         return
-    before, earlier = _by_cell.get(cell, ("", panel))
-    if before != execution and earlier is not panel and len(earlier._displays) == 1:
+    before, known = _by_cell.get(cell, ("", None))
+    earlier = None if known is None else known()
+    if before != execution and earlier is not None and earlier is not panel and len(earlier._displays) == 1:
         earlier.close()
-    _by_cell[cell] = (execution, panel)
+    _by_cell[cell] = (execution, weakref.ref(panel))

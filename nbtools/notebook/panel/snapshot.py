@@ -5,8 +5,6 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
-import numpy as np
-
 from nbtools.errors import plural
 from nbtools.failures.failure import Failure
 from nbtools.failures.restarts import Restart, read_restarts, restarted
@@ -85,7 +83,7 @@ def stamp_of(run: Run) -> tuple[object, ...]:
 def take_snapshot(run: Run, state: RunState) -> Snapshot:
     """Read the run directory."""
     history, own, checkpoints, restarts = run.history, run.own_history, run.checkpoints, read_restarts(run.files)
-    seconds_per_step, last_row = pace(own)
+    seconds_per_step, last_row = own.pace()  # without the pause between the parent and the resume
     saved = [checkpoint.step for checkpoint in checkpoints]
     return Snapshot(
         step=run.step,
@@ -131,13 +129,15 @@ def _gaps_of(own: History) -> list[str]:
 
 
 def notes_of(run: Run, restarts: list[Restart]) -> list[str]:
-    """Return the origin of a run, its attempt, and its last restart."""
+    """Return the origin of a run, its attempt, its last restart, and how many steps it skipped."""
     origin = origin_in_words(run.info.get("resumed_from"))
     notes = [origin] if origin else []
     if restarts:
         allowed = mapping_at(run.info, "launch").get("max_restarts")
         total = f" of {allowed + 1}" if isinstance(allowed, int) else ""
         notes += [f"attempt {restarts[-1].attempt + 1}{total}", restarted(restarts[-1])]
+    if skipped := run.own_history.last("train/skipped_steps"):
+        notes.append(f"{plural(int(skipped), 'step')} skipped: the gradient norm was not finite")
     return notes
 
 
@@ -147,15 +147,3 @@ def log_of(run: Run, state: RunState) -> list[str]:
         return run.log(_NUM_LOG_LINES).splitlines()
     kept = _OF_TORCHRUN.sub("", run.log(_NUM_STOP_LINES) + "\n")
     return kept.splitlines()[-_NUM_LOG_LINES:]
-
-
-def pace(history: History) -> tuple[float | None, float | None]:
-    """Return the recent seconds per step and the time of the newest row, from this run's own rows.
-
-    Rows of the parent would include the pause before the resume.
-    """
-    every = [history[name] for name in history]
-    series = max(every, key=len, default=None)
-    if series is None or not len(series) or not np.isfinite(series.times[-1]):
-        return None, None
-    return series.seconds_per_step, float(series.times[-1])

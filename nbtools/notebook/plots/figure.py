@@ -22,7 +22,7 @@ from matplotlib.font_manager import FontProperties, findfont, get_font
 from matplotlib.lines import Line2D
 from matplotlib.patches import Rectangle
 from matplotlib.text import Text
-from matplotlib.transforms import Affine2D, Bbox
+from matplotlib.transforms import Affine2D, Bbox, Transform, blended_transform_factory
 from PIL import Image, ImageColor  # matplotlib's own PNG writer
 
 from nbtools.notebook.plots.decimation import Floats, is_lone, log_ticks, ticks
@@ -94,7 +94,7 @@ class RunFigure:
         self._title.set_text(plain(view.title, 70) if is_titled else "")
         self._subtitle.set_text(plain(view.subtitle, 60) if is_titled else "")
         if not groups:
-            self.panels[0].show_nothing("Waiting for the first metrics")
+            self.panels[0].message.set_text("Waiting for the first metrics")
             return
         with np.errstate(over="ignore", invalid="ignore"):  # sums of values near the largest float
             axis = Axis(view, [name for _, names in groups for name in names])
@@ -115,17 +115,20 @@ class RunFigure:
     def _encoded(self, image: Image.Image, compress_level: int) -> bytes:
         """Return a PNG with a palette, a third of the size of one without."""
         image = image.quantize(128, method=Image.Quantize.FASTOCTREE, dither=Image.Dither.NONE)
-        palette, background = image.getpalette() or [], int(np.asarray(image)[0, 0])
-        palette[3 * background : 3 * background + 3] = ImageColor.getrgb(
-            self.theme.background
-        )  # the palette holds averages
+        palette, first = image.getpalette() or [], 3 * int(np.asarray(image)[0, 0])
+        palette[first : first + 3] = ImageColor.getrgb(self.theme.background)  # an average otherwise
         image.putpalette(palette)
         buffer = io.BytesIO()
         image.save(buffer, "PNG", compress_level=compress_level)
         return buffer.getvalue()
 
+    def close(self) -> None:
+        """Release the artists and the pixels, which cycles of references would keep for a while."""
+        self.figure.clear()
+        self.panels.clear()
+        self.canvas.__dict__.pop("renderer", None)
+
     def add(self, artist: _A) -> _A:
-        """Put an artist into the figure."""
         self.figure.add_artist(artist)
         return artist
 
@@ -153,54 +156,47 @@ class Panel:
         self, owner: RunFigure, left: float, bottom: float, width: float, height: float, is_last_row: bool
     ) -> None:
         self._theme, self._renderer = owner.theme, owner.canvas.get_renderer()  # type: ignore[no-untyped-call]
-        self._add = owner.add
         self.left, self.bottom = left + _MARGIN["left"], bottom + _MARGIN["bottom"]
         self.right, self.top = left + width - _MARGIN["right"], bottom + height - _MARGIN["top"]
         self.width, self.height = self.right - self.left, self.top - self.bottom
-        self._limits = (0.0, 1.0, 0.0, 1.0)
         css, theme, muted = Affine2D().scale(SCALE), owner.theme, owner.theme.muted
         self.place = Affine2D()
-        self._clip = Bbox(np.array([[self.left, self.bottom - 2], [self.right + 2, self.top + 2]]) * SCALE)
+        # Each places a value on one axis; the other coordinate is in CSS pixels.
+        x_place, y_place = blended_transform_factory(self.place, css), blended_transform_factory(css, self.place)
+        clip = Bbox(np.array([[self.left, self.bottom - 2], [self.right + 2, self.top + 2]]) * SCALE)
         add, title_y = owner.add, self.top + 17
-        self._grid = add(LineCollection([], colors=theme.grid, linewidths=1, transform=css, zorder=0))
+        self._grid = add(LineCollection([], colors=theme.grid, linewidths=1, transform=y_place, zorder=0))
         self._floor = add(line_of(css, zorder=1, color=theme.axis, linewidth=1))
         self._floor.set_data([self.left, self.right], [self.bottom, self.bottom])
         self.title = add(text_at(left + 16, title_y, 12.5, theme.text, css, va="center", weight="bold"))
-        self._x_ticks = [add(text_at(0, self.bottom - 6, 10.5, muted, css, "center", "top")) for _ in range(16)]
-        self._y_ticks = [add(text_at(self.left - 7, 0, 10.5, muted, css, "right", "center")) for _ in range(12)]
+        self._x_ticks = [add(text_at(0, self.bottom - 6, 10.5, muted, x_place, "center", "top")) for _ in range(16)]
+        self._y_ticks = [add(text_at(self.left - 7, 0, 10.5, muted, y_place, "right", "center")) for _ in range(12)]
         middle = (self.left + self.right) / 2
         self._x_label = add(text_at(middle, self.bottom - 34, 10.5, muted, css, "center"))
         self._has_x_label = is_last_row
-        self._message = add(text_at(middle, (self.bottom + self.top) / 2, 12, muted, css, "center", "center"))
-        self.raw = [self._curve(2, linewidth=1, alpha=0.38) for _ in range(_NUM_SERIES)]
-        self.lines = [self._curve(3) for _ in range(_NUM_SERIES)]
+        self.message = add(text_at(middle, (self.bottom + self.top) / 2, 12, muted, css, "center", "center"))
+        thin = {"zorder": 2, "linewidth": 1, "alpha": 0.38}
+        self.raw = [add(line_of(self.place, clip_box=clip, **thin)) for _ in range(_NUM_SERIES)]
+        self.lines = [add(line_of(self.place, clip_box=clip, zorder=3)) for _ in range(_NUM_SERIES)]
         texts = [add(text_at(0, title_y, 11, theme.text, css, va="center")) for _ in range(_NUM_SERIES + 1)]
         self._legend = [(add(line_of(css)), text) for text in texts]
-        self._veil = add(Rectangle((self.left, self.bottom + 1), 0, self.height, transform=css, zorder=5))
+        self._veil = add(Rectangle((0, self.bottom + 1), 0, self.height, transform=x_place, zorder=5))
         self._veil.set(facecolor=theme.background, alpha=0.6, linewidth=0)
-        self._resume = add(line_of(css, zorder=6, color=muted, linewidth=1, linestyle=(0, (2, 2))))
-        self._resume_label = add(text_at(0, self.top - 2, 10, muted, css, va="top", zorder=7))
+        self._resume = add(line_of(x_place, zorder=6, color=muted, linewidth=1, linestyle=(0, (2, 2))))
+        beside = x_place + Affine2D().translate(5 * SCALE, 0)
+        self._resume_label = add(text_at(0, self.top - 2, 10, muted, beside, va="top", zorder=7))
         edge = {"markeredgecolor": theme.background, "markeredgewidth": 0.8, "linestyle": "none"}
-        self.checkpoint_marks = add(line_of(css, zorder=7, marker="^", markersize=7, color=theme.text, **edge))
+        self.checkpoint_marks = add(line_of(x_place, zorder=7, marker="^", markersize=7, color=theme.text, **edge))
         ring = {"markerfacecolor": "none", "markeredgewidth": 1.3, "linestyle": "none", "color": theme.evaluation}
         self.checkpoint_rings = add(line_of(self.place, zorder=4, marker="o", markersize=9, **ring))
-        self._break_line = add(line_of(css, zorder=6, color=theme.alarm, linewidth=1.2, linestyle=(0, (1, 2))))
-        self.break_mark = add(line_of(css, zorder=8, marker="X", markersize=8, color=theme.alarm, **edge))
+        self._break_line = add(line_of(x_place, zorder=6, color=theme.alarm, linewidth=1.2, linestyle=(0, (1, 2))))
+        self.break_mark = add(line_of(x_place, zorder=8, marker="X", markersize=8, color=theme.alarm, **edge))
         self.badge = add(text_at(self.right - 6, self.top - 6, 10.5, "#ffffff", css, "right", "top", "bold", 9))
         self.badge.set_bbox({"boxstyle": "round,pad=0.35", "facecolor": theme.alarm, "linewidth": 0})
 
-    def _curve(self, zorder: float, **style: Any) -> Line2D:
-        line = self._add(line_of(self.place, zorder=zorder, **style))
-        line.set_clip_box(self._clip)
-        return line
-
-    def show_nothing(self, message: str) -> None:
-        """Show a sentence in an empty panel."""
-        self._message.set_text(message)
-
     def update(self, group: str, names: Sequence[str], view: View, axis: Axis) -> None:
         """Update the lines of this panel to the values of these metrics."""
-        self._message.set_text("")
+        self.message.set_text("")
         self.title.set_text(plain(TITLES.get(group, group), 34))
         log = view.log and group not in ("learning_rate", "throughput")
         traces = traces_of(group, names[:_NUM_SERIES], view, axis, round(self.width), self._theme)
@@ -219,10 +215,10 @@ class Panel:
                 line.set(**{"marker": "none", **drawn.style, **dot})
                 line.set_clip_on(not (is_dot and axis.left <= x[np.isfinite(y)][0] <= axis.right))
                 raw.set_color(drawn.style["color"])
-        self.checkpoint_marks.set_data([self._x_of(x) for x, _ in marks], [self.bottom + 4] * len(marks))
+        self.checkpoint_marks.set_data([x for x, _ in marks], [self.bottom + 4] * len(marks))
         self.checkpoint_rings.set_data(rings[:, 0], scaled(rings[:, 1]))
         self._show_resume(view, axis, group == "loss")
-        self._show_breaks([t for t in traces if t.found])
+        self._show_breaks([t for t in traces if t.found], axis)
         entries = [(t.label, t.style) for t in traces]
         if marks:
             entries.append(("checkpoint", {"color": self._theme.text, "linestyle": "none", "marker": "^"}))
@@ -249,28 +245,26 @@ class Panel:
 
     def set_axes(self, x: Limits, y: Limits, x_ticks: Ticks, y_ticks: Ticks, x_label: str) -> None:
         """Set the limits of both axes, their ticks and grid; only the last row of panels names the x axis."""
-        self._limits = (*x, *y)
         self.place.clear().translate(-x[0], -y[0]).scale(self.width / (x[1] - x[0]), self.height / (y[1] - y[0]))
         self.place.translate(self.left, self.bottom).scale(SCALE)
         for text, tick in zip_longest(self._x_ticks, x_ticks[: len(self._x_ticks)]):
-            text.set(text=tick[1] if tick else "", x=self._x_of(tick[0]) if tick else 0)
+            text.set(text=tick[1] if tick else "", x=tick[0] if tick else 0)
         for text, tick in zip_longest(self._y_ticks, y_ticks[: len(self._y_ticks)]):
-            text.set(text=tick[1] if tick else "", y=self._y_of(tick[0]) if tick else 0)
-        self._grid.set_segments([[(self.left, self._y_of(v)), (self.right, self._y_of(v))] for v, _ in y_ticks])
+            text.set(text=tick[1] if tick else "", y=tick[0] if tick else 0)
+        self._grid.set_segments([[(self.left, v), (self.right, v)] for v, _ in y_ticks])
         self._x_label.set_text(x_label if self._has_x_label else "")
 
     def _show_resume(self, view: View, axis: Axis, is_labelled: bool) -> None:
         """Dim the parent's part of the curves, and draw a thin line at the resume and at each restart."""
         at = axis.left if view.resumed_at is None else axis.of_step(view.resumed_at)
-        edge = self._x_of(min(max(at, axis.left), axis.right))
-        is_inside = axis.left < at < axis.right
-        self._veil.set_width(edge - self.left)
-        cuts = [self._x_of(x) for x in (at, *map(axis.of_step, view.restarted_at)) if axis.left < x < axis.right]
+        edge = min(max(at, axis.left), axis.right)
+        self._veil.set(x=axis.left, width=edge - axis.left)
+        cuts = [x for x in (at, *map(axis.of_step, view.restarted_at)) if axis.left < x < axis.right]
         self._resume.set_data(np.repeat(cuts, 3), [self.bottom, self.top, np.nan] * len(cuts))
-        label = f"resumed at {view.resumed_at:,}" if is_inside and is_labelled else ""
-        self._resume_label.set(text=label, x=edge + 5)
+        label = f"resumed at {view.resumed_at:,}" if axis.left < at < axis.right and is_labelled else ""
+        self._resume_label.set(text=label, x=edge)
 
-    def _show_breaks(self, broken: Sequence[Trace]) -> None:
+    def _show_breaks(self, broken: Sequence[Trace], axis: Axis) -> None:
         """Show a badge, and a mark at the step where values become non-finite."""
         self.badge.set_text("")
         self.break_mark.set_data([], [])
@@ -283,9 +277,9 @@ class Panel:
             self.badge.set_text(f"diverged at step {step:,}")
         elif found:
             self.badge.set_text(f"{found.count:,} not finite, first at step {step:,}")
-        if self._limits[0] <= x <= self._limits[1]:
-            self.break_mark.set_data([self._x_of(x)], [self.top - 32])
-            self._break_line.set_data([self._x_of(x)] * 2, [self.bottom, self.top - 32])
+        if axis.left <= x <= axis.right:
+            self.break_mark.set_data([x], [self.top - 32])
+            self._break_line.set_data([x, x], [self.bottom, self.top - 32])
 
     def show_legend(self, entries: Sequence[tuple[str, dict[str, Any]]]) -> None:
         """Draw the legend in the title's line, flush right; entries without room are left out from the end."""
@@ -312,14 +306,6 @@ class Panel:
             sample.set_data(xs, [text.get_position()[1]] * len(xs))
             right = left - 13
 
-    def _x_of(self, x: float) -> float:
-        left, right, _, _ = self._limits
-        return self.left + (x - left) / (right - left) * self.width
-
-    def _y_of(self, y: float) -> float:
-        _, _, low, high = self._limits
-        return self.bottom + (y - low) / (high - low) * self.height
-
 
 @lru_cache(maxsize=1)
 def _drawable() -> frozenset[int]:
@@ -344,7 +330,7 @@ def text_at(
     y: float,
     size: float,
     colour: str,
-    transform: Affine2D,
+    transform: Transform,
     ha: Literal["left", "center", "right"] = "left",
     va: Literal["baseline", "center", "top"] = "baseline",
     weight: str = "normal",
@@ -357,11 +343,10 @@ def text_at(
     return text
 
 
-def line_of(transform: Affine2D, **style: Any) -> Line2D:
+def line_of(transform: Transform, **style: Any) -> Line2D:
     """Return an empty line that no rcParams change."""
-    line = Line2D(
-        [], [], **{"linestyle": "-", "marker": "none", "markeredgewidth": 0, "solid_joinstyle": "round", **style}
-    )
+    style = {"linestyle": "-", "marker": "none", "markeredgewidth": 0, "solid_joinstyle": "round", **style}
+    line = Line2D([], [], **style)
     line.set(transform=transform, path_effects=[], antialiased=True)
     return line
 

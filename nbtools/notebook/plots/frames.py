@@ -3,7 +3,6 @@
 import base64
 import html
 import io
-import unicodedata
 from collections.abc import Iterator, Sequence
 
 import numpy as np
@@ -162,9 +161,6 @@ def _cells(frame: str, before: str, keep_lines: bool) -> Iterator[tuple[int, int
         was = earlier[row] if row < len(earlier) else ""
         for column, character in enumerate(line):
             is_new = before and was[column : column + 1] != character and not (keep_lines and character.isspace())
-            yield row, column, _visible(character), "masked" if character == MASKED else "new" if is_new else ""
-
-
-def _visible(character: str) -> str:
-    """Replace what would change other characters, or take no room, by a dot."""
-    return "\N{MIDDLE DOT}" if character != " " and unicodedata.category(character)[0] in "CZ" else character
+            kind = "masked" if character == MASKED else "new" if is_new else ""
+            # An unprintable character would change its neighbours or take no room.
+            yield row, column, character if character.isprintable() else "\N{MIDDLE DOT}", kind

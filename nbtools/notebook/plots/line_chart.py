@@ -25,7 +25,7 @@ def draw_series(item: MediaItem, *, dark: bool, earlier: Sequence[MediaItem] = (
     curves = _curves(item)
     behind = [_curves(showing) for showing in earlier[-_NUM_EARLIER:]]
     if not curves:
-        panel.show_nothing("no values yet")
+        panel.message.set_text("no values yet")
         return figure.png()
     every = [curve for showing in (curves, *behind) for curve in showing]
     x, y = _limits([x for _, x, _ in every]), _limits([y for _, _, y in every])

@@ -30,6 +30,7 @@ _OLDER_NAMES = {
     "sequence_length": ("max_seq_len", "n_transit", "max_agent_tokens"),
     "dropout": ("tf_dropout",),
     "eval_batch_size": ("test_batch_size",),
+    "eval_draws": ("eval_samples",),
     "min_chars": ("min_story_length",),
     "max_chars": ("max_story_length",),
 }
@@ -62,14 +63,8 @@ SWITCHES: Mapping[str, tuple[str, str]] = {
 """Older switch -> value of `precision` when it is on, and when it is off."""
 
 TRUTHS: Mapping[str, bool] = {
-    "true": True,
-    "yes": True,
-    "on": True,
-    "1": True,
-    "false": False,
-    "no": False,
-    "off": False,
-    "0": False,
+    **dict.fromkeys(("true", "yes", "on", "1"), True),
+    **dict.fromkeys(("false", "no", "off", "0"), False),
 }
 _PRECISIONS = {"no": "fp32", "false": "fp32", "none": "fp32", "float32": "fp32", "float16": "fp16", "bfloat16": "bf16"}
 _COUNT = re.compile(r"([0-9]+(?:\.[0-9]+)?)([kmgb])", re.IGNORECASE)

@@ -16,7 +16,6 @@ from nbtools.errors import ConfigError, shown
 from nbtools.script.compat import aliases
 
 LARGEST_BYTES = 2**18
-_LONGEST_NAME = 100
 
 
 @dataclass(frozen=True)
@@ -81,10 +80,8 @@ def _text(path: Path) -> str:
         return data.decode("utf-8-sig")
     except UnicodeDecodeError as error:
         raise ConfigError(f"{path}: byte {error.start} is not UTF-8; convert the file") from None
-    except (OSError, ValueError) as error:
-        if isinstance(error, ConfigError):
-            raise
-        raise ConfigError(f"{shown(str(path))}: cannot be read: {getattr(error, 'strerror', error)}") from None
+    except OSError as error:
+        raise ConfigError(f"{shown(str(path))}: cannot be read: {error.strerror}") from None
 
 
 def _entries(path: Path, text: str) -> Iterator[tuple[int, str, yaml.Node, str]]:
@@ -124,7 +121,7 @@ def _meaning(cls: type[TrainConfig], key: str, value: yaml.Node, known: Mapping[
         return _quotient(cls, name, value, known)
     field, _ = aliases.translated(cls, name, "")
     if field not in cls.model_fields:
-        close = difflib.get_close_matches(name[:_LONGEST_NAME], [*cls.model_fields, *aliases.ALIASES], n=1)
+        close = difflib.get_close_matches(name[:100], [*cls.model_fields, *aliases.ALIASES], n=1)
         raise ConfigError(f"{cls.__name__} has no such field" + (f"; did you mean {close[0]}?" if close else ""))
     if isinstance(value, yaml.ScalarNode):
         is_null = value.tag == "tag:yaml.org,2002:null"

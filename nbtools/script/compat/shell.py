@@ -1,7 +1,9 @@
 """`scripts/NAME.sh`: an executable shell script that runs a training with torchrun."""
 
 import shlex
+from collections.abc import Mapping
 from pathlib import Path
+from types import MappingProxyType
 
 from nbtools.config import Launch
 from nbtools.errors import HandEditedError
@@ -9,22 +11,80 @@ from nbtools.project import Project, check_name
 from nbtools.script.script import put_in_place
 from nbtools.script.torchrun import by_hand, variables
 
+_NPROC = "nproc-per-node"
+WORDS: Mapping[str, tuple[str, ...]] = MappingProxyType(
+    {
+        "mlm_pretraining": ("dataset", "batch-size", "epochs", "learning-rate", "streaming"),
+        "masked_diffusion": (_NPROC, "dataset"),
+    }
+)
+"""Recipe -> flags that the words at the start of an older launcher's command line stand for, in their order."""
+SIZES: Mapping[str, Mapping[str, tuple[str, ...]]] = MappingProxyType(
+    {
+        "llm_gan": {
+            "test": ("2", "--epochs", "5"),
+            "small": ("4", "--epochs", "20"),
+            "full": ("gpu", "--epochs", "100", "--checkpoint-every", "20"),
+        }
+    }
+)
+"""Recipe -> word -> processes and flags that this one word of an older launcher stands for."""
 
-def shell_text(name: str, launch: Launch) -> str:
+
+def shell_text(name: str, launch: Launch, recipe: str = "") -> str:
     """Return a shell script that runs `scripts/NAME.py` with torchrun from any working directory.
+
+    Args:
+        recipe: key of the recipe, whose older launcher took words before the flags; none are taken by default.
 
     Raises:
         InvalidNameError: `name` is not a plain identifier.
     """
     check_name(name)
     exports = "".join(f"export {key}={shlex.quote(value)}\n" for key, value in variables(launch).items())
+    command = shlex.join(by_hand(f"scripts/{name}.py", launch))
+    words = _reading(recipe)
+    if words:
+        command = command.replace(f"--{_NPROC}={launch.nproc_per_node}", f'"--{_NPROC}=$processes"')
+        words = f"processes={launch.nproc_per_node}\nflags=()\n{words}"
+        command += ' ${flags[@]+"${flags[@]}"}'  # an empty array is unset for bash before 4.4
     return f"""#!/usr/bin/env bash
 # Trains scripts/{name}.py here and now. Arguments override its values; paths start from the project's folder.
 set -eu
 CDPATH='' cd -- "$(dirname -- "${{BASH_SOURCE[0]}}")/.."
 command -v torchrun >/dev/null || PATH="$PWD/.venv/bin:$PATH"
-{exports}exec {shlex.join(by_hand(f"scripts/{name}.py", launch))} "$@"
+{exports}{words}exec {command} "$@"
 """
+
+
+def _reading(recipe: str) -> str:
+    """Return the lines that turn words before the first flag into `processes` and `flags`; none without such words."""
+    if recipe in SIZES:
+        cases = "".join(
+            f"  {word}) processes={processes}; flags=({shlex.join(flags)}); shift ;;\n"
+            for word, (processes, *flags) in SIZES[recipe].items()
+        )
+        usage = f"[{'|'.join(SIZES[recipe])}] "
+        head = f'# The first word may be one of these sizes; flags follow it.\ncase "${{1:---}}" in\n{cases}esac\n'
+    elif recipe in WORDS:
+        usage = f"[{' '.join(name.upper().replace('-', '_') for name in WORDS[recipe])}] "
+        head = f"""# Words before the first flag are {usage.strip()}.
+for name in {" ".join(WORDS[recipe])}; do
+  case "${{1:---}}" in -*) break ;; esac
+  if [ "$name" = {_NPROC} ]; then
+    case "$1" in gpu | [1-9] | [1-9][0-9]) processes=$1 ;; *) break ;; esac
+  else
+    flags+=("--$name=$1")
+  fi
+  shift
+done
+"""
+    elif recipe:
+        head, usage = "", ""
+    else:
+        return ""
+    check = f'echo "$0: $1: is not expected; usage: $0 {usage}[--FLAG VALUE]" >&2; exit 2'
+    return f'{head}case "${{1:---}}" in -*) ;; *) {check} ;; esac\n'
 
 
 def check_shell_script(path: Path, text: str) -> None:
@@ -37,14 +97,16 @@ def check_shell_script(path: Path, text: str) -> None:
         raise HandEditedError(f"{path}: exists with other content; overwrite=True (--force) replaces it")
 
 
-def write_shell_script(project: Project, name: str, launch: Launch, *, overwrite: bool = False) -> Path:
-    """Write `scripts/NAME.sh`, executable, and return its path; one with the same content is left alone.
+def write_shell_script(
+    project: Project, name: str, launch: Launch, recipe: str = "", *, overwrite: bool = False
+) -> Path:
+    """Write `shell_text` to `scripts/NAME.sh`, executable, and return its path; one with the same content stays.
 
     Raises:
         HandEditedError: the file has other content and `overwrite` is not set.
         ProjectError: the file cannot be written.
     """
-    path, text = project.script(name).with_suffix(".sh"), shell_text(name, launch)
+    path, text = project.script(name).with_suffix(".sh"), shell_text(name, launch, recipe)
     if not overwrite:
         check_shell_script(path, text)
     put_in_place(path, text.encode(), mode=0o755)

@@ -4,13 +4,14 @@ Shape suffixes: H histories, S histories of a block, L steps of a history, W win
 window; 4 column and row before the action, the action, its reward.
 """
 
+import contextlib
 import hashlib
 import json
 import time
-from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -27,8 +28,6 @@ from nbtools.recipes.algorithm_distillation import EVALUATION_HISTORIES
 from nbtools.rundir.atomic import discard, hidden_name, put_folder
 from nbtools.training.engine.worker import Worker
 
-T = TypeVar("T")
-
 
 @dataclass(frozen=True)
 class LearningHistories:
@@ -38,7 +37,6 @@ class LearningHistories:
     train_HL4: Steps
     test_HL4: Steps
     """Histories of the test goals."""
-    train_goals_G2: Integers
     test_goals_G2: Integers
 
 
@@ -55,7 +53,7 @@ def open_histories(worker: Worker, config: AlgorithmDistillationConfig) -> Learn
         folder = _kept(worker, config)
     metadata = histories.read_history_metadata(folder)
     train_HL4, test_HL4 = (histories.open_steps(folder, metadata, name) for name in (TRAIN, TEST))
-    return LearningHistories(metadata.darkroom, train_HL4, test_HL4, metadata.goals(TRAIN), metadata.goals(TEST))
+    return LearningHistories(metadata.darkroom, train_HL4, test_HL4, metadata.goals(TEST))
 
 
 def _check_named(folder: Path, config: AlgorithmDistillationConfig) -> None:
@@ -67,28 +65,24 @@ def _check_named(folder: Path, config: AlgorithmDistillationConfig) -> None:
 # --- the cache ------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True)
-class _Part:
-    """A file to write: its goals, and the number of histories per goal."""
-
-    name: str
-    goals_G2: Integers
-    num_histories: int
-
-
 def _kept(worker: Worker, config: AlgorithmDistillationConfig) -> Path:
     """Return the cache folder of a config's histories, named by a hash of the settings; create it if missing."""
     train_G2, test_G2 = config.split_goals()
-    parts = (_Part(TRAIN, train_G2, config.num_histories), _Part(TEST, test_G2, EVALUATION_HISTORIES))
-    settings: list[Any] = [
-        histories.FORMAT,
-        config.seed,
-        config.source_algorithm,
-        config.episodes_played,
-        config.num_episodes,
-    ]
+    metadata = HistoryMetadata(
+        grid_size=config.grid_size,
+        horizon=config.horizon,
+        reward_once=config.reward_once,
+        num_episodes=config.num_episodes,
+        train_goals=train_G2.tolist(),
+        test_goals=test_G2.tolist(),
+        num_train=len(train_G2) * config.num_histories,
+        num_test=len(test_G2) * EVALUATION_HISTORIES,
+        sha256={},
+    )
+    settings: list[Any] = [histories.FORMAT, config.seed, config.source_algorithm]
+    settings += [config.episodes_played, config.num_episodes]
     settings += [config.grid_size, config.horizon, config.reward_once]
-    settings += [[part.goals_G2.tolist(), part.num_histories] for part in parts]
+    settings += [[metadata.train_goals, config.num_histories], [metadata.test_goals, EVALUATION_HISTORIES]]
     cache = worker.files.path.parent / ".cache"
     folder = cache / hashlib.sha256(json.dumps(settings).encode()).hexdigest()[:32]
 
@@ -98,15 +92,16 @@ def _kept(worker: Worker, config: AlgorithmDistillationConfig) -> Path:
     if damage is not None:
         worker.say(f"note: {damage}: its histories are generated again")
     started = time.monotonic()
-    temporary = worker.ranks.from_main(lambda: _written(cache, lambda: _temporary(folder)))
+    temporary = worker.ranks.from_main(lambda: _new_folder(folder))
     try:
-        _written(cache, lambda: _play(config, parts, temporary, worker.rank, worker.world_size))
+        with _writing(cache):
+            _play(config, metadata, temporary, worker.rank, worker.world_size)
         problem = ""
     except DataError as error:
         problem = str(error)
     problems = worker.ranks.gather(problem)  # every rank is done, or reports its error
-    worker.ranks.from_main(lambda: _publish(config, parts, temporary, folder, problems))
-    num_steps = sum(len(part.goals_G2) * part.num_histories for part in parts) * config.num_episodes * config.horizon
+    worker.ranks.from_main(lambda: _publish(config, metadata, temporary, folder, problems))
+    num_steps = (metadata.num_train + metadata.num_test) * config.num_episodes * config.horizon
     worker.say(f"{num_steps:,} steps of learning histories were generated in {time.monotonic() - started:.1f} s")
     return folder
 
@@ -122,78 +117,68 @@ def _damage(folder: Path) -> str | None:
     return ""
 
 
-def _temporary(folder: Path) -> Path:
+def _new_folder(folder: Path) -> Path:
+    """Make an empty folder that `_publish` renames to `folder`."""
     hidden = hidden_name(folder)
-    hidden.mkdir(parents=True)
+    with _writing(folder.parent):
+        hidden.mkdir(parents=True)
     return hidden
 
 
-def _play(
-    config: AlgorithmDistillationConfig, parts: Sequence[_Part], folder: Path, rank: int, world_size: int
-) -> None:
-    """Generate this rank's share of the blocks, one file per block. All ranks use the same blocks."""
-    learner, darkroom = config.learner, config.darkroom
-    pieces = [
-        (part, number, block)
-        for part in parts
-        for number, block in enumerate(learners.blocks(learner, darkroom, len(part.goals_G2) * part.num_histories))
+def _blocks(
+    config: AlgorithmDistillationConfig, metadata: HistoryMetadata, folder: Path
+) -> list[tuple[str, range, Path]]:
+    """Return the final file of each block of histories, their indices in it, and the temporary file of the block."""
+    return [
+        (name, block, folder / f"{number:06}-{name}")
+        for name in (TRAIN, TEST)
+        for number, block in enumerate(learners.blocks(config.learner, config.darkroom, metadata.shape(name)[0]))
     ]
-    for part, number, block in pieces[rank::world_size]:
-        steps_SL4 = learners.generate_block(learner, darkroom, part.goals_G2, part.num_histories, block)
-        np.save(_piece(folder, part, number), steps_SL4)
 
 
-def _piece(folder: Path, part: _Part, number: int) -> Path:
-    return folder / f"{number:06}-{part.name}"
+def _play(
+    config: AlgorithmDistillationConfig, metadata: HistoryMetadata, folder: Path, rank: int, world_size: int
+) -> None:
+    """Generate this rank's share of the blocks. All ranks use the same blocks."""
+    for name, block, path in _blocks(config, metadata, folder)[rank::world_size]:
+        goals_G2 = metadata.goals(name)
+        num_histories = metadata.shape(name)[0] // len(goals_G2)
+        np.save(path, learners.generate_block(config.learner, config.darkroom, goals_G2, num_histories, block))
 
 
 def _publish(
-    config: AlgorithmDistillationConfig, parts: Sequence[_Part], temporary: Path, folder: Path, problems: list[str]
+    config: AlgorithmDistillationConfig, metadata: HistoryMetadata, temporary: Path, folder: Path, problems: list[str]
 ) -> None:
     """Concatenate the blocks and rename the folder atomically (rank 0)."""
     try:
         for problem in problems:
             if problem:
                 raise DataError(problem)
-        _written(folder.parent, lambda: _join(config, parts, temporary))
-        _written(folder.parent, lambda: put_folder(temporary, folder, lambda: _damage(folder) != ""))
+        with _writing(folder.parent):
+            _join(config, metadata, temporary)
+            put_folder(temporary, folder, lambda: _damage(folder) != "")
     finally:
         discard(temporary)
 
 
-def _join(config: AlgorithmDistillationConfig, parts: Sequence[_Part], folder: Path) -> None:
-    counts: dict[str, int] = {}
-    goals: dict[str, tuple[tuple[int, int], ...]] = {}
-    for part in parts:
-        total = len(part.goals_G2) * part.num_histories
-        shape = (total, config.num_episodes * config.horizon, 4)
-        with (folder / part.name).open("wb") as file:
-            header = {"descr": "|u1", "fortran_order": False, "shape": shape}
+def _join(config: AlgorithmDistillationConfig, metadata: HistoryMetadata, folder: Path) -> None:
+    for name in (TRAIN, TEST):
+        with (folder / name).open("wb") as file:
+            header = {"descr": "|u1", "fortran_order": False, "shape": metadata.shape(name)}
             np.lib.format.write_array_header_1_0(file, header)
-            for number in range(len(learners.blocks(config.learner, config.darkroom, total))):
-                piece = _piece(folder, part, number)
-                file.write(np.load(piece, allow_pickle=False).tobytes())
-                piece.unlink()
-        counts[part.name] = total
-        goals[part.name] = tuple((int(column), int(row)) for column, row in part.goals_G2)
-    metadata = HistoryMetadata(
-        grid_size=config.grid_size,
-        horizon=config.horizon,
-        reward_once=config.reward_once,
-        num_episodes=config.num_episodes,
-        train_goals=goals[TRAIN],
-        test_goals=goals[TEST],
-        num_train=counts[TRAIN],
-        num_test=counts[TEST],
-        sha256={name: histories.sha256_of(folder / name) for name in (TRAIN, TEST)},
-    )
-    (folder / METADATA).write_text(json.dumps(asdict(metadata)), encoding="utf-8")
+    for name, _, path in _blocks(config, metadata, folder):
+        with (folder / name).open("ab") as file:
+            file.write(np.load(path, allow_pickle=False).tobytes())
+        path.unlink()
+    hashes = {name: histories.sha256_of(folder / name) for name in (TRAIN, TEST)}
+    (folder / METADATA).write_text(json.dumps(asdict(replace(metadata, sha256=hashes))), encoding="utf-8")
 
 
-def _written(cache: Path, write: Callable[[], T]) -> T:
-    """Call `write`; an OSError, such as a full disk, becomes a DataError."""
+@contextlib.contextmanager
+def _writing(cache: Path) -> Iterator[None]:
+    """Raise an OSError, such as a full disk, as a DataError."""
     try:
-        return write()
+        yield
     except OSError as error:
         raise DataError(
             f"{cache}: the learning histories cannot be written there: {error}; make room, fewer num_histories, or "

@@ -56,12 +56,13 @@ class RolloutSettings:
     num_at_once: int = 2048
     """Rollouts per batch; affects only speed and memory."""
 
-    def kept_steps(self, transformer: ActionTransformer, horizon: int) -> int:
+    def kept_steps(self, transformer: ActionTransformer) -> int:
         """Return how many steps stay in the context at a reset: whole episodes, with room for one more.
 
         Raises:
             ConfigError: the context is longer than the model's, or too short for an episode.
         """
+        horizon = transformer.darkroom.horizon
         context = transformer.context if self.context is None else self.context
         if not horizon <= context <= transformer.context:
             raise ConfigError(
@@ -88,11 +89,7 @@ class Rollouts:
 
 
 def run_rollouts(
-    transformer: ActionTransformer,
-    darkroom: Darkroom,
-    goals_S2: Integers,
-    numbers_S: Integers,
-    settings: RolloutSettings,
+    transformer: ActionTransformer, goals_S2: Integers, numbers_S: Integers, settings: RolloutSettings
 ) -> Rollouts:
     """Run rollouts, each from an empty context.
 
@@ -103,28 +100,23 @@ def run_rollouts(
     Raises:
         ConfigError: the context does not fit the model.
     """
-    shape = (len(goals_S2), settings.num_episodes, darkroom.horizon)
+    shape = (len(goals_S2), settings.num_episodes, transformer.darkroom.horizon)
     done = Rollouts(goals_S2, np.zeros((*shape, 2), np.uint8), np.zeros(shape, np.uint8))
-    kept_steps = settings.kept_steps(transformer, darkroom.horizon)
+    kept_steps = settings.kept_steps(transformer)
     for first in range(0, len(goals_S2), settings.num_at_once):
         some = slice(first, first + settings.num_at_once)
         part = Rollouts(goals_S2[some], done.positions_SEK2[some], done.rewards_SEK[some])
-        _run_batch(transformer, darkroom, part, numbers_S[some], settings, kept_steps)
+        _run_batch(transformer, part, numbers_S[some], settings, kept_steps)
     return done
 
 
 @torch.no_grad()
 def _run_batch(
-    transformer: ActionTransformer,
-    darkroom: Darkroom,
-    done: Rollouts,
-    numbers_S: Integers,
-    settings: RolloutSettings,
-    kept_steps: int,
+    transformer: ActionTransformer, done: Rollouts, numbers_S: Integers, settings: RolloutSettings, kept_steps: int
 ) -> None:
     """Run one batch of rollouts, and write their trajectories into `done`."""
-    goals_S2, num_steps, device = done.goals_S2.astype(np.int64), darkroom.horizon, transformer.offsets_4.device
-    num_rollouts = len(goals_S2)
+    darkroom, device = transformer.darkroom, transformer.offsets_4.device
+    goals_S2, num_rollouts, num_steps = done.goals_S2.astype(np.int64), len(done.goals_S2), darkroom.horizon
     samples_S = ((goals_S2[:, 0] * darkroom.size + goals_S2[:, 1]) << 32) + numbers_S
     seen_ST4 = np.zeros((num_rollouts, 0, 4), np.int64)
     last_S2 = np.full((num_rollouts, 2), NONE)  # action and reward
@@ -150,9 +142,8 @@ def _run_batch(
             if darkroom.reward_once:
                 rewards_S &= ~done.rewards_SEK[:, episode].any(axis=1)
             done.positions_SEK2[:, episode, step], done.rewards_SEK[:, episode, step] = positions_S2, rewards_S
-            last_S2 = (
-                np.stack([actions_S, np.zeros_like(actions_S) if settings.hides_rewards else rewards_S], axis=1) + 1
-            )
+            seen_rewards_S = rewards_S & (not settings.hides_rewards)
+            last_S2 = np.stack([actions_S, seen_rewards_S], axis=1) + 1
 
 
 def repeat_goals(goals_G2: Integers, num_rollouts: int) -> tuple[Integers, Integers]:
@@ -205,12 +196,9 @@ def rollout_frames(rollouts: Rollouts, rollout: int, darkroom: Darkroom, episode
 
 @dataclass(frozen=True)
 class Agent:
-    """A trained model and its environment."""
+    """A trained model that acts in the environment of its training."""
 
     transformer: ActionTransformer
-    darkroom: Darkroom
-    unseen_goals_G2: Integers
-    """Goals without training histories."""
 
     @classmethod
     def open(cls, path: str | Path, device: str | torch.device = "cpu") -> "Agent":
@@ -222,7 +210,7 @@ class Agent:
         transformer = open_action_transformer(checkpoint.model_folder(path))
         transformer.eval()
         transformer.to(device)
-        return cls(transformer, transformer.darkroom, transformer.unseen_goals_G2)
+        return cls(transformer)
 
     def returns(self, goals: npt.ArrayLike | None = None, *, num_rollouts: int = 16, **how: Any) -> Integers:
         """Return the return of every episode of `run_rollouts`. Shape (G, R, E)."""
@@ -244,21 +232,22 @@ class Agent:
             raise ConfigError(
                 f"num_rollouts={num_rollouts}, num_episodes={settings.num_episodes}: each must be at least 1"
             )
-        goals_G2 = self.unseen_goals_G2 if goals is None else checked_goals(self.darkroom, goals)
-        return run_rollouts(self.transformer, self.darkroom, *repeat_goals(goals_G2, num_rollouts), settings)
+        transformer = self.transformer
+        goals_G2 = transformer.unseen_goals_G2 if goals is None else checked_goals(transformer.darkroom, goals)
+        return run_rollouts(transformer, *repeat_goals(goals_G2, num_rollouts), settings)
 
 
 def checked_goals(darkroom: Darkroom, goals: npt.ArrayLike) -> Integers:
     """Return goals (G, 2) as an array; ConfigError unless they are pairs of column and row in the room."""
     try:
-        goals_G2 = np.asarray(goals, dtype=np.int64)
-    except (TypeError, ValueError, OverflowError):
-        goals_G2 = np.zeros(0, np.int64)
-    if goals_G2.ndim != 2 or goals_G2.shape[1] != 2 or not len(goals_G2):
+        goals_G2 = np.asarray(goals)
+    except ValueError:  # rows of different lengths
+        goals_G2 = np.zeros(0)
+    if goals_G2.dtype.kind not in "iu" or goals_G2.ndim != 2 or goals_G2.shape[1] != 2 or not len(goals_G2):
         raise ConfigError(f"goals={str(goals)[:80]!r}: give pairs of column and row, such as [(7, 2)]")
     for goal in goals_G2:
         if goal.min() < 0 or goal.max() >= darkroom.size:
             raise ConfigError(
                 f"goals: {tuple(goal.tolist())} is outside the room; columns and rows go from 0 to {darkroom.size - 1}"
             )
-    return goals_G2
+    return goals_G2.astype(np.int64)

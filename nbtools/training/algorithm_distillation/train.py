@@ -19,6 +19,7 @@ from nbtools.training.algorithm_distillation.dataset import LearningHistories, W
 from nbtools.training.algorithm_distillation.model import ActionTransformer, build_action_transformer
 from nbtools.training.engine import flags
 from nbtools.training.engine.optimizer import Optimizer, accumulating, autocast
+from nbtools.training.engine.sampler import spread
 from nbtools.training.engine.tally import Tally
 from nbtools.training.engine.worker import Worker, run
 
@@ -38,7 +39,7 @@ def train(worker: Worker, config: AlgorithmDistillationConfig) -> None:
     histories = open_histories(worker, config)
     windows = Windows(histories.train_HL4, config.horizon, config.sequence_length)
     evaluation = Evaluation(worker, config, histories)
-    plan = worker.plan(len(windows), len(evaluation.windows_N))
+    plan = worker.plan(len(windows), evaluation.num_held_out)
     transformer = build_action_transformer(config, histories.test_goals_G2)
     worker.initial_state.load_weights(transformer.model)
     model = worker.wrap(transformer)
@@ -88,7 +89,9 @@ class Evaluation:
         self.darkroom = histories.darkroom
         self.windows = Windows(histories.test_HL4, config.horizon, config.sequence_length)
         places_N = np.arange(len(self.windows)) % config.windows_per_history
-        self.windows_N = np.flatnonzero(places_N % config.windows_apart == 0)  # those that do not overlap
+        windows_N = np.flatnonzero(places_N % config.windows_apart == 0)  # those that do not overlap
+        self.num_held_out = len(windows_N)
+        self.windows_N = windows_N[spread(len(windows_N), config.num_evaluated(len(windows_N)))]
         self.goals_S2, self.numbers_S = rollout.repeat_goals(histories.test_goals_G2, config.eval_rollouts)
         self.settings = rollout.RolloutSettings(config.eval_episodes, config.seed, num_at_once=config.eval_batch_size)
         self.best_return = float(self.darkroom.best_returns(histories.test_goals_G2).mean())
@@ -100,7 +103,9 @@ class Evaluation:
         with worker.aside("evaluation"):
             transformer.eval()
             loss = self._loss(transformer)
-            rollouts = self._run_rollouts(transformer)
+            share = slice(worker.rank, None, worker.world_size)
+            with autocast(worker.device, self.config.precision):
+                rollouts = rollout.run_rollouts(transformer, self.goals_S2[share], self.numbers_S[share], self.settings)
             transformer.train()
             loss, *returns = worker.sum([loss, *rollouts.returns_SE.sum(axis=0)])
             returns_E = np.array(returns) / len(self.goals_S2)
@@ -122,14 +127,6 @@ class Evaluation:
             with autocast(worker.device, config.precision):
                 total += float(transformer(*(part.to(worker.device) for part in batch)))
         return total
-
-    def _run_rollouts(self, transformer: ActionTransformer) -> rollout.Rollouts:
-        """Return this rank's share of the rollouts, always with the same random numbers."""
-        worker = self.worker
-        share = slice(worker.rank, None, worker.world_size)
-        goals_S2, numbers_S = self.goals_S2[share], self.numbers_S[share]
-        with autocast(worker.device, self.config.precision):
-            return rollout.run_rollouts(transformer, self.darkroom, goals_S2, numbers_S, self.settings)
 
     def _show(self, rollouts: rollout.Rollouts, returns_E: Floats) -> None:
         """Show the return of every episode, and the rollout of rank 0 with the median final return."""

@@ -16,15 +16,19 @@ import torch
 
 from nbtools import __version__
 from nbtools.config import Launch
-from nbtools.errors import LaunchError, ProjectError
-from nbtools.project import find_project
+from nbtools.errors import DataError, LaunchError, ProjectError
+from nbtools.project import Project
 from nbtools.recipes import recipe_of
+from nbtools.rundir import secret_values
 from nbtools.rundir.identity import ProcessIdentity
-from nbtools.rundir.json_files import write_json
-from nbtools.rundir.lock import acquire_lock
-from nbtools.rundir.rundir import RUN_DIR_VARIABLE, RunDir
+from nbtools.rundir.json_files import read_json, write_json
+from nbtools.rundir.lock import NO_LOCKS, create_lock
+from nbtools.rundir.rundir import ATTEMPT_VARIABLE, ROOT_VARIABLE, RUN_DIR_VARIABLE, RUN_ID_VARIABLE, RunDir, project_of
 from nbtools.training.engine.flags import Flags
 from nbtools.training.process.device import is_under_torchrun, script_path
+from nbtools.training.process.ranks import Ranks
+
+_APPEARS_WITHIN_S = 15.0
 
 
 def claim_run(flags: Flags[Any]) -> Path:
@@ -34,7 +38,82 @@ def claim_run(flags: Flags[Any]) -> Path:
         return _run_by_hand(flags)
     if not Path(given).is_dir():
         raise LaunchError(f"{RUN_DIR_VARIABLE}={given!r}: no such folder; start scripts with `nbtools launch`")
+    _claim(RunDir(given), int(os.environ.get(ATTEMPT_VARIABLE, "1")))
     return Path(given)
+
+
+def _claim(files: RunDir, attempt: int) -> None:
+    """Record this process as rank 0 of an attempt; LaunchError if another process is recorded.
+
+    A process that inherits the environment of a rank would otherwise write into that rank's run.
+    """
+    path, own = files.ranks / f"rank0-{attempt}.json", ProcessIdentity.of(os.getpid())
+    try:
+        files.ranks.mkdir(exist_ok=True)
+        os.close(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o644))
+        write_json(path, own.to_json())
+    except FileExistsError:
+        other = ProcessIdentity.from_json(read_json(path) or {})
+        if other == own:
+            return
+        who = "another process" if other is None else f"process {other.pid} on {other.host}"
+        raise LaunchError(
+            f"{files.id}: {who} is rank 0 of this run, and this process would write the same files. If a program of "
+            f"the run started it, remove {RUN_DIR_VARIABLE} and {RUN_ID_VARIABLE} from its environment (it then makes "
+            "a run of its own); if a launcher other than torchrun did, set RANK and WORLD_SIZE"
+        ) from None
+    except OSError:  # a full disk
+        return
+
+
+def check_shared(ranks: Ranks, files: RunDir) -> None:
+    """Check that every node sees the run directory that rank 0 made.
+
+    Raises:
+        DataError: a node does not; raised on every rank.
+    """
+    if ranks.is_one_machine:
+        return
+    mark = files.ranks / f".shared-{os.urandom(8).hex()}"
+
+    def make() -> Path | None:
+        try:
+            mark.touch()
+        except OSError:  # a full disk
+            return None
+        return mark
+
+    made = ranks.from_main(make)
+    is_seen = made is None or ranks.local_rank != 0 or _appears(made)
+    seen = ranks.gather((socket.gethostname(), is_seen))
+
+    def judge() -> None:
+        mark.unlink(missing_ok=True)
+        if blind := sorted({host for host, is_there in seen if not is_there}):
+            raise DataError(
+                f"{', '.join(blind)}: does not see {files.path}, which rank 0 made on {socket.gethostname()}. All "
+                "nodes need the same project: put it, or its runs/ and the data, on a shared file system under one path"
+            )
+
+    ranks.from_main(judge)
+
+
+def _appears(path: Path) -> bool:
+    """Whether a file of another node appears here; network file systems show it after a moment."""
+    deadline = time.monotonic() + _APPEARS_WITHIN_S
+    while True:
+        with contextlib.suppress(OSError):
+            if path in path.parent.iterdir():
+                return True
+        if time.monotonic() > deadline:
+            return False
+        time.sleep(0.2)
+
+
+def own_project() -> Project:
+    """Return the project that the launcher named, else that of the script."""
+    root = os.environ.get(ROOT_VARIABLE)
+    return Project(Path(root)) if root else project_of(script_path())
 
 
 def _run_by_hand(flags: Flags[Any]) -> Path:
@@ -44,10 +123,16 @@ def _run_by_hand(flags: Flags[Any]) -> Path:
         raise ProjectError("main(config) must be called from a script: its name and folder become the run's")
     name = re.sub(r"\W", "_", script.stem)
     try:
-        files = RunDir.create(find_project(script.parent).runs, name)
+        files = RunDir.create(own_project().runs, name)
     except OSError as error:
         raise ProjectError(f"the run directory cannot be made: {error}; make the project's runs/ writable") from error
-    _held.append(acquire_lock(files.lock))
+    has_locks = True
+    try:
+        _held.append(create_lock(files.lock))
+    except OSError as error:
+        if error.errno not in NO_LOCKS:
+            raise ProjectError(f"{files.lock}: cannot be created: {error}") from error
+        has_locks = False
     shutil.copyfile(script, files.script)
     under_torchrun = is_under_torchrun()
     identity = ProcessIdentity.of(os.getppid() if under_torchrun else os.getpid())
@@ -78,14 +163,15 @@ def _run_by_hand(flags: Flags[Any]) -> Path:
             "step": int(resumed_from.name.rpartition("-")[2]) if resumed_from.name[-1].isdecimal() else 0,
         },
         "by_hand": True,
+        "flock": has_locks,
     }
-    write_json(files.launch, content)
+    write_json(files.launch, secret_values.part(files, content, type(flags.config).model_fields))
     log = files.log.open("a", buffering=1, encoding="utf-8", errors="backslashreplace")
     sys.stdout, sys.stderr = _Copied(sys.stdout, log), _Copied(sys.stderr, log)
     return files.path
 
 
-_held: list[int | None] = []
+_held: list[int] = []
 """Descriptor of the lock, held until this process ends."""
 
 

@@ -267,18 +267,11 @@ def fill(model: torch.nn.Module, weights: Mapping[str, torch.Tensor], where: Pat
         for name, tensor in weights.items()
         if name in own and tensor.shape != own[name].shape
     ]
+    if broken := next((name for name, weight in weights.items() if not torch.isfinite(weight).all()), None):
+        raise CheckpointError(f"{where}: weights are not finite ({broken}); resume from an earlier checkpoint")
     if problems:
         raise CheckpointError(
             f"{where}: its weights are of another model ({len(problems)} differences; {problems[0]}); "
             "resume with the config and dataset that it was trained with"
         )
     model.load_state_dict(weights, strict=False)
-
-
-def load_optimizer(optimizer: torch.optim.Optimizer, state: Mapping[str, Any]) -> None:
-    """Load the moments; learning rate, weight decay and other settings stay those of the current config."""
-    groups = optimizer.state_dict()["param_groups"]
-    num_expected = sum(len(group["params"]) for group in groups)
-    if len(state) > num_expected:
-        raise CheckpointError(f"the optimizer state is of {len(state)} weights, the model has {num_expected}")
-    optimizer.load_state_dict({"state": dict(state), "param_groups": groups})

@@ -9,7 +9,7 @@ import os
 import re
 import sys
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, Generic, NoReturn, TypeVar
 
@@ -17,6 +17,9 @@ import tyro
 
 from nbtools.config import TrainConfig
 from nbtools.errors import ConfigError
+from nbtools.project import expanded
+from nbtools.rundir.json_files import read_json
+from nbtools.rundir.rundir import RunDir
 from nbtools.script.compat import aliases
 from nbtools.script.script import read_script
 from nbtools.training.process import launchers
@@ -34,7 +37,7 @@ class Flags(Generic[C]):
     """Fields that a flag changed."""
     resume_from: Path | None = None
     """Checkpoint folder to resume from, or a file of weights."""
-    notes: tuple[str, ...] = field(default=())
+    notes: tuple[str, ...] = ()
     """Ignored arguments, each with the reason."""
 
 
@@ -60,28 +63,45 @@ def parse(
     environment = os.environ if environment is None else environment
     try:
         given, notes = normalized(sys.argv[1:] if args is None else args, config)
-        default = config
-        if (precision := launchers.precision(environment)) is not None:
+        default, precision = config, launchers.precision(environment)
+        if precision is not None:
             default = config.replace(precision=precision)
             notes += (f"precision={precision} from accelerate launch; a flag overrides it",)
         notes += tuple(launchers.notes(environment))
     except ConfigError as error:
         _refuse(prog, error)
-    values = vars(
-        tyro.cli(
-            _flags_class(default),
-            args=given,
-            prog=prog,
-            description="Flags override the values in the script; dashes and underscores are the same.",
-        )
-    )
+    values = _parsed(default, given, prog)
     resume_from = values.pop("resume_from")
+    known = _recorded_values(Path(resume_from)) if resume_from else None
+    if known is not None and (earlier := config.values_before({*known, *config.model_fields_set})):
+        values = _parsed(default.replace(**earlier), given, prog)
+        del values["resume_from"]
+        notes += tuple(f"{name}={value!r}, as in the run that is resumed" for name, value in earlier.items())
+    names = {argument.partition("=")[0] for argument in given}
+    # A run recorded with these epochs and a cap keeps it: its flags meant that.
+    if "--epochs" in names and not (known and known.get("max_steps") and known.get("epochs") == values["epochs"]):
+        asked = {name: value for name, value in values.items() if name != "max_steps" or "--max-steps" in names}
+        values, lifted = default.uncapped(asked)
+        notes += lifted
     try:
         changed = config.replace(**values)
     except ConfigError as error:
         _refuse(prog, error)
     overridden = tuple(name for name, value in changed if value != getattr(config, name))
     return Flags(changed, overridden, Path(resume_from) if resume_from is not None else None, notes)
+
+
+def _parsed(default: TrainConfig, given: Sequence[str], prog: str) -> dict[str, Any]:
+    about = "Flags override the values in the script; dashes and underscores are the same."
+    values: dict[str, Any] = vars(tyro.cli(_flags_class(default), args=given, prog=prog, description=about))
+    return values
+
+
+def _recorded_values(checkpoint: Path) -> dict[str, Any] | None:
+    """Return the values of the run of a checkpoint as it recorded them; None if it recorded none."""
+    record = read_json(RunDir(expanded(checkpoint).resolve().parent.parent).config) or {}
+    known = record.get("config")
+    return known if isinstance(known, dict) else None
 
 
 def _refuse(prog: str, error: ConfigError) -> NoReturn:

@@ -8,8 +8,10 @@ from typing import Any
 import torch
 from transformers import PreTrainedTokenizerBase
 
+from nbtools.config import TrainConfig
 from nbtools.errors import CheckpointError
 from nbtools.project import expanded
+from nbtools.recipes import recipe_of
 from nbtools.run.checkpoints import Progress
 from nbtools.training.engine import checkpoint
 from nbtools.training.engine.checkpoint import State
@@ -61,14 +63,13 @@ class InitialState:
             checkpoint.load_weights(model, self.model / part)
 
 
-def open_initial_state(
-    path: Path, ranks: Ranks, *, recipe: str, effective_batch: int, say: Callable[[str], None]
-) -> InitialState:
+def open_initial_state(path: Path, config: TrainConfig, ranks: Ranks, say: Callable[[str], None]) -> InitialState:
     """Open what `--resume-from` names, a checkpoint (every byte verified) or a file of weights; every rank calls it.
 
     Raises:
         CheckpointError: it is missing, incomplete, damaged, of another recipe, or holds something else.
     """
+    recipe, effective_batch = recipe_of(config).key, config.effective_batch(ranks.world_size)
     if ranks.from_main(lambda: expanded(path).is_file()):
         weights = ranks.in_turn(lambda: read_weights(expanded(path)))
         say(f"note: weights only, from {path}: optimizer and place in the data start from the beginning")
@@ -103,10 +104,7 @@ def read_weights(path: Path) -> dict[str, torch.Tensor]:
         CheckpointError: the file cannot be read, or holds no weights.
     """
     content: Any = checkpoint.load_state(path.parent, path.name)
-    for key in _WEIGHTS_KEYS:
-        if isinstance(content.get(key), dict):
-            content = content[key]
-            break
+    content = next((content[key] for key in _WEIGHTS_KEYS if isinstance(content.get(key), dict)), content)
     other = next((name for name, value in content.items() if not isinstance(value, torch.Tensor)), None)
     if other is not None or not content:
         what = f"{str(other)[:80]!r} is a {type(content[other]).__name__}" if content else "it is empty"
@@ -114,9 +112,5 @@ def read_weights(path: Path) -> dict[str, torch.Tensor]:
             f"{path}: holds no weights ({what}); give a file with model_state_dict or a bare state dict, or a "
             "checkpoint folder such as runs/ID/checkpoints/step-000200"
         )
-    names = [str(name) for name in content]
-    is_wrapped = all(name.startswith(_DDP_PREFIX) for name in names)
-    return {
-        name.removeprefix(_DDP_PREFIX) if is_wrapped else name: weight
-        for name, weight in zip(names, content.values(), strict=True)
-    }
+    prefix = _DDP_PREFIX if all(str(name).startswith(_DDP_PREFIX) for name in content) else ""
+    return {str(name).removeprefix(prefix): weight for name, weight in content.items()}

@@ -10,8 +10,7 @@ from torch.nn.parallel import DistributedDataParallel
 from transformers import PreTrainedModel
 
 from nbtools.config import TrainConfig
-from nbtools.errors import ConfigError
-from nbtools.training.engine import checkpoint
+from nbtools.errors import CheckpointError, ConfigError, DivergedError
 
 _TYPES = {"bf16": torch.bfloat16, "fp16": torch.float16}
 
@@ -35,10 +34,6 @@ def enable_gradient_checkpointing(module: torch.nn.Module) -> None:
         model for model in models if not any(model in other.modules() for other in models if other is not model)
     ]
     for model in outermost:
-        own_switch = getattr(getattr(model, "model", None), "set_activation_checkpointing", None)
-        if not model.supports_gradient_checkpointing and callable(own_switch):  # LLaDA's code, derived from OLMo's
-            own_switch("whole_layer")
-            continue
         if not model.supports_gradient_checkpointing:
             raise ConfigError(f"gradient_checkpointing=True: {type(model).__name__} does not support it; turn it off")
         # Newer versions of transformers have the first name and warn about the second.
@@ -51,8 +46,9 @@ class Optimizer:
     """AdamW with weight decay on matrices only, with its schedule, gradient clipping and loss scale.
 
     Under fp16 the loss is scaled up, so that small gradients do not underflow; a step whose gradients overflow is
-    skipped and the scale decreases (Micikevicius et al. 2017, arXiv 1710.03740). DDP has averaged the gradients by
-    then: all ranks see the same overflow and skip the same steps.
+    skipped and the scale decreases (Micikevicius et al. 2017, arXiv 1710.03740). In every precision, a step with a
+    non-finite gradient norm changes neither weights nor moments. DDP has averaged the gradients by then: all ranks see
+    the same norm and skip the same steps.
     """
 
     def __init__(
@@ -72,27 +68,71 @@ class Optimizer:
         self.weights = weights
         self._config = config
         self._total_steps = total_steps
-        self._scaler = torch.amp.GradScaler(device.type, enabled=config.precision == "fp16")
+        self._device = device
+        self._scaler = self._new_scaler()
         self._norm = torch.zeros(())
         self._rate = 0.0
+        self._skipped = torch.zeros((), dtype=torch.int64, device=device)
+        self._skipped_in_a_row = torch.zeros_like(self._skipped)
+
+    def _new_scaler(self) -> torch.amp.GradScaler:
+        return torch.amp.GradScaler(self._device.type, enabled=self._config.precision == "fp16")
+
+    def forget_moments(self) -> None:
+        """Start again without moments and with the first loss scale, for another loss."""
+        self.adamw.state.clear()
+        self._scaler = self._new_scaler()
 
     def backward(self, loss: torch.Tensor) -> None:
         """Add the gradients of `loss`."""
         self._scaler.scale(loss).backward()  # type: ignore[no-untyped-call]
 
     def step(self, step: int, rate: float | None = None) -> None:
-        """Clip, do the optimizer step `step` (counted from 1), and clear the gradients; does not wait for the GPU.
+        """Clip, do the optimizer step `step` (counted from 1), and clear the gradients; rarely waits for the GPU.
 
         The learning rate is `rate`, by default that of the config's schedule.
+
+        Raises:
+            DivergedError: `max_skipped_steps` consecutive steps had a non-finite gradient norm.
         """
         self._rate = learning_rate(self._config, step, self._total_steps) if rate is None else rate
         for group in self.adamw.param_groups:
             group["lr"] = self._rate
         self._scaler.unscale_(self.adamw)
         self._norm = torch.nn.utils.clip_grad_norm_(self.weights, self._config.gradient_clip or math.inf)
-        self._scaler.step(self.adamw)
-        self._scaler.update()
+        is_broken = ~torch.isfinite(self._norm)
+        self._skipped += is_broken
+        self._skipped_in_a_row = (self._skipped_in_a_row + 1) * is_broken
+        if self._scaler.is_enabled():
+            self._scaler.step(self.adamw)
+            self._scaler.update()
+        else:  # the fused kernel reads it on the device, and then changes nothing: the host need not wait
+            self.adamw.found_inf = is_broken.float()  # type: ignore[attr-defined]
+            self.adamw.step()
         self.adamw.zero_grad(set_to_none=True)
+        limit = self._config.max_skipped_steps
+        if self._device.type == "cpu" or step % limit == 0:  # on a GPU, reading the count waits for it
+            self._check_skipped(step, limit)
+
+    def _check_skipped(self, step: int, limit: int) -> None:
+        count = int(self._skipped_in_a_row)
+        # Under fp16 each skipped step halves the loss scale: a search for a scale is over far above this one.
+        if count < limit or (self._scaler.is_enabled() and self._scaler.get_scale() > 2.0**-limit):
+            return
+        raise DivergedError(
+            f"step {step}: the gradient norm is {float(self._norm)}, and not finite in {count} consecutive optimizer "
+            f"steps (max_skipped_steps={limit}); these steps changed no weight. Resume from the latest checkpoint with "
+            "a lower learning_rate or a smaller gradient_clip, or look for values in the data that make the loss NaN"
+        )
+
+    @property
+    def num_skipped(self) -> int:
+        """Number of steps skipped for a non-finite gradient norm, earlier runs included; waits for the GPU."""
+        return int(self._skipped)
+
+    def has_finite_weights(self) -> bool:
+        """Whether every weight is finite; waits for the GPU."""
+        return all(bool(torch.isfinite(weight).all()) for weight in self.weights)
 
     def metrics(self) -> dict[str, float]:
         """Return values of the last step for a metric row: learning rate, gradient norm before clipping, loss scale."""
@@ -104,8 +144,9 @@ class Optimizer:
         return row
 
     def state_dict(self) -> dict[str, Any]:
-        """Return moments and loss scale, for a checkpoint."""
+        """Return moments, loss scale and number of skipped steps, for a checkpoint."""
         state: dict[str, Any] = {"optimizer": self.adamw.state_dict()["state"]}
+        state["skipped"] = [int(self._skipped), int(self._skipped_in_a_row)]
         if self._scaler.is_enabled():
             state["scaler"] = self._scaler.state_dict()
         return state
@@ -119,9 +160,17 @@ class Optimizer:
             CheckpointError: it is of another model.
         """
         if "optimizer" in state:
-            checkpoint.load_optimizer(self.adamw, state["optimizer"])
+            moments, groups = state["optimizer"], self.adamw.state_dict()["param_groups"]
+            if len(moments) > len(self.weights):
+                raise CheckpointError(
+                    f"the optimizer state is of {len(moments)} weights, the model has {len(self.weights)}"
+                )
+            self.adamw.load_state_dict({"state": moments, "param_groups": groups})
         if "scaler" in state and self._scaler.is_enabled():
             self._scaler.load_state_dict(state["scaler"])
+        if "skipped" in state:
+            self._skipped.fill_(state["skipped"][0])
+            self._skipped_in_a_row.fill_(state["skipped"][1])
 
 
 def learning_rate(config: TrainConfig, step: int, total_steps: int) -> float:

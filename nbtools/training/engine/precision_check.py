@@ -1,6 +1,6 @@
 """Measures whether a low precision is faster or slower than fp32 on this machine."""
 
-import time
+import timeit
 
 import torch
 
@@ -32,17 +32,11 @@ def warning(device: torch.device, precision: str) -> str:
 
 def _least_s(matrix: torch.Tensor, precision: str) -> float:
     """Return the least of several measurements, since other processes share the machine; the first one warms up."""
-    times = []
-    for _ in range(1 + _REPEATS):
-        _finish(matrix.device)
-        started = time.perf_counter()
-        with torch.no_grad(), autocast(matrix.device, precision):
-            matrix @ matrix
-        _finish(matrix.device)
-        times.append(time.perf_counter() - started)
-    return min(times[1:])
 
+    def multiply() -> None:
+        matrix @ matrix
+        if matrix.is_cuda:
+            torch.cuda.synchronize(matrix.device)
 
-def _finish(device: torch.device) -> None:
-    if device.type == "cuda":
-        torch.cuda.synchronize(device)
+    with torch.no_grad(), autocast(matrix.device, precision):
+        return min(timeit.repeat(multiply, repeat=1 + _REPEATS, number=1)[1:])

@@ -7,7 +7,7 @@ Shape suffixes: N samples, B batch.
 """
 
 import hashlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import KW_ONLY, dataclass
 from typing import Any
 
@@ -17,10 +17,15 @@ import torch
 from torch.utils.data import DataLoader, Dataset, Sampler
 
 from nbtools.errors import DataError
+from nbtools.training.process.memory_maps import send_by_path
 from nbtools.training.process.signals import loader_worker_init
 
+_SPREAD_SEED = 0
+"""Independent of the config: runs with different seeds are evaluated on the same samples."""
 IGNORED = -100
 """Label of a position that counts neither in the loss nor in the accuracy (torch's default)."""
+
+_RUN = 32
 
 Randoms = npt.NDArray[np.uint64]
 Samples = npt.NDArray[np.int64]
@@ -74,6 +79,8 @@ class SampleOrder(Sampler[tuple[int, npt.NDArray[np.int64]]]):
     epoch: int = 0
     position: int = 0
     """Samples of `epoch` that all ranks together have already used."""
+    lengths: Callable[[int], Samples] | None = None
+    """Returns the length of every sample in an epoch, for batches of similar lengths; None for equal lengths."""
 
     def __post_init__(self) -> None:
         if self.effective_batch > self.num_samples:
@@ -88,6 +95,8 @@ class SampleOrder(Sampler[tuple[int, npt.NDArray[np.int64]]]):
         epoch, position = self.epoch, self.position
         while True:
             order_N = epoch_order(self.seed, epoch, self.num_samples)
+            if self.lengths is not None:
+                order_N = grouped_by_length(order_N, self.lengths(epoch), self.seed, epoch)
             while position + self.effective_batch <= self.num_samples:
                 for micro_step in range(self.gradient_accumulation_steps):
                     start = position + (micro_step * self.world_size + self.rank) * self.batch_size
@@ -108,10 +117,39 @@ def epoch_order(seed: int, epoch: int, num_samples: int) -> Order:
     return order_N
 
 
+def grouped_by_length(order_N: Order, lengths_N: Samples, seed: int, epoch: int) -> Order:
+    """Return an epoch's permutation with samples of similar length in runs of 32, which follow in random order.
+
+    Lengths of a run differ by less than a tenth, except between two groups of lengths. The size of a run is fixed, so
+    that the order does not depend on the batch size.
+    """
+    num_in_runs = len(order_N) // _RUN * _RUN
+    grouped_N = order_N[:num_in_runs]
+    groups_N = np.floor(8 * np.log2(lengths_N[grouped_N]))
+    runs_NR = grouped_N[np.argsort(groups_N, kind="stable")].reshape(-1, _RUN)
+    np.random.default_rng([seed, epoch, 1]).shuffle(runs_NR)
+    return np.concatenate([runs_NR.reshape(-1), order_N[num_in_runs:]])
+
+
+def spread(num_samples: int, count: int) -> Samples:
+    """Return `count` of the samples in ascending order, one at random of each of as many equal parts; always the same.
+
+    All of them if there are no more; a sample's number does not depend on the number of ranks.
+    """
+    if count >= num_samples:
+        return np.arange(num_samples)
+    edges_N = np.arange(count + 1) * num_samples // count
+    drawn_N = randoms(_SPREAD_SEED, "spread", 0, np.arange(count), 1)[:, 0] % (edges_N[1:] - edges_N[:-1]).astype(
+        np.uint64
+    )
+    return edges_N[:-1] + drawn_N.astype(np.int64)
+
+
 def load(
     dataset: Dataset[Any], order: Sampler[Any], num_workers: int = 0, *, pin_memory: bool = False
 ) -> Iterator[Any]:
     """Iterate over `dataset[epoch, indices]` in the given order, read ahead by `num_workers` processes."""
+    send_by_path()
     loader = DataLoader(
         dataset,
         sampler=order,

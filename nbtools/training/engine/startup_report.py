@@ -22,16 +22,10 @@ _RULE = "=" * 60
 
 
 def write_startup_report(
-    files: RunDir,
-    flags: Flags[Any],
-    ranks: Ranks,
-    plan: Plan,
-    derived: Mapping[str, Any],
-    recipe: str,
-    root: Path,
-    attempt: int,
+    files: RunDir, flags: Flags[Any], ranks: Ranks, plan: Plan, derived: Mapping[str, Any], root: Path, attempt: int
 ) -> str:
     """Write config.json, with the values `derived` by the recipe, and return the same for a reader as text (rank 0)."""
+    recipe = recipe_of(flags.config)
     config, device, world = flags.config, ranks.device, ranks.world_size
     environment = {
         "device": str(device),
@@ -44,21 +38,21 @@ def write_startup_report(
     }
     derived = {**asdict(plan.schedule), "world_size": world, "total_steps": plan.total_steps, **derived}
     content = {
-        "recipe": recipe,
+        "recipe": recipe.key,
         "config": config.model_dump(mode="json"),
         "overridden": list(flags.overridden),
         "derived": derived,
         "environment": environment,
     }
     write_json(files.config, content)
-    source = recipe_of(config).source(config, root)
+    source = recipe.source(config, root)
     launch = getattr(sys.modules["__main__"], "launch", None)
     asked = getattr(launch, "nproc_per_node", world)
     processes = f"process{'es' if world > 1 else ''}"
     lines = {
         "started by": launchers.name(os.environ, sys.argv[1:]),
         "processes": (f"{world}, backend {ranks.backend}" if world > 1 else "1")
-        + ("" if asked == world else f" (the script's nproc_per_node={asked} does not apply)"),
+        + ("" if asked in (world, "gpu") else f" (the script's nproc_per_node={asked} does not apply)"),
         "devices": f"{environment['device_name']}, {environment['threads']} threads per process",
         "precision": config.precision,
         "batch": f"{config.batch_size} per process x {config.gradient_accumulation_steps} accumulated x {world} "
@@ -67,7 +61,7 @@ def write_startup_report(
         "parameters": f"{derived['num_parameters']:,}",
         "vocabulary": f"{derived['vocab_size']:,}" if "vocab_size" in derived else "",
         "dataset": f"{source.name}: {derived['num_train_samples']:,} training and "
-        f"{derived['num_eval_samples']:,} evaluation samples",
+        f"{plan.schedule.evaluated_of} evaluation samples",
         "run": str(files.path),
         "save directory": config.save_dir or "",
         "resumed from": str(flags.resume_from or ""),
@@ -76,4 +70,4 @@ def write_startup_report(
     }
     rows = [f"{name:<17}{text}" for name, text in lines.items() if text]
     warning = precision_check.warning(device, config.precision)
-    return "\n".join([_RULE, f"{recipe}: {files.id}", _RULE, *rows, _RULE, *([warning] if warning else [])])
+    return "\n".join([_RULE, f"{recipe.key}: {files.id}", _RULE, *rows, _RULE, *([warning] if warning else [])])

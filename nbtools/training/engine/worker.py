@@ -7,6 +7,7 @@ belongs to the recipe; nothing here calls back into it.
 import contextlib
 import math
 import os
+import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import timedelta
@@ -19,18 +20,18 @@ from torch.nn.parallel import DistributedDataParallel
 from torch.utils.data import Dataset, Sampler
 
 from nbtools.config import TrainConfig
-from nbtools.errors import NbtoolsError
+from nbtools.errors import DivergedError, NbtoolsError, plural
 from nbtools.launcher.step_count import Schedule
 from nbtools.metrics.writer import MetricWriter
-from nbtools.project import Project, find_project
-from nbtools.recipes import RECIPES
+from nbtools.project import Project
+from nbtools.recipes import recipe_of
 from nbtools.run.checkpoints import Progress
 from nbtools.rundir import media
 from nbtools.rundir.json_files import strict_number, write_json
 from nbtools.rundir.media import MediaItem
 from nbtools.rundir.rundir import ATTEMPT_VARIABLE, RunDir
 from nbtools.training.engine import checkpoint
-from nbtools.training.engine.by_hand import claim_run
+from nbtools.training.engine.by_hand import check_shared, claim_run, own_project
 from nbtools.training.engine.checkpoint import State
 from nbtools.training.engine.flags import Flags
 from nbtools.training.engine.initial_state import InitialState, open_initial_state
@@ -41,7 +42,8 @@ from nbtools.training.engine.startup_report import write_startup_report
 from nbtools.training.engine.stop_vote import StopVote
 from nbtools.training.engine.tally import Tally
 from nbtools.training.outputs.outputs import Outputs
-from nbtools.training.process.device import failure_of, is_under_torchrun, script_path, seed_everything
+from nbtools.training.process.cluster import adopt_rank
+from nbtools.training.process.device import failure_of, is_under_torchrun, seed_everything
 from nbtools.training.process.heartbeat import HeartbeatWriter
 from nbtools.training.process.random_state import random_state, set_random_state
 from nbtools.training.process.ranks import Ranks
@@ -65,6 +67,7 @@ def run(train: Callable[["Worker", C], None], flags: Flags[C]) -> None:
         @record  # writes the traceback where torchrun asks for it
         def recorded() -> None:
             die_with_agent()
+            adopt_rank(os.environ, sys.argv[0])
             worker = Worker(flags, stop)
             try:
                 worker.prepare()
@@ -99,8 +102,10 @@ class Worker:
         self.stopped = False
         self._measured: tuple[int, Mapping[str, float]] = (-1, {})
         self._aside_s = 0.0
+        self._optimizers: tuple[Optimizer, ...] = ()
         self._vote = StopVote(stop, self.ranks.control)
         self.files = RunDir(self.ranks.from_main(lambda: claim_run(flags)))
+        check_shared(self.ranks, self.files)
         self.heartbeat = HeartbeatWriter(self.files, self.rank, stop)
         self._writer = MetricWriter(self.files.metrics, self.attempt) if self.is_main else None
         self._outputs: Outputs | None = None
@@ -126,24 +131,15 @@ class Worker:
         self.ranks.from_main(open_outputs)
         be_quiet()
         if self.flags.resume_from is not None:
-            batch = self.config.effective_batch(self.world_size)
-            self.initial_state = open_initial_state(
-                self.flags.resume_from, self.ranks, recipe=self._recipe, effective_batch=batch, say=self.say
-            )
+            self.initial_state = open_initial_state(self.flags.resume_from, self.config, self.ranks, self.say)
             self.progress = self.initial_state.progress
             self.metrics = dict(self.initial_state.metrics)
         self.phase("data")
 
     @property
-    def _recipe(self) -> str:
-        """Key of the recipe; the name of the config's class where it belongs to none."""
-        cls = type(self.config)
-        return next((key for key, recipe in RECIPES.items() if recipe.config_class is cls), cls.__name__)
-
-    @property
     def project(self) -> Project:
-        """The project that the script belongs to."""
-        return find_project(script_path().parent)
+        """The project that the run belongs to."""
+        return own_project()
 
     # --- before the first step --------------------------------------------------------------------
 
@@ -152,8 +148,11 @@ class Worker:
         schedule = Schedule.of(self.config, self.world_size, num_train_samples, num_eval_samples)
         return Plan.of(self.config, schedule, self.progress, self.rank, self.world_size)
 
-    def wrap(self, module: torch.nn.Module) -> torch.nn.Module:
+    def wrap(self, module: torch.nn.Module, *, find_unused_parameters: bool = False) -> torch.nn.Module:
         """Move a module to this rank's device; with several ranks, DDP averages its gradients.
+
+        Args:
+            find_unused_parameters: DDP's, for a module with weights that its loss does not depend on.
 
         Raises:
             ConfigError: the config asks for gradient checkpointing, which the model does not support.
@@ -164,7 +163,9 @@ class Worker:
         if self.world_size == 1:
             return module
         device_ids = [self.device.index] if self.device.type == "cuda" else None
-        return DistributedDataParallel(module, device_ids=device_ids, gradient_as_bucket_view=True)
+        return DistributedDataParallel(
+            module, device_ids=device_ids, gradient_as_bucket_view=True, find_unused_parameters=find_unused_parameters
+        )
 
     def batches(self, dataset: Dataset[Any], order: Sampler[Any]) -> Iterator[tuple[torch.Tensor, ...]]:
         """Iterate over `dataset[epoch, indices]` in the given order, on this rank's device."""
@@ -187,15 +188,15 @@ class Worker:
         assert initial.is_loaded or not has_weights, "the recipe loads the checkpoint's weights first"
         if isinstance(optimizers, Optimizer):
             optimizers.load_state_dict(initial.state)
+            self._optimizers = (optimizers,)
         else:
             for key, each in optimizers.items():
                 each.load_state_dict(initial.state.get(key, {}))
+            self._optimizers = tuple(optimizers.values())
         tally.load_state_dict(initial.rank_state)
         if self.is_main:
-            report = write_startup_report(
-                self.files, self.flags, self.ranks, plan, derived, self._recipe, self.project.root, self.attempt
-            )
-            self.say(report)
+            root = self.project.root
+            self.say(write_startup_report(self.files, self.flags, self.ranks, plan, derived, root, self.attempt))
         if "random" in initial.rank_state:  # a rank that the earlier training did not have keeps its own
             set_random_state(initial.rank_state["random"])
         self._start_clock()
@@ -260,6 +261,10 @@ class Worker:
                     self._outputs.end_step()
         if not values:
             return
+        if skipped := sum(optimizer.num_skipped for optimizer in self._optimizers):
+            values = {**values, "train/skipped_steps": skipped}
+            if skipped != self.metrics.get("train/skipped_steps") and self.config.precision != "fp16":
+                self.say(f"warning: {plural(skipped, 'step')} skipped so far: the gradient norm was not finite")
         broken = [name for name, value in values.items() if not math.isfinite(value)]
         if broken and all(math.isfinite(value) for value in self.metrics.values()):
             self.say(f"warning: {', '.join(broken)} is not finite at step {self.progress.step}; training continues")
@@ -283,12 +288,16 @@ class Worker:
 
         If the disk is full, older checkpoints stay, a warning is printed, and training continues.
 
+        Raises:
+            DivergedError: a weight is not finite; nothing is written or removed.
+
         Args:
             state: the same on all ranks: the optimizer's and others.
             rank_state: of this rank only; the state of its random number generators is added.
             best: `best_by` and `lower_is_better` of `checkpoint.save`; default: the lowest eval/loss.
         """
-        state = {**state, "recipe": self._recipe, "effective_batch": self.config.effective_batch(self.world_size)}
+        batch = self.config.effective_batch(self.world_size)
+        state = {**state, "recipe": recipe_of(self.config).key, "effective_batch": batch}
         with self.aside("checkpoint"):
             rank_states = self.ranks.gather({**rank_state, "random": random_state()})
             # A collective of the next step would wait, too, but may time out before a slow disk is done.
@@ -297,6 +306,11 @@ class Worker:
     def _write(
         self, write_model: Callable[[Path], None], state: State, rank_states: list[State], best: Mapping[str, Any]
     ) -> None:
+        if not all(optimizer.has_finite_weights() for optimizer in self._optimizers):
+            raise DivergedError(
+                f"some weights are not finite after step {self.progress.step}: no checkpoint is written; resume from "
+                "the latest checkpoint, whose weights are finite, with a lower learning_rate"
+            )
         try:
             checkpoint.save(
                 self.files.checkpoints,

@@ -5,7 +5,6 @@ draw, V vocabulary.
 """
 
 from dataclasses import dataclass
-from typing import Protocol
 
 import numpy as np
 import torch
@@ -15,15 +14,19 @@ from transformers import PreTrainedTokenizerBase
 from nbtools.data.llm_gan import markov
 from nbtools.recipes.llm_gan import NUM_SPECIAL_TOKENS, LLMGANConfig
 from nbtools.training.engine.sampler import Samples, randoms, uniforms
+from nbtools.training.llm_gan.ngrams import NGrams
 from nbtools.training.text.vocabulary import Alphabet, Floats, Tokens
 
 
-class ReferenceModel(Protocol):
-    """A likelihood of texts independent of both networks: the true one, or n-gram counts of held-out texts."""
+@dataclass(frozen=True)
+class Chain:
+    """The true likelihood of the tokens under the Markov chain."""
+
+    chain: markov.MarkovChain
 
     def losses(self, texts_NT: Tokens) -> Floats:
-        """Return the negative log-likelihood of every text in nats per token, its end included. Shape (N,)."""
-        ...
+        """Return the negative log-likelihood of every text in nats per token. Shape (N,)."""
+        return self.chain.losses(texts_NT - NUM_SPECIAL_TOKENS)
 
 
 @dataclass(frozen=True)
@@ -47,13 +50,15 @@ class GANData:
     evaluation: Texts
     """Disjoint from the training texts."""
     alphabet: Alphabet
-    reference: ReferenceModel
+    reference: Chain | NGrams
+    """A likelihood of texts independent of both networks: the true one, or n-grams of held-out texts."""
     reference_name: str
     """Name of the reference model, such as `oracle`; its metric is eval/NAME_loss."""
     tokenizer: PreTrainedTokenizerBase | None = None
     """None for the Markov chain."""
 
 
+@dataclass(frozen=True, eq=False)
 class TextDataset(Dataset[tuple[torch.Tensor, ...]]):
     """Batches of texts with the random numbers for generation.
 
@@ -61,11 +66,10 @@ class TextDataset(Dataset[tuple[torch.Tensor, ...]]):
     training texts, and every draw has its own random numbers.
     """
 
-    def __init__(self, texts: Texts, num_draws: int, num_uniforms: int, seed: int) -> None:
-        self.texts = texts
-        self.num_draws = num_draws
-        self.num_uniforms = num_uniforms
-        self.seed = seed
+    texts: Texts
+    num_draws: int
+    num_uniforms: int
+    seed: int
 
     def __len__(self) -> int:
         return len(self.texts)
@@ -84,17 +88,6 @@ class TextDataset(Dataset[tuple[torch.Tensor, ...]]):
 # --- the Markov chain -------------------------------------------------------------------------------
 
 _PAD, _BEGINNING = 0, 1
-
-
-@dataclass(frozen=True)
-class Chain:
-    """The true likelihood of the tokens under the Markov chain."""
-
-    chain: markov.MarkovChain
-
-    def losses(self, texts_NT: Tokens) -> Floats:
-        """Return the negative log-likelihood of every text in nats per token. Shape (N,)."""
-        return self.chain.losses(texts_NT - NUM_SPECIAL_TOKENS)
 
 
 def markov_data(config: LLMGANConfig) -> GANData:

@@ -7,7 +7,8 @@ the prompt.
 Shape suffixes: N samples, P positions of a prompt, T positions of a text.
 """
 
-from collections.abc import Iterable, Sequence
+from collections import deque
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from itertools import chain
 from typing import Any
@@ -15,7 +16,7 @@ from typing import Any
 import numpy as np
 from transformers import PreTrainedTokenizerBase, PreTrainedTokenizerFast
 
-from nbtools.data.llm_gan.stories import Story
+from nbtools.data.llm_gan.stories import TOPICS, Story
 from nbtools.errors import ConfigError, shown
 from nbtools.recipes.llm_gan import LLMGANConfig, load_stories
 from nbtools.training.engine.worker import Worker
@@ -23,6 +24,7 @@ from nbtools.training.llm_gan.batch import GANData, Texts
 from nbtools.training.llm_gan.ngrams import NGrams
 from nbtools.training.llm_gan.pretrained import num_rows, pretrained_tokenizer
 from nbtools.training.text import tokenizers
+from nbtools.training.text.disk_buffer import Counts, unknown_note
 from nbtools.training.text.tokenizers import Encode, encoder, separator_of
 from nbtools.training.text.vocabulary import Alphabet, Tokens
 
@@ -52,7 +54,7 @@ def text_data(worker: Worker, config: LLMGANConfig) -> GANData:
     if config.model_name is not None:  # before a long reading
         tokenizer = worker.ranks.in_turn(lambda: pretrained_tokenizer(config))
     train, evaluation = worker.ranks.in_turn(lambda: load_stories(config, worker.project.root, worker.say))
-    return tokenize_stories(config, train, evaluation, tokenizer)
+    return tokenize_stories(config, train, evaluation, tokenizer, worker.say)
 
 
 def tokenize_stories(
@@ -60,29 +62,34 @@ def tokenize_stories(
     train: Sequence[Story],
     evaluation: Sequence[Story],
     tokenizer: PreTrainedTokenizerBase | None = None,
+    say: Callable[[str], None] = lambda text: None,
 ) -> GANData:
     """Tokenize stories.
 
     Args:
         train: training stories; without a tokenizer, the vocabulary is built on them.
         evaluation: held-out stories; the n-grams of the reference model are counted on them.
+        say: receives notes on tokens that are cut or unknown.
 
     Raises:
         ConfigError: prompt_length leaves no room for a prompt.
     """
-    level = config.tokenizer
     if tokenizer is None:
-        texts = chain.from_iterable((story.prompt, story.text) for story in train)
+        # Every character of a file is known; words only those of the training, whose frequencies rank them.
+        is_lossless = config.tokenizer == "chars" and config.clean == "none" and config.dataset != TOPICS
+        known = chain(train, evaluation) if is_lossless else train
+        texts = chain.from_iterable((story.prompt, story.text) for story in known)
         marks = _MARKS if config.judging == "verdicts" else ()
-        tokenizer = build_tokenizer(level, texts, config.vocab_size, marks)
-    encode = encoder(tokenizer, level) if config.model_name is None else _plain_encoder(tokenizer)
+        tokenizer = build_tokenizer(config.tokenizer, texts, config.vocab_size, marks)
+    encode = encoder(tokenizer, config.tokenizer) if config.model_name is None else _plain_encoder(tokenizer)
     template = prompt_template(config, tokenizer)
-    parts = [
-        (
-            [template.around(encode(story.prompt), config.prompt_length) for story in part],
-            [encode(story.text) for story in part],
-        )
+    encoded = [
+        ([encode(story.prompt) for story in part], [encode(story.text) for story in part])
         for part in (train, evaluation)
+    ]
+    _say_lost(encoded, config, template, tokenizer.unk_token_id if config.model_name is None else None, say)
+    parts = [
+        ([template.around(prompt, config.prompt_length) for prompt in prompts], texts) for prompts, texts in encoded
     ]
     widest = max(len(prompt) for prompts, _ in parts for prompt in prompts)
     prompted = {int(token) for prompts, _ in parts for tokens in prompts for token in tokens}
@@ -94,6 +101,29 @@ def tokenize_stories(
     ]
     reference = NGrams(rows[1].texts_NT, alphabet)
     return GANData(rows[0], rows[1], alphabet, reference, "ngram", tokenizer)
+
+
+def _say_lost(
+    parts: Sequence[tuple[Sequence[Any], Sequence[Any]]],
+    config: LLMGANConfig,
+    template: "PromptTemplate",
+    unknown_id: int | None,
+    say: Callable[[str], None],
+) -> None:
+    """Say how many prompts and texts are cut, and how many tokens are unknown."""
+    prompts, texts = ([tokens for part in parts for tokens in part[kind]] for kind in (0, 1))
+    room = config.prompt_length - len(template.before) - len(template.after)
+    for rows, length, what in (
+        (prompts, room, "prompts are longer than prompt_length allows; their beginning is cut"),
+        (texts, config.sequence_length, "texts are longer than sequence_length; their end is cut"),
+    ):
+        if num_cut := sum(len(tokens) > length for tokens in rows):
+            say(f"note: {num_cut:,} of {len(rows):,} {what}")
+    if unknown_id is not None:
+        counts = Counts(unknown_id)
+        deque(counts.of(np.asarray(tokens) for tokens in (*prompts, *texts)), maxlen=0)
+        for remark in unknown_note(counts.unknown, counts.tokens):
+            say(f"note: {remark}")
 
 
 def _plain_encoder(tokenizer: PreTrainedTokenizerBase) -> Encode:
@@ -138,7 +168,8 @@ def _alphabet(
     The padding token must not occur in the data. Many pretrained tokenizers have none, or pad with their end of text:
     then the last unused token pads. Attention masks hide it from the models.
     """
-    eos_id, num_tokens, used = separator_of(tokenizer), len(tokenizer), prompted | written
+    eos_id, num_tokens = separator_of(tokenizer), len(tokenizer)
+    used = prompted | written | {eos_id}
     special = {number for number, token in tokenizer.added_tokens_decoder.items() if token.special}
     special |= set(tokenizer.all_special_ids)
     vocab_size = num_tokens
@@ -146,14 +177,14 @@ def _alphabet(
         special |= {number for token, number in tokenizer.get_vocab().items() if token in _MARKS}
     else:
         vocab_size = num_rows("model_name", config.model_name)
-        if (largest := max(used | {eos_id})) >= vocab_size:
+        if (largest := max(used)) >= vocab_size:
             raise ConfigError(
                 f"model_name={config.model_name!r}: its tokenizer gives {shown(tokenizer.decode([largest]))} the "
                 f"number {largest:,}, but the model has {vocab_size:,} tokens; choose one with a tokenizer of its own"
             )
     pad_id: int | None = tokenizer.pad_token_id
-    if pad_id is None or pad_id == eos_id or pad_id in used or pad_id >= vocab_size:
-        pad_id = next((number for number in reversed(range(vocab_size)) if number not in used | {eos_id}), None)
+    if pad_id is None or pad_id in used or pad_id >= vocab_size:
+        pad_id = next((number for number in reversed(range(vocab_size)) if number not in used), None)
     if pad_id is None:
         raise ConfigError(
             f"model_name={config.model_name!r}: every token of its vocabulary occurs in the data, so none can pad; "

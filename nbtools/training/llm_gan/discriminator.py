@@ -7,8 +7,9 @@ generator's reward is 2 sigmoid(D) - 1 per token, as in ScratchGAN (de Masson d'
 Shape suffixes: B pairs of a human and a generated text, P positions of a prompt, T positions of a text, U uniforms.
 """
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 import torch
 from torch import nn
@@ -28,58 +29,50 @@ class Pairs(NamedTuple):
     uniforms_BU: torch.Tensor
 
 
-class Discriminator(Protocol):
-    """An `nn.Module` that tells the human from the generated text of a pair with the same prompt."""
+class Discriminator(nn.Module, ABC):
+    """Tells the human from the generated text of a pair with the same prompt.
 
-    model: PreTrainedModel
-    """The network that is trained and saved."""
-    num_uniforms: int
+    `forward` takes what `prepare` returns, and returns the SUM of the pairs' losses and the number of correct pairs,
+    shape (2,). Only the first element has gradients. The caller divides it by the number of pairs.
+    """
+
+    num_uniforms = 0
     """Random numbers in [0, 1) that it needs per pair."""
 
+    def __init__(self, model: PreTrainedModel, alphabet: Alphabet) -> None:
+        """Judge texts of `alphabet` with `model`, the network that is trained and saved."""
+        super().__init__()
+        self.model = model
+        self.alphabet = alphabet
+
+    @abstractmethod
     def prepare(self, pairs: Pairs, *, supervised: bool) -> tuple[torch.Tensor, ...]:
-        """Return the inputs of `__call__`, without gradients; `supervised` during the warm-up."""
-        ...
+        """Return the inputs of `forward`, without gradients; `supervised` during the warm-up."""
 
-    def __call__(self, *inputs: torch.Tensor) -> torch.Tensor:
-        """Return the SUM of the pairs' losses, and the number of correct pairs. Shape (2,).
-
-        Only the first element has gradients. The caller divides it by the number of pairs.
-        """
-        ...
-
+    @abstractmethod
     def rewards(self, pairs: Pairs) -> tuple[torch.Tensor, torch.Tensor]:
         """Return the reward of every token, shape (B, T), and whether the pair was decided, shape (B,).
 
         Rewards are finite, and 0 after a text's end. A tied, non-finite or unparseable outcome is undecided.
         """
-        ...
 
+    @abstractmethod
     def prefers(self, pairs: Pairs) -> torch.Tensor:
         """Return 1 for a correct choice, -1 for a wrong one, 0 for an undecided pair. Shape (B,)."""
-        ...
 
     def update_baseline(self, total: Callable[[Sequence[float]], list[float]]) -> None:
-        """Update the running mean of rewards, with sums over all ranks; called after each step of the discriminator."""
-        ...
+        """Update the running mean of rewards, if any; called after each optimizer step, `total` sums over all ranks."""
 
     def running_state(self) -> dict[str, Any]:
         """Return the state beside the network's weights, for a checkpoint."""
-        ...
+        return {}
 
     def load_running_state(self, state: Mapping[str, Any]) -> None:
         """Restore what `running_state` returned; an empty mapping changes nothing."""
-        ...
 
 
-class TokenDiscriminator(nn.Module):
+class TokenDiscriminator(Discriminator):
     """Scores every prefix of a text: higher means more likely human."""
-
-    num_uniforms = 0
-
-    def __init__(self, model: PreTrainedModel, alphabet: Alphabet) -> None:
-        super().__init__()
-        self.model = model
-        self.alphabet = alphabet
 
     def scores(self, prompts_BP: torch.Tensor, texts_BT: torch.Tensor) -> torch.Tensor:
         """Return D for every token: above 0 where the prefix counts as human. Shape (B, T)."""
@@ -88,21 +81,22 @@ class TokenDiscriminator(nn.Module):
         scores: torch.Tensor = self.model(**inputs, use_cache=False).logits[:, num_prompt:, 0]
         return scores.float()
 
-    def ratings(self, prompts_BP: torch.Tensor, reals_BT: torch.Tensor, fakes_BT: torch.Tensor) -> torch.Tensor:
-        """Return the scores of human and generated texts, 0 after a text's end. Shape (2, B, T)."""
-        texts = torch.cat([reals_BT, fakes_BT])
-        scores = self.scores(prompts_BP.repeat(2, 1), texts)
-        scores = torch.where(self.alphabet.mask(texts), scores, 0.0)
-        return scores.view(2, *reals_BT.shape)
+    def ratings(
+        self, prompts_BP: torch.Tensor, reals_BT: torch.Tensor, fakes_BT: torch.Tensor
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        """Return the scores of human and generated texts, 0 after a text's end, and their masks. Shapes (2, B, T)."""
+        texts, shape = torch.cat([reals_BT, fakes_BT]), (2, *reals_BT.shape)
+        masks = self.alphabet.mask(texts)
+        scores = torch.where(masks, self.scores(prompts_BP.repeat(2, 1), texts), 0.0)
+        return scores.view(shape), masks.view(shape)
 
     def prepare(self, pairs: Pairs, *, supervised: bool) -> tuple[torch.Tensor, ...]:
-        """Return the pairs unchanged."""
+        """Return the pairs without their uniforms."""
         return pairs[:3]
 
     def forward(self, prompts_BP: torch.Tensor, reals_BT: torch.Tensor, fakes_BT: torch.Tensor) -> torch.Tensor:
         """Return the sum of the cross-entropies of "human so far" / (2 T), and the number of correct pairs."""
-        ratings = self.ratings(prompts_BP, reals_BT, fakes_BT)
-        masks = self.alphabet.mask(torch.cat([reals_BT, fakes_BT])).view(2, *reals_BT.shape)
+        ratings, masks = self.ratings(prompts_BP, reals_BT, fakes_BT)
         human = torch.zeros_like(ratings)
         human[0] = 1
         losses = nn.functional.binary_cross_entropy_with_logits(ratings, human, reduction="none")
@@ -120,21 +114,9 @@ class TokenDiscriminator(nn.Module):
         """Return whether the human text has the higher mean score."""
         return self._judged(pairs)[0]
 
-    def update_baseline(self, total: Callable[[Sequence[float]], list[float]]) -> None:
-        """Do nothing."""
-
-    def running_state(self) -> dict[str, Any]:
-        """Return an empty state."""
-        return {}
-
-    def load_running_state(self, state: Mapping[str, Any]) -> None:
-        """Do nothing."""
-
     def _judged(self, pairs: Pairs) -> tuple[torch.Tensor, torch.Tensor]:
-        prompts_BP, reals_BT, fakes_BT, _ = pairs
         with at_rest(self.model):
-            ratings = self.ratings(prompts_BP, reals_BT, fakes_BT)
-        masks = self.alphabet.mask(torch.cat([reals_BT, fakes_BT])).view(2, *reals_BT.shape)
+            ratings, masks = self.ratings(pairs.prompts_BP, pairs.reals_BT, pairs.fakes_BT)
         return self._outcomes(ratings, masks), ratings
 
     def _outcomes(self, ratings: torch.Tensor, masks: torch.Tensor) -> torch.Tensor:

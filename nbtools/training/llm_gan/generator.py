@@ -3,7 +3,7 @@
 With weight 1 on every token the loss is the negative log-likelihood of human texts (warm-up). With a token's advantage
 as its weight, the gradient is that of REINFORCE (Williams 1992) on the sampled tokens.
 
-Shape suffixes: B batch, P positions of a prompt, T positions of a text, V vocabulary.
+Shape suffixes: B batch, P positions of a prompt, T positions of a text, U uniforms, V vocabulary.
 """
 
 import torch
@@ -11,6 +11,8 @@ from torch import nn
 from transformers import GPT2Config, GPT2LMHeadModel, PreTrainedModel
 
 from nbtools.recipes.llm_gan import LLMGANConfig, model_settings, num_positions
+from nbtools.training.llm_gan.discriminator import Pairs
+from nbtools.training.text.sampling import write
 from nbtools.training.text.vocabulary import Alphabet, padded_inputs
 
 
@@ -53,6 +55,14 @@ class Generator(nn.Module):
             return torch.stack([weighted, torch.zeros_like(weighted)])
         entropies_BT = -(logs_BTV.exp() * logs_BTV).sum(-1)
         return torch.stack([weighted, (entropies_BT * bonus_BT).sum()])
+
+    def pairs(
+        self, prompts_BP: torch.Tensor, reals_BT: torch.Tensor, uniforms_BU: torch.Tensor, temperature: float
+    ) -> Pairs:
+        """Generate a text per prompt from the first T uniforms; the others are for the discriminator."""
+        length = reals_BT.shape[1]
+        fakes_BT = write(self.model, prompts_BP, uniforms_BU[:, :length], self.alphabet, temperature=temperature)
+        return Pairs(prompts_BP, reals_BT, fakes_BT, uniforms_BU[:, length:])
 
     def losses(self, prompts_BP: torch.Tensor, texts_BT: torch.Tensor) -> torch.Tensor:
         """Return the negative log-likelihood of every token, 0 after a text's end. Shape (B, T)."""

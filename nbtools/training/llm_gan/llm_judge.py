@@ -12,7 +12,7 @@ a verdict, U uniforms.
 
 import re
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -33,7 +33,7 @@ from nbtools.training.llm_gan.dataset import (
     prompt_template,
     template_pieces,
 )
-from nbtools.training.llm_gan.discriminator import Pairs
+from nbtools.training.llm_gan.discriminator import Discriminator, Pairs
 from nbtools.training.llm_gan.pretrained import load_discriminator
 from nbtools.training.text.sampling import at_rest, write
 from nbtools.training.text.vocabulary import Alphabet, padded_inputs
@@ -88,7 +88,7 @@ class Question:
         return sum(map(len, self.pieces))
 
 
-class LLMJudge(nn.Module):
+class LLMJudge(Discriminator):
     """A causal language model that writes which of two texts is human."""
 
     def __init__(
@@ -99,14 +99,12 @@ class LLMJudge(nn.Module):
         question: Question,
         max_judge_tokens: int,
     ) -> None:
-        super().__init__()
-        self.model = model
+        super().__init__(model, alphabet)
         self.num_uniforms = 1 + max_judge_tokens
         self._tokenizer = tokenizer
-        self._texts = alphabet
         answers = {token for answer in question.answers for token in answer}
         banned = tuple(token for token in alphabet.banned_ids if token not in answers)
-        self._verdicts = Alphabet(alphabet.vocab_size, alphabet.pad_id, alphabet.eos_id, banned)
+        self._verdicts = replace(alphabet, banned_ids=banned)
         self._question = question
         self._baseline = 0.0
         self._tally = [0.0, 0.0]
@@ -118,7 +116,7 @@ class LLMJudge(nn.Module):
         self, prompts_BP: torch.Tensor, reals_BT: torch.Tensor, fakes_BT: torch.Tensor, is_human_first_B: torch.Tensor
     ) -> torch.Tensor:
         """Return the judge's inputs, padded on the left; texts are copied token by token. Shape (B, S)."""
-        question, pad_id, num_pairs = self._question, self._texts.pad_id, len(prompts_BP)
+        question, pad_id, num_pairs = self._question, self.alphabet.pad_id, len(prompts_BP)
         template = question.template
         prompts_BP = prompts_BP[:, : prompts_BP.shape[1] - len(template.after)]
         is_prompt_BP = (prompts_BP != pad_id).cumsum(1) > len(template.before)
@@ -137,8 +135,8 @@ class LLMJudge(nn.Module):
         return torch.where(is_read_BS, tokens_BS, pad_id).gather(1, order_BS)[:, len(template.before) :]
 
     def _is_read(self, texts_BT: torch.Tensor) -> torch.Tensor:
-        is_token_BT = self._texts.mask(texts_BT)
-        return is_token_BT if self._question.keeps_end else is_token_BT & (texts_BT != self._texts.eos_id)
+        is_token_BT = self.alphabet.mask(texts_BT)
+        return is_token_BT if self._question.keeps_end else is_token_BT & (texts_BT != self.alphabet.eos_id)
 
     def _ask(self, pairs: Pairs) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
         """Sample a verdict per pair: inputs, verdicts, and 1 for correct, -1 for wrong, 0 for undecided."""
@@ -220,7 +218,7 @@ class LLMJudge(nn.Module):
     def rewards(self, pairs: Pairs) -> tuple[torch.Tensor, torch.Tensor]:
         """Return +1 on the last token of a text taken for human, else -1, and which pairs are decided."""
         _, _, outcomes_B = self._ask(pairs)
-        lasts_B = self._texts.mask(pairs.fakes_BT).sum(1) - 1
+        lasts_B = self.alphabet.mask(pairs.fakes_BT).sum(1) - 1
         rewards_BT = torch.zeros(pairs.fakes_BT.shape, device=pairs.fakes_BT.device)
         rewards_BT[torch.arange(len(lasts_B), device=lasts_B.device), lasts_B] = -outcomes_B.float()
         return rewards_BT, outcomes_B != 0

@@ -34,8 +34,7 @@ class _Counts:
     def of(cls, keys: Keys, vocab_size: int) -> "_Counts":
         keys_K, counts_K = np.unique(keys, return_counts=True)
         contexts_C, first_C, kinds_C = np.unique(keys_K // vocab_size, return_index=True, return_counts=True)
-        totals_C = np.add.reduceat(counts_K, first_C) if len(keys_K) else counts_K
-        return cls(keys_K, counts_K, contexts_C, totals_C, kinds_C)
+        return cls(keys_K, counts_K, contexts_C, np.add.reduceat(counts_K, first_C), kinds_C)
 
     def interpolated(self, keys: Keys, shorter: Floats, vocab_size: int) -> Floats:
         """Return p(token | context), interpolated with the estimate of the shorter context."""
@@ -48,8 +47,6 @@ class _Counts:
 
 def _found(sorted_K: Keys, values_K: Keys, wanted: Keys) -> Keys:
     """Return the value of each wanted key, 0 for a missing key."""
-    if not len(sorted_K):
-        return np.zeros_like(wanted)
     at = np.minimum(np.searchsorted(sorted_K, wanted), len(sorted_K) - 1)
     found: Keys = np.where(sorted_K[at] == wanted, values_K[at], 0)
     return found

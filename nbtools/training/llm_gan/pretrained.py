@@ -57,8 +57,7 @@ def _difference(tokenizer: PreTrainedTokenizerBase, other: PreTrainedTokenizerBa
 def load_generator(config: LLMGANConfig) -> PreTrainedModel:
     """Load the pretrained generator, on rank 0 first; ConfigError if it cannot be loaded or is too short."""
     assert config.model_name is not None
-    needed = f"prompt_length={config.prompt_length} + sequence_length={config.sequence_length}"
-    _check_positions("model_name", config.model_name, num_positions(config), needed)
+    _check_positions("model_name", config.model_name, config)
     return pretrained.load_model(AutoModelForCausalLM, config.model_name, "a causal language model")
 
 
@@ -74,13 +73,7 @@ def load_discriminator(config: LLMGANConfig, longest_input: int | None = None) -
     option = "model_name" if config.judge_name is None else "judge_name"
     name = config.judge_name or config.model_name
     assert name is not None and config.model_name is not None
-    needed = f"prompt_length={config.prompt_length} + sequence_length={config.sequence_length}"
-    if longest_input is not None:
-        needed = (
-            f"prompt_length={config.prompt_length} + 2 x sequence_length={config.sequence_length} + "
-            f"max_judge_tokens={config.max_judge_tokens} + the question"
-        )
-    _check_positions(option, name, longest_input or num_positions(config), needed)
+    _check_positions(option, name, config, longest_input)
     sizes = [num_rows("model_name", config.model_name), num_rows(option, name)]
     if sizes[1] < sizes[0]:
         raise ConfigError(
@@ -108,7 +101,14 @@ def _model_config(option: str, name: str) -> Any:
         ) from error
 
 
-def _check_positions(option: str, name: str, needed: int, made_of: str) -> None:
+def _check_positions(option: str, name: str, config: LLMGANConfig, longest_input: int | None = None) -> None:
+    needed = longest_input or num_positions(config)
+    made_of = f"prompt_length={config.prompt_length} + sequence_length={config.sequence_length}"
+    if longest_input is not None:
+        made_of = (
+            f"prompt_length={config.prompt_length} + 2 x sequence_length={config.sequence_length} + "
+            f"max_judge_tokens={config.max_judge_tokens} + the question"
+        )
     longest = getattr(_model_config(option, name), "max_position_embeddings", None)
     if longest is not None and needed > longest:
         raise ConfigError(

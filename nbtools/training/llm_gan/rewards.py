@@ -3,7 +3,7 @@
 Shape suffixes: B batch, T positions.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable
 
 import torch
 
@@ -32,6 +32,7 @@ class Baseline:
     def __init__(self, length: int) -> None:
         # Counts, and sums of x, y, x x, x y.
         self._moments_MT = torch.zeros(5, length, dtype=torch.float64)
+        self._added_MT = torch.zeros_like(self._moments_MT)
 
     def advantages(self, rewards_BT: torch.Tensor, returns_BT: torch.Tensor) -> torch.Tensor:
         """Return return - baseline; 0 at positions without past data. Shape (B, T)."""
@@ -45,16 +46,22 @@ class Baseline:
         advantages_BT: torch.Tensor = (returns_BT - offset_T - slope_T * _before(rewards_BT)) * is_known_T
         return advantages_BT
 
-    def tally(self, rewards_BT: torch.Tensor, returns_BT: torch.Tensor, counted_BT: torch.Tensor) -> torch.Tensor:
-        """Return the sums of a pass for `update`: five per position. Shape (5, T)."""
+    def add(self, rewards_BT: torch.Tensor, returns_BT: torch.Tensor, counted_BT: torch.Tensor) -> None:
+        """Add the tokens of a pass for the next `update`."""
         x_BT, y_BT = _before(rewards_BT).double(), returns_BT.double()
         parts = torch.stack([torch.ones_like(x_BT), x_BT, y_BT, x_BT * x_BT, x_BT * y_BT])
-        return torch.where(counted_BT, parts, 0.0).sum(1)
+        added_MT = torch.where(counted_BT, parts, 0.0).sum(1)
+        self._added_MT = self._added_MT.to(added_MT.device) + added_MT
 
-    def update(self, totals: Sequence[float]) -> None:
-        """Update the moments with a step's tallies, summed over its passes and all ranks, as a flat list."""
-        added_MT = torch.tensor(totals, dtype=torch.float64).view_as(self._moments_MT)
-        self._moments_MT = self.DECAY * self._moments_MT + added_MT
+    def update(self, total: Callable[[torch.Tensor], list[float]]) -> None:
+        """Update the moments with the passes of a step; `total` sums a flat tensor over all ranks.
+
+        Sums that are not finite, of a step that is skipped, change nothing.
+        """
+        added_MT = torch.tensor(total(self._added_MT.flatten()), dtype=torch.float64).view_as(self._moments_MT)
+        if torch.isfinite(added_MT).all():
+            self._moments_MT = self.DECAY * self._moments_MT + added_MT
+        self._added_MT = torch.zeros_like(self._moments_MT)
 
     def state_dict(self) -> torch.Tensor:
         """Return the moments, for a checkpoint."""

@@ -13,7 +13,6 @@ from nbtools.training.engine.tally import Tally
 from nbtools.training.llm_gan.discriminator import Discriminator, Pairs
 from nbtools.training.llm_gan.generator import Generator
 from nbtools.training.llm_gan.rewards import Baseline, returns
-from nbtools.training.text.sampling import write
 
 Batch = tuple[torch.Tensor, ...]
 """Prompts (B, K, P), texts (B, K, T) and uniforms (B, K, U)."""
@@ -32,39 +31,46 @@ class GANRollouts:
         self._discriminator = discriminator
         self._alphabet = generator.alphabet
         self.baseline = Baseline(config.sequence_length)
-        self.tally = Tally(*_NAMES, device=device)
+        self.tally = Tally(
+            "loss",  # of human texts under the generator
+            "tokens",  # of these
+            "judge_loss",
+            "right",  # pairs that the discriminator got right
+            "pairs",
+            "reward",  # credited to written tokens
+            "credited",  # written tokens of decided texts
+            "bonus",  # for entropy
+            "written",  # tokens
+            "undecided",  # texts
+            "texts",
+            device=device,
+        )
         self._device = device
-        self._baseline_sums = torch.zeros(5, config.sequence_length, dtype=torch.float64, device=device)
 
     def discriminator_inputs(self, batch: Batch, draw: int, *, supervised: bool) -> tuple[torch.Tensor, ...]:
         """Generate a text per prompt of a draw, and return the discriminator's inputs."""
-        prompts_BP, reals_BT, text_uniforms_BT, discriminator_uniforms_BU = self._draw(batch, draw)
         # A separate context: autocast caches the weights it casts, and these copies would have no gradients.
         with autocast(self._device, self._config.precision):
-            fakes_BT = self._written(prompts_BP, text_uniforms_BT)
-            pairs = Pairs(prompts_BP, reals_BT, fakes_BT, discriminator_uniforms_BU)
-            return self._discriminator.prepare(pairs, supervised=supervised)
+            return self._discriminator.prepare(self._pairs(batch, draw), supervised=supervised)
 
     def warmup_inputs(self, batch: Batch) -> GeneratorInputs:
         """Return the human texts, every token with the same weight."""
-        prompts_BP, reals_BT, *_ = self._draw(batch, 0)
+        prompts_BP, reals_BT = (tokens[:, 0] for tokens in batch[:2])
         return prompts_BP, reals_BT, self._alphabet.mask(reals_BT) / reals_BT.shape[1], None, 1.0
 
     @torch.no_grad()
     def rollout_inputs(self, batch: Batch) -> GeneratorInputs:
         """Generate a text per prompt of the last draw; the weight of a token is its advantage."""
         config, length = self._config, self._config.sequence_length
-        prompts_BP, reals_BT, text_uniforms_BT, discriminator_uniforms_BU = self._draw(batch, config.judge_steps)
         with autocast(self._device, config.precision):
-            fakes_BT = self._written(prompts_BP, text_uniforms_BT)
-            pairs = Pairs(prompts_BP, reals_BT, fakes_BT, discriminator_uniforms_BU)
+            pairs = self._pairs(batch, config.judge_steps)
             rewards_BT, decided_B = self._discriminator.rewards(pairs)
-        mask_BT = self._alphabet.mask(fakes_BT)
+        mask_BT = self._alphabet.mask(pairs.fakes_BT)
         # Undecided pairs do not count: where the baseline is negative, a reward of 0 would be an advantage.
         credited_BT = mask_BT & decided_B[:, None]
         returns_BT = returns(rewards_BT, config.credit)
         weights_BT = torch.where(credited_BT, self.baseline.advantages(rewards_BT, returns_BT), 0.0) / length
-        self._baseline_sums += self.baseline.tally(rewards_BT, returns_BT, credited_BT)
+        self.baseline.add(rewards_BT, returns_BT, credited_BT)
         self.tally.add(
             reward=torch.where(credited_BT, returns_BT, 0.0).sum(),
             credited=credited_BT.sum(),
@@ -73,12 +79,7 @@ class GANRollouts:
             written=mask_BT.sum(),
         )
         bonus_BT = mask_BT * (config.entropy_weight / length) if config.entropy_weight else None
-        return prompts_BP, fakes_BT, weights_BT, bonus_BT, config.temperature
-
-    def baseline_sums(self) -> torch.Tensor:
-        """Return this rank's sums for `baseline.update`, and reset them."""
-        baseline_sums, self._baseline_sums = self._baseline_sums, torch.zeros_like(self._baseline_sums)
-        return baseline_sums
+        return pairs.prompts_BP, pairs.fakes_BT, weights_BT, bonus_BT, config.temperature
 
     def metrics(self, total: Mapping[str, float]) -> dict[str, float]:
         """Return the metrics of the sums over all ranks."""
@@ -96,27 +97,7 @@ class GANRollouts:
                 row["train/entropy"] = total["bonus"] * length / entropy_weight / total["written"]
         return row
 
-    def _draw(self, batch: Batch, draw: int) -> Batch:
-        prompts_BKP, texts_BKT, uniforms_BKU = batch
-        length = texts_BKT.shape[-1]
-        uniforms_BU = uniforms_BKU[:, draw]
-        return prompts_BKP[:, draw], texts_BKT[:, draw], uniforms_BU[:, :length], uniforms_BU[:, length:]
-
-    def _written(self, prompts_BP: torch.Tensor, uniforms_BT: torch.Tensor) -> torch.Tensor:
-        model, temperature = self._generator.model, self._config.temperature
-        return write(model, prompts_BP, uniforms_BT, self._alphabet, temperature=temperature)
-
-
-_NAMES = (
-    "loss",  # of human texts under the generator
-    "tokens",  # of these
-    "judge_loss",
-    "right",  # pairs that the discriminator got right
-    "pairs",
-    "reward",  # credited to written tokens
-    "credited",  # written tokens of decided texts
-    "bonus",  # for entropy
-    "written",  # tokens
-    "undecided",  # texts
-    "texts",
-)
+    def _pairs(self, batch: Batch, draw: int) -> Pairs:
+        """Generate a text per prompt of a draw; the caller sets autocast."""
+        prompts_BP, reals_BT, uniforms_BU = (part[:, draw] for part in batch)
+        return self._generator.pairs(prompts_BP, reals_BT, uniforms_BU, self._config.temperature)

@@ -9,12 +9,12 @@ arXiv 1905.09922). Evaluation also measures a likelihood that neither model is t
 Shape suffixes: B batch, K draws of a step, P positions of a prompt, T positions of a text, U uniforms.
 """
 
+import functools
 import hashlib
-from collections.abc import Callable
+from itertools import islice
 from pathlib import Path
 
 import numpy as np
-import numpy.typing as npt
 import torch
 
 from nbtools.recipes import LLMGANConfig
@@ -24,16 +24,17 @@ from nbtools.training.engine import flags
 from nbtools.training.engine.initial_state import InitialState
 from nbtools.training.engine.optimizer import Optimizer, accumulating, autocast
 from nbtools.training.engine.sampler import uniforms
+from nbtools.training.engine.tally import Tally
 from nbtools.training.engine.worker import Worker, run
 from nbtools.training.llm_gan.batch import GANData, TextDataset, markov_data
 from nbtools.training.llm_gan.dataset import text_data
 from nbtools.training.llm_gan.discriminator import Discriminator, Pairs, TokenDiscriminator, build_token_discriminator
 from nbtools.training.llm_gan.generator import Generator, build_generator
-from nbtools.training.llm_gan.llm_judge import LLMJudge, build_llm_judge
+from nbtools.training.llm_gan.llm_judge import build_llm_judge
 from nbtools.training.llm_gan.pretrained import load_discriminator, load_generator
 from nbtools.training.llm_gan.rollouts import GANRollouts
 from nbtools.training.llm_gan.stages import Stage, Stages
-from nbtools.training.text.sampling import at_rest, write
+from nbtools.training.text.sampling import at_rest
 from nbtools.training.text.vocabulary import Floats
 
 _BETAS = (0.5, 0.999)
@@ -48,7 +49,7 @@ def main(config: LLMGANConfig) -> None:
 
 def train(worker: Worker, config: LLMGANConfig) -> None:
     """Train from scratch or from a checkpoint, to the last step or a stop."""
-    data = open_gan_data(worker, config)
+    data = markov_data(config) if config.dataset is None else text_data(worker, config)
     plan = worker.plan(len(data.train), len(data.evaluation))
     generator, discriminator = worker.ranks.in_turn(lambda: build_models(config, data))
     load_models(worker.initial_state, data, generator, discriminator)
@@ -106,7 +107,7 @@ def train(worker: Worker, config: LLMGANConfig) -> None:
                     rollouts.tally.add(loss=loss, tokens=(inputs[2] > 0).sum())
             generator_optimizer.step(step, stages.generator_learning_rate(step))
             if stage is Stage.ADVERSARIAL:
-                rollouts.baseline.update(worker.sum(rollouts.baseline_sums().flatten()))
+                rollouts.baseline.update(worker.sum)
         due = worker.advance(plan)
 
         row: dict[str, float] = {}
@@ -121,17 +122,15 @@ def train(worker: Worker, config: LLMGANConfig) -> None:
             if note := stages.update(step, row["eval/judge_accuracy"]):
                 worker.say(note)
             if stages.adversarial_since == step:  # the old moments belong to another loss
-                generator_optimizer = Optimizer(wrapped_generator, config, plan.total_steps, worker.device, _BETAS)
+                generator_optimizer.forget_moments()
         worker.end_step(row, plan.total_steps)
 
         if due.checkpoint:
             state = {"generator": generator_optimizer.state_dict(), "judge": discriminator_optimizer.state_dict()}
-            state |= {
-                "stages": stages.state_dict(),
-                "baseline": rollouts.baseline.state_dict(),
-                "verdicts": discriminator.running_state(),
-            }
-            worker.save(models_writer(data, generator, discriminator), state, rollouts.tally.state_dict())
+            state |= {"stages": stages.state_dict(), "baseline": rollouts.baseline.state_dict()}
+            state["verdicts"] = discriminator.running_state()
+            write_models = functools.partial(save_models, data, generator, discriminator)
+            worker.save(write_models, state, rollouts.tally.state_dict())
         if due.stop:
             break
 
@@ -155,8 +154,7 @@ class Evaluation:
     def measure(self) -> dict[str, float]:
         """Return the metrics of generator and discriminator over all ranks, and show some texts."""
         worker, config, texts = self.worker, self.config, self.data.evaluation
-        alphabet, length = self.data.alphabet, config.sequence_length
-        sums = np.zeros(6)
+        tally = Tally("loss", "tokens", "reference", "texts", "right", "undecided", device=worker.device)
         seen: set[bytes] = set()
         with worker.aside("evaluation"), at_rest(self.generator):
             starts = range(0, config.eval_samples, config.batch_size)
@@ -170,59 +168,41 @@ class Evaluation:
                 uniforms_BU = torch.from_numpy(self._uniforms_NU[samples_B]).to(worker.device)
                 with autocast(worker.device, config.precision):
                     losses_BT = self.generator.losses(prompts_BP, reals_BT)
-                    model, temperature = self.generator.model, config.temperature
-                    fakes_BT = write(model, prompts_BP, uniforms_BU[:, :length], alphabet, temperature=temperature)
-                    pairs = Pairs(prompts_BP, reals_BT, fakes_BT, uniforms_BU[:, length:])
+                    pairs = self.generator.pairs(prompts_BP, reals_BT, uniforms_BU, config.temperature)
                     outcomes_B = self.discriminator.prefers(pairs)
                 is_first_B = torch.from_numpy(samples_B < len(texts)).to(worker.device)  # no text is counted twice
-                counted_BT = alphabet.mask(reals_BT) & is_first_B[:, None]
-                written_NT = fakes_BT.cpu().numpy().astype(np.int32)
+                counted_BT = self.data.alphabet.mask(reals_BT) & is_first_B[:, None]
+                written_NT = pairs.fakes_BT.cpu().numpy().astype(np.int32)
                 reference_N = self.data.reference.losses(written_NT)
-                sums += [
-                    float(torch.where(counted_BT, losses_BT, 0.0).double().sum()),
-                    float(counted_BT.sum()),
-                    float(reference_N.sum()),
-                    len(samples_B),
-                    float((outcomes_B > 0).sum()),
-                    float((outcomes_B == 0).sum()),
-                ]
+                tally.add(loss=torch.where(counted_BT, losses_BT, 0.0).double().sum(), tokens=counted_BT.sum())
+                tally.add(reference=float(reference_N.sum()), texts=len(samples_B))
+                tally.add(right=(outcomes_B > 0).sum(), undecided=(outcomes_B == 0).sum())
                 seen.update(hashlib.blake2b(row.tobytes(), digest_size=16).digest() for row in written_NT)
                 if start == 0:
-                    self._show(prompts_BP, written_NT, reals_BT, outcomes_B, reference_N)
-            loss, tokens, reference, count, right, undecided = worker.sum(sums.tolist())
+                    self._show(pairs, outcomes_B, reference_N)
+            sums = tally.reduce(worker.sum)
             gathered = worker.ranks.gather(seen)
             num_different = worker.ranks.from_main(lambda: len(set().union(*gathered)))
         return {
-            "eval/loss": loss / tokens,
-            f"eval/{self.data.reference_name}_loss": reference / count,
-            "eval/judge_accuracy": right / count,
-            "eval/unique": num_different / count,
-            "eval/undecided": undecided / count,
+            "eval/loss": sums["loss"] / sums["tokens"],
+            f"eval/{self.data.reference_name}_loss": sums["reference"] / sums["texts"],
+            "eval/judge_accuracy": sums["right"] / sums["texts"],
+            "eval/unique": num_different / sums["texts"],
+            "eval/undecided": sums["undecided"] / sums["texts"],
         }
 
-    def _show(
-        self,
-        prompts_BP: torch.Tensor,
-        written_BT: npt.NDArray[np.int32],
-        reals_BT: torch.Tensor,
-        outcomes_B: torch.Tensor,
-        reference_B: Floats,
-    ) -> None:
+    def _show(self, pairs: Pairs, outcomes_B: torch.Tensor, reference_B: Floats) -> None:
         """Show some generated texts beside the human ones to the same prompts, with the discriminator's choices."""
         words = {1: "the human one", -1: "the generated one", 0: "neither"}
+        texts = zip(pairs.prompts_BP, pairs.fakes_BT, pairs.reals_BT, strict=True)
         rows = [
-            (
-                *(() if self.data.tokenizer is None else (self._words(prompts_BP[place].tolist()),)),
-                self._words(written_BT[place].tolist()),
-                self._words(reals_BT[place].tolist()),
-                words[int(outcomes_B[place])],
-                f"{reference_B[place]:.2f}",
-            )
-            for place in range(min(_NUM_SHOWN, len(written_BT)))
+            (*(self._words(tokens.tolist()) for tokens in row), words[int(outcome)], f"{reference:.2f}")
+            for row, outcome, reference in islice(zip(texts, outcomes_B, reference_B, strict=True), _NUM_SHOWN)
         ]
-        prompt = () if self.data.tokenizer is None else ("prompt",)
         reference = f"{self.data.reference_name} loss of generated"
-        columns = (*prompt, "generated", "human", "judge takes for human", reference)
+        columns: tuple[str, ...] = ("prompt", "generated", "human", "judge takes for human", reference)
+        if self.data.tokenizer is None:  # all prompts of the Markov chain are equal
+            columns, rows = columns[1:], [row[1:] for row in rows]
         self.worker.show("samples", media.table("Generated and human texts", columns, rows))
 
     def _words(self, tokens: list[int]) -> str:
@@ -233,12 +213,7 @@ class Evaluation:
         return " ".join(str(token - NUM_SPECIAL_TOKENS) for token in tokens)
 
 
-def open_gan_data(worker: Worker, config: LLMGANConfig) -> GANData:
-    """Open the training and evaluation data, with the same errors on every rank."""
-    return markov_data(config) if config.dataset is None else text_data(worker, config)
-
-
-def build_models(config: LLMGANConfig, data: GANData) -> tuple[Generator, TokenDiscriminator | LLMJudge]:
+def build_models(config: LLMGANConfig, data: GANData) -> tuple[Generator, Discriminator]:
     """Build generator and discriminator, or load the pretrained models that the config names."""
     alphabet = data.alphabet
     is_built = config.model_name is None
@@ -264,13 +239,9 @@ def load_models(initial_state: InitialState, data: GANData, generator: Generator
     discriminator.load_running_state(initial_state.state.get("verdicts", {}))
 
 
-def models_writer(data: GANData, generator: Generator, discriminator: Discriminator) -> Callable[[Path], None]:
-    """Return a function that writes each model into a folder that `from_pretrained` loads."""
-
-    def write_models(folder: Path) -> None:
-        for name, model in (("generator", generator.model), ("judge", discriminator.model)):
-            model.save_pretrained(folder / name)
-            if data.tokenizer is not None:
-                data.tokenizer.save_pretrained(folder / name)
-
-    return write_models
+def save_models(data: GANData, generator: Generator, discriminator: Discriminator, folder: Path) -> None:
+    """Write each model into a folder of its own, which `from_pretrained` loads."""
+    for name, model in (("generator", generator.model), ("judge", discriminator.model)):
+        model.save_pretrained(folder / name)
+        if data.tokenizer is not None:
+            data.tokenizer.save_pretrained(folder / name)

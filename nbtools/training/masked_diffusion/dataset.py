@@ -1,46 +1,46 @@
 """Text, or prompts and answers, as sequences for a masked diffusion model; the implementation of `nbtools prepare`.
 
 A text is buffered on disk and held in memory one document at a time; the buffer takes the size of the text for a while.
-Prompts and answers are held in memory.
+The text of prompts and answers is held in memory while it is tokenized; their tokens are in flat files.
 
 Shape suffixes: N samples, T positions.
 """
 
-import functools
-import hashlib
 import json
+from array import array
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from itertools import chain
 from pathlib import Path
-from typing import TypeVar
 
 import numpy as np
 import numpy.typing as npt
-from transformers import PreTrainedTokenizerBase
+from transformers import AutoTokenizer, PreTrainedTokenizerBase
 
 from nbtools.data import corpus
 from nbtools.data.masked_diffusion import prepared
 from nbtools.data.masked_diffusion.pairs import Pair, read_pairs, split_pairs
 from nbtools.data.masked_diffusion.prepared import PreparedMetadata
 from nbtools.errors import DataError, shown
+from nbtools.recipes import MaskedDiffusionConfig
 from nbtools.rundir.atomic import new_folder
-from nbtools.training.masked_diffusion.forward_process import Sequences
-from nbtools.training.text.disk_buffer import Selection, Spool, save_pieces
-from nbtools.training.text.pretrained import first_line
-from nbtools.training.text.tokenizers import (
-    Encode,
-    _saved_tokenizer,
-    encoder,
-    load_tokenizer,
-    separator_of,
-    train_tokenizer,
+from nbtools.training.masked_diffusion.sequences import PaddedRows, RaggedPairs, Sequences
+from nbtools.training.text.disk_buffer import (
+    Counts,
+    Spool,
+    content_name,
+    rows_of,
+    save_pieces,
+    unknown_in,
+    unknown_note,
+    writing,
 )
+from nbtools.training.text.pretrained import first_line
+from nbtools.training.text.tokenizers import Encode, encoder, load_tokenizer, separator_of, train_tokenizer
 
 _CACHE_FORMAT = 1
-
-T = TypeVar("T")
+_PAIRS_FORMAT = 2
 
 
 @dataclass(frozen=True)
@@ -48,8 +48,8 @@ class DiffusionText:
     """A tokenizer, and the sequences for training and evaluation."""
 
     tokenizer: PreTrainedTokenizerBase
-    train: Sequences
-    evaluation: Sequences
+    train: Sequences | RaggedPairs
+    evaluation: Sequences | RaggedPairs
 
     @property
     def eos_id(self) -> int:
@@ -61,7 +61,14 @@ class DiffusionText:
 
 
 def prepare(
-    dataset: str | None, folder: Path, tokenizer: str = "chars", *, vocab_size: int, min_words: int = 1
+    dataset: str | None,
+    folder: Path,
+    tokenizer: str = "chars",
+    *,
+    vocab_size: int,
+    min_words: int = 1,
+    clean: corpus.Clean = "none",
+    say: Callable[[str], None] = print,
 ) -> PreparedMetadata:
     """Tokenize a text into a folder, as described in `nbtools.data.masked_diffusion.prepared`.
 
@@ -70,7 +77,9 @@ def prepare(
         folder: folder to write; it must not exist, or be empty.
         tokenizer: chars, words, or the folder or hub id of a model.
         vocab_size: of a vocabulary built here, at most.
-        min_words: documents with fewer words are left out.
+        min_words: files with fewer words are left out.
+        clean: see `corpus.documents`.
+        say: prints what is left out.
 
     Raises:
         DataError: the text is missing, malformed or too short, or the folder exists or cannot be written.
@@ -82,67 +91,60 @@ def prepare(
             raise DataError(f"{shown(str(folder))}: exists, or is not a folder; name a new folder with --out")
     except OSError as error:
         raise DataError(f"{shown(str(folder))}: {error.strerror}; name another folder with --out") from None
-    with _spooled(dataset, min_words, folder.parent) as documents:
-        made = made or train_tokenizer(tokenizer, documents.train(), vocab_size, folder.parent)
-        return _write(folder, made, tokenizer, documents)
+    with _spooled(dataset, min_words, clean, folder.parent, None, say) as documents:
+        if made is None:
+            made = train_tokenizer(tokenizer, _known(documents, tokenizer, dataset, clean), vocab_size, folder.parent)
+        metadata = _write(folder, made, tokenizer, documents, clean)
+    _say_unknown(metadata, say)
+    return metadata
 
 
 def cached_text(
-    cache: Path,
-    dataset: str | None,
-    tokenizer: str,
-    *,
-    vocab_size: int,
-    min_words: int,
-    root: Path | None = None,
-    trust_remote_code: bool = False,
+    cache: Path, config: MaskedDiffusionConfig, root: Path | None = None, say: Callable[[str], None] = print
 ) -> Path:
     """As `prepare`, into a folder named after a hash of the content, which later runs reuse; on rank 0 only."""
-    made: PreTrainedTokenizerBase | None = None
-    if tokenizer not in ("chars", "words"):  # an error before the text is read
-        made = load_tokenizer(tokenizer, trust_remote_code=trust_remote_code)
-    with _spooled(dataset, min_words, cache, root) as documents:
-        made = made or train_tokenizer(tokenizer, documents.train(), vocab_size, cache)
-        settings = [_CACHE_FORMAT, tokenizer, _fingerprint(made), documents.digest()]
-        folder = cache / hashlib.sha256(json.dumps(settings).encode()).hexdigest()[:32]
+    tokenizer = config.model_name or config.tokenizer
+    made = _pretrained_tokenizer(config)  # an error before the text is read
+    with _spooled(config.dataset, config.min_words, config.clean, cache, root, say) as documents:
+        if made is None:
+            known = _known(documents, tokenizer, config.dataset, config.clean)
+            made = train_tokenizer(tokenizer, known, config.vocab_size, cache)
+        folder = cache / content_name([_CACHE_FORMAT, tokenizer, _fingerprint(made), documents.digest()])
         if not folder.is_dir():
-            _write(folder, made, tokenizer, documents)
+            _write(folder, made, tokenizer, documents, config.clean)
+    _say_unknown(prepared.read_prepared_metadata(folder), say)
     return folder
 
 
-class Documents(Spool):
-    """A text buffered on disk, split by documents into training and evaluation."""
+def _known(documents: Spool, tokenizer: str, dataset: str | None, clean: corpus.Clean) -> Iterator[str]:
+    """Return the texts whose tokens are known: all of them for characters of a text that must come back unchanged."""
+    is_lossless = tokenizer == "chars" and dataset is not None and clean == "none"
+    return chain(documents.train(), documents.evaluation()) if is_lossless else documents.train()
 
-    @functools.cached_property
-    def held_out_N(self) -> Selection:
-        """Which documents are evaluated on; DataError if there is only one."""
-        return corpus.held_out_documents(self.lengths_N)
 
-    def train(self) -> Iterator[str]:
-        """Yield the documents for training."""
-        return self.texts(~self.held_out_N)
-
-    def evaluation(self) -> Iterator[str]:
-        """Yield the documents for evaluation."""
-        return self.texts(self.held_out_N)
-
-    def digest(self) -> str:
-        """Return a hash of the content."""
-        digest = hashlib.sha256()
-        for document in self.raw(np.ones(len(self.lengths_N), dtype=np.bool_)):
-            digest.update(hashlib.sha256(document).digest())
-        return digest.hexdigest()
+def _say_unknown(metadata: PreparedMetadata, say: Callable[[str], None]) -> None:
+    for remark in unknown_note(metadata.num_unknown_tokens, metadata.num_train_tokens + metadata.num_val_tokens):
+        say(f"note: {remark}")
 
 
 @contextmanager
-def _spooled(dataset: str | None, min_words: int, folder: Path, root: Path | None = None) -> Iterator[Documents]:
-    """Read a text once into a buffer in `folder`."""
-    try:
+def _spooled(
+    dataset: str | None,
+    min_words: int,
+    clean: corpus.Clean,
+    folder: Path,
+    root: Path | None,
+    say: Callable[[str], None],
+) -> Iterator[Spool]:
+    """Read a text once into a buffer in `folder`, and say what is left out."""
+    left_out = corpus.LeftOut()
+    with writing(folder):
         folder.mkdir(parents=True, exist_ok=True)
-        with Documents(corpus.documents(dataset, min_words, root=root), folder) as documents:
+        found = corpus.documents(dataset, min_words, clean=clean, root=root, left_out=left_out)
+        with Spool(found, folder) as documents:
+            for remark in left_out.notes(min_words):
+                say(f"note: {remark}")
             yield documents
-    except OSError as error:
-        raise DataError(f"{folder}: the tokenized text cannot be written there: {error}") from error
 
 
 def open_text(folder: Path, sequence_length: int) -> DiffusionText:
@@ -162,10 +164,25 @@ def open_text(folder: Path, sequence_length: int) -> DiffusionText:
             raise DataError(f"{folder / name}: cannot be read ({first_line(error)}); prepare the text again") from error
         if flat.shape != (num_tokens,) or flat.dtype.kind not in "iu" or len(tokenizer) != metadata.vocab_size:
             raise DataError(f"{folder / name}: does not match {prepared.METADATA}; prepare the text again")
-        num_rows = len(flat) // sequence_length
-        rows_NT = flat[: num_rows * sequence_length].reshape(num_rows, sequence_length)
-        parts.append(Sequences(rows_NT, np.broadcast_to(np.int64(0), num_rows)))  # which takes no memory
+        rows_NT = rows_of(flat, sequence_length)
+        parts.append(Sequences(rows_NT, np.broadcast_to(np.int64(0), len(rows_NT))))  # which takes no memory
     return DiffusionText(tokenizer, *parts)
+
+
+def _saved_tokenizer(folder: Path) -> PreTrainedTokenizerBase:
+    path = folder / prepared.TOKENIZER
+    try:
+        tokenizer: PreTrainedTokenizerBase = AutoTokenizer.from_pretrained(path, trust_remote_code=False)
+    except (OSError, ValueError, ImportError, KeyError, TypeError) as error:
+        raise DataError(f"{path}: cannot be read ({first_line(error)}); prepare again") from error
+    tokenizer.model_max_length = 10**9  # the model's own limit is checked elsewhere
+    return tokenizer
+
+
+def _pretrained_tokenizer(config: MaskedDiffusionConfig) -> PreTrainedTokenizerBase | None:
+    if config.model_name is None:
+        return None
+    return load_tokenizer(config.model_name, trust_remote_code=config.trust_remote_code)
 
 
 def _fingerprint(tokenizer: PreTrainedTokenizerBase) -> str:
@@ -173,46 +190,34 @@ def _fingerprint(tokenizer: PreTrainedTokenizerBase) -> str:
     return json.dumps(tokenizer.get_vocab(), sort_keys=True) if backend is None else str(backend.to_str())
 
 
-def _write(folder: Path, tokenizer: PreTrainedTokenizerBase, name: str, documents: Documents) -> PreparedMetadata:
+def _write(
+    folder: Path, tokenizer: PreTrainedTokenizerBase, name: str, documents: Spool, clean: corpus.Clean
+) -> PreparedMetadata:
     encode, separator = encoder(tokenizer, name), separator_of(tokenizer)
     dtype = np.min_scalar_type(max(len(tokenizer) - 1, 1))
-
-    def fill(built: Path) -> PreparedMetadata:
+    with writing(folder), new_folder(folder) as built:
         tokenizer.save_pretrained(built / prepared.TOKENIZER)
         (built / prepared.VOCABULARY).write_text(json.dumps(tokenizer.get_vocab(), ensure_ascii=True, indent=0))
-        counts = []
+        counts, lengths = Counts(tokenizer.unk_token_id), []
         for file, texts in ((prepared.TRAIN, documents.train()), (prepared.VALIDATION, documents.evaluation())):
             pieces = (np.append(encode(text), separator).astype(dtype) for text in texts)
-            counts.append(save_pieces(built / file, pieces, dtype))
-        metadata = PreparedMetadata(name, len(tokenizer), counts[0], counts[1])
+            lengths.append(save_pieces(built / file, counts.of(pieces), dtype))
+        metadata = PreparedMetadata(name, len(tokenizer), lengths[0], lengths[1], counts.unknown, clean)
         (built / prepared.METADATA).write_text(json.dumps(asdict(metadata), indent=1))
         return metadata
-
-    return _in_place(folder, fill)
-
-
-def _in_place(folder: Path, fill: Callable[[Path], T]) -> T:
-    """Build a folder beside its place and put it there by one rename."""
-    try:
-        with new_folder(folder) as built:
-            return fill(built)
-    except OSError as error:
-        raise DataError(f"{folder}: the tokenized text cannot be written there: {error}") from error
 
 
 # --- prompts and answers --------------------------------------------------------------------------
 
 
-def cached_pairs(
-    cache: Path, file: Path, tokenizer: str, *, vocab_size: int, sequence_length: int, trust_remote_code: bool = False
-) -> tuple[Path, str]:
+def cached_pairs(cache: Path, file: Path, config: MaskedDiffusionConfig) -> tuple[Path, str]:
     """Tokenize prompts and answers into a folder named after a hash of the content; on rank 0 only.
 
-    A prompt goes through the tokenizer's chat template if it has one; otherwise the answer follows it directly. [EOS]
-    pads the sequence after the answer: the model learns where answers end.
+    A prompt goes through the tokenizer's chat template if it has one; otherwise the answer follows it directly. One
+    end-of-text token follows the answer.
 
     Returns:
-        The folder, and a note on pairs that are too long, or an empty string.
+        The folder, and a note on pairs that are too long and on unknown tokens, or an empty string.
 
     Raises:
         DataError: a line is malformed (file and line are named), or no pair fits.
@@ -221,43 +226,67 @@ def cached_pairs(
     found = list(read_pairs(file))
     if not found:
         raise DataError(f"{file}: empty; write a line {{'prompt': ..., 'answer': ...}} for each pair, as JSON")
-    if tokenizer in ("chars", "words"):
-        known, _ = split_pairs(found, 1, lambda _: 0)
+    tokenizer, sequence_length = config.model_name or config.tokenizer, config.sequence_length
+    made = _pretrained_tokenizer(config)
+    if made is None:
+        is_lossless = tokenizer == "chars" and config.clean == "none"  # all characters are known
+        known = found if is_lossless else split_pairs(found, 1, lambda _: 0)[0]
         texts = chain.from_iterable((pair.prompt, pair.answer) for pair in known)
-        made: PreTrainedTokenizerBase = train_tokenizer(tokenizer, texts, vocab_size)
-    else:
-        made = load_tokenizer(tokenizer, trust_remote_code=trust_remote_code)
-    encode = encoder(made, tokenizer)
-    ids = {pair.prompt: _prompt_ids(made, encode, pair.prompt) for pair in found}
-
-    train, evaluation = split_pairs(
-        found, sequence_length, lambda pair: len(ids[pair.prompt]) + len(encode(pair.answer))
-    )
-    left_out = len(found) - len(train) - len(evaluation)
-    remark = f"{left_out:,} of {len(found):,} pairs are longer than {sequence_length} tokens and left out"
-    settings = [_CACHE_FORMAT, tokenizer, sequence_length, _fingerprint(made), made.chat_template]
-    digest = hashlib.sha256(json.dumps([*settings, *((pair.prompt, pair.answer) for pair in found)]).encode())
-    folder = cache / digest.hexdigest()[:32]
-
-    def fill(built: Path) -> None:
-        made.save_pretrained(built / prepared.TOKENIZER)
-        for name, part in (("train", train), ("eval", evaluation)):
-            rows_NT, starts_N = _rows(part, ids, encode, separator_of(made), sequence_length)
-            np.save(built / f"{name}.npy", rows_NT)
-            np.save(built / f"{name}_starts.npy", starts_N)
-
+        made = train_tokenizer(tokenizer, texts, config.vocab_size)
+    settings = [_PAIRS_FORMAT, tokenizer, sequence_length, _fingerprint(made), made.chat_template]
+    folder = cache / content_name([*settings, *((pair.prompt, pair.answer) for pair in found)])
     if not folder.is_dir():
-        _in_place(folder, fill)
-    return folder, remark if left_out else ""
+        with writing(folder), new_folder(folder) as built:
+            made.save_pretrained(built / prepared.TOKENIZER)
+            _write_pairs(built, found, made, encoder(made, tokenizer), sequence_length)
+    left_out = len(found) - sum(len(np.load(folder / f"{name}_starts.npy", mmap_mode="r")) for name in _PARTS)
+    remark = f"{left_out:,} of {len(found):,} pairs are longer than {sequence_length} tokens and left out"
+    return folder, "; ".join([*([remark] if left_out else []), *unknown_in(folder)])
 
 
-def open_pairs(folder: Path) -> DiffusionText:
-    """Open the folder that `cached_pairs` wrote."""
-    parts = [
-        Sequences(np.load(folder / f"{name}.npy", mmap_mode="r"), np.load(folder / f"{name}_starts.npy"))
-        for name in ("train", "eval")
-    ]
-    return DiffusionText(_saved_tokenizer(folder), *parts)
+_PARTS = ("train", "eval")
+
+
+def _write_pairs(
+    folder: Path, found: list[Pair], tokenizer: PreTrainedTokenizerBase, encode: Encode, sequence_length: int
+) -> None:
+    """Tokenize each pair once into a flat file, and copy the parts for training and evaluation from it."""
+    dtype, eos_id = np.min_scalar_type(max(tokenizer.get_vocab().values())), separator_of(tokenizer)
+    starts, lengths, counts = array("q"), array("q"), Counts(tokenizer.unk_token_id)
+
+    def tokenized() -> Iterator[npt.NDArray[np.int64]]:
+        for pair in found:
+            prompt, answer = _prompt_ids(tokenizer, encode, pair.prompt), encode(pair.answer)
+            starts.append(len(prompt))
+            lengths.append(len(prompt) + len(answer) + 1)
+            yield np.concatenate([prompt, answer, [eos_id]]).astype(np.int64)
+
+    everything = folder / "all.npy"
+    save_pieces(everything, counts.of(tokenized()), dtype)
+    counts.save(folder)
+    flat, ends = np.load(everything, mmap_mode="r"), np.cumsum(lengths)
+    numbers = {pair.line: number for number, pair in enumerate(found)}
+    parts = split_pairs(found, sequence_length, lambda pair: lengths[numbers[pair.line]] - 1)
+    for name, part in zip(_PARTS, parts, strict=True):
+        rows_N = np.array([numbers[pair.line] for pair in part], dtype=np.int64)
+        pieces = (flat[ends[row] - lengths[row] : ends[row]] for row in rows_N)
+        save_pieces(folder / f"{name}.npy", pieces, dtype)
+        np.save(folder / f"{name}_starts.npy", np.asarray(starts)[rows_N])
+        np.save(folder / f"{name}_offsets.npy", np.append(0, np.cumsum(np.asarray(lengths)[rows_N])))
+    everything.unlink()
+
+
+def open_pairs(folder: Path, config: MaskedDiffusionConfig) -> DiffusionText:
+    """Open the folder that `cached_pairs` wrote, padded as the config says."""
+    tokenizer = _saved_tokenizer(folder)
+    parts: list[Sequences | RaggedPairs] = []
+    for name in _PARTS:
+        tokens = np.load(folder / f"{name}.npy", mmap_mode="r")
+        offsets, starts_N = (np.load(folder / f"{name}_{what}.npy", mmap_mode="r") for what in ("offsets", "starts"))
+        pairs = RaggedPairs(tokens, offsets, starts_N, separator_of(tokenizer))
+        is_padded = config.pad_to == "sequence_length"
+        parts.append(Sequences(PaddedRows(pairs, config.sequence_length), starts_N) if is_padded else pairs)
+    return DiffusionText(tokenizer, *parts)
 
 
 def _prompt_ids(tokenizer: PreTrainedTokenizerBase, encode: Encode, prompt: str) -> Sequence[int]:
@@ -267,15 +296,3 @@ def _prompt_ids(tokenizer: PreTrainedTokenizerBase, encode: Encode, prompt: str)
     return tokenizer.apply_chat_template(  # type: ignore[return-value]
         messages, add_generation_prompt=True, tokenize=True, return_dict=False
     )
-
-
-def _rows(
-    pairs: Sequence[Pair], prompts: dict[str, Sequence[int]], encode: Encode, eos_id: int, sequence_length: int
-) -> tuple[npt.NDArray[np.int32], npt.NDArray[np.int64]]:
-    rows_NT = np.full((len(pairs), sequence_length), eos_id, dtype=np.int32)
-    starts_N = np.zeros(len(pairs), dtype=np.int64)
-    for row, pair in enumerate(pairs):
-        tokens = [*prompts[pair.prompt], *encode(pair.answer)]
-        rows_NT[row, : len(tokens)] = tokens
-        starts_N[row] = len(prompts[pair.prompt])
-    return rows_NT, starts_N

@@ -8,6 +8,11 @@ number of tokens that happened to be masked: otherwise the loss is not the bound
 Evaluation estimates the same bound with less variance: it draws the number k of masked tokens, masks exactly k, and
 averages over them (ibid., equation 6). Its draws are evenly spread over all k, and the same at each evaluation.
 
+A pair of a prompt and an answer is a sequence that ends with one end-of-text token; what pads it to the longest of its
+batch is neither attended to nor masked. With nothing else, the number of masks would tell a model where the answer
+ends, and it could not end one in a longer space. Half of the pairs therefore get more end-of-text tokens in training,
+which are masked and learnt as LLaDA's are. Evaluation adds none: it bounds the answer and one end-of-text token.
+
 Everything here is a pure function of (seed, epoch, global sample index).
 
 Shape suffixes: N samples, D draws, B batch, T positions, K masked positions of a whole batch.
@@ -23,26 +28,17 @@ import torch
 from torch.utils.data import Dataset
 
 from nbtools.training.engine.sampler import Samples, randoms, uniforms
+from nbtools.training.masked_diffusion.sequences import Integers, RaggedPairs, Sequences, Tokens
 
 EPSILON = 1e-3
 """Least probability that a token is masked: p = (1 - EPSILON) t + EPSILON, so that 1 / p stays bounded."""
 
-Tokens = npt.NDArray[Any]
 Booleans = npt.NDArray[np.bool_]
 
+_MULTIPLE = 8
+"""Batches of pairs are padded to a multiple of this, which suits the matrix units of GPUs."""
 _EVALUATION_SEED = 0
 """Independent of the config: runs with different seeds are evaluated on the same masks."""
-
-
-@dataclass(frozen=True)
-class Sequences:
-    """Token ids in rows of equal length; the first `starts_N` tokens of each are a prompt, which is never masked."""
-
-    tokens_NT: Tokens
-    starts_N: npt.NDArray[np.int64]
-
-    def __len__(self) -> int:
-        return len(self.tokens_NT)
 
 
 @dataclass(frozen=True)
@@ -68,12 +64,32 @@ class Noise:
         length = tokens_BT.shape[1]
         numbers = uniforms(self.seed, "mask", epoch, samples_B, length + 3)  # in one call, which is faster
         uniforms_BT, (time_B, cut_B, where_B) = numbers[:, :length], numbers[:, length:].T
-        probability_B1 = (1 - EPSILON) * time_B[:, None] + EPSILON
         shorter_B = starts_B + 1 + (where_B * (length - starts_B)).astype(np.int64)
         lengths_B = np.where(cut_B < self.random_length_share, shorter_B, length)
-        masked_BT = (uniforms_BT < probability_B1) & _between(starts_B, lengths_B, length)
-        weight_B1 = 1 / probability_B1 / (lengths_B - starts_B)[:, None]
-        return masked_BT, weight_B1, lengths_B
+        return *_masked(uniforms_BT, time_B, starts_B, lengths_B), lengths_B
+
+    def pair_masks(
+        self, starts_B: Integers, lengths_B: Integers, samples_B: Samples, epoch: int, length: int
+    ) -> tuple[Booleans, npt.NDArray[np.float64]]:
+        """As `masks`, of sequences of any length in rows of `length`, which changes neither masks nor weights."""
+        uniforms_BT = uniforms(self.seed, "mask", epoch, samples_B, length)
+        time_B = uniforms(self.seed, "time", epoch, samples_B, 1)[:, 0]
+        return _masked(uniforms_BT, time_B, starts_B, lengths_B)
+
+
+def _masked(
+    uniforms_BT: npt.NDArray[np.float64], time_B: npt.NDArray[np.float64], starts_B: Integers, lengths_B: Integers
+) -> tuple[Booleans, npt.NDArray[np.float64]]:
+    probability_B1 = (1 - EPSILON) * time_B[:, None] + EPSILON
+    masked_BT = (uniforms_BT < probability_B1) & _between(starts_B, lengths_B, uniforms_BT.shape[1])
+    return masked_BT, 1 / probability_B1 / (lengths_B - starts_B)[:, None]
+
+
+def _between(starts_B: Integers, lengths_B: Integers, length: int) -> Booleans:
+    """Return which positions are behind the prompt and before the end. Shape (B, T)."""
+    positions_T = np.arange(length)
+    inside_BT: Booleans = (positions_T >= starts_B[:, None]) & (positions_T < lengths_B[:, None])
+    return inside_BT
 
 
 class NoisedTraining(Dataset[Any]):
@@ -83,27 +99,64 @@ class NoisedTraining(Dataset[Any]):
         self.sequences = sequences
         self.noise = noise
 
-    def __getitem__(
-        self, key: tuple[int, Samples]
-    ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]:
+    def __getitem__(self, key: tuple[int, Samples]) -> tuple[torch.Tensor, ...]:
         """Return inputs_BT, positions_K (row x T + column, ascending), labels_K, weights_K, lengths_B.
 
         lengths_B is empty if no sequence is cut: the model needs no attention mask then, and no check on the GPU.
         """
         epoch, samples_B = key
-        tokens_BT = self.sequences.tokens_NT[samples_B].astype(np.int64)
+        tokens_BT = self.sequences.rows(samples_B)
         starts_B = self.sequences.starts_N[samples_B]
-        masked_BT, weight_B1, lengths_B = self.noise.masks(tokens_BT, starts_B, samples_B, epoch)
-        inputs_BT = np.where(masked_BT, self.noise.mask_id, tokens_BT)
-        length = inputs_BT.shape[1]
-        if lengths_B.min() < length:
-            inputs_BT[np.arange(length) >= lengths_B[:, None]] = self.noise.pad_id
-        else:
-            lengths_B = lengths_B[:0]
-        positions_K = np.flatnonzero(masked_BT)
-        weights_K = weight_B1[positions_K // length, 0].astype(np.float32)
-        parts = (inputs_BT, positions_K, tokens_BT.reshape(-1)[positions_K], weights_K, lengths_B)
-        return tuple(torch.from_numpy(part) for part in parts)  # type: ignore[return-value]
+        return _batch(tokens_BT, *self.noise.masks(tokens_BT, starts_B, samples_B, epoch), self.noise)
+
+
+class NoisedPairs(Dataset[Any]):
+    """As `NoisedTraining`, of pairs, each batch as long as its longest pair.
+
+    Args:
+        longest: largest number of tokens of a pair with its padding.
+    """
+
+    def __init__(self, pairs: RaggedPairs, noise: Noise, longest: int) -> None:
+        self.pairs = pairs
+        self.noise = noise
+        self.longest = longest
+
+    def lengths(self, epoch: int, samples_N: Samples | None = None) -> Integers:
+        """Return the tokens of pairs, by default of all, with the end-of-text tokens that half of them get.
+
+        Those leave as much space as the answer of another pair takes, and up to seven tokens more.
+        """
+        samples_N = np.arange(len(self.pairs)) if samples_N is None else samples_N
+        whether_N, which_N, more_N = uniforms(self.noise.seed, "space", epoch, samples_N, 3).T
+        others_N = (which_N * len(self.pairs)).astype(np.int64)
+        space_N = (self.pairs.lengths_N - self.pairs.starts_N)[others_N] + (more_N * 8).astype(np.int64)
+        own_N = self.pairs.lengths_N[samples_N]
+        longer_N = np.maximum(own_N, np.minimum(self.pairs.starts_N[samples_N] + space_N, self.longest))
+        return np.where(whether_N < 0.5, own_N, longer_N)
+
+    def __getitem__(self, key: tuple[int, Samples]) -> tuple[torch.Tensor, ...]:
+        """Return what `NoisedTraining` does; lengths_B is empty if all pairs of the batch are equally long."""
+        epoch, samples_B = key
+        lengths_B = self.lengths(epoch, samples_B)
+        length = min(-(-int(lengths_B.max()) // _MULTIPLE) * _MULTIPLE, self.longest)
+        masks = self.noise.pair_masks(self.pairs.starts_N[samples_B], lengths_B, samples_B, epoch, length)
+        return _batch(self.pairs.rows(samples_B, length), *masks, lengths_B, self.noise)
+
+
+def _batch(
+    tokens_BT: Integers, masked_BT: Booleans, weight_B1: npt.NDArray[np.float64], lengths_B: Integers, noise: Noise
+) -> tuple[torch.Tensor, ...]:
+    inputs_BT = np.where(masked_BT, noise.mask_id, tokens_BT)
+    length = inputs_BT.shape[1]
+    if lengths_B.min() < length:
+        inputs_BT[np.arange(length) >= lengths_B[:, None]] = noise.pad_id
+    else:
+        lengths_B = lengths_B[:0]
+    positions_K = np.flatnonzero(masked_BT)
+    weights_K = weight_B1[positions_K // length, 0].astype(np.float32)
+    parts = (inputs_BT, positions_K, tokens_BT.reshape(-1)[positions_K], weights_K, lengths_B)
+    return tuple(torch.from_numpy(part) for part in parts)
 
 
 @dataclass(frozen=True)
@@ -118,39 +171,32 @@ class EvaluationMasks:
     """The same as a share of its maskable tokens."""
 
     @classmethod
-    def of(cls, sequences: Sequences, num_draws: int) -> "EvaluationMasks":
+    def of(cls, sequences: Sequences | RaggedPairs, num_draws: int) -> "EvaluationMasks":
         """Spread `num_draws` draws over the sequences and over all counts."""
         draws_D = np.arange(num_draws)
         rows_D = draws_D * len(sequences) // num_draws if num_draws <= len(sequences) else draws_D % len(sequences)
         order_D = np.argsort(randoms(_EVALUATION_SEED, "draw", 0, draws_D, 1)[:, 0])
         within_D = uniforms(_EVALUATION_SEED, "count", 0, draws_D, 1)[:, 0]
-        sizes_D = sequences.tokens_NT.shape[1] - sequences.starts_N[rows_D]
+        sizes_D = sequences.lengths_N[rows_D] - sequences.starts_N[rows_D]
         counts_D = 1 + ((order_D + within_D) / num_draws * sizes_D).astype(np.int64)
         return cls(rows_D, counts_D, counts_D / sizes_D)
 
-    def masks(self, sequences: Sequences, draws_B: Samples) -> Booleans:
+    def masks(self, sequences: Sequences | RaggedPairs, draws_B: Samples) -> Booleans:
         """Return the masked positions of some of the draws. Shape (B, T)."""
-        length = sequences.tokens_NT.shape[1]
+        rows_B = self.rows_D[draws_B]
+        lengths_B = sequences.lengths_N[rows_B]
+        length = int(lengths_B.max())
         order_BT = randoms(_EVALUATION_SEED, "evaluation", 0, draws_B, length) >> np.uint64(1)
-        starts_B = sequences.starts_N[self.rows_D[draws_B]]
-        order_BT[~_between(starts_B, np.full(len(draws_B), length), length)] = np.uint64(2**64 - 1)
+        order_BT[~_between(sequences.starts_N[rows_B], lengths_B, length)] = np.uint64(2**64 - 1)
         ranks_BT = order_BT.argsort(axis=1).argsort(axis=1)
         chosen_BT: Booleans = ranks_BT < self.counts_D[draws_B][:, None]
         return chosen_BT
 
     def batches(
-        self, sequences: Sequences, batch_size: int, *, rank: int = 0, world_size: int = 1
+        self, sequences: Sequences | RaggedPairs, batch_size: int, *, rank: int = 0, world_size: int = 1
     ) -> Iterator[tuple[Samples, Tokens, Booleans]]:
         """Yield draws_B, tokens_BT and masked_BT of this rank's share; every draw belongs to exactly one rank."""
         draws_D = np.arange(rank, len(self.rows_D), world_size)
         for first in range(0, len(draws_D), batch_size):
             draws_B = draws_D[first : first + batch_size]
-            tokens_BT = sequences.tokens_NT[self.rows_D[draws_B]].astype(np.int64)
-            yield draws_B, tokens_BT, self.masks(sequences, draws_B)
-
-
-def _between(starts_B: npt.NDArray[np.int64], ends_B: npt.NDArray[np.int64], length: int) -> Booleans:
-    """Return which of the positions 0..length - 1 are at or after the start and before the end. Shape (B, T)."""
-    positions_T = np.arange(length)
-    inside_BT: Booleans = (positions_T >= starts_B[:, None]) & (positions_T < ends_B[:, None])
-    return inside_BT
+            yield draws_B, sequences.rows(self.rows_D[draws_B]), self.masks(sequences, draws_B)

@@ -15,13 +15,16 @@ from transformers import (
     AutoModelForMaskedLM,
     ModernBertConfig,
     ModernBertForMaskedLM,
+    PreTrainedConfig,
     PreTrainedModel,
     PreTrainedTokenizerBase,
 )
 
 from nbtools.errors import ConfigError
 from nbtools.recipes import MaskedDiffusionConfig
+from nbtools.recipes.masked_diffusion import is_llada, remote_code_refused
 from nbtools.recipes.modernbert import modernbert_settings
+from nbtools.training.masked_diffusion.llada import LLaDAModelLM, load_llada
 from nbtools.training.text import pretrained
 from nbtools.training.text.tokenizers import MASK, separator_of
 
@@ -29,12 +32,17 @@ _LLADA_MASK_ID = 126336
 
 
 class Denoiser(nn.Module):
-    """A bidirectional model, with its head at the masked positions only."""
+    """A bidirectional model, with its head at the masked positions only.
 
-    def __init__(self, model: PreTrainedModel, mask_id: int) -> None:
+    Args:
+        num_tokens: rows of the table of tokens from this one on are no tokens and never predicted; None for none.
+    """
+
+    def __init__(self, model: PreTrainedModel, mask_id: int, num_tokens: int | None = None) -> None:
         super().__init__()
         self.model = model
         self.mask_id = mask_id
+        self.num_tokens = num_tokens
 
     def forward(
         self,
@@ -63,16 +71,29 @@ class Denoiser(nn.Module):
         if isinstance(self.model, ModernBertForMaskedLM):
             hidden_BTH = self.model.model(**options)[0]
             logits_KV = self.model.decoder(self.model.head(hidden_BTH.flatten(0, 1)[positions_K]))
+        elif isinstance(self.model, LLaDAModelLM):
+            logits_KV = self.model.head(self.model.hidden(**options).flatten(0, 1)[positions_K])
         else:
             logits_KV = self.model(**options).logits.flatten(0, 1)[positions_K]
-        logits_KV = logits_KV.float()
+        logits_KV = logits_KV[:, : self.num_tokens].float()
         logits_KV[:, self.mask_id] = -torch.inf
         return nn.functional.cross_entropy(logits_KV, labels_K, reduction="none")
+
+    def has_unused_weights(self) -> bool:
+        """Whether the loss does not depend on some of the weights, such as a pooler's or another head's."""
+        if isinstance(self.model, ModernBertForMaskedLM | LLaDAModelLM):
+            return False
+        was_training, ones = self.training, torch.ones(1, 8, dtype=torch.long)
+        self.eval()  # draws no random numbers
+        label_K = torch.tensor([0 if self.mask_id else 1])
+        is_used = pretrained.reaches_all_weights(self.losses(ones, ones[0, :1], label_K, ones[0, :0]).sum(), self)
+        self.train(was_training)
+        return not is_used
 
     def logits(self, inputs_BT: torch.Tensor) -> torch.Tensor:
         """Return the scores of all tokens at all positions, those of [MASK] included. Shape (B, T, V)."""
         logits_BTV: torch.Tensor = self.model(input_ids=inputs_BT).logits
-        return logits_BTV
+        return logits_BTV[..., : self.num_tokens]
 
 
 def build_denoiser(config: MaskedDiffusionConfig, tokenizer: PreTrainedTokenizerBase) -> Denoiser:
@@ -89,13 +110,16 @@ def build_denoiser(config: MaskedDiffusionConfig, tokenizer: PreTrainedTokenizer
         settings |= dict.fromkeys(("pad_token_id", "bos_token_id", "cls_token_id", "sep_token_id"))
         settings["eos_token_id"] = separator_of(tokenizer)
         return Denoiser(ModernBertForMaskedLM(ModernBertConfig(**settings)), int(tokenizer.mask_token_id))
-    model = _load(config.model_name, trust_remote_code=config.trust_remote_code)
+    model = _load(
+        config.model_name,
+        trust_remote_code=config.trust_remote_code,
+        dropout=None if config.keep_model_dropout else config.dropout,
+    )
     pretrained.check_length(model, config.model_name, config.sequence_length)
-    longest = getattr(model.config, "max_sequence_length", config.sequence_length)  # LLaDA's name for it
-    if config.sequence_length > longest:
-        raise ConfigError(f"sequence_length={config.sequence_length}: {config.model_name} takes at most {longest}")
     rows = next(model.get_input_embeddings().parameters()).shape[0]
-    mask_id = _mask_id(model, tokenizer)
+    own, named = getattr(model.config, "mask_token_id", None), tokenizer.mask_token_id
+    known = (own, named, _LLADA_MASK_ID) if isinstance(model, LLaDAModelLM) else (named, own)
+    mask_id = next((number for number in known if number is not None), None)
     if mask_id is None:
         raise ConfigError(
             f"model_name={config.model_name!r}: its tokenizer has no mask token; choose a masked language model, or "
@@ -106,34 +130,25 @@ def build_denoiser(config: MaskedDiffusionConfig, tokenizer: PreTrainedTokenizer
             f"model_name={config.model_name!r}: has {rows:,} tokens, but its tokenizer {len(tokenizer):,} and the "
             f"mask is number {mask_id:,}; choose a model and a tokenizer that belong together"
         )
-    return Denoiser(model, mask_id)
+    num_tokens = max(getattr(model.config, "vocab_size", rows), len(tokenizer), mask_id + 1)
+    return Denoiser(model, mask_id, num_tokens)
 
 
-def _load(model_name: str, *, trust_remote_code: bool) -> PreTrainedModel:
+def _load(model_name: str, *, trust_remote_code: bool, dropout: float | None) -> PreTrainedModel:
     try:
-        config = AutoConfig.from_pretrained(model_name, trust_remote_code=trust_remote_code)
+        known = is_llada(PreTrainedConfig.get_config_dict(model_name)[0])
+        config = None if known else AutoConfig.from_pretrained(model_name, trust_remote_code=trust_remote_code)
     except (OSError, ValueError, ImportError) as error:
         if "trust_remote_code" in str(error) and not trust_remote_code:
-            raise ConfigError(
-                f"model_name={model_name!r}: comes with Python code that would run on this machine; if you trust "
-                "it, set trust_remote_code=True in the script, or pass --trust-remote-code"
-            ) from None
+            raise ConfigError(remote_code_refused(model_name)) from None
         raise ConfigError(
             f"model_name={model_name!r}: cannot be loaded ({pretrained.first_line(error)}); give a folder written by "
             "save_pretrained, or a hub id"
         ) from error
+    if known:
+        return load_llada(model_name, dropout=dropout)
     brought = getattr(config, "auto_map", None) or {}
-    auto_class = AutoModel if trust_remote_code and "AutoModelForMaskedLM" not in brought and brought else None
+    has_own_class = trust_remote_code and brought and "AutoModelForMaskedLM" not in brought
+    auto_class = AutoModel if has_own_class else AutoModelForMaskedLM
     kind = "a masked language model"
-    return pretrained.load_model(
-        auto_class or AutoModelForMaskedLM, model_name, kind, trust_remote_code=trust_remote_code
-    )
-
-
-def _mask_id(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase) -> int | None:
-    if tokenizer.mask_token_id is not None:
-        return int(tokenizer.mask_token_id)
-    own = getattr(model.config, "mask_token_id", None)
-    if own is None and model.config.model_type == "llada":
-        return _LLADA_MASK_ID
-    return None if own is None else int(own)
+    return pretrained.load_model(auto_class, model_name, kind, trust_remote_code=trust_remote_code, dropout=dropout)

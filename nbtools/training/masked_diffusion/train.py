@@ -8,6 +8,8 @@ with unigram and bigram models, and samples.
 Shape suffixes: B batch, T positions, K masked positions of a whole batch.
 """
 
+import dataclasses
+from itertools import groupby
 from pathlib import Path
 
 import numpy as np
@@ -25,9 +27,10 @@ from nbtools.training.engine.tally import Tally
 from nbtools.training.engine.worker import Worker, run
 from nbtools.training.masked_diffusion import baselines
 from nbtools.training.masked_diffusion.dataset import DiffusionText, cached_pairs, cached_text, open_pairs, open_text
-from nbtools.training.masked_diffusion.forward_process import EvaluationMasks, Noise, NoisedTraining
+from nbtools.training.masked_diffusion.forward_process import EvaluationMasks, Noise, NoisedPairs, NoisedTraining
 from nbtools.training.masked_diffusion.model import Denoiser, build_denoiser
 from nbtools.training.masked_diffusion.sampling import Unmasking, unmask
+from nbtools.training.masked_diffusion.sequences import RaggedPairs
 from nbtools.training.text.tokenizers import load_tokenizer, model_writer
 
 
@@ -43,13 +46,19 @@ def train(worker: Worker, config: MaskedDiffusionConfig) -> None:
     plan = worker.plan(len(text.train), len(text.evaluation))
     denoiser = worker.ranks.in_turn(lambda: build_denoiser(config, text.tokenizer))
     worker.initial_state.load_weights(denoiser.model, text.tokenizer)
-    model = worker.wrap(denoiser)
+    has_unused = worker.world_size > 1 and denoiser.has_unused_weights()
+    model = worker.wrap(denoiser, find_unused_parameters=has_unused)
     # The second beta is RoBERTa's: the plateau at the token frequencies is shorter.
     optimizer = Optimizer(model, config, plan.total_steps, worker.device, betas=(0.9, 0.98))
     evaluation = Evaluation(worker, config, text, denoiser)
     share = 0.0 if config.has_pairs else config.random_length_share
     noise = Noise(denoiser.mask_id, text.eos_id, config.seed, share)
-    batches = worker.batches(NoisedTraining(text.train, noise), plan.order)
+    if isinstance(text.train, RaggedPairs):
+        pairs = NoisedPairs(text.train, noise, config.sequence_length)
+        batches = worker.batches(pairs, dataclasses.replace(plan.order, lengths=pairs.lengths))
+    else:
+        batches = worker.batches(NoisedTraining(text.train, noise), plan.order)
+    tokens_per_sample = float(text.train.lengths_N.mean())
     # Always the number of sequences, never that of masked tokens: exact over ranks and accumulated passes.
     num_sequences = config.gradient_accumulation_steps * config.batch_size
     tally = Tally("loss", "sequences", device=worker.device)
@@ -74,7 +83,7 @@ def train(worker: Worker, config: MaskedDiffusionConfig) -> None:
         if due.log:
             sums = tally.reduce(worker.sum)
             row = {"train/loss": sums["loss"] / max(sums["sequences"], 1), **optimizer.metrics()}
-            row["train/tokens_per_s"] = worker.samples_per_s() * config.sequence_length
+            row["train/tokens_per_s"] = worker.samples_per_s() * tokens_per_sample
             row["train/epoch"] = plan.epochs(worker.progress)
         if due.evaluation:
             row |= evaluation.measure()
@@ -116,7 +125,9 @@ class Evaluation:
                 self.text.evaluation, config.batch_size, rank=worker.rank, world_size=worker.world_size
             ):
                 inputs_BT = np.where(masked_BT, denoiser.mask_id, tokens_BT)
-                parts = (inputs_BT, np.flatnonzero(masked_BT), tokens_BT[masked_BT], draws_B[:0])
+                lengths_B = self.text.evaluation.lengths_N[draws.rows_D[draws_B]]
+                lengths_B = lengths_B[:0] if lengths_B.min() == tokens_BT.shape[1] else lengths_B
+                parts = (inputs_BT, np.flatnonzero(masked_BT), tokens_BT[masked_BT], lengths_B)
                 with autocast(worker.device, config.precision):
                     losses_K = denoiser.losses(*(torch.from_numpy(part).to(worker.device) for part in parts))
                 rows_K = np.nonzero(masked_BT)[0]
@@ -134,14 +145,11 @@ class Evaluation:
         # Intervals without a draw are left out: a short answer cannot have a small share masked.
         ends = {"eval/loss_few_masked": 0, "eval/loss_nearly_all_masked": num_levels - 1}
         row |= {name: by_level[level] for name, level in ends.items() if totals[num_levels + level]}
-        self._show_levels(by_level)
-        return row
-
-    def _show_levels(self, by_level: list[float]) -> None:
         middles = [(low + high) / 2 for low, high in zip(self.EDGES, self.EDGES[1:], strict=False)]
         share, lines = "share of masked tokens", {"nats per token": by_level}
         shown = media.series(f"Loss by {share}", middles, lines, x_label=share, y_label="loss")
-        self.worker.show("loss_by_masking", shown)
+        worker.show("loss_by_masking", shown)
+        return row
 
     def show_samples(self) -> None:
         """Sample texts, always from the same random numbers, as media; the first one step by step."""
@@ -152,13 +160,15 @@ class Evaluation:
     def _sample(self) -> None:
         worker, config, denoiser = self.worker, self.config, self.denoiser
         suppressed_ids = (self.text.eos_id,) if config.suppress_eos else ()
-        unmasking = Unmasking(*config.sampling, config.temperature, config.guidance, config.remasking, suppressed_ids)
+        shape = sampled_shape(config, self.text)
+        unmasking = Unmasking(*shape, config.temperature, config.guidance, config.remasking, suppressed_ids)
         evaluation, length = self.text.evaluation, unmasking.length
         fitting = np.flatnonzero(evaluation.starts_N + length <= config.sequence_length)[: config.sample_texts]
         rows: list[tuple[str, str, str]] = []
         denoiser.eval()
         for number, sample in enumerate(fitting):
-            prompt = evaluation.tokens_NT[sample][: evaluation.starts_N[sample]].astype(np.int64)
+            whole = evaluation.rows(np.array([sample]))[0]
+            prompt = whole[: evaluation.starts_N[sample]]
             generator = torch.Generator(worker.device).manual_seed(config.seed + number)
             prompt_BP = torch.from_numpy(prompt)[None].to(worker.device)
             with autocast(worker.device, config.precision):
@@ -167,7 +177,7 @@ class Evaluation:
             if number == 0:
                 picked = np.unique(np.linspace(0, len(frames) - 1, 65).astype(int))
                 worker.show("unmasking", media.frames("Unmasking of one text", [frames[i] for i in picked]))
-            true = rendered(self.text, torch.from_numpy(evaluation.tokens_NT[sample][len(prompt) :].astype(np.int64)))
+            true = rendered(self.text, torch.from_numpy(whole[len(prompt) :]))
             rows.append((rendered(self.text, prompt_BP[0]), frames[-1], true))
         denoiser.train()
         if not rows:  # every prompt leaves fewer than sample_length tokens
@@ -178,6 +188,16 @@ class Evaluation:
             worker.show("samples", media.text("Sampled texts", "\n\n".join(row[1] for row in rows)))
 
 
+def sampled_shape(config: MaskedDiffusionConfig, text: DiffusionText) -> tuple[int, int, int]:
+    """Return length, steps and block length of samples; without values from the user, no more than answers need."""
+    length, steps, block = config.sampling
+    if isinstance(text.train, RaggedPairs) and config.sample_length is None and config.sample_steps is None:
+        length = min(length, text.train.longest_answer + 8)
+        block = min(block, length)
+        length = steps = -(-length // block) * block
+    return length, steps, block
+
+
 MASKED, ENDED = "░", "¶"
 """Characters for a masked token and an end of text."""
 
@@ -186,16 +206,13 @@ def rendered(text: DiffusionText, tokens_T: torch.Tensor, mask_id: int | None = 
     """Return tokens as text with visible masks and ends."""
     tokenizer = text.tokenizer
     between = "" if tokenizer.decode([text.eos_id, text.eos_id]).count(" ") == 0 else " "
+    visible = {text.eos_id: ENDED, mask_id: MASKED}
     pieces: list[str] = []
-    known: list[int] = []
-    for token in [*tokens_T.tolist(), None]:
-        if token in (mask_id, text.eos_id, None):
-            if known:
-                pieces.append(str(tokenizer.decode(known, clean_up_tokenization_spaces=False)))
-            known = []
-            pieces += [] if token is None else [MASKED if token == mask_id else ENDED]
-        else:
-            known.append(token)
+    for sign, tokens in groupby(tokens_T.tolist(), key=visible.get):
+        ids = list(tokens)
+        pieces += (
+            [str(tokenizer.decode(ids, clean_up_tokenization_spaces=False))] if sign is None else [sign] * len(ids)
+        )
     return between.join(pieces)
 
 
@@ -207,42 +224,25 @@ def open_data(worker: Worker, config: MaskedDiffusionConfig) -> DiffusionText:
     """
     cache = worker.files.path.parent / ".cache"
     path = None if config.dataset is None else corpus.dataset_path(config.dataset, worker.project.root)
-    tokenizer = config.model_name or config.tokenizer
     if path is not None and prepared.is_prepared(path):
         text = open_text(path, config.sequence_length)
         worker.ranks.from_main(lambda: check_prepared(worker, config, text, path))
         return text
     if path is not None and config.has_pairs:
-        folder, remark = worker.ranks.from_main(
-            lambda: cached_pairs(
-                cache,
-                path,
-                tokenizer,
-                vocab_size=config.vocab_size,
-                sequence_length=config.sequence_length,
-                trust_remote_code=config.trust_remote_code,
-            )
-        )
+        folder, remark = worker.ranks.from_main(lambda: cached_pairs(cache, path, config))
         if remark:
             worker.say(f"note: {remark}")
-        return open_pairs(folder)
-    folder = worker.ranks.from_main(
-        lambda: cached_text(
-            cache,
-            config.dataset,
-            tokenizer,
-            vocab_size=config.vocab_size,
-            min_words=config.min_words,
-            root=worker.project.root,
-            trust_remote_code=config.trust_remote_code,
-        )
-    )
+        return open_pairs(folder, config)
+    folder = worker.ranks.from_main(lambda: cached_text(cache, config, worker.project.root, worker.say))
     return open_text(folder, config.sequence_length)
 
 
 def check_prepared(worker: Worker, config: MaskedDiffusionConfig, text: DiffusionText, folder: Path) -> None:
     """Raise DataError unless a prepared folder has the tokens of the pretrained model; without one, its own apply."""
-    level = prepared.read_prepared_metadata(folder).tokenizer
+    metadata = prepared.read_prepared_metadata(folder)
+    level = metadata.tokenizer
+    if metadata.clean != config.clean:
+        worker.say(f"note: the text is that of the prepared folder: clean={metadata.clean!r}, not {config.clean!r}")
     if config.model_name is not None:
         tokenizer = load_tokenizer(config.model_name, trust_remote_code=config.trust_remote_code)
         if tokenizer.get_vocab() != text.tokenizer.get_vocab():

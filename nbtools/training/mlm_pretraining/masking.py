@@ -12,8 +12,13 @@ import numpy.typing as npt
 import torch
 from torch.utils.data import Dataset
 
-from nbtools.training.engine.sampler import IGNORED, Randoms, randoms
-from nbtools.training.text.tokenized import TokenizedText, Tokens
+from nbtools.training.engine.sampler import IGNORED, Randoms, randoms, spread
+from nbtools.training.text.tokenized import TemplateRows, TokenizedText, Tokens
+
+Rows = Tokens | TemplateRows
+Integers = npt.NDArray[np.int64]
+Batch = tuple[torch.Tensor, torch.Tensor, torch.Tensor]
+"""inputs_BT, positions_BK (ascending), labels_BK."""
 
 _PIECE_TOKENS = 2**20
 
@@ -29,7 +34,7 @@ class Masking:
 
     num_predicted: int
     mask_id: int
-    maskable_ids: npt.NDArray[np.int64]
+    maskable_ids: Integers
     vocab_size: int
     seed: int
 
@@ -39,14 +44,8 @@ class Masking:
         num_predicted = max(1, round(mask_probability * text.train_NT.shape[1]))
         return cls(num_predicted, text.tokenizer.mask_token_id, text.maskable_ids, len(text.tokenizer), seed)
 
-    def for_training(
-        self, tokens_BT: Tokens, samples_B: npt.NDArray[np.int64], epoch: int
-    ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-        """Mask 80% of the chosen positions, replace 10% by random words, keep 10%.
-
-        Returns:
-            inputs_BT, positions_BK (ascending), labels_BK.
-        """
+    def for_training(self, tokens_BT: Tokens, samples_B: Integers, epoch: int) -> Batch:
+        """Mask 80% of the chosen positions, replace 10% by random words, keep 10%."""
         chosen_BT = randoms(self.seed, "position", epoch, samples_B, tokens_BT.shape[1])
         positions_BK, labels_BK = self._choose(tokens_BT, chosen_BT)
         fate_BK = randoms(self.seed, "fate", epoch, samples_B, self.num_predicted) / 2.0**64
@@ -55,9 +54,7 @@ class Masking:
         shown_BK = np.where(fate_BK < 0.8, self.mask_id, np.where(fate_BK < 0.9, random_BK, labels_BK))
         return self._tensors(tokens_BT, positions_BK, labels_BK, shown_BK)
 
-    def for_evaluation(
-        self, tokens_BT: Tokens, samples_B: npt.NDArray[np.int64]
-    ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    def for_evaluation(self, tokens_BT: Tokens, samples_B: Integers) -> Batch:
         """Mask all of the chosen positions, which are the same at each evaluation.
 
         A visible token would give a model without context a low loss.
@@ -66,24 +63,16 @@ class Masking:
         positions_BK, labels_BK = self._choose(tokens_BT, chosen_BT)
         return self._tensors(tokens_BT, positions_BK, labels_BK, np.full_like(labels_BK, self.mask_id))
 
-    def _choose(self, tokens_BT: Tokens, randoms_BT: Randoms) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
-        ordinary = np.zeros(max(self.vocab_size, int(tokens_BT.max(initial=0)) + 1), dtype=bool)
-        ordinary[self.maskable_ids] = True
-        ordinary_BT = ordinary[tokens_BT]
+    def _choose(self, tokens_BT: Tokens, randoms_BT: Randoms) -> tuple[Integers, Integers]:
+        ordinary_BT = np.isin(tokens_BT, self.maskable_ids)
         ranked_BT = np.where(ordinary_BT, randoms_BT >> np.uint64(1), np.uint64(2**64 - 1))
-        count = min(self.num_predicted, tokens_BT.shape[1])
-        positions_BK = np.sort(np.argpartition(ranked_BT, count - 1, axis=1)[:, :count], axis=1)
+        chosen_BK = np.argpartition(ranked_BT, self.num_predicted - 1, axis=1)[:, : self.num_predicted]
+        positions_BK = np.sort(chosen_BK, axis=1)
         labels_BK = np.take_along_axis(tokens_BT, positions_BK, axis=1).astype(np.int64)
         labels_BK[~np.take_along_axis(ordinary_BT, positions_BK, axis=1)] = IGNORED
         return positions_BK, labels_BK
 
-    def _tensors(
-        self,
-        tokens_BT: Tokens,
-        positions_BK: npt.NDArray[np.int64],
-        labels_BK: npt.NDArray[np.int64],
-        shown_BK: npt.NDArray[np.int64],
-    ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    def _tensors(self, tokens_BT: Tokens, positions_BK: Integers, labels_BK: Integers, shown_BK: Integers) -> Batch:
         inputs_BT = tokens_BT.astype(np.int64)
         kept_BK = np.take_along_axis(inputs_BT, positions_BK, axis=1)
         np.put_along_axis(inputs_BT, positions_BK, np.where(labels_BK == IGNORED, kept_BK, shown_BK), axis=1)
@@ -93,26 +82,32 @@ class Masking:
 class MaskedTraining(Dataset[Any]):
     """Masked training batches, indexed by (epoch, global sample indices)."""
 
-    def __init__(self, tokens_NT: Tokens, masking: Masking) -> None:
+    def __init__(self, tokens_NT: Rows, masking: Masking) -> None:
         self.tokens_NT = tokens_NT
         self.masking = masking
 
-    def __getitem__(self, key: tuple[int, npt.NDArray[np.int64]]) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    def __getitem__(self, key: tuple[int, Integers]) -> Batch:
         epoch, samples_B = key
         return self.masking.for_training(self.tokens_NT[samples_B], samples_B, epoch)
 
 
 def evaluation_batches(
-    tokens_NT: Tokens, masking: Masking, batch_size: int, *, rank: int = 0, world_size: int = 1
-) -> Iterator[tuple[torch.Tensor, torch.Tensor, torch.Tensor]]:
-    """Yield this rank's evaluation batches; every sample belongs to exactly one rank."""
-    samples_N = np.arange(rank, len(tokens_NT), world_size)
+    tokens_NT: Rows,
+    masking: Masking,
+    batch_size: int,
+    *,
+    rank: int = 0,
+    world_size: int = 1,
+    num_samples: int | None = None,
+) -> Iterator[Batch]:
+    """Yield this rank's batches of `num_samples` samples, or of all; every sample belongs to exactly one rank."""
+    samples_N = spread(len(tokens_NT), num_samples or len(tokens_NT))[rank::world_size]
     for start in range(0, len(samples_N), batch_size):
         samples_B = samples_N[start : start + batch_size]
         yield masking.for_evaluation(tokens_NT[samples_B], samples_B)
 
 
-def unigram_log_probabilities(tokens_NT: Tokens, maskable_ids: npt.NDArray[np.int64], vocab_size: int) -> torch.Tensor:
+def unigram_log_probabilities(tokens_NT: Rows, maskable_ids: Integers, vocab_size: int) -> torch.Tensor:
     """Return log p(word) from add-one smoothed training counts over the ordinary words; -inf elsewhere. Shape (V,)."""
     counts_V = np.zeros(vocab_size)
     for rows_BT in _pieces(tokens_NT):
@@ -123,8 +118,9 @@ def unigram_log_probabilities(tokens_NT: Tokens, maskable_ids: npt.NDArray[np.in
     return torch.from_numpy(log_p_V)
 
 
-def _pieces(tokens_NT: Tokens) -> Iterator[Tokens]:
+def _pieces(rows_NT: Rows) -> Iterator[Tokens]:
     """Yield all rows, some megabytes at a time; a memory map is read as a file: its pages would count as memory."""
+    tokens_NT = rows_NT.text_NT if isinstance(rows_NT, TemplateRows) else rows_NT
     num_rows = max(_PIECE_TOKENS // tokens_NT.shape[1], 1)
     for start in range(0, len(tokens_NT), num_rows):
         piece_BT = tokens_NT[start : start + num_rows]

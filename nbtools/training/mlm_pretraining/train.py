@@ -44,7 +44,8 @@ def train(worker: Worker, config: MLMPretrainingConfig) -> None:
     plan = worker.plan(len(text.train_NT), len(text.eval_NT))
     masked_lm = MaskedLM(worker.ranks.in_turn(lambda: build_model(config, text)))
     worker.initial_state.load_weights(masked_lm.model, text.tokenizer)
-    model = worker.wrap(masked_lm)
+    has_unused = worker.world_size > 1 and masked_lm.has_unused_weights()
+    model = worker.wrap(masked_lm, find_unused_parameters=has_unused)
     # The second beta is RoBERTa's: the plateau at the word frequencies is shorter.
     optimizer = Optimizer(model, config, plan.total_steps, worker.device, betas=(0.9, 0.98))
     evaluation = Evaluation(worker, config, text, masking)
@@ -99,6 +100,16 @@ class MaskedLM(nn.Module):
             logits_BKV.flatten(0, 1).float(), labels_BK.flatten(), ignore_index=IGNORED, reduction="sum"
         )
 
+    def has_unused_weights(self) -> bool:
+        """Whether the loss does not depend on some of the weights, such as a pooler's or another head's."""
+        if isinstance(self.model, ModernBertForMaskedLM):
+            return False
+        was_training, ones = self.training, torch.ones(1, 8, dtype=torch.long)
+        self.eval()  # draws no random numbers
+        is_used = pretrained.reaches_all_weights(self(ones, ones[:, :1], ones[:, :1]), self)
+        self.train(was_training)
+        return not is_used
+
     def logits(self, inputs_BT: torch.Tensor, positions_BK: torch.Tensor) -> torch.Tensor:
         """Return the scores of all words at the chosen positions. Shape (B, K, V)."""
         head = self._head()
@@ -138,7 +149,12 @@ class Evaluation:
             masked_lm.eval()
             sums = torch.zeros(4, dtype=torch.float64)  # loss, correct predictions, unigram loss, predictions
             for batch in evaluation_batches(
-                self.text.eval_NT, self.masking, config.batch_size, rank=worker.rank, world_size=worker.world_size
+                self.text.eval_NT,
+                self.masking,
+                config.batch_size,
+                rank=worker.rank,
+                world_size=worker.world_size,
+                num_samples=config.eval_samples,
             ):
                 inputs_BT, positions_BK, labels_BK = (part.to(worker.device) for part in batch)
                 with autocast(worker.device, config.precision):
@@ -157,20 +173,10 @@ class Evaluation:
 
 def tokenized(worker: Worker, config: MLMPretrainingConfig) -> TokenizedText:
     """Tokenize the text on rank 0, or reuse the result of an earlier run, and open it on every rank."""
-    folder = worker.ranks.from_main(
-        lambda: tokenize(
-            worker.files.path.parent / ".cache",
-            dataset=config.dataset,
-            min_words=config.min_words,
-            vocab_size=config.vocab_size,
-            model_name=config.model_name,
-            root=worker.project.root,
-            max_samples=config.max_samples,
-            streaming=config.streaming,
-            say=worker.say,
-        )
-    )
-    return open_tokenized(folder, config.sequence_length)
+    cache = worker.files.path.parent / ".cache"
+    folder = worker.ranks.from_main(lambda: tokenize(cache, config, worker.project.root, worker.say))
+    has_template = config.model_name is not None and config.add_special_tokens
+    return open_tokenized(folder, config.sequence_length, with_template=has_template)
 
 
 def build_model(config: MLMPretrainingConfig, text: TokenizedText) -> PreTrainedModel:
@@ -181,7 +187,12 @@ def build_model(config: MLMPretrainingConfig, text: TokenizedText) -> PreTrained
     """
     if config.model_name is None:
         return ModernBertForMaskedLM(ModernBertConfig(**modernbert_settings(config, len(text.tokenizer))))
-    model = pretrained.load_model(AutoModelForMaskedLM, config.model_name, "a masked language model")
+    model = pretrained.load_model(
+        AutoModelForMaskedLM,
+        config.model_name,
+        "a masked language model",
+        dropout=None if config.keep_model_dropout else config.dropout,
+    )
     pretrained.check_length(model, config.model_name, config.sequence_length)
     if len(text.tokenizer) > model.config.vocab_size:
         raise ConfigError(f"model_name={config.model_name!r}: its tokenizer has more words than the model")

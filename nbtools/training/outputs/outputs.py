@@ -25,7 +25,7 @@ from nbtools.rundir.atomic import write_file
 from nbtools.rundir.json_files import FORMAT, read_json, strict_number, write_json
 from nbtools.rundir.rundir import RunDir
 from nbtools.training.outputs.profiler import Profile
-from nbtools.training.outputs.tensorboard import Events, check_installed
+from nbtools.training.outputs.tensorboard import Events
 
 MODEL, HISTORY, PICTURE = "model", "training_history.json", "training_history.png"
 RECORD = ".nbtools-outputs.json"
@@ -45,18 +45,10 @@ class Outputs:
     ) -> None:
         """Check the outputs of the config; ConfigError if `save_dir` cannot be written, or a package is missing."""
         self._files = files
-        self._root = root
-        self._save_dir = config.save_dir
         self._say = say
-        self._events: Events | None = None
-        self._profile: Profile | None = None
-        if config.save_dir is not None:
-            check_save_dir(config.save_dir, root)
-        if config.report_to == "tensorboard":
-            check_installed()
-            self._events = Events(files.tensorboard, self._warn)
-        if config.profile_steps:
-            self._profile = Profile(files.profile, config.profile_steps, device, say)
+        self._save_dir = None if config.save_dir is None else checked_save_dir(config.save_dir, root)
+        self._events = Events(files.tensorboard, self._warn) if config.report_to == "tensorboard" else None
+        self._profile = Profile(files.profile, config.profile_steps, device, say) if config.profile_steps else None
 
     def add_row(self, step: int, values: Mapping[str, float]) -> None:
         """Mirror a metric row, if the config asks for it."""
@@ -91,22 +83,21 @@ class Outputs:
             self._warn(f"outputs/ is not complete: {error}")
         if self._save_dir is not None:
             try:
-                _copy(folder, save_dir_path(self._save_dir, self._root), files.id)
+                _copy(folder, self._save_dir, files.id)
             except (OSError, ValueError) as error:
-                self._warn(f"save_dir={shown(self._save_dir)} is not complete: {error}; everything is in {folder}")
+                self._warn(f"save_dir={shown(str(self._save_dir))} is not complete: {error}; everything is in {folder}")
 
     def _warn(self, text: str) -> None:
         self._say(f"warning: {text}")
 
 
-def save_dir_path(save_dir: str, root: Path) -> Path:
-    """Return the folder of `save_dir`; a relative path starts from the project's root."""
-    return root / expanded(save_dir)
+def checked_save_dir(save_dir: str, root: Path) -> Path:
+    """Make the folder of `save_dir`, which starts from the project's root if it is relative, and return it.
 
-
-def check_save_dir(save_dir: str, root: Path) -> None:
-    """Make the folder; ConfigError if it cannot be written, or holds other files with the names of the outputs."""
-    folder = save_dir_path(save_dir, root)
+    Raises:
+        ConfigError: it cannot be written, or holds other files with the names of the outputs.
+    """
+    folder = root / expanded(save_dir)
     try:
         folder.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryFile(dir=folder):
@@ -121,6 +112,7 @@ def check_save_dir(save_dir: str, root: Path) -> None:
             f"save_dir={shown(save_dir)}: holds {theirs[0]}, which nbtools did not write and would replace; "
             "name another folder, or move the file"
         )
+    return folder
 
 
 def history(run: Run) -> bytes:
@@ -129,11 +121,11 @@ def history(run: Run) -> bytes:
     `train_losses` at `steps` and `val_losses` at `val_steps`; `columns` has every metric.
     """
     found = run.history
-    columns = {name: found[name] for name in found.keys()}  # noqa: SIM118 - not a dict
-    plain = {
-        name: {"steps": column.steps.tolist(), "values": [strict_number(value) for value in column.values.tolist()]}
-        for name, column in columns.items()
-    }
+    plain = {}
+    for name in found.keys():  # noqa: SIM118 - not a dict
+        column = found[name]
+        values = [strict_number(value) for value in column.values.tolist()]
+        plain[name] = {"steps": column.steps.tolist(), "values": values}
     none: dict[str, list[Any]] = {"steps": [], "values": []}
     train, evaluation = plain.get("train/loss", none), plain.get("eval/loss", none)
     content = {"format": FORMAT, "run": run.id, "steps": train["steps"], "train_losses": train["values"]}
@@ -207,11 +199,10 @@ def _place(source: Path, target: Path, *, link: bool) -> None:
     target.parent.mkdir(parents=True, exist_ok=True)
 
     def copy(file: Path) -> None:
-        try:
-            if not link or source.stat().st_size < _LINKED_BYTES:
-                raise OSError("is copied")
-            os.link(source, file)
-        except OSError:
-            shutil.copyfile(source, file)
+        if link and source.stat().st_size >= _LINKED_BYTES:
+            with contextlib.suppress(OSError):
+                os.link(source, file)
+                return
+        shutil.copyfile(source, file)
 
     write_file(target, copy)

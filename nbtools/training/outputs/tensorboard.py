@@ -11,15 +11,6 @@ from nbtools.errors import ConfigError
 _FLUSH_S = 5
 
 
-def check_installed() -> None:
-    """Raise ConfigError if the package that writes events is missing."""
-    if importlib.util.find_spec("tensorboard") is None:
-        raise ConfigError(
-            "report_to='tensorboard': the package tensorboard is not installed here; "
-            "`bash scripts/lab.sh --setup-only` installs it, or set report_to='none'"
-        )
-
-
 class Events:
     """Mirrors metric rows into a folder; opens the file at the first row.
 
@@ -27,7 +18,16 @@ class Events:
     """
 
     def __init__(self, folder: Path, warn: Callable[[str], None]) -> None:
-        """Mirror into `folder`; if that fails, `warn` is called once and training continues without events."""
+        """Mirror into `folder`; if that fails, `warn` is called once and training continues without events.
+
+        Raises:
+            ConfigError: the package that writes events is missing.
+        """
+        if importlib.util.find_spec("tensorboard") is None:
+            raise ConfigError(
+                "report_to='tensorboard': the package tensorboard is not installed here; "
+                "`bash scripts/lab.sh --setup-only` installs it, or set report_to='none'"
+            )
         self._folder = folder
         self._warn = warn
         self._writer: Any = None

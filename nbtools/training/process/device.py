@@ -13,6 +13,7 @@ from nbtools.failures.known_errors import is_echo
 from nbtools.machine import devices
 from nbtools.rundir.rundir import RunDir
 from nbtools.training.process import launchers, random_state
+from nbtools.training.process.cluster import STARTER
 
 
 def seed_everything(seed: int, rank: int, *, deterministic: bool) -> None:
@@ -50,6 +51,8 @@ def choose_device(local_rank: int) -> torch.device:
     if launchers.wants_cpu(os.environ):
         return torch.device("cpu")
     if torch.cuda.is_available():
+        if torch.cuda.device_count() == 1 and STARTER in os.environ:
+            local_rank = 0  # srun --gpus-per-task=1 shows each process a GPU of its own
         if local_rank >= torch.cuda.device_count():
             raise LaunchError(
                 f"local rank {local_rank}, but only {torch.cuda.device_count()} GPUs are visible: one process per GPU; "
@@ -72,5 +75,5 @@ def failure_of(error: BaseException, rank: int, files: RunDir) -> Failure:
     text = "".join(traceback.format_exception(error))
     message = f"{type(error).__name__}: {error}".strip().splitlines()[0]
     # An error that follows from the failure of another rank: that rank's log has the cause.
-    who = (None, None) if is_echo(message) else (rank, 1)
-    return explained(Failure(who[0], os.uname().nodename, who[1], None, message, text), files)
+    cause, exitcode = (None, None) if is_echo(message) else (rank, 1)
+    return explained(Failure(cause, os.uname().nodename, exitcode, None, message, text), files)

@@ -4,12 +4,12 @@ import contextlib
 import faulthandler
 import os
 import signal
-import socket
 import threading
 import time
 from pathlib import Path
 from typing import NamedTuple
 
+from nbtools.rundir.atomic import append_descriptor
 from nbtools.rundir.identity import ProcessIdentity
 from nbtools.rundir.json_files import read_json, write_json
 from nbtools.rundir.rundir import RunDir
@@ -43,7 +43,7 @@ class StacksOnSignal:
         if signal.getsignal(signal.SIGUSR2) not in (signal.SIG_DFL, signal.SIG_IGN):
             return
         with contextlib.suppress(OSError):
-            self._file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o644)
+            self._file = append_descriptor(path)
             faulthandler.register(signal.SIGUSR2, file=self._file, all_threads=True, chain=False)
             self.number = int(signal.SIGUSR2)
 
@@ -112,13 +112,6 @@ class HeartbeatWriter:
             self._written = current
 
     def _peer_died(self) -> bool:
-        for path in self._files.ranks.glob("*.heartbeat.json"):
-            beat = read_json(path) or {}
-            if beat.get("host") == socket.gethostname() and beat.get("phase") != "done":
-                try:
-                    os.kill(int(beat["pid"]), 0)
-                except ProcessLookupError:
-                    return True
-                except (OSError, KeyError, ValueError, TypeError):
-                    continue
-        return False
+        beats = [read_json(path) or {} for path in self._files.ranks.glob("*.heartbeat.json")]
+        peers = [ProcessIdentity.from_json(beat) for beat in beats if beat.get("phase") != "done"]
+        return any(peer and peer.host == self._identity.host and not peer.is_alive() for peer in peers)

@@ -8,9 +8,9 @@ from collections.abc import Mapping, Sequence
 from nbtools.errors import ConfigError, shown
 from nbtools.rundir.rundir import RUN_DIR_VARIABLE
 from nbtools.script.compat.aliases import TRUTHS
+from nbtools.training.process.cluster import STARTER
 
 _PRECISION = "ACCELERATE_MIXED_PRECISION"
-_USE_CPU = "ACCELERATE_USE_CPU"
 _SHARDED = {
     "ACCELERATE_USE_FSDP": "FSDP",
     "ACCELERATE_USE_DEEPSPEED": "DeepSpeed",
@@ -26,6 +26,8 @@ def name(environment: Mapping[str, str], args: Sequence[str]) -> str:
         return "torch.distributed.launch"
     if "TORCHELASTIC_RUN_ID" in environment:
         return "nbtools launch" if RUN_DIR_VARIABLE in environment else "torchrun"
+    if STARTER in environment:
+        return environment[STARTER]
     return "a launcher that sets WORLD_SIZE" if "WORLD_SIZE" in environment else "python"
 
 
@@ -43,7 +45,7 @@ def precision(environment: Mapping[str, str]) -> str | None:
 
 def wants_cpu(environment: Mapping[str, str]) -> bool:
     """Return whether accelerate was called with `--cpu`."""
-    return TRUTHS.get(environment.get(_USE_CPU, "").lower(), False)
+    return TRUTHS.get(environment.get("ACCELERATE_USE_CPU", "").lower(), False)
 
 
 def notes(environment: Mapping[str, str]) -> list[str]:

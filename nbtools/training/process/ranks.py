@@ -28,8 +28,10 @@ class Ranks:
         self.rank = int(os.environ.get("RANK", "0"))
         self.world_size = int(os.environ.get("WORLD_SIZE", "1"))
         self.is_main = self.rank == 0
-        local_rank = int(os.environ.get("LOCAL_RANK", "0"))
-        self.device = choose_device(local_rank)
+        self.local_rank = int(os.environ.get("LOCAL_RANK", "0"))
+        self.is_one_machine = os.environ.get("LOCAL_WORLD_SIZE", "1") == str(self.world_size)
+        """Whether all ranks are on one machine."""
+        self.device = choose_device(self.local_rank)
         self.backend = "none"
         self.control: dist.ProcessGroup | None = None
         """Messages of a few bytes between CPUs, which do not wait for the GPUs; None for a single process."""
@@ -63,9 +65,13 @@ class Ranks:
         return value
 
     def in_turn(self, compute: Callable[[], T]) -> T:
-        """Compute a value on every rank, on rank 0 first: the others then find its downloads."""
+        """Compute a value on every rank: rank 0 first, then one of each other node; the rest then find downloads."""
         computed: list[T] = []
         self.from_main(lambda: computed.append(compute()))
+        if not self.is_one_machine:  # caches may be on the node
+            if self.local_rank == 0 and not computed:
+                computed.append(compute())
+            dist.barrier(group=self._patient)
         return computed[0] if computed else compute()
 
     def gather(self, value: T) -> list[T]:

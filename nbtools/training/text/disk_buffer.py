@@ -1,15 +1,18 @@
-"""Buffers on disk for text that is larger than memory: documents and word counts.
+"""Buffers on disk for text that is larger than memory: documents and word counts; the names of cached results.
 
 Shape suffix: N documents.
 """
 
 import contextlib
+import functools
+import hashlib
 import heapq
+import json
 import os
 import tempfile
 from array import array
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from itertools import groupby
 from pathlib import Path
 from typing import IO, Any, Self
@@ -17,17 +20,37 @@ from typing import IO, Any, Self
 import numpy as np
 import numpy.typing as npt
 
+from nbtools.data import corpus
+from nbtools.errors import DataError
+from nbtools.rundir.json_files import read_json, write_json
+
 _MOST_WORDS = 2**18
 """Words that are counted in memory, which takes about 40 MB."""
 _MOST_RUNS = 64
 
+_COUNTS = "counts.json"
+
 Selection = npt.NDArray[np.bool_]
+
+
+@contextlib.contextmanager
+def writing(folder: Path) -> Iterator[None]:
+    """Turn an error of the file system into a DataError that names `folder`."""
+    try:
+        yield
+    except OSError as error:
+        raise DataError(f"{folder}: the tokenized text cannot be written there: {error}") from error
+
+
+def content_name(content: Sequence[object]) -> str:
+    """Return a hash of JSON values, as the name of what was made from them."""
+    return hashlib.sha256(json.dumps(content).encode()).hexdigest()[:32]
 
 
 class Spool:
     """Documents in an unnamed temporary file, for several passes with one document in memory.
 
-    The source may change between two passes, or need another download.
+    Whole documents are held out for evaluation. The source may change between two passes, or need another download.
     """
 
     def __init__(self, documents: Iterable[str], folder: Path) -> None:
@@ -64,6 +87,26 @@ class Spool:
     def texts(self, selected_N: Selection) -> Iterator[str]:
         """Yield the selected documents in their order."""
         return (data.decode("utf-8", "surrogatepass") for data in self.raw(selected_N))
+
+    @functools.cached_property
+    def held_out_N(self) -> Selection:
+        """Which documents are evaluated on; DataError if there is only one."""
+        return corpus.held_out_documents(self.lengths_N)
+
+    def train(self) -> Iterator[str]:
+        """Yield the documents for training."""
+        return self.texts(~self.held_out_N)
+
+    def evaluation(self) -> Iterator[str]:
+        """Yield the documents for evaluation."""
+        return self.texts(self.held_out_N)
+
+    def digest(self) -> str:
+        """Return a hash of all documents."""
+        digest = hashlib.sha256()
+        for document in self.raw(np.ones(len(self.lengths_N), dtype=np.bool_)):
+            digest.update(hashlib.sha256(document).digest())
+        return digest.hexdigest()
 
 
 class WordCounts:
@@ -119,6 +162,45 @@ def _read(file: IO[bytes]) -> Iterator[tuple[str, int]]:
     for line in file:
         word, count = line.decode("utf-8", "surrogatepass").split("\t")
         yield word, int(count)
+
+
+def rows_of(flat: npt.NDArray[Any], length: int) -> npt.NDArray[Any]:
+    """Return a long array as rows of `length` values, without the rest at its end."""
+    return flat[: len(flat) // length * length].reshape(-1, length)
+
+
+class Counts:
+    """Counts of all tokens, and of the unknown ones, of a text that is tokenized piece by piece."""
+
+    def __init__(self, unknown_id: int | None) -> None:
+        self.unknown_id = unknown_id
+        self.tokens = 0
+        self.unknown = 0
+
+    def of(self, pieces: Iterable[npt.NDArray[Any]]) -> Iterator[npt.NDArray[Any]]:
+        """Yield the pieces, counted."""
+        for piece in pieces:
+            self.tokens += len(piece)
+            self.unknown += 0 if self.unknown_id is None else int(np.count_nonzero(piece == self.unknown_id))
+            yield piece
+
+    def save(self, folder: Path) -> None:
+        """Write the counts into a folder of tokens, for `unknown_in`."""
+        write_json(folder / _COUNTS, {"tokens": self.tokens, "unknown": self.unknown})
+
+
+def unknown_in(folder: Path) -> list[str]:
+    """Return a sentence on the unknown tokens of a folder, if there are any."""
+    counts = read_json(folder / _COUNTS) or {}
+    return unknown_note(counts.get("unknown", 0), counts.get("tokens", 0))
+
+
+def unknown_note(unknown: int, tokens: int) -> list[str]:
+    """Return a sentence on unknown tokens, if there are any."""
+    if not unknown:
+        return []
+    share = f"{unknown:,} of {tokens:,} tokens ({unknown / tokens:.2%})"
+    return [f"{share} are not in the vocabulary and become its unknown token; a larger vocab_size has more"]
 
 
 def save_pieces(path: Path, pieces: Iterable[npt.NDArray[Any]], dtype: npt.DTypeLike) -> int:

@@ -1,11 +1,9 @@
 """Text as rows of token ids, with a cache on disk."""
 
-import hashlib
-import json
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from itertools import chain, islice
+from itertools import islice
 from pathlib import Path
 
 import numpy as np
@@ -15,12 +13,12 @@ from transformers import AutoTokenizer, PreTrainedTokenizerBase
 from nbtools.data import corpus
 from nbtools.data.hub import named
 from nbtools.errors import DataError
+from nbtools.recipes import MLMPretrainingConfig
 from nbtools.rundir.atomic import new_folder
 from nbtools.rundir.json_files import read_json, write_json
 from nbtools.training.text import hub
-from nbtools.training.text.disk_buffer import Selection, Spool, save_pieces
-from nbtools.training.text.pretrained import masking_tokenizer
-from nbtools.training.text.tokenizers import encoder, word_tokenizer
+from nbtools.training.text.disk_buffer import Counts, Spool, content_name, rows_of, save_pieces, unknown_in, writing
+from nbtools.training.text.tokenizers import encoder, masking_tokenizer, template_of, word_tokenizer
 
 _CACHE_FORMAT = 1
 _SAY_EVERY_S = 30.0
@@ -33,8 +31,8 @@ class TokenizedText:
     """A tokenizer, and the training and evaluation text as rows of token ids."""
 
     tokenizer: PreTrainedTokenizerBase
-    train_NT: Tokens
-    eval_NT: Tokens
+    train_NT: "Tokens | TemplateRows"
+    eval_NT: "Tokens | TemplateRows"
 
     @property
     def maskable_ids(self) -> npt.NDArray[np.int64]:
@@ -43,19 +41,33 @@ class TokenizedText:
         return np.array([token for token in range(len(self.tokenizer)) if token not in special], dtype=np.int64)
 
 
+@dataclass(frozen=True)
+class TemplateRows:
+    """Rows of a text between the special tokens of a tokenizer's template, which are added where rows are read."""
+
+    text_NT: Tokens
+    before: Sequence[int]
+    after: Sequence[int]
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        """Number and length of the rows."""
+        return len(self.text_NT), len(self.before) + self.text_NT.shape[1] + len(self.after)
+
+    def __len__(self) -> int:
+        return len(self.text_NT)
+
+    def __getitem__(self, index: slice | npt.NDArray[np.int64]) -> Tokens:
+        text_BT = np.asarray(self.text_NT[index])
+        ends = (np.tile(np.array(ids, dtype=np.int32), (len(text_BT), 1)) for ids in (self.before, self.after))
+        before_BT, after_BT = ends
+        return np.concatenate([before_BT, text_BT, after_BT], axis=1)
+
+
 def tokenize(
-    cache: Path,
-    *,
-    dataset: str | None,
-    min_words: int,
-    vocab_size: int,
-    model_name: str | None = None,
-    root: Path | None = None,
-    max_samples: int | None = None,
-    streaming: bool = True,
-    say: Callable[[str], None] = print,
+    cache: Path, config: MLMPretrainingConfig, root: Path | None = None, say: Callable[[str], None] = print
 ) -> Path:
-    """Tokenize a text once and return the folder that holds the result; call it on rank 0 only.
+    """Tokenize the text of a config once and return the folder that holds the result; call it on rank 0 only.
 
     Named after a hash of the content, the folder is put in place by one rename and reused by later runs. It holds
     `tokenizer/` (for `AutoTokenizer.from_pretrained`), `train.npy` and `eval.npy` (flat int32, documents separated
@@ -64,48 +76,46 @@ def tokenize(
     Memory does not grow with the text; the disk holds a temporary copy of it.
 
     Args:
-        dataset: see `corpus.documents` and `hub.named`.
-        min_words: documents with fewer words are left out.
-        vocab_size: largest size of the word-level vocabulary; special tokens count.
-        model_name: use this model's tokenizer instead of a word-level one.
-        root: start of a relative `dataset`.
-        max_samples: number of documents from the beginning; None for all, or for the number of `hub.named`.
-        streaming: see `training.hub.texts`.
-        say: prints progress while a long text is read.
+        root: start of a relative `dataset`; the project of the working directory when None.
+        say: prints progress while a long text is read, and what is left out of it.
 
     Raises:
         DataError: the text is missing, malformed or too short, or the cache cannot be written.
         ConfigError: `model_name` has no loadable tokenizer, or no mask token.
     """
-    downloaded = named(dataset)
+    downloaded = named(config.dataset)
+    min_words, max_samples, model_name = config.min_words, config.max_samples, config.model_name
+    left_out = corpus.LeftOut()
     note = None
     if downloaded is None:
-        documents = corpus.documents(dataset, min_words, root=root)
+        documents = corpus.documents(config.dataset, min_words, clean=config.clean, root=root, left_out=left_out)
     else:
         max_samples = max_samples or downloaded.max_samples
-        request = [_CACHE_FORMAT, downloaded.path, downloaded.config, max_samples, min_words, vocab_size, model_name]
-        note = cache / f"hub-{hashlib.sha256(json.dumps(request).encode()).hexdigest()[:32]}.json"
+        source = [downloaded.path, downloaded.config, max_samples]
+        cleaning = [] if config.clean == "light" else [config.clean]  # the only one before there was a choice
+        request = [_CACHE_FORMAT, *source, min_words, config.vocab_size, model_name, *cleaning]
+        note = cache / f"hub-{content_name(request)}.json"
         known = read_json(note)
         if known is not None and (cache / str(known.get("folder"))).is_dir():
+            for remark in map(str, known.get("remarks", ())):
+                say(f"note: {remark}")
             return cache / str(known["folder"])
-        origin = f"dataset={dataset!r}"
-        texts = hub.texts(downloaded, streaming=streaming)
-        documents = corpus.with_words(corpus.clean_documents(texts, origin), min_words, origin)
+        origin = f"dataset={config.dataset!r}"
+        texts = hub.texts(downloaded, streaming=config.streaming)
+        documents = corpus.chosen_documents(map(corpus.sections_of, texts), config.clean, min_words, origin, left_out)
     given = None if model_name is None else masking_tokenizer(model_name)  # before a long reading
-    try:
+    with writing(cache):
         cache.mkdir(parents=True, exist_ok=True)
         with Spool(_with_progress(islice(documents, max_samples), say), cache) as spool:
-            held_out_N = corpus.held_out_documents(spool.lengths_N)
-            parts = {"train": ~held_out_N, "eval": held_out_N}
-            train = spool.texts(parts["train"])
-            tokenizer = word_tokenizer(train, vocab_size, cache) if given is None else given
-            folder = cache / _digest(tokenizer, spool, parts)
+            tokenizer = word_tokenizer(spool.train(), config.vocab_size, cache) if given is None else given
+            folder = cache / content_name([_CACHE_FORMAT, tokenizer.backend_tokenizer.to_str(), spool.digest()])
             if not folder.is_dir():
-                _build(folder, tokenizer, spool, parts, words=model_name is None)
+                _build(folder, tokenizer, spool, level="words" if model_name is None else "model")
+        remarks = [*left_out.notes(min_words), *unknown_in(folder)]
+        for remark in remarks:
+            say(f"note: {remark}")
         if note is not None:
-            write_json(note, {"folder": folder.name, "request": request})
-    except OSError as error:
-        raise DataError(f"{cache}: the tokenized text cannot be written there: {error}") from error
+            write_json(note, {"folder": folder.name, "request": request, "remarks": remarks})
     return folder
 
 
@@ -118,35 +128,35 @@ def _with_progress(documents: Iterable[str], say: Callable[[str], None]) -> Iter
             shown_at = now
 
 
-def _digest(tokenizer: PreTrainedTokenizerBase, spool: Spool, parts: Mapping[str, Selection]) -> str:
-    digest = hashlib.sha256(json.dumps([_CACHE_FORMAT, tokenizer.backend_tokenizer.to_str()]).encode())
-    for document in chain(spool.raw(parts["train"]), [b"\0"], spool.raw(parts["eval"])):
-        digest.update(hashlib.sha256(document).digest())
-    return digest.hexdigest()[:32]
-
-
-def _build(
-    folder: Path, tokenizer: PreTrainedTokenizerBase, spool: Spool, parts: Mapping[str, Selection], *, words: bool
-) -> None:
-    encode = encoder(tokenizer, "words" if words else "model")
+def _build(folder: Path, tokenizer: PreTrainedTokenizerBase, spool: Spool, level: str) -> None:
+    encode = encoder(tokenizer, level)
     separator = tokenizer.sep_token_id if tokenizer.sep_token_id is not None else tokenizer.eos_token_id
     with new_folder(folder) as built:
         tokenizer.save_pretrained(built / "tokenizer")
-        for name, part in parts.items():
-            pieces = (np.array([*encode(text), separator], dtype=np.int32) for text in spool.texts(part))
-            save_pieces(built / f"{name}.npy", pieces, np.int32)
+        counts = Counts(tokenizer.unk_token_id)
+        for name, texts in (("train", spool.train()), ("eval", spool.evaluation())):
+            pieces = (np.array([*encode(text), separator], dtype=np.int32) for text in texts)
+            save_pieces(built / f"{name}.npy", counts.of(pieces), np.int32)
+        counts.save(built)
 
 
-def open_tokenized(folder: Path, sequence_length: int) -> TokenizedText:
-    """Open the folder that `tokenize` wrote, as memory-mapped rows of `sequence_length` tokens."""
+def open_tokenized(folder: Path, sequence_length: int, *, with_template: bool = False) -> TokenizedText:
+    """Open the folder that `tokenize` wrote, as memory-mapped rows of `sequence_length` tokens.
+
+    With the tokenizer's template, the special tokens that it puts around a sequence count in that length.
+
+    Raises:
+        DataError: the template leaves no room for text.
+    """
     tokenizer = AutoTokenizer.from_pretrained(folder / "tokenizer", trust_remote_code=False)
     tokenizer.model_max_length = sequence_length
-    rows = [_rows(folder / f"{name}.npy", sequence_length) for name in ("train", "eval")]
-    return TokenizedText(tokenizer, *rows)
-
-
-def _rows(path: Path, sequence_length: int) -> Tokens:
-    flat = np.load(path, mmap_mode="r")
-    num_rows = len(flat) // sequence_length
-    rows: Tokens = flat[: num_rows * sequence_length].reshape(num_rows, sequence_length)
-    return rows
+    before, after = template_of(tokenizer) if with_template else ((), ())
+    room = sequence_length - len(before) - len(after)
+    if room < 1:
+        raise DataError(
+            f"sequence_length={sequence_length}: the tokenizer's template leaves no room for text; raise it"
+        )
+    parts = [rows_of(np.load(folder / f"{name}.npy", mmap_mode="r"), room) for name in ("train", "eval")]
+    if before or after:
+        return TokenizedText(tokenizer, *(TemplateRows(part, before, after) for part in parts))
+    return TokenizedText(tokenizer, *parts)

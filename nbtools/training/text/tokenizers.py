@@ -17,8 +17,7 @@ from tokenizers.processors import TemplateProcessing
 from transformers import AutoTokenizer, PreTrainedModel, PreTrainedTokenizerBase, PreTrainedTokenizerFast
 
 from nbtools.data import corpus
-from nbtools.data.masked_diffusion import prepared
-from nbtools.errors import CheckpointError, ConfigError, DataError, shown
+from nbtools.errors import CheckpointError, ConfigError, shown
 from nbtools.recipes.modernbert import SPECIAL_TOKENS
 from nbtools.training.text.disk_buffer import WordCounts
 from nbtools.training.text.pretrained import first_line
@@ -55,11 +54,16 @@ def train_tokenizer(
     """
     num_tokens = max(vocab_size - len(first) - len(last), 1)
     if level == "words":
-        like = word_tokenizer(texts, num_tokens + len(SPECIAL_TOKENS), folder)  # taken: words, splitting
-        ids = like.get_vocab()
-        special = set(like.all_special_tokens)
-        tokens = [token for token in sorted(ids, key=lambda token: ids[token]) if token not in special]
-        settings = {name: getattr(like.backend_tokenizer, name) for name in ("normalizer", "pre_tokenizer")}
+        with WordCounts(folder) as word_counts:
+            for text in texts:
+                word_counts.add(corpus.words(text))
+            tokens = word_counts.most_common(num_tokens)  # no word equals a special token
+        # The same as corpus.words.
+        sigma = ("\N{GREEK SMALL LETTER FINAL SIGMA}", "\N{GREEK SMALL LETTER SIGMA}")
+        settings = {
+            "normalizer": Normalizers([Lowercase(), Replace(*sigma)]),
+            "pre_tokenizer": Split(Regex(corpus.WORD_PATTERN), behavior="removed", invert=True),
+        }
     else:
         counts: Counter[str] = Counter()
         for text in texts:
@@ -87,13 +91,7 @@ def load_tokenizer(model_name: str, *, trust_remote_code: bool = False) -> PreTr
         is_known = False
     if not is_known:
         raise ConfigError(f"tokenizer of {shown(model_name)}: neither a folder nor a hub id such as OWNER/NAME")
-    try:
-        tokenizer = AutoTokenizer.from_pretrained(model_name, trust_remote_code=trust_remote_code)
-    except (OSError, ValueError, ImportError, KeyError, TypeError) as error:
-        raise ConfigError(
-            f"model_name={model_name!r}: its tokenizer cannot be loaded ({first_line(error)}); "
-            "give a folder written by save_pretrained, or a hub id"
-        ) from error
+    tokenizer = _from_pretrained(model_name, trust_remote_code=trust_remote_code)
     if tokenizer.eos_token_id is None and tokenizer.sep_token_id is None:
         raise ConfigError(
             f"model_name={model_name!r}: its tokenizer has no token that ends a text; choose another model"
@@ -106,10 +104,46 @@ def load_tokenizer(model_name: str, *, trust_remote_code: bool = False) -> PreTr
     return tokenizer
 
 
+def masking_tokenizer(model_name: str) -> PreTrainedTokenizerBase:
+    """Load the tokenizer of a masked language model from a local folder or hub id.
+
+    Raises:
+        ConfigError: there is none, or it has no mask token, no separator or no fast version.
+    """
+    tokenizer = _from_pretrained(model_name, trust_remote_code=False)
+    if tokenizer.mask_token_id is None:
+        raise ConfigError(f"model_name={model_name!r}: its tokenizer has no mask token; choose a masked language model")
+    if not tokenizer.is_fast or (tokenizer.sep_token_id is None and tokenizer.eos_token_id is None):
+        raise ConfigError(f"model_name={model_name!r}: its tokenizer must have a fast version and a separator token")
+    return tokenizer
+
+
+def _from_pretrained(model_name: str, *, trust_remote_code: bool) -> PreTrainedTokenizerBase:
+    try:
+        tokenizer: PreTrainedTokenizerBase = AutoTokenizer.from_pretrained(
+            model_name, trust_remote_code=trust_remote_code
+        )
+    except (OSError, ValueError, ImportError, KeyError, TypeError) as error:
+        raise ConfigError(
+            f"model_name={model_name!r}: its tokenizer cannot be loaded ({first_line(error)}); "
+            "give a folder written by save_pretrained, or a hub id"
+        ) from error
+    return tokenizer
+
+
 def separator_of(tokenizer: PreTrainedTokenizerBase) -> int:
     """Return the id of the end-of-text token."""
     separator = tokenizer.eos_token_id if tokenizer.eos_token_id is not None else tokenizer.sep_token_id
     return int(separator)
+
+
+def template_of(tokenizer: PreTrainedTokenizerBase) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    """Return the ids that a tokenizer puts before and after a sequence, such as those of [CLS] and [SEP]."""
+    plain, full = (tokenizer("a", add_special_tokens=added, verbose=False)["input_ids"] for added in (False, True))
+    if not plain:
+        return (), ()
+    start = next(place for place in range(len(full)) if full[place : place + len(plain)] == plain)
+    return tuple(full[:start]), tuple(full[start + len(plain) :])
 
 
 def encoder(tokenizer: PreTrainedTokenizerBase, level: str) -> Encode:
@@ -127,41 +161,14 @@ def encoder(tokenizer: PreTrainedTokenizerBase, level: str) -> Encode:
     return lambda text: tokenizer(text, add_special_tokens=False, verbose=False)["input_ids"]
 
 
-def _saved_tokenizer(folder: Path) -> PreTrainedTokenizerBase:
-    try:
-        tokenizer: PreTrainedTokenizerBase = AutoTokenizer.from_pretrained(
-            folder / prepared.TOKENIZER, trust_remote_code=False
-        )
-    except (OSError, ValueError, ImportError, KeyError, TypeError) as error:
-        raise DataError(
-            f"{folder / prepared.TOKENIZER}: cannot be read ({first_line(error)}); prepare again"
-        ) from error
-    tokenizer.model_max_length = 10**9  # the model's own limit is checked elsewhere
-    return tokenizer
-
-
 def word_tokenizer(documents: Iterable[str], vocab_size: int, folder: Path | None = None) -> PreTrainedTokenizerFast:
-    """Build a tokenizer of the most frequent lower-cased words and punctuation characters of `documents`.
-
-    Word counts that exceed memory go to `folder`; the system's temporary folder when None.
-    """
-    with WordCounts(folder) as counts:
-        for document in documents:
-            counts.add(corpus.words(document))
-        words = counts.most_common(max(vocab_size - len(SPECIAL_TOKENS), 1))  # no word equals a special token
-    ids = {word: number for number, word in enumerate([*SPECIAL_TOKENS, *words])}
-    backend = Tokenizer(WordLevel(ids, unk_token="[UNK]"))
-    # The same as corpus.lowered and corpus.words.
-    sigma = ("\N{GREEK SMALL LETTER FINAL SIGMA}", "\N{GREEK SMALL LETTER SIGMA}")
-    backend.normalizer = Normalizers([Lowercase(), Replace(*sigma)])
-    backend.pre_tokenizer = Split(Regex(corpus.WORD_PATTERN), behavior="removed", invert=True)
-    backend.post_processor = TemplateProcessing(  # documents end with a separator, as in training
-        single="$A [SEP]", pair="$A [SEP] $B [SEP]", special_tokens=[("[SEP]", ids["[SEP]"])]
-    )
+    """Build a tokenizer of words, as `train_tokenizer` does, with BERT's special tokens; [SEP] ends each document."""
     names = {f"{token[1:-1].lower()}_token": token for token in SPECIAL_TOKENS}
-    return PreTrainedTokenizerFast(  # type: ignore[no-untyped-call]
-        tokenizer_object=backend, clean_up_tokenization_spaces=False, **names
+    made = train_tokenizer("words", documents, vocab_size, folder, first=SPECIAL_TOKENS, last=(), names=names)
+    made.backend_tokenizer.post_processor = TemplateProcessing(
+        single="$A [SEP]", pair="$A [SEP] $B [SEP]", special_tokens=[("[SEP]", made.sep_token_id)]
     )
+    return made
 
 
 def check_vocabulary(tokenizer: PreTrainedTokenizerBase, model: Path) -> None:

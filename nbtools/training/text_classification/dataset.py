@@ -10,13 +10,13 @@ Shape suffixes: N rows, B batch, T characters, K codes.
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import torch
 from torch.utils.data import Dataset, Sampler
 
+from nbtools.data.corpus import Clean
 from nbtools.data.text_classification.coded_texts import UNKNOWN_LANG, CodedTexts, Lengths, Rows, clean_text
 from nbtools.training.engine.sampler import Order, SampleOrder, epoch_order, randoms, uniforms
 
@@ -24,6 +24,7 @@ BEGIN, END = 0xE000, 0xE001
 """CANINE's [CLS] and [SEP]: code points that Unicode leaves to private use."""
 _BETWEEN = "[SEP]"
 _NUM_EDITS = 3
+_DELETE, _INSERT, _REPLACE, _SWAP, _SWAP_WORDS, _NUM_KINDS = range(6)
 _LETTERS = "abcdefghijklmnopqrstuvwxyz"
 _WINDOW = 50
 _AT_ONCE = 8192
@@ -38,9 +39,9 @@ def encode(text: str, lang: str, longest: int) -> npt.NDArray[np.uint32]:
     return np.frombuffer(f"{chr(BEGIN)}{characters}{chr(END)}".encode("utf-32-le", "surrogatepass"), dtype=np.uint32)
 
 
-def width(num_characters: int, lang_length: int, longest: int) -> int:
-    """Return the length of `encode`'s result for a text of `num_characters`."""
-    return min(num_characters + lang_length + len(_BETWEEN) + 2, longest)
+def input_widths(lengths_N: Order, lang_lengths_N: Order) -> Order:
+    """Return the lengths of inputs before `encode` cuts them, from those of texts and languages. Shape (N,)."""
+    return lengths_N + lang_lengths_N + len(_BETWEEN) + 2
 
 
 def padded(encoded: Sequence[npt.NDArray[np.uint32]], width: int) -> torch.Tensor:
@@ -88,22 +89,19 @@ class Augmentation:
         return text
 
 
-_DELETE, _INSERT, _REPLACE, _SWAP, _SWAP_WORDS, _NUM_KINDS = range(6)
-
-
+@dataclass(eq=False)
 class CharacterDataset(Dataset[tuple[torch.Tensor, torch.Tensor]]):
     """Batches for training: `dataset[epoch, rows, width]` gives inputs_BT and labels_BK, padded with -1."""
 
-    def __init__(
-        self, table: CodedTexts, rows_N: Rows, augmentation: Augmentation, longest: int, max_codes: int
-    ) -> None:
-        self.table = table
-        self.rows_N = rows_N
-        self.augmentation = augmentation
-        self.longest = longest
-        self.max_codes = max_codes
-        self._lengths_N = table.lengths()[rows_N]
-        self._lang_lengths_N = table.lang_lengths()[rows_N]
+    table: CodedTexts
+    rows_N: Rows
+    augmentation: Augmentation
+    longest: int
+    max_codes: int
+
+    def __post_init__(self) -> None:
+        self._lengths_N = self.table.lengths()[self.rows_N]
+        self._lang_lengths_N = self.table.lang_lengths()[self.rows_N]
 
     def __getitem__(self, key: Key) -> tuple[torch.Tensor, torch.Tensor]:
         epoch, samples_B, widest = key
@@ -119,7 +117,7 @@ class CharacterDataset(Dataset[tuple[torch.Tensor, torch.Tensor]]):
     @property
     def num_cut(self) -> int:
         """Number of texts longer than an input."""
-        return int((self._lengths_N + self._lang_lengths_N + len(_BETWEEN) + 2 > self.longest).sum())
+        return int((input_widths(self._lengths_N, self._lang_lengths_N) > self.longest).sum())
 
     def widths(self, epoch: int) -> Lengths:
         """Return the maximum length of each sample in `epoch`; deletions are not counted. Shape (N,)."""
@@ -130,7 +128,7 @@ class CharacterDataset(Dataset[tuple[torch.Tensor, torch.Tensor]]):
             is_edited_B, is_unknown_B, draws_BE3 = self.augmentation.draws(epoch, samples_B)
             inserted_B = (draws_BE3[:, :, 0] % _NUM_KINDS == _INSERT).sum(1) * is_edited_B
             lang_B = np.where(is_unknown_B, len(UNKNOWN_LANG), self._lang_lengths_N[samples_B])
-            widths_N[samples_B] = self._lengths_N[samples_B] + inserted_B + lang_B + len(_BETWEEN) + 2
+            widths_N[samples_B] = input_widths(self._lengths_N[samples_B] + inserted_B, lang_B)
         return np.minimum(widths_N, self.longest, out=widths_N)
 
 
@@ -175,7 +173,7 @@ class LengthOrder(Sampler[Key]):
             epoch, position = epoch + 1, 0
 
 
-def by_length(widths_N: npt.NDArray[np.integer[Any]], order_N: Order, chunk: int) -> Order:
+def by_length(widths_N: Order, order_N: Order, chunk: int) -> Order:
     """Group samples of similar width into shuffled chunks; an incomplete chunk stays at the end."""
     num_chunks = len(order_N) // chunk
     if not num_chunks:
@@ -190,7 +188,7 @@ def by_length(widths_N: npt.NDArray[np.integer[Any]], order_N: Order, chunk: int
     return sorted_N
 
 
-def equal_widths(widths_N: Rows, batch_size: int) -> list[tuple[Rows, int]]:
+def equal_widths(widths_N: Order, batch_size: int) -> list[tuple[Rows, int]]:
     """Divide samples into batches of one width each, rounded up to CANINE's multiple of four.
 
     For evaluation and prediction: the output for a text then does not depend on the other texts.
@@ -204,10 +202,13 @@ def equal_widths(widths_N: Rows, batch_size: int) -> list[tuple[Rows, int]]:
 
 
 def encoded_batches(
-    texts: Sequence[str], langs: Sequence[str], longest: int, batch_size: int
+    texts: Sequence[str], langs: Sequence[str], longest: int, batch_size: int, clean: Clean = "none"
 ) -> Iterator[tuple[Rows, torch.Tensor]]:
     """Yield batches of texts of equal width: their indices, and inputs_BT."""
-    encoded = [encode(clean_text(text), lang, longest) for text, lang in zip(texts, langs, strict=True)]
+    encoded = [
+        encode(clean_text(text) if clean == "light" else text, lang, longest)
+        for text, lang in zip(texts, langs, strict=True)
+    ]
     widths_N = np.array([len(characters) for characters in encoded], dtype=np.int64)
     for members, widest in equal_widths(widths_N, batch_size):
         yield members, padded([encoded[place] for place in members], widest)

@@ -22,7 +22,7 @@ from torch.nn.functional import binary_cross_entropy_with_logits, cross_entropy
 from transformers import CanineConfig, CanineModel, PreTrainedModel
 
 from nbtools.data.text_classification.codes import BOS, EOS, CodeSystem
-from nbtools.errors import CheckpointError, ConfigError, DataError
+from nbtools.errors import CheckpointError, ConfigError
 from nbtools.recipes import TextClassificationConfig
 from nbtools.training.engine import checkpoint
 from nbtools.training.text import pretrained
@@ -74,10 +74,18 @@ class TextClassifier(PreTrainedModel):  # type: ignore[no-untyped-call]
     def losses(
         self, memory_BTH: torch.Tensor, mask_BT: torch.Tensor, pooled_BH: torch.Tensor, labels_BK: torch.Tensor
     ) -> torch.Tensor:
-        """Return the two losses from the outputs of `encode`. Shape (2,)."""
-        labels_BK = sort_labels(labels_BK)
-        logits_BLV = self.decoder_logits(self.sequences(labels_BK)[:, :-1], memory_BTH, mask_BT)
-        return torch.stack([self.sequence_loss(logits_BLV, labels_BK), self.flat_loss(self.flat(pooled_BH), labels_BK)])
+        """Return the two losses from the outputs of `encode`, each summed over the batch. Shape (2,).
+
+        The decoder's is the cross-entropy per symbol (of the codes, of PAD in empty blocks, of EOS), the flat head's
+        the binary cross-entropy of every code by itself, averaged over codes.
+        """
+        sequences_BL = self.sequences(sort_labels(labels_BK))
+        targets_BL = sequences_BL[:, 1:]
+        logits_BLV = self.decoder_logits(sequences_BL[:, :-1], memory_BTH, mask_BT).float()
+        sequence_loss = cross_entropy(logits_BLV.flatten(0, 1), targets_BL.flatten(), reduction="sum")
+        truth_BC = self.multi_hot(labels_BK)
+        flat_loss = binary_cross_entropy_with_logits(self.flat(pooled_BH).float(), truth_BC, reduction="sum")
+        return torch.stack([sequence_loss / targets_BL.shape[1], flat_loss / truth_BC.shape[1]])
 
     def combine_losses(self, losses: Any) -> Any:
         """Return the weighted sum of the decoder's and the flat head's (scaled) loss."""
@@ -108,17 +116,6 @@ class TextClassifier(PreTrainedModel):  # type: ignore[no-untyped-call]
         blocks_BKS = self.blocks_CS[labels_BK]  # -1 is the last row: PAD
         marks_B1 = torch.ones_like(labels_BK[:, :1])
         return torch.cat([BOS * marks_B1, blocks_BKS.flatten(1), EOS * marks_B1], dim=1)
-
-    def sequence_loss(self, logits_BLV: torch.Tensor, labels_BK: torch.Tensor) -> torch.Tensor:
-        """Return the cross-entropy per symbol, summed over the batch: of the codes, of PAD in empty blocks, of EOS."""
-        targets_BL = self.sequences(labels_BK)[:, 1:]
-        losses = cross_entropy(logits_BLV.flatten(0, 1).float(), targets_BL.flatten(), reduction="sum")
-        return losses / targets_BL.shape[1]
-
-    def flat_loss(self, logits_BC: torch.Tensor, labels_BK: torch.Tensor) -> torch.Tensor:
-        """Return the binary cross-entropy of every code by itself, averaged over codes and summed over the batch."""
-        truth_BC = self.multi_hot(labels_BK)
-        return binary_cross_entropy_with_logits(logits_BC.float(), truth_BC, reduction="sum") / truth_BC.shape[1]
 
     def multi_hot(self, labels_BK: torch.Tensor) -> torch.Tensor:
         """Return 1 where a row has a code, else 0. Shape (B, C)."""
@@ -187,6 +184,7 @@ def build_classifier(config: TextClassificationConfig, system: CodeSystem, share
     scale = len(system.codes) if config.flat_loss_scale is None else config.flat_loss_scale
     heads: dict[str, Any] = {
         "code_system": system.to_json(),
+        "clean": config.clean if config.files else "light",  # generated occupations are in lower case
         "num_decoder_layers": config.num_decoder_layers,
         "num_decoder_heads": config.num_decoder_heads,
         "seq2seq_weight": config.seq2seq_weight,
@@ -242,7 +240,7 @@ def open_classifier(folder: Path) -> TextClassifier:
     """
     try:
         classifier = TextClassifier(CanineConfig.from_pretrained(folder, trust_remote_code=False))
-    except (OSError, ValueError, AttributeError, DataError) as error:
+    except (OSError, ValueError, AttributeError) as error:
         raise CheckpointError(f"{folder}: holds no text classifier ({pretrained.first_line(error)})") from error
     checkpoint.load_weights(classifier, folder)
     return classifier

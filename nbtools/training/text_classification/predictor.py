@@ -13,6 +13,7 @@ from pathlib import Path
 
 import torch
 
+from nbtools.data.corpus import Clean
 from nbtools.data.text_classification.coded_texts import UNKNOWN_LANG, clean_text
 from nbtools.errors import ConfigError, shown
 from nbtools.training.engine import checkpoint
@@ -28,7 +29,6 @@ class Predictor:
     """A loaded text classifier."""
 
     classifier: TextClassifier
-    device: torch.device
 
     @classmethod
     def open(cls, path: str | Path, device: str | torch.device = "cpu") -> "Predictor":
@@ -40,7 +40,7 @@ class Predictor:
         classifier = open_classifier(checkpoint.model_folder(path))
         classifier.eval()  # type: ignore[no-untyped-call]
         classifier.to(device)  # type: ignore[arg-type]
-        return cls(classifier, torch.device(device))
+        return cls(classifier)
 
     def predict(
         self, texts: Sequence[str], lang: str | Sequence[str] | None = None, *, batch_size: int = 64
@@ -60,14 +60,18 @@ class Predictor:
         langs = [lang or UNKNOWN_LANG] * len(texts) if lang is None or isinstance(lang, str) else list(lang)
         if len(langs) != len(texts):
             raise ConfigError(f"lang: {len(langs)} languages for {len(texts)} texts; give one, or one for each")
-        empty = [place for place, text in enumerate(texts) if not clean_text(text)]
+        was_clean = getattr(self.classifier.config, "clean", "light")  # in training; models from before have no value
+        clean: Clean = "none" if was_clean == "none" else "light"
+        empty = [
+            place for place, text in enumerate(texts) if not text.strip() or (clean == "light" and not clean_text(text))
+        ]
         if empty:
             raise ConfigError(f"texts[{empty[0]}]={shown(texts[empty[0]])}: holds no text")
         found: list[Prediction] = [((), 0.0)] * len(texts)
         longest = self.classifier.config.sequence_length
         with torch.inference_mode():
-            for places, inputs_BT in encoded_batches(texts, langs, longest, batch_size):
-                memory_BTH, mask_BT, _ = self.classifier.encode(inputs_BT.to(self.device))
+            for places, inputs_BT in encoded_batches(texts, langs, longest, batch_size, clean):
+                memory_BTH, mask_BT, _ = self.classifier.encode(inputs_BT.to(self.classifier.device))
                 classes_BK, probability_B = self.classifier.decode(memory_BTH, mask_BT)
                 for place, classes_K, probability in zip(
                     places.tolist(), classes_BK.tolist(), probability_B.tolist(), strict=True

@@ -17,6 +17,7 @@ from nbtools.recipes.text_classification import TextClassificationConfig, load_s
 from nbtools.rundir import media
 from nbtools.training.engine import flags
 from nbtools.training.engine.optimizer import Optimizer, accumulating, autocast
+from nbtools.training.engine.sampler import spread
 from nbtools.training.engine.tally import Tally
 from nbtools.training.engine.worker import Worker, run
 from nbtools.training.text_classification.dataset import (
@@ -25,9 +26,9 @@ from nbtools.training.text_classification.dataset import (
     LengthOrder,
     encode,
     equal_widths,
+    input_widths,
     labels,
     padded,
-    width,
 )
 from nbtools.training.text_classification.metrics import SCORES, prefix_sets, prefixes, score
 from nbtools.training.text_classification.model import TextClassifier, build_classifier, check_codes
@@ -48,6 +49,8 @@ def train(worker: Worker, config: TextClassificationConfig) -> None:
     initial_state = worker.initial_state
     samples = worker.ranks.in_turn(lambda: load_samples(config, worker.project.root))
     plan = worker.plan(len(samples.train_rows), len(samples.evaluation_rows))
+    if samples.unseen_note:
+        worker.say(samples.unseen_note)
     if initial_state.model is not None:
         check_codes(samples.system, initial_state.model)
     classifier = worker.ranks.in_turn(lambda: build_classifier(config, samples.system, code_shares(samples)))
@@ -58,6 +61,8 @@ def train(worker: Worker, config: TextClassificationConfig) -> None:
     augmentation = Augmentation(config.seed, config.augmentation, config.unknown_lang)
     longest, max_codes = config.sequence_length, samples.system.max_codes
     dataset = CharacterDataset(samples.train, samples.train_rows, augmentation, longest, max_codes)
+    if samples.train.num_cleaned:
+        worker.say(f"note: clean='light' changed {samples.train.num_cleaned:,} of {len(samples.train):,} texts")
     if dataset.num_cut:
         worker.say(
             f"note: {dataset.num_cut:,} texts are longer than sequence_length={longest} allows; their end is cut"
@@ -111,14 +116,15 @@ class Evaluation:
         self.worker = worker
         self.config = config
         self.samples = samples
-        self.prefixes = {digits: of_CD.to(worker.device) for digits, of_CD in prefixes(samples.system).items()}
+        self.prefixes = {
+            f"accuracy_{digits}_digits": of_CD.to(worker.device) for digits, of_CD in prefixes(samples.system).items()
+        }
         table, rows_N = samples.evaluation, samples.evaluation_rows
+        rows_N = rows_N[spread(len(rows_N), config.num_evaluated(len(rows_N)))]
         self.rows_N = rows_N
-        characters_N, lang_N = table.lengths()[rows_N], table.lang_lengths()[rows_N]
-        longest = config.sequence_length
-        widths = [width(int(one), int(other), longest) for one, other in zip(characters_N, lang_N, strict=True)]
+        widths_N = input_widths(table.lengths()[rows_N], table.lang_lengths()[rows_N])
         # Every batch has one width, so that a text's metrics do not depend on the rest of its batch.
-        self.batches = equal_widths(np.array(widths, dtype=np.int64), config.batch_size)
+        self.batches = equal_widths(np.minimum(widths_N, config.sequence_length), config.batch_size)
         self.majority_C = majority_codes(samples).to(worker.device)
 
     @torch.no_grad()
@@ -127,14 +133,20 @@ class Evaluation:
         worker, config, table = self.worker, self.config, self.samples.evaluation
         mistakes: list[Mistake] = []
         num_mistakes = 0
-        sums = torch.zeros(5 + len(SCORES) + len(self.prefixes), dtype=torch.float64)
+        accuracy, exact, *others = SCORES
+        # The most important first: a panel's legend has room for the first ones.
+        names = [accuracy, exact, "flat_accuracy", "majority_accuracy", *others, *self.prefixes]
+        tally = Tally(*names, "seq2seq_loss", "flat_loss", "texts", device=worker.device)
         with worker.aside("evaluation"):
             classifier.eval()  # type: ignore[no-untyped-call]
             for members, widest in self.batches[worker.rank :: worker.world_size]:
                 rows_B = self.rows_N[members]
                 encoded = [encode(table.text(row), table.lang(row), config.sequence_length) for row in rows_B.tolist()]
                 inputs_BT = padded(encoded, widest).to(worker.device)
-                labels_BK = labels(table, rows_B, classifier.system.max_codes).to(worker.device)
+                all_labels_BK = labels(table, rows_B, classifier.system.max_codes).to(worker.device)
+                # The losses are of the codes that the model has; a code that it has not is an error in all scores.
+                labels_BK = torch.where(all_labels_BK < len(classifier.system.codes), all_labels_BK, -1)
+                unseen_BU = self._unseen(all_labels_BK)
                 with autocast(worker.device, config.precision):
                     memory_BTH, mask_BT, pooled_BH = classifier.encode(inputs_BT)
                     losses = classifier.losses(memory_BTH, mask_BT, pooled_BH, labels_BK)
@@ -142,41 +154,36 @@ class Evaluation:
                     picked_BC = classifier.flat_predictions(pooled_BH)
                 true_BC, found_BC = classifier.multi_hot(labels_BK), classifier.multi_hot(found_BK)
                 majority_BC = self.majority_C.expand_as(true_BC)
-                digits = [
-                    score(prefix_sets(found_BC, of_CD), prefix_sets(true_BC, of_CD))[0]
-                    for of_CD in self.prefixes.values()
-                ]
-                count = torch.tensor([len(rows_B)], device=worker.device)
-                picked, baseline = score(picked_BC, true_BC)[:1], score(majority_BC, true_BC)[:1]
-                parts = (count, losses, picked, baseline, score(found_BC, true_BC), *(part[None] for part in digits))
-                sums += torch.cat([part.double() for part in parts]).cpu()
-                wrong_B = (found_BC != true_BC).any(1).cpu()
+                scores = score(found_BC, true_BC, unseen_BU)
+                tally.add(texts=len(rows_B), seq2seq_loss=losses[0], flat_loss=losses[1], **scores)
+                tally.add(flat_accuracy=score(picked_BC, true_BC, unseen_BU)["accuracy"])
+                tally.add(majority_accuracy=score(majority_BC, true_BC, unseen_BU)["accuracy"])
+                for name, of_CD in self.prefixes.items():
+                    cut = score(prefix_sets(found_BC, of_CD), prefix_sets(true_BC, of_CD), unseen_BU)
+                    tally.add(**{name: cut["accuracy"]})
+                wrong_B = ((found_BC != true_BC).any(1) | (unseen_BU > 0).any(1)).cpu()
                 for place in torch.nonzero(wrong_B).flatten().tolist():
-                    true, found = (self._named(classifier, sets[place]) for sets in (labels_BK, found_BK))
+                    true, found = (self._named(classifier, sets[place]) for sets in (all_labels_BK, found_BK))
                     text = f"{table.text(int(rows_B[place]))} ({table.lang(int(rows_B[place]))})"
                     mistakes.append((float(probability_B[place]), text, true, found))
                 num_mistakes += int(wrong_B.sum())
                 mistakes = sorted(mistakes, reverse=True)[:_NUM_MISTAKES]
             classifier.train()
-            num_texts, seq2seq, flat, flat_right, majority_right, *scores = worker.sum(sums)
+            sums = tally.reduce(worker.sum)
+            num_texts = sums.pop("texts")
             self._show(mistakes, num_mistakes, round(num_texts))
-        names = [*SCORES, *(f"accuracy_{digits}_digits" for digits in self.prefixes)]
-        # The most important first: a panel's legend has room for the first ones.
-        by_name = dict(zip(names, scores, strict=True))
-        first = {name: by_name.pop(name) for name in ("accuracy", "exact")}
-        ordered = {
-            "loss": classifier.combine_losses((seq2seq, flat)),
-            **first,
-            "flat_accuracy": flat_right,
-            "majority_accuracy": majority_right,
-            **by_name,
-            "seq2seq_loss": seq2seq,
-            "flat_loss": flat,
-        }
-        return {f"eval/{name}": value / num_texts for name, value in ordered.items()}
+        loss = classifier.combine_losses((sums["seq2seq_loss"], sums["flat_loss"]))
+        return {f"eval/{name}": value / num_texts for name, value in {"loss": loss, **sums}.items()}
+
+    def _unseen(self, labels_BK: torch.Tensor) -> torch.Tensor:
+        """Return 1 where a row has a code that no training row has, else 0. Shape (B, U)."""
+        first, count = len(self.samples.system.codes), len(self.samples.evaluation.unseen)
+        numbers_U = torch.arange(first, first + count, device=labels_BK.device)
+        return (labels_BK[:, :, None] == numbers_U).any(1).double()
 
     def _named(self, classifier: TextClassifier, classes_K: torch.Tensor) -> str:
-        return " & ".join(sorted(classifier.system.codes[number] for number in classes_K.tolist() if number >= 0))
+        codes = [*classifier.system.codes, *self.samples.evaluation.unseen]
+        return " & ".join(sorted(codes[number] for number in classes_K.tolist() if number >= 0))
 
     def _show(self, mistakes: list[Mistake], num_mistakes: int, num_texts: int) -> None:
         """Show the most confident mistakes of all ranks."""

@@ -133,10 +133,7 @@ def test_a_file_that_is_missing_or_unreadable_is_named(
         ({"test_goals": [[0, 1], [0]]}, r"test_goals is"),
         ({"test_goals": [[0, -1]]}, r"test_goals is"),
         ({"test_goals": "0:0"}, r"test_goals is '0:0'"),
-        (
-            {"num_train": 88},
-            r"holds uint8 of shape \(66, 48, 4\); metadata.json gives .* \(88, 48, 4\)",
-        ),
+        ({"num_train": 88}, r"holds uint8 of shape \(66, 48, 4\); metadata.json gives .* \(88, 48, 4\)"),
         ({"sha256": {TRAIN: "0"}}, r"train\.npy: has changed or is damaged"),
     ],
 )

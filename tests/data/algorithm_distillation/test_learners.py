@@ -115,10 +115,7 @@ def test_episodes_are_kept_at_equal_distances_and_the_last_one_always() -> None:
     assert np.array_equal(kept_HEK4, all_HEK4[:, 2::3])
 
 
-@pytest.mark.parametrize(
-    ("source", "digest"),
-    [("annealed", "dc29623598035a37"), ("q_learning", "307b648540aa8cdb")],
-)
+@pytest.mark.parametrize(("source", "digest"), [("annealed", "dc29623598035a37"), ("q_learning", "307b648540aa8cdb")])
 def test_what_is_played_stays_the_same_within_a_format(source: Any, digest: str) -> None:
     """A cache is found by its settings: whoever changes what they mean has to count up `histories.FORMAT`."""
     assert histories.FORMAT == 1

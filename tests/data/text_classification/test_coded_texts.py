@@ -7,6 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from nbtools.data.corpus import Clean
 from nbtools.data.text_classification.coded_texts import CodedTexts, Columns, clean_text, read_texts, split_texts
 from nbtools.data.text_classification.codes import generic_code, hisco_code
 from nbtools.errors import DataError
@@ -35,7 +36,7 @@ def test_a_file_as_occcanine_wrote_it_is_read(tmp_path: Path) -> None:
         'occ1,lang,code1,code2,code3\n"Smith, and  Farmer",EN,83110,61110.0,\n'
         "fisker,da,64100,,\nskipper,da,4217,?,NA\n\n",
     )
-    assert rows_of(read_texts([path], HISCO, hisco_code, 5)) == [
+    assert rows_of(read_texts([path], Columns("occ1", None, None, "light"), hisco_code, 5)) == [
         ("smith, and farmer", "en", ["83110", "61110"]),
         ("fisker", "da", ["64100"]),
         ("skipper", "da", ["04217"]),
@@ -112,12 +113,16 @@ def test_a_path_that_is_no_file_is_told(tmp_path: Path, path: str, said: str) ->
         read_texts([tmp_path / path], HISCO, hisco_code, 2)
 
 
-def test_a_code_that_no_training_row_has_is_told_with_its_place(tmp_path: Path) -> None:
-    written(tmp_path, "occ1,code1\na,61110\nb,83110\n", "train.csv")
-    written(tmp_path, "occ1,code1\nc,61110\nd,64100\n", "val.csv")
+def test_codes_that_no_training_row_has_are_counted_after_those_of_the_training(tmp_path: Path) -> None:
+    written(tmp_path, "occ1,code1\na,83110\nb,61110\n", "train.csv")
+    written(tmp_path, "occ1,code1,code2\nc,61110,\nd,64100,61110\ne,64100,04217\n", "val.csv")
     config = TextClassificationConfig(train_data=("train.csv",), val_data="val.csv")
-    with pytest.raises(DataError, match=r"val\.csv, line 3, column 'code1': code '64100' is in none of the training"):
-        load_samples(config, tmp_path)
+    samples = load_samples(config, tmp_path)
+    assert samples.system.codes == ("61110", "83110")
+    assert [list(samples.evaluation.codes(row)) for row in range(3)] == [[0], [2, 0], [2, 3]]
+    assert samples.evaluation.unseen == {"64100": 2, "04217": 1}
+    assert "2 codes of the evaluation file" in samples.unseen_note
+    assert "'64100' (2), '04217' (1)" in samples.unseen_note
 
 
 def test_numbers_are_looked_up_in_a_key(tmp_path: Path) -> None:
@@ -139,18 +144,21 @@ TEXT = st.text(st.characters(codec="utf-8", exclude_characters="\0"), max_size=2
 ROW = st.tuples(TEXT, st.sampled_from(["en", "da", ""]), st.lists(st.sampled_from("abcd"), min_size=1, max_size=3))
 
 
+@pytest.mark.parametrize("clean", ["none", "light"])
 @settings(max_examples=50, deadline=None)
 @given(rows=st.lists(ROW, min_size=1, max_size=8))
 def test_whatever_a_csv_writer_writes_is_read(
-    rows: list[tuple[str, str, list[str]]], tmp_path_factory: pytest.TempPathFactory
+    rows: list[tuple[str, str, list[str]]], tmp_path_factory: pytest.TempPathFactory, clean: Clean
 ) -> None:
     path = tmp_path_factory.mktemp("csv") / "data.csv"
     with path.open("w", encoding="utf-8", newline="") as file:
         writer = csv.writer(file)
         writer.writerow(["occ1", "lang", "codes"])
         writer.writerows([text, lang, "&".join(codes)] for text, lang, codes in rows)
-    table = read_texts([path], HISCO, generic_code, 4)
-    expected = [(clean_text(text), lang or "unk", list(dict.fromkeys(codes))) for text, lang, codes in rows]
+    table = read_texts([path], Columns("occ1", None, None, clean), generic_code, 4)
+    read = clean_text if clean == "light" else str
+    assert table.num_cleaned == sum(read(text) != text for text, _, _ in rows)
+    expected = [(read(text), lang or "unk", list(dict.fromkeys(codes))) for text, lang, codes in rows]
     assert rows_of(table) == expected
     assert table.lengths().tolist() == [len(text) for text, _, _ in expected]
     assert table.lang_lengths().tolist() == [len(lang) for _, lang, _ in expected]

@@ -12,7 +12,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from nbtools.metrics.history import History
-from nbtools.metrics.readers import printed as readers
+from nbtools.metrics.readers import printed
 from nbtools.metrics.readers.printed import LogMetrics
 
 fuzz = settings(max_examples=2000, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
@@ -20,7 +20,7 @@ fuzz = settings(max_examples=2000, deadline=None, derandomize=True, suppress_hea
 
 def parse_line(text: str, previous_step: int | None) -> dict[str, float] | None:
     """Read one line after a row of step `previous_step`; None if the line is not a row."""
-    reading = readers._read(text)
+    reading = printed._read(text)
     if reading is None:
         return None
     return {"step": reading.next_step(previous_step, reading.metrics), **reading.coordinates, **reading.metrics}
@@ -299,7 +299,7 @@ def test_a_flood_of_like_lines_costs_little(tmp_path: Path) -> None:
 def test_of_a_flood_of_rows_only_samples_are_read_and_the_rest_is_counted(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, end: bytes
 ) -> None:
-    monkeypatch.setattr(readers, "_FIRST_LOOK_S", 0.0)
+    monkeypatch.setattr(printed, "_FIRST_LOOK_S", 0.0)
     flood = b"".join(b"step %d loss %d.5" % (i, i) + end for i in range(100_000))
     history = read_log(tmp_path / "log", flood)
     found = points(history, "train/loss")
@@ -310,7 +310,7 @@ def test_of_a_flood_of_rows_only_samples_are_read_and_the_rest_is_counted(
 
 
 def test_after_a_flood_of_rows_every_new_one_is_read_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(readers, "_FIRST_LOOK_S", 1e-9)
+    monkeypatch.setattr(printed, "_FIRST_LOOK_S", 1e-9)
     log = LogMetrics(tmp_path / "log")
     (tmp_path / "log").write_bytes(b"".join(b"step %d loss 1.0\n" % i for i in range(20_000)))
     assert len(log.history["train/loss"]) == 20_000  # the first block takes all the time there is, and more
@@ -346,7 +346,7 @@ PIECES = (
     """loss step epoch Epoch val train acc lr = : [ ] ( ) / , | { } ' " nan inf - 1 % é 2.5 1e-4 1,234 1e999 tensor("""
 )
 words = st.sampled_from([*PIECES.split(), "9" * 50, "it/s", " ", "\r", "\x1b[0m", "\\u0041"])
-printed = st.one_of(
+printed_lines = st.one_of(
     st.lists(words, max_size=14).map(" ".join),
     st.lists(words, max_size=14).map("".join),
     st.text(max_size=60),
@@ -365,7 +365,7 @@ printed = st.one_of(
 )
 
 
-@given(printed, st.one_of(st.none(), st.integers(0, 1000)))
+@given(printed_lines, st.one_of(st.none(), st.integers(0, 1000)))
 @settings(fuzz, max_examples=6000)
 def test_no_line_breaks_the_reader(line: str, previous: int | None) -> None:
     row = parse_line(line, previous)
@@ -394,7 +394,9 @@ def test_printed_numbers_come_back_exactly(loss: float, lr: float, step: int) ->
 
 
 @given(
-    st.lists(st.one_of(st.binary(max_size=40), printed.map(lambda line: line.encode("utf-8", "replace"))), max_size=8),
+    st.lists(
+        st.one_of(st.binary(max_size=40), printed_lines.map(lambda line: line.encode("utf-8", "replace"))), max_size=8
+    ),
     st.data(),
 )
 @settings(fuzz, max_examples=600)

@@ -6,6 +6,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from types import NoneType
 from typing import Any
 
 import ipywidgets
@@ -207,6 +208,13 @@ def test_preset_fills_the_form_and_counts_what_is_changed_afterwards(form: nt.Co
     assert "change" not in text(form).partition("script")[0]
 
 
+def test_form_takes_gpu_for_a_process_per_gpu(form: nt.ConfigForm) -> None:
+    control(form, "nproc_per_node").value = "gpu"
+    assert form.launch_settings.nproc_per_node == "gpu"
+    control(form, "nproc_per_node").value = "gpus"
+    assert "'gpus' is not a whole number" in text(form)
+
+
 def test_form_of_an_unknown_recipe_or_preset_says_which_there_are(project: Project) -> None:
     with pytest.raises(ConfigError, match="mlm_pretraining"):
         nt.ConfigForm("nonsense")
@@ -221,15 +229,16 @@ def test_large_whole_number_is_not_rounded() -> None:
     assert parse_value("9007199254740993", (int,)) == 9007199254740993
 
 
-def test_other_types_are_read_as_literals_and_never_executed(tmp_path: Path) -> None:
-    assert parse_value("('a', 'b')", (tuple,)) == ("a", "b")
-    with pytest.raises(ValueError, match="literal"):
-        parse_value(f"open({str(tmp_path / 'x')!r}, 'w')", (tuple,))
+def test_names_are_separated_by_commas_and_typed_text_is_never_executed(tmp_path: Path) -> None:
+    assert parse_value("a, b c", (tuple[str, ...], NoneType)) == ("a", "b c")
+    with pytest.raises(ValueError, match="not a whole number"):
+        parse_value(f"open({str(tmp_path / 'x')!r}, 'w')", (int,))
     assert list(tmp_path.iterdir()) == []
 
 
 def test_enumerations_and_truth_values_have_controls_that_cannot_be_wrong() -> None:
-    precision, deterministic = Field(MLMPretrainingConfig, "precision"), Field(MLMPretrainingConfig, "deterministic")
+    precision = Field(MLMPretrainingConfig, "precision", print)
+    deterministic = Field(MLMPretrainingConfig, "deterministic", print)
     precision.value, deterministic.value = "bf16", True
     assert (precision.value, deterministic.value) == ("bf16", True)
     assert isinstance(precision._input, ipywidgets.Dropdown)
@@ -240,7 +249,7 @@ def test_enumerations_and_truth_values_have_controls_that_cannot_be_wrong() -> N
 
 
 def test_gpus_are_ticked_by_name() -> None:
-    field = GPUField([(0, "GPU 0: A"), (2, "GPU 2: B")])
+    field = GPUField([(0, "GPU 0: A"), (2, "GPU 2: B")], print)
     mode, choice = field._mode, field._choice
     assert [label for label, _ in mode.options] == ["CPU only", "first GPUs, or the CPU", "the GPUs ticked below"]
     mode.value = "cpu"
@@ -255,7 +264,7 @@ def test_gpus_are_ticked_by_name() -> None:
 
 
 def test_machine_without_gpus_offers_none_but_keeps_what_a_script_names() -> None:
-    field = GPUField([])
+    field = GPUField([], print)
     assert [value for _, value in field._mode.options] == ["cpu", "auto"]
     field.value = (0, 3)
     assert field.value == (0, 3)
@@ -507,3 +516,42 @@ def test_launch_is_one_run_however_often_it_is_asked_for(form: nt.ConfigForm, pr
         for run in nt.runs():
             if not run.state.is_final:
                 run.stop(timeout_s=20)
+
+
+@pytest.mark.slow
+@pytest.mark.promise("safety-double-launch")
+def test_two_forms_that_launch_together_show_one_run(project: Project) -> None:
+    forms = [nt.ConfigForm("mlm_pretraining", name="demo", preset="cpu_demo") for _ in range(2)]
+    clicks = [threading.Thread(target=form._view.launch.click) for form in forms]
+    try:
+        for click in clicks:
+            click.start()
+        for click in clicks:
+            click.join()
+        (run,) = nt.runs()
+        said = sorted(text(form).count(f"Launched {run.id}.") for form in forms)
+        assert said == [0, 1]
+        assert sum(f"{run.id} was already started, and is" in text(form) for form in forms) == 1
+    finally:
+        for form in forms:
+            if form._panel is not None:
+                form._panel.close()
+        for run in nt.runs():
+            run.stop(timeout_s=20)
+
+
+@pytest.mark.promise("safety-older-script")
+def test_a_script_of_an_older_nbtools_is_named_in_the_form_and_spelled_out_when_written(
+    form: nt.ConfigForm, project: Project
+) -> None:
+    path = form.write()
+    path.write_text(path.read_text().replace("    dropout=0.0,\n", ""))
+    again = nt.ConfigForm("mlm_pretraining", name="demo", preset="cpu_demo")
+    assert "scripts/demo.py has these values; it does not name dropout" in text(again)
+    again.load()
+    assert "It does not name dropout: defaults." in text(again)
+    again.write()
+    assert "    dropout=0.0,\n" in path.read_text()
+    path.write_text(path.read_text().replace("    dropout=0.0,\n", "") + "# mine\n")
+    again.write()
+    assert path.read_text().endswith("# mine\n")

@@ -1,5 +1,6 @@
 """The panel, with real widgets and real run directories; a browser looks at it in tests/browser."""
 
+import gc
 import json
 import os
 import signal
@@ -8,6 +9,7 @@ import sys
 import threading
 import time
 import warnings
+import weakref
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -22,7 +24,7 @@ from nbtools.failures.failure import Failure
 from nbtools.notebook.panel import html
 from nbtools.notebook.panel.news import cache_file, read_look, record_look
 from nbtools.notebook.panel.panel import LivePlot
-from nbtools.notebook.panel.snapshot import log_of, pace, stamp_of, take_snapshot
+from nbtools.notebook.panel.snapshot import log_of, stamp_of, take_snapshot
 from nbtools.notebook.plots.figure import RunFigure
 from nbtools.notebook.plots.layout import view_of
 from nbtools.run.run import Run
@@ -338,6 +340,26 @@ def test_a_lost_run_says_so(folder: Folder, show: Callable[..., LivePlot]) -> No
     assert "Lost" in words(panel)
 
 
+def test_the_thread_of_a_lost_run_ends_although_an_option_changes_at_its_last_look(
+    folder: Folder, show: Callable[..., LivePlot], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    num_looks, look = 0, LivePlot._look_guarded
+
+    def look_and_wake(panel: LivePlot) -> None:
+        nonlocal num_looks
+        look(panel)
+        num_looks += 1
+        if num_looks == 5:
+            panel._wake.set()
+
+    monkeypatch.setattr(LivePlot, "_look_guarded", look_and_wake)
+    folder.rows(1, 5)
+    folder.release()
+    panel = show(folder)
+    until(lambda: threads(panel) == [])
+    assert num_looks == 6
+
+
 @pytest.mark.parametrize("state", list(RunState))
 def test_every_state_has_a_sign_and_a_word(state: RunState) -> None:
     signs = {html._STATES[other][0] for other in RunState}
@@ -370,7 +392,7 @@ def test_a_pause_in_the_rows_hardly_moves_the_rate(folder: Folder) -> None:
     folder.rows(1, 20, every_s=0.5)
     folder.started += 3600
     folder.rows(21, 40, every_s=0.5)
-    seconds, _ = pace(Run(folder.files.path).history)
+    seconds, _ = Run(folder.files.path).history.pace()
     assert seconds is not None
     assert seconds < 1.0
 
@@ -573,9 +595,7 @@ def test_a_restart_is_a_thin_line_on_the_curves(folder: Folder) -> None:
     figure.update(view_of(Run(folder.files.path)))
     (panel,) = figure.panels
     drawn = np.array(panel._resume.get_xdata(), dtype=float)
-    assert drawn[~np.isnan(panel._resume.get_ydata())].tolist() == [
-        x for step in (20, 50) for x in [panel._x_of(step)] * 2
-    ]
+    assert drawn[~np.isnan(panel._resume.get_ydata())].tolist() == [20, 20, 50, 50]
 
 
 def look(folder: Folder, at: float) -> None:
@@ -895,3 +915,60 @@ def test_a_failure_without_a_traceback_is_one_line() -> None:
     shown = html.failure(Failure(1, "h", None, "SIGKILL", "killed by SIGKILL", None), "/r/rank0.log")
     assert "SIGKILL" in shown
     assert "<pre" not in shown
+
+
+# --- what stays of a panel ---
+
+
+@pytest.mark.promise("safety-panels")
+def test_a_panel_of_an_ended_run_keeps_its_picture_and_no_figure_or_curves(
+    folder: Folder, show: Callable[..., LivePlot]
+) -> None:
+    folder.rows(1, 100)
+    folder.end()
+    panel = show(folder)
+    until(lambda: threads(panel) == [])
+    assert image(panel)[:4] == b"\x89PNG"
+    assert panel._figure is None
+    assert panel.run._own.num_rows == 0
+    gc.collect()
+    assert not any(type(found) is RunFigure for found in gc.get_objects())
+    before = image(panel)
+    panel._widgets.dark.value = True  # an option draws it again, and releases the figure again
+    until(lambda: image(panel) != before)
+    until(lambda: panel._figure is None)
+
+
+@pytest.mark.promise("safety-panels")
+def test_a_closed_panel_leaves_nothing(folder: Folder) -> None:
+    folder.rows(1, 100)
+
+    def closed() -> LivePlot:
+        panel = LivePlot(folder.files.path, refresh_s=0.05)
+        until(lambda: image(panel)[:4] == b"\x89PNG")
+        panel.close()
+        assert (panel._figure, panel._png, panel._displays) == (None, b"", [])
+        return panel
+
+    left = [weakref.ref(closed())]
+    gc.collect()
+    assert [each() for each in left] == [None]
+
+
+@pytest.mark.promise("safety-page")
+def test_a_notebook_saved_during_a_run_keeps_a_static_picture_of_it(
+    folder: Folder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder.rows(1, 20)
+    sources = [
+        "from nbtools.notebook.panel import panel as module\nmodule.STORE_EVERY_S = 0.2",
+        f"panel = module.LivePlot({str(folder.files.path)!r}, refresh_s=0.1)\npanel",
+        "import time\nwhile not (panel._stored_at and panel._is_stored): time.sleep(0.05)",
+    ]
+    notebook = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell(source) for source in sources])
+    NotebookClient(notebook, timeout=60, kernel_name="python3", store_widget_state=False).execute()
+    words, picture, _, widgets = notebook.cells[1].outputs
+    assert "step 20 of 100" in words.data["text/html"]
+    assert words.data["text/html"].count("Training was not affected: run this cell again to see it live.") == 1
+    assert "image/png" in picture.data
+    assert "application/vnd.jupyter.widget-view+json" in widgets.data

@@ -48,6 +48,11 @@ def inside(figure: RunFigure, panel: Panel) -> np.ndarray:
     return pixels(figure)[rows, int(panel.left * SCALE) : int(panel.right * SCALE)]
 
 
+def places(panel: Panel, point: tuple[float, float]) -> Any:
+    """Where a panel draws a point, in CSS pixels."""
+    return panel.place.transform(point) / SCALE
+
+
 def texts(figure: RunFigure) -> list[str]:
     return [text.get_text() for text in figure.figure.findobj(Text) if text.get_text()]
 
@@ -293,7 +298,7 @@ def test_returns_are_one_panel_from_zero_up_to_the_most_that_is_possible() -> No
     assert {"last 11.5", "first 1.25", "best 15.75"} <= set(texts(figure))
     panel = next(panel for panel in figure.panels if panel.title.get_text() == "Return")
     assert [line.get_marker() for line in panel.lines][:3] == ["o", "o", "none"], "the most possible is a level"
-    assert panel._limits[2] == 0
+    assert places(panel, (1, 0))[1] == pytest.approx(panel.bottom)
     foreign = drawn(View(history([{"step": i, "time": i, "return": 3.0, "train/episode_return": 2.0} for i in (1, 2)])))
     assert "train episode 2" in texts(foreign)
 
@@ -419,10 +424,10 @@ def test_the_axis_reaches_the_checkpoint_of_a_stop(x: Any, end: float) -> None:
     rows = [{"step": i, "time": 2 * i, "samples": 32 * i, "loss": 1 / i} for i in range(1, 101)]
     view = View(history(rows), checkpoints=[(105, None), (50, 0.2)], x=x)
     panel = drawn(view).panels[0]
-    marks = np.asarray(panel.checkpoint_marks.get_xdata())
-    assert panel._limits[1] == pytest.approx(end)
-    assert sorted(marks)[-1] == pytest.approx(panel.right)
-    assert drawn(replace(view, checkpoints=[(50, None)])).panels[0]._limits[1] < end
+    assert max(np.asarray(panel.checkpoint_marks.get_xdata())) == pytest.approx(end)
+    assert places(panel, (end, 0))[0] == pytest.approx(panel.right)
+    earlier = drawn(replace(view, checkpoints=[(50, None)])).panels[0]
+    assert places(earlier, (end, 0))[0] > earlier.right
 
 
 def test_a_checkpoint_without_an_evaluation_shows_its_triangle_alone() -> None:

@@ -97,7 +97,7 @@ def by_reading_everything_anew(
 def test_a_rollout_with_a_cache_is_that_which_reads_everything_anew(settings: RolloutSettings) -> None:
     transformer = build(16)
     goals_S2, numbers_S = repeat_goals(GOALS, 3)
-    done = run_rollouts(transformer, ROOM, goals_S2, numbers_S, settings)
+    done = run_rollouts(transformer, goals_S2, numbers_S, settings)
     assert 0 < done.rewards_SEK.mean() < 1
     for place, (goal, number) in enumerate(zip(goals_S2.tolist(), numbers_S.tolist(), strict=True)):
         expected, spread = by_reading_everything_anew(transformer, tuple(goal), number, settings)
@@ -109,31 +109,30 @@ def test_each_control_changes_what_happens() -> None:
     transformer, (goals_S2, numbers_S) = build(16), repeat_goals(GOALS, 8)
     plain = RolloutSettings(6)
     ways = (plain, replace(plain, keeps_context=False), replace(plain, hides_rewards=True), replace(plain, seed=1))
-    found = [run_rollouts(transformer, ROOM, goals_S2, numbers_S, way).positions_SEK2 for way in ways]
+    found = [run_rollouts(transformer, goals_S2, numbers_S, way).positions_SEK2 for way in ways]
     assert all((other != found[0]).any() for other in found[1:])
     assert (found[1][:, 0] == found[0][:, 0]).all(), "before the first reset there is nothing to clear"
 
 
 def test_who_shares_the_rollouts_changes_nothing() -> None:
     transformer, (goals_S2, numbers_S) = build(), repeat_goals(GOALS, 4)
-    whole = run_rollouts(transformer, ROOM, goals_S2, numbers_S, RolloutSettings(5))
+    whole = run_rollouts(transformer, goals_S2, numbers_S, RolloutSettings(5))
     for share in (slice(0, None, 2), slice(1, None, 2), slice(7, 8)):
-        part = run_rollouts(transformer, ROOM, goals_S2[share], numbers_S[share], RolloutSettings(5))
+        part = run_rollouts(transformer, goals_S2[share], numbers_S[share], RolloutSettings(5))
         assert (part.positions_SEK2 == whole.positions_SEK2[share]).all()
-    in_pieces = run_rollouts(transformer, ROOM, goals_S2, numbers_S, RolloutSettings(5, num_at_once=5))
+    in_pieces = run_rollouts(transformer, goals_S2, numbers_S, RolloutSettings(5, num_at_once=5))
     assert (in_pieces.positions_SEK2 == whole.positions_SEK2).all()
-    assert run_rollouts(transformer, ROOM, goals_S2[:0], numbers_S[:0], RolloutSettings(5)).returns_SE.shape == (0, 5)
+    assert run_rollouts(transformer, goals_S2[:0], numbers_S[:0], RolloutSettings(5)).returns_SE.shape == (0, 5)
 
 
 def test_the_reward_comes_with_every_step_that_ends_on_the_goal_or_only_with_the_first() -> None:
     goals_S2, numbers_S = repeat_goals(np.array([[4, 2], [3, 2], [2, 2]]), 1)
     for room, expected in ((Darkroom(5, 6), [5, 1, 0]), (Darkroom(5, 6, reward_once=True), [1, 1, 0])):
-        done = run_rollouts(
-            always(0, room), room, goals_S2, numbers_S, RolloutSettings(3)
-        )  # to the right, up to the wall
+        # To the right, up to the wall.
+        done = run_rollouts(always(0, room), goals_S2, numbers_S, RolloutSettings(3))
         assert done.returns_SE.tolist() == [[each] * 3 for each in expected]
         assert done.positions_SEK2[0, 1].tolist() == [[3, 2], [4, 2], [4, 2], [4, 2], [4, 2], [4, 2]]
-    staying = run_rollouts(always(4, Darkroom(5, 6)), Darkroom(5, 6), goals_S2, numbers_S, RolloutSettings(2))
+    staying = run_rollouts(always(4, Darkroom(5, 6)), goals_S2, numbers_S, RolloutSettings(2))
     assert staying.returns_SE.tolist() == [[0, 0], [0, 0], [6, 6]]
 
 
@@ -171,10 +170,10 @@ def test_the_episodes_that_are_shown_include_the_first_and_the_last() -> None:
 
 def test_an_agent_gives_returns_by_goal_rollout_and_episode() -> None:
     transformer = build()
-    agent = Agent(transformer, ROOM, transformer.unseen_goals_G2)
+    agent = Agent(transformer)
     returns_GRE = agent.returns([(0, 0), (2, 1), (1, 1)], num_rollouts=4, num_episodes=5)
     assert returns_GRE.shape == (3, 4, 5)
-    done = run_rollouts(transformer, ROOM, *repeat_goals(GOALS, 4), RolloutSettings(5))
+    done = run_rollouts(transformer, *repeat_goals(GOALS, 4), RolloutSettings(5))
     assert (returns_GRE.reshape(12, 5) == done.returns_SE).all()
     assert (agent.returns(num_rollouts=4, num_episodes=5) == returns_GRE[:2]).all(), "those never trained on"
 
@@ -187,6 +186,7 @@ def test_an_agent_gives_returns_by_goal_rollout_and_episode() -> None:
         ((1, 2), {}, r"give pairs of column and row, such as \[\(7, 2\)\]"),
         ([], {}, "give pairs of column and row"),
         (["7:2"], {}, "give pairs of column and row"),
+        ([(1.5, 0)], {}, "give pairs of column and row"),
         (None, {"context": 13}, "context=13: must be >= 4, the steps of an episode, and <= 12, the sequence_length"),
         (None, {"context": 3}, "context=3: must be >= 4"),
         (None, {"num_episodes": 0}, "num_rollouts=16, num_episodes=0: each must be at least 1"),
@@ -195,4 +195,4 @@ def test_an_agent_gives_returns_by_goal_rollout_and_episode() -> None:
 def test_what_cannot_be_looked_for_is_refused(goals: Any, how: dict[str, Any], said: str) -> None:
     transformer = build()
     with pytest.raises(ConfigError, match=said):
-        Agent(transformer, ROOM, transformer.unseen_goals_G2).returns(goals, **how)
+        Agent(transformer).returns(goals, **how)

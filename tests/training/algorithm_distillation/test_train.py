@@ -26,16 +26,8 @@ from nbtools.training.algorithm_distillation.model import open_action_transforme
 from nbtools.training.algorithm_distillation.rollout import Agent
 from nbtools.training.engine.flags import parse
 
-from trainings import (
-    TINY as TINY_VALUES,
-)
-from trainings import (
-    ByHand,
-    assert_same_checkpoints,
-    by_hand,
-    rows,
-    train_here,
-)
+from trainings import TINY as TINY_VALUES
+from trainings import ByHand, assert_same_checkpoints, by_hand, rows, train_here
 
 TINY = TINY_VALUES["algorithm_distillation"]
 
@@ -171,9 +163,9 @@ def test_every_setting_trains(trained: Callable[..., RunDir], changes: dict[str,
     files = trained(tiny(**changes, max_steps=3))
     assert math.isfinite(rows(files)[-1]["eval/loss"])
     agent = Agent.open(files.path)
-    assert agent.darkroom.reward_once == ("reward_once" in changes)
+    assert agent.transformer.darkroom.reward_once == ("reward_once" in changes)
     if "test_goals" in changes:
-        assert agent.unseen_goals_G2.tolist() == [[0, 0], [2, 1]]
+        assert agent.transformer.unseen_goals_G2.tolist() == [[0, 0], [2, 1]]
 
 
 def test_it_trains_from_a_folder_of_histories_as_from_those_that_it_plays(

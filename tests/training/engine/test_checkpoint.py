@@ -18,12 +18,14 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from transformers import ModernBertConfig, ModernBertForMaskedLM
 
+from nbtools.config import TrainConfig
 from nbtools.errors import CheckpointError
 from nbtools.run.checkpoints import best_of, checkpoints_in, newest_verified
 from nbtools.rundir import json_files
 from nbtools.rundir.json_files import write_json
 from nbtools.training.engine import checkpoint
 from nbtools.training.engine.checkpoint import Progress
+from nbtools.training.engine.optimizer import Optimizer
 from nbtools.training.process import random_state
 
 
@@ -320,21 +322,21 @@ def test_weights_of_another_model_are_refused(folder: Path, model: ModernBertFor
         checkpoint.load_weights(tiny_model(num_hidden_layers=2), path / "model")
 
 
-def test_a_resumed_optimizer_has_its_moments_and_the_config_s_settings(model: ModernBertForMaskedLM) -> None:
-    def optimizer(weight_decay: float) -> torch.optim.AdamW:
-        return torch.optim.AdamW(tiny.parameters(), lr=1e-3, weight_decay=weight_decay)
+def test_a_resumed_optimizer_has_its_moments_and_the_config_s_settings() -> None:
+    def optimizer(model: torch.nn.Module, weight_decay: float) -> Optimizer:
+        return Optimizer(model, TrainConfig(weight_decay=weight_decay), 10, torch.device("cpu"))
 
     tiny = torch.nn.Linear(3, 2)
-    first = optimizer(0.1)
-    tiny(torch.ones(3)).sum().backward()
-    first.step()
-    second = optimizer(0.5)
-    checkpoint.load_optimizer(second, first.state_dict()["state"])
-    assert second.param_groups[0]["weight_decay"] == 0.5
-    assert torch.equal(second.state[tiny.weight]["exp_avg"], first.state[tiny.weight]["exp_avg"])
-    assert second.state[tiny.weight]["step"] == 1
-    with pytest.raises(CheckpointError, match="optimizer state"):
-        checkpoint.load_optimizer(torch.optim.AdamW([torch.zeros(2)]), first.state_dict()["state"])
+    first = optimizer(tiny, 0.1)
+    first.backward(tiny(torch.ones(3)).sum())
+    first.step(1)
+    second = optimizer(tiny, 0.5)
+    second.load_state_dict(first.state_dict())
+    assert second.adamw.param_groups[0]["weight_decay"] == 0.5
+    assert torch.equal(second.adamw.state[tiny.weight]["exp_avg"], first.adamw.state[tiny.weight]["exp_avg"])
+    assert second.adamw.state[tiny.weight]["step"] == 1
+    with pytest.raises(CheckpointError, match="the optimizer state is of 2 weights, the model has 1"):
+        optimizer(torch.nn.Linear(2, 2, bias=False), 0.1).load_state_dict(first.state_dict())
 
 
 def test_random_numbers_go_on_where_they_stopped(folder: Path, model: ModernBertForMaskedLM) -> None:

@@ -6,8 +6,9 @@ from typing import Any
 import pytest
 import torch
 
-from nbtools.config import TrainConfig
+from nbtools.config import TrainConfig, setting
 from nbtools.recipes import RECIPES, MLMPretrainingConfig
+from nbtools.rundir.json_files import write_json
 from nbtools.script.compat.aliases import ALIASES
 from nbtools.training.engine.flags import parse
 from nbtools.training.process import launchers
@@ -236,3 +237,71 @@ def test_a_wrong_flag_ends_with_code_2_and_names_itself(
         parse(CONFIG, given)
     assert ended.value.code == 2
     assert said in capsys.readouterr().err
+
+
+# --- a run that was recorded before a field existed ---
+
+
+class Later(MLMPretrainingConfig):
+    """A recipe that has gained a field, whose default differs from what was done before."""
+
+    cleaning: str = setting("none", "Cleaning of the text.", before="light")
+
+
+@pytest.fixture
+def checkpoint_before(tmp_path: Path) -> Path:
+    """A checkpoint of a run whose config.json does not know the field."""
+    write_json(tmp_path / "config.json", {"recipe": "mlm_pretraining", "config": CONFIG.model_dump(mode="json")})
+    (tmp_path / "checkpoints" / "step-000010").mkdir(parents=True)
+    return tmp_path / "checkpoints" / "step-000010"
+
+
+def test_a_resumed_run_keeps_the_meaning_that_a_new_field_had_then(checkpoint_before: Path) -> None:
+    flags = parse(Later(batch_size=4), ["--resume-from", str(checkpoint_before), "--batch-size", "8"])
+    assert (flags.config.cleaning, flags.config.batch_size) == ("light", 8)
+    assert flags.notes == ("cleaning='light', as in the run that is resumed",)
+    assert parse(Later(batch_size=4), []).config.cleaning == "none"
+
+
+@pytest.mark.parametrize(("config", "flags"), [(Later(cleaning="none"), []), (Later(), ["--cleaning", "none"])])
+def test_a_value_that_the_user_gave_counts_more_than_the_record(
+    config: Later, flags: list[str], checkpoint_before: Path
+) -> None:
+    assert parse(config, ["--resume-from", str(checkpoint_before), *flags]).config.cleaning == "none"
+
+
+def test_a_record_that_knows_the_field_is_left_to_the_script(checkpoint_before: Path) -> None:
+    content = {"recipe": "mlm_pretraining", "config": Later().model_dump(mode="json")}
+    write_json(checkpoint_before.parent.parent / "config.json", content)
+    assert parse(Later(), ["--resume-from", str(checkpoint_before)]).config.cleaning == "none"
+
+
+# --- epochs and the cap of a preset -----------------------------------------------------------------
+
+
+@pytest.mark.promise("safety-epochs")
+@pytest.mark.parametrize("given", [["--epochs", "5"], ["--epochs=20"], ["--n_epochs", "5"], ["--num-epochs=5"]])
+@pytest.mark.parametrize("key", RECIPES)
+def test_epochs_without_max_steps_lift_the_cap_of_the_preset(key: str, given: list[str]) -> None:
+    config, _ = RECIPES[key].preset("cpu_demo")
+    assert config.max_steps is not None
+    flags = parse(config, given)
+    assert flags.config.max_steps is None
+    assert "max_steps" in flags.overridden
+    assert f"max_steps={config.max_steps} is lifted" in " ".join(flags.notes)
+
+
+def test_epochs_with_max_steps_keep_both() -> None:
+    flags = parse(CONFIG.replace(max_steps=600), ["--epochs", "5", "--max_steps", "600"])
+    assert (flags.config.epochs, flags.config.max_steps, flags.notes) == (5, 600, ())
+    assert parse(CONFIG.replace(max_steps=600), ["--batch-size", "2"]).config.max_steps == 600
+
+
+def test_a_resumed_run_that_was_recorded_with_the_cap_keeps_it(tmp_path: Path) -> None:
+    capped = CONFIG.replace(max_steps=600)
+    checkpoint = tmp_path / "run" / "checkpoints" / "step-000002"
+    checkpoint.mkdir(parents=True)
+    write_json(tmp_path / "run" / "config.json", {"config": capped.replace(epochs=5).model_dump(mode="json")})
+    resumed = ["--resume-from", str(checkpoint)]
+    assert parse(capped, ["--epochs", "5", *resumed]).config.max_steps == 600
+    assert parse(capped, ["--epochs", "9", *resumed]).config.max_steps is None

@@ -1,6 +1,7 @@
 """Data: tokenizer and token files, an order that no number of processes changes, masking by sample index."""
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -10,7 +11,8 @@ from transformers import AutoTokenizer, PreTrainedTokenizerFast
 
 from nbtools.data import corpus
 from nbtools.errors import ConfigError, DataError
-from nbtools.training.engine.sampler import IGNORED, SampleOrder, epoch_order, load
+from nbtools.recipes import MLMPretrainingConfig
+from nbtools.training.engine.sampler import IGNORED, SampleOrder, epoch_order, grouped_by_length, load, spread
 from nbtools.training.mlm_pretraining.masking import (
     MaskedTraining,
     Masking,
@@ -41,7 +43,12 @@ def text(dataset: Path, tmp_path: Path) -> TokenizedText:
 
 
 def tokenized(dataset: Path, tmp_path: Path, vocab_size: int = 50, model_name: str | None = None) -> Path:
-    return tokenize(tmp_path / "cache", dataset=str(dataset), min_words=1, vocab_size=vocab_size, model_name=model_name)
+    return tokenize(tmp_path / "cache", mlm_config(dataset, vocab_size=vocab_size, model_name=model_name))
+
+
+def mlm_config(dataset: Path, **changes: Any) -> MLMPretrainingConfig:
+    """Unchecked, since the vocabulary is smaller than a config allows."""
+    return MLMPretrainingConfig(dataset=str(dataset), min_words=1, vocab_size=50).model_copy(update=changes)
 
 
 # --- tokenizer ------------------------------------------------------------------------------------
@@ -107,7 +114,7 @@ def test_a_long_reading_says_how_far_it_is(
     assert capsys.readouterr().out == "", "a short one says nothing"
     monkeypatch.setattr(text_module, "_SAY_EVERY_S", 0.0)
     said: list[str] = []
-    tokenize(tmp_path / "other", dataset=str(dataset), min_words=1, vocab_size=50, say=said.append)
+    tokenize(tmp_path / "other", mlm_config(dataset), say=said.append)
     assert said[-1] == "reading the text: 40 documents so far"
 
 
@@ -282,6 +289,35 @@ def test_a_sequence_with_too_few_ordinary_words_predicts_those_and_keeps_the_res
     assert positions_BK.shape == (1, 4)
 
 
+@pytest.mark.promise("safety-evaluation")
+@pytest.mark.parametrize(("num_samples", "count"), [(11_250, 100), (7, 3), (2001, 2000), (10**9, 50)])
+def test_an_evaluation_measures_one_sample_of_each_of_equal_parts(num_samples: int, count: int) -> None:
+    rows = spread(num_samples, count)
+    assert len(rows) == count
+    assert (np.diff(rows) > 0).all()
+    assert (rows == spread(num_samples, count)).all()
+    edges = np.arange(count + 1) * num_samples // count
+    assert ((edges[:-1] <= rows) & (rows < edges[1:])).all()
+    if num_samples > 100 * count:
+        assert len(set(np.diff(rows).tolist())) > 1  # not every n-th, which may follow an order of the data
+    assert spread(count, num_samples).tolist() == list(range(count)) if num_samples < 10**6 else True
+
+
+def test_ranks_share_the_part_that_is_evaluated(text: TokenizedText, masking: Masking) -> None:
+    count = len(text.eval_NT) // 2
+    whole = [
+        row for batch in evaluation_batches(text.eval_NT, masking, 3, num_samples=count) for row in batch[0].tolist()
+    ]
+    shares = [
+        row
+        for rank in range(2)
+        for batch in evaluation_batches(text.eval_NT, masking, 3, rank=rank, world_size=2, num_samples=count)
+        for row in batch[0].tolist()
+    ]
+    assert len(whole) == count
+    assert sorted(shares) == sorted(whole)
+
+
 def test_every_evaluation_sample_belongs_to_one_rank(text: TokenizedText, masking: Masking) -> None:
     whole = [row for batch in evaluation_batches(text.eval_NT, masking, 3) for row in batch[0].tolist()]
     shares = [
@@ -298,3 +334,48 @@ def test_unigram_probabilities_are_smoothed_counts_of_ordinary_words() -> None:
     tokens = np.array([[5, 5, 6, 2, 3]], dtype=np.int32)
     p_V = unigram_log_probabilities(tokens, np.array([5, 6, 7]), 8).exp()
     assert p_V.tolist() == pytest.approx([0, 0, 0, 0, 0, 3 / 6, 2 / 6, 1 / 6])
+
+
+# --- samples of different lengths -----------------------------------------------------------------
+
+LENGTHS = np.random.default_rng(0).geometric(0.01, 1000) + 3
+
+
+def test_an_epoch_by_length_is_a_permutation_with_similar_lengths_together() -> None:
+    order_N = grouped_by_length(epoch_order(1, 0, 1000), LENGTHS, 1, 0)
+    assert sorted(order_N.tolist()) == list(range(1000))
+    runs = LENGTHS[order_N[:992]].reshape(31, 32)
+    shuffled = LENGTHS[epoch_order(1, 0, 1000)[:992]].reshape(31, 32)
+    padded, without = (32 * part.max(1).sum() / part.sum() for part in (runs, shuffled))
+    assert padded < 1.25 < 3 < without
+    assert np.abs(np.corrcoef(np.arange(31), runs.mean(1))[0, 1]) < 0.5, "short and long ones in random order"
+    assert not np.array_equal(order_N, grouped_by_length(epoch_order(1, 1, 1000), LENGTHS, 1, 1))
+
+
+def test_the_order_by_length_does_not_depend_on_how_a_step_is_divided_or_where_it_resumes() -> None:
+    def samples(size: int, passes: int, ranks: int, first_step: int = 0, number: int = 80) -> list[int]:
+        orders = [
+            iter(
+                SampleOrder(
+                    1000,
+                    size,
+                    gradient_accumulation_steps=passes,
+                    rank=rank,
+                    world_size=ranks,
+                    position=16 * first_step,
+                    lengths=lambda epoch: LENGTHS + epoch,
+                )
+            )
+            for rank in range(ranks)
+        ]
+        return [
+            int(sample)
+            for _ in range(first_step, number)
+            for _ in range(passes)
+            for order in orders
+            for sample in next(order)[1]
+        ]
+
+    whole = samples(16, 1, 1)
+    assert whole == samples(4, 2, 2) == samples(2, 2, 4)
+    assert whole[16 * 31 :] == samples(4, 4, 1, first_step=31)

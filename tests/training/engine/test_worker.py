@@ -358,7 +358,7 @@ def test_ranks_share_values_errors_and_the_decision_to_stop(project: Project) ->
 PATIENT = """
 import time
 import torch
-from nbtools.config import TrainConfig
+from nbtools.recipes import MLMPretrainingConfig
 from nbtools.training.engine import worker
 from nbtools.training.engine.flags import Flags
 
@@ -375,7 +375,7 @@ def slowly(folder):
     time.sleep(26)
     (folder / "weights").write_text("x")
 
-worker.run(train, Flags(TrainConfig(collective_timeout_min=1)))
+worker.run(train, Flags(MLMPretrainingConfig(collective_timeout_min=1)))
 """
 
 

@@ -302,7 +302,7 @@ def test_generator_and_judge_are_saved_every_so_many_steps_and_at_each_epoch_s_e
     assert [found.step for found in saved] == [4, 8, 10, 12], "41 stories are ten steps of four"
     for found in saved:
         state = checkpoint.load_state(found.path)
-        assert state["generator"].keys() == state["judge"].keys() == {"optimizer"}
+        assert state["generator"].keys() == state["judge"].keys() == {"optimizer", "skipped"}
         for name, auto in (("generator", AutoModelForCausalLM), ("judge", AutoModelForTokenClassification)):
             auto.from_pretrained(found.path / "model" / name, trust_remote_code=False)
 
@@ -404,7 +404,7 @@ def tell(worker, config):
     for name, changes in CASES.items():
         changed = config.replace(**changes)
         try:
-            data = llm_gan.open_gan_data(worker, changed)
+            data = llm_gan.text_data(worker, changed)
             worker.ranks.in_turn(lambda: llm_gan.build_models(changed, data))
         except NbtoolsError as error:
             told[name] = type(error).__name__ + ": " + str(error)

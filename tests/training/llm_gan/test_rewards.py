@@ -25,7 +25,8 @@ def test_the_usual_return_is_the_line_through_what_was_seen() -> None:
     returns_BT = 0.3 + torch.tensor([0.0, 2.0, -1.0]) * before_BT
     baseline, counted_BT = Baseline(3), torch.ones(500, 3, dtype=torch.bool)
     for part in (slice(0, 200), slice(200, 500)):
-        baseline.update(baseline.tally(rewards_BT[part], returns_BT[part], counted_BT[part]).flatten().tolist())
+        baseline.add(rewards_BT[part], returns_BT[part], counted_BT[part])
+        baseline.update(torch.Tensor.tolist)
     assert baseline.advantages(rewards_BT, returns_BT).abs().max() < 1e-5
     assert baseline.advantages(rewards_BT, returns_BT + 0.25).numpy() == pytest.approx(0.25, abs=1e-5)
 
@@ -34,7 +35,8 @@ def test_without_rewards_before_it_is_the_mean_of_past_steps_the_latest_counting
     """As a verdict gives them: nothing before the last token."""
     baseline, zeros_BT, counted_BT = Baseline(2), torch.zeros(1, 2), torch.ones(1, 2, dtype=torch.bool)
     for value in (1.0, 4.0):
-        baseline.update(baseline.tally(zeros_BT, torch.full((1, 2), value), counted_BT).flatten().tolist())
+        baseline.add(zeros_BT, torch.full((1, 2), value), counted_BT)
+        baseline.update(torch.Tensor.tolist)
     usual = (0.9 * 1 + 4) / 1.9
     assert baseline.advantages(zeros_BT, torch.full((1, 2), 5.0)).numpy() == pytest.approx(5 - usual)
 
@@ -44,20 +46,23 @@ def test_what_is_not_counted_moves_nothing() -> None:
     rewards_BT, returns_BT = torch.rand(6, 3), torch.rand(6, 3)
     counted_BT = torch.tensor([[1, 1, 1], [1, 1, 0], [1, 0, 0], [0, 0, 0], [1, 1, 1], [0, 0, 0]]).bool()
     one, other = Baseline(3), Baseline(3)
-    one.update(one.tally(rewards_BT, returns_BT, counted_BT).flatten().tolist())
+    one.add(rewards_BT, returns_BT, counted_BT)
+    one.update(torch.Tensor.tolist)
     garbage_BT = torch.where(counted_BT, returns_BT, torch.nan)
-    other.update(other.tally(rewards_BT, garbage_BT, counted_BT).flatten().tolist())
+    other.add(rewards_BT, garbage_BT, counted_BT)
+    other.update(torch.Tensor.tolist)
     assert one.state_dict().equal(other.state_dict())
     # Two passes, or two ranks, that share a step give what one gives.
-    parts = [other.tally(rewards_BT[part], returns_BT[part], counted_BT[part]) for part in (slice(0, 2), slice(2, 6))]
     whole = Baseline(3)
-    whole.update((parts[0] + parts[1]).flatten().tolist())
+    for part in (slice(0, 2), slice(2, 6)):
+        whole.add(rewards_BT[part], returns_BT[part], counted_BT[part])
+    whole.update(torch.Tensor.tolist)
     assert whole.state_dict().numpy() == pytest.approx(one.state_dict().numpy())
 
 
 def test_its_state_goes_on_only_with_texts_of_the_same_length() -> None:
     one, same, longer = Baseline(2), Baseline(2), Baseline(3)
-    one.update([float(number) for number in range(1, 11)])
+    one.update(lambda _: [float(number) for number in range(1, 11)])
     for other in (same, longer):
         other.load_state_dict(one.state_dict())
     assert same.state_dict().equal(one.state_dict())

@@ -25,22 +25,13 @@ from nbtools.training.engine import checkpoint
 from nbtools.training.engine.flags import parse
 from nbtools.training.engine.sampler import uniforms
 from nbtools.training.llm_gan.batch import TextDataset, markov_data
+from nbtools.training.llm_gan.rewards import Baseline
 from nbtools.training.llm_gan.rollouts import GANRollouts
 from nbtools.training.llm_gan.train import build_models
 from nbtools.training.text.sampling import write
 
-from trainings import (
-    TINY as TINY_VALUES,
-)
-from trainings import (
-    ByHand,
-    assert_same_checkpoints,
-    assert_same_gradients,
-    by_hand,
-    gradients_of,
-    rows,
-    train_here,
-)
+from trainings import TINY as TINY_VALUES
+from trainings import ByHand, assert_same_checkpoints, assert_same_gradients, by_hand, gradients_of, rows, train_here
 
 TINY = TINY_VALUES["llm_gan"]
 """The generator learns in steps 1 and 2, the judge in 3 and 4, then the game begins."""
@@ -178,19 +169,21 @@ def test_what_a_judge_cannot_decide_never_moves_the_generator() -> None:
     torch.nn.init.normal_(discriminator.model.classifier.weight)
     torch.nn.init.constant_(discriminator.model.classifier.bias, -3.0)
     rollouts.rollout_inputs(batch)
-    rollouts.baseline.update(rollouts.baseline_sums().flatten().tolist())
+    rollouts.baseline.update(torch.Tensor.tolist)
     sure = rollouts.rollout_inputs(batch)
     assert (sure[2] != 0).any()
-    rollouts.baseline_sums()
+    rollouts.baseline.update(torch.Tensor.tolist)
     for bias in (0.0, math.nan):
         torch.nn.init.zeros_(discriminator.model.classifier.weight)
         torch.nn.init.constant_(discriminator.model.classifier.bias, bias)
+        moments = rollouts.baseline.state_dict()
         inputs = rollouts.rollout_inputs(batch)
         assert (inputs[2] == 0).all()
         generator.zero_grad()
         generator(*inputs)[0].backward()
         assert not any(weight.grad.any() for weight in generator.parameters() if weight.grad is not None)
-        assert rollouts.baseline_sums().abs().sum() == 0, "nor the baseline"
+        rollouts.baseline.update(torch.Tensor.tolist)
+        assert rollouts.baseline.state_dict().equal(Baseline.DECAY * moments), "nor the baseline"
     row = rollouts.metrics(rollouts.tally.reduce(torch.Tensor.tolist))
     assert row["train/undecided"] == pytest.approx(0.5)
 

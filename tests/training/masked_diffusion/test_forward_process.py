@@ -11,7 +11,14 @@ import torch
 
 from nbtools.training.engine.sampler import SampleOrder
 from nbtools.training.masked_diffusion import baselines
-from nbtools.training.masked_diffusion.forward_process import EPSILON, EvaluationMasks, Noise, NoisedTraining, Sequences
+from nbtools.training.masked_diffusion.forward_process import (
+    EPSILON,
+    EvaluationMasks,
+    Noise,
+    NoisedPairs,
+    NoisedTraining,
+)
+from nbtools.training.masked_diffusion.sequences import PaddedRows, RaggedPairs, Sequences
 
 MASK, PAD = 9, 0
 
@@ -212,6 +219,127 @@ def test_draws_mask_answers_only_and_ranks_share_them() -> None:
             assert (tokens_BT == of.tokens_NT[draws.rows_D[draws_B]]).all()
     assert sorted(seen) == list(range(40))
     assert draws.shares_D.max() <= 1
+
+
+# --- prompts and answers of any length --------------------------------------------------------------
+
+
+def ragged(lengths_N: npt.NDArray[np.int64], starts_N: npt.NDArray[np.int64], seed: int = 0) -> RaggedPairs:
+    tokens = np.random.default_rng(seed).integers(1, MASK, lengths_N.sum()).astype(np.uint8)
+    ends = np.cumsum(lengths_N)
+    tokens[ends - 1] = PAD
+    return RaggedPairs(tokens, np.append(0, ends), starts_N, PAD)
+
+
+def some_pairs(num: int = 200) -> RaggedPairs:
+    rng = np.random.default_rng(7)
+    starts_N = rng.integers(1, 9, num)
+    return ragged(starts_N + 2 + rng.geometric(0.1, num), starts_N)
+
+
+def test_the_batch_of_pairs_has_their_tokens_and_masks_up_to_each_end() -> None:
+    pairs = some_pairs()
+    data = NoisedPairs(pairs, Noise(MASK, PAD, 0), 100)
+    samples_B = np.arange(16)
+    inputs_BT, positions_K, labels_K, weights_K, ends_B = data[0, samples_B]
+    lengths_B = data.lengths(0, samples_B)
+    assert ends_B.tolist() == lengths_B.tolist() == data.lengths(0)[samples_B].tolist()
+    assert inputs_BT.shape[1] == min(-(-lengths_B.max() // 8) * 8, 100)
+    tokens_BT = pairs.rows(samples_B, inputs_BT.shape[1])
+    rows_K, columns_K = np.divmod(positions_K.numpy(), inputs_BT.shape[1])
+    assert ((columns_K >= pairs.starts_N[rows_K]) & (columns_K < lengths_B[rows_K])).all()
+    assert (labels_K.numpy() == tokens_BT[rows_K, columns_K]).all()
+    kept = inputs_BT.numpy() != MASK
+    assert (inputs_BT.numpy()[kept] == tokens_BT[kept]).all()
+    probability_K = 1 / weights_K.numpy() / (lengths_B - pairs.starts_N[samples_B])[rows_K]
+    assert ((probability_K > EPSILON / 2) & (probability_K < 1.001)).all()
+
+
+def test_a_pair_has_its_masks_in_every_batch() -> None:
+    pairs = some_pairs()
+    data = NoisedPairs(pairs, Noise(MASK, PAD, 0), 100)
+    whole = data[3, np.arange(40)]
+    for row in range(40):
+        alone = data[3, np.array([row])]
+        length = int(data.lengths(3, np.array([row]))[0])
+        assert whole[0][row, :length].tolist() == alone[0][0, :length].tolist()
+        assert (whole[0][row, length:] == PAD).all()
+        of_row = whole[1] // whole[0].shape[1] == row
+        assert whole[2][of_row].tolist() == alone[2].tolist()
+        assert whole[3][of_row].tolist() == alone[3].tolist()
+
+
+def test_half_of_the_pairs_end_before_the_space_that_another_answer_takes() -> None:
+    pairs = some_pairs(20_000)
+    lengths_N = NoisedPairs(pairs, Noise(MASK, PAD, 0), 60).lengths(0)
+    own_N, kept_N = pairs.lengths_N, pairs.lengths_N <= 60
+    assert (lengths_N >= own_N).all()
+    assert (lengths_N[kept_N] <= 60).all()
+    more_N = lengths_N > own_N
+    assert 0.25 < more_N.mean() < 0.5, "half, without those whose own answer is longer than the other"
+    assert lengths_N.sum() < 1.35 * own_N.sum()
+
+
+def test_training_and_evaluation_estimate_the_bound_of_pairs_of_any_length(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Over the answer and one end-of-text token, whatever pads the row."""
+    lengths_N, starts_N = np.array([2, 3, 3, 2, 3]), np.array([0, 0, 1, 1, 2])
+    pairs = RaggedPairs(
+        np.array([1, 0, 2, 1, 0, 1, 2, 0, 2, 0, 1, 1, 0]), np.append(0, lengths_N.cumsum()), starts_N, 0
+    )
+    rows_BT = pairs.rows(np.arange(5), LENGTH)
+
+    def bound(row: int) -> float:
+        """The mean over k of the mean over all masks of k tokens of the answer, every one enumerated."""
+        by_count: dict[int, list[float]] = {}
+        size = lengths_N[row] - starts_N[row]
+        for mask in itertools.product((False, True), repeat=size):
+            if any(mask):
+                masked_T = np.zeros(LENGTH, dtype=bool)
+                masked_T[starts_N[row] : lengths_N[row]] = mask
+                by_count.setdefault(sum(mask), []).append(float(toy_losses(rows_BT[row], masked_T)[masked_T].mean()))
+        return float(np.mean([np.mean(values) for values in by_count.values()]))
+
+    expected = float(np.mean([bound(row) for row in range(5)]))
+    data = NoisedPairs(pairs, Noise(VOCABULARY, 0, 0), LENGTH)
+    monkeypatch.setattr(data, "lengths", lambda epoch, samples_B: lengths_N[samples_B])
+    estimates = []
+    for epoch in range(3000):
+        _, positions_K, _, weights_K, _ = data[epoch, np.arange(5)]
+        masked_BT = np.zeros(rows_BT.shape, dtype=bool)
+        masked_BT.reshape(-1)[positions_K] = True
+        losses_K = np.concatenate([toy_losses(*pair)[pair[1]] for pair in zip(rows_BT, masked_BT, strict=True)])
+        estimates.append(float((losses_K * weights_K.numpy()).sum() / 5))
+    error = np.std(estimates) / math.sqrt(len(estimates))
+    assert abs(np.mean(estimates) - expected) < 4 * error + 5 * EPSILON
+    assert error < 0.1 * expected
+
+    draws = EvaluationMasks.of(pairs, 5 * 3 * 200)
+    counted = []
+    for draws_B, tokens_BT, masked_BT in draws.batches(pairs, 100):
+        assert (masked_BT.sum(1) == draws.counts_D[draws_B]).all()
+        rows = zip(tokens_BT, masked_BT, strict=True)
+        counted += [float((toy_losses(row, mask) * mask).sum() / mask.sum()) for row, mask in rows]
+    assert abs(np.mean(counted) - expected) < 4 * np.std(counted) / math.sqrt(len(counted))
+
+
+def test_baselines_of_pairs_are_those_of_their_answers_and_one_eos() -> None:
+    pairs = ragged(np.array([4, 6]), np.array([2, 1]))
+    frequencies = baselines.Frequencies(pairs, 12)
+    counts_V = np.ones(12)
+    for row, (start, length) in enumerate(zip(pairs.starts_N, pairs.lengths_N, strict=True)):
+        counts_V += np.bincount(pairs.rows(np.array([row]))[0, start:length], minlength=12)
+    assert frequencies.unigram_V == pytest.approx(counts_V / counts_V.sum())
+
+
+def test_padded_rows_are_an_array_of_the_pairs_with_eos_behind_them() -> None:
+    pairs = some_pairs()
+    rows_NT = PaddedRows(pairs, 100)
+    whole_NT = rows_NT[:]
+    assert whole_NT.shape == rows_NT.shape == (200, 100)
+    assert (rows_NT[np.array([5, 3])] == whole_NT[[5, 3]]).all()
+    for row_T, length in zip(whole_NT, pairs.lengths_N, strict=True):
+        assert (row_T[length - 1 :] == PAD).all()
+        assert (row_T[: length - 1] != PAD).all()
 
 
 # --- yardsticks -----------------------------------------------------------------------------------

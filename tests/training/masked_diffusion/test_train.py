@@ -1,11 +1,15 @@
 """Masked diffusion: the loss that it says, the same however the batch is divided, bit-exact resume, real learning."""
 
+import dataclasses
 import functools
+import hashlib
+import itertools
 import json
 import math
 import re
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from pydoc_data.topics import topics
 from typing import Any
 
 import numpy as np
@@ -14,7 +18,6 @@ import torch
 from safetensors.torch import save_file
 from transformers import BertConfig, BertForMaskedLM, GPT2Config, GPT2LMHeadModel, ModernBertForMaskedLM
 
-import nbtools as nt
 from nbtools.errors import ConfigError, LaunchError
 from nbtools.launcher.preflight import check_size
 from nbtools.launcher.sizes import num_trainable_parameters, training_bytes
@@ -28,25 +31,17 @@ from nbtools.run.checkpoints import Checkpoint, checkpoints_in
 from nbtools.rundir import media
 from nbtools.rundir.json_files import read_json
 from nbtools.rundir.rundir import RunDir
-from nbtools.script.script import write_script
 from nbtools.training.engine.flags import parse
-from nbtools.training.masked_diffusion.dataset import cached_text, open_text, prepare
-from nbtools.training.masked_diffusion.forward_process import EvaluationMasks, Noise, NoisedTraining, Sequences
+from nbtools.training.engine.sampler import SampleOrder
+from nbtools.training.masked_diffusion.dataset import cached_pairs, cached_text, open_pairs, open_text, prepare
+from nbtools.training.masked_diffusion.forward_process import EvaluationMasks, Noise, NoisedPairs, NoisedTraining
 from nbtools.training.masked_diffusion.model import Denoiser, build_denoiser
+from nbtools.training.masked_diffusion.sequences import RaggedPairs, Sequences
 from nbtools.training.masked_diffusion.train import rendered
 from nbtools.training.text.tokenizers import train_tokenizer
 
-from trainings import (
-    TINY as TINY_VALUES,
-)
-from trainings import (
-    ByHand,
-    assert_same_checkpoints,
-    by_hand,
-    rows,
-    train_here,
-    write_inputs,
-)
+from trainings import TINY as TINY_VALUES
+from trainings import ByHand, assert_same_checkpoints, by_hand, rows, train_here, write_inputs
 
 TINY = TINY_VALUES["masked_diffusion"]
 
@@ -184,7 +179,7 @@ def test_the_evaluation_is_the_bound_of_the_saved_model_and_its_yardsticks(
     files = trained(tiny())
     last = checkpoints_in(files.checkpoints)[-1]
     model = ModernBertForMaskedLM.from_pretrained(last.path / "model").eval()
-    folder = cached_text(texts.runs / ".cache", "texts", "chars", vocab_size=60, min_words=1, root=texts.root)
+    folder = cached_text(texts.runs / ".cache", tiny(), texts.root)
     text = open_text(folder, 16)
     draws = EvaluationMasks.of(text.evaluation, 20)
     total = 0.0
@@ -266,6 +261,72 @@ def test_prompts_and_answers_are_learnt_and_sampled(trained: Callable[..., RunDi
     last = rows(files)[-1]
     assert last["eval/loss"] < last["eval/unigram_loss"] - 0.4, "at least where an answer ends"
     assert (read_json(files.config) or {})["derived"]["num_train_samples"] == 540
+
+
+@pytest.mark.promise("safety-pairs")
+def test_the_loss_of_pairs_is_the_same_at_every_sequence_length(trained: Callable[..., RunDir]) -> None:
+    runs = [rows(trained(tiny(dataset="pairs.jsonl", sequence_length=length))) for length in (48, 128, 512)]
+    for name in ("train/loss", "eval/loss", "eval/unigram_loss", "eval/bigram_loss"):
+        values = [run[-1][name] for run in runs]
+        assert values == pytest.approx([values[0]] * 3, rel=1e-2), name
+
+
+BATCHES_OF_BEFORE = "4999fdea85e0acb51f5c8acf697fc7bc36fade80a95d7790bc59db0039e8a2aa"
+"""SHA-256 of batches and evaluation masks of the pairs below, made by the last version without `pad_to`."""
+
+
+@pytest.mark.promise("safety-pairs")
+def test_a_run_of_pairs_recorded_before_pad_to_keeps_its_samples_and_losses(
+    trained: Callable[..., RunDir], texts: Project
+) -> None:
+    config = tiny(dataset="pairs.jsonl", pad_to="sequence_length", dropout=0.2)
+    folder, _ = cached_pairs(texts.runs / ".cache", texts.root / "pairs.jsonl", config)
+    text = open_pairs(folder, config)
+    assert isinstance(text.train, Sequences)
+    digest, noised = hashlib.sha256(), NoisedTraining(text.train, Noise(len(text.tokenizer) - 1, text.eos_id, 3))
+    for key in itertools.islice(iter(SampleOrder(len(text.train), 8, seed=3)), 12):
+        for part in noised[key]:
+            digest.update(part.numpy().tobytes())
+    for parts in EvaluationMasks.of(text.evaluation, 20).batches(text.evaluation, 8):
+        for values in parts:
+            digest.update(values.tobytes())
+    assert digest.hexdigest() == BATCHES_OF_BEFORE
+
+    straight = trained(config)
+    recorded = {name: value for name, value in config.model_dump().items() if name != "pad_to"}
+    resumed = trained(MaskedDiffusionConfig.recorded(recorded), straight.checkpoint(3))
+    assert_same_checkpoints(straight.checkpoint(6), resumed.checkpoint(6))
+    assert rows(resumed) == [row for row in rows(straight) if row["step"] > 3]
+
+
+@pytest.mark.promise("safety-pairs")
+def test_pairs_of_a_long_limit_cost_what_their_longest_in_a_batch_costs(tmp_path: Path) -> None:
+    """Entries of Python's own manual, cut into answers of about 200 characters; the limit is 4,096."""
+    rng = np.random.default_rng(0)
+    pairs = []
+    for name, text in sorted(topics.items()):
+        at = 0
+        while at < len(text):
+            size = int(200 * rng.lognormal(0, 0.5))
+            if piece := text[at : at + size].strip():
+                pairs.append({"prompt": f"{name} {at}: ", "answer": piece})
+            at += size
+    (tmp_path / "pairs.jsonl").write_text("\n".join(map(json.dumps, pairs)))
+    config = tiny(sequence_length=4096, vocab_size=200, dataset="pairs.jsonl")
+    folder, _ = cached_pairs(tmp_path, tmp_path / "pairs.jsonl", config)
+    train = open_pairs(folder, config).train
+    assert isinstance(train, RaggedPairs)
+    assert 150 < (train.lengths_N - train.starts_N).mean() < 250
+    data, plain = NoisedPairs(train, Noise(150, 0, 0), 4096), SampleOrder(len(train), 8)
+    num_batches = len(train) // 8
+
+    def batches(order: SampleOrder) -> list[tuple[int, np.ndarray]]:
+        return list(itertools.islice(iter(order), num_batches))
+
+    own = [len(key[1]) * int(train.lengths_N[key[1]].max()) for key in batches(plain)]
+    ours = [data[key][0].numel() for key in batches(dataclasses.replace(plain, lengths=data.lengths))]
+    assert sum(ours) <= 1.2 * sum(own)
+    assert sum(ours) < 0.1 * 8 * 4096 * num_batches
 
 
 def test_it_trains_from_a_prepared_folder_as_from_its_text(trained: Callable[..., RunDir], texts: Project) -> None:
@@ -403,24 +464,16 @@ def test_values_that_do_not_fit_together_are_refused(changes: dict[str, Any], sa
 
 
 @pytest.mark.promise("guide-L9")
-def test_preflight_says_what_llada_takes_and_who_has_to_allow_its_code(
-    texts: Project, trained: Callable[..., RunDir]
-) -> None:
-    config, launch = RECIPES["masked_diffusion"].preset("shakespeare_2gpu")
+def test_preflight_says_what_llada_takes_without_asking_for_its_code() -> None:
+    config, _ = RECIPES["masked_diffusion"].preset("shakespeare_2gpu")
     assert isinstance(config, MaskedDiffusionConfig)
     assert num_trainable_parameters(config) == LLADA_PARAMETERS == 8_015_581_184
     assert training_bytes(config) == 16 * LLADA_PARAMETERS
-    said = r"code of its own.*--trust-remote-code.*8,015,581,184 parameters: about 119 GiB on every process"
-    script = write_script(config, "llada", launch, project=texts)
-    with pytest.raises(LaunchError, match=said):
-        nt.preflight(script, gpus=())
-    with pytest.raises(SystemExit, match=said):  # and so does the training itself, started by hand
-        trained(config)
-    allowed = config.replace(trust_remote_code=True)
+    RECIPES["masked_diffusion"].refuse(config)
     small = Device(0, "GPU-0", "a GPU", 80 * 2**30, 0, (), "0")
     with pytest.raises(LaunchError, match=r"take 119\.4 GiB on every GPU, and GPU 0 \(a GPU\) has 80\.0 GiB"):
-        check_size(allowed, 1, [small])
-    found = {finding.subject: finding.text for finding in check_size(allowed, 1, [])}
+        check_size(config, 1, [small])
+    found = {finding.subject: finding.text for finding in check_size(config, 1, [])}
     assert found["parameters"].startswith("8,015,581,184")
     assert found["memory"].startswith("119.4 GiB per process")
 
@@ -428,7 +481,7 @@ def test_preflight_says_what_llada_takes_and_who_has_to_allow_its_code(
 OWN_CODE = {
     "config.json": json.dumps(
         {
-            "model_type": "llada",
+            "model_type": "own",
             "vocab_size": 40,
             "auto_map": {"AutoConfig": "own.OwnConfig", "AutoModel": "own.OwnModel"},
             "max_sequence_length": 32,
@@ -443,17 +496,13 @@ from transformers.modeling_outputs import MaskedLMOutput
 Path(__file__).with_name("ran").touch()
 
 class OwnConfig(PretrainedConfig):
-    model_type = "llada"
+    model_type = "own"
     mask_token_id = 39
 
 class Inner(torch.nn.Module):
     def __init__(self):
         super().__init__()
-        self.strategy = None
         self.wte, self.out = torch.nn.Embedding(40, 8), torch.nn.Linear(8, 40)
-
-    def set_activation_checkpointing(self, strategy):
-        self.strategy = strategy
 
 class OwnModel(PreTrainedModel):
     config_class = OwnConfig
@@ -467,7 +516,6 @@ class OwnModel(PreTrainedModel):
         return self.model.wte
 
     def forward(self, input_ids=None, attention_mask=None):
-        assert not self.training or self.model.strategy == "whole_layer"
         hidden = self.model.wte(input_ids)
         return MaskedLMOutput(logits=self.model.out(hidden + hidden.mean(1, keepdim=True)))
 """,
@@ -485,7 +533,7 @@ def test_a_model_with_code_of_its_own_runs_only_when_the_user_allows_it(
     train_tokenizer("chars", ["w0123456789 "], 40).save_pretrained(folder)
     inner = {"model.wte.weight": torch.randn(40, 8), "model.out.weight": torch.randn(40, 8)}
     save_file({**inner, "model.out.bias": torch.zeros(40)}, folder / "model.safetensors", metadata={"format": "pt"})
-    config = tiny(model_name=str(folder), gradient_checkpointing=True, max_steps=2)
+    config = tiny(model_name=str(folder), max_steps=2)
     with pytest.raises(SystemExit, match=r"Python code .*--trust-remote-code"):
         trained(config)
     assert not list(tmp_path.rglob("ran"))
@@ -515,7 +563,7 @@ def test_masks_and_ends_can_be_seen_in_what_is_shown() -> None:
 SHUFFLED = """
 import numpy as np
 from nbtools.training.masked_diffusion import train as masked_diffusion
-from nbtools.training.masked_diffusion.forward_process import Sequences
+from nbtools.training.masked_diffusion.sequences import Sequences
 from nbtools.training.masked_diffusion.dataset import DiffusionText
 
 real = masked_diffusion.open_data

@@ -22,7 +22,7 @@ from nbtools.rundir.json_files import read_json
 from nbtools.rundir.rundir import RunDir
 from nbtools.script.script import write_script
 from nbtools.training.outputs import outputs
-from nbtools.training.outputs.outputs import Outputs, check_save_dir
+from nbtools.training.outputs.outputs import Outputs, checked_save_dir
 from nbtools.training.process.signals import StopRequest
 
 
@@ -203,7 +203,7 @@ def test_a_folder_with_somebody_s_model_is_refused_before_the_first_step(
 def test_a_folder_that_cannot_be_written_is_refused_before_the_first_step(project: Project, name: str) -> None:
     (project.root / "file").write_text("")
     with pytest.raises(ConfigError, match=r"save_dir='.*: cannot be written \(.+\); name another folder"):
-        check_save_dir(name, project.root)
+        checked_save_dir(name, project.root)
 
 
 def test_a_refused_save_dir_ends_the_run_as_failed_with_its_reason(

@@ -212,7 +212,8 @@ def test_a_dataset_without_the_split_or_config_is_a_clear_error(tmp_path: Path) 
 
 
 def tokenized(tmp_path: Path, **more: Any) -> Path:
-    return tokenize(tmp_path / "cache", **{"dataset": "hf", "min_words": 5, "vocab_size": 50, **more})
+    values = {"dataset": "hf", "min_words": 5, "vocab_size": 50, **more}
+    return tokenize(tmp_path / "cache", MLMPretrainingConfig().model_copy(update=values))
 
 
 def test_what_was_downloaded_becomes_what_the_same_texts_in_files_become(

@@ -9,6 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from transformers import CanineTokenizer
 
+from nbtools.data.corpus import Clean
 from nbtools.data.text_classification.coded_texts import CodedTexts, clean_text
 from nbtools.recipes import TextClassificationConfig
 from nbtools.recipes.text_classification import load_samples
@@ -21,7 +22,7 @@ from nbtools.training.text_classification.dataset import (
     encode,
     encoded_batches,
     equal_widths,
-    width,
+    input_widths,
 )
 
 TEXT = st.text(st.characters(codec="utf-8"), max_size=40)
@@ -40,12 +41,12 @@ def test_an_input_is_what_canine_s_own_tokenizer_makes_of_language_and_text() ->
     for lang, text in (("en", "smith, and farmer"), ("unk", "gård & mølle"), ("ja", "農民 \U0001f33e"), ("da", "")):
         expected = tokenizer(f"{lang}[SEP]{text}")["input_ids"]
         assert encode(text, lang, 128).tolist() == expected
-        assert width(len(text), len(lang), 128) == len(expected)
+        assert input_widths(np.array([len(text)]), np.array([len(lang)])) == len(expected)
 
 
 def test_a_long_text_is_cut_at_its_end_and_keeps_the_last_mark() -> None:
     encoded = encode("x" * 100, "en", 16)
-    assert len(encoded) == width(100, 2, 16) == 16
+    assert len(encoded) == 16
     assert encoded[-1] == 0xE001
 
 
@@ -175,10 +176,13 @@ def test_evaluation_gives_a_row_one_width_whoever_is_in_its_batch() -> None:
     assert alone == together == {(0, 8), (1, 8), (2, 12), (3, 4), (4, 12), (5, 8)}
 
 
-def test_batches_for_prediction_hold_every_text_in_its_place() -> None:
+@pytest.mark.parametrize(
+    ("clean", "expected"), [("none", ["Smed", "en  meget  lang titel"]), ("light", ["smed", "en meget lang titel"])]
+)
+def test_batches_for_prediction_hold_every_text_in_its_place(clean: Clean, expected: list[str]) -> None:
     texts, langs = ["Smed", "en  meget  lang titel", "x"], ["da", "da", "unk"]
     found = {}
-    for places, inputs_BT in encoded_batches(texts, langs, 64, 2):
+    for places, inputs_BT in encoded_batches(texts, langs, 64, 2, clean):
         for place, characters in zip(places.tolist(), inputs_BT, strict=True):
             found[place] = "".join(map(chr, characters[characters != 0][1:-1].tolist()))
-    assert found == {0: "da[SEP]smed", 1: "da[SEP]en meget lang titel", 2: "unk[SEP]x"}
+    assert found == {0: f"da[SEP]{expected[0]}", 1: f"da[SEP]{expected[1]}", 2: "unk[SEP]x"}

@@ -53,8 +53,8 @@ def test_the_sequence_loss_is_the_mean_cross_entropy_of_all_symbols_but_the_firs
     memory, mask, _ = classifier.encode(inputs(*TEXTS))
     total = 0.0
     for row, classes in enumerate(LABELS.tolist()):
-        codes = sorted(SYSTEM.codes[number] for number in classes if number >= 0)
-        sequence = SYSTEM.format(codes).tolist()
+        ordered = sorted(classes, key=lambda number: number % 6)  # -1 is last: PAD
+        sequence = [BOS, *SYSTEM.blocks_CS[ordered].flatten().tolist(), EOS]
         for place in range(1, len(sequence)):
             read = torch.tensor([sequence[:place]])
             log_p = classifier.decoder_logits(read, memory[row : row + 1], mask[row : row + 1])[0, -1].log_softmax(-1)
@@ -120,7 +120,7 @@ def test_greedy_decoding_takes_the_likeliest_symbol_where_any_code_is_allowed() 
             letter = int(scores[5:].argmax()) + 5  # behind the marks
             p *= float(scores.softmax(-1)[letter])
             sequence.append(letter)
-        assert system.read([*sequence, EOS]) == (system.codes[int(classes_BK[row, 0])],)
+        assert system.blocks_CS[int(classes_BK[row, 0])].tolist() == sequence[1:]
         assert float(probability_B[row]) == pytest.approx(p, rel=1e-4)
 
 

@@ -25,19 +25,8 @@ from nbtools.training.engine.flags import parse
 from nbtools.training.text_classification.model import open_classifier
 from nbtools.training.text_classification.predictor import Predictor
 
-from trainings import (
-    OCCUPATIONS,
-    ByHand,
-    assert_same_checkpoints,
-    by_hand,
-    rows,
-    train_here,
-    write_csv,
-    write_inputs,
-)
-from trainings import (
-    TINY as TINY_VALUES,
-)
+from trainings import OCCUPATIONS, ByHand, assert_same_checkpoints, by_hand, rows, train_here, write_csv, write_inputs
+from trainings import TINY as TINY_VALUES
 
 TINY = TINY_VALUES["text_classification"]
 
@@ -60,6 +49,26 @@ def trained(tables: Project, monkeypatch: pytest.MonkeyPatch) -> Callable[..., R
 
 
 # --- in one process -------------------------------------------------------------------------------
+
+
+@pytest.mark.promise("safety-unseen-code")
+def test_an_unseen_code_of_the_evaluation_is_an_error_of_the_model(
+    trained: Callable[..., RunDir], tables: Project, capfd: pytest.CaptureFixture[str]
+) -> None:
+    few = [(row.text, row.lang, row.codes) for row in OCCUPATIONS[:20]]
+    write_csv(tables.root / "val.csv", few)
+    write_csv(tables.root / "unseen.csv", [(text, lang, ("64100",)) for text, lang, _ in few])
+    config = tiny(max_steps=2, val_data="val.csv")
+    seen = rows(trained(config))[-1]
+    files = trained(config.replace(val_data="unseen.csv"))
+    row = rows(files)[-1]
+    scores = [name for name in row if name.startswith("eval/") and "loss" not in name]
+    assert len(scores) > 8
+    assert {row[name] for name in scores} == {0.0}
+    assert row["train/loss"] == seen["train/loss"]
+    assert "'64100' (20)" in capfd.readouterr().out
+    assert len(media.read(files.media, "mistakes")[-1].rows) == 20
+    assert media.read(files.media, "mistakes")[-1].rows[0][1] == "64100"
 
 
 def test_a_run_leaves_scores_mistakes_and_what_the_form_had_shown(
@@ -282,6 +291,17 @@ def test_the_presets_divide_the_original_s_batch_among_the_gpus() -> None:
 # --- prediction -----------------------------------------------------------------------------------
 
 
+@pytest.mark.parametrize(
+    ("changes", "is_same"), [({"clean": "none"}, False), ({"clean": "light"}, True), ({"dataset": None}, True)]
+)
+def test_a_predictor_reads_texts_as_the_training_did(
+    trained: Callable[..., RunDir], changes: dict[str, Any], is_same: bool
+) -> None:
+    predictor = Predictor.open(trained(tiny(max_steps=3, **changes)).path)
+    plain, spelled = predictor.predict(["smed og husmand", "SMED  og Husmand"])
+    assert (plain == spelled) is is_same
+
+
 def test_a_predictor_opens_runs_checkpoints_and_models_and_refuses_the_rest(
     trained: Callable[..., RunDir], tables: Project, tmp_path: Path
 ) -> None:
@@ -363,7 +383,7 @@ def test_a_rank_has_a_million_rows_read_and_its_first_batch_made_in_less_than_50
     process = start(config, nproc=None, more=_SAY_PEAK)
     assert process.wait(500) == 0, start.said(process)[-3000:]
     (tables.root / "large.csv").unlink()  # pytest keeps the folder
-    assert "900,200 training and 99,800 evaluation samples" in start.said(process)
+    assert "900,200 training and 2,000 of 99,800 evaluation samples" in start.said(process)
     peak_mb, num_rows = map(int, (tables.root / "peak-0.txt").read_text().split())
     assert num_rows == config.batch_size
     assert peak_mb < 500 or torch.version.cuda is not None, "torch for GPUs takes more before anything is read"

@@ -1,0 +1,97 @@
+"""What proves that a process belongs to a run: the marks in its environment, or a file that only the run writes.
+
+The files of a run may be another user's, or be copied from one, and the identity of any process is world-readable: what
+they say of a process is not enough to signal it.
+"""
+
+import contextlib
+import os
+import signal
+import stat
+from pathlib import Path
+
+import psutil
+
+from nbtools.rundir.rundir import RUN_DIR_VARIABLE, RUN_ID_VARIABLE, RunDir
+
+_INIT = 1
+_OF_TORCHRUN = "TORCHELASTIC_RUN_ID"
+
+
+def belongs_to(process: psutil.Process, run: RunDir) -> bool:
+    """Whether a process of this user is a run's: by its marks, by an open file, or as the agent of such a rank."""
+    with contextlib.suppress(psutil.Error, OSError):
+        if not is_own(process):
+            return False
+        return is_marked(process, run) or _writes(process, run) or any(_writes(rank, run) for rank in ranks_of(process))
+    return False
+
+
+def is_own(process: psutil.Process) -> bool:
+    """Whether a process is another one of this user."""
+    return process.pid != os.getpid() and process.uids().effective == os.geteuid()
+
+
+def may_be_signalled(process: psutil.Process) -> bool:
+    """Whether a process is neither this one nor the first of the machine or container, which ends all others."""
+    return process.pid > _INIT and process.pid != os.getpid()
+
+
+def is_marked(process: psutil.Process, run: RunDir) -> bool:
+    """Whether the environment with which a process started names the run.
+
+    Both the id and the directory must match: two projects may have runs with the same id.
+    """
+    environment = process.environ()  # as it was at exec: a later os.environ does not show
+    marks = {RUN_ID_VARIABLE: run.id, RUN_DIR_VARIABLE: str(run.path.resolve())}
+    return all(environment.get(name) == value for name, value in marks.items())
+
+
+def ranks_of(agent: psutil.Process) -> list[psutil.Process]:
+    """Return the processes that a torchrun agent started as ranks."""
+    found = []
+    for child in agent.children():
+        with contextlib.suppress(psutil.Error, OSError):
+            if _OF_TORCHRUN in child.environ():
+                found.append(child)
+    return found
+
+
+def survives(process: psutil.Process, number: signal.Signals) -> bool:
+    """Whether a process handles or ignores a signal, so that the signal does not end it."""
+    masks = 0
+    with contextlib.suppress(OSError, ValueError):
+        for line in Path(f"/proc/{process.pid}/status").read_text(errors="replace").splitlines():
+            if line.startswith(("SigCgt:", "SigIgn:")):
+                masks |= int(line.split()[1], 16)
+    return bool(masks >> (number - 1) & 1)
+
+
+def _writes(process: psutil.Process, run: RunDir) -> bool:
+    """Whether a process holds the run's lock, or has its log open for writing."""
+    try:
+        lock, log = _identity(run.lock), _identity(run.log)
+        descriptors = [entry.name for entry in os.scandir(f"/proc/{process.pid}/fd")]
+    except OSError:  # ended, or no /proc
+        return False
+    for descriptor in descriptors:
+        with contextlib.suppress(OSError, ValueError):
+            status = Path(f"/proc/{process.pid}/fd/{descriptor}").stat()
+            if (opened := (status.st_dev, status.st_ino)) not in (lock, log):
+                continue
+            text = Path(f"/proc/{process.pid}/fdinfo/{descriptor}").read_text()
+            facts = dict(line.split(":", 1) for line in text.splitlines() if ":" in line)
+            is_locked = "FLOCK" in facts.get("lock", "") and "WRITE" in facts["lock"]
+            is_written = int(facts["flags"], 8) & os.O_ACCMODE != os.O_RDONLY
+            if is_locked if opened == lock else is_written:
+                return True
+    return False
+
+
+def _identity(path: Path) -> tuple[int, int] | None:
+    """Return device and inode of a file; None if there is none, or it may be another file under a second name."""
+    try:
+        status = path.lstat()
+    except FileNotFoundError:
+        return None
+    return (status.st_dev, status.st_ino) if stat.S_ISREG(status.st_mode) and status.st_nlink == 1 else None

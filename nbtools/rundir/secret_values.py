@@ -1,0 +1,131 @@
+"""Keeps secrets out of launch.json, which other users may read: `secrets.json` of the run holds them (mode 0600).
+
+A value is secret if its name says so (`--hf-token VALUE`, `api_key=VALUE`, `WANDB_API_KEY`) or if it looks like a key
+of a known service. A wrong guess costs nothing but the display of a value: the processes of the run get the real ones.
+"""
+
+import json
+import re
+from collections.abc import Collection, Mapping, Sequence
+from typing import Any
+
+from nbtools.errors import NbtoolsError
+from nbtools.rundir.atomic import write_file
+from nbtools.rundir.json_files import FORMAT, read_json
+from nbtools.rundir.rundir import RunDir
+
+MASK = "***"
+"""Stands for a secret in launch.json."""
+NOTE = "secrets"
+"""Key of launch.json with a sentence about the mask; absent without secrets."""
+_SENTENCE = f"{MASK} stands for a value that looks secret; secrets.json, readable by the run's user alone, holds it"
+
+_NAME = re.compile(
+    r"""
+      secret | password | passwd | passphrase | credential      # anywhere
+    | (?:^|[^a-z]) (?:token|key|auth) (?:[^a-z]|$)              # a word of its own: not tokenizer, monkey, author
+    | (?:api|access|auth|private|hf|hub|wandb) (?:token|key) s? $
+    """,
+    re.VERBOSE,
+)
+_VALUE = re.compile(
+    r"""
+      \b(?:hf|api_org)_[A-Za-z0-9]{16,}
+    | \bsk-[A-Za-z0-9_-]{16,}
+    | \b(?:AKIA|ASIA)[A-Z0-9]{12,}
+    | \bgh[oprsu]_[A-Za-z0-9]{20,} | \bgithub_pat_\w{20,} | \bglpat-[\w-]{16,}
+    | \bxox[abprs]-[\w-]{10,} | \bAIza[\w-]{30,} | \bpypi-[\w-]{16,} | \bnpm_[A-Za-z0-9]{30,}
+    | \beyJ[\w-]{8,}\.[\w-]{8,}\.[\w-]*                          # JSON Web Token
+    | -----BEGIN\ [A-Z ]*PRIVATE\ KEY
+    | \b(?:Bearer|Basic)\ +\S{8,}
+    | [a-z][a-z0-9+.-]*://[^/\s:@]*:[^/\s@]+@                    # a password in a URL
+    | (?i:password|passwd|secret|token|api_?key|credential)["']?\s*[:=]\s*["']?\S
+    """,
+    re.VERBOSE,
+)
+_AWS_SECRET = re.compile(r"(?=.*[a-z])(?=.*[A-Z])(?=.*[0-9])(?!/)[A-Za-z0-9/+]{40}")
+_ASSIGNED = re.compile(r"([-+~]*[A-Za-z_][\w.\-]*)=(.+)", re.DOTALL)
+_HARMLESS = re.compile(r"(?i)[-+]?[0-9]{1,7}(?:\.[0-9]*)?|true|false|none|null|yes|no|")
+_FLAG = re.compile(r"--?[A-Za-z][\w.\-]*")
+_CAMEL = re.compile(r"(?<=[a-z0-9])(?=[A-Z])")
+
+
+def is_secret(name: str, value: str) -> bool:
+    """Whether a value is secret, by its name or by itself; a small number or a truth value is not."""
+    if _VALUE.search(value) or _AWS_SECRET.fullmatch(value):
+        return True
+    words = _CAMEL.sub("_", name).lower()
+    found = _NAME.search(words)
+    return found is not None and (not _HARMLESS.fullmatch(value) or "pass" in found[0])
+
+
+def masked(args: Sequence[str], known: Collection[str] = ()) -> list[str]:
+    """Return arguments with secrets replaced by `MASK`: `--token X`, `--token=X`, `token=X`, and keys of services.
+
+    Args:
+        args: a program's arguments.
+        known: names that are not secret, such as the fields of a recipe.
+    """
+    found: list[str] = []
+    flag = ""
+    for arg in args:
+        name, flag = flag, ""
+        if assigned := _ASSIGNED.fullmatch(arg):
+            is_known = _plain(assigned[1]) in known
+            hides = is_secret("" if is_known else assigned[1], assigned[2])
+            found.append(f"{assigned[1]}={MASK}" if hides else arg)
+        elif _FLAG.fullmatch(arg) and not _VALUE.search(arg):
+            found.append(arg)
+            flag = "" if _plain(arg) in known else arg
+        else:
+            found.append(MASK if is_secret(name, arg) else arg)
+    return found
+
+
+def masked_environment(environment: Mapping[str, str]) -> dict[str, str]:
+    """Return environment variables with secrets replaced by `MASK`."""
+    return {name: MASK if is_secret(name, value) else value for name, value in environment.items()}
+
+
+def part(run: RunDir, content: Mapping[str, Any], known: Collection[str] = ()) -> dict[str, Any]:
+    """Return the content of a launch.json without its secrets, which are first written to secrets.json.
+
+    Args:
+        run: the run directory.
+        content: `args`, `argv`, which ends with them, and `env`, among other keys.
+        known: names that are not secret, such as the fields of a recipe.
+
+    Raises:
+        OSError: secrets.json cannot be written.
+    """
+    args, argv, env = content["args"], content["argv"], content["env"]
+    first = len(argv) - len(args)
+    open_ = {"args": masked(args, known), "env": masked_environment(env)}
+    open_["argv"] = [*argv[:first], *open_["args"]]
+    secret = {name: content[name] for name in ("args", "argv", "env") if open_[name] != content[name]}
+    if not secret:
+        return dict(content)
+    text = json.dumps({"format": FORMAT, **secret}, ensure_ascii=True, indent=1)
+    write_file(run.secrets, f"{text}\n".encode(), mode=0o600)
+    return {**content, **open_, NOTE: _SENTENCE}
+
+
+def restored(run: RunDir, content: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the content of a launch.json with its secrets.
+
+    Raises:
+        NbtoolsError: it has secrets, and this user cannot read them.
+    """
+    if NOTE not in content:
+        return dict(content)
+    secret = read_json(run.secrets)
+    if secret is None:
+        raise NbtoolsError(
+            f"{run.id}: its arguments contain secrets, and {run.secrets} cannot be read: only the user who launched "
+            "the run can resume it; launch the script with your own arguments, and --resume-from CHECKPOINT"
+        )
+    return {**content, **{name: secret[name] for name in ("args", "argv", "env") if name in secret}}
+
+
+def _plain(flag: str) -> str:
+    return flag.lstrip("-+~").replace("-", "_")

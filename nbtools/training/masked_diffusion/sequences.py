@@ -1,0 +1,89 @@
+"""Token ids for masked diffusion: rows of equal length, and pairs of a prompt and an answer of any length.
+
+Shape suffixes: N samples, B batch, T positions.
+"""
+
+import functools
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+Tokens = npt.NDArray[Any]
+Integers = npt.NDArray[np.int64]
+
+
+@dataclass(frozen=True)
+class Sequences:
+    """Token ids in rows of equal length; the first `starts_N` tokens of each are a prompt, which is never masked."""
+
+    tokens_NT: "Tokens | PaddedRows"
+    starts_N: Integers
+
+    def __len__(self) -> int:
+        return len(self.tokens_NT)
+
+    @property
+    def lengths_N(self) -> Integers:
+        """Tokens of each sequence; takes no memory."""
+        return np.broadcast_to(np.int64(self.tokens_NT.shape[1]), len(self))
+
+    def rows(self, samples_B: Integers) -> Integers:
+        """Return the tokens of some sequences. Shape (B, T)."""
+        rows_BT: Integers = self.tokens_NT[samples_B].astype(np.int64)
+        return rows_BT
+
+
+@dataclass(frozen=True)
+class RaggedPairs:
+    """Prompts and answers behind one another, each with one end-of-text token behind its answer."""
+
+    tokens: Tokens
+    """Of all pairs in a row, in one flat file."""
+    offsets: Integers
+    """Where each pair begins in `tokens`, and where the last one ends."""
+    starts_N: Integers
+    """Tokens of each prompt."""
+    eos_id: int
+
+    def __len__(self) -> int:
+        return len(self.starts_N)
+
+    @functools.cached_property
+    def lengths_N(self) -> Integers:
+        """Tokens of each pair, with the end-of-text token."""
+        return np.diff(self.offsets)
+
+    @functools.cached_property
+    def longest_answer(self) -> int:
+        """Tokens of the longest answer, with the end-of-text token."""
+        return int((self.lengths_N - self.starts_N).max())
+
+    def rows(self, samples_B: Integers, length: int | None = None) -> Integers:
+        """Return some pairs with end-of-text tokens up to `length`, by default that of the longest. Shape (B, T)."""
+        lengths_B = self.lengths_N[samples_B]
+        rows_BT = np.full((len(samples_B), length or int(lengths_B.max())), self.eos_id, dtype=np.int64)
+        for row_T, first, size in zip(rows_BT, self.offsets[samples_B], lengths_B, strict=True):
+            row_T[:size] = self.tokens[first : first + size]
+        return rows_BT
+
+
+@dataclass(frozen=True)
+class PaddedRows:
+    """Pairs as an array of rows of equal length, filled up with end-of-text tokens where they are read."""
+
+    pairs: RaggedPairs
+    length: int
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        """Number and length of the rows."""
+        return len(self.pairs), self.length
+
+    def __len__(self) -> int:
+        return len(self.pairs)
+
+    def __getitem__(self, index: slice | Integers) -> Integers:
+        samples_B = np.arange(*index.indices(len(self))) if isinstance(index, slice) else index
+        return self.pairs.rows(samples_B, self.length)

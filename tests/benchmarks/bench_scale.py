@@ -1,0 +1,150 @@
+"""CPU seconds of listing, finding and removing 5,000 runs, of 10,000 metric names, of long lineages; panels' memory.
+
+python tests/benchmarks/bench_scale.py [runs] [names] [lineage] [panels]
+"""
+
+import json
+import os
+import resource
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import psutil
+
+from nbtools.cli.commands import main as nbtools
+from nbtools.notebook.panel.panel import LivePlot
+from nbtools.project import Project
+from nbtools.run import clean
+from nbtools.run.listing import active_run
+from nbtools.run.run import Run
+from nbtools.run.state import RunState
+from nbtools.rundir.json_files import write_json
+from nbtools.rundir.rundir import RunDir, find_run
+
+NUM_RUNS, NUM_NAMES, NUM_PANELS = 5_000, 10_000, 30
+
+
+def cpu(action: Callable[[], object], *, is_child: bool = False) -> float:
+    """CPU seconds of this process during `action`, or of the child processes that it waits for."""
+
+    def now() -> float:
+        used = resource.getrusage(resource.RUSAGE_CHILDREN if is_child else resource.RUSAGE_SELF)
+        return used.ru_utime + used.ru_stime
+
+    began = now()
+    action()
+    return now() - began
+
+
+def end_run(runs: Path, number: int, num_rows: int = 40, parent: str | None = None) -> RunDir:
+    """Write an ended run: completed, stopped, failed, or killed without a record of rank 0, in turns."""
+    seconds = f"{number // 3600:02d}{number // 60 % 60:02d}{number % 60:02d}"
+    run = RunDir(runs / f"2026-01-31_{seconds}_run")
+    run.ranks.mkdir(parents=True)
+    run.lock.touch()
+    launch: dict[str, object] = {"name": "run", "recipe": "mlm_pretraining", "time": 1.7e9 + number, "args": []}
+    launch["script_sha256"] = "0"
+    if parent is not None:
+        launch["resumed_from"] = {"run": parent, "step": num_rows // 2 * number, "checkpoint": "step-000001"}
+    write_json(run.launch, launch)
+    write_json(run.config, {"config": {}, "derived": {"total_steps": 100_000}})
+    write_json(run.process, {"pid": 1, "start_time": 1.0, "boot_id": "-", "host": "-"})
+    first = number * (num_rows // 2) + 1 if parent is not None else 1
+    rows = ({"step": step, "time": 1.7e9 + step, "train/loss": 1 / step} for step in range(first, first + num_rows))
+    run.metrics.write_text("".join(f"{json.dumps(row)}\n" for row in rows))
+    run.log.write_text("started\n")
+    beat = {"rank": 0, "pid": 1, "host": "h", "step": first + num_rows - 1, "phase": "done", "time": 1.7e9}
+    write_json(run.heartbeat(0), beat)
+    folder = run.checkpoint(first)
+    folder.mkdir(parents=True)
+    write_json(folder / "manifest.json", {"step": first, "time": 1.7e9, "files": {"x": {}}, "metrics": {}})
+    why = ("completed", "stopped", "failed", None)[number % 4]
+    if why is not None:
+        write_json(run.finished, {"why": why, "step": first + num_rows - 1, "metrics": {"train/loss": 1.0}})
+    write_json(run.exit, {"returncode": int(why != "completed"), "stopped": why == "stopped", "time": 1.7e9 + number})
+    return run
+
+
+def measure_runs(folder: Path) -> None:
+    """Measure the commands on 5,000 runs."""
+    project = Project(folder)
+    project.scripts.mkdir()
+    (folder / "pyproject.toml").touch()
+    script = project.script("run")
+    script.write_text("")
+    for number in range(NUM_RUNS):
+        end_run(project.runs, number)
+
+    def call(*words: str) -> None:
+        """Call the command line in a process of its own."""
+        if (pid := os.fork()) == 0:
+            os.chdir(folder)
+            os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
+            os._exit(nbtools(words))
+        assert os.waitpid(pid, 0)[1] == 0
+
+    for words in (["runs"], ["runs", "--state", "FAILED"], ["runs", "--all"], ["runs", "--all", "--json"], ["clean"]):
+        print(f"nbtools {' '.join(words):<22} {cpu(lambda words=words: call(*words), is_child=True):>7.2f} CPU s")  # type: ignore[misc]
+    print(f"nt.runs() and its table        {cpu(lambda: _table(project)):>7.2f} CPU s")
+    newest = find_run(project.runs, "latest").name
+    for what, ref in (("latest", "latest"), ("an id", newest), ("a prefix", newest[:17])):
+        print(f"find {what:<25} {cpu(lambda ref=ref: find_run(project.runs, ref)):>7.3f} CPU s")  # type: ignore[misc]
+    print(f"active_run (Launch)            {cpu(lambda: active_run(script, project)):>7.2f} CPU s")
+    plans = []
+    planned = cpu(lambda: plans.append(clean.plan_removal(project.runs, states=[RunState.FAILED])))
+    print(f"clean: plan {len(plans[0].items):>5,} runs         {planned:>7.2f} CPU s")
+    print(f"clean: remove them             {cpu(lambda: clean.remove(plans[0])):>7.2f} CPU s")
+
+
+def _table(project: Project) -> None:
+    from nbtools.run.listing import runs
+
+    runs(project)._repr_html_()
+
+
+def measure_names(folder: Path) -> None:
+    """Measure a run with 10,000 metric names."""
+    run = end_run(folder, 0)
+    values = {f"layer_{number}/norm": float(number) for number in range(NUM_NAMES)}
+    run.metrics.write_text("".join(json.dumps({"step": step, **values}) + "\n" for step in (1, 2, 3)))
+    found = Run(run.path)
+    print(f"reading 3 rows x {NUM_NAMES:,}        {cpu(lambda: found.own_history):>7.2f} CPU s")
+    print(f"Run.metrics                    {cpu(lambda: found.metrics):>7.3f} CPU s (at most 0.1)")
+    print(f"History.pace                   {cpu(found.own_history.pace):>7.3f} CPU s")
+
+
+def measure_lineage(folder: Path) -> None:
+    """Measure the joined curve of runs that were resumed 150 and 500 times."""
+    parent = None
+    for number in range(501):
+        parent = end_run(folder, number, num_rows=200, parent=parent).id
+    for number in (150, 500):
+        run = Run(next(path for path in folder.iterdir() if path.name.endswith(f"{number % 60:02d}_run")
+                  and path.name[11:15] == f"{number // 3600:02d}{number // 60 % 60:02d}"))  # fmt: skip
+        took = cpu(lambda run=run: run.history)  # type: ignore[misc]
+        print(f"history after {number} resumes      {took:>7.2f} CPU s, {run.history.num_rows:,} rows")
+
+
+def measure_panels(folder: Path) -> None:
+    """Measure the memory of 30 panels of ended runs."""
+    made = [end_run(folder, number, num_rows=20_000) for number in range(NUM_PANELS + 1)]
+    process = psutil.Process()
+    panels = []
+    for number, run in enumerate(made):
+        panels.append(LivePlot(run.path))
+        panels[-1].refresh()
+        while panels[-1]._thread is not None:
+            time.sleep(0.05)
+        if number == 0:
+            before = process.memory_info().rss
+    grown = (process.memory_info().rss - before) / 1e6
+    print(f"{NUM_PANELS} panels of ended runs        {grown:>+7.0f} MB (at most +60)")
+
+
+if __name__ == "__main__":
+    for name in sys.argv[1:] or ["runs", "names", "lineage", "panels"]:
+        with tempfile.TemporaryDirectory() as folder:
+            globals()[f"measure_{name}"](Path(folder))

@@ -1,0 +1,104 @@
+"""A secret given as an argument: it reaches every attempt of the training, and nothing that others can read."""
+
+import json
+import stat
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import nbtools as nt
+from nbtools.cli.commands import main
+from nbtools.errors import NbtoolsError
+from nbtools.launcher.resume import resume
+from nbtools.project import Project
+from nbtools.run.run import Run
+from nbtools.run.state import RunState
+from nbtools.rundir.json_files import write_json
+from nbtools.rundir.rundir import RunDir
+
+CANARY = "canary-5f1c"
+ARGS = ("--hf-token", CANARY, f"--api_key={CANARY}", "--epochs", "3", "hf_" + CANARY.replace("-", "") + "0" * 20)
+STAND_IN_FOR_TORCH = {
+    "torch/__init__.py": "",
+    "torch/version.py": "cuda = None\n",
+    "torch/distributed/__init__.py": "",
+    "torch/distributed/run.py": (
+        "import json, os, sys\n"
+        "with open(os.environ['SEEN_ARGS'], 'a') as file:\n"
+        "    file.write(json.dumps(sys.argv) + '\\n')\n"
+        "sys.exit(int(os.environ['NBTOOLS_ATTEMPT'] == '1'))\n"
+    ),
+}
+
+
+def with_canary(run: RunDir) -> list[Path]:
+    """The files of a run that hold the secret."""
+    return [path for path in run.path.rglob("*") if path.is_file() and b"canary" in path.read_bytes()]
+
+
+@pytest.mark.promise("safety-secrets")
+@pytest.mark.timeout(240)
+def test_a_secret_argument_reaches_each_attempt_and_is_shown_nowhere(
+    project: Project, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for name, text in STAND_IN_FOR_TORCH.items():
+        (tmp_path / "torch_free" / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / "torch_free" / name).write_text(text)
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path / "torch_free"))
+    monkeypatch.setenv("SEEN_ARGS", str(tmp_path / "seen"))
+    monkeypatch.chdir(project.root)
+    script = project.scripts / "toy.py"
+    script.write_text("print('hello')\n")
+    checked = nt.preflight(script, args=ARGS, gpus=())
+    assert "canary" not in repr(checked) + checked._repr_html_()
+    run = nt.launch(script, args=ARGS, gpus=(), max_restarts=1)
+    assert run.wait(timeout_s=120, check=False) is RunState.SUCCEEDED, run.log()
+    seen = [json.loads(line) for line in (tmp_path / "seen").read_text().splitlines()]
+    assert [tuple(argv[-len(ARGS) :]) for argv in seen] == [ARGS, ARGS], "the restart has it, too"
+    assert with_canary(run.files) == [run.files.secrets]
+    assert stat.S_IMODE(run.files.secrets.stat().st_mode) == 0o600
+    assert run.info["args"][1:5] == ["***", "--api_key=***", "--epochs", "3"]
+    capsys.readouterr()
+    for words in (["show", run.id, "--json"], ["show", run.id], ["runs", "--json"], ["log", run.id]):
+        main(words)
+    panel = nt.LivePlot(run.dir)
+    found: list[Any] = [panel.widget]
+    for widget in found:  # it grows meanwhile
+        found += getattr(widget, "children", ())
+    shown = [*(repr(widget.get_state()) for widget in found), repr(panel._repr_mimebundle_()), repr(run.info)]
+    panel.close()
+    said = capsys.readouterr()
+    assert run.id in said.out
+    assert "canary" not in "".join([said.out, said.err, *shown])
+
+
+@pytest.mark.promise("safety-secrets")
+@pytest.mark.slow
+@pytest.mark.timeout(300)
+def test_a_resumed_run_gets_the_secrets_of_its_parent_and_no_other_user_can_resume_it(
+    texts: Project,
+    tiny_training: Callable[..., RunDir],
+    tiny_config: Callable[..., Any],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    parent = tiny_training(max_steps=2, checkpoint_every=2)
+    nt.write_script(tiny_config(max_steps=2, checkpoint_every=2), "toy", project=texts)
+    parent.script.write_text((texts.scripts / "toy.py").read_text())
+    args = ["--max-steps", "2"]
+    secret = {"format": 1, "args": ["--max-steps", "4"], "argv": [sys.executable]}
+    launch = {"name": "toy", "script": str(texts.scripts / "toy.py"), "recipe": "mlm_pretraining", "args": args}
+    write_json(parent.launch, {**launch, "launch": {"gpus": [], "nproc_per_node": 1}, "secrets": "***", "time": 1e9})
+    write_json(parent.exit, {"returncode": 0, "stopped": False, "failure": None, "time": 1e9})
+    monkeypatch.delenv("NBTOOLS_RUN_DIR", raising=False)
+    monkeypatch.delenv("NBTOOLS_ATTEMPT", raising=False)
+    before = list(texts.runs.iterdir())
+    with pytest.raises(NbtoolsError, match="only the user who launched"):
+        resume(parent.path)
+    assert list(texts.runs.iterdir()) == before
+    parent.secrets.write_text(json.dumps(secret))
+    child = resume(parent.path)
+    assert child.wait(timeout_s=200, check=False) is RunState.SUCCEEDED, child.log()
+    assert Run(child.dir).step == 4

@@ -1,0 +1,220 @@
+"""A user's text goes through the tokenizers of the recipes and comes back character by character."""
+
+import csv
+import json
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from tokenizers import Tokenizer
+from tokenizers.decoders import ByteLevel as ByteLevelDecoder
+from tokenizers.models import BPE
+from tokenizers.pre_tokenizers import ByteLevel
+from tokenizers.processors import TemplateProcessing
+from tokenizers.trainers import BpeTrainer
+from transformers import AutoTokenizer, PreTrainedTokenizerBase, PreTrainedTokenizerFast
+from unchanged_texts import TEXTS, write_texts
+
+from nbtools.cli.commands import main
+from nbtools.data import corpus
+from nbtools.data.masked_diffusion import prepared
+from nbtools.recipes import LLMGANConfig, MaskedDiffusionConfig, MLMPretrainingConfig, TextClassificationConfig
+from nbtools.recipes.llm_gan import load_stories
+from nbtools.recipes.text_classification import load_samples
+from nbtools.training.llm_gan.dataset import tokenize_stories
+from nbtools.training.masked_diffusion.dataset import cached_pairs, cached_text, open_text
+from nbtools.training.text.tokenized import tokenize
+from nbtools.training.text.tokenizers import separator_of
+from nbtools.training.text_classification.dataset import Augmentation, CharacterDataset
+
+WHOLE = "".join(TEXTS.values())
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    return write_texts(tmp_path / "texts")
+
+
+@pytest.fixture
+def model(tmp_path: Path) -> str:
+    """A folder with a byte-level tokenizer, as RoBERTa's, built on other text."""
+    special = ["<s>", "<pad>", "</s>", "<unk>", "<mask>"]
+    backend = Tokenizer(BPE())
+    backend.pre_tokenizer, backend.decoder = ByteLevel(add_prefix_space=False), ByteLevelDecoder()
+    trainer = BpeTrainer(vocab_size=400, special_tokens=special, initial_alphabet=ByteLevel.alphabet())
+    backend.train_from_iterator(["the tiger burns bright, == and not"], trainer)
+    ends = [("<s>", 0), ("</s>", 2)]
+    backend.post_processor = TemplateProcessing(single="<s> $A </s>", special_tokens=ends)
+    names = ("bos_token", "pad_token", "eos_token", "unk_token", "mask_token")
+    tokenizer = PreTrainedTokenizerFast(tokenizer_object=backend, **dict(zip(names, special, strict=True)))
+    tokenizer.save_pretrained(tmp_path / "model")
+    return str(tmp_path / "model")
+
+
+def decoded(tokenizer: PreTrainedTokenizerBase, *parts: Path) -> list[str]:
+    """Return the documents in files of token ids."""
+    documents = []
+    for part in parts:
+        ids = np.load(part)
+        for piece in np.split(ids, np.flatnonzero(ids == separator_of(tokenizer)) + 1):
+            if len(piece):
+                documents.append(tokenizer.decode(piece[:-1].tolist(), clean_up_tokenization_spaces=False))
+    return documents
+
+
+def is_whole(documents: list[str]) -> bool:
+    """Whether documents, in some order, are the sections of all texts."""
+    sections = list(corpus.documents(str(write_texts(Path.cwd() / "again")), 5))
+    return "".join(sections) == WHOLE and Counter(documents) == Counter(sections)
+
+
+@pytest.mark.promise("safety-text")
+def test_characters_of_code_verse_tables_and_mathematics_come_back(
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    said: list[str] = []
+    made = cached_text(tmp_path / "cache", MaskedDiffusionConfig(dataset=str(folder)), say=said.append)
+    tokenizer = AutoTokenizer.from_pretrained(made / prepared.TOKENIZER)
+    assert is_whole(decoded(tokenizer, made / prepared.TRAIN, made / prepared.VALIDATION))
+    assert said == ["note: the byte order mark of 1 file is left out"]
+
+
+@pytest.mark.promise("safety-text")
+def test_prepare_keeps_every_character_and_records_how_the_text_was_cleaned(
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    for clean in ("none", "light"):
+        made = tmp_path / clean
+        assert main(["prepare", str(folder), "--out", str(made), "--clean", clean]) == 0
+        assert prepared.read_prepared_metadata(made).clean == clean
+        documents = decoded(open_text(made, 16).tokenizer, made / prepared.TRAIN, made / prepared.VALIDATION)
+        assert ("".join(documents).count("  ") > 0) is (clean == "none")
+        if clean == "none":
+            assert is_whole(documents)
+
+
+@pytest.mark.promise("safety-text")
+def test_a_pretrained_tokenizer_gets_the_text_unchanged_in_both_recipes(
+    folder: Path, model: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    tokenizer = AutoTokenizer.from_pretrained(model)
+    made = cached_text(tmp_path / "cache", MaskedDiffusionConfig(dataset=str(folder), model_name=model))
+    diffusion = decoded(tokenizer, made / prepared.TRAIN, made / prepared.VALIDATION)
+    made = tokenize(tmp_path / "cache", MLMPretrainingConfig(dataset=str(folder), model_name=model))
+    masked = decoded(tokenizer, made / "train.npy", made / "eval.npy")
+    assert is_whole(diffusion)
+    assert Counter(masked) == Counter(diffusion)
+
+
+@pytest.mark.promise("safety-text")
+def test_the_word_level_tokenizer_loses_case_whitespace_and_rare_words_alone_and_says_so(
+    folder: Path, tmp_path: Path
+) -> None:
+    said: list[str] = []
+    made = tokenize(tmp_path / "cache", MLMPretrainingConfig(dataset=str(folder), vocab_size=200), say=said.append)
+    tokenizer = AutoTokenizer.from_pretrained(made / "tokenizer")
+    parts = [np.load(made / f"{name}.npy") for name in ("train", "eval")]
+    ids = np.concatenate(parts)
+    text = ids[ids != separator_of(tokenizer)]
+    found = Counter(tokenizer.convert_ids_to_tokens(text.tolist()))
+    unknown = found.pop("[UNK]")
+    sections = list(corpus.documents(str(folder), 5))
+    wanted = Counter(word for section in sections for word in corpus.words(section))
+    assert not found - wanted
+    assert (wanted - found).total() == unknown
+    assert said[-1].startswith(f"note: {unknown:,} of {len(ids):,} tokens (")
+    assert "vocab_size" in said[-1]
+
+
+def test_light_cleaning_of_a_config_from_before_is_what_it_was_and_is_counted(folder: Path, tmp_path: Path) -> None:
+    old = MLMPretrainingConfig.recorded({"dataset": str(folder)})
+    assert (old.clean, MaskedDiffusionConfig.recorded({}).clean) == ("light", "light")
+    left_out = corpus.LeftOut()
+    documents = list(corpus.documents(str(folder), clean=old.clean, left_out=left_out))
+    kept = "\n".join(documents)
+    assert "  " not in kept and "==" not in kept and "\n42\n" not in kept and "\r" not in kept
+    assert "Tyger Tyger, burning bright,\nIn the forests" in kept
+    assert left_out.num_characters == len(WHOLE.replace("\r\n", "\n")) - sum(map(len, documents))
+    assert f"clean='light' left out {left_out.num_characters:,} characters" in " ".join(left_out.notes(1))
+
+
+def test_a_caches_folder_of_cleaned_text_is_not_that_of_unchanged_text(folder: Path, tmp_path: Path) -> None:
+    made = {
+        tokenize(tmp_path / "cache", MLMPretrainingConfig(dataset=str(folder), clean=clean))
+        for clean in ("none", "light")
+    }
+    assert len(made) == 2
+
+
+def test_rare_characters_beyond_the_vocabulary_are_counted_and_told(folder: Path, tmp_path: Path) -> None:
+    said: list[str] = []
+    config = MaskedDiffusionConfig(dataset=str(folder), vocab_size=40)
+    made = cached_text(tmp_path / "cache", config, say=said.append)
+    num_unknown = sum(int((np.load(made / name) == 1).sum()) for name in (prepared.TRAIN, prepared.VALIDATION))
+    assert num_unknown == prepared.read_prepared_metadata(made).num_unknown_tokens > 0
+    assert f"note: {num_unknown:,} of " in said[-1]
+
+
+def write_csv(path: Path, header: list[str], rows: list[list[str]]) -> None:
+    with path.open("w", encoding="utf-8", newline="") as file:
+        csv.writer(file).writerows([header, *rows])
+
+
+@pytest.mark.promise("safety-text")
+def test_cells_of_a_csv_file_come_back_from_the_characters_of_a_classifier(tmp_path: Path) -> None:
+    rows = [[text, f" {name} ", "a"] for name, text in TEXTS.items()]
+    write_csv(tmp_path / "data.csv", ["text", "lang", "code"], rows)
+    config = TextClassificationConfig(dataset=str(tmp_path / "data.csv"), text_col="text", formatter="generic")
+    samples = load_samples(config)
+    assert samples.train.num_cleaned == 0
+    dataset = CharacterDataset(samples.train, np.arange(len(rows)), Augmentation(0, 0.0, 0.0), 10**6, 1)
+    inputs_BT, _ = dataset[0, np.arange(len(rows)), 200_000]
+    texts = ["".join(map(chr, row[row != 0][1:-1].tolist())) for row in inputs_BT.numpy()]
+    assert texts == [f"{name}[SEP]{text}" for name, text in TEXTS.items()]
+    light = load_samples(TextClassificationConfig.recorded(config.model_dump(exclude={"clean"})))
+    assert light.train.num_cleaned == len(rows)
+    assert light.train.text(4).startswith("the tyger tyger tyger, burning bright, in the forests")
+
+
+@pytest.mark.promise("safety-text")
+def test_cells_of_a_csv_file_come_back_from_the_tokens_of_the_llm_gan(tmp_path: Path) -> None:
+    rows = [[f"  {name}\n\tby an author ", text] for name, text in TEXTS.items()]
+    write_csv(tmp_path / "data.csv", ["title", "human_story"], rows)
+    values: dict[str, Any] = {"max_chars": 100_000, "min_chars": 1, "sequence_length": 512, "prompt_length": 64}
+    config = LLMGANConfig(dataset=str(tmp_path / "data.csv"), tokenizer="chars", **values)
+    said: list[str] = []
+    parts = load_stories(config, None, said.append)[:2]
+    stories = [story for part in parts for story in part]
+    assert sorted(story.text for story in stories) == sorted(TEXTS.values())
+    assert {story.prompt for story in stories} == {f"title: {row[0]}" for row in rows}
+    assert said == []
+    data = tokenize_stories(config, *parts, say=said.append)
+    tokens = {number: token for token, number in data.tokenizer.get_vocab().items()}
+    ends = {data.alphabet.eos_id, data.alphabet.pad_id}
+    texts = [row for part in (data.train, data.evaluation) for row in part.texts_NT.tolist()]
+    decoded = ["".join(tokens[number] for number in row if number not in ends) for row in texts]
+    assert decoded == [story.text[:512] for story in stories]
+    num_cut = sum(len(text) > 512 for text in TEXTS.values())
+    assert said == [f"note: {num_cut} of 5 texts are longer than sequence_length; their end is cut"]
+    light = load_stories(LLMGANConfig.recorded(config.model_dump(exclude={"clean"})), None, said.append)[:2]
+    assert "title: verse.txt by an author" in {story.prompt for part in light for story in part}
+    assert "changed the spaces of 5 of 5 texts" in said[-1]
+
+
+@pytest.mark.promise("safety-text")
+def test_prompts_and_answers_come_back_from_the_tokens_of_pairs(tmp_path: Path) -> None:
+    pairs = [(f" {name}\r\n", text) for name, text in TEXTS.items()]
+    lines = [json.dumps({"prompt": prompt, "answer": text}) for prompt, text in pairs]
+    (tmp_path / "pairs.jsonl").write_text("\n".join(lines))
+    config = MaskedDiffusionConfig(dataset=str(tmp_path / "pairs.jsonl"), sequence_length=32_768)
+    folder, remark = cached_pairs(tmp_path / "cache", tmp_path / "pairs.jsonl", config)
+    tokenizer = AutoTokenizer.from_pretrained(folder / prepared.TOKENIZER)
+    found = decoded(tokenizer, folder / "train.npy", folder / "eval.npy")
+    assert (sorted(found), remark) == (sorted(prompt + text for prompt, text in pairs), "")
+    _, remark = cached_pairs(tmp_path / "cache", tmp_path / "pairs.jsonl", config.replace(vocab_size=40))
+    assert "tokens" in remark and "vocab_size" in remark
