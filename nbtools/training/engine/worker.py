@@ -226,9 +226,10 @@ class Worker:
         return (self.progress.samples - samples) / max(now - since, 1e-9)
 
     def say(self, text: str) -> None:
-        """Print on rank 0 only."""
+        """Print on rank 0 only; a full disk loses the line, not the training."""
         if self.is_main:
-            print(text, flush=True)
+            with contextlib.suppress(OSError):
+                print(text, flush=True)
 
     def show(self, name: str, item: MediaItem) -> None:
         """Append a media item to the run directory (rank 0)."""
