@@ -87,7 +87,7 @@ def test_overwriting_a_script_edited_by_hand_asks_first(notebook: Any, form: Any
 
 def test_preset_fills_the_fields_and_counts_later_changes(notebook: Any, form: Any) -> None:
     form.get_by_label("preset").select_option("2gpu_standard")
-    form.get_by_text("2 GPUs; downloads 500,000 documents of C4").wait_for()
+    form.get_by_text("2 GPUs, sizes as in the guide; downloads 500,000 documents of C4").wait_for()
     assert form.get_by_label("precision").input_value() == "bf16"
     form.get_by_label("batch_size").fill("8")
     form.get_by_label("epochs").fill("2")

@@ -5,6 +5,7 @@ from typing import Any
 
 import nbformat
 import pytest
+from pages import picture, see
 
 from nbtools.project import Project
 from nbtools.run.listing import runs
@@ -24,7 +25,7 @@ TRAINING_S = 400
 def image_of(panel: Any) -> str:
     """The picture of a panel, as the page has it."""
     return str(
-        panel.locator("img").first.evaluate(
+        picture(panel).evaluate(
             """async image => {
               const bytes = await (await fetch(image.src)).arrayBuffer();
               const hash = await crypto.subtle.digest('SHA-256', bytes);
@@ -54,8 +55,8 @@ def test_from_run_all_to_a_run_that_outlives_its_kernel(notebook: Any, eventuall
     notebook.shoot("form", form)
     notebook.shoot("notebook", page.locator(".jp-NotebookPanel"))
     panel = notebook.output(CELLS["watch"])
-    panel.get_by_text("RUNNING").first.wait_for()
-    panel.locator("img").first.wait_for()
+    see(panel, "RUNNING")
+    picture(panel).wait_for()
     run = Run(runs(project)[0].dir)
     eventually(lambda: run.step >= 150, "150 steps", TRAINING_S)
     assert changes(panel, eventually)
@@ -85,7 +86,7 @@ def test_from_run_all_to_a_run_that_outlives_its_kernel(notebook: Any, eventuall
     form.get_by_role("button", name="Launch").click()
     form.get_by_text("Launched ").wait_for()
     long_run = Run(runs(project)[0].dir)
-    form.locator("img").wait_for()
+    picture(form).wait_for()
     eventually(lambda: long_run.step >= 60, "60 steps", TRAINING_S)
     assert changes(form, eventually)
     assert [found.name for found in runs(project)] == ["long_run", "mlm_pretraining"]
@@ -96,19 +97,19 @@ def test_from_run_all_to_a_run_that_outlives_its_kernel(notebook: Any, eventuall
     assert long_run.state is RunState.RUNNING
     notebook.run_cell(CELLS["attach"])
     panel = notebook.output(CELLS["attach"])
-    panel.get_by_text(long_run.id).first.wait_for()
-    panel.get_by_text("RUNNING").first.wait_for()
+    see(panel, long_run.id)
+    see(panel, "RUNNING")
     assert changes(panel, eventually)
     notebook.shoot("reattached", panel)
 
     panel.get_by_role("button", name="Stop").click()
     eventually(lambda: long_run.state is RunState.STOPPED, "the run stops")
-    panel.get_by_text("STOPPED").first.wait_for()
+    see(panel, "STOPPED")
     assert long_run.checkpoints[-1].step == long_run.step
     panel.locator("[data-mime-type='image/png'] img").wait_for()
     notebook.shoot("stopped", panel)
 
     notebook.restart_kernel()
     notebook.run_cell(CELLS["attach"])
-    panel.get_by_text("STOPPED").first.wait_for()
+    see(panel, "STOPPED")
     assert notebook.mistakes == []

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from playwright.sync_api import Locator
+from pages import see
 
 from nbtools.machine import gpu_queue
 from nbtools.metrics.writer import MetricWriter
@@ -77,11 +77,6 @@ class Record:
         if self.lock is not None:
             os.close(self.lock)
             self.lock = None
-
-
-def see(where: Locator, text: str) -> None:
-    """Wait until a text is visible; the static copy of a live panel is hidden."""
-    where.get_by_text(text).locator("visible=true").first.wait_for()
 
 
 @pytest.fixture
