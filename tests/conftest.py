@@ -180,6 +180,15 @@ def supervised(project: Project) -> Iterator[Callable[..., Run]]:
 
 
 @pytest.fixture
+def stranger() -> Iterator[subprocess.Popen[bytes]]:
+    """A process of this user that belongs to no run; SIGTERM and SIGUSR2 would end it."""
+    process = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"])
+    yield process
+    process.kill()
+    process.wait()
+
+
+@pytest.fixture
 def read_only() -> Iterator[Callable[[Path], None]]:
     """Take the right to write from folders, and give it back afterwards."""
     locked: list[Path] = []
@@ -216,6 +225,26 @@ def cli(
         return done
 
     return call
+
+
+@pytest.fixture
+def everything_shown(cli: Callable[..., subprocess.CompletedProcess[str]]) -> Callable[[Run], str]:
+    """Return all that the command line, a panel and the library show of a run."""
+    from nbtools.notebook.panel.panel import LivePlot
+
+    def show(run: Run) -> str:
+        answers = [cli(*words) for words in (["show", run.id, "--json"], ["show", run.id], ["runs", "--json"])]
+        answers.append(cli("log", run.id))
+        assert all(run.id in answer.stdout for answer in answers[:3])
+        panel = LivePlot(run.dir)
+        widgets: list[Any] = [panel.widget]
+        for widget in widgets:  # it grows meanwhile
+            widgets += getattr(widget, "children", ())
+        states = [*(repr(widget.get_state()) for widget in widgets), repr(panel._repr_mimebundle_()), repr(run.info)]
+        panel.close()
+        return "".join([*(answer.stdout + answer.stderr for answer in answers), *states])
+
+    return show
 
 
 # --- trainings of a second --------------------------------------------------------------------------

@@ -392,15 +392,6 @@ def test_looking_at_a_malicious_pickle_does_not_run_it(tmp_path: Path) -> None:
 # --- signalling --------------------------------------------------------------------------------------
 
 
-@pytest.fixture
-def stranger() -> Iterator[subprocess.Popen[bytes]]:
-    """A process that has nothing to do with any run."""
-    process = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"])
-    yield process
-    process.kill()
-    process.wait()
-
-
 @pytest.mark.parametrize("change", [{"start_time": 1.0}, {"boot_id": "another boot"}])
 def test_a_stranger_with_the_recorded_pid_is_never_shown_alive_nor_signalled(
     files: RunDir, stranger: subprocess.Popen[bytes], change: dict[str, object]

@@ -38,20 +38,12 @@ from nbtools.rundir.rundir import RunDir
 Event = tuple[str, tuple[Any, ...]]
 Audited = Callable[[], AbstractContextManager[list[Event]]]
 Cli = Callable[..., subprocess.CompletedProcess[str]]
+Check = Callable[[int, bool], dict[str, float]]
 
 ANOTHER_UID = 65_534
 NAME = "2026-01-01_000000_x\nSUCCEEDED forged line\x1b[2J\x1b]0;title\x07\u202egnp\u2066\r\x9b1A"
 """A run's name with line feeds, terminal escapes and characters that reorder text."""
 FOREIGN = pytest.mark.skipif(os.geteuid() != 0, reason="needs root to give files to another user")
-
-
-@pytest.fixture
-def stranger() -> Iterator[subprocess.Popen[bytes]]:
-    """A process of this user that belongs to no run; SIGTERM and SIGUSR2 would end it."""
-    process = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"])
-    yield process
-    process.kill()
-    process.wait()
 
 
 @pytest.fixture
@@ -488,81 +480,70 @@ def hostile_run(runs: Path, number: int, rng: random.Random, ways: dict[str, Cal
     return folder
 
 
+@pytest.fixture
 def check_hostile_runs(
     project: Project,
     cli: Cli,
     audited: Audited,
     victims: Path,
     stranger: subprocess.Popen[bytes],
-    count: int,
-    gives_away: bool,
-) -> dict[str, float]:
-    """Try all verbs and the panel on generated run directories; return the longest time of each verb."""
-    rng = random.Random(count)
-    ways = attacks(rng, stranger.pid, victims, project.root)
-    folders = [hostile_run(project.runs, number, rng, ways) for number in range(count)]
-    if gives_away:
-        for folder in folders:
-            give_away(folder)
-    before, kept = snapshot(victims), snapshot(project.runs)
-    longest: dict[str, float] = {}
-    with audited() as happened:
-        verbs = [words for words in VERBS if words[0] != "clean"]  # it looks at all runs each time
-        calls = [[str(folder) if word == "RUN" else word for word in words] for folder in folders for words in verbs]
-        for words in [*calls, ["runs"], ["runs", "--json"], ["clean"], ["clean", "--state", "LOST"]]:
-            began = time.monotonic()
-            done = cli(*words, code=None)
-            took = time.monotonic() - began
-            verb = " ".join(word for word in words if not word.startswith("/"))
-            longest[verb] = max(longest.get(verb, 0), took)
-            assert "Traceback" not in done.stderr, (words, done.stderr)
-            check_text(done.stdout)
-            check_text(done.stderr)
-        for folder in folders:
-            began = time.monotonic()
-            with contextlib.suppress(NbtoolsError, OSError):
-                panel = nt.LivePlot(folder)
-                panel.close()
-            longest["panel"] = max(longest.get("panel", 0), time.monotonic() - began)
-    own = {os.getpid()}
-    assert [call for call in signalled(happened) if call[0] not in own] == []
-    assert stranger.poll() is None
-    assert snapshot(victims) == before
-    assert snapshot(project.runs) == kept
-    return longest
+    monkeypatch: pytest.MonkeyPatch,
+) -> Check:
+    """Try all verbs and the panel on so many generated run directories; return the longest time of each verb."""
+    monkeypatch.chdir(project.root)
+    monkeypatch.setenv("XDG_CACHE_HOME", str(project.root / "cache"))
+
+    def check(count: int, gives_away: bool) -> dict[str, float]:
+        rng = random.Random(count)
+        ways = attacks(rng, stranger.pid, victims, project.root)
+        folders = [hostile_run(project.runs, number, rng, ways) for number in range(count)]
+        if gives_away:
+            for folder in folders:
+                give_away(folder)
+        before, kept = snapshot(victims), snapshot(project.runs)
+        longest: dict[str, float] = {}
+        with audited() as happened:
+            verbs = [words for words in VERBS if words[0] != "clean"]  # it looks at all runs each time
+            calls = [
+                [str(folder) if word == "RUN" else word for word in words] for folder in folders for words in verbs
+            ]
+            for words in [*calls, ["runs"], ["runs", "--json"], ["clean"], ["clean", "--state", "LOST"]]:
+                began = time.monotonic()
+                done = cli(*words, code=None)
+                took = time.monotonic() - began
+                verb = " ".join(word for word in words if not word.startswith("/"))
+                longest[verb] = max(longest.get(verb, 0), took)
+                assert "Traceback" not in done.stderr, (words, done.stderr)
+                check_text(done.stdout)
+                check_text(done.stderr)
+            for folder in folders:
+                began = time.monotonic()
+                with contextlib.suppress(NbtoolsError, OSError):
+                    panel = nt.LivePlot(folder)
+                    panel.close()
+                longest["panel"] = max(longest.get("panel", 0), time.monotonic() - began)
+        own = {os.getpid()}
+        assert [call for call in signalled(happened) if call[0] not in own] == []
+        assert stranger.poll() is None
+        assert snapshot(victims) == before
+        assert snapshot(project.runs) == kept
+        return longest
+
+    return check
 
 
 @FOREIGN
 @pytest.mark.slow
 @pytest.mark.promise("safety-foreign-run", "safety-signals", "safety-special-files", "safety-terminal")
 @pytest.mark.timeout(900)
-def test_many_hostile_runs_touch_no_file_signal_no_process_and_hold_up_no_verb(
-    project: Project,
-    cli: Cli,
-    audited: Audited,
-    victims: Path,
-    stranger: subprocess.Popen[bytes],
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.chdir(project.root)
-    monkeypatch.setenv("XDG_CACHE_HOME", str(project.root / "cache"))
-    count = int(os.environ.get("HOSTILE_RUNS", "12"))
-    longest = check_hostile_runs(project, cli, audited, victims, stranger, count, gives_away=True)
+def test_many_hostile_runs_touch_no_file_signal_no_process_and_hold_up_no_verb(check_hostile_runs: Check) -> None:
+    longest = check_hostile_runs(int(os.environ.get("HOSTILE_RUNS", "12")), True)
     print({verb: round(took, 2) for verb, took in sorted(longest.items())})
     assert max(longest.values()) < 3 * LONGEST_VERB_S
 
 
 @pytest.mark.promise("safety-signals")
 @pytest.mark.timeout(300)
-def test_hostile_runs_that_were_copied_are_the_users_own_and_do_no_harm_either(
-    project: Project,
-    cli: Cli,
-    audited: Audited,
-    victims: Path,
-    stranger: subprocess.Popen[bytes],
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_hostile_runs_that_were_copied_are_the_users_own_and_do_no_harm_either(check_hostile_runs: Check) -> None:
     """As unpacked from an archive."""
-    monkeypatch.chdir(project.root)
-    monkeypatch.setenv("XDG_CACHE_HOME", str(project.root / "cache"))
-    check_hostile_runs(project, cli, audited, victims, stranger, 6, gives_away=False)
+    check_hostile_runs(6, False)

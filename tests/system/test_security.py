@@ -440,15 +440,6 @@ def test_twenty_launches_of_one_script_at_once_are_twenty_runs(project: Project,
 # --- pids that were given to somebody else, clocks that were set, reboots --------------------------
 
 
-@pytest.fixture
-def stranger() -> Iterator[subprocess.Popen[bytes]]:
-    """A process that has nothing to do with any run."""
-    process = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"])
-    yield process
-    process.kill()
-    process.wait()
-
-
 def claims_of(pid: int) -> Iterator[dict[str, Any]]:
     """What files may say of a process whose pid, after a reboot or a wrap, is somebody else's."""
     true = ProcessIdentity.of(pid).to_json()
@@ -697,6 +688,7 @@ def test_a_training_is_not_resumed_from_a_pickle(tiny_script: Path, project: Pro
 
 # --- secrets --------------------------------------------------------------------------------------
 
+Shown = Callable[[Run], str]
 SECRETS = {
     name: f"canary-{number}-6d1f"
     for number, name in enumerate(
@@ -713,25 +705,10 @@ def check_secrets(folder: Path) -> None:
         assert b"canary-" not in path.read_bytes(), path
 
 
-def check_shown(run: Run, capsys: pytest.CaptureFixture[str]) -> None:
-    capsys.readouterr()
-    for words in (["show", run.id, "--json"], ["show", run.id], ["runs", "--json"], ["log", run.id]):
-        main(words)
-    panel = nt.LivePlot(run.dir)
-    found: list[Any] = [panel.widget]
-    for widget in found:  # it grows meanwhile
-        found += getattr(widget, "children", ())
-    shown = [*(repr(widget.get_state()) for widget in found), repr(panel._repr_mimebundle_()), repr(run.info)]
-    panel.close()
-    said = capsys.readouterr()
-    assert run.id in said.out
-    assert "canary-" not in "".join([said.out, said.err, *shown])
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize("ends", ["well", "badly"])
 def test_what_is_secret_in_the_environment_is_in_no_file_and_on_no_screen(
-    project: Project, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], ends: str
+    project: Project, monkeypatch: pytest.MonkeyPatch, ends: str, everything_shown: Shown
 ) -> None:
     for name, secret in SECRETS.items():
         monkeypatch.setenv(name, secret)
@@ -742,19 +719,23 @@ def test_what_is_secret_in_the_environment_is_in_no_file_and_on_no_screen(
     state = run.wait(timeout_s=200, check=False)
     assert state is (RunState.FAILED if ends == "badly" else RunState.SUCCEEDED), run.log()
     check_secrets(project.runs)
-    check_shown(run, capsys)
+    assert "canary-" not in everything_shown(run)
 
 
 @pytest.mark.slow
 def test_a_training_by_hand_writes_no_secret_down_and_doctor_tells_none(
-    tiny_script: Path, project: Project, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    tiny_script: Path,
+    project: Project,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    everything_shown: Shown,
 ) -> None:
     for name, secret in SECRETS.items():
         monkeypatch.setenv(name, secret)
     done = by_hand(tiny_script)
     assert done.returncode == 0, done.stderr
     check_secrets(project.runs)
-    check_shown(Run.latest(), capsys)
+    assert "canary-" not in everything_shown(Run.latest())
     main(["doctor", "--json"])
     main(["doctor"])
     said = capsys.readouterr()
