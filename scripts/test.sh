@@ -19,7 +19,8 @@ TEXT
 REPORT=""
 NUM_FAILED=0
 CLOCK="$(mktemp)"
-trap 'rm -f -- "$CLOCK"' EXIT
+SKIPPED="$(mktemp)" # the tests that were skipped, and why; tests/conftest.py appends to it
+trap 'rm -f -- "$CLOCK" "$SKIPPED"' EXIT
 
 # run_timed COMMAND: runs it in this shell and leaves its wall seconds, user and system CPU seconds (those of the
 # processes it waited for included) in the file $CLOCK.
@@ -73,9 +74,9 @@ main() {
   # A cell may hold a whole training run, so pytest's own limit per test is raised for cells.
   run_part notebooks "$PYTHON" -m pytest --nbval-lax --nbval-current-env --nbval-cell-timeout=600 -o timeout=660 "$notebooks"
   # Two files at a time: most tests wait for processes that they started.
-  run_part tests "$PYTHON" -m pytest --durations=40 -n 2 --dist loadfile "${selection[@]}" ${pytest_arguments[@]+"${pytest_arguments[@]}"}
+  run_part tests env NBTOOLS_SKIPPED="$SKIPPED" "$PYTHON" -m pytest --durations=40 -n 2 --dist loadfile "${selection[@]}" ${pytest_arguments[@]+"${pytest_arguments[@]}"}
 
-  printf '\n%s' "$REPORT"
+  printf '\n%s\n%s' "$(cat "$SKIPPED")" "$REPORT"
   [ "$NUM_FAILED" -eq 0 ]
 }
 

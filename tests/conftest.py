@@ -23,6 +23,8 @@ from nbtools.rundir.json_files import write_json
 from nbtools.rundir.lock import acquire_lock
 from nbtools.rundir.rundir import RunDir
 
+from capabilities import lacking, listed, skip_what_is_lacking
+
 # In the background of a shell without job control SIGINT is ignored, and children would inherit that.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
@@ -45,10 +47,12 @@ def _no_surrounding_run(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Skip the tests marked `gpu` where torch sees no CUDA device; torch is imported only if there are any.
+    """Skip the tests for which the machine lacks what they need, or a CUDA device where they are marked `gpu`.
 
-    With NBTOOLS_GPU_TESTS_ON_CPU those marked `gpu(on_cpu=True)` run on the CPU then, to try the tests themselves.
+    torch is imported only if there are any of the latter. With NBTOOLS_GPU_TESTS_ON_CPU those marked `gpu(on_cpu=True)`
+    run on the CPU then, to try the tests themselves.
     """
+    skip_what_is_lacking(items)
     gpu_items = [
         item
         for item in items
@@ -68,13 +72,16 @@ def _forbid_skip(report: Any) -> None:
     if report.outcome == "skipped" and not hasattr(report, "wasxfail"):
         reason = report.longrepr[2] if isinstance(report.longrepr, tuple) else report.longrepr
         report.outcome = "failed"
-        report.longrepr = f"{report.nodeid}: only tests marked gpu may be skipped here (NBTOOLS_NO_SKIP): {reason}"
+        report.longrepr = (
+            f"{report.nodeid}: only tests marked gpu, or for a capability that they need and the machine lacks, may be "
+            f"skipped here (NBTOOLS_NO_SKIP): {reason}"
+        )
 
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, pytest.TestReport, pytest.TestReport]:
     report = yield
-    if NO_SKIP and item.get_closest_marker("gpu") is None:
+    if NO_SKIP and item.get_closest_marker("gpu") is None and not lacking(item):
         _forbid_skip(report)
     return report
 
@@ -85,6 +92,14 @@ def pytest_make_collect_report() -> Generator[None, pytest.CollectReport, pytest
     if NO_SKIP:
         _forbid_skip(report)
     return report
+
+
+def pytest_terminal_summary(terminalreporter: Any, config: pytest.Config) -> None:
+    """Add the skipped tests to the file that NBTOOLS_SKIPPED names: scripts/test.sh prints it at its end."""
+    path = os.environ.get("NBTOOLS_SKIPPED")
+    if path and not hasattr(config, "workerinput"):  # xdist's workers report to the process that started them
+        with Path(path).open("a", encoding="utf-8") as file:
+            file.write(listed(terminalreporter.stats.get("skipped", [])))
 
 
 # --- what Python reports to an auditor ------------------------------------------------------------

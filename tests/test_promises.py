@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from promises import FAULTS, GUIDES, README, REFUSED, SAFETY, page, running_tests, shown_by
+from promises import FAULTS, GUIDES, README, REFUSED, SAFETY, TESTS, page, running_tests, shown_by
 
 
 def test_all_promises_are_listed() -> None:
@@ -18,6 +18,20 @@ def test_every_promise_has_a_test_that_runs_or_a_reason_why_not() -> None:
     assert marked.keys() == (FAULTS.keys() | SAFETY.keys() | GUIDES.keys()) - REFUSED
     assert all(GUIDES[key][1] for key in REFUSED)
     assert len(REFUSED) == 3
+
+
+def test_no_promise_is_shown_only_where_a_machine_has_more_than_ci() -> None:
+    assert shown_by().keys() - shown_by(everywhere=True).keys() == set()
+    unseen = [
+        f"{path.name}: {line.strip()}"
+        for path in TESTS.rglob("test_*.py")
+        for line in path.read_text(encoding="utf-8").splitlines()
+        if "pytest.mark.needs(" in line
+        and path.name != "test_promises.py"
+        and not line.startswith("@pytest.mark.needs(")
+        and "marks=pytest.mark.needs(" not in line
+    ]
+    assert unseen == [], "write the mark where it is used: it is read from the text"
 
 
 def test_the_page_of_promises_is_that_of_the_markers() -> None:
@@ -38,3 +52,19 @@ def test_a_promise_whose_test_never_runs_would_be_noticed(tmp_path: Path) -> Non
     assert running_tests(path).keys() == {"test_d"}
     path.write_text("pytestmark = [pytest.mark.skip]\n" + text)
     assert running_tests(path) == {}
+
+
+def test_a_test_that_needs_something_of_the_machine_does_not_run_everywhere(tmp_path: Path) -> None:
+    path = tmp_path / "test_x.py"
+    text = (
+        "import pytest\n"
+        "@pytest.mark.needs('mount')\ndef test_a(): ...\n"
+        "@pytest.mark.gpu(on_cpu=True)\ndef test_b(): ...\n"
+        "@pytest.mark.parametrize('x', [pytest.param(1, marks=pytest.mark.needs('mount'))])\ndef test_c(x): ...\n"
+        "@pytest.mark.parametrize('x', [0, pytest.param(1, marks=pytest.mark.needs('mount'))])\ndef test_d(x): ...\n"
+    )
+    path.write_text(text)
+    assert running_tests(path).keys() == {"test_a", "test_b", "test_c", "test_d"}
+    assert running_tests(path, everywhere=True).keys() == {"test_d"}
+    path.write_text("pytestmark = [pytest.mark.gpu]\n" + text)
+    assert running_tests(path, everywhere=True) == {}

@@ -35,15 +35,15 @@ from nbtools.rundir.json_files import write_json
 from nbtools.rundir.lock import acquire_lock, is_locked
 from nbtools.rundir.rundir import RunDir
 
+from capabilities import ANOTHER_UID
+
 Event = tuple[str, tuple[Any, ...]]
 Audited = Callable[[], AbstractContextManager[list[Event]]]
 Cli = Callable[..., subprocess.CompletedProcess[str]]
 Check = Callable[[int, bool], dict[str, float]]
 
-ANOTHER_UID = 65_534
 NAME = "2026-01-01_000000_x\nSUCCEEDED forged line\x1b[2J\x1b]0;title\x07\u202egnp\u2066\r\x9b1A"
 """A run's name with line feeds, terminal escapes and characters that reorder text."""
-FOREIGN = pytest.mark.skipif(os.geteuid() != 0, reason="needs root to give files to another user")
 
 
 @pytest.fixture
@@ -184,7 +184,7 @@ def test_only_a_process_with_a_handler_survives_a_signal(stranger: subprocess.Po
             ready.kill()
 
 
-@FOREIGN
+@pytest.mark.needs("another user")
 @pytest.mark.promise("safety-signals")
 def test_a_process_of_another_user_with_the_marks_of_a_run_gets_no_signal(project: Project, audited: Audited) -> None:
     run = RunDir.create(project.runs, "toy")
@@ -378,25 +378,27 @@ def test_the_name_of_a_run_that_is_ahead_in_the_queue_is_one_clean_line() -> Non
 # --- another user's run ---------------------------------------------------------------------------
 
 
-@FOREIGN
 @pytest.mark.promise("safety-foreign-run")
+@pytest.mark.parametrize("gives", [pytest.param(True, marks=pytest.mark.needs("another user")), False])
 def test_nothing_is_written_into_a_run_of_another_user(
-    project: Project, cli: Cli, victims: Path, monkeypatch: pytest.MonkeyPatch
+    project: Project, cli: Cli, victims: Path, monkeypatch: pytest.MonkeyPatch, gives: bool
 ) -> None:
+    """The files are another user's, or this process is, as far as it can tell."""
     monkeypatch.chdir(project.root)
     monkeypatch.setenv("XDG_CACHE_HOME", str(project.root / "cache"))
     run = RunDir.create(project.runs, "toy")
     write_json(run.launch, {"name": "toy", "recipe": "mlm_pretraining", "launch": {"shutdown_timeout_s": 0}})
     run.log.write_text("hello\n")
-    give_away(run.path)
-    before = snapshot(run.path)
+    if not gives:
+        monkeypatch.setattr(os, "geteuid", lambda: project.root.stat().st_uid + 1)
     for is_held in (False, True):
         with contextlib.ExitStack() as held:
             if is_held:
                 lock = held.enter_context((run.path / "lock").open("w"))
-                give_away(run.path)
                 fcntl.flock(lock, fcntl.LOCK_EX)
-                before = snapshot(run.path)
+            if gives:
+                give_away(run.path)
+            before = snapshot(run.path)
             try_verbs(cli, run.id)
             panel = nt.LivePlot(run.path)
             panel.close()
@@ -405,13 +407,14 @@ def test_nothing_is_written_into_a_run_of_another_user(
     done = cli("clean", run.id, "--yes", code=None)
     assert "who alone may remove it" in done.stdout
     assert snapshot(run.path) == before
-    link = project.runs / "2026-01-01_000000_link"
-    link.symlink_to(victims)
-    os.chown(link, ANOTHER_UID, ANOTHER_UID, follow_symlinks=False)
-    before = snapshot(victims)
-    assert foreign_owner(link), "the folder is this user's, and the link is not"
-    try_verbs(cli, link.name)
-    assert snapshot(victims) == before
+    if gives:
+        link = project.runs / "2026-01-01_000000_link"
+        link.symlink_to(victims)
+        os.chown(link, ANOTHER_UID, ANOTHER_UID, follow_symlinks=False)
+        before = snapshot(victims)
+        assert foreign_owner(link), "the folder is this user's, and the link is not"
+        try_verbs(cli, link.name)
+        assert snapshot(victims) == before
 
 
 # --- many of them ---------------------------------------------------------------------------------
@@ -532,7 +535,7 @@ def check_hostile_runs(
     return check
 
 
-@FOREIGN
+@pytest.mark.needs("another user")
 @pytest.mark.slow
 @pytest.mark.promise("safety-foreign-run", "safety-signals", "safety-special-files", "safety-terminal")
 @pytest.mark.timeout(900)

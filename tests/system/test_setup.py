@@ -569,37 +569,52 @@ def test_at_run_time():
 def test_gpu():
     pytest.skip("no CUDA device")
 
+@pytest.mark.needs("mount")
+def test_lacking():
+    assert False
+
+@pytest.mark.needs("another user")
+def test_there():
+    pytest.skip("for another reason")
+
 @pytest.mark.xfail(reason="known")
 def test_xfail():
     assert False
 """
 
 
-def test_no_skip_turns_every_skip_but_that_of_a_gpu_test_into_a_failure(tmp_path: Path) -> None:
+def test_no_skip_fails_all_skips_but_of_gpu_tests_and_for_what_the_machine_lacks(tmp_path: Path) -> None:
     shutil.copy(ROOT / "tests" / "conftest.py", tmp_path)
-    (tmp_path / "pytest.ini").write_text("[pytest]\nmarkers = gpu: needs one\n", encoding="utf-8")
+    probes = (ROOT / "tests" / "capabilities.py").read_text(encoding="utf-8")
+    probes += "\nCAPABILITIES = {'mount': (lambda: False, 'a disk'), 'another user': (lambda: True, 'a user')}\n"
+    (tmp_path / "capabilities.py").write_text(probes, encoding="utf-8")
+    (tmp_path / "pytest.ini").write_text("[pytest]\nmarkers =\n gpu: needs one\n needs: it\n", encoding="utf-8")
     (tmp_path / "torch.py").write_text("class cuda: is_available = lambda: False\n", encoding="utf-8")
     (tmp_path / "test_skipping.py").write_text(SKIPPING, encoding="utf-8")
     (tmp_path / "test_module.py").write_text("import pytest\npytest.importorskip('no_such_module')\n", encoding="utf-8")
 
-    def summary(**variables: str) -> str:
+    def output(**variables: str) -> str:
+        command = [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", "--continue-on-collection-errors"]
         return subprocess.run(
-            [
-                sys.executable,
-                "-m",
-                "pytest",
-                "-p",
-                "no:cacheprovider",
-                "--continue-on-collection-errors",
-                str(tmp_path),
-            ],
+            [*command, str(tmp_path)],
             cwd=tmp_path,
             env={**os.environ, "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1", "PYTHONPATH": str(tmp_path), **variables},
-            capture_output=True,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
             text=True,
             check=False,
-        ).stdout.splitlines()[-1]
+        ).stdout
 
-    assert "4 skipped, 1 xfailed" in summary(NBTOOLS_NO_SKIP="")
+    assert "6 skipped, 1 xfailed" in output(NBTOOLS_NO_SKIP="")
     # A module that cannot be collected and a mark (seen at set-up) are errors; a skip at run time is a failure.
-    assert "1 failed, 1 skipped, 1 xfailed, 2 errors" in summary(NBTOOLS_NO_SKIP="1")
+    skipped = tmp_path / "skipped.txt"
+    found = output(NBTOOLS_NO_SKIP="1", NBTOOLS_SKIPPED=str(skipped))
+    assert "2 failed, 2 skipped, 1 xfailed, 2 errors" in found
+    assert skipped.read_text(encoding="utf-8").splitlines() == [
+        "skipped: needs mount: a disk",
+        "  test_skipping.py: test_lacking",
+        "skipped: no CUDA device",
+        "  test_skipping.py: test_gpu",
+    ]
+    (tmp_path / "test_skipping.py").write_text(SKIPPING.replace('"mount"', '"a moon"'), encoding="utf-8")
+    assert "test_lacking: needs ['a moon']; allowed: mount, another user" in output()

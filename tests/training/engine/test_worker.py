@@ -153,12 +153,12 @@ def test_only_the_last_accumulated_pass_sends_gradients() -> None:
 # --- devices --------------------------------------------------------------------------------------
 
 
-@pytest.mark.skipif("torch.cuda.is_available()", reason="torch can use the GPUs here")
 @pytest.mark.parametrize(("visible", "refuses"), [(None, True), ("0", True), ("", False), ("-1", False)])
 def test_gpus_that_torch_cannot_use_are_refused_unless_the_cpu_was_asked_for(
     monkeypatch: pytest.MonkeyPatch, visible: str | None, refuses: bool
 ) -> None:
     gpu = Device(0, "GPU-1", "NVIDIA H200", 10**11, 0, (), "0")
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     monkeypatch.setattr(devices, "devices", lambda: [gpu])
     monkeypatch.setattr(devices, "driver_version", lambda: "570.1")
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)

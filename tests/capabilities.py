@@ -1,0 +1,78 @@
+"""What some tests need of the machine, and whether it is there: `@pytest.mark.needs("mount")` skips them elsewhere.
+
+CI (NBTOOLS_NO_SKIP) allows these skips and those of tests marked `gpu`, lists them at its end, and fails on any other.
+"""
+
+import functools
+import shutil
+import subprocess
+import tempfile
+from collections.abc import Callable, Iterable
+
+import pytest
+
+ANOTHER_UID = 65_534
+
+
+def _succeeds(*command: str, user: int | None = None) -> bool:
+    try:
+        return subprocess.run(command, user=user, capture_output=True, timeout=30, check=False).returncode == 0
+    except (OSError, subprocess.SubprocessError):
+        return False
+
+
+def _mounts() -> bool:
+    with tempfile.TemporaryDirectory() as folder:
+        return _succeeds("unshare", "--mount", "mount", "-t", "tmpfs", "tmpfs", folder)
+
+
+def _becomes_another_user() -> bool:
+    with tempfile.TemporaryDirectory() as folder:
+        gives_files = _succeeds("chown", str(ANOTHER_UID), folder)
+    return gives_files and _succeeds(shutil.which("true") or "true", user=ANOTHER_UID)
+
+
+CAPABILITIES: dict[str, tuple[Callable[[], bool], str]] = {
+    "another user": (_becomes_another_user, "files and processes of a second user (root)"),
+    "mount": (_mounts, "a mount namespace, to mount small file systems in (root)"),
+}
+"""By name: a probe, which runs at most once and only if a collected test needs it, and what the machine must offer."""
+
+
+@functools.cache
+def has(name: str) -> bool:
+    """Whether the machine has the capability."""
+    return CAPABILITIES[name][0]()
+
+
+def lacking(item: pytest.Item) -> list[str]:
+    """Return the names of what a test needs and the machine lacks.
+
+    Raises:
+        pytest.UsageError: the test names a capability that is not in CAPABILITIES.
+    """
+    needed = [name for marker in item.iter_markers("needs") for name in marker.args]
+    if unknown := sorted(set(needed) - CAPABILITIES.keys()):
+        raise pytest.UsageError(f"{item.nodeid}: needs {unknown}; allowed: {', '.join(CAPABILITIES)}")
+    return [name for name in needed if not has(name)]
+
+
+def skip_what_is_lacking(items: Iterable[pytest.Item]) -> None:
+    """Skip each test for which the machine lacks something."""
+    for item in items:
+        if names := lacking(item):
+            reason = "; ".join(f"needs {name}: {CAPABILITIES[name][1]}" for name in names)
+            item.add_marker(pytest.mark.skip(reason=reason))
+
+
+def listed(reports: Iterable[pytest.TestReport]) -> str:
+    """Return a paragraph per reason with the tests that were skipped for it, by file; parameters are left out."""
+    found: dict[str, dict[str, dict[str, None]]] = {}
+    for report in reports:
+        reason = report.longrepr[2] if isinstance(report.longrepr, tuple) else str(report.longrepr)
+        file, _, name = report.nodeid.partition("::")
+        found.setdefault(reason.removeprefix("Skipped: "), {}).setdefault(file, {})[name.partition("[")[0]] = None
+    return "".join(
+        f"skipped: {reason}\n" + "".join(f"  {file}: {', '.join(names)}\n" for file, names in files.items())
+        for reason, files in sorted(found.items())
+    )
