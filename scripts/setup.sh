@@ -109,7 +109,22 @@ install_with_uv() (
   uv pip install --python "$VENV/bin/python" --compile-bytecode "$@"
 )
 
-# Makes or updates .venv. Its stamp is "unfinished" until all is installed: a killed installer can leave half a package
+# Says that no wheel of PyTorch in pip's find-links is for BASE: an index then gives another build, or there is none.
+check_wheelhouse() {
+  local tag place wheel others="" settings
+  settings="$("$BASE" -m pip config list 2>/dev/null)" || settings=""
+  tag="$("$BASE" -c 'import sys; print("cp%d%d" % sys.version_info[:2])')"
+  for place in $(pip_setting find-links "$settings"); do
+    for wheel in "$place"/torch-[0-9]*.whl; do
+      case "$wheel" in *-"$tag"-*) return ;; esac
+      [ ! -e "$wheel" ] || others+=" ${wheel##*/}"
+    done
+  done
+  [ -z "$others" ] || say "  The wheelhouse has PyTorch for other Pythons than $BASE ($tag):$others." \
+    "It comes from an index then, if there is one; NBTOOLS_PYTHON=PATH names the Python to use."
+}
+
+# Makes or updates VENV. Its stamp is "unfinished" until all is installed: a killed installer can leave half a package
 # that it later takes for a whole one, so that .venv is made again (the installer's cache has the downloads).
 make_venv() {
   local installer=pip made_from=""
@@ -121,6 +136,7 @@ make_venv() {
   say "  With PyTorch's CPU build: about 500 MB to download, 2 GB on disk. With its CUDA build, which package indexes"
   say "  give on Linux: about 3 GB, 6 GB on disk. For the CPU build, stop now (Ctrl-C), set PIP_EXTRA_INDEX_URL to"
   say "  PyTorch's CPU wheel index (its install page has the address) or, with uv, UV_TORCH_BACKEND=cpu; start again."
+  check_wheelhouse
   [ ! -e "$STAMP" ] || made_from="$(cat "$STAMP")"
   [ -e "$VENV/pyvenv.cfg" ] || made_from=unfinished
   mkdir -p "$VENV"
@@ -135,6 +151,24 @@ make_venv() {
   fi
   "$VENV/bin/python" -m ipykernel install --sys-prefix --name nbtools --display-name "nbtools ($PROJECT_ROOT)" >/dev/null
   [ -z "$made_from" ] || stamp >"$STAMP"
+}
+
+ensure_venv() {
+  ! venv_is_ready || return 0
+  find_base
+  exec 9<pyproject.toml # one set-up at a time: the kernel releases the lock when the last process that holds it ends
+  if command -v flock >/dev/null && ! flock -n 9; then
+    say "Another set-up of this project is running; waiting for it."
+    flock 9 || true # a file system without locks
+  fi
+  venv_is_ready || make_venv
+  exec 9<&-
+}
+
+# Prepares VENV with Python $1 beside the environment that `set_up` made or found; call it in a subshell.
+set_up_beside() {
+  VENV="$PROJECT_ROOT/.venv-$1" STAMP="$PROJECT_ROOT/.venv-$1/nbtools-set-up" NBTOOLS_PYTHON="$1"
+  ensure_venv
 }
 
 # Jupyter, IPython and matplotlib write to the home folder at their start: one that cannot be written is replaced.
@@ -165,16 +199,7 @@ set_up() {
       say "Using $VENV instead. To use yours, with the torch it has: $active -m pip install -e '.[$ALL_EXTRAS]'"
     fi
   fi
-  if ! venv_is_ready; then
-    find_base
-    exec 9<pyproject.toml # one set-up at a time: the kernel releases the lock when the last process that holds it ends
-    if command -v flock >/dev/null && ! flock -n 9; then
-      say "Another set-up of this project is running; waiting for it."
-      flock 9 || true # a file system without locks
-    fi
-    venv_is_ready || make_venv
-    exec 9<&-
-  fi
+  ensure_venv
   PYTHON="$VENV/bin/python"
   export VIRTUAL_ENV="$VENV" PATH="$VENV/bin:$PATH"
 }

@@ -9,6 +9,8 @@ usage: bash scripts/test.sh [--all] [PYTEST ARGUMENTS]
   (none)   ruff, mypy, the first notebook, and the tests but for the slow and the browser ones
   --all    every notebook, the slow and the browser tests too; not those marked soak or seeds
 
+Where python3.11 and python3.13 are both on PATH, the fast tests run on both: on one in an environment of its own.
+
 Everything else goes to pytest's run of tests/, for example -x or -k tail.
 TEXT
 }
@@ -16,6 +18,7 @@ TEXT
 # shellcheck source=scripts/setup.sh
 . "$(dirname -- "${BASH_SOURCE[0]}")/setup.sh"
 
+FAST="not slow and not browser and not soak and not seeds"
 REPORT=""
 NUM_FAILED=0
 CLOCK="$(mktemp)"
@@ -47,8 +50,27 @@ run_part() {
   report "$name" "$verdict"
 }
 
+# Runs the fast tests on those of Python 3.11 and 3.13 that are on PATH and that the other tests do not run on.
+test_on_other_pythons() {
+  local name
+  for name in python3.11 python3.13; do
+    if [ "$name" = "$("$PYTHON" -c 'import sys; print("python%d.%d" % sys.version_info[:2])')" ]; then
+      continue
+    elif "$name" -c '' 2>/dev/null; then
+      run_part "$name" test_on "$name" "$@"
+    else
+      printf 'skipped: no %s on PATH\n  the fast tests on it\n' "$name" >>"$SKIPPED"
+    fi
+  done
+}
+
+test_on() (
+  set_up_beside "$1" || exit
+  "$VENV/bin/python" -m pytest -n 2 --dist loadfile -m "$FAST" "${@:2}"
+)
+
 main() {
-  local selection=(-m "not slow and not browser and not soak and not seeds")
+  local selection=(-m "$FAST")
   local pytest_arguments=() notebooks=notebooks/01_launch_ddp.ipynb
   while [ $# -gt 0 ]; do
     case "$1" in
@@ -75,6 +97,7 @@ main() {
   run_part notebooks "$PYTHON" -m pytest --nbval-lax --nbval-current-env --nbval-cell-timeout=600 -o timeout=660 "$notebooks"
   # Two files at a time: most tests wait for processes that they started.
   run_part tests env NBTOOLS_SKIPPED="$SKIPPED" "$PYTHON" -m pytest --durations=40 -n 2 --dist loadfile "${selection[@]}" ${pytest_arguments[@]+"${pytest_arguments[@]}"}
+  test_on_other_pythons ${pytest_arguments[@]+"${pytest_arguments[@]}"}
 
   printf '\n%s\n%s' "$(cat "$SKIPPED")" "$REPORT"
   [ "$NUM_FAILED" -eq 0 ]

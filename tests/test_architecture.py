@@ -427,7 +427,9 @@ def repository_files() -> Iterator[Path]:
     skipped = GENERATED | {".git", ".venv", ".hypothesis", ".ipynb_checkpoints", ".gl", ".whl"}
     for folder, subfolders, names in os.walk(ROOT):
         subfolders[:] = [
-            name for name in subfolders if name not in skipped and not name.endswith(("_cache", ".egg-info"))
+            name
+            for name in subfolders
+            if name not in skipped and not name.startswith(".venv-") and not name.endswith(("_cache", ".egg-info"))
         ]
         for name in names:
             path = Path(folder, name)

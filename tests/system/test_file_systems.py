@@ -1,6 +1,8 @@
 """File systems that are slow, forgetful, read-only or not there: retried, or a clear error before anything starts."""
 
+import contextlib
 import errno
+import functools
 import json
 import os
 import subprocess
@@ -9,6 +11,7 @@ import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -28,17 +31,18 @@ from nbtools.training.engine import checkpoint
 from nbtools.training.engine.checkpoint import Progress
 
 PASSING = [errno.ESTALE, errno.EIO, errno.ETIMEDOUT]
+LISTING = "listdir scandir"
+"""What `Path.iterdir` calls: the first before Python 3.13, the second from there on."""
 
 
 @pytest.fixture
 def failing(monkeypatch: pytest.MonkeyPatch) -> Callable[..., list[str]]:
-    """Let a function of `os` fail so often, before or after it has done its work, for paths that hold a word."""
+    """Let functions of `os` fail so often, before or after they have done their work, for paths that hold a word."""
 
-    def let(name: str, word: str, number: int, times: int = 1, *, done: bool = False) -> list[str]:
-        really = getattr(os, name)
+    def let(names: str, word: str, number: int, times: int = 1, *, done: bool = False) -> list[str]:
         failed: list[str] = []
 
-        def act(*args: Any, **options: Any) -> Any:
+        def act(really: Callable[..., Any], *args: Any, **options: Any) -> Any:
             if len(failed) < times and isinstance(args[0], str | Path) and word in str(args[0]):
                 failed.append(str(args[0]))
                 if done:
@@ -46,7 +50,8 @@ def failing(monkeypatch: pytest.MonkeyPatch) -> Callable[..., list[str]]:
                 raise OSError(number, os.strerror(number), str(args[0]))
             return really(*args, **options)
 
-        monkeypatch.setattr(os, name, act)
+        for name in names.split():
+            monkeypatch.setattr(os, name, functools.partial(act, getattr(os, name)))
         return failed
 
     return let
@@ -115,7 +120,7 @@ def test_a_listing_that_fails_once_hides_no_run(
 ) -> None:
     run = RunDir.create(project.runs, "toy")
     run.lock.touch()
-    failed = failing("listdir", "runs", number)
+    failed = failing(LISTING, "runs", number)
     assert run_folders(project.runs) == [run.path]
     assert len(failed) == 1
 
@@ -233,15 +238,21 @@ def test_the_manifest_decides_whatever_a_listing_says(folder: Path, monkeypatch:
     (folder / "step-000002").mkdir()  # seen before its files
     (folder / "step-000002" / "state.pt").write_bytes(b"abc")
     newer = save(folder, 4)
-    really = os.listdir
+    listdir, scandir = os.listdir, os.scandir
 
     def stale(path: Any = ".") -> list[str]:
-        found = really(path)
+        found = listdir(path)
         if Path(os.fspath(path)) == folder:
             return [name for name in found if name != "step-000004"] + ["step-000003"]  # one too few, one too many
         return found
 
+    def stale_entries(path: Any = ".") -> Any:
+        if Path(os.fspath(path)) == folder:
+            return contextlib.nullcontext([SimpleNamespace(name=name, path=str(folder / name)) for name in stale(path)])
+        return scandir(path)
+
     monkeypatch.setattr(os, "listdir", stale)
+    monkeypatch.setattr(os, "scandir", stale_entries)
     assert [found.step for found in checkpoints_in(folder)] == [1]
     newest, reasons = newest_verified(folder)
     assert newest is not None and newest.path == whole
@@ -255,7 +266,7 @@ def test_a_listing_of_checkpoints_that_fails_once_does_not_start_a_training_anew
     folder: Path, failing: Callable[..., list[str]]
 ) -> None:
     save(folder, 1)
-    failed = failing("listdir", "checkpoints", errno.ESTALE)
+    failed = failing(LISTING, "checkpoints", errno.ESTALE)
     newest, _ = newest_verified(folder)
     assert newest is not None and newest.step == 1
     assert len(failed) == 1

@@ -98,7 +98,8 @@ with open(os.environ["UV_CALLS"], "a") as calls:
 if sys.argv[1] == "venv":
     venv.create(sys.argv[-1], symlinks=True)
     sys.exit()
-(site_packages,) = glob.glob(".venv/lib/python*/site-packages")
+python = sys.argv[sys.argv.index("--python") + 1]
+(site_packages,) = glob.glob(os.path.dirname(os.path.dirname(python)) + "/lib/python*/site-packages")
 if "UV_SECONDS" in os.environ:
     os.mkdir(site_packages + "/thing-1.0.dist-info")
     time.sleep(float(os.environ["UV_SECONDS"]))
@@ -518,7 +519,42 @@ def test_test_sh_runs_every_part_once_and_prints_its_time(ready: StandIn, tmp_pa
         (modules / f"{name}.py").write_text("", encoding="utf-8")
     (modules / "pytest.py").write_text("import sys; print('RAN', sys.argv[1:])", encoding="utf-8")
     output = ready.run("test.sh", "--all", PYTHONPATH=str(modules))
+    assert f"\nskipped: no {another_python()} on PATH\n  the fast tests on it\n" in output
     assert "RAN ['--durations=40', '-n', '2', '--dist', 'loadfile', '-m', 'not soak and not seeds']" in output
+
+
+def another_python() -> str:
+    """Name of the Python, of 3.11 and 3.13, that these tests do not run on."""
+    return "python3.13" if sys.version_info < (3, 13) else "python3.11"
+
+
+def test_test_sh_runs_the_fast_tests_on_another_python_too(quick: StandIn, tmp_path: Path) -> None:
+    other = tmp_path / "bin" / another_python()
+    other.symlink_to(BASE_PYTHON)
+    modules = tmp_path / "modules"
+    modules.mkdir()
+    for name in ("ruff", "mypy"):
+        (modules / f"{name}.py").write_text("", encoding="utf-8")
+    (modules / "pytest.py").write_text("import sys; print('RAN', sys.prefix, sys.argv[1:])", encoding="utf-8")
+    output = quick.run("test.sh", "--all", "-x", PYTHONPATH=str(modules))
+    ran = [line for line in output.splitlines() if line.startswith("RAN")]
+    fast = "['-n', '2', '--dist', 'loadfile', '-m', 'not slow and not browser and not soak and not seeds', '-x']"
+    assert [line.startswith(f"RAN {quick.venv} [") for line in ran] == [True, True, False]
+    assert ran[2:] == [f"RAN {quick.root / f'.venv-{other.name}'} {fast}"]
+    assert re.search(rf"^{other.name} +\d+ s wall +\d+ s CPU  passed$", output, re.MULTILINE)
+    assert "skipped:" not in output
+
+
+@pytest.mark.parametrize(("tag", "is_named"), [("cp39-cp39", True), (None, False)])
+def test_a_wheelhouse_with_pytorch_for_another_python_is_named(
+    quick: StandIn, tmp_path: Path, tag: str | None, is_named: bool
+) -> None:
+    tag = tag or "cp{0}{1}-cp{0}{1}".format(*sys.version_info)
+    wheel = tmp_path / "wheelhouse" / f"torch-2.4+cpu-{tag}-linux_x86_64.whl"
+    zipfile.ZipFile(wheel, "w").close()
+    output = quick.run("lab.sh", "--setup-only")
+    assert ("PyTorch for other Pythons than " in output) == is_named
+    assert (wheel.name in output) == is_named
 
 
 def test_environment_yml_defers_to_pyproject() -> None:
