@@ -42,12 +42,13 @@ class Project:
         return self.scripts / f"{check_name(name)}.py"
 
 
-def find_project(start: str | Path | None = None) -> Project:
+def find_project(start: str | Path | None = None, *, missing_ok: bool = False) -> Project:
     """Find the project that `start` (a script, a folder; default: the working directory) belongs to.
 
     The root is `NBTOOLS_ROOT` if that is set, else the nearest ancestor that has `scripts/` and
     either `pyproject.toml` or `runs/`. For the working directory, an ancestor whose `runs/` holds a run will do: a
-    script that belongs to no project leaves its runs beside itself.
+    script that belongs to no project leaves its runs beside itself. With `missing_ok`, `start` is the root if no
+    ancestor looks like a project.
 
     Raises:
         ProjectError: `NBTOOLS_ROOT` is no folder, or no ancestor looks like a project.
@@ -69,9 +70,11 @@ def find_project(start: str | Path | None = None) -> Project:
     for folder in folders if start is None else ():
         if any((folder / "runs").glob("*/launch.json")):
             return Project(folder)
+    if missing_ok:
+        return Project(origin)
     raise ProjectError(
         f"no project found at or above {origin}: a project has scripts/ and pyproject.toml (or runs/); "
-        "create scripts/ and runs/ in a folder of yours, or set NBTOOLS_ROOT"
+        "create scripts/ and runs/ in a folder of yours (`nbtools new` does), or set NBTOOLS_ROOT"
     )
 
 

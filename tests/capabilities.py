@@ -8,6 +8,7 @@ import shutil
 import subprocess
 import tempfile
 from collections.abc import Callable, Iterable
+from importlib.util import find_spec
 
 import pytest
 
@@ -34,6 +35,7 @@ def _becomes_another_user() -> bool:
 
 CAPABILITIES: dict[str, tuple[Callable[[], bool], str]] = {
     "another user": (_becomes_another_user, "files and processes of a second user (root)"),
+    "ensurepip": (lambda: bool(find_spec("ensurepip")), "pip for new environments (python3-venv)"),
     "mount": (_mounts, "a mount namespace, to mount small file systems in (root)"),
 }
 """By name: a probe, which runs at most once and only if a collected test needs it, and what the machine must offer."""

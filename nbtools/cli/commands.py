@@ -98,18 +98,21 @@ def _new(arguments: argparse.Namespace) -> int:
     else:
         config, launch = recipe.preset(arguments.preset)
     old = None if arguments.from_yaml is None else read_flat_yaml(Path(arguments.from_yaml), type(config))
-    asked, lifted = config.uncapped({**(old.values if old else {}), **assigned(type(config), arguments.values)})
+    asked, notes = config.uncapped({**(old.values if old else {}), **assigned(type(config), arguments.values)})
     config = config.replace(**asked)
     overrides = {name: getattr(arguments, name) for name in ("nproc_per_node", "gpus")}
     launch = launch.replace(**{name: value for name, value in overrides.items() if value is not None})
-    name, project, force = arguments.name, find_project(), arguments.force
+    name, project, force = arguments.name, find_project(missing_ok=True), arguments.force
     if arguments.sh and not force:  # before any file is written
         check_shell_script(project.script(name).with_suffix(".sh"), shell_text(name, launch, recipe.key))
     remarks = old.remarks if old else ()
     print(_shortest(write_script(config, name, launch, project=project, overwrite=force, remarks=remarks)))
     if arguments.sh:
         print(_shortest(write_shell_script(project, name, launch, recipe.key, overwrite=force)))
-    for note in lifted:
+    if not os.path.lexists(project.runs) and not (project.root / "pyproject.toml").is_file():
+        project.runs.mkdir()
+        notes = (*notes, f"{project.root} is a project of nbtools now: it has scripts/ and runs/")
+    for note in notes:
         complain(f"note: {note}", DONE)
     for key, why in old.unknown.items() if old else ():
         complain(f"{arguments.from_yaml}: {key}: {why}; kept as a comment at the end of the script", DONE)

@@ -5,6 +5,7 @@ import importlib.util
 import json
 import os
 import platform
+import re
 import shutil
 import socket
 import subprocess
@@ -70,10 +71,18 @@ def _versions() -> Iterator[Finding]:
     if sys.platform != "linux":
         yield warn("system", f"{sys.platform} is untested", "use Linux for long runs")
     yield ok("nbtools", f"{__version__} ({Path(__file__).parent})")
-    if other := _version("nbtools"):
-        yield problem("nbtools", f"another project of this name is installed ({other})", "pip uninstall nbtools")
+    for other in _others():
+        text = f"the distribution {other} {_version(other)} is another project, and its package has the same name"
+        step = f"pip uninstall {other}, which may remove files of this nbtools: then install it again"
+        yield problem("nbtools", text, step)
     names = ("transformers", "tokenizers", "numpy", "pydantic", "matplotlib", "jupyterlab", "ipykernel")
     yield ok("packages", ", ".join(f"{name} {version}" for name in names if (version := _version(name))))
+
+
+def _others() -> list[str]:
+    """Names of other installed distributions that are called nbtools, or hold a package of that name."""
+    found = {*metadata.packages_distributions().get("nbtools", ()), *(["nbtools"] if _version("nbtools") else ())}
+    return sorted(name for name in found if re.sub(r"[-_.]+", "-", name).lower() != "nbtools-ddp")
 
 
 def _widgets() -> Iterator[Finding]:

@@ -122,6 +122,27 @@ def test_new_with_epochs_lifts_the_cap_of_the_preset_and_says_so(root: Path, cli
     assert "max_steps=600 is lifted, as epochs=5 is given without it" in made.stderr
 
 
+def test_new_makes_a_project_of_a_folder_that_belongs_to_none_and_says_so(
+    root: Path, cli: Cli, monkeypatch: pytest.MonkeyPatch, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    empty = tmp_path_factory.mktemp("empty")
+    monkeypatch.delenv("NBTOOLS_ROOT")
+    monkeypatch.chdir(empty)
+    assert "no project found" in cli("runs", code=2).stderr
+    cli("new", "mlm_pretraining", "datasets", code=2)
+    assert list(empty.iterdir()) == []
+    made = cli("new", "mlm_pretraining", "tiny")
+    assert made.stdout == "scripts/tiny.py\n"
+    assert f"{empty} is a project of nbtools now" in made.stderr
+    assert "project" not in cli("new", "mlm_pretraining", "second").stderr
+    assert cli("runs").stdout == ""
+    (root / "pyproject.toml").touch()
+    (root / "runs").rmdir()
+    monkeypatch.chdir(root)
+    cli("new", "mlm_pretraining", "tiny")
+    assert not (root / "runs").exists(), "a project of its own is left as it is"
+
+
 def test_new_asks_for_force_before_it_replaces_a_hand_edited_script(root: Path, cli: Cli) -> None:
     cli("new", "mlm_pretraining", "tiny")
     path = root / "scripts" / "tiny.py"

@@ -2,6 +2,7 @@
 
 import os
 import socket
+import sys
 from pathlib import Path
 
 import pytest
@@ -25,6 +26,25 @@ def test_a_taken_port_is_told_and_harms_nobody(monkeypatch: pytest.MonkeyPatch) 
         assert finding.level == "ok" and finding.text.startswith(f"{port} taken; nbtools always selects a free port")
     (finding,) = doctor._ports()
     assert finding.text == f"{port} are free"
+
+
+@pytest.mark.parametrize(("name", "is_other"), [("nbtools", True), ("nbtools.fork", True), ("nbtools_ddp", False)])
+def test_another_distribution_with_a_package_of_this_name_is_a_problem(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, is_other: bool
+) -> None:
+    """The package index has another project called nbtools; its wheel has these files, and no top_level.txt."""
+    assert [finding.level for finding in doctor._versions() if finding.subject == "nbtools"] == ["ok"]
+    (tmp_path / "nbtools").mkdir()
+    info = tmp_path / f"{name}-24.8.0.dist-info"
+    info.mkdir()
+    (info / "METADATA").write_text(f"Metadata-Version: 2.3\nName: {name}\nVersion: 24.8.0\nRequires-Python: >=3.6\n")
+    files = ["nbtools/__init__.py", "nbtools/uibuilder.py", f"{info.name}/METADATA", f"{info.name}/RECORD"]
+    (info / "RECORD").write_text("".join(f"{file},,\n" for file in files))
+    monkeypatch.setattr(sys, "path", [*sys.path, str(tmp_path)])
+    found = [finding for finding in doctor._versions() if finding.subject == "nbtools"]
+    assert [finding.level for finding in found] == ["ok", *["problem"] * is_other]
+    assert not is_other or f"the distribution {name} 24.8.0 is another project" in found[1].text
+    assert not is_other or found[1].next_step.startswith(f"pip uninstall {name}, ")
 
 
 def test_the_hubs_cache_is_named_with_its_room(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
