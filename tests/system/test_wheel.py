@@ -42,7 +42,7 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def nbtools(wheel: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Command:
-    """The command of a fresh environment with the wheel, in an empty folder; it finds the other packages of this one."""
+    """The command of a fresh environment with the wheel, in an empty folder; it finds the packages of this one."""
     environment = tmp_path / "environment"
     venv.create(environment, with_pip=True, symlinks=True)
     python = environment / "bin" / "python"
