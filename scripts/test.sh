@@ -66,12 +66,12 @@ test_on_other_pythons() {
 
 test_on() (
   set_up_beside "$1" || exit
-  "$VENV/bin/python" -m pytest -n 2 --dist loadfile -m "$FAST" "${@:2}"
+  NBTOOLS_FAST_TESTS=1 "$VENV/bin/python" -m pytest -n 2 --dist loadfile -m "$FAST" "${@:2}"
 )
 
 main() {
   local selection=(-m "$FAST")
-  local pytest_arguments=() notebooks=notebooks/01_launch_ddp.ipynb
+  local pytest_arguments=() notebooks=notebooks/01_launch_ddp.ipynb is_fast=1
   while [ $# -gt 0 ]; do
     case "$1" in
       -h | --help)
@@ -81,6 +81,7 @@ main() {
       --all)
         selection=(-m "not soak and not seeds")
         notebooks=notebooks
+        is_fast=""
         ;;
       *) pytest_arguments+=("$1") ;;
     esac
@@ -96,7 +97,7 @@ main() {
   # A cell may hold a whole training run, so pytest's own limit per test is raised for cells.
   run_part notebooks "$PYTHON" -m pytest --nbval-lax --nbval-current-env --nbval-cell-timeout=600 -o timeout=660 "$notebooks"
   # Two files at a time: most tests wait for processes that they started.
-  run_part tests env NBTOOLS_SKIPPED="$SKIPPED" "$PYTHON" -m pytest --durations=40 -n 2 --dist loadfile "${selection[@]}" ${pytest_arguments[@]+"${pytest_arguments[@]}"}
+  run_part tests env NBTOOLS_SKIPPED="$SKIPPED" NBTOOLS_FAST_TESTS=$is_fast "$PYTHON" -m pytest --durations=40 -n 2 --dist loadfile "${selection[@]}" ${pytest_arguments[@]+"${pytest_arguments[@]}"}
   test_on_other_pythons ${pytest_arguments[@]+"${pytest_arguments[@]}"}
 
   printf '\n%s\n%s' "$(cat "$SKIPPED")" "$REPORT"

@@ -144,6 +144,7 @@ def test_reading_in_pieces_cuts_where_reading_the_whole_file_cuts(
     assert "".join("".join(whole).split()) == "".join(text.replace("- - -", "-").split())
 
 
+@pytest.mark.slow
 def test_documents_come_one_at_a_time_in_little_memory(tmp_path: Path) -> None:
     file = tmp_path / "text.txt"
     file.write_text(paragraphs(150_000))

@@ -112,6 +112,7 @@ def test_it_imports_neither_torch_nor_widgets(project: Project) -> None:
     assert subprocess.check_output([sys.executable, "-c", program], text=True).split() == ["False", "False"]
 
 
+@pytest.mark.slow
 def test_a_launch_warns_of_what_the_preflight_found(project: Project) -> None:
     path = project.scripts / "computed.py"
     path.write_text("import nbtools.recipes\nfor number in (1, 2):\n    pass\n")

@@ -275,6 +275,7 @@ def test_values_that_are_what_they_were_make_no_fork(parent: Run, project: Proje
 
 
 @pytest.mark.usefixtures("unstarted")
+@pytest.mark.slow
 def test_a_run_that_was_given_flags_is_forked_with_them(parent: Run) -> None:
     content = read_json(parent.files.config)
     assert content is not None

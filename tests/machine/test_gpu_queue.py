@@ -137,6 +137,7 @@ def test_a_folder_that_is_somebody_s_link_is_refused(folder: Path, tmp_path: Pat
     assert list((tmp_path / "elsewhere").iterdir()) == []
 
 
+@pytest.mark.slow
 def test_forty_at_once_get_forty_numbers(folder: Path) -> None:
     program = (
         "import sys, time; from nbtools.machine import gpu_queue; from nbtools.rundir.rundir import RunDir\n"
@@ -160,6 +161,7 @@ def test_forty_at_once_get_forty_numbers(folder: Path) -> None:
 # --- runs that wait -------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_ten_runs_queue_in_order_and_a_dead_one_in_between_holds_nobody_up(supervised: Start) -> None:
     runs = [supervised(*AGENT, TRAINER, "--steps", "3", name=f"n{index}", gpus=(0, 1)) for index in range(10)]
     dead = runs[5]

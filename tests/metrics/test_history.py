@@ -16,14 +16,14 @@ from pathlib import Path
 import numpy as np
 import orjson
 import pytest
-from hypothesis import HealthCheck, given, settings
+from fuzzing import examples
+from hypothesis import given
 from hypothesis import strategies as st
 
 from nbtools.metrics.history import History
 from nbtools.metrics.writer import MetricWriter
 from nbtools.rundir.tail import Tail
 
-fuzz = settings(max_examples=1000, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
 FIVE = {
     "train/loss": 2.31,
     "train/learning_rate": 1e-4,
@@ -282,7 +282,7 @@ def test_a_row_costs_a_few_microseconds_of_the_training_thread(tmp_path: Path) -
         unique_by=lambda pair: pair[0],
     )
 )
-@fuzz
+@examples(1_000)
 def test_what_was_written_is_read_back_exactly(tmp_path_factory: pytest.TempPathFactory, rows: list) -> None:
     path = tmp_path_factory.mktemp("m") / "m.jsonl"
     with MetricWriter(path) as writer:
@@ -336,7 +336,7 @@ lines = st.one_of(
 
 
 @given(st.lists(lines, max_size=15), st.lists(st.integers(0, 400), max_size=8))
-@settings(fuzz, max_examples=2000)
+@examples(2_000)
 def test_any_bytes_cut_anywhere_give_the_history_of_the_whole(found: list[bytes], cuts: list[int]) -> None:
     data = b"\n".join(found) + b"\n"
     whole = history_of(data)

@@ -99,7 +99,7 @@ def test_every_preset_of_the_guide_can_train_on_the_built_in_text(name: str) -> 
     "config",
     [
         *(MLM.preset(name)[0] for name in GPU_PRESETS),
-        MLM.preset("base_1gpu")[0].replace(num_layers=1),
+        pytest.param(MLM.preset("base_1gpu")[0].replace(num_layers=1), marks=pytest.mark.slow),
         MLMPretrainingConfig(num_layers=1, num_heads=1, hidden_size=2, vocab_size=16),
         MLMPretrainingConfig(num_layers=3, num_heads=7, hidden_size=42, vocab_size=999, dropout=0.1),
     ],

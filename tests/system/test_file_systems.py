@@ -326,6 +326,7 @@ def test_the_rights_of_folders_hold_in_these_tests(tmp_path: Path, read_only: Ca
 
 @pytest.mark.promise("fault-33")
 @pytest.mark.parametrize("which", ["runs", "root without runs"])
+@pytest.mark.slow
 def test_runs_that_cannot_be_written_are_a_clear_error_before_anything_starts(
     project: Project, bare: dict[str, str], read_only: Callable[[Path], None], which: str
 ) -> None:
@@ -353,6 +354,7 @@ def test_scripts_that_cannot_be_written_are_a_clear_error(
     assert [path.name for path in project.scripts.iterdir()] == ["toy.py"]
 
 
+@pytest.mark.slow
 def test_runs_of_somebody_else_can_be_looked_at(
     project: Project, bare: dict[str, str], read_only: Callable[[Path], None]
 ) -> None:

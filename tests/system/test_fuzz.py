@@ -17,7 +17,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from fuzzing import examples
+from hypothesis import given
 from hypothesis import strategies as st
 
 import nbtools as nt
@@ -41,8 +42,6 @@ from nbtools.rundir.rundir import RunDir
 from nbtools.rundir.tail import last_lines
 from nbtools.script.script import parse_script, render
 from nbtools.training.engine import flags
-
-fuzz = settings(max_examples=2000, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
 
 pytestmark = pytest.mark.timeout(1200)  # seconds of processor time, but machines are shared
 
@@ -242,7 +241,7 @@ named_files = st.one_of(
 
 
 @given(st.lists(named_files, min_size=1, max_size=3).map(dict))
-@fuzz
+@examples(2_000)
 def test_a_run_directory_of_anything_is_looked_at_without_an_exception(
     run_files: RunDir, capsys: pytest.CaptureFixture[str], found: dict[str, bytes | None]
 ) -> None:
@@ -265,7 +264,7 @@ MEDIA: list[dict[str, Any]] = [
 
 
 @given(st.lists(st.one_of([files_like(valid) for valid in MEDIA]), min_size=1, max_size=3))
-@settings(fuzz, max_examples=1000)
+@examples(1_000)
 def test_media_of_anything_are_shown_or_left_out(
     tmp_path_factory: pytest.TempPathFactory, capsys: pytest.CaptureFixture[str], found: list[bytes]
 ) -> None:
@@ -280,7 +279,7 @@ def test_media_of_anything_are_shown_or_left_out(
 
 
 @given(st.lists(named_files, min_size=1, max_size=3).map(dict))
-@settings(fuzz, max_examples=500)
+@examples(500)
 def test_a_panel_finds_its_facts_in_a_run_directory_of_anything(
     run_files: RunDir, found: dict[str, bytes | None]
 ) -> None:
@@ -379,7 +378,7 @@ ROWS = [dumped({"step": step, "time": 1e9 + step, "train/loss": 1 / step, "eval/
 
 
 @given(damaged(b"\n".join(ROWS) + b"\n"), st.lists(st.integers(0, 700), max_size=5))
-@settings(fuzz, max_examples=2500)
+@examples(2_500)
 def test_damaged_rows_cost_no_other_row_however_the_bytes_arrive(data: bytes, cuts: list[int]) -> None:
     whole, pieces = History(), History()
     whole.extend(data)
@@ -405,7 +404,7 @@ LOG = (
 
 
 @given(damaged(LOG))
-@settings(fuzz, max_examples=2000)
+@examples(2_000)
 def test_a_damaged_log_is_plain_text_and_perhaps_numbers(run_files: RunDir, data: bytes) -> None:
     path = run_files.path / "other.log"
     path.write_bytes(data)
@@ -483,7 +482,7 @@ def scripts(draw: st.DrawFn) -> bytes:
 
 
 @given(st.one_of(scripts(), scripts(), scripts(), st.binary(max_size=200), st.text(max_size=200).map(str.encode)))
-@settings(fuzz, max_examples=2500)
+@examples(2_500)
 def test_whatever_a_script_says_reading_it_runs_nothing(audited: Audited, data: bytes) -> None:
     path = Path("/nowhere/plain.py")  # its bytes are given; Python looks for the line of a SyntaxError in it
     said = None
@@ -536,7 +535,7 @@ manifests = st.one_of(
 
 
 @given(manifests)
-@settings(fuzz, max_examples=4000)
+@examples(4_000)
 def test_a_checkpoint_of_anything_is_refused_and_nothing_outside_it_is_opened(
     audited: Audited, checkpoint_folder: Path, manifest: bytes
 ) -> None:
@@ -571,7 +570,7 @@ words = st.one_of(
 
 
 @given(st.lists(words, max_size=5))
-@settings(fuzz, max_examples=500)
+@examples(500)
 def test_flags_of_anything_are_values_or_one_refusal(capsys: pytest.CaptureFixture[str], args: list[str]) -> None:
     config, code = RECIPES["mlm_pretraining"].config_class(), None
     try:

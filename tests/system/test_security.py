@@ -393,6 +393,7 @@ def test_of_fifty_starts_of_one_run_at_once_one_wins_and_the_others_say_why(proj
         assert Run(run.path).state is RunState.SUCCEEDED
 
 
+@pytest.mark.slow
 def test_twenty_launches_of_one_script_at_once_are_twenty_runs(project: Project, tmp_path: Path) -> None:
     script = project.scripts / "toy.py"
     script.write_text("print('hello')\n")

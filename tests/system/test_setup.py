@@ -262,6 +262,7 @@ def installed_files(project: StandIn) -> dict[Path, int]:
 
 
 @pytest.mark.promise("guide-M6")
+@pytest.mark.slow
 def test_a_fresh_clone_is_set_up_from_a_wheelhouse_alone(shared: StandIn) -> None:
     assert "to download" in shared.first_output
     assert {
@@ -286,6 +287,7 @@ def test_a_second_start_installs_nothing(ready: StandIn) -> None:
     assert installed_files(ready) == before
 
 
+@pytest.mark.slow
 def test_an_update_follows_the_constraints_and_a_failed_one_changes_nothing(ready: StandIn) -> None:
     constraints = ready.root / "scripts" / "constraints.txt"
     constraints.write_text("thing==2.0\n", encoding="utf-8")
@@ -378,6 +380,7 @@ def test_an_active_environment_that_has_everything_is_used_and_another_is_left_a
     assert installed_files(ready) == before
 
 
+@pytest.mark.slow
 def test_an_interrupted_set_up_is_made_again(quick: StandIn) -> None:
     process = quick.start("lab.sh", "--headless", UV_SECONDS="60")
     try:

@@ -8,14 +8,13 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from fuzzing import examples
+from hypothesis import given
 from hypothesis import strategies as st
 
 from nbtools.metrics.history import History
 from nbtools.metrics.readers import printed
 from nbtools.metrics.readers.printed import LogMetrics
-
-fuzz = settings(max_examples=2000, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
 
 
 def parse_line(text: str, previous_step: int | None) -> dict[str, float] | None:
@@ -366,7 +365,7 @@ printed_lines = st.one_of(
 
 
 @given(printed_lines, st.one_of(st.none(), st.integers(0, 1000)))
-@settings(fuzz, max_examples=6000)
+@examples(6_000)
 def test_no_line_breaks_the_reader(line: str, previous: int | None) -> None:
     row = parse_line(line, previous)
     if row is not None:
@@ -378,7 +377,7 @@ def test_no_line_breaks_the_reader(line: str, previous: int | None) -> None:
 
 
 @given(st.floats(), st.floats(), st.integers(0, 2**53))
-@settings(fuzz, max_examples=1000)
+@examples(1_000)
 def test_printed_numbers_come_back_exactly(loss: float, lr: float, step: int) -> None:
     forms = [
         f"step {step} loss {loss!r} lr {lr!r}",
@@ -399,7 +398,7 @@ def test_printed_numbers_come_back_exactly(loss: float, lr: float, step: int) ->
     ),
     st.data(),
 )
-@settings(fuzz, max_examples=600)
+@examples(600)
 def test_a_log_reads_the_same_however_its_bytes_arrive(
     tmp_path_factory: pytest.TempPathFactory, found: list[bytes], data: st.DataObject
 ) -> None:

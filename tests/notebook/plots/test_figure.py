@@ -162,6 +162,7 @@ def test_numbers_take_few_characters(value: float, text: str) -> None:
 # --- the figure ---
 
 
+@pytest.mark.slow
 def test_a_spike_in_a_million_points_is_drawn() -> None:
     steps = 1_000_000
     made = History()

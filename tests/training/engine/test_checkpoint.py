@@ -14,7 +14,8 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from hypothesis import HealthCheck, given, settings
+from fuzzing import examples
+from hypothesis import given
 from hypothesis import strategies as st
 from transformers import ModernBertConfig, ModernBertForMaskedLM
 
@@ -144,10 +145,9 @@ def test_a_recipe_may_prefer_another_metric_and_the_greater_value(folder: Path, 
 
 
 LOSSES = st.none() | st.sampled_from([math.nan, math.inf, -math.inf]) | st.integers(0, 5).map(float)
-PRUNED = settings(max_examples=150, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
 
 
-@PRUNED
+@examples(150)
 @given(
     saved=st.dictionaries(st.integers(1, 30), st.tuples(LOSSES, st.booleans()), min_size=1, max_size=8),
     later=st.integers(0, 3),

@@ -90,6 +90,7 @@ def assert_finite(files: RunDir) -> None:
 
 
 @pytest.mark.promise("safety-non-finite")
+@pytest.mark.slow
 def test_one_non_finite_gradient_costs_its_step_only(
     key: str, trained: Callable[..., RunDir], monkeypatch: pytest.MonkeyPatch
 ) -> None:

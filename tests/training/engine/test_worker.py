@@ -251,6 +251,7 @@ def program(*argv: str, **environment: str) -> Iterator[subprocess.Popen[str]]:
         process.communicate()
 
 
+@pytest.mark.slow
 def test_a_rank_stuck_in_a_collective_leaves_when_it_is_stopped_because_a_peer_died(project: Project) -> None:
     files = RunDir.create(project.runs, "x")
     with program(STUCK, str(files.path), "0") as survivor:
@@ -448,6 +449,7 @@ for line in sys.stdin:
 
 
 @pytest.mark.parametrize("end", ["fail", "end", "kill"])
+@pytest.mark.slow
 def test_loader_workers_outlive_signals_to_their_group_but_never_their_rank(end: str) -> None:
     rank = subprocess.Popen(
         [sys.executable, "-c", LOADER],

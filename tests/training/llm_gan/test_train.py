@@ -115,6 +115,7 @@ def test_generator_and_judge_are_loaded_apart_by_anybody_and_measure_as_was_said
 
 @pytest.mark.promise("guide-G8")
 @pytest.mark.parametrize("num_workers", [0, 1])
+@pytest.mark.slow
 def test_a_resumed_run_ends_with_the_same_bits_in_every_stage(trained: Callable[..., RunDir], num_workers: int) -> None:
     config = tiny(
         batch_size=4, gradient_accumulation_steps=2, dropout=0.2, log_every=4, epochs=1, num_workers=num_workers

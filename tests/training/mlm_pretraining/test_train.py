@@ -466,6 +466,7 @@ def test_plain_python_writes_the_whole_run_directory(start: ByHand, texts: Proje
     assert run.step == run.total_steps == 6
 
 
+@pytest.mark.slow
 def test_a_wrong_flag_ends_with_code_2_and_makes_no_run(start: ByHand, texts: Project) -> None:
     process = start(tiny(), "--learning-rate", "-1", nproc=None)
     assert process.wait(120) == 2
@@ -473,6 +474,7 @@ def test_a_wrong_flag_ends_with_code_2_and_makes_no_run(start: ByHand, texts: Pr
     assert list(texts.runs.iterdir()) == []
 
 
+@pytest.mark.slow
 def test_ctrl_c_saves_a_checkpoint_and_ends_cleanly(start: ByHand, texts: Project) -> None:
     process = start(tiny(max_steps=500, epochs=500, checkpoint_every=500), nproc=None, more=SLOW_STEPS)
     run = wait_for_step(texts, 2)

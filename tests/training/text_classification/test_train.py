@@ -149,6 +149,7 @@ def test_a_file_of_its_own_for_evaluation_and_generic_codes(trained: Callable[..
 
 # 16 steps of 8 samples per epoch: checkpoints in the middle of an epoch and at its end.
 @pytest.mark.parametrize(("checkpoint_step", "num_workers"), [(5, 0), (8, 0), (5, 1)])
+@pytest.mark.slow
 def test_a_resumed_run_ends_with_the_same_bits(
     trained: Callable[..., RunDir], checkpoint_step: int, num_workers: int
 ) -> None:
@@ -168,6 +169,7 @@ def test_a_resumed_run_ends_with_the_same_bits(
     assert rows(resumed) == [row for row in rows(straight) if row["step"] > checkpoint_step]
 
 
+@pytest.mark.slow
 def test_bf16_gradient_checkpointing_and_fp32_learn_alike(trained: Callable[..., RunDir]) -> None:
     variants: tuple[dict[str, Any], ...] = ({}, {"precision": "bf16"}, {"gradient_checkpointing": True})
     losses = [rows(trained(tiny(**changes)))[-1]["train/loss"] for changes in variants]
@@ -176,6 +178,7 @@ def test_bf16_gradient_checkpointing_and_fp32_learn_alike(trained: Callable[...,
 
 
 @pytest.mark.parametrize("weight", [0.0, 1.0])
+@pytest.mark.slow
 def test_one_head_alone_trains_too(trained: Callable[..., RunDir], weight: float) -> None:
     seen = rows(trained(tiny(seq2seq_weight=weight, max_steps=40)))
     key = "eval/seq2seq_loss" if weight else "eval/flat_loss"
@@ -294,6 +297,7 @@ def test_the_presets_divide_the_original_s_batch_among_the_gpus() -> None:
 @pytest.mark.parametrize(
     ("changes", "is_same"), [({"clean": "none"}, False), ({"clean": "light"}, True), ({"dataset": None}, True)]
 )
+@pytest.mark.slow
 def test_a_predictor_reads_texts_as_the_training_did(
     trained: Callable[..., RunDir], changes: dict[str, Any], is_same: bool
 ) -> None:
