@@ -14,33 +14,9 @@ say() { printf '%s\n' "$*"; }
 # die STATUS MESSAGE: 2 for a wrong call or an unsuitable machine, 1 for a failure on the way.
 die() { printf 'error: %s\n' "${*:2}" >&2 && exit "$1"; }
 
-LACKING='
-import sys, tomllib
-from importlib import metadata, util
-from pathlib import Path
-from packaging.requirements import Requirement
-
-root, extras = Path(sys.argv[1]), sys.argv[2].split(",")
-project = tomllib.loads((root / "pyproject.toml").read_text(encoding="utf-8"))["project"]
-requirements = [project["name"], *project["dependencies"]]
-requirements += [text for extra in extras for text in project["optional-dependencies"][extra]]
-lacking = []
-for requirement in map(Requirement, requirements):
-    try:
-        satisfied = requirement.specifier.contains(metadata.version(requirement.name), prereleases=True)
-    except metadata.PackageNotFoundError:
-        satisfied = False
-    if not satisfied and (requirement.marker is None or requirement.marker.evaluate()):
-        lacking.append(str(requirement))
-nbtools = util.find_spec("nbtools")
-if nbtools is None or root not in Path(nbtools.origin or "/").resolve().parents:
-    lacking.append("nbtools installed editable from this folder")
-print(", ".join(lacking))
-'
-
 # Prints what Python $1 lacks to run the project with the extras $2. (-P: the current folder is no installation.)
 lacking() {
-  "$1" -P -c "$LACKING" "$PROJECT_ROOT" "$2" 2>/dev/null || printf 'Python 3.11 or newer, or the package packaging'
+  "$1" -P "$PROJECT_ROOT/scripts/setup/lacking.py" "$PROJECT_ROOT" "$2" 2>/dev/null || printf 'Python 3.11 or newer, or the package packaging'
 }
 
 # Sets BASE to the path of Python $1, outside any virtual environment, if its version is at least 3.11 and below 3.$2.
@@ -163,12 +139,6 @@ ensure_venv() {
   fi
   venv_is_ready || make_venv
   exec 9<&-
-}
-
-# Prepares VENV with Python $1 beside the environment that `set_up` made or found; call it in a subshell.
-set_up_beside() {
-  VENV="$PROJECT_ROOT/.venv-$1" STAMP="$PROJECT_ROOT/.venv-$1/nbtools-set-up" NBTOOLS_PYTHON="$1"
-  ensure_venv
 }
 
 # Jupyter, IPython and matplotlib write to the home folder at their start: one that cannot be written is replaced.

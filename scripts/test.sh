@@ -64,8 +64,10 @@ test_on_other_pythons() {
   done
 }
 
+# Runs them on Python $1, in an environment of its own.
 test_on() (
-  set_up_beside "$1" || exit
+  VENV="$PROJECT_ROOT/.venv-$1" STAMP="$PROJECT_ROOT/.venv-$1/nbtools-set-up" NBTOOLS_PYTHON="$1"
+  ensure_venv || exit
   NBTOOLS_FAST_TESTS=1 "$VENV/bin/python" -m pytest -n 2 --dist loadfile -m "$FAST" "${@:2}"
 )
 

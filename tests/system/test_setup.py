@@ -178,9 +178,9 @@ class StandIn:
 def clone(folder: Path) -> StandIn:
     """Lay out the stand-in project below `folder`, as if it had been cloned a moment ago."""
     root = folder / "a folder" / "nbtools"
-    (root / "scripts").mkdir(parents=True)
-    for name in ("setup.sh", "lab.sh", "test.sh"):
-        shutil.copy(ROOT / "scripts" / name, root / "scripts")
+    (root / "scripts" / "setup").mkdir(parents=True)
+    for name in ("setup.sh", "lab.sh", "test.sh", "setup/lacking.py"):
+        shutil.copy(ROOT / "scripts" / name, root / "scripts" / name)
     (root / "scripts" / "constraints.txt").write_text("# a comment\nthing==1.0\n", encoding="utf-8")
     (root / "pyproject.toml").write_text(PYPROJECT, encoding="utf-8")
     (root / "backend.py").write_text(BACKEND, encoding="utf-8")
