@@ -123,7 +123,8 @@ make_venv() {
   [ -t 1 ] || set -- --quiet "$@"
   if ! "install_with_$installer" "$@"; then
     [ -z "$made_from" ] || printf '%s\n' "$made_from" >"$STAMP" # failed, not killed: what was there is whole
-    die 1 "the installation failed (see above). The next start tries again."
+    die 1 "the installation failed (see above). The next start tries again. Without a network it needs a folder with" \
+      "all packages: PIP_NO_INDEX=1 PIP_FIND_LINKS=FOLDER."
   fi
   "$VENV/bin/python" -m ipykernel install --sys-prefix --name nbtools --display-name "nbtools ($PROJECT_ROOT)" >/dev/null
   [ -z "$made_from" ] || stamp >"$STAMP"

@@ -9,6 +9,7 @@ import subprocess
 import tempfile
 from collections.abc import Callable, Iterable
 from importlib.util import find_spec
+from pathlib import Path
 
 import pytest
 
@@ -27,6 +28,19 @@ def _mounts() -> bool:
         return _succeeds("unshare", "--mount", "mount", "-t", "tmpfs", "tmpfs", folder)
 
 
+def _has_overlayfs() -> bool:
+    with tempfile.TemporaryDirectory() as folder:
+        make = 'mount -t tmpfs tmpfs "$0" && cd "$0" && mkdir l u w m'
+        overlay = "mount -t overlay overlay -o lowerdir=l,upperdir=u,workdir=w m"
+        return _succeeds("unshare", "--mount", "sh", "-c", f"{make} && {overlay}", folder)
+
+
+def _has_ext4() -> bool:
+    mounted = (line.split() for line in Path("/proc/filesystems").read_text().splitlines())
+    has_loop = Path("/dev/loop-control").exists() and Path("/sys/fs/ext4/features").exists()
+    return has_loop and ["ext4"] in mounted and bool(shutil.which("mkfs.ext4"))
+
+
 def _becomes_another_user() -> bool:
     with tempfile.TemporaryDirectory() as folder:
         gives_files = _succeeds("chown", str(ANOTHER_UID), folder)
@@ -36,7 +50,9 @@ def _becomes_another_user() -> bool:
 CAPABILITIES: dict[str, tuple[Callable[[], bool], str]] = {
     "another user": (_becomes_another_user, "files and processes of a second user (root)"),
     "ensurepip": (lambda: bool(find_spec("ensurepip")), "pip for new environments (python3-venv)"),
+    "ext4": (_has_ext4, "ext4 on a loop device, and mkfs.ext4"),
     "mount": (_mounts, "a mount namespace, to mount small file systems in (root)"),
+    "overlayfs": (_has_overlayfs, "overlayfs (root)"),
 }
 """By name: a probe, which runs at most once and only if a collected test needs it, and what the machine must offer."""
 

@@ -19,7 +19,7 @@ from nbtools.machine import gpu_queue
 from nbtools.machine.processes import members, sweep_processes
 from nbtools.project import Project
 from nbtools.run.run import Run
-from nbtools.rundir.json_files import write_json
+from nbtools.rundir.json_files import reserve, write_json
 from nbtools.rundir.lock import acquire_lock
 from nbtools.rundir.rundir import RunDir
 
@@ -164,6 +164,7 @@ def supervised(project: Project) -> Iterator[Callable[..., Run]]:
         run = RunDir(RunDir.create(project.runs, name).path.resolve())
         lock = acquire_lock(run.lock)
         assert lock is not None
+        reserve(run.exit)
         held = {"--lock-fd": lock}
         if gpus:
             ticket, held["--ticket-fd"] = gpu_queue.take(run, gpus, [f"GPU-{index}" for index in gpus])

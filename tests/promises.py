@@ -235,6 +235,10 @@ SAFETY: dict[str, tuple[str, str]] = {
         "the kernel restarts, or a notebook that was saved during a run is opened without one",
         "the page shows the last picture and one sentence; no broken link and no `model not found`",
     ),
+    "safety-full-disk": (
+        "the disk is full to its last byte, over quota, or read-only: at the start, a line, a row, a checkpoint, a restart, the end",
+        "training continues; the end is recorded in space that the launch reserved; a launch or failure names the full disk; `stop` and `show` answer at once",
+    ),
     "safety-non-finite": (
         "a gradient norm is NaN or infinite",
         "all ranks skip that step alone; the panel and `show` count it; after `max_skipped_steps` in a row the run fails with the cause; no checkpoint holds a non-finite weight",

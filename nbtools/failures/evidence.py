@@ -3,7 +3,9 @@
 All functions read only, and none of them raises: files that cannot be read count as empty.
 """
 
+import errno
 import json
+import os
 import re
 from contextlib import suppress
 from pathlib import Path
@@ -18,6 +20,7 @@ from nbtools.rundir.tail import open_regular
 _TAIL_BYTES = 512 * 1024  # torchrun's summary repeats whole tracebacks
 _MAX_TRACEBACK = 64 * 1024
 _MAX_MESSAGE = 500
+_NO_SPACE_BYTES = 64 * 1024
 
 _TRACEBACK = "Traceback (most recent call last):"
 _CHAINED = ("another exception occurred:", "the following exception:", "\nOriginal")
@@ -155,6 +158,19 @@ def end_of(path: Path, since: int = 0, num_bytes: int = _TAIL_BYTES) -> str:
             return file.read().decode(errors="replace")
     except OSError:
         return ""
+
+
+def disk_error(run: RunDir) -> str:
+    """Return the error of a write to the run directory as its file system is now: full, or read-only; else empty."""
+    try:
+        found, device = os.statvfs(run.path), run.path.stat().st_dev
+        mounts = Path("/proc/self/mountinfo").read_text().splitlines()
+    except OSError:
+        return ""
+    ours = (line.rpartition(" ")[2] for line in mounts if f" {os.major(device)}:{os.minor(device)} " in line)
+    if found.f_flag & os.ST_RDONLY or any("emergency_ro" in options for options in ours):  # the second is ext4's
+        return os.strerror(errno.EROFS)
+    return os.strerror(errno.ENOSPC) if found.f_bavail * found.f_frsize < _NO_SPACE_BYTES else ""
 
 
 def _first_line(text: str) -> str:

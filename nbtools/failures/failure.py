@@ -129,9 +129,9 @@ def lost(run: RunDir, host: str | None, step: int) -> Failure:
     """Return the failure of a run that ended without a record, with what its supervisor printed at its own end."""
     message = f"its processes are gone and none recorded an end (step {step})"
     if not (printed := evidence.end_of(run.supervisor_log).strip()):
-        return Failure(None, host, None, None, message)
+        return explained(Failure(None, host, None, None, message), run)
     said, _ = evidence.last_output(printed, 1)
-    return Failure(None, host, None, None, f"{message}; the supervisor ended{said}", printed)
+    return explained(Failure(None, host, None, None, f"{message}; the supervisor ended{said}", printed), run)
 
 
 def was_stopped_from_outside(run: RunDir, *, since: int = 0) -> bool:
@@ -253,6 +253,8 @@ def _in_words(failure: Failure, run: RunDir) -> tuple[str, str | None]:
     cause = known_errors.cause_of(message, "\n".join(said))
     if cause is None and evidence.lost_loader_worker(failure.traceback or ""):
         cause = known_errors.LOADER_WORKER_DIED
+    if cause is None and failure.traceback is None:  # a full disk may have taken the traceback, too
+        cause = known_errors.cause_of(evidence.disk_error(run))
     if cause is None:
         return message, None
     words = _words(cause, "\n".join((message, *said)), failure, run)

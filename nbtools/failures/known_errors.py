@@ -71,7 +71,12 @@ CAUSES = (
     Cause(
         r"No space left on device|Disk quota exceeded|\[Errno 27\] File too large",
         "the disk is full",
-        "Free some of it, or lower keep_last and raise checkpoint_every: checkpoints take most of it.",
+        "Free some of it (nbtools clean), or lower keep_last and raise checkpoint_every: checkpoints take most of it.",
+    ),
+    Cause(
+        r"Read-only file system",
+        "the file system is read-only",
+        "A disk with errors is often made read-only: dmesg says why. Once it can be written again, resume the run.",
     ),
     LOADER_WORKER_DIED,
     Cause(

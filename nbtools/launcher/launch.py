@@ -20,6 +20,7 @@ from typing import Any, Literal
 
 from nbtools import __version__
 from nbtools.errors import LaunchError
+from nbtools.failures.known_errors import cause_of
 from nbtools.launcher.preflight import Preflight, check_launch
 from nbtools.machine import gpu_queue
 from nbtools.machine.processes import members, sweep_processes
@@ -27,7 +28,7 @@ from nbtools.project import file_digest, located
 from nbtools.run.listing import active_run
 from nbtools.run.run import Run
 from nbtools.rundir import secret_values
-from nbtools.rundir.json_files import write_json
+from nbtools.rundir.json_files import reserve, write_json
 from nbtools.rundir.lock import NO_LOCKS, create_lock, is_locked, wait_for_lock
 from nbtools.rundir.rundir import ROOT_VARIABLE, RUN_DIR_VARIABLE, RUN_ID_VARIABLE, RunDir, project_of
 from nbtools.rundir.tail import last_lines
@@ -179,7 +180,8 @@ def start(
             with contextlib.suppress(OSError):
                 folder.rmdir()
         if isinstance(error, OSError):
-            raise LaunchError(f"{run.path}: the run cannot be started: {error}") from None
+            advice = f". {cause.advice}" if (cause := cause_of(str(error))) else ""
+            raise LaunchError(f"{run.path}: the run cannot be started: {error}{advice}") from None
         raise
     finally:
         for descriptor in held.values():
@@ -233,6 +235,7 @@ def _taken_lock(run: RunDir) -> int | None:
 
 def _lay_out(run: RunDir, checked: Preflight, **more: Any) -> None:
     """Write script.py and launch.json, with the entries `more` besides those of the preflight."""
+    reserve(run.exit)
     shutil.copyfile(checked.script, run.script)
     torch = importlib.metadata.version("torch")
     content = {

@@ -8,6 +8,7 @@ launch.json, and imports little, because it lives as long as the training.
 import argparse
 import contextlib
 import ctypes
+import errno
 import json
 import os
 import select
@@ -24,7 +25,7 @@ from typing import Any
 
 import psutil
 
-from nbtools.failures.failure import Failure, first_failure, was_stopped_from_outside
+from nbtools.failures.failure import Failure, explained, first_failure, was_stopped_from_outside
 from nbtools.failures.known_errors import host_memory
 from nbtools.machine import gpu_queue
 from nbtools.machine.devices import gpu_use
@@ -33,7 +34,7 @@ from nbtools.run.checkpoints import newest_verified, resuming
 from nbtools.run.records import mapping_at
 from nbtools.rundir import secret_values
 from nbtools.rundir.identity import ProcessIdentity
-from nbtools.rundir.json_files import finite, read_json, write_json
+from nbtools.rundir.json_files import finite, read_json, write_json, write_reserved_json
 from nbtools.rundir.lock import acquire_lock
 from nbtools.rundir.rundir import ATTEMPT_VARIABLE, RUN_DIR_VARIABLE, RUN_ID_VARIABLE, RunDir, goes_on
 
@@ -127,7 +128,7 @@ class Supervisor:
         """After an error of the supervisor, wait for the end of an agent that runs; return the failure."""
         if self.agent is None:
             message = f"the supervisor failed: {type(error).__name__}: {error}"
-            return Failure(None, self.host, None, None, message, traceback.format_exc())
+            return explained(Failure(None, self.host, None, None, message, traceback.format_exc()), self.run)
         self._next_sample = time.monotonic() + _NEVER_S
         self._watch(self._shutdown_timeout_s)
         self._num_swept += self._sweep()
@@ -299,7 +300,7 @@ class Supervisor:
         return sweep_processes(survivors, grace_s=0 if self.had_to_kill else SWEEP_GRACE_S)
 
     def _record(self, failure: Failure | None) -> None:
-        """Write exit.json, with retries: a full disk is a likely cause of the end."""
+        """Write exit.json, with retries unless the file system is read-only: its errors may have caused the end."""
         content = {
             "returncode": self.returncode,
             "signal": -self._code if self._code < 0 else None,
@@ -313,9 +314,9 @@ class Supervisor:
         deadline = time.monotonic() + _RECORD_RETRIES_S
         while True:
             try:
-                return write_json(self.run.exit, content)
-            except OSError:
-                if time.monotonic() > deadline:
+                return write_reserved_json(self.run.exit, content)
+            except OSError as error:
+                if error.errno == errno.EROFS or time.monotonic() > deadline:
                     raise
                 time.sleep(1)
 

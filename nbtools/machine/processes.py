@@ -19,7 +19,7 @@ import psutil
 from nbtools.errors import NbtoolsError, plural
 from nbtools.machine.ownership import belongs_to, is_marked, is_own, may_be_signalled, ranks_of
 from nbtools.rundir.identity import ProcessIdentity, foreign_owner
-from nbtools.rundir.json_files import read_json, write_json
+from nbtools.rundir.json_files import read_json, write_reserved_json
 from nbtools.rundir.lock import acquire_lock
 from nbtools.rundir.rundir import RUN_DIR_VARIABLE, RunDir, goes_on
 from nbtools.rundir.tail import one_line
@@ -313,6 +313,6 @@ def _record_stop(run: RunDir) -> None:
     try:
         if read_json(run.exit) is None and read_json(run.finished) is None:
             content = {"returncode": None, "signal": None, "stopped": True, "failure": None, "time": time.time()}
-            write_json(run.exit, content)
+            write_reserved_json(run.exit, content)
     finally:
         os.close(descriptor)

@@ -381,5 +381,11 @@ def _hidden(path: Path, runs: Path) -> Path:
     if not is_folder(bin_):
         raise NotADirectoryError(errno.ENOTDIR, "is a link or not a folder", str(bin_))
     folder = Path(tempfile.mkdtemp(dir=bin_))
-    path.rename(folder / path.name)
+    try:
+        path.rename(folder / path.name)
+    except OSError as error:
+        folder.rmdir()
+        if error.errno != errno.EXDEV:
+            raise
+        return path  # a folder in a lower layer of overlayfs can be deleted, but not moved
     return folder

@@ -55,6 +55,11 @@ class Records:
         ended = finite((self.exit or {}).get("time"))
         return finite(self.finished.get("time")) if ended is None else ended
 
+    @property
+    def duration_s(self) -> float | None:
+        """Duration that the supervisor measured, which does not depend on the clock of the day; None until the end."""
+        return finite((self.exit or {}).get("duration_s"))
+
     def _read(self, path: Path) -> dict[str, Any] | None:
         try:
             status = path.stat()

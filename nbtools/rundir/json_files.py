@@ -10,20 +10,53 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from nbtools.errors import FormatError
-from nbtools.rundir.atomic import retried, write_file
+from nbtools.rundir.atomic import open_descriptor, retried, write_file
 from nbtools.rundir.tail import open_regular
 
 FORMAT = 1
 LARGEST_JSON_BYTES = 16 * 2**20
 """nbtools writes no larger JSON file."""
+_RESERVED_BYTES = 128 * 1024  # for a failure with its traceback
 MAX_STEP = 2**53
 """The greatest step that a float holds exactly, so that it can be drawn."""
 
 
 def write_json(path: Path, content: Mapping[str, Any], *, sync: bool = False) -> None:
     """Write `content` with `"format": 1` atomically; strict JSON only. See `write_file` for `sync` and errors."""
+    write_file(path, _encoded(content), sync=sync)
+
+
+def reserve(path: Path) -> None:
+    """Reserve disk space for `write_reserved_json(path, …)`, in a hidden file beside it; OSError if there is none."""
+    descriptor = open_descriptor(_reserved(path), os.O_WRONLY | os.O_CREAT | os.O_NOFOLLOW)
+    with os.fdopen(descriptor, "wb") as file:
+        file.write(bytes(_RESERVED_BYTES))
+
+
+def write_reserved_json(path: Path, content: Mapping[str, Any]) -> None:
+    """Do what `write_json` does, in the space that was reserved for it, if there is some: the disk may be full by now.
+
+    The hidden file is overwritten in place and then renamed, so readers see it complete or not at all.
+    """
+    reserved = _reserved(path)
+    try:
+        descriptor = open_descriptor(reserved, os.O_WRONLY | os.O_NOFOLLOW)
+    except OSError:
+        write_json(path, content)
+        return
+    with os.fdopen(descriptor, "wb") as file:
+        file.write(_encoded(content))
+        file.truncate()
+    retried(lambda: reserved.replace(path))
+
+
+def _reserved(path: Path) -> Path:
+    return path.with_name(f".{path.name}.reserved")
+
+
+def _encoded(content: Mapping[str, Any]) -> bytes:
     data = json.dumps({"format": FORMAT, **content}, allow_nan=False, ensure_ascii=False, indent=1)
-    write_file(path, (data + "\n").encode("utf-8", "backslashreplace"), sync=sync)
+    return (data + "\n").encode("utf-8", "backslashreplace")
 
 
 def strict_number(value: float) -> float | str:

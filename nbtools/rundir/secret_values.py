@@ -97,6 +97,7 @@ def part(run: RunDir, content: Mapping[str, Any], known: Collection[str] = ()) -
 
     Raises:
         OSError: secrets.json cannot be written.
+        NbtoolsError: the file system has no permissions that would hide secrets.json from other users.
     """
     args, argv, env = content["args"], content["argv"], content["env"]
     first = len(argv) - len(args)
@@ -106,7 +107,13 @@ def part(run: RunDir, content: Mapping[str, Any], known: Collection[str] = ()) -
     if not secret:
         return dict(content)
     text = json.dumps({"format": FORMAT, **secret}, ensure_ascii=True, indent=1)
-    write_file(run.secrets, f"{text}\n".encode(), mode=0o600)
+    try:
+        write_file(run.secrets, f"{text}\n".encode(), mode=0o600)
+    except PermissionError:
+        raise NbtoolsError(
+            f"{run.secrets}: cannot be hidden from other users on this file system, so the secret arguments are not "
+            "recorded; pass them in the environment of the launch, or put runs/ on another disk"
+        ) from None
     return {**content, **open_, NOTE: _SENTENCE}
 
 

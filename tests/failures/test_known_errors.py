@@ -47,6 +47,7 @@ SAID = {
         "OSError: [Errno 122] Disk quota exceeded",
         "OSError: [Errno 27] File too large",
     ],
+    "the file system is read-only": ["OSError: [Errno 30] Read-only file system: '/scratch/x'"],
     "a DataLoader worker died": [
         "RuntimeError: DataLoader worker (pid 8210) is killed by signal: Killed. ",
         "RuntimeError: DataLoader worker (pid(s) 8228) exited unexpectedly",

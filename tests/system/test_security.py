@@ -7,6 +7,7 @@ import json
 import os
 import pickle
 import re
+import resource
 import shutil
 import signal
 import socket
@@ -49,6 +50,7 @@ from nbtools.rundir.json_files import read_json, write_json
 from nbtools.rundir.rundir import RunDir
 from nbtools.script.script import parse_script, read_script, render, write_script
 from nbtools.training.engine.checkpoint import load_state, load_weights
+from nbtools.training.engine.initial_state import read_weights
 from nbtools.training.mlm_pretraining.train import build_model
 from nbtools.training.text.tokenizers import masking_tokenizer
 
@@ -617,6 +619,20 @@ def test_pretrained_weights_that_are_a_pickle_are_refused(tmp_path: Path, name: 
     with pytest.raises(ConfigError, match="model_name"):
         build_model(config, NoText())  # type: ignore[arg-type]
     assert not victim.exists()
+
+
+@pytest.mark.parametrize("num_bytes", [2**40, 2**63 - 1])
+def test_weights_whose_header_claims_to_be_huge_are_refused_and_take_no_memory(tmp_path: Path, num_bytes: int) -> None:
+    config, path = small_bert(tmp_path / "model"), tmp_path / "model" / "model.safetensors"
+    path.write_bytes(num_bytes.to_bytes(8, "little") + b"{}")
+    before_kb = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    with pytest.raises(ConfigError, match="header too large"):
+        build_model(config, NoText())  # type: ignore[arg-type]
+    with pytest.raises(CheckpointError, match="header too large"):
+        load_weights(torch.nn.Linear(1, 1), path.parent)
+    with pytest.raises(CheckpointError, match="cannot be read"):
+        read_weights(path)
+    assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before_kb < 200_000
 
 
 def test_code_that_comes_with_a_model_is_refused_at_once_and_never_asked_about(tmp_path: Path) -> None:

@@ -290,7 +290,8 @@ class LivePlot:
         remaining = facts.remaining_s(now) if state is RunState.RUNNING else None
         started, ended = self.run.records.started_at, self.run.records.ended_at or facts.last_row
         end = ended if state.is_final else now
-        elapsed = end - started if end and started else None
+        if (elapsed := self.run.records.duration_s) is None and end and started:
+            elapsed = end - started
         script, notes = Path(str(self.run.info.get("script") or "")).name, notes_of(self.run, facts.restarts)
         blocker = waiting_for(self.run.records) if state is RunState.QUEUED else ""
         widgets.header.value = html.header(self.run.id, state, script, notes, blocker)

@@ -27,7 +27,7 @@ from nbtools.project import Project
 from nbtools.recipes import recipe_of
 from nbtools.run.checkpoints import Progress
 from nbtools.rundir import media
-from nbtools.rundir.json_files import strict_number, write_json
+from nbtools.rundir.json_files import reserve, strict_number, write_reserved_json
 from nbtools.rundir.media import MediaItem
 from nbtools.rundir.rundir import ATTEMPT_VARIABLE, RunDir
 from nbtools.training.engine import checkpoint
@@ -114,6 +114,8 @@ class Worker:
         seed_everything(self.config.seed, self.rank, deterministic=self.config.deterministic)
         if self.is_main:
             checkpoint.remove_leftovers(self.files.checkpoints)
+            with contextlib.suppress(OSError):
+                reserve(self.files.finished)
         for note in flags.notes:
             self.say(f"note: {note}")
 
@@ -353,7 +355,7 @@ class Worker:
                 "time": time.time(),
             }
             with contextlib.suppress(OSError):  # a full disk does not fail a completed training
-                write_json(self.files.finished, record)
+                write_reserved_json(self.files.finished, record)
             if error is None:
                 self.say(f"{why} at step {self.progress.step}")
         if error is None:

@@ -121,6 +121,19 @@ def until(condition: Callable[[], bool], timeout_s: float = 20.0) -> None:
         time.sleep(0.01)
 
 
+@pytest.mark.promise("fault-22")
+@pytest.mark.parametrize("jump_s", [3600.0, -3600.0])
+def test_the_duration_of_a_run_is_right_although_the_clock_was_set(
+    folder: Folder, show: Callable[..., LivePlot], jump_s: float
+) -> None:
+    content = {"returncode": 0, "stopped": False, "failure": None, "time": folder.started + jump_s}
+    write_json(folder.files.exit, {**content, "duration_s": 61.5})
+    folder.release()
+    panel = show(folder)
+    panel.refresh()
+    assert "elapsed 1m02s" in panel._widgets.progress.value
+
+
 def threads(panel: LivePlot) -> list[threading.Thread]:
     return [thread for thread in threading.enumerate() if thread.name == f"panel {panel.run.id}"]
 

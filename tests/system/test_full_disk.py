@@ -1,0 +1,357 @@
+"""Disks that are full, over quota, or read-only since an error: real small ones, and the same errors injected."""
+
+import contextlib
+import errno
+import json
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+import nbtools as nt
+from nbtools.errors import LaunchError, NbtoolsError
+from nbtools.failures import evidence
+from nbtools.project import Project
+from nbtools.run.run import Run
+from nbtools.run.state import RunState
+from nbtools.rundir.json_files import read_json, reserve, write_json, write_reserved_json
+from nbtools.rundir.lock import NO_LOCKS
+from nbtools.rundir.rundir import RunDir
+from nbtools.rundir.secret_values import part
+
+
+def eventually(condition: Callable[[], object]) -> None:
+    deadline = time.monotonic() + 180
+    while not condition():
+        assert time.monotonic() < deadline, "it did not happen in time"
+        time.sleep(0.05)
+
+
+Mount = Callable[..., None]
+
+
+@pytest.fixture
+def mount() -> Iterator[Mount]:
+    """Mount a file system until the test ends."""
+    mounted: list[Path] = []
+
+    def act(path: Path, *options: str) -> None:
+        subprocess.run(["mount", *options, str(path)], check=True)
+        mounted.append(path)
+
+    yield act
+    for path in reversed(mounted):
+        subprocess.run(["umount", "--lazy", str(path)], check=True)
+
+
+def toy(project: Project) -> Path:
+    script = project.scripts / "toy.py"
+    script.write_text("print('loss=1.5')\n")
+    return script
+
+
+def fill(folder: Path) -> None:
+    """Use the last byte of a disk."""
+    descriptor = os.open(folder / "filler", os.O_WRONLY | os.O_CREAT | os.O_APPEND)
+    for size in (1 << 20, 4096, 1):
+        with contextlib.suppress(OSError):
+            while True:
+                os.write(descriptor, b"x" * size)
+    os.close(descriptor)
+
+
+TRAINING = """
+import os, sys, time
+from pathlib import Path
+from nbtools.recipes import MLMPretrainingConfig
+from nbtools.training.engine.flags import Flags
+from nbtools.training.engine.worker import run
+
+go = Path(sys.argv.pop(1))
+
+def train(worker, config):
+    for step in range(worker.attempt, 7):
+        if step == 3:
+            while not go.exists():
+                time.sleep(0.02)
+        if step == 5 and go.read_text() == "fail, then stop" and worker.attempt == 1:
+            raise ValueError("boom")
+        worker.progress.step = step
+        worker.say("x" * 10_000)
+        worker.end_step({"train/loss": 1 / step, **{f"train/{number}": 0.5 for number in range(500)}}, 6)
+        worker.save(lambda model: (model / "weights").write_bytes(bytes(100_000)), {"optimizer": {}}, {})
+        while step == 6 and go.read_text() != "end" and not worker.stop_agreed():
+            go.with_name("waits").touch()
+            time.sleep(0.02)
+
+run(train, Flags(MLMPretrainingConfig()))
+"""
+
+
+@pytest.mark.promise("safety-full-disk", "fault-9")
+@pytest.mark.needs("mount")
+@pytest.mark.slow
+@pytest.mark.parametrize("then", ["end", "fail, then stop"])
+def test_a_training_outlives_a_disk_that_is_full_to_its_last_byte(
+    supervised: Callable[..., Run], project: Project, mount: Mount, then: str
+) -> None:
+    """At a log line, a row, a checkpoint, a restart, the end; the state is right, whatever could not be written."""
+    mount(project.runs, "-t", "tmpfs", "-o", "size=2m", "none")
+    script, go = project.scripts / "training.py", project.root / "go"
+    script.write_text(TRAINING)
+    run = supervised(sys.executable, script, go, launch={"max_restarts": 1})
+    eventually(lambda: [checkpoint.step for checkpoint in run.checkpoints] == [1, 2])
+    fill(project.runs)
+    go.write_text(then)
+    if then == "end":
+        assert run.wait(timeout_s=180) is RunState.SUCCEEDED
+        assert run.summary()["restarts"] == 0
+    else:
+        eventually((project.root / "waits").exists)
+        assert run.stop().startswith("stopped at step 6")
+        assert (read_json(run.files.exit) or {})["stopped"] is True
+    assert run.step == run.records.finished["step"] == 6
+    assert run.records.finished["metrics"]["train/loss"] == pytest.approx(1 / 6)
+    assert [checkpoint.step for checkpoint in run.checkpoints] == [1, 2]
+    for checkpoint in run.checkpoints:
+        checkpoint.verify()
+
+
+PRINTS = """
+import os, sys
+from pathlib import Path
+print("step 1 loss 0.5", flush=True)
+while not Path(sys.argv[1]).exists():
+    pass
+while True:
+    print("y" * 100, flush=True)
+"""
+
+
+@pytest.mark.promise("safety-full-disk")
+@pytest.mark.needs("mount")
+def test_a_script_whose_print_fails_on_a_full_disk_fails_with_that_cause(
+    supervised: Callable[..., Run], project: Project, mount: Mount
+) -> None:
+    mount(project.runs, "-t", "tmpfs", "-o", "size=1m", "none")
+    run = supervised(sys.executable, "-c", PRINTS, project.root / "go")
+    eventually(lambda: run.metrics)
+    (project.root / "go").touch()
+    assert run.wait(timeout_s=60, check=False) is RunState.FAILED
+    assert run.failure is not None
+    assert run.failure.message.startswith("the disk is full (exited with code 1")
+    assert "nbtools clean" in (run.failure.advice or "")
+
+
+@pytest.mark.needs("mount")
+def test_a_launch_on_a_full_disk_says_so_and_leaves_nothing(project: Project, mount: Mount) -> None:
+    mount(project.runs, "-t", "tmpfs", "-o", "size=100k", "none")
+    fill(project.runs)
+    with pytest.raises(LaunchError, match=r"No space left on device.*nbtools clean"):
+        nt.launch(toy(project), gpus=())
+    assert [path.name for path in project.runs.iterdir()] == ["filler"]
+
+
+# --- the same errors, injected ----------------------------------------------------------------------
+
+
+@pytest.mark.promise("safety-full-disk")
+@pytest.mark.parametrize("number", [errno.ENOSPC, errno.EDQUOT])
+def test_a_record_is_written_into_its_reserved_space(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: int
+) -> None:
+    path, opened = tmp_path / "exit.json", os.open
+    reserve(path)
+    reserve(path)  # by the next attempt
+    assert read_json(path) is None
+
+    def full(name: str, flags: int, mode: int = 0o777) -> int:
+        if flags & os.O_CREAT:
+            raise OSError(number, os.strerror(number), name)
+        return opened(name, flags, mode)
+
+    monkeypatch.setattr(os, "open", full)
+    with pytest.raises(OSError, match=os.strerror(number)):
+        write_json(path, {"returncode": 0})
+    write_reserved_json(path, {"returncode": 0})
+    assert read_json(path) == {"format": 1, "returncode": 0}
+    assert [file.name for file in tmp_path.iterdir()] == ["exit.json"]
+
+
+def test_without_reserved_space_a_record_is_a_file_like_any_other(tmp_path: Path) -> None:
+    write_reserved_json(tmp_path / "exit.json", {"returncode": 0})
+    (tmp_path / "victim").write_text("mine")
+    (tmp_path / ".finished.json.reserved").symlink_to(tmp_path / "victim")
+    write_reserved_json(tmp_path / "finished.json", {"why": "completed"})
+    assert [read_json(tmp_path / name) for name in ("exit.json", "finished.json")] == [
+        {"format": 1, "returncode": 0},
+        {"format": 1, "why": "completed"},
+    ]
+    assert (tmp_path / "victim").read_text() == "mine"
+
+
+FAILING = """
+import errno, os
+really, number = os.open, int(os.environ["FAILS_WITH"])
+def act(path, flags, *mode, **options):
+    writes = flags & os.O_CREAT or (number == errno.EROFS and flags & os.O_WRONLY)
+    if writes and os.path.exists(os.environ["FAILS_SINCE"]):
+        raise OSError(number, os.strerror(number), str(path))
+    return really(path, flags, *mode, **options)
+os.open = act
+"""
+
+
+@pytest.mark.promise("safety-full-disk")
+@pytest.mark.parametrize(("name", "state"), [("EDQUOT", RunState.SUCCEEDED), ("EROFS", RunState.LOST)])
+def test_the_end_of_a_run_whose_supervisor_can_create_no_file(
+    supervised: Callable[..., Run], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, state: RunState
+) -> None:
+    """Over quota, the end is recorded; a read-only disk takes no record, and the supervisor does not wait for one."""
+    (tmp_path / "odd").mkdir()
+    (tmp_path / "odd" / "sitecustomize.py").write_text(FAILING)
+    since = tmp_path / "since"
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path / "odd"))
+    monkeypatch.setenv("FAILS_WITH", str(getattr(errno, name)))
+    monkeypatch.setenv("FAILS_SINCE", str(since))
+    run = supervised("touch", since)
+    assert run.wait(timeout_s=45, check=False) is state
+    if state is RunState.LOST:
+        assert run.failure is not None
+        assert run.failure.message.startswith("the file system is read-only (its processes are gone")
+
+
+def test_the_state_of_a_disk_is_read_from_its_file_system(
+    project: Project, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    run = RunDir.create(project.runs, "toy")
+    found = list(os.statvfs(tmp_path))
+    for changes, error in (({}, ""), ({4: 0}, "No space left on device"), ({8: os.ST_RDONLY}, "Read-only file system")):
+        values = [changes.get(number, value) for number, value in enumerate(found)]
+        monkeypatch.setattr(os, "statvfs", lambda path, values=values: os.statvfs_result(values))
+        assert evidence.disk_error(run) == error
+
+
+@pytest.mark.needs("mount", "ext4")
+@pytest.mark.slow
+def test_a_run_whose_disk_turns_read_only_says_so(
+    supervised: Callable[..., Run], project: Project, tmp_path: Path, mount: Mount
+) -> None:
+    """By an error of ext4, which cannot be refused because files are open."""
+    image = tmp_path / "disk"
+    with image.open("wb") as file:
+        file.truncate(16 * 2**20)
+    subprocess.run(["mkfs.ext4", "-q", "-F", str(image)], check=True)
+    mount(project.runs, "-o", "loop,errors=remount-ro", str(image))
+    device = next(
+        line.split()[0] for line in Path("/proc/mounts").read_text().splitlines() if str(project.runs) in line
+    )
+    run = supervised(sys.executable, "-c", PRINTS.replace("while True:", "for _ in range(3):"), project.root / "go")
+    eventually(lambda: run.metrics)
+    (Path("/sys/fs/ext4") / Path(device).name / "trigger_fs_error").write_text("x")
+    (project.root / "go").touch()
+    assert run.wait(timeout_s=45, check=False) is RunState.LOST
+    assert run.failure is not None
+    assert run.failure.message.startswith("the file system is read-only (its processes are gone")
+    assert run.summary()["state"] == "LOST"
+    assert "0 processes ended" in run.stop()
+    with pytest.raises(LaunchError, match="Read-only file system"):
+        nt.launch(toy(project), gpus=())
+
+
+# --- file systems that cannot do everything ------------------------------------------------------------
+
+
+def ended(run: RunDir) -> RunDir:
+    run.lock.touch()
+    write_json(run.launch, {"name": "toy", "time": 1e9})
+    write_json(run.exit, {"returncode": 0, "stopped": False, "failure": None, "time": 1e9})
+    return run
+
+
+@pytest.mark.needs("mount", "overlayfs")
+def test_a_run_in_a_lower_layer_of_overlayfs_is_removed(
+    project: Project, mount: Mount, cli: Callable[..., subprocess.CompletedProcess[str]]
+) -> None:
+    layers = project.root / "layers"
+    layers.mkdir()
+    mount(layers, "-t", "tmpfs", "-o", "size=4m", "none")
+    lower, upper, work = (layers / name for name in ("lower", "upper", "work"))
+    for folder in (lower, upper, work):
+        folder.mkdir()
+    ended(RunDir.create(lower, "toy"))
+    mount(project.runs, "-t", "overlay", "overlay", "-o", f"lowerdir={lower},upperdir={upper},workdir={work}")
+    assert "removed 1 item" in cli("clean", "--state", "SUCCEEDED", "--yes").stdout
+    assert [path.name for path in project.runs.iterdir() if not path.name.startswith(".")] == []
+
+
+def test_a_run_that_cannot_be_moved_is_removed_in_its_place(
+    project: Project, monkeypatch: pytest.MonkeyPatch, cli: Callable[..., subprocess.CompletedProcess[str]]
+) -> None:
+    run = ended(RunDir.create(project.runs, "toy"))
+    really = os.rename
+
+    def rename(source: Path, target: Path) -> None:
+        if Path(source) == run.path:
+            raise OSError(errno.EXDEV, "Invalid cross-device link", str(source))
+        really(source, target)
+
+    monkeypatch.setattr(os, "rename", rename)
+    assert "removed 1 item" in cli("clean", "--state", "SUCCEEDED", "--yes").stdout
+    assert not run.path.exists()
+
+
+NO_LINKS = """
+import errno, fcntl, os
+def refuse(number):
+    def act(*args, **options):
+        raise OSError(number, os.strerror(number))
+    return act
+os.link = os.symlink = os.chmod = refuse(errno.EPERM)
+fcntl.flock = refuse(errno.ENOLCK)
+"""
+
+
+@pytest.mark.slow
+def test_a_run_on_a_file_system_without_links_locks_and_permissions(project: Project, tmp_path: Path) -> None:
+    """As vfat: in every process of the launch and of the run."""
+    (tmp_path / "odd").mkdir()
+    (tmp_path / "odd" / "sitecustomize.py").write_text(NO_LINKS)
+    script = str(toy(project))
+
+    def nbtools(*words: str, code: int = 0) -> subprocess.CompletedProcess[str]:
+        done = subprocess.run(
+            [sys.executable, "-m", "nbtools", *words],
+            env={**os.environ, "PYTHONPATH": str(tmp_path / "odd"), "CUDA_VISIBLE_DEVICES": ""},
+            capture_output=True,
+            text=True,
+            timeout=240,
+            check=False,
+        )
+        assert done.returncode == code, done.stderr
+        return done
+
+    launched = nbtools("launch", script)
+    assert "this file system has no locks (flock)" in launched.stderr
+    assert nbtools("wait", launched.stdout.strip()).stdout.endswith(" SUCCEEDED\n")
+    assert json.loads(nbtools("show", "latest", "--json").stdout)["metrics"] == {"train/loss": 1.5}
+    assert "removed 1 item" in nbtools("clean", "--state", "SUCCEEDED", "--yes").stdout
+    secret = nbtools("launch", script, "--", "--api-key=canary", code=2)
+    assert "secrets.json: cannot be hidden from other users on this file system" in secret.stderr
+
+
+def test_a_secret_that_cannot_be_hidden_is_not_recorded(project: Project, monkeypatch: pytest.MonkeyPatch) -> None:
+    run = RunDir.create(project.runs, "toy")
+
+    def refuse(*_: object, **__: object) -> None:
+        raise PermissionError(errno.EPERM, "Operation not permitted")
+
+    monkeypatch.setattr(os, "chmod", refuse)
+    with pytest.raises(NbtoolsError, match=r"secrets\.json: cannot be hidden"):
+        part(run, {"args": ["--api-key=canary"], "argv": ["python", "--api-key=canary"], "env": {}})
+    assert not any(path.is_file() for path in run.path.rglob("*"))
+    assert errno.EPERM not in NO_LOCKS
