@@ -274,8 +274,10 @@ class TrainConfig(Settings):
     save_dir: str | None = setting(
         None, "Folder for a copy of the final model, history and plot; the run directory always has them."
     )
-    report_to: Literal["none", "tensorboard"] = setting(
-        "none", "tensorboard also writes the metrics as TensorBoard events into the run directory."
+    report_to: Literal["none", "tensorboard", "wandb", "tensorboard,wandb"] = setting(
+        "none",
+        "Where rank 0 also writes the metrics: as TensorBoard events into the run directory, or to Weights & Biases, "
+        "whose WANDB_... variables hold.",
     )
     profile_steps: int = setting(
         0, "Number of steps to profile, after the first five: a trace for Perfetto and a table.", "steps", ge=0, le=1000

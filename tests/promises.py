@@ -378,7 +378,7 @@ GUIDES: dict[str, tuple[str, str]] = {
     "guide-O7": ("rank 0 saves the unwrapped model", ""),
     "guide-O8": (
         "logs and Weights & Biases from rank 0",
-        "rank0.log and metrics.jsonl; TensorBoard by report_to. No Weights & Biases: its variables pass through to scripts of your own, and metrics.jsonl is one line of code away from any service",
+        "rank0.log and metrics.jsonl; by report_to also TensorBoard, Weights & Biases or both. What fails in the service is a warning",
     ),
     "guide-O9": ("a distributed sampler", ""),
     "guide-O10": ("two nodes with addresses and port 29500", ""),
@@ -454,7 +454,10 @@ GUIDES: dict[str, tuple[str, str]] = {
         "generation from a wrapped model",
         "the model inside writes, keeping keys and values: no forward pass that other ranks would wait for",
     ),
-    "guide-G7": ("rank 0 logs, writes and evaluates; the underlying weights are saved", ""),
+    "guide-G7": (
+        "rank 0 logs, writes and evaluates, also to Weights & Biases; the underlying weights are saved",
+        "--report-to wandb; a resumed run continues its id, a fork has its own",
+    ),
     "guide-G8": (
         "checkpoints every so many steps and every epoch, both models",
         "with both optimizers, so that the training resumes from there; each model is a folder of its own",

@@ -77,6 +77,8 @@ class RunDir:
         """Results of a finished training: `model/`, its history as JSON and as a picture (rank 0, once)."""
         self.tensorboard = self.path / "tensorboard"
         """The metric rows as TensorBoard events, with `report_to="tensorboard"` (rank 0, a file per attempt)."""
+        self.wandb = self.path / "wandb" / "run.json"
+        """`id` and `name` in Weights & Biases, beside its own files, with `report_to="wandb"` (rank 0, once)."""
         self.profile = self.path / "profile"
         """`trace.json` and `table.txt` of the profiled steps, with `profile_steps` (rank 0, once)."""
         self.finished = self.path / "finished.json"

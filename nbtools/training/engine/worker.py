@@ -342,8 +342,6 @@ class Worker:
                 self.ranks.barrier()  # no rank ends while another one still saves
             self.phase("done")
         self.heartbeat.close()
-        if outputs is not None:
-            outputs.close()
         if self._writer is not None:
             self._writer.close()
             failure = None if error is None else failure_of(error, self.rank, self.files).to_json()
@@ -360,3 +358,5 @@ class Worker:
                 self.say(f"{why} at step {self.progress.step}")
         if error is None:
             self.ranks.close()
+        if outputs is not None:  # last: it may wait for a service
+            outputs.close(failed=error is not None)

@@ -26,6 +26,7 @@ from nbtools.rundir.json_files import FORMAT, read_json, strict_number, write_js
 from nbtools.rundir.rundir import RunDir
 from nbtools.training.outputs.profiler import Profile
 from nbtools.training.outputs.tensorboard import Events
+from nbtools.training.outputs.wandb import WandbRun
 
 MODEL, HISTORY, PICTURE = "model", "training_history.json", "training_history.png"
 RECORD = ".nbtools-outputs.json"
@@ -47,23 +48,28 @@ class Outputs:
         self._files = files
         self._say = say
         self._save_dir = None if config.save_dir is None else checked_save_dir(config.save_dir, root)
-        self._events = Events(files.tensorboard, self._warn) if config.report_to == "tensorboard" else None
+        names = config.report_to.split(",")
+        self._mirrors: list[Events | WandbRun] = []
+        if "tensorboard" in names:
+            self._mirrors.append(Events(files.tensorboard, self._warn))
+        if "wandb" in names:
+            self._mirrors.append(WandbRun(files, config, self._warn))
         self._profile = Profile(files.profile, config.profile_steps, device, say) if config.profile_steps else None
 
     def add_row(self, step: int, values: Mapping[str, float]) -> None:
         """Mirror a metric row, if the config asks for it."""
-        if self._events is not None:
-            self._events.write(step, values)
+        for mirror in self._mirrors:
+            mirror.write(step, values)
 
     def end_step(self) -> None:
         """Count a step for the profile, if the config asks for one."""
         if self._profile is not None:
             self._profile.end_step()
 
-    def close(self) -> None:
-        """Write the remaining mirrored rows."""
-        if self._events is not None:
-            self._events.close()
+    def close(self, *, failed: bool) -> None:
+        """Write the remaining mirrored rows; this may wait for a service."""
+        for mirror in self._mirrors:
+            mirror.close(failed=failed)
 
     def hand_over(self, *, draws: bool) -> None:
         """Write the outputs of a training that has ended, with a picture if `draws`; an error is a warning."""

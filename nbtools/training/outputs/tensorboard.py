@@ -48,8 +48,8 @@ class Events:
         except (OSError, ImportError) as error:
             self._fail(error)
 
-    def close(self) -> None:
-        """Write the remaining rows."""
+    def close(self, *, failed: bool = False) -> None:
+        """Write the remaining rows; events do not say whether the training failed."""
         if self._writer is not None and not self._failed:
             try:
                 self._writer.close()

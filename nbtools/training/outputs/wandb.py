@@ -1,0 +1,96 @@
+"""Metric rows in Weights & Biases; with `WANDB_MODE=offline` in files of the run directory, for `wandb sync`."""
+
+import importlib
+import os
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from nbtools.config import TrainConfig
+from nbtools.run.lineage import parent_folder
+from nbtools.run.records import mapping_at
+from nbtools.rundir.json_files import read_json, write_json
+from nbtools.rundir.rundir import RunDir
+
+_STEP = "train/global_step"
+"""The metric that W&B draws the others over, as the Trainer of transformers calls it; its own steps only go up."""
+_SETTINGS = {
+    "WANDB_PROJECT": "nbtools",
+    "WANDB_CONSOLE": "off",  # rank0.log has the output
+    "WANDB_SYMLINK": "false",
+    "WANDB_INIT_TIMEOUT": "60",
+    "WANDB_FINISH_TIMEOUT": "20",  # what is not uploaded by then stays in the run directory
+}
+"""W&B's own variables, where the user sets none."""
+_LENGTH = {"max_steps", "epochs"}
+
+
+class WandbRun:
+    """Mirrors metric rows into a W&B run; a resumed training continues the W&B run of its parent, a fork has a new one.
+
+    Whatever fails in W&B is one warning, and training continues without it.
+    """
+
+    def __init__(self, files: RunDir, config: TrainConfig, warn: Callable[[str], None]) -> None:
+        """Start or continue the W&B run of a run directory, or call `warn`."""
+        self._warn = warn
+        self._run: Any = None
+        try:
+            self._run = _started(files, config)
+        except Exception as error:  # noqa: BLE001 - of any kind, and no reason to end a training
+            self._fail(error)
+
+    def write(self, step: int, values: Mapping[str, float]) -> None:
+        """Write one row."""
+        if self._run is not None:
+            try:
+                self._run.log({**values, _STEP: step})
+            except Exception as error:  # noqa: BLE001
+                self._fail(error)
+
+    def close(self, *, failed: bool) -> None:
+        """Upload the remaining rows, and mark the W&B run as finished or failed."""
+        if self._run is not None:
+            try:
+                self._run.finish(exit_code=int(failed))
+                importlib.import_module("wandb").teardown()  # until its process has written what it was given
+            except Exception as error:  # noqa: BLE001
+                self._fail(error)
+
+    def _fail(self, error: Exception) -> None:
+        self._run = None
+        why = " ".join(str(error).split())[:300] or type(error).__name__
+        step = "pip install wandb" if isinstance(error, ImportError) else "WANDB_MODE=offline writes them to files"
+        self._warn(f"no more metrics to Weights & Biases: {why}; next time: {step}")
+
+
+def _started(files: RunDir, config: TrainConfig) -> Any:
+    for name, value in _SETTINGS.items():
+        os.environ.setdefault(name, value)
+    wandb: Any = importlib.import_module("wandb")
+    known = _known(files)
+    run = wandb.init(
+        dir=str(files.path),
+        id=os.environ.get("WANDB_RUN_ID") or known.get("id"),
+        name=os.environ.get("WANDB_NAME") or known.get("name") or files.id,
+        config=config.model_dump(),
+        resume="allow",
+        allow_val_change=True,
+    )
+    run.define_metric(_STEP)
+    run.define_metric("*", step_metric=_STEP)
+    if not run.disabled:
+        write_json(files.wandb, {"id": run.id, "name": run.name})
+    return run
+
+
+def _known(files: RunDir) -> Mapping[str, Any]:
+    """Return the id and name of the W&B run of an earlier attempt, or of the run that this one resumes.
+
+    A fork, which changes more than the length of the training, continues none.
+    """
+    if found := read_json(files.wandb):
+        return found
+    launch = read_json(files.launch) or {}
+    parent = parent_folder(files.path, launch)
+    is_fork = not mapping_at(mapping_at(launch, "resumed_from"), "changes").keys() <= _LENGTH
+    return {} if parent is None or is_fork else read_json(RunDir(parent).wandb) or {}
