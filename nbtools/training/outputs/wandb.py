@@ -11,6 +11,8 @@ from nbtools.run.records import mapping_at
 from nbtools.rundir.json_files import read_json, write_json
 from nbtools.rundir.rundir import RunDir
 
+RECORD = "run.json"
+"""Holds the id and the name in W&B, beside its own files."""
 _STEP = "train/global_step"
 """The metric that W&B draws the others over, as the Trainer of transformers calls it; its own steps only go up."""
 _SETTINGS = {
@@ -79,7 +81,7 @@ def _started(files: RunDir, config: TrainConfig) -> Any:
     run.define_metric(_STEP)
     run.define_metric("*", step_metric=_STEP)
     if not run.disabled:
-        write_json(files.wandb, {"id": run.id, "name": run.name})
+        write_json(files.wandb / RECORD, {"id": run.id, "name": run.name})
     return run
 
 
@@ -88,9 +90,9 @@ def _known(files: RunDir) -> Mapping[str, Any]:
 
     A fork, which changes more than the length of the training, continues none.
     """
-    if found := read_json(files.wandb):
+    if found := read_json(files.wandb / RECORD):
         return found
     launch = read_json(files.launch) or {}
     parent = parent_folder(files.path, launch)
     is_fork = not mapping_at(mapping_at(launch, "resumed_from"), "changes").keys() <= _LENGTH
-    return {} if parent is None or is_fork else read_json(RunDir(parent).wandb) or {}
+    return {} if parent is None or is_fork else read_json(RunDir(parent).wandb / RECORD) or {}

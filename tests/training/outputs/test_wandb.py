@@ -16,6 +16,7 @@ from nbtools.project import Project
 from nbtools.run.state import RunState
 from nbtools.rundir.json_files import read_json, write_json
 from nbtools.rundir.rundir import RunDir
+from nbtools.training.outputs.wandb import RECORD
 
 wandb = pytest.importorskip("wandb", reason="the extra `dev` is not installed")
 Train = Callable[..., RunDir]
@@ -88,11 +89,11 @@ def test_every_metric_row_is_one_of_weights_and_biases(tiny_training: Train) -> 
 
 def test_a_resumed_run_and_an_attempt_continue_the_id_and_a_fork_has_its_own(tiny_training: Train) -> None:
     first = tiny_training(report_to="wandb")
-    known = read_json(first.wandb)
+    known = read_json(first.wandb / RECORD)
     assert known is not None and known["name"] == first.id and known["id"]
     assert [path.name.rpartition("-")[2] for path in first.path.glob("wandb/offline-run-*")] == [known["id"]]
     tiny_training(resume_from=first.checkpoint(2), files=first, attempt=2, report_to="wandb", max_steps=5)
-    assert read_json(first.wandb) == known
+    assert read_json(first.wandb / RECORD) == known
     assert [row["train/global_step"] for row in read_back(first)] == [1, 2, 3, 4, 3, 4, 5]
     for changes, is_same in (({}, True), ({"max_steps": 6}, True), ({"learning_rate": 0.1}, False)):
         child = RunDir.create(first.path.parent, "child")
@@ -100,20 +101,20 @@ def test_a_resumed_run_and_an_attempt_continue_the_id_and_a_fork_has_its_own(tin
         write_json(child.launch, {"name": "child", "resumed_from": origin})
         tiny_training(resume_from=first.checkpoint(4), files=child, report_to="wandb", **{"max_steps": 6, **changes})
         assert [row["train/global_step"] for row in read_back(child)] == [5, 6]
-        assert ((read_json(child.wandb) or {})["id"] == known["id"]) == is_same
+        assert ((read_json(child.wandb / RECORD) or {})["id"] == known["id"]) == is_same
 
 
 def test_the_users_own_id_and_name_hold(tiny_training: Train, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("WANDB_RUN_ID", "mine")
     monkeypatch.setenv("WANDB_NAME", "my run")
     files = tiny_training(report_to="wandb")
-    assert read_json(files.wandb) == {"format": 1, "id": "mine", "name": "my run"}
+    assert read_json(files.wandb / RECORD) == {"format": 1, "id": "mine", "name": "my run"}
     assert len(read_back(files)) == 4
 
 
 def test_the_users_own_mode_holds(tiny_training: Train, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("WANDB_MODE", "disabled")
-    assert not tiny_training(report_to="wandb").wandb.parent.exists()
+    assert not tiny_training(report_to="wandb").wandb.exists()
 
 
 @pytest.mark.slow
@@ -129,7 +130,7 @@ def test_rank_0_alone_reports_and_a_stopped_run_is_resumed_under_its_id(
     assert first.state is RunState.STOPPED, first.log()
     second = nt.resume(first, args=["--max-steps", str(first.step + 3)])
     assert second.wait(timeout_s=120) is RunState.SUCCEEDED
-    assert read_json(second.files.wandb) == read_json(first.files.wandb)
+    assert read_json(second.files.wandb / RECORD) == read_json(first.files.wandb / RECORD)
     for run, steps in ((first, range(1, first.step + 1)), (second, range(first.step + 1, first.step + 4))):
         assert len(list(run.dir.glob("wandb/offline-run-*"))) == 1
         assert [row["train/global_step"] for row in read_back(run.files)] == list(steps)
@@ -166,4 +167,4 @@ def test_what_fails_in_weights_and_biases_is_one_warning_and_no_failure(
 
 def test_without_being_asked_for_there_is_none(tiny_training: Train, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(wandb, "init", lambda **_: pytest.fail("started"))
-    assert not tiny_training().wandb.parent.exists()
+    assert not tiny_training().wandb.exists()
