@@ -9,6 +9,7 @@ import shutil
 import socket
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -29,6 +30,7 @@ from nbtools.machine.devices import Device, Holder
 from nbtools.machine.processes import members
 from nbtools.project import Project
 from nbtools.recipes import RECIPES
+from nbtools.run.clean import Item, plan_removal, remove
 from nbtools.run.run import Run
 from nbtools.run.state import RunState
 from nbtools.rundir.heartbeat import read_heartbeats
@@ -340,9 +342,22 @@ def test_where_the_file_system_has_no_locks_that_is_said_and_the_run_works(
     assert run.state is RunState.STOPPED
 
 
-def test_launches_at_once_become_runs_of_their_own(script: Path, project: Project) -> None:
-    with ThreadPoolExecutor(4) as pool:
-        started = list(pool.map(lambda _: launch(script, gpus=(), args=["--steps", "1"]), range(4)))
+def test_launches_at_once_become_runs_of_their_own_beside_a_clean(script: Path, project: Project) -> None:
+    launched = threading.Event()
+    removed: list[Item] = []
+
+    def clean() -> None:
+        while not launched.is_set():
+            removed.extend(remove(plan_removal(project.runs, states=[RunState.LOST]))[0])
+
+    with ThreadPoolExecutor(5) as pool:
+        cleaning = pool.submit(clean)
+        try:
+            started = list(pool.map(lambda _: launch(script, gpus=(), args=["--steps", "1"]), range(4)))
+        finally:
+            launched.set()
+        cleaning.result()
+    assert removed == []
     assert len({run.id for run in started}) == 4
     for run in started:
         run.stop()
