@@ -246,6 +246,15 @@ class TrainConfig(Settings):
         ge=1,
         le=1_000_000,
     )
+    test_fraction: float = setting(
+        0.5,
+        "Share of the held-out data that the best checkpoint is tested on, once, at the end; the rest is for the "
+        "evaluations that choose it. 0 for no test.",
+        "of the held-out data",
+        ge=0,
+        lt=1,
+        before=0.0,
+    )
     precision: Literal["fp32", "bf16", "fp16"] = setting(
         "fp32", "bf16 and fp16 mean autocast, fp16 with a loss scale; weights and optimizer stay fp32.", basic=True
     )
@@ -299,6 +308,10 @@ class TrainConfig(Settings):
     def num_evaluated(self, num_held_out: int) -> int:
         """Return how many of the held-out samples an evaluation measures: `eval_samples`, where a recipe has it."""
         return min(getattr(self, "eval_samples", None) or num_held_out, num_held_out)
+
+    def only(self, *names: str) -> Self:
+        """Return a config with the values of these fields, and the defaults of all others."""
+        return type(self)(**{name: getattr(self, name) for name in names})
 
     def effective_batch(self, world_size: int) -> int:
         """Return the samples per optimizer step: per process x accumulated x processes."""

@@ -30,6 +30,7 @@ config = AlgorithmDistillationConfig(
     weight_decay=0.01,
     gradient_clip=1.0,
     max_skipped_steps=20,  # steps
+    test_fraction=0.5,  # of the held-out data
     precision="fp32",
     gradient_checkpointing=False,
     seed=0,
@@ -69,4 +70,4 @@ config = AlgorithmDistillationConfig(
 if __name__ == "__main__":
     main(config)
 
-# Written by nbtools 0.1.0, checksum 1162e402c887
+# Written by nbtools 0.1.0, checksum 798a1d2823e2

@@ -30,6 +30,7 @@ config = LLMGANConfig(
     weight_decay=0.01,
     gradient_clip=1.0,
     max_skipped_steps=20,  # steps
+    test_fraction=0.5,  # of the held-out data
     precision="fp32",
     gradient_checkpointing=False,
     seed=0,
@@ -82,4 +83,4 @@ config = LLMGANConfig(
 if __name__ == "__main__":
     main(config)
 
-# Written by nbtools 0.1.0, checksum 5c1ef78a83ca
+# Written by nbtools 0.1.0, checksum 319fd9bef721

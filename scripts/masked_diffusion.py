@@ -30,6 +30,7 @@ config = MaskedDiffusionConfig(
     weight_decay=0.01,
     gradient_clip=1.0,
     max_skipped_steps=20,  # steps
+    test_fraction=0.5,  # of the held-out data
     precision="fp32",
     gradient_checkpointing=False,
     seed=0,
@@ -74,4 +75,4 @@ config = MaskedDiffusionConfig(
 if __name__ == "__main__":
     main(config)
 
-# Written by nbtools 0.1.0, checksum ba0f0acf5327
+# Written by nbtools 0.1.0, checksum d17a1b0462c8

@@ -30,6 +30,7 @@ config = MLMPretrainingConfig(
     weight_decay=0.01,
     gradient_clip=1.0,
     max_skipped_steps=20,  # steps
+    test_fraction=0.5,  # of the held-out data
     precision="fp32",
     gradient_checkpointing=False,
     seed=0,
@@ -66,4 +67,4 @@ config = MLMPretrainingConfig(
 if __name__ == "__main__":
     main(config)
 
-# Written by nbtools 0.1.0, checksum 493af961b27a
+# Written by nbtools 0.1.0, checksum 508af43ee05b

@@ -30,6 +30,7 @@ config = TextClassificationConfig(
     weight_decay=0.01,
     gradient_clip=1.0,
     max_skipped_steps=20,  # steps
+    test_fraction=0.5,  # of the held-out data
     precision="fp32",
     gradient_checkpointing=False,
     seed=0,
@@ -75,4 +76,4 @@ config = TextClassificationConfig(
 if __name__ == "__main__":
     main(config)
 
-# Written by nbtools 0.1.0, checksum cd7e59ca6b7c
+# Written by nbtools 0.1.0, checksum 187ae3d063ed

@@ -251,6 +251,14 @@ SAFETY: dict[str, tuple[str, str]] = {
         "a held-out part that would take longer to evaluate than the training",
         "`eval_samples` of it are measured, the same on any number of ranks; form, log and config.json say how many of how many; older configs evaluate all",
     ),
+    "safety-test": (
+        "reporting a model on the data that chose its checkpoint",
+        "`test_fraction` of the held-out data is measured once, at the end of a completed training, with the best kept checkpoint, as `test/…`; it shares no text, row or goal with the other parts; form, log and config.json say what chooses and what tests; older configs have no test",
+    ),
+    "safety-copies": (
+        "a generator that copies the training texts",
+        "`eval/copy_rate`, the share of generated 5-grams that the training texts hold, stands beside that of human texts",
+    ),
     "safety-unseen-code": (
         "an evaluation file with codes that no training row has",
         "each counts as an error of the model; a note names them",

@@ -142,8 +142,8 @@ def _prepare(arguments: argparse.Namespace) -> int:
     except NbtoolsError as error:
         raise type(error)(f"{shown(arguments.out)} was not created: {error}") from None
     print(
-        f"{_shortest(folder)}: {metadata.num_train_tokens:,} training and {metadata.num_val_tokens:,} validation "
-        f"tokens, {metadata.vocab_size:,} different ones ({metadata.tokenizer})"
+        f"{_shortest(folder)}: {metadata.num_train_tokens:,} training, {metadata.num_val_tokens:,} validation and "
+        f"{metadata.num_test_tokens:,} test tokens, {metadata.vocab_size:,} different ones ({metadata.tokenizer})"
     )
     return DONE
 

@@ -218,8 +218,33 @@ def clean_document(text: str) -> str:
     return "\n".join(lines).strip()
 
 
-def held_out_documents(lengths_N: Sequence[int], seed: int = 0) -> npt.NDArray[np.bool_]:
-    """Choose whole documents to hold out, about 10% of the text, by their lengths in characters and the seed alone.
+TRAIN, EVALUATION, TEST = range(3)
+"""The parts of a dataset."""
+
+
+def parts_of_documents(lengths_N: Sequence[int], test_fraction: float = 0.0) -> npt.NDArray[np.int8]:
+    """Return the part of each document: about 10% of the text is held out, and `test_fraction` of that for the test.
+
+    Raises:
+        DataError: there is only one document.
+    """
+    parts_N = np.where(held_out_documents(lengths_N), EVALUATION, TRAIN).astype(np.int8)
+    held_out_H = np.flatnonzero(parts_N)
+    if test_fraction and len(held_out_H) > 1:
+        lengths_H = [lengths_N[int(row)] for row in held_out_H]
+        parts_N[held_out_H[held_out_documents(lengths_H, seed=1, share=test_fraction)]] = TEST
+    return parts_N
+
+
+def num_for_test(num_held_out: int, test_fraction: float) -> int:
+    """Return how many of the held-out texts, prompts or goals are for the test: at least one, but not all."""
+    return min(max(int(test_fraction * num_held_out), 1), num_held_out - 1) if test_fraction and num_held_out else 0
+
+
+def held_out_documents(
+    lengths_N: Sequence[int], seed: int = 0, share: float = _EVALUATION_SHARE
+) -> npt.NDArray[np.bool_]:
+    """Choose whole documents to hold out, `share` of the text, by their lengths in characters and the seed alone.
 
     Raises:
         DataError: there is only one document.
@@ -231,7 +256,7 @@ def held_out_documents(lengths_N: Sequence[int], seed: int = 0) -> npt.NDArray[n
         )
     order = array("q", range(len(lengths_N)))  # a list of five million numbers would take 200 MB
     random.Random(seed).shuffle(order)
-    budget = _EVALUATION_SHARE * sum(lengths_N)
+    budget = share * sum(lengths_N)
     held_out_N = np.zeros(len(lengths_N), dtype=np.bool_)
     for index in order:
         if lengths_N[index] <= budget:
@@ -254,8 +279,10 @@ def num_words(text: str) -> int:
     return len(words(text))
 
 
-def count_tokens(documents: Iterable[str], num_tokens: Callable[[str], int] = num_words) -> tuple[int, int]:
-    """Return the tokens of the training and of the evaluation documents, each with its separator, in one pass.
+def count_tokens(
+    documents: Iterable[str], num_tokens: Callable[[str], int] = num_words, test_fraction: float = 0.0
+) -> tuple[int, int, int]:
+    """Return the tokens of the training, evaluation and test documents, each with its separator, in one pass.
 
     Raises:
         DataError: there is only one document, so nothing can be held out.
@@ -264,9 +291,9 @@ def count_tokens(documents: Iterable[str], num_tokens: Callable[[str], int] = nu
     for document in documents:
         lengths_N.append(len(document))
         counts_N.append(num_tokens(document) + 1)
-    held_out_N = held_out_documents(lengths_N)
-    counts = np.frombuffer(counts_N, dtype=np.int64)
-    return int(counts[~held_out_N].sum()), int(counts[held_out_N].sum())
+    parts_N, counts = parts_of_documents(lengths_N, test_fraction), np.frombuffer(counts_N, dtype=np.int64)
+    train, evaluation, test = (int(counts[parts_N == part].sum()) for part in (TRAIN, EVALUATION, TEST))
+    return train, evaluation, test
 
 
 def _texts_in(path: Path, clean: Clean, left_out: LeftOut) -> Iterator[Iterable[str]]:

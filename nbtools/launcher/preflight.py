@@ -321,5 +321,7 @@ def _check_data(checked: Preflight) -> list[Finding]:
             ok("dataset", f"{dataset}; the training counts its samples"),
             ok("steps", f"known once the training has read the data: {most}"),
         ]
-    samples = f"{counted.num_train_samples:,} training and {counted.evaluated_of} evaluation samples"
-    return [ok("dataset", f"{dataset}, {samples}"), ok("steps", f"{counted.total_steps:,}: {epochs(counted)}")]
+    return [
+        ok("dataset", f"{dataset}, {counted.num_train_samples:,} training samples, {counted.held_out}"),
+        ok("steps", f"{counted.total_steps:,}: {epochs(counted)}"),
+    ]

@@ -23,16 +23,24 @@ class Schedule:
     steps_per_epoch: int
     total_steps: int
     num_evaluated: int
-    """Held-out samples that an evaluation measures."""
+    """Evaluation samples that an evaluation measures."""
+    num_test_samples: int = 0
+    num_tested: int = 0
+    """Test samples that are measured, once, at the end."""
+    checkpoint_chosen_by: str = "evaluation"
+    """Which part of the data chooses the best checkpoint, for config.json."""
 
     @property
-    def evaluated_of(self) -> str:
-        """The number of held-out samples, and how many of them an evaluation measures: `2,000 of 11,250`."""
-        share = f"{self.num_evaluated:,} of " if self.num_evaluated < self.num_eval_samples else ""
-        return f"{share}{self.num_eval_samples:,}"
+    def held_out(self) -> str:
+        """How many held-out samples are measured, of how many, and what they are for."""
+        parts = ((self.num_evaluated, self.num_eval_samples), (self.num_tested, self.num_test_samples))
+        evaluated, tested = (f"{part:,} of {whole:,}" if part < whole else f"{whole:,}" for part, whole in parts)
+        if not self.num_tested:
+            return f"{evaluated} evaluation samples, which choose the best checkpoint and measure it; no test samples"
+        return f"{evaluated} evaluation samples, which choose the best checkpoint, and {tested} test samples for it"
 
     @classmethod
-    def of(cls, config: TrainConfig, world_size: int, num_train_samples: int, num_eval_samples: int) -> Self:
+    def of(cls, config: TrainConfig, world_size: int, num_train: int, num_eval: int, num_test: int = 0) -> Self:
         """Derive the steps from the number of samples; every training uses this function.
 
         Every optimizer step is a full one: the rest of an epoch is dropped, and each epoch shuffles again.
@@ -41,20 +49,23 @@ class Schedule:
             DataError: there are too few samples for one optimizer step, or none to evaluate on.
         """
         effective_batch = config.effective_batch(world_size)
-        if num_train_samples < effective_batch:
+        if num_train < effective_batch:
             raise DataError(
-                f"{num_train_samples} training samples are too few for one step of {config.batch_size} per process x "
+                f"{num_train} training samples are too few for one step of {config.batch_size} per process x "
                 f"{config.gradient_accumulation_steps} accumulated x {world_size} processes = {effective_batch}; "
                 "lower batch_size or nproc_per_node, or give more data"
             )
-        if num_eval_samples < 1:
-            raise DataError("no full sample is left to evaluate on; lower sequence_length or give more data")
-        steps_per_epoch = num_train_samples // effective_batch
+        if num_eval < 1:
+            few = "no full sample is left to evaluate on"
+            raise DataError(f"{few}; lower sequence_length or test_fraction, or give more data")
+        steps_per_epoch = num_train // effective_batch
         total_steps = config.epochs * steps_per_epoch
         if config.max_steps is not None:
             total_steps = min(total_steps, config.max_steps)
-        evaluated = config.num_evaluated(num_eval_samples)
-        return cls(num_train_samples, num_eval_samples, effective_batch, steps_per_epoch, total_steps, evaluated)
+        sizes = effective_batch, steps_per_epoch, total_steps
+        return cls(
+            num_train, num_eval, *sizes, config.num_evaluated(num_eval), num_test, config.num_evaluated(num_test)
+        )
 
 
 def schedule(

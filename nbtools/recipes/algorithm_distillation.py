@@ -54,10 +54,16 @@ class AlgorithmDistillationConfig(TrainConfig):
     horizon: int = setting(20, "Steps of an episode.", "steps", ge=1, le=1000)
     reward_once: bool = setting(False, "Reward only the first step at the goal, as in Darkroom-Hard.")
     test_share: float = setting(
-        0.1, "Share of goals without training histories, if test_goals is None.", "of the cells", gt=0, lt=1
+        0.1,
+        "Share of goals without training histories, to evaluate on and for the test, if test_goals is None.",
+        "of the cells",
+        gt=0,
+        lt=1,
     )
     test_goals: tuple[str, ...] | None = setting(
-        None, "Goals to evaluate on, as column:row counted from 0, such as 7:2; None draws test_share of them."
+        None,
+        "Goals to evaluate on, as column:row counted from 0, such as 7:2, without a test at the end; None draws "
+        "test_share of them.",
     )
     num_layers: int = setting(2, "Transformer layers.", "layers", ge=1, le=128, basic=True, shapes=True)
     num_heads: int = setting(4, "Attention heads per layer.", "heads", ge=1, le=128, basic=True, shapes=True)
@@ -172,6 +178,10 @@ class AlgorithmDistillationConfig(TrainConfig):
         drawn = min(max(1, cells - round((1 - self.test_share) * cells)), cells - 1)
         return drawn if self.named_goals is None else len(self.named_goals)
 
+    def num_goals_for_test(self, num_unseen: int) -> int:
+        """Return how many of the goals without training histories are for the test; none if they are named."""
+        return 0 if self.test_goals else corpus.num_for_test(num_unseen, self.test_fraction)
+
     @property
     def episodes_played(self) -> int:
         """All episodes of a history, kept or not."""
@@ -215,14 +225,18 @@ def _source(config: AlgorithmDistillationConfig, root: Path | None) -> Source:
         raise DataError(f"dataset {shown(config.dataset)}: cannot be read: {error.strerror}") from None
 
 
-def _count_samples(config: AlgorithmDistillationConfig, root: Path | None, _: object) -> tuple[int, int] | None:
+def _count_samples(config: AlgorithmDistillationConfig, root: Path | None, _: object) -> tuple[int, int, int] | None:
     whole_windows = -(-config.windows_per_history // config.windows_apart)
     if config.dataset is not None:
         known = config.histories_in(corpus.dataset_path(config.dataset, root))
-        return known.num_train * config.windows_per_history, known.num_test * whole_windows
-    num_train = (config.grid_size**2 - config.num_test_goals) * config.num_histories
-    num_test = config.num_test_goals * EVALUATION_HISTORIES
-    return num_train * config.windows_per_history, num_test * whole_windows
+        num_train, num_unseen = known.num_train, len(known.test_goals)
+        per_goal = known.num_test // num_unseen
+    else:
+        num_train = (config.grid_size**2 - config.num_test_goals) * config.num_histories
+        num_unseen, per_goal = config.num_test_goals, EVALUATION_HISTORIES
+    num_test = config.num_goals_for_test(num_unseen)
+    windows = per_goal * whole_windows
+    return num_train * config.windows_per_history, (num_unseen - num_test) * windows, num_test * windows
 
 
 def _gpu_preset(num_gpus: int, batch_size: int, accumulation: int, precision: str) -> Preset:

@@ -179,14 +179,14 @@ def discriminator_positions(config: LLMGANConfig) -> int:
 
 def load_stories(
     config: LLMGANConfig, root: Path | None = None, say: Callable[[str], None] = lambda text: None
-) -> tuple[list[Story], list[Story]]:
-    """Read the training and evaluation texts of a dataset; `say` receives a note with the number of texts left out.
+) -> tuple[list[Story], list[Story], list[Story]]:
+    """Read the training, evaluation and test texts of a dataset; `say` receives notes on texts that are left out.
 
     Raises:
         DataError: the file is missing or malformed, a text is too short, or fewer than two texts are left.
     """
     if config.dataset == TOPICS:
-        return split_stories(list(python_stories(config.min_chars, config.max_chars)), TOPICS)
+        return split_stories(list(python_stories(config.min_chars, config.max_chars)), TOPICS, config.test_fraction)
     assert config.dataset is not None, "the Markov chain has no texts"
     return read_stories(
         corpus.dataset_path(config.dataset, root),
@@ -196,6 +196,7 @@ def load_stories(
         config.max_chars,
         leave_out_short=config.short_texts == "leave_out",
         clean=config.clean,
+        test_fraction=config.test_fraction,
         say=say,
     )
 
@@ -211,19 +212,20 @@ def _source(config: LLMGANConfig, root: Path | None) -> Source:
     return Source(config.dataset, (path,))
 
 
-def _count_samples(config: LLMGANConfig, root: Path | None, fingerprint: object) -> tuple[int, int] | None:
+def _count_samples(config: LLMGANConfig, root: Path | None, fingerprint: object) -> tuple[int, int, int] | None:
     if config.dataset is None:
-        return config.num_sequences, config.eval_samples
+        return config.num_sequences, config.eval_samples, config.eval_samples if config.test_fraction else 0
     # Only the fields that the texts depend on: another learning rate does not read them again.
-    names = ("dataset", "text_col", "prompt_cols", "min_chars", "max_chars", "short_texts", "clean")
-    return _counted(LLMGANConfig(**{name: getattr(config, name) for name in names}), root, fingerprint)
+    columns = "dataset", "text_col", "prompt_cols"
+    relevant = config.only(*columns, "min_chars", "max_chars", "short_texts", "clean", "test_fraction")
+    return _counted(relevant, root, fingerprint)
 
 
 @functools.lru_cache(maxsize=64)
-def _counted(config: LLMGANConfig, root: Path | None, fingerprint: object) -> tuple[int, int]:
-    """Return the numbers of training and evaluation texts; a new `fingerprint` counts again."""
-    train, evaluation = load_stories(config, root)
-    return len(train), len(evaluation)
+def _counted(config: LLMGANConfig, root: Path | None, fingerprint: object) -> tuple[int, int, int]:
+    """Return the numbers of training, evaluation and test texts; a new `fingerprint` counts again."""
+    train, evaluation, test = load_stories(config, root)
+    return len(train), len(evaluation), len(test)
 
 
 def _guide_preset(description: str, nproc_per_node: int | None, values: Mapping[str, object]) -> Preset:

@@ -195,17 +195,20 @@ def _source(config: MaskedDiffusionConfig, root: Path | None) -> Source:
     return Source(config.dataset, tuple(corpus.files_in(path)))
 
 
-def _count_samples(config: MaskedDiffusionConfig, root: Path | None, fingerprint: object) -> tuple[int, int] | None:
+def _count_samples(
+    config: MaskedDiffusionConfig, root: Path | None, fingerprint: object
+) -> tuple[int, int, int] | None:
     path = None if config.dataset is None else corpus.dataset_path(config.dataset, root)
     if path is not None and prepared.is_prepared(path):
         metadata = prepared.read_prepared_metadata(path)
-        numbers = (metadata.num_train_tokens, metadata.num_val_tokens)
-        return numbers[0] // config.sequence_length, numbers[1] // config.sequence_length
+        length, num_test = config.sequence_length, metadata.num_test_tokens if config.test_fraction else 0
+        return metadata.num_train_tokens // length, metadata.num_val_tokens // length, num_test // length
     if config.model_name is not None:
         return None  # depends on its tokenizer
+    relevant = config.only("min_words", "clean", "tokenizer", "sequence_length", "test_fraction")
     if path is not None and config.has_pairs:
-        return _counted_pairs(path, config.tokenizer, config.sequence_length, fingerprint)
-    return _counted(path, config.min_words, config.clean, config.tokenizer, config.sequence_length, fingerprint)
+        return _counted_pairs(path, relevant, fingerprint)
+    return _counted(path, relevant, fingerprint)
 
 
 def num_tokens(text: str, tokenizer: str) -> int:
@@ -214,24 +217,25 @@ def num_tokens(text: str, tokenizer: str) -> int:
 
 
 @functools.lru_cache(maxsize=64)
-def _counted(
-    path: Path | None, min_words: int, clean: corpus.Clean, tokenizer: str, sequence_length: int, fingerprint: object
-) -> tuple[int, int]:
-    """Return the numbers of training and evaluation sequences; a new `fingerprint` counts again."""
-    documents = corpus.documents(None if path is None else str(path), min_words, clean=clean)
-    train, evaluation = corpus.count_tokens(documents, lambda text: num_tokens(text, tokenizer))
-    return train // sequence_length, evaluation // sequence_length
+def _counted(path: Path | None, config: MaskedDiffusionConfig, fingerprint: object) -> tuple[int, int, int]:
+    """Return the numbers of training, evaluation and test sequences; a new `fingerprint` counts again."""
+    documents = corpus.documents(None if path is None else str(path), config.min_words, clean=config.clean)
+    counts = corpus.count_tokens(documents, lambda text: num_tokens(text, config.tokenizer), config.test_fraction)
+    train, evaluation, test = (count // config.sequence_length for count in counts)
+    return train, evaluation, test
 
 
 @functools.lru_cache(maxsize=64)
-def _counted_pairs(path: Path, tokenizer: str, sequence_length: int, fingerprint: object) -> tuple[int, int]:
+def _counted_pairs(path: Path, config: MaskedDiffusionConfig, fingerprint: object) -> tuple[int, int, int]:
     found = list(pairs.read_pairs(path))
     if not found:
         raise DataError(f"{path}: empty; write a line {{'prompt': ..., 'answer': ...}} for each pair, as JSON")
-    train, evaluation = pairs.split_pairs(
-        found, sequence_length, lambda pair: num_tokens(pair.prompt, tokenizer) + num_tokens(pair.answer, tokenizer)
-    )
-    return len(train), len(evaluation)
+
+    def tokens_of(pair: pairs.Pair) -> int:
+        return num_tokens(pair.prompt, config.tokenizer) + num_tokens(pair.answer, config.tokenizer)
+
+    train, evaluation, test = pairs.split_pairs(found, config.sequence_length, tokens_of, config.test_fraction)
+    return len(train), len(evaluation), len(test)
 
 
 def _llada(num_gpus: int) -> Preset:

@@ -107,26 +107,20 @@ def _source(config: MLMPretrainingConfig, root: Path | None) -> Source:
     return Source(config.dataset, tuple(corpus.files_in(corpus.dataset_path(config.dataset, root))))
 
 
-def _count_samples(config: MLMPretrainingConfig, root: Path | None, fingerprint: object) -> tuple[int, int] | None:
+def _count_samples(config: MLMPretrainingConfig, root: Path | None, fingerprint: object) -> tuple[int, int, int] | None:
     if config.model_name is not None or hub.named(config.dataset) is not None:
         return None  # depends on its tokenizer; counting downloads nothing
     dataset = None if config.dataset is None else str(corpus.dataset_path(config.dataset, root))
-    return _counted(dataset, config.min_words, config.clean, config.max_samples, config.sequence_length, fingerprint)
+    relevant = config.only("min_words", "clean", "max_samples", "sequence_length", "test_fraction")
+    return _counted(dataset, relevant, fingerprint)
 
 
 @functools.lru_cache(maxsize=64)
-def _counted(
-    dataset: str | None,
-    min_words: int,
-    clean: corpus.Clean,
-    max_samples: int | None,
-    sequence_length: int,
-    fingerprint: object,
-) -> tuple[int, int]:
-    """Return the numbers of training and evaluation sequences; a new `fingerprint` counts again."""
-    documents = islice(corpus.documents(dataset, min_words, clean=clean), max_samples)
-    num_train, num_eval = corpus.count_tokens(documents)
-    return num_train // sequence_length, num_eval // sequence_length
+def _counted(dataset: str | None, config: MLMPretrainingConfig, fingerprint: object) -> tuple[int, int, int]:
+    """Return the numbers of training, evaluation and test sequences; a new `fingerprint` counts again."""
+    documents = islice(corpus.documents(dataset, config.min_words, clean=config.clean), config.max_samples)
+    train, evaluation, test = corpus.count_tokens(documents, test_fraction=config.test_fraction)
+    return train // config.sequence_length, evaluation // config.sequence_length, test // config.sequence_length
 
 
 def _gpu_preset(

@@ -44,8 +44,8 @@ class Recipe:
     """(config, actual vocabulary size or None) -> trainable weights; None for a pretrained model of unknown size."""
     source: Callable[[Any, Path | None], Source]
     """(config, project root) -> the data; raises DataError if it is missing."""
-    count_samples: Callable[[Any, Path | None, object], tuple[int, int] | None]
-    """(config, project root, fingerprint of the files) -> numbers of training and evaluation samples, cached per
+    count_samples: Callable[[Any, Path | None, object], tuple[int, int, int] | None]
+    """(config, project root, fingerprint of the files) -> numbers of training, evaluation and test samples, cached per
     fingerprint; None if unknown before the training."""
     refuse: Callable[[Any], None] = lambda config: None
     """(config) -> raises ConfigError if the config lacks a consent of the user, before anything starts."""

@@ -29,7 +29,9 @@ class TextClassificationConfig(TrainConfig):
         basic=True,
     )
     train_data: tuple[str, ...] | None = setting(None, "CSV files to train on, instead of dataset.")
-    val_data: str | None = setting(None, "A CSV file to evaluate on; None holds out part of the training data.")
+    val_data: str | None = setting(
+        None, "A CSV file to evaluate on, all of it, without a test; None holds out part of the training data."
+    )
     validation_share: float = setting(
         0.1, "Held-out share without val_data; no text is in both parts.", "of the texts", gt=0, lt=1
     )
@@ -165,6 +167,7 @@ def load_samples(config: TextClassificationConfig, root: Path | None = None) -> 
         val_file=path(config.val_data),
         key_file=path(config.key),
         validation_share=config.validation_share,
+        test_fraction=config.test_fraction,
     )
 
 
@@ -179,17 +182,19 @@ def _source(config: TextClassificationConfig, root: Path | None) -> Source:
     return Source(", ".join(names[:3]) + (", …" if len(names) > 3 else ""), tuple(paths))
 
 
-def _count_samples(config: TextClassificationConfig, root: Path | None, fingerprint: object) -> tuple[int, int] | None:
+def _count_samples(
+    config: TextClassificationConfig, root: Path | None, fingerprint: object
+) -> tuple[int, int, int] | None:
     if sum(path.stat().st_size for path in _source(config, root).files) > _LARGEST_COUNTED_BYTES:
         return None  # counting reads every cell
     return _counted(config, root, fingerprint)
 
 
 @functools.lru_cache(maxsize=64)
-def _counted(config: TextClassificationConfig, root: Path | None, fingerprint: object) -> tuple[int, int]:
-    """Return the numbers of training and evaluation rows; a new `fingerprint` counts again."""
+def _counted(config: TextClassificationConfig, root: Path | None, fingerprint: object) -> tuple[int, int, int]:
+    """Return the numbers of training, evaluation and test rows; a new `fingerprint` counts again."""
     samples = load_samples(config, root)
-    return len(samples.train_rows), len(samples.evaluation_rows)
+    return len(samples.train_rows), len(samples.evaluation_rows), len(samples.test_rows)
 
 
 def _gpu_preset(num_gpus: int, total_batch: int, epochs: int, seq2seq_weight: float) -> Preset:

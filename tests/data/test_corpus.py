@@ -180,13 +180,32 @@ def test_what_is_held_out_follows_from_the_lengths_alone(lengths: list[int], see
     assert evaluation
 
 
+@given(st.lists(st.integers(1, 50), min_size=2, max_size=60), st.floats(0.1, 0.9))
+def test_the_test_takes_held_out_documents_and_none_of_the_training(lengths: list[int], share: float) -> None:
+    parts_N, before_N = corpus.parts_of_documents(lengths, share), corpus.parts_of_documents(lengths)
+    assert ((parts_N == corpus.TRAIN) == (before_N == corpus.TRAIN)).all(), "the training does not change"
+    assert (before_N == corpus.held_out_documents(lengths)).all()
+    assert (parts_N == corpus.EVALUATION).any()
+    assert (parts_N == corpus.TEST).any() == ((before_N == corpus.EVALUATION).sum() > 1)
+    assert (parts_N == corpus.parts_of_documents(lengths, share)).all()
+
+
+def test_the_test_has_about_its_share_of_the_held_out_text() -> None:
+    lengths = [1000] * 2000
+    assert [corpus.parts_of_documents(lengths, 0.3).tolist().count(part) for part in range(3)] == [1800, 140, 60]
+    assert [corpus.num_for_test(number, 0.5) for number in (0, 1, 2, 3, 8)] == [0, 0, 1, 1, 4]
+    assert corpus.num_for_test(8, 0.0) == 0
+
+
 def test_counting_in_one_pass_gives_what_counting_the_split_gives() -> None:
     documents = read_documents(None)
-    parts = split_documents(documents)
+    parts_N = corpus.parts_of_documents([len(document) for document in documents], 0.4).tolist()
     for count in (corpus.num_words, len):
-        assert corpus.count_tokens(iter(documents), count) == tuple(
-            sum(count(document) + 1 for document in part) for part in parts
-        )
+        sums = [0, 0, 0]
+        for document, part in zip(documents, parts_N, strict=True):
+            sums[part] += count(document) + 1
+        assert corpus.count_tokens(iter(documents), count, 0.4) == tuple(sums)
+        assert corpus.count_tokens(iter(documents), count) == (sums[0], sums[1] + sums[2], 0)
 
 
 def test_a_relative_path_starts_from_the_project_root_and_not_from_the_working_directory(
@@ -336,7 +355,7 @@ def test_counting_is_the_length_of_the_words(text: str) -> None:
 
 
 def test_every_document_is_counted_with_one_separator() -> None:
-    assert corpus.count_tokens(["a b c", "d e"]) == (3 + 1, 2 + 1)
+    assert corpus.count_tokens(["a b c", "d e"]) == (3 + 1, 2 + 1, 0)
 
 
 @given(st.text(string.ascii_letters + string.punctuation + " \n-=", max_size=200))

@@ -136,7 +136,8 @@ def test_a_dataset_is_told_with_its_files_and_samples(project: Project) -> None:
         (folder / f"{name}.txt").write_text(TEXT)
     checked = nt.preflight(written(project, dataset="data", sequence_length=8, batch_size=1))
     said = re.fullmatch(
-        r"data: 3 files, 4\.8 KiB, (\d+) training and (\d+) evaluation samples", found(checked, "dataset").text
+        r"data: 3 files, 4\.8 KiB, (\d+) training samples, (\d+) evaluation samples, .* and \d+ test samples for it",
+        found(checked, "dataset").text,
     )
     assert said, found(checked, "dataset")
     assert int(said[1]) > int(said[2]) > 0

@@ -13,6 +13,7 @@ from nbtools.data import corpus
 from nbtools.errors import ConfigError, DataError
 from nbtools.launcher.sizes import checkpoint_bytes, num_checkpoints_kept, num_trainable_parameters
 from nbtools.launcher.step_count import LARGEST_COUNTED_BYTES, Schedule, schedule
+from nbtools.project import Project
 from nbtools.recipes import (
     RECIPES,
     AlgorithmDistillationConfig,
@@ -228,15 +229,42 @@ def test_an_epoch_counts_only_full_steps() -> None:
 @pytest.mark.parametrize("key", ["mlm_pretraining", "text_classification", "algorithm_distillation"])
 def test_an_evaluation_measures_2000_samples_and_in_older_configs_all(key: str) -> None:
     config = RECIPES[key].config_class()
-    assert Schedule.of(config, 1, 100_000, 11_250).evaluated_of == "2,000 of 11,250"
-    assert Schedule.of(config, 1, 100_000, 400).evaluated_of == "400"
+    assert Schedule.of(config, 1, 100_000, 11_250).held_out.startswith("2,000 of 11,250 evaluation samples, ")
+    assert Schedule.of(config, 1, 100_000, 400).held_out.startswith("400 evaluation samples, ")
     recorded = {name: value for name, value in config if name != "eval_samples"}
     assert Schedule.of(type(config).recorded(recorded), 1, 100_000, 11_250).num_evaluated == 11_250
 
 
 def test_eval_samples_of_masked_diffusion_are_its_draws() -> None:
     assert aliases.assigned(MaskedDiffusionConfig, ["eval_samples=64"]) == {"eval_draws": 64}
-    assert Schedule.of(MaskedDiffusionConfig(eval_draws=64), 1, 1000, 100).evaluated_of == "64 of 100"
+    assert Schedule.of(MaskedDiffusionConfig(eval_draws=64), 1, 1000, 100).held_out.startswith("64 of 100 evaluation")
+
+
+@pytest.mark.promise("safety-test")
+@pytest.mark.parametrize("key", RECIPES)
+def test_older_configs_have_no_test_and_what_chooses_the_checkpoint_is_said(key: str) -> None:
+    config = RECIPES[key].config_class()
+    assert type(config).recorded(config.model_dump(exclude={"test_fraction"})).test_fraction == 0
+    assert config.test_fraction == 0.5
+    small = Schedule.of(config, 1, 100_000, 300, 200)
+    assert small.held_out == "300 evaluation samples, which choose the best checkpoint, and 200 test samples for it"
+    assert (small.num_test_samples, small.num_tested, small.checkpoint_chosen_by) == (200, 200, "evaluation")
+    without = Schedule.of(config, 1, 100_000, 300).held_out
+    assert without == "300 evaluation samples, which choose the best checkpoint and measure it; no test samples"
+
+
+@pytest.mark.promise("safety-test")
+@pytest.mark.parametrize("key", RECIPES)
+def test_the_test_takes_nothing_of_the_training(key: str, project: Project) -> None:
+    config = RECIPES[key].config_class(**({"dataset": "topics"} if key == "llm_gan" else {}))
+    with_test, without = (
+        schedule(config.replace(test_fraction=fraction), 1, root=project.root) for fraction in (0.5, 0.0)
+    )
+    assert with_test is not None and without is not None
+    assert with_test.num_train_samples == without.num_train_samples
+    held_out = with_test.num_eval_samples + with_test.num_test_samples
+    assert without.num_eval_samples - 1 <= held_out <= without.num_eval_samples
+    assert 0.3 * held_out < with_test.num_test_samples < 0.7 * held_out
 
 
 def test_the_base_presets_are_a_modernbert_base() -> None:
@@ -271,7 +299,8 @@ def test_the_schedule_counts_what_the_corpus_holds() -> None:
     found = schedule(config, 2)
     assert found is not None
     assert found.num_train_samples == sum(len(corpus.words(text)) + 1 for text in train) // 32
-    assert found.num_eval_samples == sum(len(corpus.words(text)) + 1 for text in evaluation) // 32
+    held_out = sum(len(corpus.words(text)) + 1 for text in evaluation) // 32
+    assert held_out - 1 <= found.num_eval_samples + found.num_test_samples <= held_out
 
 
 def test_the_schedule_notices_that_a_file_has_changed(tmp_path: Path) -> None:

@@ -2,8 +2,9 @@
 
 import dataclasses
 import functools
+import json
 import shutil
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -16,6 +17,9 @@ from nbtools.recipes import RECIPES
 from nbtools.rundir import media
 from nbtools.rundir.media import MediaItem
 from nbtools.rundir.rundir import RunDir
+from nbtools.training.engine.initial_state import InitialState
+from nbtools.training.engine.plan import Plan
+from nbtools.training.engine.worker import Worker
 
 from trainings import (
     TINY,
@@ -95,11 +99,11 @@ def items(files: RunDir, after: int) -> dict[str, list[MediaItem]]:
     }
 
 
-@pytest.mark.promise("guide-L1", "guide-L9", "guide-A6", "guide-A8", "guide-O11", "guide-G4")
+@pytest.mark.promise("guide-L1", "guide-L9", "guide-A6", "guide-A8", "guide-O11", "guide-G4", "safety-test")
 def test_ranks_and_accumulated_passes_do_the_step_of_the_joined_batch(
     case: Case, start: ByHand, trained: Callable[..., RunDir], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    whole = case.config(batch_size=16, **case.step)
+    whole = case.config(batch_size=16, test_fraction=0.5, **case.step)
     accumulated = whole.replace(batch_size=4, gradient_accumulation_steps=4)
     divided = whole.replace(batch_size=4, gradient_accumulation_steps=2)
     run, of_ranks = start.gradients(divided, 2)
@@ -108,10 +112,101 @@ def test_ranks_and_accumulated_passes_do_the_step_of_the_joined_batch(
     )
     assert_same_gradients(joined[-len(of_ranks) :], of_ranks)
     assert_same_gradients(joined, passes)
-    assert set(case.metrics) <= joined_rows[-1].keys()
-    for row in (passes_rows[-1], rows(run.files)[-1]):
-        expected = {name: joined_rows[-1][name] for name in case.metrics}
-        assert {name: row[name] for name in case.metrics} == pytest.approx(expected, rel=case.tolerance)
+    names = [*case.metrics, *(name.replace("eval/", "test/") for name in case.metrics)]
+    expected = {name: {**joined_rows[-2], **joined_rows[-1]}[name] for name in names}
+    for evaluated, tested in (passes_rows[-2:], rows(run.files)[-2:]):
+        found = {name: {**evaluated, **tested}[name] for name in names}
+        assert found == pytest.approx(expected, rel=case.tolerance)
+
+
+@pytest.mark.promise("safety-test")
+def test_the_best_kept_checkpoint_is_tested_once_at_the_end(
+    case: Case, trained: Callable[..., RunDir], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    best = 0
+    real = Worker.end_step
+
+    def end_step(worker: Worker, values: dict[str, float], total_steps: int) -> None:
+        """Make the evaluation after one step the best one."""
+        if "eval/loss" in values:
+            loss = float(worker.progress.step != best)
+            values = {**values, "eval/loss": loss, "eval/return_last": -loss}
+        real(worker, values, total_steps)
+
+    monkeypatch.setattr(Worker, "end_step", end_step)
+    config = case.config(test_fraction=0.5, lr_schedule="constant", warmup_ratio=0.0, max_steps=6)
+    tests = []
+    for best, last in ((3, 6), (3, 3), (6, 6)):
+        files = trained(config.replace(max_steps=last))
+        *earlier, tested = rows(files)
+        assert tested["step"] == last
+        evaluated = {name for name in earlier[-1] if name.startswith("eval/")} - {"eval/return_last"}
+        names = {name for name in tested if name.startswith("test/")}
+        assert evaluated <= {name.replace("test/", "eval/") for name in names}
+        assert not any(name.startswith("test/") for row in earlier for name in row)
+        (table,) = media.read(files.media, "test")
+        assert f"step-{best:06}" in table.title
+        tests.append({name: tested[name] for name in names})
+    assert tests[0] == tests[1], "the weights of step 3, not the last ones"
+    assert tests[0] != tests[2]
+
+
+@pytest.mark.promise("safety-test")
+def test_a_run_recorded_before_the_test_is_resumed_to_the_bit_without_one(
+    case: Case, trained: Callable[..., RunDir]
+) -> None:
+    config = case.config(test_fraction=0.0, dropout=0.2, max_steps=6)
+    straight = trained(config)
+    recorded = type(config).recorded(config.model_dump(exclude={"test_fraction"}))
+    resumed = trained(recorded, straight.checkpoint(3))
+    assert_same_checkpoints(straight.checkpoint(6), resumed.checkpoint(6))
+    assert rows(resumed) == [row for row in rows(straight) if row["step"] > 3]
+    assert "test/" not in resumed.metrics.read_text()
+
+
+@pytest.mark.promise("safety-test")
+def test_a_stopped_training_is_not_tested_and_a_resumed_one_at_its_own_end(
+    trained: Callable[..., RunDir], cpu_project: Project, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write_inputs("mlm_pretraining", cpu_project)
+    config = CASES["mlm_pretraining"].config(test_fraction=0.5)
+
+    def stop(worker: Worker) -> bool:
+        worker.stopped = worker.progress.step == 2
+        return worker.stopped
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Worker, "stop_agreed", stop)
+        stopped = trained(config)
+    assert "test/" not in stopped.metrics.read_text()
+    resumed = trained(config, stopped.checkpoint(3))
+    assert [row["step"] for row in rows(resumed) if "test/loss" in row] == [6]
+    derived = json.loads(resumed.config.read_text())["derived"]
+    assert derived["num_test_samples"] > 0
+    assert derived["checkpoint_chosen_by"] == "evaluation"
+
+
+@pytest.mark.promise("safety-test")
+def test_a_damaged_best_checkpoint_is_passed_over_and_without_one_the_last_weights_are_tested(
+    trained: Callable[..., RunDir], cpu_project: Project, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write_inputs("mlm_pretraining", cpu_project)
+    config = CASES["mlm_pretraining"].config(test_fraction=0.5)
+    real = Worker.begin_test
+
+    def titles(damaged: Sequence[int]) -> list[str]:
+        def begin_test(worker: Worker, plan: Plan) -> InitialState | None:
+            for step in damaged:
+                (worker.files.checkpoint(step) / "state.pt").write_bytes(b"torn")
+            return real(worker, plan)
+
+        monkeypatch.setattr(Worker, "begin_test", begin_test)
+        return [item.title for item in media.read(trained(config).media, "test")]
+
+    (whole,) = titles([])
+    better, other = (6, 3) if "step-000006" in whole else (3, 6)
+    assert f"step-{other:06}" in titles([better])[0]
+    assert "the last weights" in titles([3, 6])[0]
 
 
 @pytest.mark.promise("fault-26", "fault-27")
@@ -121,7 +216,12 @@ def test_two_ranks_resumed_in_the_middle_of_an_epoch_end_with_the_same_bits(
 ) -> None:
     """Caches are gone, and a process of each rank reads ahead: neither changes anything."""
     config = case.config(
-        batch_size=2, gradient_accumulation_steps=2, dropout=0.2, max_steps=case.max_steps, log_every=4
+        batch_size=2,
+        gradient_accumulation_steps=2,
+        dropout=0.2,
+        max_steps=case.max_steps,
+        log_every=4,
+        test_fraction=0.5,
     ).replace(checkpoint_every=case.middle)
     straight = start.forked(config)
     saved = straight.files.checkpoint(case.middle)

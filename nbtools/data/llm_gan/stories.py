@@ -41,9 +41,10 @@ def read_stories(
     *,
     leave_out_short: bool = False,
     clean: corpus.Clean = "none",
+    test_fraction: float = 0.0,
     say: Callable[[str], None] = lambda text: None,
-) -> tuple[list[Story], list[Story]]:
-    """Read a CSV file, and split it for training and evaluation.
+) -> tuple[list[Story], list[Story], list[Story]]:
+    """Read a CSV file, and split it for training, evaluation and test.
 
     Args:
         path: of the file.
@@ -54,6 +55,7 @@ def read_stories(
         leave_out_short: leave out shorter texts; otherwise they are an error.
         clean: none keeps texts and prompts as they are; light drops spaces around a text, and makes spaces and line
             ends of a prompt single spaces.
+        test_fraction: share of the held-out texts that is for the test.
         say: receives notes with the numbers of texts that are left out, cut or cleaned.
 
     Raises:
@@ -97,14 +99,16 @@ def read_stories(
         say(f"note: {num_cut:,} of {len(stories):,} texts are longer than max_chars={max_chars}; their end is cut")
     if num_cleaned:
         say(f"note: clean='light' changed the spaces of {num_cleaned:,} of {len(stories):,} texts or their prompts")
-    return split_stories(stories, str(path))
+    return split_stories(stories, str(path), test_fraction)
 
 
-def split_stories(stories: list[Story], origin: str) -> tuple[list[Story], list[Story]]:
-    """Split stories for training and evaluation; no text is in both parts.
+def split_stories(
+    stories: list[Story], origin: str, test_fraction: float = 0.0
+) -> tuple[list[Story], list[Story], list[Story]]:
+    """Split stories for training, evaluation and test; no text is in two parts.
 
-    The part of a text depends on the text alone, except that at least one text is held out: the one with the smallest
-    hash.
+    Whether a text is held out depends on the text alone, except that at least one is: the one with the smallest hash.
+    The test has `test_fraction` of the held-out texts, those with the smallest hashes.
 
     Raises:
         DataError: there are fewer than two different texts.
@@ -120,9 +124,12 @@ def split_stories(stories: list[Story], origin: str) -> tuple[list[Story], list[
     held_out = {text for text, key in hashes.items() if int.from_bytes(key, "big") < limit or key == least}
     if len(held_out) == len(hashes):
         held_out.remove(max(hashes, key=lambda text: hashes[text]))
+    ranked = sorted(held_out, key=lambda text: hashes[text])
+    for_test = set(ranked[: corpus.num_for_test(len(ranked), test_fraction)])
     return (
         [story for story in stories if story.text not in held_out],
-        [story for story in stories if story.text in held_out],
+        [story for story in stories if story.text in held_out - for_test],
+        [story for story in stories if story.text in for_test],
     )
 
 

@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+from nbtools.data import corpus
 from nbtools.errors import DataError, plural
 
 _EVALUATION_SHARE = 0.1
@@ -64,11 +65,13 @@ def _parsed(path: Path, number: int, line: bytes) -> Pair:
     return Pair(content["prompt"], content["answer"], number)
 
 
-def split_pairs(pairs: list[Pair], length: int, num_tokens: Callable[[Pair], int]) -> tuple[list[Pair], list[Pair]]:
-    """Divide the pairs that leave room for an end-of-text token in `length` for training and evaluation.
+def split_pairs(
+    pairs: list[Pair], length: int, num_tokens: Callable[[Pair], int], test_fraction: float = 0.0
+) -> tuple[list[Pair], list[Pair], list[Pair]]:
+    """Divide the pairs that leave room for an end-of-text token in `length` for training, evaluation and test.
 
-    A tenth of the prompts, at least one, is held out with all its pairs. Prompts are chosen by hash, so that the choice
-    depends neither on the order nor on what else is in the file.
+    A tenth of the prompts, at least one, is held out with all its pairs, `test_fraction` of them for the test. Prompts
+    are chosen by hash, so that the choice depends neither on the order nor on what else is in the file.
 
     Raises:
         DataError: no pair fits, or all have the same prompt, so that none could be held out.
@@ -85,5 +88,11 @@ def split_pairs(pairs: list[Pair], length: int, num_tokens: Callable[[Pair], int
             "evaluate on; give more pairs"
         )
     ranked = sorted(prompts, key=lambda prompt: hashlib.sha256(prompt.encode()).digest())
-    evaluation = set(ranked[: max(1, round(_EVALUATION_SHARE * len(prompts)))])
-    return [p for p in fitting if p.prompt not in evaluation], [p for p in fitting if p.prompt in evaluation]
+    held_out = ranked[: max(1, round(_EVALUATION_SHARE * len(prompts)))]
+    num_test = corpus.num_for_test(len(held_out), test_fraction)
+    part_of = {prompt: corpus.TEST if rank < num_test else corpus.EVALUATION for rank, prompt in enumerate(held_out)}
+    train, evaluation, test = (
+        [pair for pair in fitting if part_of.get(pair.prompt, corpus.TRAIN) == part]
+        for part in (corpus.TRAIN, corpus.EVALUATION, corpus.TEST)
+    )
+    return train, evaluation, test

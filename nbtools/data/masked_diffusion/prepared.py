@@ -1,11 +1,12 @@
 """A text that `nbtools prepare` turned into token ids: the folder's file names, and its metadata.
 
     train_data.npy, val_data.npy    token ids in a row, an end-of-text token behind every document
+    test_data.npy                   the same, if a part of the held-out documents is for the test
     metadata.json                   which tokenizer, and how many tokens
     vocab.json                      token -> id
     tokenizer/                      the same for `AutoTokenizer.from_pretrained`
 
-Training and validation never share a document. Sequences are cut from the rows side by side, so none overlap.
+Training, validation and test never share a document. Sequences are cut from the rows side by side, so none overlap.
 """
 
 import json
@@ -14,7 +15,7 @@ from pathlib import Path
 
 from nbtools.errors import DataError
 
-TRAIN, VALIDATION = "train_data.npy", "val_data.npy"
+TRAIN, VALIDATION, TEST = "train_data.npy", "val_data.npy", "test_data.npy"
 METADATA, VOCABULARY, TOKENIZER = "metadata.json", "vocab.json", "tokenizer"
 _MADE_BY = "nbtools prepare"
 
@@ -30,9 +31,10 @@ class PreparedMetadata:
     num_train_tokens: int
     num_val_tokens: int
     num_unknown_tokens: int = 0
-    """Of both, those that are not in the vocabulary."""
+    """Of all parts, those that are not in the vocabulary."""
     clean: str = "light"
     """How the text was cleaned; light before there was a choice."""
+    num_test_tokens: int = 0
     made_by: str = _MADE_BY
     format: int = 1
 
@@ -69,6 +71,7 @@ def read_prepared_metadata(folder: Path) -> PreparedMetadata:
     vocab_size, num_train_tokens, num_val_tokens, version = numbers
     if version != 1:
         raise DataError(f"{folder / METADATA}: is of a newer nbtools; update nbtools, or {again}")
-    unknown, clean = content.get("num_unknown_tokens", 0), str(content.get("clean", "light"))
-    num_unknown = unknown if type(unknown) is int else 0
-    return PreparedMetadata(content["tokenizer"], vocab_size, num_train_tokens, num_val_tokens, num_unknown, clean)
+    later = (content.get(name, 0) for name in ("num_unknown_tokens", "num_test_tokens"))
+    num_unknown, num_test = (number if type(number) is int else 0 for number in later)
+    sizes, clean = (vocab_size, num_train_tokens, num_val_tokens), str(content.get("clean", "light"))
+    return PreparedMetadata(content["tokenizer"], *sizes, num_unknown, clean, num_test)

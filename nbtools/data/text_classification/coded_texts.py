@@ -18,7 +18,7 @@ import numpy as np
 import numpy.typing as npt
 
 from nbtools.data import tables
-from nbtools.data.corpus import Clean
+from nbtools.data.corpus import Clean, num_for_test
 from nbtools.data.text_classification.codes import MISSING, SEPARATOR
 from nbtools.errors import DataError, shown
 
@@ -225,14 +225,15 @@ def read_key(path: Path) -> dict[str, str]:
     return key
 
 
-def split_texts(table: CodedTexts, share: float) -> tuple[Rows, Rows]:
-    """Divide the rows of a table for training and evaluation so that no text is on both sides.
+def split_texts(table: CodedTexts, share: float, test_fraction: float = 0.0) -> tuple[Rows, Rows, Rows]:
+    """Divide the rows of a table for training, evaluation and test so that no text is in two of them.
 
-    Which side a text is on follows from the text alone: neither order nor other rows matter. A text whose codes the
-    training would not see otherwise is trained on; where too few texts are left to hold out any, one is.
+    Whether a text is held out follows from the text alone: neither order nor other rows matter. A text whose codes the
+    training would not see otherwise is trained on; where too few texts are left to hold out any, one is. The test has
+    `test_fraction` of the held-out texts, those of the smallest hashes.
 
     Returns:
-        Row numbers in ascending order, for training and for evaluation.
+        Row numbers in ascending order, for training, evaluation and test.
     """
     limit = int(share * 2**64)
     hashes = np.empty(len(table), dtype=np.uint64)
@@ -245,7 +246,9 @@ def split_texts(table: CodedTexts, share: float) -> tuple[Rows, Rows]:
             held_out = _covered(table, hashes, hashes == least)
             if held_out.any():
                 break
-    return np.flatnonzero(~held_out), np.flatnonzero(held_out)
+    ranked = np.unique(hashes[held_out])
+    is_test = np.isin(hashes, ranked[: num_for_test(len(ranked), test_fraction)])
+    return np.flatnonzero(~held_out), np.flatnonzero(held_out & ~is_test), np.flatnonzero(held_out & is_test)
 
 
 def _covered(

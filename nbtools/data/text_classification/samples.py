@@ -17,7 +17,7 @@ _MOST_NAMED = 10
 
 @dataclass(frozen=True)
 class Samples:
-    """Training and evaluation rows. The tables hold classes: indices into `system.codes`.
+    """Training, evaluation and test rows. The tables hold classes: indices into `system.codes`.
 
     In the evaluation table, classes beyond them are the codes in `unseen`.
     """
@@ -27,6 +27,8 @@ class Samples:
     train_rows: Rows
     evaluation: CodedTexts
     evaluation_rows: Rows
+    test_rows: Rows
+    """Of the table of the evaluation rows."""
 
     @property
     def unseen_note(self) -> str:
@@ -51,11 +53,12 @@ def read_samples(
     val_file: Path | None = None,
     key_file: Path | None = None,
     validation_share: float = 0.1,
+    test_fraction: float = 0.0,
 ) -> Samples:
     """Read the samples from CSV files, or generate occupations without any; the result depends on the files alone.
 
-    Without `val_file`, `validation_share` of the training texts is held out. `key_file` maps numbers in the data to
-    codes.
+    Without `val_file`, `validation_share` of the training texts is held out, and `test_fraction` of these for the test.
+    `key_file` maps numbers in the data to codes.
 
     Raises:
         DataError: a file is missing or malformed, or one of the two parts is empty.
@@ -72,15 +75,15 @@ def read_samples(
             table.append(row.text, row.lang, numbers)
     if val_file is None:
         evaluation = table
-        train_rows, evaluation_rows = split_texts(table, validation_share)
+        parts = split_texts(table, validation_share, test_fraction)
     else:
         evaluation = read_texts([val_file], columns, parse, max_codes, known=table.numbers)
-        train_rows, evaluation_rows = np.arange(len(table)), np.arange(len(evaluation))
+        parts = np.arange(len(table)), np.arange(len(evaluation)), np.arange(0)
     system = CodeSystem.of(formatter, table.numbers, max_codes)
     classes = [system.classes[code] for code in table.numbers]
     for each in (table,) if evaluation is table else (table, evaluation):
         each.renumber([*classes, *range(len(classes), len(classes) + len(each.unseen))])
-    return Samples(system, table, train_rows, evaluation, evaluation_rows)
+    return Samples(system, table, parts[0], evaluation, *parts[1:])
 
 
 def _looked_up(form: Callable[[str], str], key: Mapping[str, str], cell: str) -> str:

@@ -92,7 +92,7 @@ def _data_tiles(config: TrainConfig, outcome: Schedule | DataError | str | None)
     if isinstance(outcome, Schedule):
         return [
             _tile(f"{outcome.total_steps:,}", "optimizer steps", findings.epochs(outcome)),
-            _tile(f"{outcome.num_train_samples:,}", "training samples", f"evaluates {outcome.evaluated_of} held out"),
+            _tile(f"{outcome.num_train_samples:,}", "training samples", outcome.held_out),
         ]
     if isinstance(outcome, DataError):
         value, why = "–", "see above"

@@ -27,12 +27,13 @@ TITLES = {
     "learning_rate": "Learning rate",
     "throughput": "Throughput",
     "grad_norm": "Gradient norm",
+    "copy_rate": "Copied from the training texts",
 }
 _SCORES = re.compile(r"(?:.*_)?(?:accuracy|precision|recall|f1|exact|unique)(?:_.*)?")
 """Shares between 0 and 1, higher is better; one panel holds them all."""
 _RETURNS = re.compile(r"(?:.*_)?return(?:_.*)?")
-_BASELINE = re.compile(r"(unigram|bigram|majority)_(loss|accuracy)|return_best")
-"""A context-free model's value, or the best possible one: drawn as a level, not as a curve."""
+_BASELINE = re.compile(r"(unigram|bigram|majority|human)_(loss|accuracy|copy_rate)|return_best")
+"""A context-free model's value, a human one, or the best possible one: drawn as a level, not as a curve."""
 _OUTSIDE = re.compile(r"(oracle|ngram)_loss")
 """The loss of generated text under an external likelihood, drawn beside the model's own loss."""
 _SPLITS = ("train", "eval", "val", "valid", "validation", "test")
@@ -257,11 +258,17 @@ def grouped(history: History) -> list[tuple[str, list[str]]]:
     groups: dict[str, list[str]] = {}
     for name in history:
         group = _group(name)
-        if group != "epoch" and len(history[name]):
+        if group != "epoch" and len(history[name]) and not _is_final_test(name, history):
             groups.setdefault(group, []).append(name)
     order = {group: index for index, group in enumerate(TITLES)}
     shown = sorted(groups.items(), key=lambda item: order.get(item[0], len(order)))
     return [(group, _in_order(group, names)) for group, names in shown]
+
+
+def _is_final_test(name: str, history: History) -> bool:
+    """Whether a metric was measured once, at the end; the evaluations of the same name are a curve."""
+    twin = name.replace("test/", "eval/", 1)
+    return name.startswith("test/") and twin in history and len(history[name]) < max(len(history[twin]), 2)
 
 
 def _in_order(group: str, names: list[str]) -> list[str]:

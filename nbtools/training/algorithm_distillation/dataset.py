@@ -39,6 +39,15 @@ class LearningHistories:
     """Histories of the test goals."""
     test_goals_G2: Integers
 
+    def divided(self, num_goals: int) -> tuple["LearningHistories", "LearningHistories"]:
+        """Divide the test goals with their histories: the last `num_goals` are in the second part."""
+        first = len(self.test_goals_G2) - num_goals
+        at = first * (len(self.test_HL4) // len(self.test_goals_G2))
+        return (
+            replace(self, test_HL4=self.test_HL4[:at], test_goals_G2=self.test_goals_G2[:first]),
+            replace(self, test_HL4=self.test_HL4[at:], test_goals_G2=self.test_goals_G2[first:]),
+        )
+
 
 def open_histories(worker: Worker, config: AlgorithmDistillationConfig) -> LearningHistories:
     """Open the folder that `config.dataset` names, or the cache, which is filled on first use.

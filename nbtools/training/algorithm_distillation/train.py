@@ -38,8 +38,11 @@ def train(worker: Worker, config: AlgorithmDistillationConfig) -> None:
     """Train from scratch or from a checkpoint, to the last step or a stop."""
     histories = open_histories(worker, config)
     windows = Windows(histories.train_HL4, config.horizon, config.sequence_length)
-    evaluation = Evaluation(worker, config, histories)
-    plan = worker.plan(len(windows), evaluation.num_held_out)
+    num_goals = config.num_goals_for_test(len(histories.test_goals_G2))
+    for_evaluation, for_test = histories.divided(num_goals)
+    evaluation = Evaluation(worker, config, for_evaluation)
+    num_test = evaluation.num_held_out * num_goals // len(for_evaluation.test_goals_G2)
+    plan = worker.plan(len(windows), evaluation.num_held_out, num_test)
     transformer = build_action_transformer(config, histories.test_goals_G2)
     worker.initial_state.load_weights(transformer.model)
     model = worker.wrap(transformer)
@@ -78,6 +81,10 @@ def train(worker: Worker, config: AlgorithmDistillationConfig) -> None:
             worker.save(write, optimizer.state_dict(), tally.state_dict(), **best)
         if due.stop:
             break
+
+    if (checkpoint := worker.begin_test(plan)) is not None:
+        checkpoint.load_weights(transformer.model)
+        worker.end_test(Evaluation(worker, config, for_test).measure(transformer))
 
 
 class Evaluation:

@@ -60,8 +60,7 @@ def write_startup_report(
         "steps": f"{derived['total_steps']:,} ({derived['steps_per_epoch']:,} per epoch)",
         "parameters": f"{derived['num_parameters']:,}",
         "vocabulary": f"{derived['vocab_size']:,}" if "vocab_size" in derived else "",
-        "dataset": f"{source.name}: {derived['num_train_samples']:,} training and "
-        f"{plan.schedule.evaluated_of} evaluation samples",
+        "dataset": f"{source.name}: {derived['num_train_samples']:,} training samples, {plan.schedule.held_out}",
         "run": str(files.path),
         "save directory": config.save_dir or "",
         "resumed from": str(flags.resume_from or ""),

@@ -20,12 +20,12 @@ from torch.nn.parallel import DistributedDataParallel
 from torch.utils.data import Dataset, Sampler
 
 from nbtools.config import TrainConfig
-from nbtools.errors import DivergedError, NbtoolsError, plural
+from nbtools.errors import CheckpointError, DivergedError, NbtoolsError, plural
 from nbtools.launcher.step_count import Schedule
 from nbtools.metrics.writer import MetricWriter
 from nbtools.project import Project
 from nbtools.recipes import recipe_of
-from nbtools.run.checkpoints import Progress
+from nbtools.run.checkpoints import Checkpoint, Progress, best_of, checkpoints_in
 from nbtools.rundir import media
 from nbtools.rundir.json_files import reserve, strict_number, write_reserved_json
 from nbtools.rundir.media import MediaItem
@@ -102,6 +102,8 @@ class Worker:
         self.stopped = False
         self._measured: tuple[int, Mapping[str, float]] = (-1, {})
         self._aside_s = 0.0
+        self._tests: list[Checkpoint | None] = []
+        """During the test, the checkpoint that is tested."""
         self._optimizers: tuple[Optimizer, ...] = ()
         self._vote = StopVote(stop, self.ranks.control)
         self.files = RunDir(self.ranks.from_main(lambda: claim_run(flags)))
@@ -145,9 +147,9 @@ class Worker:
 
     # --- before the first step --------------------------------------------------------------------
 
-    def plan(self, num_train_samples: int, num_eval_samples: int) -> Plan:
-        """Plan the steps that are left; DataError if there are too few samples."""
-        schedule = Schedule.of(self.config, self.world_size, num_train_samples, num_eval_samples)
+    def plan(self, num_train: int, num_eval: int, num_test: int = 0) -> Plan:
+        """Plan the steps that are left, from the number of samples; DataError if there are too few."""
+        schedule = Schedule.of(self.config, self.world_size, num_train, num_eval, num_test)
         return Plan.of(self.config, schedule, self.progress, self.rank, self.world_size)
 
     def wrap(self, module: torch.nn.Module, *, find_unused_parameters: bool = False) -> torch.nn.Module:
@@ -235,7 +237,7 @@ class Worker:
 
     def show(self, name: str, item: MediaItem) -> None:
         """Append a media item to the run directory (rank 0)."""
-        if self.is_main:
+        if self.is_main and not self._tests:
             with contextlib.suppress(OSError):  # a full disk does not end the training
                 media.append(self.files.media, name, self.progress.step, item)
 
@@ -271,20 +273,56 @@ class Worker:
         broken = [name for name, value in values.items() if not math.isfinite(value)]
         if broken and all(math.isfinite(value) for value in self.metrics.values()):
             self.say(f"warning: {', '.join(broken)} is not finite at step {self.progress.step}; training continues")
-        self.metrics.update(values)
         self._measured = self.progress.step, values
-        if self._writer is None:
-            return
-        self._writer.write(self.progress.step, values, samples=self.progress.samples)
-        if self._outputs is not None:
-            self._outputs.add_row(self.progress.step, values)
+        self._write_row(values)
         now = time.monotonic()
         if now - self._said >= _PROGRESS_EVERY_S or any("eval/" in name for name in values):
             numbers = "  ".join(f"{name} {value:.4g}" for name, value in values.items())
             self.say(f"step {self.progress.step}/{total_steps}  {numbers}")
             self._said = now
 
-    # --- checkpoints and the end ------------------------------------------------------------------
+    def _write_row(self, values: Mapping[str, float]) -> None:
+        self.metrics.update(values)
+        if self._writer is not None:
+            self._writer.write(self.progress.step, values, samples=self.progress.samples)
+            if self._outputs is not None:
+                self._outputs.add_row(self.progress.step, values)
+
+    # --- checkpoints, the test and the end --------------------------------------------------------
+
+    def begin_test(self, plan: Plan) -> InitialState | None:
+        """Return the best kept checkpoint, whose weights the recipe loads for the test; every rank calls it.
+
+        It is empty, for the weights as they are, if no kept checkpoint was saved at an evaluation. None if there is
+        nothing to test on, or the training has stopped.
+        """
+        if self.stopped or not plan.schedule.num_tested:
+            return None
+        with self.aside("checkpoint"):
+            self._tests = self.ranks.from_main(self._best)
+        best = self._tests[0]
+        return InitialState(model=None if best is None else best.path / "model")
+
+    def _best(self) -> list[Checkpoint | None]:
+        saved = [found for found in checkpoints_in(self.files.checkpoints) if found.step <= self.progress.step]
+        for found in best_of(saved, len(saved)):
+            try:
+                found.verify()
+                return [found]
+            except CheckpointError as error:
+                self.say(f"warning: {error}; the test takes the next best checkpoint")
+        return [None]
+
+    def end_test(self, values: Mapping[str, float]) -> None:
+        """Record the `eval/…` values of the test as `test/…`, and show them beside those of the evaluation."""
+        (best,), self._tests = self._tests, []
+        tested = {name.replace("eval/", "test/", 1): value for name, value in values.items()}
+        self._write_row(tested)
+        before = self.metrics if best is None else best.metrics
+        rows = [(name[5:], f"{before.get(name, math.nan):.4g}", f"{value:.4g}") for name, value in values.items()]
+        what = "the last weights" if best is None else f"{best.name}, the best by {best.manifest.get('best_by')}"
+        self.show("test", media.table(f"Test of {what}", ("metric", "evaluation", "test"), rows))
+        self.say(f"test of {what}: " + "  ".join(f"{name} {value:.4g}" for name, value in tested.items()))
 
     def save(self, write_model: Callable[[Path], None], state: State, rank_state: State, **best: Any) -> None:
         """Save a checkpoint of the current step; every rank calls it, rank 0 writes while the others wait.

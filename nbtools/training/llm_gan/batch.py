@@ -4,6 +4,7 @@ Shape suffixes: N samples, B batch, P positions of a prompt, T positions of a te
 draw, V vocabulary.
 """
 
+import functools
 from dataclasses import dataclass
 
 import numpy as np
@@ -14,7 +15,7 @@ from transformers import PreTrainedTokenizerBase
 from nbtools.data.llm_gan import markov
 from nbtools.recipes.llm_gan import NUM_SPECIAL_TOKENS, LLMGANConfig
 from nbtools.training.engine.sampler import Samples, randoms, uniforms
-from nbtools.training.llm_gan.ngrams import NGrams
+from nbtools.training.llm_gan.ngrams import Copies, NGrams
 from nbtools.training.text.vocabulary import Alphabet, Floats, Tokens
 
 
@@ -44,11 +45,13 @@ class Texts:
 
 @dataclass(frozen=True)
 class GANData:
-    """Training and evaluation texts, their alphabet, and the reference model."""
+    """Training, evaluation and test texts, their alphabet, and the reference model."""
 
     train: Texts
     evaluation: Texts
     """Disjoint from the training texts."""
+    test: Texts
+    """Disjoint from both."""
     alphabet: Alphabet
     reference: Chain | NGrams
     """A likelihood of texts independent of both networks: the true one, or n-grams of held-out texts."""
@@ -56,6 +59,11 @@ class GANData:
     """Name of the reference model, such as `oracle`; its metric is eval/NAME_loss."""
     tokenizer: PreTrainedTokenizerBase | None = None
     """None for the Markov chain."""
+
+    @functools.cached_property
+    def copies(self) -> Copies:
+        """The n-grams of the training texts."""
+        return Copies(self.train.texts_NT, self.alphabet)
 
 
 @dataclass(frozen=True, eq=False)
@@ -91,13 +99,13 @@ _PAD, _BEGINNING = 0, 1
 
 
 def markov_data(config: LLMGANConfig) -> GANData:
-    """Sample training and evaluation sequences of the Markov chain; the prompt is one begin token."""
+    """Sample training, evaluation and test sequences of the Markov chain; the prompt is one begin token."""
     chain = markov.random_chain(config.num_symbols)
-    sizes = (config.num_sequences, config.eval_samples)
+    sizes = (config.num_sequences, config.eval_samples, config.eval_samples if config.test_fraction else 0)
     drawn = [chain.sample(size, config.sequence_length, seed) for seed, size in enumerate(sizes)]
-    train, evaluation = (
+    train, evaluation, test = (
         Texts(np.full((len(symbols_NT), 1), _BEGINNING, np.int32), symbols_NT + np.int32(NUM_SPECIAL_TOKENS))
         for symbols_NT in drawn
     )
     alphabet = Alphabet(config.num_symbols + NUM_SPECIAL_TOKENS, _PAD, None, tuple(range(NUM_SPECIAL_TOKENS)))
-    return GANData(train, evaluation, alphabet, Chain(chain), "oracle")
+    return GANData(train, evaluation, test, alphabet, Chain(chain), "oracle")

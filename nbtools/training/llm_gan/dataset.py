@@ -53,8 +53,8 @@ def text_data(worker: Worker, config: LLMGANConfig) -> GANData:
     tokenizer: PreTrainedTokenizerBase | None = None
     if config.model_name is not None:  # before a long reading
         tokenizer = worker.ranks.in_turn(lambda: pretrained_tokenizer(config))
-    train, evaluation = worker.ranks.in_turn(lambda: load_stories(config, worker.project.root, worker.say))
-    return tokenize_stories(config, train, evaluation, tokenizer, worker.say)
+    train, evaluation, test = worker.ranks.in_turn(lambda: load_stories(config, worker.project.root, worker.say))
+    return tokenize_stories(config, train, evaluation, tokenizer, worker.say, test)
 
 
 def tokenize_stories(
@@ -63,6 +63,7 @@ def tokenize_stories(
     evaluation: Sequence[Story],
     tokenizer: PreTrainedTokenizerBase | None = None,
     say: Callable[[str], None] = lambda text: None,
+    test: Sequence[Story] = (),
 ) -> GANData:
     """Tokenize stories.
 
@@ -70,6 +71,7 @@ def tokenize_stories(
         train: training stories; without a tokenizer, the vocabulary is built on them.
         evaluation: held-out stories; the n-grams of the reference model are counted on them.
         say: receives notes on tokens that are cut or unknown.
+        test: stories for the test.
 
     Raises:
         ConfigError: prompt_length leaves no room for a prompt.
@@ -77,7 +79,7 @@ def tokenize_stories(
     if tokenizer is None:
         # Every character of a file is known; words only those of the training, whose frequencies rank them.
         is_lossless = config.tokenizer == "chars" and config.clean == "none" and config.dataset != TOPICS
-        known = chain(train, evaluation) if is_lossless else train
+        known = chain(train, evaluation, test) if is_lossless else train
         texts = chain.from_iterable((story.prompt, story.text) for story in known)
         marks = _MARKS if config.judging == "verdicts" else ()
         tokenizer = build_tokenizer(config.tokenizer, texts, config.vocab_size, marks)
@@ -85,7 +87,7 @@ def tokenize_stories(
     template = prompt_template(config, tokenizer)
     encoded = [
         ([encode(story.prompt) for story in part], [encode(story.text) for story in part])
-        for part in (train, evaluation)
+        for part in (train, evaluation, test)
     ]
     _say_lost(encoded, config, template, tokenizer.unk_token_id if config.model_name is None else None, say)
     parts = [
@@ -100,7 +102,7 @@ def tokenize_stories(
         for prompts, texts in parts
     ]
     reference = NGrams(rows[1].texts_NT, alphabet)
-    return GANData(rows[0], rows[1], alphabet, reference, "ngram", tokenizer)
+    return GANData(rows[0], rows[1], rows[2], alphabet, reference, "ngram", tokenizer)
 
 
 def _say_lost(

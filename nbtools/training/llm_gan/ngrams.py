@@ -1,7 +1,7 @@
-"""An n-gram reference model for the LLM GAN's texts, where the true likelihood is unknown.
+"""N-grams of the LLM GAN's texts: a reference model where the true likelihood is unknown, and the share of copied ones.
 
-The n-grams are counted on held-out human texts. Neither network is trained on these, so a generator that only exploits
-its discriminator does not score better here.
+The n-grams of the reference model are counted on held-out human texts. Neither network is trained on these, so a
+generator that only exploits its discriminator does not score better here.
 
 Shape suffixes: N texts, T positions, K counted n-grams.
 """
@@ -14,6 +14,9 @@ import numpy.typing as npt
 from nbtools.training.text.vocabulary import Alphabet, Floats, Tokens
 
 Keys = npt.NDArray[np.int64]
+
+_FACTOR = np.uint64(0x9E3779B97F4A7C15)
+"""Odd, so that no token is lost from a hash."""
 
 
 @dataclass(frozen=True)
@@ -98,3 +101,35 @@ class NGrams:
             if n < self.order:
                 context = context + base ** (n - 1) * padded[:, before - n : before - n + length]
         return keys
+
+
+class Copies:
+    """Which n-grams of a text occur in the training texts.
+
+    Their share is the copy rate, one minus the novelty of McCoy et al. (2023, arXiv 2111.09509), who compare it with
+    that of held-out human texts. N-grams are compared by 64-bit hashes; those of the training texts take at most 8
+    bytes per token.
+    """
+
+    LENGTH = 5
+    """Tokens of an n-gram, unless `sequence_length` is less; a text with fewer has none."""
+
+    def __init__(self, texts_NT: Tokens, alphabet: Alphabet) -> None:
+        self._alphabet = alphabet
+        self._length = min(self.LENGTH, texts_NT.shape[1])
+        self._known_K = np.unique(self._hashes(texts_NT))
+
+    def count(self, texts_NT: Tokens) -> tuple[int, int]:
+        """Return how many n-grams of some texts occur in the training texts, and how many there are."""
+        hashes = self._hashes(texts_NT)
+        at = np.minimum(np.searchsorted(self._known_K, hashes), len(self._known_K) - 1)
+        return int((self._known_K[at] == hashes).sum()) if len(self._known_K) else 0, len(hashes)
+
+    def _hashes(self, texts_NT: Tokens) -> npt.NDArray[np.uint64]:
+        """Return a hash of each n-gram that is inside a text, its end included."""
+        num_ngrams = texts_NT.shape[1] - self._length + 1
+        hashes_NK = np.zeros((len(texts_NT), num_ngrams), dtype=np.uint64)
+        for place in range(self._length):
+            hashes_NK = hashes_NK * _FACTOR + texts_NT[:, place : place + num_ngrams].astype(np.uint64)
+        inside: npt.NDArray[np.uint64] = hashes_NK[self._alphabet.mask(texts_NT)[:, self._length - 1 :]]
+        return inside

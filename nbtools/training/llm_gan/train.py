@@ -4,11 +4,13 @@ First the generator learns to predict human texts. Then the discriminator learns
 until its accuracy on held-out pairs suffices: a weak discriminator makes the generator worse. From then on every step
 makes several updates of the discriminator on new generated texts, and one REINFORCE update of the generator with the
 discriminator's rewards (after SeqGAN, Yu et al. 2017, arXiv 1609.05473, and ScratchGAN, de Masson d'Autume et al. 2019,
-arXiv 1905.09922). Evaluation also measures a likelihood that neither model is trained on.
+arXiv 1905.09922). Evaluation also measures a likelihood that neither model is trained on,
+and the share of n-grams that are copied from the training texts.
 
 Shape suffixes: B batch, K draws of a step, P positions of a prompt, T positions of a text, U uniforms.
 """
 
+import dataclasses
 import functools
 import hashlib
 from itertools import islice
@@ -50,7 +52,7 @@ def main(config: LLMGANConfig) -> None:
 def train(worker: Worker, config: LLMGANConfig) -> None:
     """Train from scratch or from a checkpoint, to the last step or a stop."""
     data = markov_data(config) if config.dataset is None else text_data(worker, config)
-    plan = worker.plan(len(data.train), len(data.evaluation))
+    plan = worker.plan(len(data.train), len(data.evaluation), len(data.test))
     generator, discriminator = worker.ranks.in_turn(lambda: build_models(config, data))
     load_models(worker.initial_state, data, generator, discriminator)
     wrapped_generator, wrapped_discriminator = worker.wrap(generator), worker.wrap(discriminator)
@@ -134,6 +136,11 @@ def train(worker: Worker, config: LLMGANConfig) -> None:
         if due.stop:
             break
 
+    if (best := worker.begin_test(plan)) is not None:
+        load_models(best, data, generator, discriminator)
+        tested = dataclasses.replace(data, evaluation=data.test)
+        worker.end_test(Evaluation(worker, config, tested, generator, discriminator).measure())
+
 
 class Evaluation:
     """Metrics on held-out human texts and one generated text per prompt, always from the same random numbers."""
@@ -153,8 +160,9 @@ class Evaluation:
 
     def measure(self) -> dict[str, float]:
         """Return the metrics of generator and discriminator over all ranks, and show some texts."""
-        worker, config, texts = self.worker, self.config, self.data.evaluation
-        tally = Tally("loss", "tokens", "reference", "texts", "right", "undecided", device=worker.device)
+        worker, config, data, texts = self.worker, self.config, self.data, self.data.evaluation
+        ngrams = ("copied", "ngrams", "human_copied", "human_ngrams")
+        tally = Tally("loss", "tokens", "reference", "texts", "right", "undecided", *ngrams, device=worker.device)
         seen: set[bytes] = set()
         with worker.aside("evaluation"), at_rest(self.generator):
             starts = range(0, config.eval_samples, config.batch_size)
@@ -177,6 +185,11 @@ class Evaluation:
                 tally.add(loss=torch.where(counted_BT, losses_BT, 0.0).double().sum(), tokens=counted_BT.sum())
                 tally.add(reference=float(reference_N.sum()), texts=len(samples_B))
                 tally.add(right=(outcomes_B > 0).sum(), undecided=(outcomes_B == 0).sum())
+                counts = (
+                    *data.copies.count(written_NT),
+                    *data.copies.count(texts.texts_NT[rows_B[samples_B < len(texts)]]),
+                )
+                tally.add(**dict(zip(ngrams, counts, strict=True)))
                 seen.update(hashlib.blake2b(row.tobytes(), digest_size=16).digest() for row in written_NT)
                 if start == 0:
                     self._show(pairs, outcomes_B, reference_N)
@@ -189,6 +202,8 @@ class Evaluation:
             "eval/judge_accuracy": sums["right"] / sums["texts"],
             "eval/unique": num_different / sums["texts"],
             "eval/undecided": sums["undecided"] / sums["texts"],
+            "eval/copy_rate": sums["copied"] / max(sums["ngrams"], 1),
+            "eval/human_copy_rate": sums["human_copied"] / max(sums["human_ngrams"], 1),
         }
 
     def _show(self, pairs: Pairs, outcomes_B: torch.Tensor, reference_B: Floats) -> None:

@@ -30,6 +30,7 @@ from nbtools.training.text.disk_buffer import (
     Counts,
     Spool,
     content_name,
+    mapped,
     rows_of,
     save_pieces,
     unknown_in,
@@ -45,11 +46,12 @@ _PAIRS_FORMAT = 2
 
 @dataclass(frozen=True)
 class DiffusionText:
-    """A tokenizer, and the sequences for training and evaluation."""
+    """A tokenizer, and the sequences for training, evaluation and test."""
 
     tokenizer: PreTrainedTokenizerBase
     train: Sequences | RaggedPairs
     evaluation: Sequences | RaggedPairs
+    test: Sequences | RaggedPairs
 
     @property
     def eos_id(self) -> int:
@@ -91,7 +93,8 @@ def prepare(
             raise DataError(f"{shown(str(folder))}: exists, or is not a folder; name a new folder with --out")
     except OSError as error:
         raise DataError(f"{shown(str(folder))}: {error.strerror}; name another folder with --out") from None
-    with _spooled(dataset, min_words, clean, folder.parent, None, say) as documents:
+    test_fraction = MaskedDiffusionConfig().test_fraction
+    with _spooled(dataset, min_words, clean, folder.parent, None, say, test_fraction) as documents:
         if made is None:
             made = train_tokenizer(tokenizer, _known(documents, tokenizer, dataset, clean), vocab_size, folder.parent)
         metadata = _write(folder, made, tokenizer, documents, clean)
@@ -105,11 +108,12 @@ def cached_text(
     """As `prepare`, into a folder named after a hash of the content, which later runs reuse; on rank 0 only."""
     tokenizer = config.model_name or config.tokenizer
     made = _pretrained_tokenizer(config)  # an error before the text is read
-    with _spooled(config.dataset, config.min_words, config.clean, cache, root, say) as documents:
+    third_part = [config.test_fraction] if config.test_fraction else []  # names from before there was a test stay
+    with _spooled(config.dataset, config.min_words, config.clean, cache, root, say, *third_part) as documents:
         if made is None:
             known = _known(documents, tokenizer, config.dataset, config.clean)
             made = train_tokenizer(tokenizer, known, config.vocab_size, cache)
-        folder = cache / content_name([_CACHE_FORMAT, tokenizer, _fingerprint(made), documents.digest()])
+        folder = cache / content_name([_CACHE_FORMAT, tokenizer, _fingerprint(made), documents.digest(), *third_part])
         if not folder.is_dir():
             _write(folder, made, tokenizer, documents, config.clean)
     _say_unknown(prepared.read_prepared_metadata(folder), say)
@@ -119,11 +123,12 @@ def cached_text(
 def _known(documents: Spool, tokenizer: str, dataset: str | None, clean: corpus.Clean) -> Iterator[str]:
     """Return the texts whose tokens are known: all of them for characters of a text that must come back unchanged."""
     is_lossless = tokenizer == "chars" and dataset is not None and clean == "none"
-    return chain(documents.train(), documents.evaluation()) if is_lossless else documents.train()
+    return chain(documents.train(), documents.evaluation(), documents.test()) if is_lossless else documents.train()
 
 
 def _say_unknown(metadata: PreparedMetadata, say: Callable[[str], None]) -> None:
-    for remark in unknown_note(metadata.num_unknown_tokens, metadata.num_train_tokens + metadata.num_val_tokens):
+    num_tokens = metadata.num_train_tokens + metadata.num_val_tokens + metadata.num_test_tokens
+    for remark in unknown_note(metadata.num_unknown_tokens, num_tokens):
         say(f"note: {remark}")
 
 
@@ -135,13 +140,14 @@ def _spooled(
     folder: Path,
     root: Path | None,
     say: Callable[[str], None],
+    test_fraction: float = 0.0,
 ) -> Iterator[Spool]:
     """Read a text once into a buffer in `folder`, and say what is left out."""
     left_out = corpus.LeftOut()
     with writing(folder):
         folder.mkdir(parents=True, exist_ok=True)
         found = corpus.documents(dataset, min_words, clean=clean, root=root, left_out=left_out)
-        with Spool(found, folder) as documents:
+        with Spool(found, folder, test_fraction) as documents:
             for remark in left_out.notes(min_words):
                 say(f"note: {remark}")
             yield documents
@@ -156,10 +162,11 @@ def open_text(folder: Path, sequence_length: int) -> DiffusionText:
     metadata = prepared.read_prepared_metadata(folder)
     tokenizer = _saved_tokenizer(folder)
     counts = {prepared.TRAIN: metadata.num_train_tokens, prepared.VALIDATION: metadata.num_val_tokens}
+    counts[prepared.TEST] = metadata.num_test_tokens
     parts = []
     for name, num_tokens in counts.items():
         try:
-            flat = np.load(folder / name, mmap_mode="r", allow_pickle=False)
+            flat = mapped(folder / name)
         except (OSError, ValueError, EOFError) as error:
             raise DataError(f"{folder / name}: cannot be read ({first_line(error)}); prepare the text again") from error
         if flat.shape != (num_tokens,) or flat.dtype.kind not in "iu" or len(tokenizer) != metadata.vocab_size:
@@ -199,10 +206,12 @@ def _write(
         tokenizer.save_pretrained(built / prepared.TOKENIZER)
         (built / prepared.VOCABULARY).write_text(json.dumps(tokenizer.get_vocab(), ensure_ascii=True, indent=0))
         counts, lengths = Counts(tokenizer.unk_token_id), []
-        for file, texts in ((prepared.TRAIN, documents.train()), (prepared.VALIDATION, documents.evaluation())):
+        parts = (prepared.TRAIN, documents.train()), (prepared.VALIDATION, documents.evaluation())
+        for file, texts in (*parts, (prepared.TEST, documents.test())):
             pieces = (np.append(encode(text), separator).astype(dtype) for text in texts)
             lengths.append(save_pieces(built / file, counts.of(pieces), dtype))
-        metadata = PreparedMetadata(name, len(tokenizer), lengths[0], lengths[1], counts.unknown, clean)
+        train, evaluation, test = lengths
+        metadata = PreparedMetadata(name, len(tokenizer), train, evaluation, counts.unknown, clean, test)
         (built / prepared.METADATA).write_text(json.dumps(asdict(metadata), indent=1))
         return metadata
 
@@ -234,23 +243,24 @@ def cached_pairs(cache: Path, file: Path, config: MaskedDiffusionConfig) -> tupl
         texts = chain.from_iterable((pair.prompt, pair.answer) for pair in known)
         made = train_tokenizer(tokenizer, texts, config.vocab_size)
     settings = [_PAIRS_FORMAT, tokenizer, sequence_length, _fingerprint(made), made.chat_template]
+    settings += [config.test_fraction] if config.test_fraction else []
     folder = cache / content_name([*settings, *((pair.prompt, pair.answer) for pair in found)])
     if not folder.is_dir():
         with writing(folder), new_folder(folder) as built:
             made.save_pretrained(built / prepared.TOKENIZER)
-            _write_pairs(built, found, made, encoder(made, tokenizer), sequence_length)
-    left_out = len(found) - sum(len(np.load(folder / f"{name}_starts.npy", mmap_mode="r")) for name in _PARTS)
+            _write_pairs(built, found, made, encoder(made, tokenizer), config)
+    left_out = len(found) - sum(len(mapped(folder / f"{name}_starts.npy")) for name in _PARTS)
     remark = f"{left_out:,} of {len(found):,} pairs are longer than {sequence_length} tokens and left out"
     return folder, "; ".join([*([remark] if left_out else []), *unknown_in(folder)])
 
 
-_PARTS = ("train", "eval")
+_PARTS = ("train", "eval", "test")
 
 
 def _write_pairs(
-    folder: Path, found: list[Pair], tokenizer: PreTrainedTokenizerBase, encode: Encode, sequence_length: int
+    folder: Path, found: list[Pair], tokenizer: PreTrainedTokenizerBase, encode: Encode, config: MaskedDiffusionConfig
 ) -> None:
-    """Tokenize each pair once into a flat file, and copy the parts for training and evaluation from it."""
+    """Tokenize each pair once into a flat file, and copy the parts for training, evaluation and test from it."""
     dtype, eos_id = np.min_scalar_type(max(tokenizer.get_vocab().values())), separator_of(tokenizer)
     starts, lengths, counts = array("q"), array("q"), Counts(tokenizer.unk_token_id)
 
@@ -266,7 +276,8 @@ def _write_pairs(
     counts.save(folder)
     flat, ends = np.load(everything, mmap_mode="r"), np.cumsum(lengths)
     numbers = {pair.line: number for number, pair in enumerate(found)}
-    parts = split_pairs(found, sequence_length, lambda pair: lengths[numbers[pair.line]] - 1)
+    fitting = config.sequence_length, lambda pair: lengths[numbers[pair.line]] - 1
+    parts = split_pairs(found, *fitting, config.test_fraction)
     for name, part in zip(_PARTS, parts, strict=True):
         rows_N = np.array([numbers[pair.line] for pair in part], dtype=np.int64)
         pieces = (flat[ends[row] - lengths[row] : ends[row]] for row in rows_N)
@@ -281,8 +292,8 @@ def open_pairs(folder: Path, config: MaskedDiffusionConfig) -> DiffusionText:
     tokenizer = _saved_tokenizer(folder)
     parts: list[Sequences | RaggedPairs] = []
     for name in _PARTS:
-        tokens = np.load(folder / f"{name}.npy", mmap_mode="r")
-        offsets, starts_N = (np.load(folder / f"{name}_{what}.npy", mmap_mode="r") for what in ("offsets", "starts"))
+        names = (f"{name}.npy", f"{name}_offsets.npy", f"{name}_starts.npy")
+        tokens, offsets, starts_N = (mapped(folder / file) for file in names)
         pairs = RaggedPairs(tokens, offsets, starts_N, separator_of(tokenizer))
         is_padded = config.pad_to == "sequence_length"
         parts.append(Sequences(PaddedRows(pairs, config.sequence_length), starts_N) if is_padded else pairs)

@@ -43,7 +43,8 @@ def train(worker: Worker, config: MaskedDiffusionConfig) -> None:
     """Train from scratch or from a checkpoint, to the last step or a stop."""
     refuse_remote_code(config)
     text = open_data(worker, config)
-    plan = worker.plan(len(text.train), len(text.evaluation))
+    num_test = len(text.test) if config.test_fraction else 0  # a prepared folder may have a test part
+    plan = worker.plan(len(text.train), len(text.evaluation), num_test)
     denoiser = worker.ranks.in_turn(lambda: build_denoiser(config, text.tokenizer))
     worker.initial_state.load_weights(denoiser.model, text.tokenizer)
     has_unused = worker.world_size > 1 and denoiser.has_unused_weights()
@@ -94,6 +95,11 @@ def train(worker: Worker, config: MaskedDiffusionConfig) -> None:
             worker.save(model_writer(denoiser.model, text.tokenizer), optimizer.state_dict(), tally.state_dict())
         if due.stop:
             break
+
+    if (best := worker.begin_test(plan)) is not None:
+        best.load_weights(denoiser.model)
+        test = Evaluation(worker, config, dataclasses.replace(text, evaluation=text.test), denoiser)
+        worker.end_test(test.measure())
 
 
 class Evaluation:

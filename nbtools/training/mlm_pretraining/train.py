@@ -7,6 +7,7 @@ would beat the word frequencies. The head runs at the selected positions only.
 Shape suffixes: B batch, T positions, K predicted positions, H width, V vocabulary.
 """
 
+import dataclasses
 from collections.abc import Callable
 
 import torch
@@ -41,7 +42,7 @@ def train(worker: Worker, config: MLMPretrainingConfig) -> None:
     """Train from scratch or from a checkpoint, to the last step or a stop."""
     text = tokenized(worker, config)
     masking = Masking.of(text, config.mask_probability, config.seed)
-    plan = worker.plan(len(text.train_NT), len(text.eval_NT))
+    plan = worker.plan(len(text.train_NT), len(text.eval_NT), len(text.test_NT))
     masked_lm = MaskedLM(worker.ranks.in_turn(lambda: build_model(config, text)))
     worker.initial_state.load_weights(masked_lm.model, text.tokenizer)
     has_unused = worker.world_size > 1 and masked_lm.has_unused_weights()
@@ -84,6 +85,11 @@ def train(worker: Worker, config: MLMPretrainingConfig) -> None:
             worker.save(model_writer(masked_lm.model, text.tokenizer), optimizer.state_dict(), tally.state_dict())
         if due.stop:
             break
+
+    if (best := worker.begin_test(plan)) is not None:
+        best.load_weights(masked_lm.model)
+        test = Evaluation(worker, config, dataclasses.replace(text, eval_NT=text.test_NT), masking)
+        worker.end_test(test.measure(masked_lm))
 
 
 class MaskedLM(nn.Module):

@@ -50,10 +50,12 @@ def content_name(content: Sequence[object]) -> str:
 class Spool:
     """Documents in an unnamed temporary file, for several passes with one document in memory.
 
-    Whole documents are held out for evaluation. The source may change between two passes, or need another download.
+    Whole documents are held out for evaluation and test, as in `corpus.parts_of_documents`. The source may change
+    between two passes, or need another download.
     """
 
-    def __init__(self, documents: Iterable[str], folder: Path) -> None:
+    def __init__(self, documents: Iterable[str], folder: Path, test_fraction: float = 0.0) -> None:
+        self._test_fraction = test_fraction
         self.lengths_N = array("q")
         """Lengths in characters."""
         self._sizes_N = array("q")  # in bytes
@@ -89,17 +91,21 @@ class Spool:
         return (data.decode("utf-8", "surrogatepass") for data in self.raw(selected_N))
 
     @functools.cached_property
-    def held_out_N(self) -> Selection:
-        """Which documents are evaluated on; DataError if there is only one."""
-        return corpus.held_out_documents(self.lengths_N)
+    def parts_N(self) -> npt.NDArray[np.int8]:
+        """The part of each document; DataError if there is only one."""
+        return corpus.parts_of_documents(self.lengths_N, self._test_fraction)
 
     def train(self) -> Iterator[str]:
         """Yield the documents for training."""
-        return self.texts(~self.held_out_N)
+        return self.texts(self.parts_N == corpus.TRAIN)
 
     def evaluation(self) -> Iterator[str]:
         """Yield the documents for evaluation."""
-        return self.texts(self.held_out_N)
+        return self.texts(self.parts_N == corpus.EVALUATION)
+
+    def test(self) -> Iterator[str]:
+        """Yield the documents for the test."""
+        return self.texts(self.parts_N == corpus.TEST)
 
     def digest(self) -> str:
         """Return a hash of all documents."""
@@ -167,6 +173,13 @@ def _read(file: IO[bytes]) -> Iterator[tuple[str, int]]:
 def rows_of(flat: npt.NDArray[Any], length: int) -> npt.NDArray[Any]:
     """Return a long array as rows of `length` values, without the rest at its end."""
     return flat[: len(flat) // length * length].reshape(-1, length)
+
+
+def mapped(path: Path) -> npt.NDArray[Any]:
+    """Memory-map an array; a test part that was not written, as before there was one, is empty."""
+    is_missing = path.name.startswith("test") and not path.exists()
+    array: npt.NDArray[Any] = np.zeros(0, int) if is_missing else np.load(path, mmap_mode="r", allow_pickle=False)
+    return array
 
 
 class Counts:

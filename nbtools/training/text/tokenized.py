@@ -17,7 +17,16 @@ from nbtools.recipes import MLMPretrainingConfig
 from nbtools.rundir.atomic import new_folder
 from nbtools.rundir.json_files import read_json, write_json
 from nbtools.training.text import hub
-from nbtools.training.text.disk_buffer import Counts, Spool, content_name, rows_of, save_pieces, unknown_in, writing
+from nbtools.training.text.disk_buffer import (
+    Counts,
+    Spool,
+    content_name,
+    mapped,
+    rows_of,
+    save_pieces,
+    unknown_in,
+    writing,
+)
 from nbtools.training.text.tokenizers import encoder, masking_tokenizer, template_of, word_tokenizer
 
 _CACHE_FORMAT = 1
@@ -28,11 +37,12 @@ Tokens = npt.NDArray[np.int32]
 
 @dataclass(frozen=True)
 class TokenizedText:
-    """A tokenizer, and the training and evaluation text as rows of token ids."""
+    """A tokenizer, and the text for training, evaluation and test as rows of token ids."""
 
     tokenizer: PreTrainedTokenizerBase
     train_NT: "Tokens | TemplateRows"
     eval_NT: "Tokens | TemplateRows"
+    test_NT: "Tokens | TemplateRows"
 
     @property
     def maskable_ids(self) -> npt.NDArray[np.int64]:
@@ -70,8 +80,9 @@ def tokenize(
     """Tokenize the text of a config once and return the folder that holds the result; call it on rank 0 only.
 
     Named after a hash of the content, the folder is put in place by one rename and reused by later runs. It holds
-    `tokenizer/` (for `AutoTokenizer.from_pretrained`), `train.npy` and `eval.npy` (flat int32, documents separated
-    by one separator token). A hub dataset is downloaded once: a file in `cache` maps the request to its folder.
+    `tokenizer/` (for `AutoTokenizer.from_pretrained`), `train.npy`, `eval.npy` and `test.npy` (flat int32, documents
+    separated by one separator token). A hub dataset is downloaded once: a file in `cache` maps the request to its
+    folder.
 
     Memory does not grow with the text; the disk holds a temporary copy of it.
 
@@ -87,13 +98,14 @@ def tokenize(
     min_words, max_samples, model_name = config.min_words, config.max_samples, config.model_name
     left_out = corpus.LeftOut()
     note = None
+    third_part = [config.test_fraction] if config.test_fraction else []  # names from before there was a test stay
     if downloaded is None:
         documents = corpus.documents(config.dataset, min_words, clean=config.clean, root=root, left_out=left_out)
     else:
         max_samples = max_samples or downloaded.max_samples
         source = [downloaded.path, downloaded.config, max_samples]
         cleaning = [] if config.clean == "light" else [config.clean]  # the only one before there was a choice
-        request = [_CACHE_FORMAT, *source, min_words, config.vocab_size, model_name, *cleaning]
+        request = [_CACHE_FORMAT, *source, min_words, config.vocab_size, model_name, *cleaning, *third_part]
         note = cache / f"hub-{content_name(request)}.json"
         known = read_json(note)
         if known is not None and (cache / str(known.get("folder"))).is_dir():
@@ -106,9 +118,10 @@ def tokenize(
     given = None if model_name is None else masking_tokenizer(model_name)  # before a long reading
     with writing(cache):
         cache.mkdir(parents=True, exist_ok=True)
-        with Spool(_with_progress(islice(documents, max_samples), say), cache) as spool:
+        with Spool(_with_progress(islice(documents, max_samples), say), cache, config.test_fraction) as spool:
             tokenizer = word_tokenizer(spool.train(), config.vocab_size, cache) if given is None else given
-            folder = cache / content_name([_CACHE_FORMAT, tokenizer.backend_tokenizer.to_str(), spool.digest()])
+            made_from = [tokenizer.backend_tokenizer.to_str(), spool.digest(), *third_part]
+            folder = cache / content_name([_CACHE_FORMAT, *made_from])
             if not folder.is_dir():
                 _build(folder, tokenizer, spool, level="words" if model_name is None else "model")
         remarks = [*left_out.notes(min_words), *unknown_in(folder)]
@@ -134,7 +147,7 @@ def _build(folder: Path, tokenizer: PreTrainedTokenizerBase, spool: Spool, level
     with new_folder(folder) as built:
         tokenizer.save_pretrained(built / "tokenizer")
         counts = Counts(tokenizer.unk_token_id)
-        for name, texts in (("train", spool.train()), ("eval", spool.evaluation())):
+        for name, texts in (("train", spool.train()), ("eval", spool.evaluation()), ("test", spool.test())):
             pieces = (np.array([*encode(text), separator], dtype=np.int32) for text in texts)
             save_pieces(built / f"{name}.npy", counts.of(pieces), np.int32)
         counts.save(built)
@@ -156,7 +169,7 @@ def open_tokenized(folder: Path, sequence_length: int, *, with_template: bool = 
         raise DataError(
             f"sequence_length={sequence_length}: the tokenizer's template leaves no room for text; raise it"
         )
-    parts = [rows_of(np.load(folder / f"{name}.npy", mmap_mode="r"), room) for name in ("train", "eval")]
+    parts = [rows_of(mapped(folder / f"{name}.npy"), room) for name in ("train", "eval", "test")]
     if before or after:
         return TokenizedText(tokenizer, *(TemplateRows(part, before, after) for part in parts))
     return TokenizedText(tokenizer, *parts)

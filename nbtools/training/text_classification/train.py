@@ -7,6 +7,7 @@ unless the config names a file for them.
 Shape suffixes: N rows, B batch, T characters, K codes of a row, C codes.
 """
 
+import dataclasses
 from collections import Counter
 
 import numpy as np
@@ -48,7 +49,7 @@ def train(worker: Worker, config: TextClassificationConfig) -> None:
     """Train from scratch or from a checkpoint, to the last step or a stop."""
     initial_state = worker.initial_state
     samples = worker.ranks.in_turn(lambda: load_samples(config, worker.project.root))
-    plan = worker.plan(len(samples.train_rows), len(samples.evaluation_rows))
+    plan = worker.plan(len(samples.train_rows), len(samples.evaluation_rows), len(samples.test_rows))
     if samples.unseen_note:
         worker.say(samples.unseen_note)
     if initial_state.model is not None:
@@ -107,6 +108,11 @@ def train(worker: Worker, config: TextClassificationConfig) -> None:
             worker.save(classifier.save_pretrained, state, tally.state_dict())
         if due.stop:
             break
+
+    if (best := worker.begin_test(plan)) is not None:
+        best.load_weights(classifier)
+        test = Evaluation(worker, config, dataclasses.replace(samples, evaluation_rows=samples.test_rows))
+        worker.end_test(test.measure(classifier))
 
 
 class Evaluation:

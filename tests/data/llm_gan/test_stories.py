@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from nbtools.data.corpus import num_for_test
 from nbtools.data.llm_gan.stories import Story, python_stories, split_stories, truncated
 from nbtools.data.text_classification.coded_texts import Columns, read_texts
 from nbtools.errors import DataError
@@ -27,8 +28,8 @@ def write(folder: Path, *rows: tuple[str, ...], name: str = "data.csv") -> Path:
 
 
 def read_all(config: LLMGANConfig, root: Path) -> list[Story]:
-    train, evaluation = load_stories(config, root)
-    return sorted([*train, *evaluation], key=lambda story: story.text)
+    stories = [story for part in load_stories(config, root) for story in part]
+    return sorted(stories, key=lambda story: story.text)
 
 
 TEXTS = [(f"title {n}", "noir" if n % 2 else "", f"Story number {n} is short.") for n in range(40)]
@@ -101,7 +102,7 @@ def test_a_missing_file_is_told(tmp_path: Path) -> None:
 def test_short_texts_are_left_out_only_when_asked_for_and_then_counted(tmp_path: Path) -> None:
     write(tmp_path, ("text",), ("long enough",), ("abc",), ("long as well",))
     said: list[str] = []
-    train, evaluation = load_stories(tiny(short_texts="leave_out"), tmp_path, said.append)
+    train, evaluation, _ = load_stories(tiny(short_texts="leave_out"), tmp_path, said.append)
     assert {story.text for story in [*train, *evaluation]} == {"long enough", "long as well"}
     assert said == ["note: 1 of 3 texts of data.csv are shorter than 5 characters and left out"]
 
@@ -113,17 +114,22 @@ def test_long_texts_are_cut_between_words() -> None:
     assert truncated("abcdefghij", 4) == "abcd"
 
 
-@given(st.lists(st.sampled_from([f"text {number}" for number in range(60)]), min_size=2, max_size=90))
-def test_no_text_is_on_both_sides_and_both_have_some(texts: list[str]) -> None:
+@given(
+    st.lists(st.sampled_from([f"text {number}" for number in range(60)]), min_size=2, max_size=90), st.floats(0, 0.9)
+)
+def test_no_text_is_in_two_parts_and_all_have_some(texts: list[str], test_fraction: float) -> None:
     stories = [Story(str(place), text) for place, text in enumerate(texts)]
     if len(set(texts)) < 2:
         with pytest.raises(DataError, match="1 different text"):
             split_stories(stories, "here")
         return
-    train, evaluation = split_stories(stories, "here")
-    assert train and evaluation
-    assert not {story.text for story in train} & {story.text for story in evaluation}
-    assert sorted([*train, *evaluation], key=lambda story: int(story.prompt)) == stories
+    parts = split_stories(stories, "here", test_fraction)
+    found = [{story.text for story in part} for part in parts]
+    assert found[0] and found[1]
+    assert len(set().union(*found)) == sum(map(len, found))
+    assert len(found[2]) == num_for_test(len(found[1]) + len(found[2]), test_fraction)
+    assert parts[0] == split_stories(stories, "here")[0], "the training does not change"
+    assert sorted((story for part in parts for story in part), key=lambda story: int(story.prompt)) == stories
 
 
 def test_which_side_a_text_is_on_depends_on_that_text_alone() -> None:
@@ -152,8 +158,8 @@ def test_passages_are_never_shorter_or_longer(shortest: int, longest: int) -> No
 def test_the_form_counts_what_the_training_reads(tmp_path: Path) -> None:
     write(tmp_path, ("title", "genre", "human_story"), *TEXTS)
     for config in (tiny(), LLMGANConfig(dataset="topics")):
-        train, evaluation = load_stories(config, tmp_path)
-        assert RECIPES["llm_gan"].count_samples(config, tmp_path, None) == (len(train), len(evaluation))
+        parts = load_stories(config, tmp_path)
+        assert RECIPES["llm_gan"].count_samples(config, tmp_path, None) == tuple(map(len, parts))
     assert len(read_all(tiny(), tmp_path)) == 40
 
 

@@ -3,11 +3,12 @@
 import csv
 from pathlib import Path
 
+import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from nbtools.data.corpus import Clean
+from nbtools.data.corpus import Clean, num_for_test
 from nbtools.data.text_classification.coded_texts import CodedTexts, Columns, clean_text, read_texts, split_texts
 from nbtools.data.text_classification.codes import generic_code, hisco_code
 from nbtools.errors import DataError
@@ -181,15 +182,20 @@ def a_table(rows: list[tuple[str, list[int]]]) -> CodedTexts:
         max_size=60,
     ),
     share=st.floats(0.05, 0.6),
+    test_fraction=st.floats(0, 0.9),
 )
-def test_no_text_is_on_both_sides_and_every_held_out_code_is_trained_on(
-    rows: list[tuple[str, set[int]]], share: float
+def test_no_text_is_in_two_parts_and_every_held_out_code_is_trained_on(
+    rows: list[tuple[str, set[int]]], share: float, test_fraction: float
 ) -> None:
     numbers = {number: place for place, number in enumerate(dict.fromkeys(n for _, each in rows for n in sorted(each)))}
     table = a_table([(text, [numbers[number] for number in sorted(each)]) for text, each in rows])
-    train, held_out = split_texts(table, share)
+    train, evaluation, test = split_texts(table, share, test_fraction)
+    held_out = np.concatenate([evaluation, test])
     assert sorted([*train.tolist(), *held_out.tolist()]) == list(range(len(rows)))
-    assert not {table.text(row) for row in train.tolist()} & {table.text(row) for row in held_out.tolist()}
+    texts = [{table.text(row) for row in part.tolist()} for part in (train, evaluation, test)]
+    assert len(set().union(*texts)) == sum(map(len, texts)), "the same text is in one part"
+    assert len(texts[2]) == num_for_test(len(texts[1]) + len(texts[2]), test_fraction)
+    assert train.tolist() == split_texts(table, share)[0].tolist(), "the training does not change"
     seen = {number for row in train.tolist() for number in table.codes(row)}
     assert {number for row in held_out.tolist() for number in table.codes(row)} <= seen
 
@@ -197,7 +203,7 @@ def test_no_text_is_on_both_sides_and_every_held_out_code_is_trained_on(
 def test_which_side_a_text_is_on_depends_on_that_text_alone() -> None:
     rows = [(f"text {number}", [0]) for number in range(2000)]
     first = a_table(rows)
-    held_out = {first.text(row) for row in split_texts(first, 0.1)[1].tolist()}
+    held_out = {first.text(row) for row in np.concatenate(split_texts(first, 0.1, 0.5)[1:]).tolist()}
     assert 150 < len(held_out) < 250
     second = a_table([*rows[1000:][::-1], ("another", [0])])
     again = {second.text(row) for row in split_texts(second, 0.1)[1].tolist()}
@@ -205,8 +211,8 @@ def test_which_side_a_text_is_on_depends_on_that_text_alone() -> None:
 
 
 def test_of_few_texts_one_is_held_out_if_its_code_is_trained_on_all_the_same() -> None:
-    assert [len(rows) for rows in split_texts(a_table([("one", [0]), ("two", [0]), ("three", [0])]), 1e-9)] == [2, 1]
-    train, held_out = split_texts(a_table([("one", [0]), ("two", [1]), ("three", [1])]), 1e-9)
+    assert [len(rows) for rows in split_texts(a_table([("one", [0]), ("two", [0]), ("three", [0])]), 1e-9)] == [2, 1, 0]
+    train, held_out, _ = split_texts(a_table([("one", [0]), ("two", [1]), ("three", [1])]), 1e-9)
     assert (len(train), len(held_out)) == (2, 1)
     assert held_out[0] != 0
-    assert [len(rows) for rows in split_texts(a_table([("one", [0]), ("one", [0])]), 0.5)] == [2, 0]
+    assert [len(rows) for rows in split_texts(a_table([("one", [0]), ("one", [0])]), 0.5)] == [2, 0, 0]

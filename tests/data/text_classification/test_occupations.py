@@ -42,7 +42,11 @@ def test_there_are_enough_codes_titles_and_languages_and_no_code_prevails() -> N
 def test_validation_strings_are_in_no_training_row() -> None:
     samples = load_samples(TextClassificationConfig())
     train = {samples.train.text(row) for row in samples.train_rows.tolist()}
-    held_out = {samples.evaluation.text(row) for row in samples.evaluation_rows.tolist()}
-    assert not train & held_out
+    evaluation, test = (
+        {samples.evaluation.text(row) for row in rows.tolist()} for rows in (samples.evaluation_rows, samples.test_rows)
+    )
+    held_out = evaluation | test
+    assert not train & held_out and not evaluation & test
     assert 400 < len(held_out) < 600
+    assert 200 < len(test) < 300
     assert len(train) + len(held_out) == occupations.NUM_ROWS

@@ -304,6 +304,22 @@ def test_returns_are_one_panel_from_zero_up_to_the_most_that_is_possible() -> No
     assert "train episode 2" in texts(foreign)
 
 
+@pytest.mark.promise("safety-copies")
+def test_the_copy_rate_stands_beside_that_of_human_texts() -> None:
+    row = {"train/loss": 2.9, "eval/copy_rate": 0.4, "eval/human_copy_rate": 0.25}
+    every = history([{"step": i, "time": i, **row} for i in (1, 2)])
+    assert dict(grouped(every))["copy_rate"] == ["eval/copy_rate", "eval/human_copy_rate"]
+    assert {"eval 0.4", "human 0.25"} <= set(texts(drawn(View(every))))
+
+
+def test_a_test_at_the_end_is_a_number_and_one_at_every_evaluation_a_curve() -> None:
+    values = [{"step": i, "time": i, "eval/loss": 2.0, "test/f1": 0.5, "val/f1": 0.5} for i in (1, 2, 3)]
+    at_the_end = history([*values, {"step": 3, "time": 4, "test/loss": 2.1}])
+    assert dict(grouped(at_the_end)) == {"loss": ["eval/loss"], "scores": ["test/f1", "val/f1"]}
+    always = history([{**row, "test/loss": 2.1} for row in values])
+    assert dict(grouped(always))["loss"] == ["eval/loss", "test/loss"]
+
+
 def test_the_loss_under_a_likelihood_from_outside_stands_beside_the_models_own() -> None:
     row = {"train/loss": 2.9, "eval/loss": 2.5, "eval/oracle_loss": 3.5, "eval/ngram_loss": 6.0}
     every = history([{"step": i, "time": i, **row, "eval/judge_accuracy": 0.8} for i in (1, 2)])

@@ -145,6 +145,24 @@ def test_the_histories_are_the_same_however_many_ranks_share_the_work(
     assert one.darkroom == room
 
 
+@pytest.mark.promise("safety-test")
+def test_the_goals_of_the_test_are_the_last_ones_with_their_own_histories(tmp_path: Path) -> None:
+    (one, _) = opened(tmp_path, small())
+    num_goals = small().num_goals_for_test(len(one.test_goals_G2))
+    assert num_goals == len(one.test_goals_G2) // 2 > 0
+    evaluation, test = one.divided(num_goals)
+    assert len(test.test_goals_G2) == num_goals
+    goals = [goal for part in (evaluation, test) for goal in part.test_goals_G2.tolist()]
+    assert goals == one.test_goals_G2.tolist()
+    for part in (evaluation, test):
+        expected = learners.generate(small().learner, small().darkroom, one.test_goals_G2, 4)
+        place = goals.index(part.test_goals_G2[0].tolist())
+        assert np.array_equal(part.test_HL4, expected[4 * place : 4 * (place + len(part.test_goals_G2))])
+    whole, nothing = one.divided(0)
+    assert np.array_equal(whole.test_HL4, one.test_HL4) and len(nothing.test_HL4) == 0
+    assert small().replace(test_goals=("0:0", "1:1")).num_goals_for_test(2) == 0, "the user named them all"
+
+
 def test_ranks_divide_the_pieces_among_them(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, many_pieces: None) -> None:
     made: list[tuple[int, range]] = []
     real = learners.generate_block

@@ -229,6 +229,7 @@ TRAINING: dict[str, Any] = {
     "judge_steps": 2,
     "max_steps": 4,
     "eval_samples": 8,
+    "test_fraction": 0.0,
     "log_every": 1,
     "eval_every": 2,
     "checkpoint_every": 2,
@@ -268,15 +269,16 @@ def training(kind: str = "title, genre, human_story", **changes: Any) -> LLMGANC
 def test_every_kind_of_texts_and_judges_trains_from_warm_up_into_the_game(
     library: Project, kind: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    config = training(kind)
+    config = training(kind, test_fraction=0.5)
     files = train_here(library, config, monkeypatch=monkeypatch)
     derived = (read_json(files.config) or {})["derived"]
     counted = RECIPES["llm_gan"].count_samples(config, library.root, None)
-    assert counted == (derived["num_train_samples"], derived["num_eval_samples"])
+    assert counted == tuple(derived[f"num_{part}_samples"] for part in ("train", "eval", "test"))
     if config.model_name is None:
         assert derived["num_parameters"] == RECIPES["llm_gan"].num_parameters(config, derived["vocab_size"])
     seen = rows(files)
-    assert {"train/reward", "train/judge_loss", "eval/ngram_loss", "eval/loss"} <= seen[-1].keys()
+    assert {"train/reward", "train/judge_loss", "eval/ngram_loss", "eval/loss"} <= seen[-2].keys()
+    assert {"test/ngram_loss", "test/copy_rate", "test/human_copy_rate"} <= seen[-1].keys()
     assert all(np.isfinite(float(value)) for row in seen for value in row.values())
     shown = media.read(files.media, "samples")[-1]
     assert shown.columns[:3] == ("prompt", "generated", "human")

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nbtools.training.llm_gan.ngrams import NGrams
+from nbtools.training.llm_gan.ngrams import Copies, NGrams
 from nbtools.training.text.vocabulary import Alphabet
 
 PAD, EOS, V = 0, 1, 6
@@ -95,3 +95,38 @@ def test_a_vocabulary_of_a_million_words_overflows_nothing() -> None:
     model = NGrams(texts, Alphabet(vocab_size, PAD, EOS))
     again, other = model.losses(texts)[0], model.losses(texts - np.int32([0, 0, 1, 0]))[0]
     assert 0 < again < 1 < other
+
+
+# --- copies ---------------------------------------------------------------------------------------
+
+
+@pytest.mark.promise("safety-copies")
+def test_a_copied_text_has_known_n_grams_and_another_one_has_none() -> None:
+    rng = np.random.default_rng(0)
+    train, other = (rng.integers(2, 1000, (50, 20)).astype(np.int32) for _ in range(2))
+    copies = Copies(train, Alphabet(1000, PAD, EOS))
+    assert copies.count(train[:10]) == (10 * 16, 10 * 16)
+    assert copies.count(other) == (0, 50 * 16)
+    half = np.concatenate([train[:1, 3:13], other[:1, :10]], axis=1)
+    assert copies.count(half) == (6, 16), "the order of the tokens counts, their place does not"
+    assert copies.count(train[:1, ::-1].copy()) == (0, 16)
+
+
+@given(
+    texts=st.lists(st.lists(st.integers(2, 4), max_size=8), min_size=1, max_size=6),
+    text=st.lists(st.integers(2, 4), max_size=8),
+)
+def test_copies_are_those_found_by_hand_and_padding_is_none(texts: list[list[int]], text: list[int]) -> None:
+    def ngrams(tokens: list[int]) -> list[tuple[int, ...]]:
+        ended = [*tokens, EOS]
+        return [tuple(ended[place : place + 5]) for place in range(len(ended) - 4)]
+
+    known = {ngram for each in texts for ngram in ngrams(each)}
+    copies = Copies(rows(*([*each, EOS] for each in texts), length=9), Alphabet(5, PAD, EOS))
+    expected = sum(ngram in known for ngram in ngrams(text)), len(ngrams(text))
+    assert copies.count(rows([*text, EOS], length=9)) == expected
+
+
+def test_short_sequences_are_compared_whole() -> None:
+    copies = Copies(np.array([[2, 3], [3, 4]], dtype=np.int32), Alphabet(6, PAD, None))
+    assert copies.count(np.array([[2, 3], [4, 3]], dtype=np.int32)) == (1, 2)

@@ -113,7 +113,9 @@ def test_the_command_makes_what_the_training_counts(
     counted = schedule(config, 2, root=project.root)
     assert counted is not None
     opened = open_text(project.root / "made", 16)
-    assert (counted.num_train_samples, counted.num_eval_samples) == (len(opened.train), len(opened.evaluation))
+    sizes = counted.num_train_samples, counted.num_eval_samples, counted.num_test_samples
+    assert sizes == (len(opened.train), len(opened.evaluation), len(opened.test))
+    assert len(opened.test) > 0
     assert said.startswith("made: ")
     assert "30 different ones (words)" in said
     assert main(["prepare", "texts", "--out", "made"]) == 2
@@ -140,7 +142,9 @@ def test_the_form_counts_what_the_training_will_read(text: Path, project: Projec
     counted = schedule(config, 1, root=project.root)
     assert counted is not None
     opened = open_text(cached_text(project.runs, config, project.root), 16)
-    assert (counted.num_train_samples, counted.num_eval_samples) == (len(opened.train), len(opened.evaluation))
+    sizes = counted.num_train_samples, counted.num_eval_samples, counted.num_test_samples
+    assert sizes == (len(opened.train), len(opened.evaluation), len(opened.test))
+    assert len(opened.test) > 0
 
 
 def test_the_cache_is_found_again_by_content(text: Path, project: Project) -> None:
@@ -306,7 +310,7 @@ def test_an_answer_follows_its_prompt_and_one_eos_or_as_many_as_fill_the_row(tmp
     assert remark == ""
     tokenizer = opened.tokenizer
     seen = set()
-    for part in (opened.train, opened.evaluation):
+    for part in (opened.train, opened.evaluation, opened.test):
         for row, start in enumerate(part.starts_N):
             tokens_T = part.rows(np.array([row]))[0]
             assert len(tokens_T) == part.lengths_N[row]
@@ -316,7 +320,7 @@ def test_an_answer_follows_its_prompt_and_one_eos_or_as_many_as_fill_the_row(tmp
             assert rest == [""] * (24 - start - len(answer) if pad_to == "sequence_length" else 1)
             seen.add(answer)
     assert len(seen) == 30
-    assert len(opened.evaluation) == 3
+    assert (len(opened.evaluation), len(opened.test)) == (2, 1)
 
 
 def test_pairs_take_the_space_of_their_tokens_whatever_the_sequence_length(tmp_path: Path) -> None:
@@ -325,9 +329,9 @@ def test_pairs_take_the_space_of_their_tokens_whatever_the_sequence_length(tmp_p
     config = MaskedDiffusionConfig(sequence_length=4096)
     folder, _ = cached_pairs(tmp_path, file, config)
     opened = open_pairs(folder, config)
-    num_tokens = int(opened.train.lengths_N.sum() + opened.evaluation.lengths_N.sum())
+    num_tokens = sum(int(part.lengths_N.sum()) for part in (opened.train, opened.evaluation, opened.test))
     assert num_tokens < 200 * 24
-    assert sum(path.stat().st_size for path in folder.glob("*.npy")) <= num_tokens + 16 * 202 + 6 * 128
+    assert sum(path.stat().st_size for path in folder.glob("*.npy")) <= num_tokens + 16 * 203 + 9 * 128
     other, _ = cached_pairs(tmp_path, file, config.replace(sequence_length=64))
     assert other != folder
     assert (other / "train.npy").read_bytes() == (folder / "train.npy").read_bytes()
@@ -360,11 +364,16 @@ def test_pairs_that_are_too_long_are_left_out_and_told(tmp_path: Path) -> None:
 
 def test_a_prompt_is_never_on_both_sides_whatever_the_order() -> None:
     found = [Pair(f"p{n % 20}", f"a{n}", n) for n in range(100)]
-    train, evaluation = split_pairs(found, 10, lambda _: 0)
+    train, evaluation, test = split_pairs(found, 10, lambda _: 0)
+    assert test == []
     assert not {pair.prompt for pair in train} & {pair.prompt for pair in evaluation}
     assert len(train) + len(evaluation) == 100
     assert len({pair.prompt for pair in evaluation}) == 2
     assert {pair.line for pair in split_pairs(found[::-1], 10, lambda _: 0)[1]} == {pair.line for pair in evaluation}
+    halves = split_pairs(found, 10, lambda _: 0, 0.5)
+    assert halves[0] == train
+    assert [len({pair.prompt for pair in part}) for part in halves] == [18, 1, 1]
+    assert {pair.line for part in halves[1:] for pair in part} == {pair.line for pair in evaluation}
     with pytest.raises(DataError, match="at least two are needed"):
         split_pairs([Pair("p", "a", 1), Pair("p", "b", 2)], 10, lambda _: 0)
 
@@ -402,7 +411,7 @@ def test_a_file_without_pairs_is_refused_in_form_and_training(project: Project) 
         MaskedDiffusionConfig(dataset="pairs.jsonl", sequence_length=24, batch_size=4), 1, root=project.root
     )
     assert counted is not None
-    assert (counted.num_train_samples, counted.num_eval_samples) == (27, 3)
+    assert (counted.num_train_samples, counted.num_eval_samples, counted.num_test_samples) == (27, 2, 1)
 
 
 def test_a_model_without_a_tokenizer_is_a_clear_error(tmp_path: Path) -> None:

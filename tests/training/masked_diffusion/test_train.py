@@ -331,9 +331,11 @@ def test_pairs_of_a_long_limit_cost_what_their_longest_in_a_batch_costs(tmp_path
 
 def test_it_trains_from_a_prepared_folder_as_from_its_text(trained: Callable[..., RunDir], texts: Project) -> None:
     prepare(str(texts.root / "texts"), texts.root / "made", vocab_size=60)
-    config = tiny()
-    losses = [rows(trained(config.replace(dataset=dataset)))[-1]["eval/loss"] for dataset in ("texts", "made")]
-    assert losses[0] == losses[1]
+    config = tiny(test_fraction=0.5)
+    found = [rows(trained(config.replace(dataset=dataset))) for dataset in ("texts", "made")]
+    assert found[0] == found[1]
+    assert "test/loss" in found[0][-1]
+    assert "test/loss" not in rows(trained(config.replace(dataset="made", test_fraction=0.0)))[-1]
     assert parse(config, ["--data_dir", "made"]).config.dataset == "made"
 
 
@@ -574,7 +576,7 @@ def shuffled(sequences, seed):
 
 def open_data(worker, config):
     text = real(worker, config)
-    return DiffusionText(text.tokenizer, shuffled(text.train, 1), shuffled(text.evaluation, 2))
+    return DiffusionText(text.tokenizer, shuffled(text.train, 1), shuffled(text.evaluation, 2), text.test)
 
 masked_diffusion.open_data = open_data
 """

@@ -53,6 +53,9 @@ def model(tmp_path: Path) -> str:
     return str(tmp_path / "model")
 
 
+PREPARED = (prepared.TRAIN, prepared.VALIDATION, prepared.TEST)
+
+
 def decoded(tokenizer: PreTrainedTokenizerBase, *parts: Path) -> list[str]:
     """Return the documents in files of token ids."""
     documents = []
@@ -78,7 +81,7 @@ def test_characters_of_code_verse_tables_and_mathematics_come_back(
     said: list[str] = []
     made = cached_text(tmp_path / "cache", MaskedDiffusionConfig(dataset=str(folder)), say=said.append)
     tokenizer = AutoTokenizer.from_pretrained(made / prepared.TOKENIZER)
-    assert is_whole(decoded(tokenizer, made / prepared.TRAIN, made / prepared.VALIDATION))
+    assert is_whole(decoded(tokenizer, *(made / name for name in PREPARED)))
     assert said == ["note: the byte order mark of 1 file is left out"]
 
 
@@ -91,7 +94,7 @@ def test_prepare_keeps_every_character_and_records_how_the_text_was_cleaned(
         made = tmp_path / clean
         assert main(["prepare", str(folder), "--out", str(made), "--clean", clean]) == 0
         assert prepared.read_prepared_metadata(made).clean == clean
-        documents = decoded(open_text(made, 16).tokenizer, made / prepared.TRAIN, made / prepared.VALIDATION)
+        documents = decoded(open_text(made, 16).tokenizer, *(made / name for name in PREPARED))
         assert ("".join(documents).count("  ") > 0) is (clean == "none")
         if clean == "none":
             assert is_whole(documents)
@@ -104,9 +107,9 @@ def test_a_pretrained_tokenizer_gets_the_text_unchanged_in_both_recipes(
     monkeypatch.chdir(tmp_path)
     tokenizer = AutoTokenizer.from_pretrained(model)
     made = cached_text(tmp_path / "cache", MaskedDiffusionConfig(dataset=str(folder), model_name=model))
-    diffusion = decoded(tokenizer, made / prepared.TRAIN, made / prepared.VALIDATION)
+    diffusion = decoded(tokenizer, *(made / name for name in PREPARED))
     made = tokenize(tmp_path / "cache", MLMPretrainingConfig(dataset=str(folder), model_name=model))
-    masked = decoded(tokenizer, made / "train.npy", made / "eval.npy")
+    masked = decoded(tokenizer, *(made / f"{name}.npy" for name in ("train", "eval", "test")))
     assert is_whole(diffusion)
     assert Counter(masked) == Counter(diffusion)
 
@@ -118,7 +121,7 @@ def test_the_word_level_tokenizer_loses_case_whitespace_and_rare_words_alone_and
     said: list[str] = []
     made = tokenize(tmp_path / "cache", MLMPretrainingConfig(dataset=str(folder), vocab_size=200), say=said.append)
     tokenizer = AutoTokenizer.from_pretrained(made / "tokenizer")
-    parts = [np.load(made / f"{name}.npy") for name in ("train", "eval")]
+    parts = [np.load(made / f"{name}.npy") for name in ("train", "eval", "test")]
     ids = np.concatenate(parts)
     text = ids[ids != separator_of(tokenizer)]
     found = Counter(tokenizer.convert_ids_to_tokens(text.tolist()))
@@ -155,7 +158,7 @@ def test_rare_characters_beyond_the_vocabulary_are_counted_and_told(folder: Path
     said: list[str] = []
     config = MaskedDiffusionConfig(dataset=str(folder), vocab_size=40)
     made = cached_text(tmp_path / "cache", config, say=said.append)
-    num_unknown = sum(int((np.load(made / name) == 1).sum()) for name in (prepared.TRAIN, prepared.VALIDATION))
+    num_unknown = sum(int((np.load(made / name) == 1).sum()) for name in PREPARED)
     assert num_unknown == prepared.read_prepared_metadata(made).num_unknown_tokens > 0
     assert f"note: {num_unknown:,} of " in said[-1]
 
@@ -188,20 +191,20 @@ def test_cells_of_a_csv_file_come_back_from_the_tokens_of_the_llm_gan(tmp_path: 
     values: dict[str, Any] = {"max_chars": 100_000, "min_chars": 1, "sequence_length": 512, "prompt_length": 64}
     config = LLMGANConfig(dataset=str(tmp_path / "data.csv"), tokenizer="chars", **values)
     said: list[str] = []
-    parts = load_stories(config, None, said.append)[:2]
+    parts = load_stories(config, None, said.append)
     stories = [story for part in parts for story in part]
     assert sorted(story.text for story in stories) == sorted(TEXTS.values())
     assert {story.prompt for story in stories} == {f"title: {row[0]}" for row in rows}
     assert said == []
-    data = tokenize_stories(config, *parts, say=said.append)
+    data = tokenize_stories(config, *parts[:2], say=said.append, test=parts[2])
     tokens = {number: token for token, number in data.tokenizer.get_vocab().items()}
     ends = {data.alphabet.eos_id, data.alphabet.pad_id}
-    texts = [row for part in (data.train, data.evaluation) for row in part.texts_NT.tolist()]
+    texts = [row for part in (data.train, data.evaluation, data.test) for row in part.texts_NT.tolist()]
     decoded = ["".join(tokens[number] for number in row if number not in ends) for row in texts]
     assert decoded == [story.text[:512] for story in stories]
     num_cut = sum(len(text) > 512 for text in TEXTS.values())
     assert said == [f"note: {num_cut} of 5 texts are longer than sequence_length; their end is cut"]
-    light = load_stories(LLMGANConfig.recorded(config.model_dump(exclude={"clean"})), None, said.append)[:2]
+    light = load_stories(LLMGANConfig.recorded(config.model_dump(exclude={"clean"})), None, said.append)
     assert "title: verse.txt by an author" in {story.prompt for part in light for story in part}
     assert "changed the spaces of 5 of 5 texts" in said[-1]
 

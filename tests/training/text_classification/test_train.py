@@ -58,7 +58,7 @@ def test_an_unseen_code_of_the_evaluation_is_an_error_of_the_model(
     few = [(row.text, row.lang, row.codes) for row in OCCUPATIONS[:20]]
     write_csv(tables.root / "val.csv", few)
     write_csv(tables.root / "unseen.csv", [(text, lang, ("64100",)) for text, lang, _ in few])
-    config = tiny(max_steps=2, val_data="val.csv")
+    config = tiny(max_steps=2, val_data="val.csv", test_fraction=0.5)  # no test: the file is evaluated whole
     seen = rows(trained(config))[-1]
     files = trained(config.replace(val_data="unseen.csv"))
     row = rows(files)[-1]
@@ -79,7 +79,7 @@ def test_a_run_leaves_scores_mistakes_and_what_the_form_had_shown(
     files = trained(config)
     derived = (read_json(files.config) or {})["derived"]
     counted = expected.count_samples(config, tables.root, None)
-    assert counted == (derived["num_train_samples"], derived["num_eval_samples"])
+    assert counted == (derived["num_train_samples"], derived["num_eval_samples"], 0)
     assert sum(counted) == 160
     assert derived["num_parameters"] == expected.num_parameters(config, derived["vocab_size"])
     seen = rows(files)
@@ -387,7 +387,7 @@ def test_a_rank_has_a_million_rows_read_and_its_first_batch_made_in_less_than_50
     process = start(config, nproc=None, more=_SAY_PEAK)
     assert process.wait(500) == 0, start.said(process)[-3000:]
     (tables.root / "large.csv").unlink()  # pytest keeps the folder
-    assert "900,200 training and 2,000 of 99,800 evaluation samples" in start.said(process)
+    assert "900,200 training samples, 2,000 of 99,800 evaluation samples" in start.said(process)
     peak_mb, num_rows = map(int, (tables.root / "peak-0.txt").read_text().split())
     assert num_rows == config.batch_size
     assert peak_mb < 500 or torch.version.cuda is not None, "torch for GPUs takes more before anything is read"
