@@ -54,16 +54,10 @@ class AlgorithmDistillationConfig(TrainConfig):
     horizon: int = setting(20, "Steps of an episode.", "steps", ge=1, le=1000)
     reward_once: bool = setting(False, "Reward only the first step at the goal, as in Darkroom-Hard.")
     test_share: float = setting(
-        0.1,
-        "Share of goals without training histories, to evaluate on and for the test, if test_goals is None.",
-        "of the cells",
-        gt=0,
-        lt=1,
+        0.1, "Share of goals without training histories, if test_goals is None.", "of the cells", gt=0, lt=1
     )
     test_goals: tuple[str, ...] | None = setting(
-        None,
-        "Goals to evaluate on, as column:row counted from 0, such as 7:2, without a test at the end; None draws "
-        "test_share of them.",
+        None, "Goals to evaluate on, without a test, as column:row from 0, such as 7:2; None draws test_share of them."
     )
     num_layers: int = setting(2, "Transformer layers.", "layers", ge=1, le=128, basic=True, shapes=True)
     num_heads: int = setting(4, "Attention heads per layer.", "heads", ge=1, le=128, basic=True, shapes=True)

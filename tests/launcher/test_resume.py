@@ -39,6 +39,7 @@ CONFIG = MLMPretrainingConfig(
     batch_size=6,
     max_steps=6,
     epochs=2,
+    test_fraction=0.0,
     learning_rate=1e-2,
     num_layers=1,
     num_heads=2,

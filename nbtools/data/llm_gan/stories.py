@@ -128,7 +128,7 @@ def split_stories(
     for_test = set(ranked[: corpus.num_for_test(len(ranked), test_fraction)])
     return (
         [story for story in stories if story.text not in held_out],
-        [story for story in stories if story.text in held_out - for_test],
+        [story for story in stories if story.text in held_out and story.text not in for_test],
         [story for story in stories if story.text in for_test],
     )
 

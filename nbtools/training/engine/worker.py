@@ -291,10 +291,9 @@ class Worker:
     # --- checkpoints, the test and the end --------------------------------------------------------
 
     def begin_test(self, plan: Plan) -> InitialState | None:
-        """Return the best kept checkpoint, whose weights the recipe loads for the test; every rank calls it.
+        """Return the best kept checkpoint, for its weights; every rank calls it. None without a test, or after a stop.
 
-        It is empty, for the weights as they are, if no kept checkpoint was saved at an evaluation. None if there is
-        nothing to test on, or the training has stopped.
+        It is empty, for the weights as they are, if no kept checkpoint was saved at an evaluation.
         """
         if self.stopped or not plan.schedule.num_tested:
             return None

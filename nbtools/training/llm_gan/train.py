@@ -185,10 +185,8 @@ class Evaluation:
                 tally.add(loss=torch.where(counted_BT, losses_BT, 0.0).double().sum(), tokens=counted_BT.sum())
                 tally.add(reference=float(reference_N.sum()), texts=len(samples_B))
                 tally.add(right=(outcomes_B > 0).sum(), undecided=(outcomes_B == 0).sum())
-                counts = (
-                    *data.copies.count(written_NT),
-                    *data.copies.count(texts.texts_NT[rows_B[samples_B < len(texts)]]),
-                )
+                human_NT = texts.texts_NT[rows_B[samples_B < len(texts)]]
+                counts = *data.copies.count(written_NT), *data.copies.count(human_NT)
                 tally.add(**dict(zip(ngrams, counts, strict=True)))
                 seen.update(hashlib.blake2b(row.tobytes(), digest_size=16).digest() for row in written_NT)
                 if start == 0:

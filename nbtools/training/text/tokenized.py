@@ -16,17 +16,8 @@ from nbtools.errors import DataError
 from nbtools.recipes import MLMPretrainingConfig
 from nbtools.rundir.atomic import new_folder
 from nbtools.rundir.json_files import read_json, write_json
-from nbtools.training.text import hub
-from nbtools.training.text.disk_buffer import (
-    Counts,
-    Spool,
-    content_name,
-    mapped,
-    rows_of,
-    save_pieces,
-    unknown_in,
-    writing,
-)
+from nbtools.training.text import disk_buffer, hub
+from nbtools.training.text.disk_buffer import Counts, Spool, content_name, rows_of, save_pieces, unknown_in, writing
 from nbtools.training.text.tokenizers import encoder, masking_tokenizer, template_of, word_tokenizer
 
 _CACHE_FORMAT = 1
@@ -169,7 +160,7 @@ def open_tokenized(folder: Path, sequence_length: int, *, with_template: bool = 
         raise DataError(
             f"sequence_length={sequence_length}: the tokenizer's template leaves no room for text; raise it"
         )
-    parts = [rows_of(mapped(folder / f"{name}.npy"), room) for name in ("train", "eval", "test")]
+    parts = [rows_of(disk_buffer.mapped(folder / f"{name}.npy"), room) for name in ("train", "eval", "test")]
     if before or after:
         return TokenizedText(tokenizer, *(TemplateRows(part, before, after) for part in parts))
     return TokenizedText(tokenizer, *parts)

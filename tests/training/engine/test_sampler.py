@@ -48,7 +48,9 @@ def tokenized(dataset: Path, tmp_path: Path, vocab_size: int = 50, model_name: s
 
 def mlm_config(dataset: Path, **changes: Any) -> MLMPretrainingConfig:
     """Unchecked, since the vocabulary is smaller than a config allows."""
-    return MLMPretrainingConfig(dataset=str(dataset), min_words=1, vocab_size=50).model_copy(update=changes)
+    return MLMPretrainingConfig(dataset=str(dataset), min_words=1, vocab_size=50, test_fraction=0.0).model_copy(
+        update=changes
+    )
 
 
 # --- tokenizer ------------------------------------------------------------------------------------

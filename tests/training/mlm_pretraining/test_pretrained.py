@@ -215,8 +215,9 @@ def test_a_run_recorded_before_these_fields_is_resumed_to_the_bit(
         file.write_text(f"{file.read_text()}\n    == 42 ==\n--  {file.stem}\n")
     if model_name is not None:
         model_name = bert(texts.root / "bert")
-    new = {"clean": "light", "add_special_tokens": False, "keep_model_dropout": True}
+    new = {"clean": "light", "add_special_tokens": False, "keep_model_dropout": True, "test_fraction": 0.0}
     values = {**TINY["mlm_pretraining"], "model_name": model_name, "dropout": 0.0}
+    del values["test_fraction"]
     straight = trained(MLMPretrainingConfig(**values, **new))
     record = read_json(straight.config) or {}
     for name in new:
@@ -229,6 +230,7 @@ def test_a_run_recorded_before_these_fields_is_resumed_to_the_bit(
     main(MLMPretrainingConfig(**values))
     assert_same_checkpoints(straight.checkpoint(6), files.checkpoint(6))
     assert json.loads(files.config.read_text())["config"]["clean"] == "light"
+    assert "test/" not in files.metrics.read_text()
     assert list(corpus.documents(str(texts.root / "texts"))) != list(
         corpus.documents(str(texts.root / "texts"), clean="light")
     )

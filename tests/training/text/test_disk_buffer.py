@@ -94,7 +94,7 @@ folder = tokenize(Path(sys.argv[2]), config)
 text = open_tokenized(folder, 128)
 masking = Masking.of(text, 0.15, seed=0)
 unigram_log_probabilities(text.train_NT, masking.maskable_ids, masking.vocab_size)
-print(before, peak_mib(), len(text.train_NT) + len(text.eval_NT))
+print(before, peak_mib(), len(text.train_NT) + len(text.eval_NT) + len(text.test_NT))
 """
 
 

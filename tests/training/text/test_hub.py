@@ -253,7 +253,7 @@ def test_no_more_documents_are_taken_than_were_asked_for(tmp_path: Path, monkeyp
 
     monkeypatch.setattr(datasets, "load_dataset", lambda *_, **__: rows())
     folder = tokenized(tmp_path, max_samples=10)
-    separators = sum(int((np.load(folder / f"{name}.npy") == 2).sum()) for name in ("train", "eval"))
+    separators = sum(int((np.load(folder / f"{name}.npy") == 2).sum()) for name in ("train", "eval", "test"))
     assert separators == 10
     assert len(taken) == 11, "the one that is too short does not count"
 
@@ -264,7 +264,7 @@ def test_max_samples_takes_the_beginning_of_a_file_too(tmp_path: Path) -> None:
         (tmp_path / "texts" / f"{number:03}.txt").write_text(text)
     path = str(tmp_path / "texts")
     folder = tokenized(tmp_path, dataset=path, max_samples=10)
-    tokens = {name: np.load(folder / f"{name}.npy") for name in ("train", "eval")}
+    tokens = {name: np.load(folder / f"{name}.npy") for name in ("train", "eval", "test")}
     config = MLMPretrainingConfig(dataset=path, max_samples=10, batch_size=1, sequence_length=8)
     counted = schedule(config, 1)
     assert counted is not None
