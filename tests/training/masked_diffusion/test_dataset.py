@@ -81,10 +81,13 @@ def test_words_are_cut_as_the_tokenizer_cuts_them() -> None:
 
 def test_a_prepared_folder_holds_every_document_once_on_one_side(text: Path, tmp_path: Path) -> None:
     metadata = prepare(str(text), tmp_path / "made", vocab_size=200)
-    parts = {name: stream(tmp_path / "made", name) for name in (prepared.TRAIN, prepared.VALIDATION)}
+    parts = {name: stream(tmp_path / "made", name) for name in (prepared.TRAIN, prepared.VALIDATION, prepared.TEST)}
     for document in documents():
         assert sum((EOS + part).count(EOS + document + EOS) for part in parts.values()) == 1
-    assert 0.03 < len(parts[prepared.VALIDATION]) / len(parts[prepared.TRAIN]) < 0.2
+    held_out = len(parts[prepared.VALIDATION]) + len(parts[prepared.TEST])
+    assert 0.03 < held_out / len(parts[prepared.TRAIN]) < 0.2
+    lengths = [metadata.num_train_tokens, metadata.num_val_tokens, metadata.num_test_tokens]
+    assert lengths == [len(np.load(tmp_path / "made" / name)) for name in parts]
     content = json.loads((tmp_path / "made" / "metadata.json").read_text())
     assert content == asdict(metadata)
     assert content["num_train_tokens"] == len(np.load(tmp_path / "made" / "train_data.npy"))
