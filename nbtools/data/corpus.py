@@ -52,7 +52,7 @@ _LONGEST_DOCUMENT = 1_000_000
 _NUM_SECTIONS = 50
 _SHORTEST_SECTION, _LONGEST_SECTION = 200, _LONGEST_DOCUMENT // _NUM_SECTIONS
 _READ_CHARACTERS = 2**19
-_EVALUATION_SHARE = 0.1
+_HELD_OUT = 0.1
 
 
 @dataclass
@@ -223,11 +223,7 @@ TRAIN, EVALUATION, TEST = range(3)
 
 
 def parts_of_documents(lengths_N: Sequence[int], test_fraction: float = 0.0) -> npt.NDArray[np.int8]:
-    """Return the part of each document: about 10% of the text is held out, and `test_fraction` of that for the test.
-
-    Raises:
-        DataError: there is only one document.
-    """
+    """Return the part of each document: `held_out_documents`, and `test_fraction` of them for the test."""
     parts_N = np.where(held_out_documents(lengths_N), EVALUATION, TRAIN).astype(np.int8)
     held_out_H = np.flatnonzero(parts_N)
     if test_fraction and len(held_out_H) > 1:
@@ -241,9 +237,7 @@ def num_for_test(num_held_out: int, test_fraction: float) -> int:
     return min(max(int(test_fraction * num_held_out), 1), num_held_out - 1) if test_fraction and num_held_out else 0
 
 
-def held_out_documents(
-    lengths_N: Sequence[int], seed: int = 0, share: float = _EVALUATION_SHARE
-) -> npt.NDArray[np.bool_]:
+def held_out_documents(lengths_N: Sequence[int], seed: int = 0, share: float = _HELD_OUT) -> npt.NDArray[np.bool_]:
     """Choose whole documents to hold out, `share` of the text, by their lengths in characters and the seed alone.
 
     Raises:

@@ -321,7 +321,5 @@ def _check_data(checked: Preflight) -> list[Finding]:
             ok("dataset", f"{dataset}; the training counts its samples"),
             ok("steps", f"known once the training has read the data: {most}"),
         ]
-    return [
-        ok("dataset", f"{dataset}, {counted.num_train_samples:,} training samples, {counted.held_out}"),
-        ok("steps", f"{counted.total_steps:,}: {epochs(counted)}"),
-    ]
+    dataset += f", {counted.num_train_samples:,} training samples, {counted.held_out}"
+    return [ok("dataset", dataset), ok("steps", f"{counted.total_steps:,}: {epochs(counted)}")]

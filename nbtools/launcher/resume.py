@@ -260,12 +260,11 @@ def _changes(
 def _plan(parent: Run, before: TrainConfig, after: TrainConfig, world: int, project: Project) -> Schedule | None:
     """Return the number of samples and steps from here on; None where only the training can count."""
     derived = mapping_at(parent.config or {}, "derived")
-    train, evaluation, test = (whole(derived.get(f"num_{part}_samples")) for part in ("train", "eval", "test"))
-    without_data = TrainConfig.model_fields.keys() - {"test_fraction"}
-    same_data = {name for name, _, _ in differences(before, after)} <= without_data
+    train, evaluation = (whole(derived.get(name)) for name in ("num_train_samples", "num_eval_samples"))
+    same_data = {name for name, _, _ in differences(before, after)} <= TrainConfig.model_fields.keys()
     try:
         if same_data and train and evaluation:
-            return Schedule.of(after, world, train, evaluation, test or 0)
+            return Schedule.of(after, world, train, evaluation)
         return schedule(after, world, root=project.root)
     except DataError as error:
         raise LaunchError(f"{parent.id}: {error}") from None

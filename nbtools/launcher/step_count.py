@@ -62,10 +62,8 @@ class Schedule:
         total_steps = config.epochs * steps_per_epoch
         if config.max_steps is not None:
             total_steps = min(total_steps, config.max_steps)
-        sizes = effective_batch, steps_per_epoch, total_steps
-        return cls(
-            num_train, num_eval, *sizes, config.num_evaluated(num_eval), num_test, config.num_evaluated(num_test)
-        )
+        measured = config.num_evaluated(num_eval), num_test, config.num_evaluated(num_test)
+        return cls(num_train, num_eval, effective_batch, steps_per_epoch, total_steps, *measured)
 
 
 def schedule(

@@ -29,9 +29,7 @@ class TextClassificationConfig(TrainConfig):
         basic=True,
     )
     train_data: tuple[str, ...] | None = setting(None, "CSV files to train on, instead of dataset.")
-    val_data: str | None = setting(
-        None, "A CSV file to evaluate on, all of it, without a test; None holds out part of the training data."
-    )
+    val_data: str | None = setting(None, "A CSV file to evaluate on, without a test; None holds out training data.")
     validation_share: float = setting(
         0.1, "Held-out share without val_data; no text is in both parts.", "of the texts", gt=0, lt=1
     )

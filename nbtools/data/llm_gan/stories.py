@@ -126,11 +126,9 @@ def split_stories(
         held_out.remove(max(hashes, key=lambda text: hashes[text]))
     ranked = sorted(held_out, key=lambda text: hashes[text])
     for_test = set(ranked[: corpus.num_for_test(len(ranked), test_fraction)])
-    return (
-        [story for story in stories if story.text not in held_out],
-        [story for story in stories if story.text in held_out and story.text not in for_test],
-        [story for story in stories if story.text in for_test],
-    )
+    parts = hashes.keys() - held_out, held_out - for_test, for_test
+    train, evaluation, test = ([story for story in stories if story.text in part] for part in parts)
+    return train, evaluation, test
 
 
 def _places(

@@ -90,9 +90,6 @@ def split_pairs(
     ranked = sorted(prompts, key=lambda prompt: hashlib.sha256(prompt.encode()).digest())
     held_out = ranked[: max(1, round(_EVALUATION_SHARE * len(prompts)))]
     num_test = corpus.num_for_test(len(held_out), test_fraction)
-    part_of = {prompt: corpus.TEST if rank < num_test else corpus.EVALUATION for rank, prompt in enumerate(held_out)}
-    train, evaluation, test = (
-        [pair for pair in fitting if part_of.get(pair.prompt, corpus.TRAIN) == part]
-        for part in (corpus.TRAIN, corpus.EVALUATION, corpus.TEST)
-    )
+    parts = prompts.difference(held_out), set(held_out[num_test:]), set(held_out[:num_test])
+    train, evaluation, test = ([pair for pair in fitting if pair.prompt in part] for part in parts)
     return train, evaluation, test

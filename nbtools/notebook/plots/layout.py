@@ -258,17 +258,12 @@ def grouped(history: History) -> list[tuple[str, list[str]]]:
     groups: dict[str, list[str]] = {}
     for name in history:
         group = _group(name)
-        if group != "epoch" and len(history[name]) and not _is_final_test(name, history):
+        is_final_test = name.startswith("test/") and len(history[name]) == 1  # a number, not a curve
+        if group != "epoch" and len(history[name]) and not is_final_test:
             groups.setdefault(group, []).append(name)
     order = {group: index for index, group in enumerate(TITLES)}
     shown = sorted(groups.items(), key=lambda item: order.get(item[0], len(order)))
     return [(group, _in_order(group, names)) for group, names in shown]
-
-
-def _is_final_test(name: str, history: History) -> bool:
-    """Whether a metric was measured once, at the end; the evaluations of the same name are a curve."""
-    twin = name.replace("test/", "eval/", 1)
-    return name.startswith("test/") and twin in history and len(history[name]) < max(len(history[twin]), 2)
 
 
 def _in_order(group: str, names: list[str]) -> list[str]:

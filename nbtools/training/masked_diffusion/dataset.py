@@ -123,7 +123,7 @@ def cached_text(
 def _known(documents: Spool, tokenizer: str, dataset: str | None, clean: corpus.Clean) -> Iterator[str]:
     """Return the texts whose tokens are known: all of them for characters of a text that must come back unchanged."""
     is_lossless = tokenizer == "chars" and dataset is not None and clean == "none"
-    return chain(documents.train(), documents.evaluation(), documents.test()) if is_lossless else documents.train()
+    return chain.from_iterable(map(documents.part, range(3 if is_lossless else 1)))
 
 
 def _say_unknown(metadata: PreparedMetadata, say: Callable[[str], None]) -> None:
@@ -206,9 +206,8 @@ def _write(
         tokenizer.save_pretrained(built / prepared.TOKENIZER)
         (built / prepared.VOCABULARY).write_text(json.dumps(tokenizer.get_vocab(), ensure_ascii=True, indent=0))
         counts, lengths = Counts(tokenizer.unk_token_id), []
-        parts = (prepared.TRAIN, documents.train()), (prepared.VALIDATION, documents.evaluation())
-        for file, texts in (*parts, (prepared.TEST, documents.test())):
-            pieces = (np.append(encode(text), separator).astype(dtype) for text in texts)
+        for part, file in enumerate((prepared.TRAIN, prepared.VALIDATION, prepared.TEST)):
+            pieces = (np.append(encode(text), separator).astype(dtype) for text in documents.part(part))
             lengths.append(save_pieces(built / file, counts.of(pieces), dtype))
         train, evaluation, test = lengths
         metadata = PreparedMetadata(name, len(tokenizer), train, evaluation, counts.unknown, clean, test)
@@ -276,8 +275,7 @@ def _write_pairs(
     counts.save(folder)
     flat, ends = np.load(everything, mmap_mode="r"), np.cumsum(lengths)
     numbers = {pair.line: number for number, pair in enumerate(found)}
-    fitting = config.sequence_length, lambda pair: lengths[numbers[pair.line]] - 1
-    parts = split_pairs(found, *fitting, config.test_fraction)
+    parts = split_pairs(found, config.sequence_length, lambda p: lengths[numbers[p.line]] - 1, config.test_fraction)
     for name, part in zip(_PARTS, parts, strict=True):
         rows_N = np.array([numbers[pair.line] for pair in part], dtype=np.int64)
         pieces = (flat[ends[row] - lengths[row] : ends[row]] for row in rows_N)

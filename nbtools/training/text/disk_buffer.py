@@ -95,17 +95,9 @@ class Spool:
         """The part of each document; DataError if there is only one."""
         return corpus.parts_of_documents(self.lengths_N, self._test_fraction)
 
-    def train(self) -> Iterator[str]:
-        """Yield the documents for training."""
-        return self.texts(self.parts_N == corpus.TRAIN)
-
-    def evaluation(self) -> Iterator[str]:
-        """Yield the documents for evaluation."""
-        return self.texts(self.parts_N == corpus.EVALUATION)
-
-    def test(self) -> Iterator[str]:
-        """Yield the documents for the test."""
-        return self.texts(self.parts_N == corpus.TEST)
+    def part(self, part: int) -> Iterator[str]:
+        """Yield the documents of a part, such as `corpus.TRAIN`."""
+        return self.texts(self.parts_N == part)
 
     def digest(self) -> str:
         """Return a hash of all documents."""
@@ -176,10 +168,9 @@ def rows_of(flat: npt.NDArray[Any], length: int) -> npt.NDArray[Any]:
 
 
 def mapped(path: Path) -> npt.NDArray[Any]:
-    """Memory-map an array; a test part that was not written, as before there was one, is empty."""
-    is_missing = path.name.startswith("test") and not path.exists()
-    array: npt.NDArray[Any] = np.zeros(0, int) if is_missing else np.load(path, mmap_mode="r", allow_pickle=False)
-    return array
+    """Memory-map an array; a test part of before there was one is empty."""
+    is_old = path.name.startswith("test") and not path.exists()
+    return np.zeros(0, int) if is_old else np.load(path, mmap_mode="r")
 
 
 class Counts:

@@ -89,14 +89,14 @@ def tokenize(
     min_words, max_samples, model_name = config.min_words, config.max_samples, config.model_name
     left_out = corpus.LeftOut()
     note = None
-    third_part = [config.test_fraction] if config.test_fraction else []  # names from before there was a test stay
+    third = [config.test_fraction] if config.test_fraction else []  # names from before there was a test stay
     if downloaded is None:
         documents = corpus.documents(config.dataset, min_words, clean=config.clean, root=root, left_out=left_out)
     else:
         max_samples = max_samples or downloaded.max_samples
         source = [downloaded.path, downloaded.config, max_samples]
         cleaning = [] if config.clean == "light" else [config.clean]  # the only one before there was a choice
-        request = [_CACHE_FORMAT, *source, min_words, config.vocab_size, model_name, *cleaning, *third_part]
+        request = [_CACHE_FORMAT, *source, min_words, config.vocab_size, model_name, *cleaning, *third]
         note = cache / f"hub-{content_name(request)}.json"
         known = read_json(note)
         if known is not None and (cache / str(known.get("folder"))).is_dir():
@@ -110,9 +110,8 @@ def tokenize(
     with writing(cache):
         cache.mkdir(parents=True, exist_ok=True)
         with Spool(_with_progress(islice(documents, max_samples), say), cache, config.test_fraction) as spool:
-            tokenizer = word_tokenizer(spool.train(), config.vocab_size, cache) if given is None else given
-            made_from = [tokenizer.backend_tokenizer.to_str(), spool.digest(), *third_part]
-            folder = cache / content_name([_CACHE_FORMAT, *made_from])
+            tokenizer = word_tokenizer(spool.part(corpus.TRAIN), config.vocab_size, cache) if given is None else given
+            folder = cache / content_name([_CACHE_FORMAT, tokenizer.backend_tokenizer.to_str(), spool.digest(), *third])
             if not folder.is_dir():
                 _build(folder, tokenizer, spool, level="words" if model_name is None else "model")
         remarks = [*left_out.notes(min_words), *unknown_in(folder)]
@@ -138,8 +137,8 @@ def _build(folder: Path, tokenizer: PreTrainedTokenizerBase, spool: Spool, level
     with new_folder(folder) as built:
         tokenizer.save_pretrained(built / "tokenizer")
         counts = Counts(tokenizer.unk_token_id)
-        for name, texts in (("train", spool.train()), ("eval", spool.evaluation()), ("test", spool.test())):
-            pieces = (np.array([*encode(text), separator], dtype=np.int32) for text in texts)
+        for part, name in enumerate(("train", "eval", "test")):
+            pieces = (np.array([*encode(text), separator], dtype=np.int32) for text in spool.part(part))
             save_pieces(built / f"{name}.npy", counts.of(pieces), np.int32)
         counts.save(built)
 
