@@ -52,7 +52,7 @@ def test_it_says_everything_that_a_launch_means(project: Project) -> None:
     assert {finding.level for finding in checked.findings} == {"ok"}
     assert found(checked, "devices").text.startswith("CPU: 2 processes with ")
     assert found(checked, "batch").text == "32 samples per step: 16 × 2 processes"
-    assert re.match(r"the English text that ships with Python, [\d,]+ training samples, ", found(checked, "dataset").text)
+    assert re.match(r"the English text that ships with Python, [\d,]+ training samples", found(checked, "dataset").text)
     assert re.fullmatch(r"600: \d+ per epoch, [\d.]+ epochs", found(checked, "steps").text)
     assert "runs/ID/script.py" in found(checked, "command").text
     assert str(project.root) not in repr(checked), "a notebook is shown to others"
