@@ -2,7 +2,7 @@
 
 import re
 from pathlib import Path
-from typing import Literal, Self
+from typing import Any, Literal, Self
 
 from pydantic import model_validator
 
@@ -235,28 +235,16 @@ def _count_samples(config: AlgorithmDistillationConfig, root: Path | None, _: ob
 
 def _gpu_preset(num_gpus: int, batch_size: int, accumulation: int, precision: str) -> Preset:
     """A preset for several GPUs; `batch_size` is per GPU."""
-    values = {
-        "batch_size": batch_size,
-        "gradient_accumulation_steps": accumulation,
-        "epochs": 100_000,
-        "max_steps": 50_000,
-        "checkpoint_epochs": False,
-        "learning_rate": 3e-4,
-        "lr_schedule": "cosine",
-        "warmup_ratio": 0.02,
-        "precision": precision,
-        "num_workers": 4,
-        "log_every": 100,
-        "eval_every": 1000,
-        "checkpoint_every": 1000,
-        "num_histories": 100,
-        "num_episodes": 50,
-        "num_layers": 4,
-        "dropout": 0.1,
-        "sequence_length": 240,
-    }
+    values: dict[str, Any] = {"batch_size": batch_size, "gradient_accumulation_steps": accumulation, "epochs": 100_000}
+    values |= {"max_steps": 50_000, "checkpoint_epochs": False, "learning_rate": 3e-4, "lr_schedule": "cosine"}
+    values |= {"warmup_ratio": 0.02, "precision": precision, "num_workers": 4, "log_every": 100, "eval_every": 1000}
+    values |= {"checkpoint_every": 1000, "num_histories": 100, "num_episodes": 50, "num_layers": 4, "dropout": 0.1}
+    values |= {"sequence_length": 240}
     return Preset(f"{num_gpus} GPUs, {batch_size} windows of 12 episodes on each", num_gpus, values)
 
+
+_CPU_DEMO: dict[str, Any] = {"batch_size": 16, "epochs": 20, "max_steps": 1000, "checkpoint_epochs": False}
+_CPU_DEMO |= {"learning_rate": 2e-3, "eval_every": 250, "checkpoint_every": 250}
 
 RECIPE = Recipe(
     key="algorithm_distillation",
@@ -264,20 +252,7 @@ RECIPE = Recipe(
     summary="Train a causal transformer on learning histories; it then finds unseen goals by learning in context.",
     config_class=AlgorithmDistillationConfig,
     presets={
-        "cpu_demo": Preset(
-            "Two CPU cores, two minutes, no download",
-            2,
-            {
-                "batch_size": 16,
-                "epochs": 20,
-                "max_steps": 1000,
-                "checkpoint_epochs": False,
-                "learning_rate": 2e-3,
-                "eval_every": 250,
-                "checkpoint_every": 250,
-            },
-            gpus=(),
-        ),
+        "cpu_demo": Preset("Two CPU cores, two minutes, no download", 2, _CPU_DEMO, gpus=()),
         "2gpu": _gpu_preset(2, 512, 1, "fp16"),
         "4gpu": _gpu_preset(4, 256, 1, "bf16"),
         "8gpu": _gpu_preset(8, 128, 2, "bf16"),

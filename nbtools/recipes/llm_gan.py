@@ -230,31 +230,22 @@ def _counted(config: LLMGANConfig, root: Path | None, fingerprint: object) -> tu
 
 def _guide_preset(description: str, nproc_per_node: int | None, values: Mapping[str, object]) -> Preset:
     """A preset with Llamas of a billion weights as generator and judge."""
-    shared: dict[str, object] = {
-        "dataset": TOPICS,
-        "model_name": "meta-llama/Llama-3.2-1B-Instruct",
-        "judging": "verdicts",
-        "sequence_length": 512,
-        "prompt_length": 128,
-        "max_judge_tokens": 1024,
-        "temperature": 0.8,
-        "learning_rate": 1e-5,
-        "warmup_learning_rate": 1e-5,
-        "judge_learning_rate": 1e-5,
-        "lr_schedule": "constant",
-        "precision": "bf16",
-        "gradient_checkpointing": True,
-        # 32 on each GPU: a table of 4 x 512 tokens x 128,256 words in fp32 takes a gigabyte, and a step needs several.
-        "batch_size": 4,
-        "gradient_accumulation_steps": 8,
-        "generator_warmup_steps": 0,
-        "judge_warmup_steps": 50,
-        "judge_steps": 1,
-        "log_every": 1,
-        "eval_samples": 64,
-    }
+    # 32 on each GPU: a table of 4 x 512 tokens x 128,256 words in fp32 takes a gigabyte, and a step needs several.
+    shared: dict[str, object] = {"dataset": TOPICS, "model_name": "meta-llama/Llama-3.2-1B-Instruct"}
+    shared |= {"judging": "verdicts", "sequence_length": 512, "prompt_length": 128, "max_judge_tokens": 1024}
+    shared |= {"temperature": 0.8, "learning_rate": 1e-5, "warmup_learning_rate": 1e-5, "judge_learning_rate": 1e-5}
+    shared |= {"lr_schedule": "constant", "precision": "bf16", "gradient_checkpointing": True, "batch_size": 4}
+    shared |= {"gradient_accumulation_steps": 8, "generator_warmup_steps": 0, "judge_warmup_steps": 50}
+    shared |= {"judge_steps": 1, "log_every": 1, "eval_samples": 64}
     return Preset(description, nproc_per_node, {**shared, **values})
 
+
+_CPU_DEMO: dict[str, Any] = {"batch_size": 128, "epochs": 10, "max_steps": 270, "generator_warmup_steps": 10}
+_CPU_DEMO |= {"judge_warmup_steps": 100, "learning_rate": 3e-4, "lr_schedule": "constant", "eval_every": 20}
+_CPU_DEMO |= {"checkpoint_every": 100, "checkpoint_epochs": False}
+_TEST: dict[str, Any] = {"dataset": TOPICS, "min_chars": 40, "max_chars": 200, "vocab_size": 1000}
+_TEST |= {"sequence_length": 24, "prompt_length": 8, "batch_size": 32, "epochs": 5, "generator_warmup_steps": 60}
+_TEST |= {"judge_warmup_steps": 30, "learning_rate": 3e-4, "eval_every": 25, "eval_samples": 256}
 
 RECIPE = Recipe(
     key="llm_gan",
@@ -263,40 +254,12 @@ RECIPE = Recipe(
     config_class=LLMGANConfig,
     presets={
         "cpu_demo": Preset(
-            "Two CPU cores, two minutes, a Markov chain with known likelihood, no download",
-            2,
-            {
-                "batch_size": 128,
-                "epochs": 10,
-                "max_steps": 270,
-                "generator_warmup_steps": 10,
-                "judge_warmup_steps": 100,
-                "learning_rate": 3e-4,
-                "lr_schedule": "constant",
-                "eval_every": 20,
-                "checkpoint_every": 100,
-                "checkpoint_epochs": False,
-            },
-            gpus=(),
+            "Two CPU cores, two minutes, a Markov chain with known likelihood, no download", 2, _CPU_DEMO, gpus=()
         ),
         "test": Preset(
             "2 processes, one minute on two CPU cores, 5 epochs of the text that ships with Python, small GPT-2s",
             2,
-            {
-                "dataset": TOPICS,
-                "min_chars": 40,
-                "max_chars": 200,
-                "vocab_size": 1000,
-                "sequence_length": 24,
-                "prompt_length": 8,
-                "batch_size": 32,
-                "epochs": 5,
-                "generator_warmup_steps": 60,
-                "judge_warmup_steps": 30,
-                "learning_rate": 3e-4,
-                "eval_every": 25,
-                "eval_samples": 256,
-            },
+            _TEST,
         ),
         "small": _guide_preset(
             "4 GPUs, 20 epochs, Llama 3.2 1B as generator and as judge with verdicts", 4, {"epochs": 20}

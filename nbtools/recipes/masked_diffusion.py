@@ -247,6 +247,16 @@ def _llada(num_gpus: int) -> Preset:
     return Preset(described, num_gpus, values)
 
 
+# Confidence-based remasking makes so small a model repeat itself; random remasking at 0.5 reads better.
+_CPU_DEMO: dict[str, Any] = {"batch_size": 16, "epochs": 20, "max_steps": 1000, "checkpoint_epochs": False}
+_CPU_DEMO |= {"learning_rate": 3e-3, "num_layers": 2, "num_heads": 4, "hidden_size": 128, "sequence_length": 64}
+_CPU_DEMO |= {"vocab_size": 128, "eval_draws": 1024, "remasking": "random", "temperature": 0.5}
+_PRETRAINING_8GPU: dict[str, Any] = {"batch_size": 16, "gradient_accumulation_steps": 4, "epochs": 1}
+_PRETRAINING_8GPU |= {"learning_rate": 4e-4, "lr_schedule": "cosine", "warmup_ratio": 0.02, "weight_decay": 0.1}
+_PRETRAINING_8GPU |= {"precision": "bf16", "num_layers": 24, "num_heads": 16, "hidden_size": 1024}
+_PRETRAINING_8GPU |= {"sequence_length": 1024, "vocab_size": 50_000, "tokenizer": "words", "eval_every": 500}
+_PRETRAINING_8GPU |= {"checkpoint_every": 1000, "num_workers": 2}
+
 RECIPE = Recipe(
     key="masked_diffusion",
     title="Masked diffusion",
@@ -254,50 +264,14 @@ RECIPE = Recipe(
     config_class=MaskedDiffusionConfig,
     presets={
         "cpu_demo": Preset(
-            "Two CPU cores, one to two minutes, characters as tokens, no download",
-            2,
-            {
-                "batch_size": 16,
-                "epochs": 20,
-                "max_steps": 1000,
-                "checkpoint_epochs": False,
-                "learning_rate": 3e-3,
-                "num_layers": 2,
-                "num_heads": 4,
-                "hidden_size": 128,
-                "sequence_length": 64,
-                "vocab_size": 128,
-                "eval_draws": 1024,
-                # Confidence-based remasking makes so small a model repeat itself; random remasking at 0.5 reads better.
-                "remasking": "random",
-                "temperature": 0.5,
-            },
-            gpus=(),
+            "Two CPU cores, one to two minutes, characters as tokens, no download", 2, _CPU_DEMO, gpus=()
         ),
         "shakespeare_2gpu": _llada(2),
         "shakespeare_4gpu": _llada(4),
         "pretraining_8gpu": Preset(
             "8 GPUs, total batch 512 of 1024 tokens, 266 M parameters from scratch; set dataset to a prepared folder",
             8,
-            {
-                "batch_size": 16,
-                "gradient_accumulation_steps": 4,
-                "epochs": 1,
-                "learning_rate": 4e-4,
-                "lr_schedule": "cosine",
-                "warmup_ratio": 0.02,
-                "weight_decay": 0.1,
-                "precision": "bf16",
-                "num_layers": 24,
-                "num_heads": 16,
-                "hidden_size": 1024,
-                "sequence_length": 1024,
-                "vocab_size": 50_000,
-                "tokenizer": "words",
-                "eval_every": 500,
-                "checkpoint_every": 1000,
-                "num_workers": 2,
-            },
+            _PRETRAINING_8GPU,
         ),
     },
     num_parameters=_num_parameters,

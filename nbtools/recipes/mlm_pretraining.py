@@ -151,29 +151,17 @@ def _base_preset(num_gpus: int, batch_size: int, accumulated: int) -> Preset:
     return Preset(f"{use}; downloads 10,000,000 documents of C4", num_gpus, values)
 
 
+_CPU_DEMO: dict[str, Any] = {"batch_size": 16, "epochs": 20, "max_steps": 600, "checkpoint_epochs": False}
+_CPU_DEMO |= {"learning_rate": 3e-3, "num_layers": 2, "num_heads": 4, "hidden_size": 128, "sequence_length": 64}
+_CPU_DEMO |= {"vocab_size": 2000}
+
 RECIPE = Recipe(
     key="mlm_pretraining",
     title="Masked language modelling",
     summary="Pretrain a small bidirectional encoder to fill in masked words.",
     config_class=MLMPretrainingConfig,
     presets={
-        "cpu_demo": Preset(
-            "Two CPU cores, one to two minutes, no download",
-            2,
-            {
-                "batch_size": 16,
-                "epochs": 20,
-                "max_steps": 600,
-                "checkpoint_epochs": False,
-                "learning_rate": 3e-3,
-                "num_layers": 2,
-                "num_heads": 4,
-                "hidden_size": 128,
-                "sequence_length": 64,
-                "vocab_size": 2000,
-            },
-            gpus=(),
-        ),
+        "cpu_demo": Preset("Two CPU cores, one to two minutes, no download", 2, _CPU_DEMO, gpus=()),
         "h200_8gpu_fast": _gpu_preset("8 H200, fast", 512, 8, (4, 4, 8), epochs=3, lr=5e-5, max_samples=500_000),
         "h200_8gpu_standard": _gpu_preset(
             "8 H200, standard", 256, 8, (6, 8, 16), epochs=5, lr=3e-5, max_samples=1_000_000

@@ -2,7 +2,7 @@
 
 import functools
 from pathlib import Path
-from typing import Literal, Self
+from typing import Any, Literal, Self
 
 from pydantic import model_validator
 
@@ -197,26 +197,16 @@ def _counted(config: TextClassificationConfig, root: Path | None, fingerprint: o
 
 def _gpu_preset(num_gpus: int, total_batch: int, epochs: int, seq2seq_weight: float) -> Preset:
     """A preset on `num_gpus` GPUs that share `total_batch`: OccCANINE's settings for its training or finetuning."""
-    values = {
-        "clean": "light",
-        "batch_size": total_batch // num_gpus,
-        "epochs": epochs,
-        "learning_rate": 2e-5,
-        "warmup_ratio": 0.0,
-        "precision": "bf16",
-        "num_workers": 4,
-        "log_every": 100,
-        "eval_every": 1000,
-        "checkpoint_every": 1000,
-        "model_name": "google/canine-s",
-        "num_decoder_layers": 3,
-        "num_decoder_heads": 8,
-        "sequence_length": 128,
-        "dropout": 0.1,
-        "seq2seq_weight": seq2seq_weight,
-    }
+    values: dict[str, Any] = {"clean": "light", "batch_size": total_batch // num_gpus, "epochs": epochs}
+    values |= {"learning_rate": 2e-5, "warmup_ratio": 0.0, "precision": "bf16", "num_workers": 4, "log_every": 100}
+    values |= {"eval_every": 1000, "checkpoint_every": 1000, "model_name": "google/canine-s", "num_decoder_layers": 3}
+    values |= {"num_decoder_heads": 8, "sequence_length": 128, "dropout": 0.1, "seq2seq_weight": seq2seq_weight}
     return Preset(f"{plural(num_gpus, 'GPU')}, CANINE-s, total batch {total_batch}", num_gpus, values)
 
+
+# At full weight the flat head dominates the clipped gradient, and the decoder learns later.
+_CPU_DEMO: dict[str, Any] = {"batch_size": 32, "epochs": 20, "max_steps": 400, "checkpoint_epochs": False}
+_CPU_DEMO |= {"learning_rate": 2e-3, "hidden_size": 128, "max_codes": 2, "flat_loss_scale": 10.0}
 
 RECIPE = Recipe(
     key="text_classification",
@@ -224,22 +214,7 @@ RECIPE = Recipe(
     summary="Assign one or several codes to short texts, read character by character (CANINE).",
     config_class=TextClassificationConfig,
     presets={
-        "cpu_demo": Preset(
-            "Two CPU cores, two minutes, generated occupations, no download",
-            2,
-            {
-                "batch_size": 32,
-                "epochs": 20,
-                "max_steps": 400,
-                "checkpoint_epochs": False,
-                "learning_rate": 2e-3,
-                "hidden_size": 128,
-                "max_codes": 2,
-                # At full weight the flat head dominates the clipped gradient, and the decoder learns later.
-                "flat_loss_scale": 10.0,
-            },
-            gpus=(),
-        ),
+        "cpu_demo": Preset("Two CPU cores, two minutes, generated occupations, no download", 2, _CPU_DEMO, gpus=()),
         **{f"mixer_{n}gpu": _gpu_preset(n, 512, 50, 0.5) for n in (1, 2, 4)},
         **{f"finetune_{n}gpu": _gpu_preset(n, 128, 5, 0.1) for n in (1, 2, 4)},
     },
