@@ -35,6 +35,8 @@ def test_another_distribution_with_a_package_of_this_name_is_a_problem(
     """The package index has another project called nbtools; its wheel has these files, and no top_level.txt."""
     assert [finding.level for finding in doctor._versions() if finding.subject == "nbtools"] == ["ok"]
     (tmp_path / "nbtools").mkdir()
+    for file in ("__init__.py", "uibuilder.py"):
+        (tmp_path / "nbtools" / file).touch()  # Python 3.12 ignores files that are listed and missing
     info = tmp_path / f"{name}-24.8.0.dist-info"
     info.mkdir()
     (info / "METADATA").write_text(f"Metadata-Version: 2.3\nName: {name}\nVersion: 24.8.0\nRequires-Python: >=3.6\n")
