@@ -383,7 +383,7 @@ def test_a_rank_has_a_million_rows_read_and_its_first_batch_made_in_less_than_50
         for number in range(1_000_000):
             second = 10_000 + number % 37 if number % 7 == 0 else ""
             file.write(f"labourer number {number} of the parish,en,{10_000 + number % 1900},{second}\n")
-    config = TextClassificationConfig(dataset="large.csv")
+    config = TextClassificationConfig(dataset="large.csv", test_fraction=0.0)
     process = start(config, nproc=None, more=_SAY_PEAK)
     assert process.wait(500) == 0, start.said(process)[-3000:]
     (tables.root / "large.csv").unlink()  # pytest keeps the folder
