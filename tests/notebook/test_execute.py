@@ -103,6 +103,7 @@ def test_nbval_notices_another_output_and_a_broken_assert(tmp_path: Path) -> Non
     for name, change in (("b", ("stored\\n", "altered\\n")), ("c", ("== 2", "== 3"))):
         assert change[0] in source
         (tmp_path / f"{name}.ipynb").write_text(source.replace(*change))
+    (tmp_path / "pytest.ini").write_text("[pytest]\n")  # whatever a folder above says
     command = [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", "--nbval-lax", "--nbval-current-env", "-rA"]
     environment = {**os.environ, "PYTEST_ADDOPTS": ""}
     done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=200)

@@ -314,8 +314,11 @@ def easily_told(data: GANData, discriminator: LLMJudge, seed: int) -> Callable[[
 @pytest.fixture(scope="module")
 def python_text() -> tuple[LLMGANConfig, GANData]:
     changes = {"dataset": "topics", "min_chars": 40, "max_chars": 200, "vocab_size": 500, "max_judge_tokens": 4}
-    config = tiny(**changes, sequence_length=16, prompt_length=8, num_layers=2, num_heads=4, hidden_size=64)
-    return config, tokenize_stories(config, *load_stories(config))
+    config = tiny(
+        **changes, sequence_length=16, prompt_length=8, num_layers=2, num_heads=4, hidden_size=64, test_fraction=0.0
+    )
+    train, evaluation, _ = load_stories(config)
+    return config, tokenize_stories(config, train, evaluation)
 
 
 def learn(discriminator: LLMJudge, batch: Batch, optimizer: torch.optim.Optimizer, *, supervised: bool) -> None:
