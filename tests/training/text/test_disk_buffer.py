@@ -111,12 +111,12 @@ def write_text(path: Path, num_bytes: int) -> None:
 @pytest.mark.slow
 @pytest.mark.timeout(900)
 def test_a_text_many_times_larger_is_tokenized_in_little_more_memory_than_importing_takes(tmp_path: Path) -> None:
-    """120 MB here; 1 GB needs no more (measured: 57 MiB beyond the imports), as everything passes in pieces."""
+    """70 MB here; 1 GB needs no more (measured: 57 MiB beyond the imports), as everything passes in pieces."""
     file = tmp_path / "text.txt"
-    write_text(file, 120_000_000)
+    write_text(file, 70_000_000)
     program = [sys.executable, "-c", MEASURED, str(file), str(tmp_path / "cache")]
     answer = subprocess.run(program, capture_output=True, text=True, check=True, timeout=800)
     before, peak, num_rows = map(int, answer.stdout.splitlines()[-1].split())
-    assert num_rows > 180_000
+    assert num_rows > 105_000
     assert peak - before < 100, f"{peak} MiB at most, {before} before the text was opened"
     assert peak < 500 or before > 400, "the builds of torch for GPUs take more before anything is read"
