@@ -4,8 +4,8 @@ First the generator learns to predict human texts. Then the discriminator learns
 until its accuracy on held-out pairs suffices: a weak discriminator makes the generator worse. From then on every step
 makes several updates of the discriminator on new generated texts, and one REINFORCE update of the generator with the
 discriminator's rewards (after SeqGAN, Yu et al. 2017, arXiv 1609.05473, and ScratchGAN, de Masson d'Autume et al. 2019,
-arXiv 1905.09922). Evaluation also measures a likelihood that neither model is trained on,
-and the share of n-grams that are copied from the training texts.
+arXiv 1905.09922). Evaluation also measures a likelihood that neither model is trained on, and the share of n-grams that
+are copied from the training texts.
 
 Shape suffixes: B batch, K draws of a step, P positions of a prompt, T positions of a text, U uniforms.
 """
