@@ -34,6 +34,7 @@ from nbtools.rundir.lock import NO_LOCKS, acquire_lock, is_locked, wait_for_lock
 from nbtools.rundir.rundir import RunDir, find_run, is_run, run_folders
 
 CACHE = ".cache"
+_GONE = "does not exist any more"
 _REMOVED = ".removed"
 _PATIENCE_S = 2.0
 """How long to try to lock some ended runs: a process that reads the state of one holds its lock for an instant."""
@@ -260,7 +261,7 @@ def remove(plan: RemovalPlan) -> tuple[list[Item], list[Kept]]:
 
         def hide(item: Item) -> str:
             if not is_folder(item.path):
-                return "does not exist any more"
+                return _GONE
             if not (why := _still_needed(item, origins)):
                 hidden[item] = _hidden(item.path, plan.runs)  # noqa: B023 - called in this turn of the loop
                 if item.is_run:
@@ -359,11 +360,13 @@ def _locked(run: RunDir | None, locks: contextlib.ExitStack, deadline: float) ->
     """Hold a run's lock until `locks` is closed; return why it cannot be held, or an empty string."""
     assert run is not None
     if not is_folder(run.path):
-        return "does not exist any more"
-    if owner := foreign_owner(run.path):
-        return belongs_to_other(owner)
+        return _GONE
     try:
+        if owner := foreign_owner(run.path):
+            return belongs_to_other(owner)
         descriptor = acquire_lock(run.lock, timeout_s=max(0.0, deadline - time.monotonic()))
+    except FileNotFoundError:  # another clean has just moved the folder
+        return _GONE
     except OSError as error:
         if error.errno not in NO_LOCKS:
             return f"{error.filename or run.lock}: {error.strerror or error}"
