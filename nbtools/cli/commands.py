@@ -66,7 +66,8 @@ def _show_warning(message: Warning | str, *_: object, **__: object) -> None:
 
 
 def _recipes(arguments: argparse.Namespace) -> int:
-    from nbtools.cli.output import print_presets, print_table
+    from nbtools.cli.output import print_table
+    from nbtools.cli.presets import print_presets
     from nbtools.recipes import RECIPES, recipe_named
 
     if arguments.presets:
@@ -210,7 +211,7 @@ def _resume(arguments: argparse.Namespace) -> int:
 
 
 def _clean(arguments: argparse.Namespace) -> int:
-    from nbtools.cli import output
+    from nbtools.cli import disk_usage
     from nbtools.project import find_project
     from nbtools.run import clean
     from nbtools.run.state import RunState
@@ -219,10 +220,10 @@ def _clean(arguments: argparse.Namespace) -> int:
     options = {name: getattr(arguments, name) for name in ("refs", "older_than_s", "checkpoints", "cache")}
     options["states"] = [RunState(state) for state in arguments.states]
     if all(option in (None, False, []) for option in options.values()):
-        output.print_stored(runs)
+        disk_usage.print_stored(runs)
         return DONE
     plan = clean.plan_removal(runs, **options)
-    output.print_plan(plan)
+    disk_usage.print_plan(plan)
     if not plan.items:
         return DONE
     if not arguments.yes:
@@ -233,7 +234,7 @@ def _clean(arguments: argparse.Namespace) -> int:
             print("nothing was removed")
             return INTERRUPTED
     gone, kept = clean.remove(plan)
-    output.print_removed(gone, kept)
+    disk_usage.print_removed(gone, kept)
     return FAILED if kept else DONE
 
 

@@ -4,20 +4,12 @@ import os
 import sys
 import time
 from collections import deque
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from datetime import timedelta
 from itertools import zip_longest
-from pathlib import Path
 from typing import Any
 
-from nbtools.errors import plural
 from nbtools.failures.failure import Failure
-from nbtools.launcher.findings import size
-from nbtools.launcher.sizes import num_trainable_parameters
-from nbtools.machine.devices import devices
-from nbtools.recipes import Recipe
-from nbtools.run.clean import CACHE, Item, Kept, RemovalPlan, leftovers
-from nbtools.run.disk_usage import num_bytes_in, survey
 from nbtools.run.records import local_time
 from nbtools.run.run import Run
 from nbtools.run.state import waiting_for
@@ -26,8 +18,6 @@ from nbtools.rundir.tail import Tail, terminal_text
 
 _NUM_FRAMES, _NUM_POINTS, _LONGEST_CELL = 4, 12, 60
 """Limits of printed media: frames of a text, points of a chart, characters of a table cell."""
-_SHAPE = ("num_layers", "num_heads", "hidden_size")
-"""Fields in the column MODEL of the presets."""
 _LONGEST_ETA_S = 1e8
 _QUIET_INTERVAL_S = 10.0
 _FOLLOWED_BYTES = 1 << 20
@@ -50,31 +40,6 @@ def print_table(rows: Iterable[Iterable[str]]) -> None:
 def print_runs(lines: Iterable[tuple[str, ...]]) -> None:
     """Print one line per run, from what `run_line` returns."""
     print_table([("RUN", "STATE", "STEP", "LOSS", "STARTED"), *lines])
-
-
-def print_presets(recipe: Recipe) -> None:
-    """Print one line per preset of a recipe: model, batch size, epochs and use."""
-    print(f"{recipe.key}: {recipe.title}")
-    rows = [("", "PRESET", "MODEL", "PARAMETERS", "GPU BATCH", "TOTAL BATCH", "EPOCHS", "USE")]
-    for name, preset in recipe.presets.items():
-        config, launch = recipe.preset(name)
-        shape = [str(getattr(config, field)) for field in _SHAPE if hasattr(config, field)]
-        parameters, model_name = num_trainable_parameters(config), getattr(config, "model_name", None)
-        batch, processes = config.effective_batch(1), launch.resolved(len(devices())).num_processes
-        rows.append(
-            (
-                "",
-                name,
-                "/".join(shape) if model_name is None else str(model_name),
-                "-" if parameters is None else f"{parameters:,}",
-                f"{batch} x {processes}",
-                str(batch * processes),
-                str(config.epochs) + (f", {config.max_steps:,} steps" if config.max_steps else ""),
-                preset.description,
-            )
-        )
-    print_table(rows)
-    print("  MODEL is layers/heads/width, GPU BATCH per process x processes")
 
 
 def print_run(summary: dict[str, Any]) -> None:
@@ -127,44 +92,6 @@ def print_media_item(item: MediaItem) -> None:
 
 def _brief(cell: str) -> str:
     return cell if len(cell) <= _LONGEST_CELL else cell[: _LONGEST_CELL - 1] + "…"
-
-
-def print_stored(runs: Path) -> None:
-    """Print the disk space of every run, and how to free some."""
-    stored = survey(runs)
-    rows = [("RUN", "STATE", "ENDED", "SIZE", "CHECKPOINTS")]
-    for run in stored:
-        ended = local_time(run.since) if run.state is not None and run.state.is_final else ""
-        sizes = size(run.num_bytes), size(run.checkpoint_bytes)
-        rows.append((run.path.name, str(run.state or run.obstacle), ended, *sizes))
-    total, checkpoints = sum(run.num_bytes for run in stored), sum(run.checkpoint_bytes for run in stored)
-    rows.append(("total", plural(len(stored), "run"), "", size(total), size(checkpoints)))
-    print_table(rows)
-    rest = sum(item.num_bytes for item in leftovers(runs))
-    print(f"cache of prepared data: {size(num_bytes_in(runs / CACHE))}; remains of interrupted removals: {size(rest)}")
-    print(
-        "Nothing was removed. RUN..., --older-than 30d and --state FAILED select ended runs; --checkpoints removes\n"
-        "only their checkpoints (not the newest, the best, and those resumed from); --cache the prepared data."
-    )
-
-
-def print_plan(plan: RemovalPlan) -> None:
-    """Print the items of a plan, and the selected items that are kept."""
-    rows = [(str(item.path.relative_to(plan.runs)), item.what, size(item.num_bytes)) for item in plan.items]
-    total = (f"total: {plural(len(rows), 'item')}", "", size(plan.num_bytes))
-    print_table([*rows, total] if rows else [["nothing to remove"]])
-    _print_kept(plan.kept)
-
-
-def print_removed(gone: Sequence[Item], kept: Iterable[Kept]) -> None:
-    """Print the removed items, and the planned ones that are kept."""
-    _print_kept(kept)
-    print(f"removed {plural(len(gone), 'item')}, {size(sum(item.num_bytes for item in gone))}")
-
-
-def _print_kept(kept: Iterable[Kept]) -> None:
-    for name, why in kept:
-        print(printable(f"{name} is kept: {why}"))
 
 
 def follow(run: Run, num_lines: int) -> None:

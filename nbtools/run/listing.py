@@ -36,7 +36,7 @@ def runs(project: Project | str | Path | None = None) -> RunList:
         project: A project or a path in it. Default: the project of the working directory.
     """
     found = project if isinstance(project, Project) else find_project(project)
-    return RunList(Run(path) for path in run_folders(found.runs))
+    return RunList(map(_listed, run_folders(found.runs.resolve())))
 
 
 def newest(project: Project, states: Collection[RunState] = ()) -> Iterator[Run]:
@@ -44,12 +44,17 @@ def newest(project: Project, states: Collection[RunState] = ()) -> Iterator[Run]
 
     One that cannot be read (FormatError, OSError) is yielded too, whatever the states.
     """
-    for path in newest_first(project.runs):
-        run = Run(path)
+    for path in newest_first(project.runs.resolve()):
+        run = _listed(path)
         with contextlib.suppress(FormatError, OSError):
             if states and run.state not in states:
                 continue
         yield run
+
+
+def _listed(path: Path) -> Run:
+    """Return the run in a folder that has just been listed, without looking for it again; a link is followed."""
+    return Run(path if path.is_symlink() else RunDir(path))
 
 
 def run_line(run: Run) -> tuple[str, str, str, str, str]:

@@ -41,7 +41,8 @@ class Run:
     `waiting_for`.
 
     Args:
-        ref: A run's id, a prefix of exactly one id, `"latest"`, or the path of a run directory.
+        ref: A run's id, a prefix of exactly one id, `"latest"`, or the path of a run directory. A `RunDir` is not
+            looked for.
 
     Attributes:
         id: The name of the run directory.
@@ -53,14 +54,15 @@ class Run:
         RunNotFoundError: No run matches, or several do.
     """
 
-    def __init__(self, ref: str | Path) -> None:
-        self.files = RunDir(_located(ref))
+    def __init__(self, ref: str | Path | RunDir) -> None:
+        self.files = ref if isinstance(ref, RunDir) else RunDir(_located(ref))
         self.id, self.dir = self.files.id, self.files.path
         self.records = Records(self.files)
         self._reading = threading.RLock()
         self._own, self._own_tail = History(), Tail(self.files.metrics)
         self._joined_tail = Tail(self.files.metrics)
         self._joined: History | None = None
+        self._newest: tuple[object, tuple[int, dict[str, float]]] | None = None
         self._ancestors: list[tuple[Path, int]] | None = None
         self._last_step: int | None = None
         self._printed = LogMetrics(self.files.log)
@@ -125,7 +127,7 @@ class Run:
             return recorded
         if (last := self._last_step) is None:
             has_ended = self.records.exit is not None  # no row follows, so the value can be kept
-            last = max(self._newest_rows().last_step or 0, *(beat.step for beat in read_heartbeats(self.files)), 0)
+            last = max(self._newest_values()[0], *(beat.step for beat in read_heartbeats(self.files)), 0)
             self._last_step = last if has_ended else None
         return last
 
@@ -157,6 +159,18 @@ class Run:
         with self._reading:
             is_read = self._own.num_rows > 0 or not self.files.metrics.exists()
             return self.own_history if is_read else newest_rows(self.files.metrics)
+
+    def _newest_values(self) -> tuple[int, dict[str, float]]:
+        """Return the last step (0: none) and the last values in the newest rows; reads them again if they changed."""
+        with self._reading:
+            stamp = None
+            with contextlib.suppress(OSError):
+                status = self.files.metrics.stat()
+                stamp = status.st_ino, status.st_size, status.st_mtime_ns, self._own.num_rows > 0
+            if self._newest is None or stamp is None or stamp != self._newest[0]:
+                rows = self._newest_rows()
+                self._newest = stamp, (rows.last_step or 0, _last_values(rows))
+            return self._newest[1]
 
     @property
     def history(self) -> History:
@@ -294,7 +308,7 @@ def newest_metrics(run: Run) -> dict[str, float]:
     with contextlib.suppress(TypeError, ValueError, OverflowError):
         if recorded:
             return {name: float(value) for name, value in recorded.items()}
-    return _last_values(run._newest_rows())
+    return dict(run._newest_values()[1])
 
 
 def _last_values(history: History) -> dict[str, float]:
@@ -313,7 +327,8 @@ def _located(ref: str | Path) -> Path:
 
 def step_of_total(run: Run) -> str:
     """Return the step of a run, and the number of steps where that is known: `20/400`."""
-    return f"{run.step}" if run.total_steps is None else f"{run.step}/{run.total_steps}"
+    total = run.total_steps
+    return f"{run.step}" if total is None else f"{run.step}/{total}"
 
 
 def html_table(rows: Iterable[Iterable[str]]) -> str:

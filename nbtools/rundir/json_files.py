@@ -11,7 +11,6 @@ from typing import Any, NoReturn
 
 from nbtools.errors import FormatError
 from nbtools.rundir.atomic import open_descriptor, retried, write_file
-from nbtools.rundir.tail import open_regular
 
 FORMAT = 1
 LARGEST_JSON_BYTES = 16 * 2**20
@@ -87,7 +86,7 @@ def read_json(path: Path) -> dict[str, Any] | None:
         FormatError: a newer nbtools wrote the file.
     """
     try:
-        content = json.loads(retried(lambda: read_small(path)), parse_constant=_refuse_constant)
+        content = _STRICT.decode(retried(lambda: read_small(path)).decode(errors="surrogatepass"))
     except (OSError, ValueError, RecursionError):
         return None
     if not isinstance(content, dict):
@@ -106,16 +105,22 @@ def read_small(path: Path) -> bytes:
     Raises:
         OSError: the file is missing, larger, or not a regular file.
     """
-    with open_regular(path) as file:
-        size = os.fstat(file.fileno()).st_size
-        if size <= LARGEST_JSON_BYTES:
-            data = file.read(size + 1)  # not more: the buffer for a larger number is made first
-            if len(data) > size:
-                data += file.read(LARGEST_JSON_BYTES + 1 - len(data))
-            if len(data) <= LARGEST_JSON_BYTES:
-                return data
+    descriptor = open_descriptor(path, os.O_RDONLY)
+    try:
+        data = b""
+        # Not more at once than there is: the buffer for a larger number is made first.
+        wanted = os.fstat(descriptor).st_size + 1
+        while len(data) <= LARGEST_JSON_BYTES and (block := os.read(descriptor, min(wanted, LARGEST_JSON_BYTES + 1))):
+            data += block
+        if len(data) <= LARGEST_JSON_BYTES:
+            return data
+    finally:
+        os.close(descriptor)
     raise OSError(errno.EFBIG, os.strerror(errno.EFBIG), str(path))
 
 
 def _refuse_constant(name: str) -> NoReturn:
     raise ValueError(f"{name} is not strict JSON")
+
+
+_STRICT = json.JSONDecoder(parse_constant=_refuse_constant)

@@ -14,6 +14,7 @@ import os
 import re
 import time
 from collections.abc import Callable, Iterator, Mapping
+from functools import cached_property
 from pathlib import Path
 from typing import Any, Self
 
@@ -40,55 +41,61 @@ _STARTS_WITHIN_S = 10.0
 """Time in which a supervisor that has just been started writes process.json, on a loaded machine."""
 
 
+def _file(name: str) -> cached_property[Path]:
+    """Return an attribute: the path of a file of a run, made at its first access, because a list has thousands."""
+    return cached_property(lambda run: run.path / name)
+
+
 class RunDir:
     """Paths of the files of one run."""
+
+    launch = _file("launch.json")
+    """The command: argv, cwd, the relevant environment, versions (launcher, once)."""
+    secrets = _file("secrets.json")
+    """The secret arguments and variables, which launch.json shows as `***`; mode 0600 (launcher, once, if any)."""
+    script = _file("script.py")
+    """The bytes that ran (launcher, once)."""
+    config = _file("config.json")
+    """The resolved config: `config`, `overridden`, `derived` (rank 0, once)."""
+    process = _file("process.json")
+    """The process to signal: a `ProcessIdentity` and its `role` (supervisor, or rank 0 of a run by hand; once)."""
+    log = _file("rank0.log")
+    """Output of rank 0 and of torchrun; exists from the moment torchrun starts."""
+    metrics = _file("metrics.jsonl")
+    """Metric rows (rank 0, appended)."""
+    system = _file("system.jsonl")
+    """Use of GPUs, CPU and memory (supervisor, appended)."""
+    ranks = _file("ranks")
+    """Folder of the heartbeats, and of the other ranks' logs as torchrun lays them out."""
+    error = _file("ranks/error.json")
+    """Traceback of the first failing rank, written by torch's `@record`."""
+    supervisor_log = _file("ranks/supervisor.log")
+    """Output of the supervisor itself; empty unless it failed."""
+    checkpoints = _file("checkpoints")
+    """Folder of the checkpoints."""
+    media = _file("media")
+    """Samples and charts: see `nbtools.rundir.media` (rank 0, appended)."""
+    outputs = _file("outputs")
+    """Results of a finished training: `model/`, its history as JSON and as a picture (rank 0, once)."""
+    tensorboard = _file("tensorboard")
+    """The metric rows as TensorBoard events, with `report_to="tensorboard"` (rank 0, a file per attempt)."""
+    wandb = _file("wandb")
+    """Files of Weights & Biases, and the `id` and `name` there in `run.json`, with `report_to="wandb"` (rank 0)."""
+    profile = _file("profile")
+    """`trace.json` and `table.txt` of the profiled steps, with `profile_steps` (rank 0, once)."""
+    finished = _file("finished.json")
+    """`why` (completed, stopped, failed), last `step`, final `metrics` (rank 0, once)."""
+    exit = _file("exit.json")
+    """`returncode`, `signal`, `stopped`, `failure` (supervisor, once)."""
+    attempts = _file("attempts.jsonl")
+    """One line per automatic restart: the failed `attempt`, `failure`, the next `checkpoint` (supervisor)."""
+    lock = _file("lock")
+    """Locked with flock while the supervisor or the torchrun agent lives."""
 
     def __init__(self, path: str | Path) -> None:
         self.path = Path(path)
         self.id = self.path.name
         """The run's id: the directory's name."""
-        self.launch = self.path / "launch.json"
-        """The command: argv, cwd, the relevant environment, versions (launcher, once)."""
-        self.secrets = self.path / "secrets.json"
-        """The secret arguments and variables, which launch.json shows as `***`; mode 0600 (launcher, once, if any)."""
-        self.script = self.path / "script.py"
-        """The bytes that ran (launcher, once)."""
-        self.config = self.path / "config.json"
-        """The resolved config: `config`, `overridden`, `derived` (rank 0, once)."""
-        self.process = self.path / "process.json"
-        """The process to signal: a `ProcessIdentity` and its `role` (supervisor, or rank 0 of a run by hand; once)."""
-        self.log = self.path / "rank0.log"
-        """Output of rank 0 and of torchrun; exists from the moment torchrun starts."""
-        self.metrics = self.path / "metrics.jsonl"
-        """Metric rows (rank 0, appended)."""
-        self.system = self.path / "system.jsonl"
-        """Use of GPUs, CPU and memory (supervisor, appended)."""
-        self.ranks = self.path / "ranks"
-        """Folder of the heartbeats, and of the other ranks' logs as torchrun lays them out."""
-        self.error = self.ranks / "error.json"
-        """Traceback of the first failing rank, written by torch's `@record`."""
-        self.supervisor_log = self.ranks / "supervisor.log"
-        """Output of the supervisor itself; empty unless it failed."""
-        self.checkpoints = self.path / "checkpoints"
-        """Folder of the checkpoints."""
-        self.media = self.path / "media"
-        """Samples and charts: see `nbtools.rundir.media` (rank 0, appended)."""
-        self.outputs = self.path / "outputs"
-        """Results of a finished training: `model/`, its history as JSON and as a picture (rank 0, once)."""
-        self.tensorboard = self.path / "tensorboard"
-        """The metric rows as TensorBoard events, with `report_to="tensorboard"` (rank 0, a file per attempt)."""
-        self.wandb = self.path / "wandb"
-        """Files of Weights & Biases, and the `id` and `name` there in `run.json`, with `report_to="wandb"` (rank 0)."""
-        self.profile = self.path / "profile"
-        """`trace.json` and `table.txt` of the profiled steps, with `profile_steps` (rank 0, once)."""
-        self.finished = self.path / "finished.json"
-        """`why` (completed, stopped, failed), last `step`, final `metrics` (rank 0, once)."""
-        self.exit = self.path / "exit.json"
-        """`returncode`, `signal`, `stopped`, `failure` (supervisor, once)."""
-        self.attempts = self.path / "attempts.jsonl"
-        """One line per automatic restart: the failed `attempt`, `failure`, the next `checkpoint` (supervisor)."""
-        self.lock = self.path / "lock"
-        """Locked with flock while the supervisor or the torchrun agent lives."""
 
     def __repr__(self) -> str:
         return f"RunDir({str(self.path)!r})"
