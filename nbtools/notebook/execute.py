@@ -113,9 +113,9 @@ def strip(notebook: Any) -> None:
             continue
         for output in cell.outputs:
             # Without its kernel a front end shows "model not found" instead of the text.
-            if "text/plain" in output.get("data", {}):
+            if {"text/plain", _WIDGET} & {*output.get("data", ())}:
                 output.data.pop(_WIDGET, None)
-        cell.outputs = [output for output in cell.outputs if output.get("data") != {"text/plain": ""}]
+        cell.outputs = [output for output in cell.outputs if output.get("data") not in ({}, {"text/plain": ""})]
 
 
 @contextmanager

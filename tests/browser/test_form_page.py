@@ -99,3 +99,32 @@ def test_preset_fills_the_fields_and_counts_later_changes(notebook: Any, form: A
     form.get_by_text("+ 2 changes").wait_for(state="detached")
     assert form.get_by_label("batch_size").input_value() == "32"
     assert notebook.mistakes == []
+
+
+def test_without_its_kernel_a_form_is_one_sentence_and_no_broken_icon(notebook: Any, form: Any) -> None:
+    def sentence() -> Any:
+        return notebook.output(0).get_by_text("The form for mlm_pretraining needs a kernel: run this cell again.")
+
+    form.get_by_label("script").fill("typed_before")
+    form.get_by_role("button", name="Write script").wait_for()
+    assert not sentence().is_visible()
+    notebook.command("docmanager:save")
+
+    notebook.restart_kernel()
+    sentence().wait_for()
+    assert form.get_by_label("script").input_value() == "typed_before", "what was typed can still be read"
+    icons = "all => all.map(e => getComputedStyle(e, '::before').content).filter(icon => icon !== 'none')"
+    assert notebook.output(0).locator(".jupyter-widgets-disconnected").count() > 50
+    assert notebook.output(0).locator(".jupyter-widgets-disconnected").evaluate_all(icons) == []
+    notebook.shoot("form-after-restart", notebook.output(0))
+
+    notebook.page.reload()  # the notebook as it was saved, with a kernel that knows nothing of the form
+    notebook.page.locator(".jp-Notebook .jp-Cell").first.wait_for()
+    notebook.wait_ready()
+    sentence().wait_for()
+    assert not notebook.output(0).get_by_text("not found").is_visible()
+    notebook.shoot("form-reopened", notebook.output(0))
+
+    notebook.run_cell(0)
+    notebook.output(0).locator(".nbtools-form").get_by_role("button", name="Write script").wait_for()
+    assert not sentence().is_visible()

@@ -55,6 +55,20 @@ STYLE = """<style>
 .nbtools-question { border-left: 3px solid var(--jp-warn-color1, #f57c00); padding: 2px 0 2px 12px; margin: 6px 0; }
 .nbtools-question p { margin: 2px 0 4px; line-height: 1.45; }
 .nbtools-said, .nbtools-error { white-space: pre-wrap; overflow-wrap: anywhere; line-height: 1.45; padding: 2px; }
+.nbtools-form.jupyter-widgets-disconnected { opacity: .6; pointer-events: none; }
+.nbtools-form .jupyter-widgets-disconnected::before, .nbtools-form.jupyter-widgets-disconnected::before {
+  content: none !important; }
+</style>"""
+
+# A form is two outputs: a sentence, then the widgets. JupyterLab and Jupyter Notebook show widgets without a kernel as
+# broken links, and those of an earlier kernel as "model not found". There, and only then, the sentence is shown.
+_CONNECTED = ".nbtools-form:not(.jupyter-widgets-disconnected)"
+WITHOUT_KERNEL = f"""<style>
+.nbtools-no-kernel {{ display: none; }}
+.jp-OutputArea-child:not(:has(+ * {_CONNECTED})) .nbtools-no-kernel {{ display: block;
+  animation: nbtools-appear 0s 1.5s both; }}
+.jp-OutputArea-child:has(.nbtools-no-kernel) + .jp-OutputArea-child:not(:has(.nbtools-form)) {{ display: none; }}
+@keyframes nbtools-appear {{ from {{ visibility: hidden; }} }}
 </style>"""
 
 

@@ -7,11 +7,13 @@ from html import escape
 from pathlib import Path
 from typing import Any
 
+from IPython.display import display
+
 from nbtools.config import Launch, TrainConfig, errors_by_field
 from nbtools.errors import ConfigError, HandEditedError, LaunchError, NbtoolsError, plural, shown
 from nbtools.launcher.launch import launch_once
 from nbtools.launcher.placement import place
-from nbtools.notebook.form.fields import mark
+from nbtools.notebook.form.fields import WITHOUT_KERNEL, mark
 from nbtools.notebook.form.layout import FormLayout
 from nbtools.notebook.form.overwrite import (
     KnownScripts,
@@ -72,7 +74,7 @@ class ConfigForm:
         self._is_filling = False
         self._loaded_over: Values = {}
         self._known = KnownScripts()
-        self._was_active = False
+        self._is_new = False
         self.run: Run | None = None
         """The run that this form launched last."""
         self._panel: Any = None
@@ -154,7 +156,7 @@ class ConfigForm:
         """
         with self._lock:
             path = self.write()
-            self.run, self._was_active = launch_once(path)
+            self.run, self._is_new = launch_once(path)
             return self.run
 
     def load(self, path: str | Path | None = None) -> None:
@@ -183,8 +185,15 @@ class ConfigForm:
     def __repr__(self) -> str:
         return f"ConfigForm({self._recipe.key!r}, name={self._view.name.value!r}, preset={self._view.preset.value!r})"
 
-    def _repr_mimebundle_(self, **kwargs: Any) -> dict[str, Any]:
-        return {**self.widget._repr_mimebundle_(**kwargs), "text/plain": repr(self)}
+    def _ipython_display_(self) -> None:
+        """Display two outputs: a sentence for a page without a kernel, and the widgets."""
+        text = (
+            f"The form for {escape(self._recipe.key)} needs a kernel: run this cell again. Scripts and runs are kept."
+        )
+        words = f"{WITHOUT_KERNEL}<p class='nbtools-no-kernel'>{text}</p>"
+        view = "application/vnd.jupyter.widget-view+json"
+        for bundle in ({"text/html": words, "text/plain": repr(self)}, {view: self.widget._repr_mimebundle_()[view]}):
+            display(bundle, raw=True)  # type: ignore[no-untyped-call]
 
     # --- reading and showing ------------------------------------------------------------------------
 
@@ -363,7 +372,7 @@ class ConfigForm:
             run = self.launch()
         notes = "".join(f"{warning.message}\n" for warning in said)
         where = f'    nt.LivePlot("{run.id}")\n    nbtools watch {run.id}'
-        done = f"{run.id} was already started, and is {run.state}." if self._was_active else f"Launched {run.id}."
+        done = f"Launched {run.id}." if self._is_new else f"{run.id} was already started, and is {run.state}."
         self._say(f"{notes}{done} Watch it below, or elsewhere with:\n{where}")
         if self._panel is None or self._panel.run.id != run.id:
             if self._panel is not None:

@@ -56,8 +56,10 @@ class Summary:
             outcome: Schedule | DataError | None
             try:
                 outcome = schedule(*wanted, root=self._root)
-            except (DataError, OSError) as error:
-                outcome = error if isinstance(error, DataError) else DataError(str(error))
+            except DataError as error:
+                outcome = error
+            except Exception as error:  # noqa: BLE001 - the thread must go on to the next values
+                outcome = DataError(str(error) if isinstance(error, OSError) else f"{type(error).__name__}: {error}")
             with self._lock:
                 self._counted = (wanted, outcome)
                 if self._wanted == wanted:

@@ -45,12 +45,12 @@ _MAX_TRACE_LINES = 200
 # widgets without a kernel as broken links, and those of an earlier kernel as "model not found": both are hidden, and
 # the static outputs of an active run are hidden only while the widgets are connected.
 _CONNECTED = f".{LIVE}:not(.jupyter-widgets-disconnected)"
-_COVERED = f".jp-OutputArea-child:has(.nbtools-covered):has(+ * + * + * {_CONNECTED})"
+_COVERED = f".jp-OutputArea-child:has(.nbtools-panel-covered):has(+ * + * + * {_CONNECTED})"
 _STYLE = f"""<style>
-.jp-OutputArea-child:has(.nbtools-note) + * + * + .jp-OutputArea-child:not(:has({_CONNECTED})) {{display: none}}
+.jp-OutputArea-child:has(.nbtools-panel-note) + * + * + .jp-OutputArea-child:not(:has({_CONNECTED})) {{display: none}}
 {_COVERED}, {_COVERED} + *, {_COVERED} + * + * {{display: none}}
-.jp-OutputArea-child:has(+ * + * + * {_CONNECTED}) .nbtools-note {{display: none}}
-.nbtools-note {{animation: nbtools-appear 0s 1.5s both}}
+.jp-OutputArea-child:has(+ * + * + * {_CONNECTED}) .nbtools-panel-note {{display: none}}
+.nbtools-panel-note {{animation: nbtools-appear 0s 1.5s both}}
 @keyframes nbtools-appear {{from {{visibility: hidden}}}}
 </style>"""
 
@@ -62,10 +62,10 @@ def without_kernel(live_at: float | None) -> str:
     """
     if live_at is None:
         text = "Run this cell again for the controls."
-        return f"{_STYLE}<div class='nbtools-note' style='{FONT}{MUTED}margin:6px 0'>{text}</div>"
+        return f"{_STYLE}<div class='nbtools-panel-note' style='{FONT}{MUTED}margin:6px 0'>{text}</div>"
     style = f"{FONT}{TEXT}{_SURFACE}border-left:4px solid #3f90da;padding:4px 10px;margin:6px 0"
     text = f"State at {local_time(live_at)}. Training was not affected: run this cell again to see it live."
-    return f"{_STYLE}<div class='nbtools-note nbtools-covered' role='note' style='{style}'>{text}</div>"
+    return f"{_STYLE}<div class='nbtools-panel-note nbtools-panel-covered' role='note' style='{style}'>{text}</div>"
 
 
 def literal(text: str) -> str:

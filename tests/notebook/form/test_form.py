@@ -15,6 +15,7 @@ import pytest
 import nbtools as nt
 from nbtools.config import Launch
 from nbtools.errors import ConfigError, HandEditedError, ScriptError
+from nbtools.notebook.form import summary
 from nbtools.notebook.form.fields import Field, GPUField, parse_value
 from nbtools.project import Project
 from nbtools.recipes import RECIPES, MLMPretrainingConfig
@@ -305,6 +306,20 @@ def test_summary_counts_the_data_like_the_schedule(form: nt.ConfigForm) -> None:
     assert f"{num_trainable_parameters(form.config):,}" in shown
 
 
+def test_summary_counts_again_after_an_error_that_is_not_one_of_the_data(
+    form: nt.ConfigForm, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*_: Any, **__: Any) -> None:
+        raise MemoryError("no room for the table")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(summary, "schedule", fail)
+        control(form, "batch_size").value = "8"
+        eventually(lambda: "MemoryError: no room for the table" in text(form))
+    control(form, "batch_size").value = "4"
+    eventually(lambda: re.search(r"[0-9]\s+optimizer steps", text(form)))
+
+
 def test_summary_says_what_only_the_training_will_know(form: nt.ConfigForm) -> None:
     control(form, "model_name").value = "some/model"
     eventually(lambda: "known after the training has read the data" in text(form))
@@ -516,6 +531,24 @@ def test_launch_is_one_run_however_often_it_is_asked_for(form: nt.ConfigForm, pr
         for run in nt.runs():
             if not run.state.is_final:
                 run.stop(timeout_s=20)
+
+
+@pytest.mark.slow
+def test_the_form_says_whether_a_click_launched_the_run_or_found_it(form: nt.ConfigForm, project: Project) -> None:
+    form._view.launch.click()
+    try:
+        (run,) = nt.runs()
+        assert f"Launched {run.id}." in text(form)
+        assert "already started" not in text(form)
+        form._view.launch.click()
+        assert f"{run.id} was already started, and is" in text(form)
+        assert "Launched" not in text(form)
+        assert [found.id for found in nt.runs()] == [run.id]
+    finally:
+        if form._panel is not None:
+            form._panel.close()
+        for run in nt.runs():
+            run.stop(timeout_s=20)
 
 
 @pytest.mark.slow
