@@ -105,7 +105,7 @@ def read_stories(
 def split_stories(
     stories: list[Story], origin: str, test_fraction: float = 0.0
 ) -> tuple[list[Story], list[Story], list[Story]]:
-    """Split stories for training, evaluation and test; no text is in two parts.
+    """Split stories for training, evaluation and test; no text is in two parts, with other spaces around it neither.
 
     Whether a text is held out depends on the text alone, except that at least one is: the one with the smallest hash.
     The test has `test_fraction` of the held-out texts, those with the smallest hashes.
@@ -113,7 +113,8 @@ def split_stories(
     Raises:
         DataError: there are fewer than two different texts.
     """
-    hashes = {story.text: hashlib.blake2b(story.text.encode(), digest_size=8).digest() for story in stories}
+    texts = {story.text.strip() for story in stories}
+    hashes = {text: hashlib.blake2b(text.encode(), digest_size=8).digest() for text in texts}
     if len(hashes) < 2:
         raise DataError(
             f"{origin}: {plural(len(hashes), 'different text')}; at least two are needed, one of "
@@ -127,7 +128,7 @@ def split_stories(
     ranked = sorted(held_out, key=lambda text: hashes[text])
     for_test = set(ranked[: corpus.num_for_test(len(ranked), test_fraction)])
     parts = hashes.keys() - held_out, held_out - for_test, for_test
-    train, evaluation, test = ([story for story in stories if story.text in part] for part in parts)
+    train, evaluation, test = ([story for story in stories if story.text.strip() in part] for part in parts)
     return train, evaluation, test
 
 

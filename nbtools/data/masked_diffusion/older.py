@@ -32,15 +32,18 @@ def write_older_texts(folder: Path, target: Path) -> str:
     Raises:
         DataError: see `older_texts`.
     """
-    texts = older_texts(folder)
+    texts, num_repeated = older_texts(folder)
     for number, text in enumerate(texts):
         (target / f"{number:06}.txt").write_bytes(text.encode())
     found = f"{sum(map(len, texts)):,} characters in {plural(len(texts), 'piece')}"
-    return f"{folder}: {found}, from overlapping windows"
+    repeated = f"; {num_repeated:,} windows repeat another: such passages may be shorter than they were"
+    return f"{folder}: {found}, from overlapping windows{repeated if num_repeated else ''}"
 
 
-def older_texts(folder: Path) -> list[str]:
-    """Return the text of a folder; several texts where windows are missing between them.
+def older_texts(folder: Path) -> tuple[list[str], int]:
+    """Return the text of a folder, in pieces where windows are missing, and the number of windows that repeat another.
+
+    How often a window is repeated in a row cannot be known, since the windows are in no order.
 
     Raises:
         DataError: it is no such folder, or its tokens are not characters.
@@ -65,7 +68,8 @@ def older_texts(folder: Path) -> list[str]:
             if unknown is not None:
                 raise DataError(f"{folder / name}: id {unknown} is not in {VOCABULARY}; prepare from the text")
             rows.append("".join(characters[number] for number in kept))
-    return joined([row for row in rows if row], length // 2)
+    windows = [row for row in rows if row]
+    return joined(windows, length // 2), len(windows) - len(set(windows))
 
 
 def _vocabulary(folder: Path) -> tuple[dict[int, str], set[int]]:

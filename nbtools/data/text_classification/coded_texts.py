@@ -228,9 +228,10 @@ def read_key(path: Path) -> dict[str, str]:
 def split_texts(table: CodedTexts, share: float, test_fraction: float = 0.0) -> tuple[Rows, Rows, Rows]:
     """Divide the rows of a table for training, evaluation and test so that no text is in two of them.
 
-    Whether a text is held out follows from the text alone: neither order nor other rows matter. A text whose codes the
-    training would not see otherwise is trained on; where too few texts are left to hold out any, one is. The test has
-    `test_fraction` of the held-out texts, those of the smallest hashes.
+    Whether a text is held out follows from the text alone: neither order nor other rows matter. Texts that `clean_text`
+    makes equal are in one part, cleaned or not. A text whose codes the training would not see otherwise is trained on;
+    where too few texts are left to hold out any, one is. The test has `test_fraction` of the held-out texts, those of
+    the smallest hashes.
 
     Returns:
         Row numbers in ascending order, for training, evaluation and test.
@@ -238,7 +239,7 @@ def split_texts(table: CodedTexts, share: float, test_fraction: float = 0.0) -> 
     limit = int(share * 2**64)
     hashes = np.empty(len(table), dtype=np.uint64)
     for row in range(len(table)):
-        text = table.texts[table.text_ends[row] : table.text_ends[row + 1]]
+        text = clean_text(table.text(row)).encode("utf-8", "surrogatepass")
         hashes[row] = int.from_bytes(hashlib.blake2b(text, digest_size=8).digest(), "little")
     held_out = _covered(table, hashes, hashes < np.uint64(limit))
     if not held_out.any():

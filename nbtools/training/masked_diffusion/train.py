@@ -249,6 +249,9 @@ def check_prepared(worker: Worker, config: MaskedDiffusionConfig, text: Diffusio
     level = metadata.tokenizer
     if metadata.clean != config.clean:
         worker.say(f"note: the text is that of the prepared folder: clean={metadata.clean!r}, not {config.clean!r}")
+    if bool(metadata.num_test_tokens) != bool(config.test_fraction):
+        has = "has a test part" if metadata.num_test_tokens else "has no test part"
+        worker.say(f"note: the prepared folder {has}, whatever test_fraction={config.test_fraction} says")
     if config.model_name is not None:
         tokenizer = load_tokenizer(config.model_name, trust_remote_code=config.trust_remote_code)
         if tokenizer.get_vocab() != text.tokenizer.get_vocab():

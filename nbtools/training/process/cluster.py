@@ -66,7 +66,9 @@ def adopt_rank(environment: MutableMapping[str, str], script: str) -> None:
     """
     if "RANK" in environment or "WORLD_SIZE" in environment:
         return
-    found = next((one for one in _LAUNCHERS if {one.rank, one.world_size} <= environment.keys()), None)
+    fitting = [one for one in _LAUNCHERS if {one.rank, one.world_size} <= environment.keys()]
+    # srun sets variables of PMI, too, with Slurm's plugin pmi2: a launcher whose variables are complete is preferred.
+    found = next((one for one in fitting if one.local_rank in environment), fitting[0] if fitting else None)
     if found is None or (world_size := _number(environment, found.world_size)) in (None, 1):
         return
     rank, local_rank = _number(environment, found.rank), _number(environment, found.local_rank)

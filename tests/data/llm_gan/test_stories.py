@@ -132,6 +132,15 @@ def test_no_text_is_in_two_parts_and_all_have_some(texts: list[str], test_fracti
     assert sorted((story for part in parts for story in part), key=lambda story: int(story.prompt)) == stories
 
 
+def test_a_text_with_other_spaces_around_it_is_in_the_same_part() -> None:
+    texts = [text for number in range(400) for text in (f"text {number}", f" text {number}", f"text {number}\n")]
+    parts = split_stories([Story("", text) for text in texts], "here", 0.5)
+    found = [{story.text.strip() for story in part} for part in parts]
+    assert all(found)
+    assert len(set().union(*found)) == sum(map(len, found)) == 400
+    assert sum(map(len, parts)) == 1200
+
+
 def test_which_side_a_text_is_on_depends_on_that_text_alone() -> None:
     stories = [Story("", f"text {number}") for number in range(2000)]
     held_out = {story.text for story in split_stories(stories, "")[1]}

@@ -2,6 +2,7 @@
 
 import json
 import random
+import re
 from pathlib import Path
 
 import numpy as np
@@ -11,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from nbtools.cli.commands import main
-from nbtools.data.masked_diffusion.older import joined, older_texts
+from nbtools.data.masked_diffusion.older import joined, older_texts, write_older_texts
 from nbtools.data.masked_diffusion.prepared import METADATA, TRAIN, VALIDATION, VOCABULARY
 from nbtools.errors import DataError
 from nbtools.training.masked_diffusion.dataset import open_text
@@ -43,7 +44,15 @@ def older_folder(folder: Path, text: str, length: int, seed: int = 0) -> Path:
 
 @pytest.mark.parametrize("length", [128, 1000, 4096])
 def test_the_text_comes_back_from_windows_that_overlap_in_any_order(tmp_path: Path, length: int) -> None:
-    assert older_texts(older_folder(tmp_path / "old", TEXT, length)) == [TEXT[:-1]]  # no window had the last character
+    texts, num_repeated = older_texts(older_folder(tmp_path / "old", TEXT, length))
+    assert (texts, num_repeated) == ([TEXT[:-1]], 0)  # no window had the last character
+
+
+def test_a_passage_that_repeats_itself_is_said_to_be_shorter_perhaps(tmp_path: Path) -> None:
+    folder, target = older_folder(tmp_path / "old", TEXT[:3000] + "-" * 300 + TEXT[3000:6000], 64), tmp_path / "texts"
+    target.mkdir()
+    said = write_older_texts(folder, target)
+    assert re.search(r"; [1-9] windows repeat another: such passages may be shorter than they were$", said)
 
 
 @given(st.text("ab \n", min_size=1, max_size=200), st.integers(2, 12), st.randoms())

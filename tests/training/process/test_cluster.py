@@ -20,6 +20,8 @@ from nbtools.rundir.rundir import RunDir, run_folders
 from nbtools.script.script import write_script
 from nbtools.training.process.cluster import adopt_rank
 
+from trainings import free_port
+
 SLURM = {"SLURM_JOB_ID": "77", "SLURM_STEP_ID": "0", "SLURM_NTASKS": "2", "SLURM_STEP_NUM_TASKS": "2"}
 ONE_NODE = {**SLURM, "SLURM_STEP_NUM_NODES": "1", "SLURM_NODEID": "0", "SLURM_STEP_TASKS_PER_NODE": "2"}
 OMPI = {"OMPI_COMM_WORLD_SIZE": "2", "OMPI_COMM_WORLD_LOCAL_SIZE": "2", "PMIX_NAMESPACE": "prterun-host-123@1"}
@@ -48,6 +50,7 @@ def test_processes_on_one_node_become_ranks(of: Callable[..., dict[str, str]]) -
     assert first[5] == second[5]
     assert 1024 < int(first[5]) < 32768
     assert adopted(of(0, MASTER_ADDR="head", MASTER_PORT="7"))[4:] == ("head", "7")
+    assert adopted(of(1, PMI_RANK="1", PMI_SIZE="2")) == second, "Slurm's plugin pmi2 sets these, too"
 
 
 def test_processes_on_several_nodes_find_the_first_of_them() -> None:
@@ -120,9 +123,7 @@ def started(script: Path, *environments: dict[str, str]) -> tuple[list[int], str
 def test_two_processes_of_a_cluster_launcher_train_one_model(
     script: Path, texts: Project, of: Callable[..., dict[str, str]]
 ) -> None:
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = str(free.getsockname()[1])
+    port = str(free_port())
     codes, said = started(script, of(0, MASTER_PORT=port), of(1, MASTER_PORT=port))
     assert codes == [0, 0], said
     (folder,) = run_folders(texts.runs)
@@ -134,6 +135,7 @@ def test_two_processes_of_a_cluster_launcher_train_one_model(
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(900)
 @pytest.mark.promise("safety-launchers")
 def test_two_processes_that_would_be_rank_0_of_one_run_are_not(script: Path, texts: Project) -> None:
     files = RunDir.create(texts.runs, "tiny")
@@ -162,9 +164,7 @@ os.scandir = lambda path=".": gone(path) if away(path) else scandir(path)
 def test_nodes_without_a_shared_disk_are_told_what_to_share(script: Path, texts: Project, tmp_path: Path) -> None:
     (tmp_path / "odd").mkdir()
     (tmp_path / "odd" / "sitecustomize.py").write_text(ELSEWHERE)
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = str(free.getsockname()[1])
+    port = str(free_port())
     node = {"WORLD_SIZE": "2", "LOCAL_WORLD_SIZE": "1", "LOCAL_RANK": "0", "MASTER_PORT": port}
     node["MASTER_ADDR"] = "127.0.0.1"
     here, there = {**node, "RANK": "0"}, {**node, "RANK": "1", "PYTHONPATH": str(tmp_path / "odd")}
