@@ -165,13 +165,14 @@ def checkpoints_in(folder: Path) -> list[Checkpoint]:
 def best_of(checkpoints: Iterable[Checkpoint], count: int = 1) -> list[Checkpoint]:
     """Return the `count` best checkpoints, best first, by the metric that the newest manifest names.
 
-    Of equal ones the newer is better. A checkpoint without that metric (saved between evaluations) or with a
-    non-finite value is left out.
+    Of equal ones the newer is better. A checkpoint without that metric (saved between evaluations), with a non-finite
+    value, or of another stage of the training than the newest is left out.
     """
     saved = list(checkpoints)
     newest: Mapping[str, Any] = max(saved, key=lambda found: found.step).manifest if saved else {}
     metric, sign = str(newest.get("best_by", BEST_BY)), 1 if newest.get("lower_is_better", True) else -1
-    measured = [found for found in saved if math.isfinite(found.metrics.get(metric, math.nan))]
+    comparable = [found for found in saved if found.manifest.get("stage") == newest.get("stage")]
+    measured = [found for found in comparable if math.isfinite(found.metrics.get(metric, math.nan))]
     return sorted(measured, key=lambda found: (sign * found.metrics[metric], -found.step))[:count]
 
 

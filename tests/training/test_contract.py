@@ -4,7 +4,7 @@ import dataclasses
 import functools
 import json
 import shutil
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -14,11 +14,14 @@ import pytest
 from nbtools.config import TrainConfig
 from nbtools.project import Project
 from nbtools.recipes import RECIPES
+from nbtools.run.checkpoints import Checkpoint
 from nbtools.rundir import media
+from nbtools.rundir.json_files import read_json
 from nbtools.rundir.media import MediaItem
 from nbtools.rundir.rundir import RunDir
 from nbtools.training.engine.initial_state import InitialState
 from nbtools.training.engine.plan import Plan
+from nbtools.training.engine.stop_vote import StopVote
 from nbtools.training.engine.worker import Worker
 
 from trainings import (
@@ -119,25 +122,31 @@ def test_ranks_and_accumulated_passes_do_the_step_of_the_joined_batch(
         assert found == pytest.approx(expected, rel=case.tolerance)
 
 
-@pytest.mark.promise("safety-test")
-def test_the_best_kept_checkpoint_is_tested_once_at_the_end(
-    case: Case, trained: Callable[..., RunDir], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    best = 0
+def make_best(patch: pytest.MonkeyPatch, best: int) -> None:
+    """Make the evaluation after one step the best one."""
     real = Worker.end_step
 
     def end_step(worker: Worker, values: dict[str, float], total_steps: int) -> None:
-        """Make the evaluation after one step the best one."""
         if "eval/loss" in values:
             loss = float(worker.progress.step != best)
             values = {**values, "eval/loss": loss, "eval/return_last": -loss}
         real(worker, values, total_steps)
 
-    monkeypatch.setattr(Worker, "end_step", end_step)
-    config = case.config(test_fraction=0.5, lr_schedule="constant", warmup_ratio=0.0, max_steps=6)
+    patch.setattr(Worker, "end_step", end_step)
+
+
+@pytest.mark.promise("safety-test")
+def test_the_best_kept_checkpoint_is_tested_once_at_the_end(
+    case: Case, trained: Callable[..., RunDir], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stages = {"judge_accuracy": 0.0, "generator_warmup_steps": 0, "judge_warmup_steps": 0}
+    one_stage = stages if case.key == "llm_gan" else {}
+    config = case.config(test_fraction=0.5, lr_schedule="constant", warmup_ratio=0.0, max_steps=6, **one_stage)
     tests = []
     for best, last in ((3, 6), (3, 3), (6, 6)):
-        files = trained(config.replace(max_steps=last))
+        with monkeypatch.context() as patch:
+            make_best(patch, best)
+            files = trained(config.replace(max_steps=last))
         *earlier, tested = rows(files)
         assert tested["step"] == last
         evaluated = {name for name in earlier[-1] if name.startswith("eval/")} - {"eval/return_last"}
@@ -149,6 +158,20 @@ def test_the_best_kept_checkpoint_is_tested_once_at_the_end(
         tests.append({name: tested[name] for name in names})
     assert tests[0] == tests[1], "the weights of step 3, not the last ones"
     assert tests[0] != tests[2]
+
+
+@pytest.mark.promise("safety-test")
+def test_the_best_checkpoint_of_a_gan_is_one_of_adversarial_training(
+    trained: Callable[..., RunDir], cpu_project: Project, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    make_best(monkeypatch, 3)  # of the judge's warm-up
+    files = trained(CASES["llm_gan"].config(test_fraction=0.5, max_steps=6))
+    assert [Checkpoint.read(files.checkpoint(step)).manifest["stage"] for step in (3, 6)] == [
+        "judge warm-up",
+        "adversarial",
+    ]
+    (table,) = media.read(files.media, "test")
+    assert "step-000006" in table.title
 
 
 @pytest.mark.promise("safety-test")
@@ -207,6 +230,28 @@ def test_a_damaged_best_checkpoint_is_passed_over_and_without_one_the_last_weigh
     better, other = (6, 3) if "step-000006" in whole else (3, 6)
     assert f"step-{other:06}" in titles([better])[0]
     assert "the last weights" in titles([3, 6])[0]
+
+
+@pytest.mark.promise("safety-test")
+def test_the_model_is_in_outputs_before_the_test_and_a_stop_after_the_last_step_leaves_it_out(
+    trained: Callable[..., RunDir], cpu_project: Project, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write_inputs("mlm_pretraining", cpu_project)
+    config = CASES["mlm_pretraining"].config(test_fraction=0.5)
+    real, seen = Worker.end_test, []
+
+    def end_test(worker: Worker, values: Mapping[str, float]) -> None:
+        seen.append([path.name for path in (worker.files.outputs / "model").iterdir()])
+        real(worker, values)
+
+    monkeypatch.setattr(Worker, "end_test", end_test)
+    assert "test/loss" in trained(config).metrics.read_text()
+    assert "model.safetensors" in seen[0]
+    monkeypatch.setattr(StopVote, "requested", True)
+    files = trained(config)
+    assert "test/" not in files.metrics.read_text()
+    assert (read_json(files.finished) or {})["why"] == "completed"
+    assert (files.outputs / "model" / "model.safetensors").is_file()
 
 
 @pytest.mark.promise("fault-26", "fault-27")

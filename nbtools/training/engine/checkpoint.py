@@ -47,6 +47,7 @@ def save(
     keep_best: int = 0,
     best_by: str = BEST_BY,
     lower_is_better: bool = True,
+    stage: str | None = None,
 ) -> Path:
     """Write `folder`/step-… from one process and remove older checkpoints beyond those to keep.
 
@@ -60,6 +61,7 @@ def save(
         best_by: name of a metric, stored in the manifest; checkpoints of steps that did not measure it do not count as
             best.
         lower_is_better: whether the least value of that metric is the best one.
+        stage: of the training, stored in the manifest; only checkpoints of the newest one's stage count as best.
 
     Raises:
         OSError: it could not be written (disk full); nothing of it remains, and older checkpoints are untouched.
@@ -84,6 +86,7 @@ def save(
             "metrics": {name: json_files.strict_number(value) for name, value in metrics.items()},
             "best_by": best_by,
             "lower_is_better": lower_is_better,
+            **({} if stage is None else {"stage": stage}),
             "files": dict(sorted(files.items())),
         }
         json_files.write_json(temporary / "manifest.json", manifest, sync=True)

@@ -25,6 +25,11 @@ class StopVote:
         self._every, self._steps_left = 1, 0
         self._is_agreed = False
 
+    @property
+    def requested(self) -> bool:
+        """Whether this process was asked to stop."""
+        return self._stop.requested
+
     def agreed(self) -> bool:
         """Whether all ranks stop after this step; every rank calls it once per step."""
         if self._group is None:

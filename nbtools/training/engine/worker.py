@@ -10,6 +10,7 @@ import os
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
 from typing import Any, TypeVar
@@ -54,6 +55,14 @@ C = TypeVar("C", bound=TrainConfig)
 
 _PROGRESS_EVERY_S = 5.0
 _SECONDS_PER_MINUTE = 60
+
+
+@dataclass(frozen=True)
+class _Test:
+    """The test at the end of a training, while it is measured."""
+
+    checkpoint: Checkpoint | None
+    """What is tested; None for the last weights."""
 
 
 def run(train: Callable[["Worker", C], None], flags: Flags[C]) -> None:
@@ -102,8 +111,7 @@ class Worker:
         self.stopped = False
         self._measured: tuple[int, Mapping[str, float]] = (-1, {})
         self._aside_s = 0.0
-        self._tests: list[Checkpoint | None] = []
-        """During the test, the checkpoint that is tested."""
+        self._test: _Test | None = None
         self._optimizers: tuple[Optimizer, ...] = ()
         self._vote = StopVote(stop, self.ranks.control)
         self.files = RunDir(self.ranks.from_main(lambda: claim_run(flags)))
@@ -237,7 +245,7 @@ class Worker:
 
     def show(self, name: str, item: MediaItem) -> None:
         """Append a media item to the run directory (rank 0)."""
-        if self.is_main and not self._tests:
+        if self.is_main and self._test is None:
             with contextlib.suppress(OSError):  # a full disk does not end the training
                 media.append(self.files.media, name, self.progress.step, item)
 
@@ -293,33 +301,42 @@ class Worker:
     def begin_test(self, plan: Plan) -> InitialState | None:
         """Return the best kept checkpoint, for its weights; every rank calls it. None without a test, or after a stop.
 
-        It is empty, for the weights as they are, if no kept checkpoint was saved at an evaluation.
+        It is empty, for the weights as they are, if no kept checkpoint was saved at an evaluation. The trained model is
+        in `outputs/` from here on, because a test may be long, and be killed.
         """
         if self.stopped or not plan.schedule.num_tested:
             return None
+        if any(self.sum([self._vote.requested])):
+            self.say("the test is left out: a stop was requested after the last step")
+            return None
         with self.aside("checkpoint"):
-            self._tests = self.ranks.from_main(self._best)
-        best = self._tests[0]
+            self._test = self.ranks.from_main(lambda: _Test(self._best()))
+            self.ranks.from_main(lambda: self._outputs.place_model() if self._outputs else None)
+        best = self._test.checkpoint
         return InitialState(model=None if best is None else best.path / "model")
 
-    def _best(self) -> list[Checkpoint | None]:
+    def _best(self) -> Checkpoint | None:
         saved = [found for found in checkpoints_in(self.files.checkpoints) if found.step <= self.progress.step]
         for found in best_of(saved, len(saved)):
             try:
                 found.verify()
-                return [found]
+                return found
             except CheckpointError as error:
                 self.say(f"warning: {error}; the test takes the next best checkpoint")
-        return [None]
+        return None
 
     def end_test(self, values: Mapping[str, float]) -> None:
         """Record the `eval/…` values of the test as `test/…`, and show them beside those of the evaluation."""
-        (best,), self._tests = self._tests, []
+        assert self._test is not None, "begin_test comes first"
+        best, self._test = self._test.checkpoint, None
         tested = {name.replace("eval/", "test/", 1): value for name, value in values.items()}
         self._write_row(tested)
         before = self.metrics if best is None else best.metrics
         rows = [(name[5:], f"{before.get(name, math.nan):.4g}", f"{value:.4g}") for name, value in values.items()]
-        what = "the last weights" if best is None else f"{best.name}, the best by {best.manifest.get('best_by')}"
+        what = "the last weights"
+        if best is not None:
+            what = f"{best.name}, the best by {best.manifest.get('best_by')}"
+            what += f" (outputs/model is that of step {self.progress.step})" * (best.step != self.progress.step)
         self.show("test", media.table(f"Test of {what}", ("metric", "evaluation", "test"), rows))
         self.say(f"test of {what}: " + "  ".join(f"{name} {value:.4g}" for name, value in tested.items()))
 
@@ -334,7 +351,7 @@ class Worker:
         Args:
             state: the same on all ranks: the optimizer's and others.
             rank_state: of this rank only; the state of its random number generators is added.
-            best: `best_by` and `lower_is_better` of `checkpoint.save`; default: the lowest eval/loss.
+            best: `best_by`, `lower_is_better` and `stage` of `checkpoint.save`; default: the lowest eval/loss.
         """
         batch = self.config.effective_batch(self.world_size)
         state = {**state, "recipe": recipe_of(self.config).key, "effective_batch": batch}

@@ -132,7 +132,7 @@ def train(worker: Worker, config: LLMGANConfig) -> None:
             state |= {"stages": stages.state_dict(), "baseline": rollouts.baseline.state_dict()}
             state["verdicts"] = discriminator.running_state()
             write_models = functools.partial(save_models, data, generator, discriminator)
-            worker.save(write_models, state, rollouts.tally.state_dict())
+            worker.save(write_models, state, rollouts.tally.state_dict(), stage=str(stage))
         if due.stop:
             break
 

@@ -71,17 +71,25 @@ class Outputs:
         for mirror in self._mirrors:
             mirror.close(failed=failed)
 
+    def place_model(self) -> None:
+        """Place the last checkpoint's model into `outputs/`; an error is a warning."""
+        folder = self._files.outputs
+        try:
+            folder.mkdir(exist_ok=True)
+            if saved := checkpoints_in(self._files.checkpoints):
+                _hand_over(saved[-1].path / MODEL, folder / MODEL)
+            else:
+                self._warn("outputs/ has no model: no checkpoint was saved")
+        except OSError as error:
+            self._warn(f"outputs/ is not complete: {error}")
+
     def hand_over(self, *, draws: bool) -> None:
         """Write the outputs of a training that has ended, with a picture if `draws`; an error is a warning."""
         if self._profile is not None:
             self._profile.close()
+        self.place_model()
         files, folder = self._files, self._files.outputs
         try:
-            folder.mkdir(exist_ok=True)
-            if saved := checkpoints_in(files.checkpoints):
-                _hand_over(saved[-1].path / MODEL, folder / MODEL)
-            else:
-                self._warn("outputs/ has no model: no checkpoint was saved")
             write_file(folder / HISTORY, history(Run(files.path)))
             if draws and not os.environ.get(UNDRAWN_VARIABLE) and (problem := _draw(files, folder / PICTURE)):
                 self._warn(f"outputs/{PICTURE} was not drawn: {problem}")

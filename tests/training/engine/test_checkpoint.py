@@ -144,6 +144,13 @@ def test_a_recipe_may_prefer_another_metric_and_the_greater_value(folder: Path, 
     assert [listed.step for listed in best_of(kept)] == [4], "all readers see which one is meant"
 
 
+def test_the_best_is_one_of_the_stage_that_the_training_is_in(folder: Path, model: ModernBertForMaskedLM) -> None:
+    for step, loss, stage in ((2, 1.0, "warm-up"), (4, 4.0, "adversarial"), (6, 3.0, "adversarial")):
+        save(folder, model, step, metrics={"eval/loss": loss}, keep_last=9, stage=stage)
+    assert [found.step for found in best_of(checkpoints_in(folder), 9)] == [6, 4]
+    assert [found.step for found in best_of(checkpoints_in(folder)[:1])] == [2]
+
+
 LOSSES = st.none() | st.sampled_from([math.nan, math.inf, -math.inf]) | st.integers(0, 5).map(float)
 
 
