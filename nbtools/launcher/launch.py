@@ -159,6 +159,7 @@ def start(
         ticket = None
         if queue and (taken := _taken_ticket(run, checked)):
             ticket, held["--ticket-fd"] = taken
+            _warn_of_newer(ticket)
         _lay_out(
             run,
             checked,
@@ -209,14 +210,17 @@ def _taken_ticket(run: RunDir, checked: Preflight) -> tuple[Path, int] | None:
     if not (gpus := checked.placement.gpus):
         return None
     try:
-        taken = gpu_queue.take(run, [device.index for device in gpus], [device.uuid for device in gpus])
-        for other in gpu_queue.newer(taken[0]):
-            note = f"{other}: a newer nbtools wrote this ticket of the GPU queue, so this run does not wait for its run"
-            warnings.warn(f"{note}; update nbtools, or choose other GPUs", stacklevel=4)
-        return taken
+        return gpu_queue.take(run, [device.index for device in gpus], [device.uuid for device in gpus])
     except OSError as error:
         warnings.warn(f"the GPU queue is not usable, so this run starts without waiting: {error}", stacklevel=4)
         return None
+
+
+def _warn_of_newer(ticket: Path) -> None:
+    with contextlib.suppress(OSError):
+        for other in gpu_queue.newer(ticket):
+            note = f"{other}: a newer nbtools wrote this ticket of the GPU queue, so this run does not wait for its run"
+            warnings.warn(f"{note}; update nbtools, or choose other GPUs", stacklevel=4)
 
 
 def _taken_lock(run: RunDir) -> int | None:

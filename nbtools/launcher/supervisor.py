@@ -25,6 +25,7 @@ from typing import Any
 
 import psutil
 
+from nbtools.errors import FormatError
 from nbtools.failures.failure import Failure, explained, first_failure, was_stopped_from_outside
 from nbtools.failures.known_errors import host_memory
 from nbtools.machine import gpu_queue
@@ -126,13 +127,16 @@ class Supervisor:
 
     def _outlive(self, error: Exception) -> Failure | None:
         """After an error of the supervisor, wait for the end of an agent that runs; return the failure."""
+        message = f"the supervisor failed: {type(error).__name__}: {error}"
         if self.agent is None:
-            message = f"the supervisor failed: {type(error).__name__}: {error}"
             return explained(Failure(None, self.host, None, None, message, traceback.format_exc()), self.run)
         self._next_sample = time.monotonic() + _NEVER_S
         self._watch(self._shutdown_timeout_s)
         self._num_swept += self._sweep()
-        return self._failure()
+        try:
+            return self._failure()
+        except Exception:  # noqa: BLE001 - the same error again, perhaps
+            return Failure(None, self.host, self.returncode, None, message, traceback.format_exc())
 
     def _wait_for_turn(self) -> None:
         """Return when no earlier run claims one of the GPUs and the awaited run has ended, or on a stop."""
@@ -327,7 +331,9 @@ class Supervisor:
 
     def _was_stopped(self) -> bool:
         """Distinguish a stop from a failure; torchrun exits 1 on both."""
-        why = (read_json(self.run.finished) or {}).get("why")
+        why = None
+        with contextlib.suppress(FormatError):  # the training has a newer nbtools
+            why = (read_json(self.run.finished) or {}).get("why")
         if self.was_asked:
             return why != "failed" and (self.returncode, why) != (0, "completed")
         if self._code == -signal.SIGKILL:

@@ -29,6 +29,8 @@ SWEEP_GRACE_S = 2.0
 STOP_GRACE_S = 10.0
 """Time that the supervisor adds to the shutdown timeout, since torchrun itself kills late ranks first."""
 _POLL_S = 0.05
+_READ_WITHIN_S = 1.0
+"""Time in which a reader that tests a lock frees it."""
 _STATE_LETTERS = {"running": "R", "sleeping": "S", "disk-sleep": "D", "stopped": "T", "tracing-stop": "t"}
 RANK, LOADER_WORKER, AGENT, OTHER = "rank", "loader worker", "agent", "process"
 
@@ -194,6 +196,7 @@ def stop_processes(run: RunDir, is_over: Callable[[], bool], timeout_s: float) -
     ranks = {leader} if leader is not None and record.get("role") == "worker" else {*ranks_among(before).values()}
     kinds = kinds_of(before, ranks)
     asked = [leader] if leader in family else []
+    signalled: set[psutil.Process] = set()
 
     def is_over_once_asked() -> bool:
         nonlocal asked
@@ -202,7 +205,8 @@ def stop_processes(run: RunDir, is_over: Callable[[], bool], timeout_s: float) -
             return True
         if not alive:  # there was none, or it ended before it passed the signal on
             asked = _outermost(workers())
-        _ask(run, asked)
+        _ask(run, [process for process in asked if process not in signalled])
+        signalled.update(asked)
         return False
 
     was_killed = not _wait(is_over_once_asked, timeout_s)
@@ -307,7 +311,7 @@ def _record_stop(run: RunDir) -> None:
     descriptor = None
     with contextlib.suppress(OSError):  # a file system without locks
         if foreign_owner(run.path) is None:
-            descriptor = acquire_lock(run.lock)
+            descriptor = acquire_lock(run.lock, timeout_s=_READ_WITHIN_S)
     if descriptor is None:
         return
     try:

@@ -30,8 +30,8 @@ from nbtools.run.state import RunState
 from nbtools.rundir.atomic import open_descriptor
 from nbtools.rundir.identity import ProcessIdentity, foreign_owner
 from nbtools.rundir.json_files import read_json
-from nbtools.rundir.lock import NO_LOCKS, acquire_lock, is_locked, wait_for_lock
-from nbtools.rundir.rundir import RunDir, find_run, is_run, run_folders
+from nbtools.rundir.lock import NO_LOCKS, acquire_lock, wait_for_lock
+from nbtools.rundir.rundir import RunDir, find_run, goes_on, is_run, run_folders
 
 CACHE = ".cache"
 _GONE = "does not exist any more"
@@ -228,7 +228,7 @@ def _verifies(checkpoint: Checkpoint) -> bool:
 
 def _read_by(runs: Path) -> str:
     """Return why the cache must be kept: an active run reads it; empty if it may be removed."""
-    active = [path.name for path in run_folders(runs) if is_locked(RunDir(path).lock)]
+    active = [path.name for path in run_folders(runs) if goes_on(RunDir(path))]
     return f"{active[0]} may be reading it" if active else ""
 
 
@@ -264,6 +264,8 @@ def remove(plan: RemovalPlan) -> tuple[list[Item], list[Kept]]:
                 return _GONE
             if not (why := _still_needed(item, origins)):
                 hidden[item] = _hidden(item.path, plan.runs)  # noqa: B023 - called in this turn of the loop
+                if hidden[item] == item.path:  # noqa: B023 - it could not be moved, so it goes while it is locked
+                    _delete(item.path)
                 if item.is_run:
                     origins.forget(item.path.name)
             return why

@@ -4,7 +4,7 @@ import contextlib
 from collections.abc import Collection, Iterator
 from pathlib import Path
 
-from nbtools.errors import FormatError, plural
+from nbtools.errors import FormatError, RunNotFoundError, plural
 from nbtools.project import Project, file_digest, find_project
 from nbtools.run.records import local_time
 from nbtools.run.run import Run, html_table, newest_metrics, step_of_total
@@ -45,7 +45,10 @@ def newest(project: Project, states: Collection[RunState] = ()) -> Iterator[Run]
     One that cannot be read (FormatError, OSError) is yielded too, whatever the states.
     """
     for path in newest_first(project.runs.resolve()):
-        run = _listed(path)
+        try:
+            run = _listed(path)
+        except RunNotFoundError:  # a link to a run that has just been removed
+            continue
         with contextlib.suppress(FormatError, OSError):
             if states and run.state not in states:
                 continue
@@ -75,8 +78,8 @@ def active_run(script: Path, project: Project) -> Run | None:
     for path in found_runs(project.runs):
         if RunDir(path).exit.exists():  # it has ended, whatever else its files contain
             continue
-        run = Run(path)
-        with contextlib.suppress(FormatError):  # written by a newer nbtools
+        with contextlib.suppress(FormatError, RunNotFoundError, OSError):  # of a newer nbtools, or just removed
+            run = _listed(path)
             same = run.info.get("script_sha256") == wanted and not run.info.get("args")
             if same and not run.state.is_final:
                 active.append(run)

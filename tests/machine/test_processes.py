@@ -40,3 +40,27 @@ def test_a_stop_waits_for_the_record_of_a_supervisor_whose_environment_reads_as_
             os.close(lock)
     assert supervisor.returncode == -signal.SIGTERM
     assert not ending.was_killed
+
+
+COUNTS = """
+import signal, sys, time
+signal.signal(signal.SIGTERM, lambda *_: print("asked", flush=True))
+print("ready", flush=True)
+while True: time.sleep(0.05)
+"""
+
+
+def test_a_process_is_asked_once_where_no_mark_of_that_can_be_written(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A second SIGTERM makes torchrun abort its shutdown."""
+    run = RunDir.create(tmp_path, "x")
+    monkeypatch.setattr(processes, "foreign_owner", lambda path: "somebody")
+    environment = {**os.environ, "NBTOOLS_RUN_ID": run.id, "NBTOOLS_RUN_DIR": str(run.path)}
+    command = [sys.executable, "-c", COUNTS]
+    with subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, text=True) as worker:
+        assert worker.stdout is not None
+        assert worker.stdout.readline() == "ready\n"
+        stop_processes(run, lambda: False, timeout_s=1)
+        assert worker.stdout.read() == "asked\n"
+    assert worker.returncode == -signal.SIGKILL

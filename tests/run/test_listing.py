@@ -13,6 +13,7 @@ import pytest
 
 from nbtools.cli.commands import main
 from nbtools.project import Project
+from nbtools.run import listing
 from nbtools.run.run import Run, newest_metrics
 from nbtools.rundir.json_files import write_json
 from nbtools.rundir.lock import acquire_lock
@@ -104,6 +105,19 @@ def test_a_second_look_at_a_hundred_runs_opens_no_file_of_those_that_have_ended(
     touched = [path for path in map(Path, seen["touched"]) if path.is_relative_to(project.runs)]
     assert touched, "the live runs are looked at"
     assert [path for path in touched if any(str(parent) in idle for parent in path.parents)] == []
+
+
+def test_a_run_that_is_removed_while_runs_are_listed_is_passed_over(
+    project: Project, files: RunDir, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write_json(files.launch, {"name": "tiny", "time": time.time()})
+    (script := project.script("tiny")).write_text("")
+    gone = project.runs / "2026-01-01_000000_gone"
+    monkeypatch.setattr(listing, "found_runs", lambda runs: [gone, files.path])
+    monkeypatch.setattr(listing, "newest_first", lambda runs: iter([gone, files.path]))
+    gone.symlink_to(project.root / "nowhere")
+    assert listing.active_run(script, project) is None
+    assert [run.id for run in listing.newest(project)] == [files.id]
 
 
 # In a process of its own, as above: the files of runs that a function opens.
