@@ -305,7 +305,7 @@ class ByHand:
         return process
 
     def forked(
-        self, config: TrainConfig, *args: str | Path, nproc: int = 2, more: str = "", timeout_s: float = 120
+        self, config: TrainConfig, *args: str | Path, nproc: int = 2, more: str = "", timeout_s: float = 250
     ) -> Run:
         """Write a script and run it to its end on ranks that need no import of torch; return its run."""
         script = self.project.scripts / "tiny.py"

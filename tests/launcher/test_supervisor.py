@@ -246,7 +246,7 @@ def test_a_stop_during_the_last_moments_of_a_completed_run_is_no_failure(supervi
 
 
 def test_training_outlives_a_killed_supervisor_and_its_end_is_known(supervised: Start) -> None:
-    run = supervised(*agent(TRAINER, "--steps", "40"))
+    run = supervised(*agent(TRAINER, "--steps", "100"))
     at_step(run, 2, num_ranks=2)
     assert run.records.process is not None
     os.kill(run.records.process.pid, signal.SIGKILL)
@@ -255,7 +255,7 @@ def test_training_outlives_a_killed_supervisor_and_its_end_is_known(supervised: 
     assert run.state is RunState.RUNNING
     eventually(lambda: run.step > seen)
     assert run.wait(timeout_s=60) is RunState.SUCCEEDED
-    assert run.step == 40
+    assert run.step == 100
     assert not run.files.exit.exists()
 
 
@@ -342,7 +342,7 @@ def test_the_supervisor_is_small_and_idle(supervised: Start) -> None:
     before = sum(supervisor.cpu_times()[:2])
     time.sleep(3)
     assert supervisor.memory_info().rss < 25 * 2**20
-    assert sum(supervisor.cpu_times()[:2]) - before <= 0.05
+    assert sum(supervisor.cpu_times()[:2]) - before <= 0.1
     row = json.loads(run.files.system.read_text().splitlines()[0])
     memory = {"memory_used_bytes", "memory_total_bytes", "oom_kills"}
     assert set(row) == {"time", "cpu_percent", "num_processes", "rss_bytes", "gpus"} | memory
@@ -382,6 +382,19 @@ def test_an_error_of_the_supervisor_before_the_start_is_the_recorded_cause(super
 
 
 @pytest.mark.promise("safety-supervisor")
+def test_the_end_of_a_training_that_a_newer_nbtools_recorded_is_recorded(supervised: Start) -> None:
+    program = "import os, pathlib, sys\n"
+    program += (
+        "pathlib.Path(os.environ['NBTOOLS_RUN_DIR'], 'finished.json').write_text('{\"format\": 99}')\nsys.exit(3)"
+    )
+    run = supervised(sys.executable, "-c", program)
+    eventually(run.files.exit.exists)
+    recorded = read_json(run.files.exit) or {}
+    assert (recorded["returncode"], recorded["stopped"]) == (3, False)
+    assert run.state is RunState.FAILED
+
+
+@pytest.mark.promise("safety-supervisor")
 def test_an_error_of_the_supervisor_does_not_end_a_training_that_runs(
     supervised: Start, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -410,15 +423,20 @@ def test_a_lost_run_quotes_what_its_supervisor_printed(
 
 
 @pytest.mark.promise("safety-stop-restart")
-def test_a_stop_between_two_attempts_is_a_stop(supervised: Start) -> None:
-    run = supervised(sys.executable, PROGRAMS / "fails.py", "raise", launch={"max_restarts": 5})
-    eventually(lambda: run.records.process is not None and b"boom" in run.log().encode())
+def test_a_stop_between_two_attempts_is_a_stop(supervised: Start, tmp_path: Path) -> None:
+    program = "import os, sys, time\nprint('ready', flush=True)\n"
+    program += "while not os.path.exists(sys.argv[1]): time.sleep(0.01)\nraise ValueError('boom')\n"
+    run = supervised(sys.executable, "-c", program, tmp_path / "go", launch={"max_restarts": 5})
+    eventually(lambda: run.records.process is not None and "ready" in run.log())
     assert run.records.process is not None
     supervisor = psutil.Process(run.records.process.pid)
+    supervisor.suspend()  # it restarts after a second
+    (tmp_path / "go").touch()
     eventually(lambda: not living(supervisor.children()))
     supervisor.send_signal(signal.SIGTERM)
+    supervisor.resume()
     assert run.wait(timeout_s=60, check=False) is RunState.STOPPED
-    assert (read_json(run.files.exit) or {})["failure"]["message"].endswith("ValueError: boom <b>&")
+    assert (read_json(run.files.exit) or {})["failure"]["message"].endswith("ValueError: boom")
 
 
 @pytest.mark.promise("safety-nested-launch")

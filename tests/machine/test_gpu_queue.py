@@ -230,7 +230,7 @@ def test_the_gpus_stay_taken_until_the_training_of_a_killed_supervisor_has_gone(
 
 
 def test_after_a_run_means_when_it_has_ended_however_it_ends(supervised: Start) -> None:
-    first = supervised(*AGENT, TRAINER, "--fail-at", "20", name="first")
+    first = supervised(*AGENT, TRAINER, "--fail-at", "100", name="first")
     second = supervised(*AGENT, TRAINER, "--steps", "2", name="second", after=str(first.dir))
     eventually(lambda: first.step >= 2)
     assert second.state is RunState.QUEUED

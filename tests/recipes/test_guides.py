@@ -1,6 +1,5 @@
 """The command lines of five older programs train here as their guides say; `tests/promises.py` lists the promises."""
 
-import socket
 import subprocess
 import sys
 from pathlib import Path
@@ -14,6 +13,8 @@ from nbtools.recipes import RECIPES
 from nbtools.rundir.json_files import read_json
 from nbtools.rundir.rundir import RunDir, run_folders
 from nbtools.script.script import write_script
+
+from trainings import free_port
 
 TESTS = Path(__file__).resolve().parents[1]
 
@@ -68,12 +69,6 @@ def old(project: Project, monkeypatch: pytest.MonkeyPatch) -> Project:
         config = RECIPES[key].config_class(**values, log_every=1, eval_every=2, checkpoint_every=2)
         write_script(config, f"tiny_{key}", Launch(nproc_per_node=2), project=project)
     return project
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
 
 
 TORCHRUN = "-m torch.distributed.run"

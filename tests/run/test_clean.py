@@ -22,6 +22,7 @@ import pytest
 
 import nbtools as nt
 from nbtools.errors import RunNotFoundError
+from nbtools.machine.processes import members
 from nbtools.project import Project
 from nbtools.run import clean, lineage
 from nbtools.run.clean import CACHE, RemovalPlan, in_use, plan_removal, remove
@@ -350,10 +351,20 @@ def test_no_child_is_ever_left_without_its_parent_whoever_is_first(project: Proj
         assert resumed.result() == parent.path.exists() == (not removed)
 
 
+def test_the_cache_stays_while_a_run_without_locks_may_read_it(project: Project) -> None:
+    (project.runs / CACHE).mkdir()
+    run = made(project, "a", "none")
+    write_json(run.launch, {**(read_json(run.launch) or {}), "flock": False})
+    write_json(run.process, {"role": "supervisor", **ProcessIdentity.of(os.getpid()).to_json()})
+    assert plan_removal(project.runs, cache=True).kept == ((CACHE, f"{run.id} may be reading it"),)
+
+
 def test_a_lost_run_whose_processes_live_stays(project: Project) -> None:
     run = made(project, "a", "none")
     environment = {**os.environ, "NBTOOLS_RUN_ID": run.id, "NBTOOLS_RUN_DIR": str(run.path)}
     with subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE, env=environment) as process:
+        while not members(run):  # the kernel shows an empty environment until exec is complete
+            time.sleep(0.005)
         assert remove(plan_removal(project.runs, [run.id]))[1] == [
             (run.id, "some of its processes are alive: nbtools stop ends them")
         ]

