@@ -294,14 +294,16 @@ def test_without_its_kernel_a_panel_is_a_picture_and_one_sentence(
     see(panel, "Succeeded")
     assert panel.get_by_role("button", name="Resume").is_visible()
     assert_one_picture(panel)
+    note = "Run this cell again for the controls."  # the outputs of the end are drawn after the words in the widgets
+    eventually(lambda: note in text_in(notebook), "the outputs are those of a run that has ended")
     notebook.command("docmanager:save")
     notebook.restart_kernel()
-    assert_without_kernel(panel, "Run this cell again for the controls.", "Succeeded")
+    assert_without_kernel(panel, note, "Succeeded")
     notebook.shoot("ended-restart", panel)
     notebook.page.reload()
     notebook.page.locator(".jp-Notebook .jp-Cell").first.wait_for()
     notebook.wait_ready()
-    assert_without_kernel(notebook.output(0), "Run this cell again for the controls.", "Succeeded")
+    assert_without_kernel(notebook.output(0), note, "Succeeded")
     notebook.shoot("ended-reopened", notebook.output(0))
 
 
@@ -313,6 +315,18 @@ def picture_in(notebook: Any) -> str | None:
           const outputs = cell.toJSON().outputs.map(output => output.data?.['image/png']).filter(Boolean);
           return outputs.length === 1 ? outputs[0].slice(-3000) : null;
         }"""
+    )
+
+
+def text_in(notebook: Any) -> str:
+    """The first cell's outputs without their pictures, as the notebook would be saved now."""
+    return str(
+        notebook.page.evaluate(
+            """() => {
+              const cell = window.jupyterapp.shell.currentWidget.content.model.sharedModel.cells[0];
+              return JSON.stringify(cell.toJSON().outputs.map(output => output.data?.['text/html']));
+            }"""
+        )
     )
 
 
