@@ -275,7 +275,7 @@ class TrainConfig(Settings):
     keep_last: int = setting(3, "Number of newest checkpoints to keep.", "checkpoints", ge=1, le=1_000_000)
     keep_best: int = setting(
         1,
-        "Number of further checkpoints to keep: those saved at an evaluation with the lowest eval/loss.",
+        "Number of further checkpoints to keep: the best of those saved at an evaluation (see the recipes' README).",
         "checkpoints",
         ge=0,
         le=1_000_000,

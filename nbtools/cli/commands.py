@@ -161,6 +161,7 @@ def _named(arguments: argparse.Namespace) -> "Run":
 def _launch(arguments: argparse.Namespace) -> int:
     from nbtools.launcher.launch import launch
     from nbtools.launcher.preflight import help_text, preflight
+    from nbtools.run.run import Run
 
     options = {name: getattr(arguments, name) for name in ("nproc_per_node", "gpus", "max_restarts")}
     options["args"] = tuple(arguments.script_args)
@@ -171,6 +172,8 @@ def _launch(arguments: argparse.Namespace) -> int:
         return DONE
     if not arguments.dry_run:
         return _print_started(launch(arguments.script, after=arguments.after, queue=not arguments.no_queue, **options))
+    if (after := getattr(arguments, "after", None)) is not None:
+        Run(after)  # an error if there is no such run
     checked = preflight(arguments.script, **options)
     if arguments.json:
         _print_json([asdict(finding) for finding in checked.findings])
@@ -219,7 +222,7 @@ def _clean(arguments: argparse.Namespace) -> int:
     runs = find_project().runs
     options = {name: getattr(arguments, name) for name in ("refs", "older_than_s", "checkpoints", "cache")}
     options["states"] = [RunState(state) for state in arguments.states]
-    if all(option in (None, False, []) for option in options.values()):
+    if all(option is None or option is False or option == [] for option in options.values()):
         disk_usage.print_stored(runs)
         return DONE
     plan = clean.plan_removal(runs, **options)

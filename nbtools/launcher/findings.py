@@ -92,5 +92,8 @@ def batch(config: TrainConfig, world_size: int) -> tuple[int, str]:
 def epochs(counted: Schedule) -> str:
     """Return the steps per epoch and the number of epochs as text."""
     number = counted.total_steps / counted.steps_per_epoch
-    exact = counted.total_steps % counted.steps_per_epoch == 0
-    return f"{counted.steps_per_epoch:,} per epoch, {number:,.{0 if exact else 1}f} epochs"
+    if number.is_integer():
+        many = plural(int(number), "epoch")
+    else:
+        many = f"{number:.2g} epochs" if number < 1 else f"{number:,.1f} epochs"
+    return f"{counted.steps_per_epoch:,} per epoch, {many}"

@@ -355,6 +355,7 @@ def test_a_dry_run_starts_nothing_and_only_it_prints_json(root: Path, cli: Cli) 
     assert cli("preflight", script, "--gpus", "none").stdout.splitlines()[0] == checked.stdout.splitlines()[0]
     assert json.loads(cli("launch", "--dry-run", "--json", script, "--gpus", "none").stdout)
     assert "--dry-run" in cli("launch", "--json", script, code=2).stderr
+    assert "run 'none'" in cli("launch", "--dry-run", script, "--gpus", "none", "--after", "none", code=2).stderr
     assert list((root / "runs").iterdir()) == []
 
 

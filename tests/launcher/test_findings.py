@@ -17,8 +17,9 @@ import pytest
 import nbtools as nt
 from nbtools.errors import LaunchError
 from nbtools.launcher import placement, preflight
-from nbtools.launcher.findings import Finding, ok, problem, render_html, size, warn
+from nbtools.launcher.findings import Finding, epochs, ok, problem, render_html, size, warn
 from nbtools.launcher.sizes import checkpoint_bytes, num_checkpoints_kept
+from nbtools.launcher.step_count import Schedule
 from nbtools.machine.devices import Device, Holder
 from nbtools.project import Project
 from nbtools.recipes import RECIPES
@@ -45,6 +46,15 @@ def found(checked: preflight.Preflight, subject: str) -> Finding:
 
 
 @pytest.mark.promise("guide-O6")
+@pytest.mark.parametrize(
+    ("steps", "expected"),
+    [(100, "0.032 epochs"), (3125, "1 epoch"), (6250, "2 epochs"), (7000, "2.2 epochs"), (31_250_000, "10,000 epochs")],
+)
+def test_the_number_of_epochs_is_told_as_one_would_write_it(steps: int, expected: str) -> None:
+    counted = Schedule(100_000, 10, 32, 3125, steps, 10)
+    assert epochs(counted) == f"3,125 per epoch, {expected}"
+
+
 def test_it_says_everything_that_a_launch_means(project: Project) -> None:
     checked = nt.preflight(written(project))
     subjects = ["devices", "torch", "disk", "batch", "parameters", "memory", "dataset", "steps", "command"]

@@ -453,6 +453,7 @@ def test_without_a_terminal_it_lists_and_wants_yes(project: Project, cli: Cli) -
     assert "removed 1 item, " in cli("clean", "--older-than", "30d", "--state", "failed", "--yes").stdout
     assert left(project) == {"b"}
     assert "nothing to remove" in cli("clean", "--state", "failed").stdout
+    assert "removed 1 item, " in cli("clean", "--older-than", "0d", "--yes").stdout
 
 
 class Terminal(io.StringIO):

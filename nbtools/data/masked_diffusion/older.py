@@ -36,7 +36,7 @@ def write_older_texts(folder: Path, target: Path) -> str:
     for number, text in enumerate(texts):
         (target / f"{number:06}.txt").write_bytes(text.encode())
     found = f"{sum(map(len, texts)):,} characters in {plural(len(texts), 'piece')}"
-    repeated = f"; {num_repeated:,} windows repeat another: such passages may be shorter than they were"
+    repeated = f"; {num_repeated:,} windows repeat another: repeated text may be shorter than it was"
     return f"{folder}: {found}, from overlapping windows{repeated if num_repeated else ''}"
 
 

@@ -152,6 +152,7 @@ class GPUField:
         self._boxes: dict[int, widgets.Checkbox] = {}
         self._choice = widgets.VBox(layout={"margin": f"0 0 0 calc({LABEL_WIDTH} + 12px)", "display": "none"})
         self._on_edit = on_edit
+        self._given: tuple[int, ...] = ()
         self._line = row(self._mode, note_widget())
         self.widget = widgets.VBox([self._line, self._choice], layout={"overflow": "visible"})
         for index, label in self._gpus.items():
@@ -180,13 +181,14 @@ class GPUField:
         """
         if self._mode.value != "chosen":
             return () if self._mode.value == "cpu" else None
-        chosen = tuple(index for index, box in self._boxes.items() if box.value)
+        chosen = {index for index, box in self._boxes.items() if box.value}
         if not chosen:
             raise ValueError("tick at least one GPU, or choose CPU only")
-        return chosen
+        return self._given if chosen == {*self._given} else tuple(sorted(chosen))  # their order is that of the ranks
 
     @value.setter
     def value(self, value: tuple[int, ...] | None) -> None:
+        self._given = value or ()
         for index in value or ():
             if index not in self._boxes:
                 self._add_box(index, f"GPU {index}: not on this machine")

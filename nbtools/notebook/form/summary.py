@@ -58,7 +58,7 @@ class Summary:
                 outcome = schedule(*wanted, root=self._root)
             except DataError as error:
                 outcome = error
-            except Exception as error:  # noqa: BLE001 - the thread must go on to the next values
+            except Exception as error:  # noqa: BLE001 - the thread continues with the next values
                 outcome = DataError(str(error) if isinstance(error, OSError) else f"{type(error).__name__}: {error}")
             with self._lock:
                 self._counted = (wanted, outcome)

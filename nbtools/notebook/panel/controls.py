@@ -43,7 +43,7 @@ class Controls:
         self.dark = _control(widgets.ToggleButton, "Dark", value=dark)
         self.stop = _control(widgets.Button, "Stop", icon="stop", button_style="warning")
         self.stacks = _control(widgets.Button, "Stacks", icon="list")
-        self.checkpoint = _control(widgets.Dropdown, "Checkpoint", options=[("no checkpoint yet", LATEST)])
+        self.checkpoint = _control(widgets.Dropdown, "Checkpoint", options=[("no checkpoint", LATEST)])
         self.changes = _control(widgets.Text, "Changes", placeholder="learning_rate=1e-4 seed=1")
         self.resume = _control(widgets.Button, "Resume", icon="play")
         self.checkpoint.disabled = self.changes.disabled = self.resume.disabled = True

@@ -206,7 +206,7 @@ def ranks(beats: Sequence[RankHeartbeat], stragglers: Sequence[Straggler], now: 
 
 def log(lines: Sequence[str]) -> str:
     """Return the end of rank 0's log in a box of fixed height."""
-    body = "\n".join(line[:500] for line in lines) or "(no output yet)"
+    body = "\n".join(line[:500] for line in lines) or "(no output)"
     style = f"{MONO}{TEXT}border:{BORDER};margin:0;padding:6px 8px;height:212px;overflow:auto;white-space:pre"
     # width:0 with min-width:100%: a long line scrolls in its box instead of widening the panel.
     return (

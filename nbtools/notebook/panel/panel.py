@@ -30,6 +30,7 @@ from nbtools.notebook.plots.layout import X, view_of
 from nbtools.notebook.subshell import answers_beside_cells
 from nbtools.run.checkpoints import Checkpoint, best_of
 from nbtools.run.lineage import changes_in_words, origin_in_words
+from nbtools.run.records import mapping_at
 from nbtools.run.run import Run
 from nbtools.run.stacks import take_stacks
 from nbtools.run.state import RunState, waiting_for
@@ -83,6 +84,8 @@ class LivePlot:
         self._is_acting = False
         self._is_static = False
         self._is_change_wrong = False
+        self._has_checkpoint = False
+        """Of this run, or of the one that it resumed."""
         self._widgets = Controls(dark, log, smoothing, x)
         for option in self._widgets.options:
             option.observe(self._changed, "value")
@@ -325,12 +328,15 @@ class LivePlot:
             label = f"step {checkpoint.step:,}" + ("" if loss is None else f" · eval loss {loss:.4g}")
             label += " · best" if checkpoint in best else ""
             offered.append((label, checkpoint))
-        offered.insert(0, ("latest verified" if found else "no checkpoint yet", LATEST))
+        is_resumed = bool(mapping_at(self.run.info, "resumed_from"))
+        latest = "latest verified" if found else "latest of the parent" if is_resumed else "no checkpoint"
+        offered.insert(0, (latest, LATEST))
         if [label for label, _ in offered] != [label for label, _ in choice.options]:
             chosen = choice.value
             choice.options = offered
             choice.value = chosen if chosen in found else LATEST
-        choice.disabled = self._widgets.changes.disabled = not found
+        self._has_checkpoint = bool(found) or is_resumed
+        choice.disabled = self._widgets.changes.disabled = not self._has_checkpoint
 
     def _changes(self) -> dict[str, Any]:
         """Return the values to change in the new run, as typed.
@@ -360,7 +366,7 @@ class LivePlot:
                 widgets.resume.disabled = not self._may_resume(self.run.state)
 
     def _may_resume(self, state: RunState) -> bool:
-        return state.is_final and bool(self._snapshot.checkpoints) and not self._is_change_wrong
+        return state.is_final and self._has_checkpoint and not self._is_change_wrong
 
     def _act(self, doing: str, action: Callable[[], str]) -> None:
         """Show `doing` at once and run `action` in a thread: it may take as long as saving a checkpoint."""

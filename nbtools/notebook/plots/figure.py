@@ -94,7 +94,9 @@ class RunFigure:
         self._title.set_text(plain(view.title, 70) if is_titled else "")
         self._subtitle.set_text(plain(view.subtitle, 60) if is_titled else "")
         if not groups:
-            self.panels[0].message.set_text("Waiting for the first metrics")
+            self.panels[0].message.set_text(
+                "No metrics were recorded" if view.has_ended else "Waiting for the first metrics"
+            )
             return
         with np.errstate(over="ignore", invalid="ignore"):  # sums of values near the largest float
             axis = Axis(view, [name for _, names in groups for name in names])

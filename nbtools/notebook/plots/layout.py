@@ -51,6 +51,7 @@ class View:
     resumed_at: int | None = None
     restarted_at: Sequence[int] = ()
     """Steps from which later attempts continued."""
+    has_ended: bool = False
     x: X = "step"
     log: bool = False
     smoothing: float = 0.6
@@ -77,8 +78,10 @@ def view_of(
     losses = [(checkpoint.step, checkpoint.metrics.get("eval/loss")) for checkpoint in checkpoints]
     restarted_at = [step_of(restart) for restart in read_restarts(run.files)]
     total = f" of {run.total_steps:,}" if run.total_steps else ""
-    subtitle = f"{run.state.value.lower()} · step {run.step or 0:,}{total}"
-    return View(run.history, run.id, subtitle, losses, resumed_at, restarted_at, x, log, smoothing, span)
+    state = run.state
+    subtitle = f"{state.value.lower()} · step {run.step or 0:,}{total}"
+    options = (x, log, smoothing, span)
+    return View(run.history, run.id, subtitle, losses, resumed_at, restarted_at, state.is_final, *options)
 
 
 class Axis:

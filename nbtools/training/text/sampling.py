@@ -69,7 +69,10 @@ def write(
 
 def drawn(logits_BV: torch.Tensor, uniforms_B: torch.Tensor, temperature: float = 1.0) -> torch.Tensor:
     """Return the first token of each row at which the cumulative probability exceeds the row's number. Shape (B,)."""
-    cumulative_BV = torch.softmax(logits_BV.double() / temperature, dim=-1).cumsum(-1)
+    probabilities_BV = torch.softmax(logits_BV.double() / temperature, dim=-1)
+    if torch.are_deterministic_algorithms_enabled():  # CUDA has no deterministic cumulative sum
+        probabilities_BV = probabilities_BV.cpu()
+    cumulative_BV = probabilities_BV.cumsum(-1).to(logits_BV.device)
     totals_B1 = cumulative_BV[:, -1:]
     thresholds_B1 = uniforms_B.double()[:, None] * totals_B1
     # Rounding must not reach the total, which no cumulative probability exceeds.

@@ -48,11 +48,11 @@ def test_the_text_comes_back_from_windows_that_overlap_in_any_order(tmp_path: Pa
     assert (texts, num_repeated) == ([TEXT[:-1]], 0)  # no window had the last character
 
 
-def test_a_passage_that_repeats_itself_is_said_to_be_shorter_perhaps(tmp_path: Path) -> None:
+def test_repeated_text_is_said_to_be_shorter_perhaps(tmp_path: Path) -> None:
     folder, target = older_folder(tmp_path / "old", TEXT[:3000] + "-" * 300 + TEXT[3000:6000], 64), tmp_path / "texts"
     target.mkdir()
     said = write_older_texts(folder, target)
-    assert re.search(r"; [1-9] windows repeat another: such passages may be shorter than they were$", said)
+    assert re.search(r"; [1-9] windows repeat another: repeated text may be shorter than it was$", said)
 
 
 @given(st.text("ab \n", min_size=1, max_size=200), st.integers(2, 12), st.randoms())

@@ -262,6 +262,16 @@ def test_gpus_are_ticked_by_name() -> None:
         _ = field.value
     choice.children[1].value = True
     assert field.value == (2,)
+    choice.children[0].value = True
+    assert field.value == (0, 2)
+
+
+@pytest.mark.parametrize("gpus", [[], [(0, "GPU 0: A"), (1, "GPU 1: B")]])
+def test_the_order_of_a_scripts_gpus_is_kept(gpus: list[tuple[int, str]]) -> None:
+    field = GPUField(gpus, print)
+    for given in ((1, 0), (0, 1), (1, 0)):
+        field.value = given
+        assert field.value == given, "rank 0 is on the first"
 
 
 def test_machine_without_gpus_offers_none_but_keeps_what_a_script_names() -> None:

@@ -249,7 +249,7 @@ def test_a_panel_opened_before_the_first_line_waits(folder: Folder, show: Callab
     folder.files.log.unlink()
     panel = show(folder)
     until(lambda: "Queued" in words(panel) and image(panel)[:4] == b"\x89PNG")
-    assert "(no output yet)" in words(panel)
+    assert "(no output)" in words(panel)
     folder.files.log.write_text("hello from rank 0\n")
     until(lambda: "Running" in words(panel) and "hello from rank 0" in words(panel))
 
@@ -777,6 +777,21 @@ def test_a_resume_that_cannot_be_is_explained(folder: Folder, show: Callable[...
     assert "script" in panel._widgets.note.value
     assert panel.run.id == folder.files.id
     until(lambda: not panel._widgets.resume.disabled)
+
+
+def test_a_resumed_run_that_ended_before_its_first_checkpoint_can_be_resumed(
+    folder: Folder, show: Callable[..., LivePlot], tmp_path: Path
+) -> None:
+    folder.end(1)
+    alone = show(folder)
+    until(lambda: threads(alone) == [])
+    assert alone._widgets.resume.disabled
+    assert alone._widgets.checkpoint.options[0][0] == "no checkpoint"
+    child = Folder(tmp_path, "2026-01-31_152233_tiny", resumed_from={"run": folder.files.id, "step": 200})
+    child.end(1)
+    panel = show(child)
+    until(lambda: not panel._widgets.resume.disabled)
+    assert panel._widgets.checkpoint.options[0][0] == "latest of the parent"
 
 
 def test_after_a_resume_the_panel_shows_the_new_run(

@@ -389,6 +389,10 @@ def test_before_the_first_row_the_picture_says_so() -> None:
     assert "Waiting for the first metrics" not in texts(figure)
 
 
+def test_a_run_that_ended_without_a_row_is_not_waited_for() -> None:
+    assert "No metrics were recorded" in texts(drawn(View(History(), title="run", has_ended=True)))
+
+
 @pytest.mark.parametrize("dark", [False, True])
 def test_the_background_is_jupyterlabs_own(dark: bool) -> None:
     image = pixels(drawn(View(history(ROWS)), dark=dark))
