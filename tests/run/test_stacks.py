@@ -358,7 +358,7 @@ def training(supervised: Start, project: Project, monkeypatch: pytest.MonkeyPatc
     torchrun = (sys.executable, "-P", "-m", "torch.distributed.run", "--nnodes=1", "--nproc-per-node=2")
     rendezvous = ("--rdzv-backend=c10d", "--rdzv-endpoint=localhost:0", "--rdzv-id=x", "--shutdown-timeout=5")
     run = supervised(*torchrun, *rendezvous, script)
-    eventually(lambda: [beat.step >= 3 for beat in read_heartbeats(run.files)] == [True, True], 120)
+    eventually(lambda: [beat.step >= 3 for beat in read_heartbeats(run.files)] == [True, True], 240)
     return run
 
 
