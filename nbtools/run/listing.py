@@ -9,7 +9,7 @@ from nbtools.project import Project, file_digest, find_project
 from nbtools.run.records import local_time
 from nbtools.run.run import Run, html_table, newest_metrics, step_of_total
 from nbtools.run.state import RunState
-from nbtools.rundir.rundir import RunDir, found_runs, newest_first, run_folders
+from nbtools.rundir.rundir import RunDir, found_runs, newest_first
 
 _NUM_DISPLAYED = 100
 
@@ -36,7 +36,7 @@ def runs(project: Project | str | Path | None = None) -> RunList:
         project: A project or a path in it. Default: the project of the working directory.
     """
     found = project if isinstance(project, Project) else find_project(project)
-    return RunList(map(_listed, run_folders(found.runs.resolve())))
+    return RunList(newest(found))
 
 
 def newest(project: Project, states: Collection[RunState] = ()) -> Iterator[Run]:

@@ -80,7 +80,7 @@ class Outputs:
                 _hand_over(saved[-1].path / MODEL, folder / MODEL)
             else:
                 self._warn("outputs/ has no model: no checkpoint was saved")
-        except OSError as error:
+        except (OSError, NbtoolsError) as error:
             self._warn(f"outputs/ is not complete: {error}")
 
     def hand_over(self, *, draws: bool) -> None:
