@@ -1,4 +1,4 @@
-"""Text corpora: reading, cleaning, splitting and counting. No torch.
+"""Text corpora: reading, cleaning, cutting, splitting and counting. No torch.
 
 The form, the schedule and the training count sequences with these functions, so the numbers agree.
 
@@ -9,10 +9,9 @@ lengths of all of them. A gigabyte is cleaned in about a minute.
 import io
 import random
 import re
-import stat
 from array import array
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import chain, islice, repeat
 from pathlib import Path
 from typing import Literal
@@ -20,8 +19,8 @@ from typing import Literal
 import numpy as np
 import numpy.typing as npt
 
+from nbtools.data import data_files, hub, tables
 from nbtools.errors import DataError, plural
-from nbtools.project import expanded, find_project
 
 # Spelled out character by character, because Python's and the tokenizer's idea of \w and \s differ (combining marks,
 # Roman numerals): both engines must cut every text at the same places.
@@ -45,6 +44,8 @@ _MARK = "\N{ZERO WIDTH NO-BREAK SPACE}"
 
 Clean = Literal["none", "light"]
 """Whether a text stays as it is, or loses lines without a letter and repeated punctuation and spaces."""
+SpecialTokens = Literal["text", "tokens"]
+"""Whether special tokens of a pretrained tokenizer that are written in a text are characters of it, or their ids."""
 
 FEWEST_DOCUMENTS = 20
 """A dataset of fewer files than this is cut into sections, so that a held-out tenth exists."""
@@ -61,6 +62,8 @@ class LeftOut:
 
     num_documents: int = 0
     """All documents that were read."""
+    num_missing: int = 0
+    """Rows of a table without a text."""
     num_short: int = 0
     """Documents with too few words."""
     num_marks: int = 0
@@ -69,10 +72,15 @@ class LeftOut:
     """Characters that cleaning dropped."""
     is_empty: bool = True
     """Whether no document has a word."""
+    remarks: list[str] = field(default_factory=list)
+    """On files that are not read, and a first line that may be no name of a column."""
 
     def notes(self, min_words: int) -> list[str]:
         """Return a sentence for each kind of what is left out."""
-        notes = []
+        notes = list(self.remarks)
+        if self.num_missing:
+            rows = plural(self.num_documents + self.num_missing, "row")
+            notes.append(f"{self.num_missing:,} of {rows} left out: no text in the column")
         if self.num_short:
             few = f"fewer than {plural(min_words, 'word')} (min_words)"
             notes.append(f"{self.num_short:,} of {plural(self.num_documents, 'document')} left out: {few}")
@@ -90,41 +98,55 @@ def documents(
     clean: Clean = "none",
     root: str | Path | None = None,
     left_out: LeftOut | None = None,
+    streaming: bool = True,
 ) -> Iterator[str]:
     """Read and cut the text that `dataset` names, one document after the other.
+
+    A table, or a dataset of the hub, gives one document per row (see `tables.texts_of`), or its sections if the text is
+    longer than a megabyte.
 
     A folder gives one document per `.txt` file, in the order of their paths. One file, fewer than 20, or one larger
     than a megabyte is cut into sections of consecutive paragraphs (else lines, else words), each a document; together
     they hold every character of the file.
 
     Args:
-        dataset: a text file or a folder of `.txt` files (searched recursively; UTF-8), relative to the project root;
-            None for the English text that ships with Python, which is always cleaned.
-        min_words: files with fewer words are left out.
+        dataset: a text file or a folder of `.txt` files (searched recursively; UTF-8), or of tables, relative to the
+            project root; or a name of the hub (`hub.named`); None for the English text that ships with Python, which is
+            always cleaned.
+        min_words: files or rows with fewer words are left out.
         clean: none keeps the text as it is; light cleans each section (see `clean_document`), reads every line end as
             a line feed, and leaves out sections with fewer than `min_words`.
         root: what a relative `dataset` starts from; the project of the working directory when None.
         left_out: counts what is left out.
+        streaming: download a dataset of the hub while it is read.
 
     Raises:
-        DataError: there is no such path, no text in it, or it is not UTF-8.
+        DataError: there is no such path, no text in it, or it is not UTF-8; a download fails.
     """
     counts = LeftOut() if left_out is None else left_out
     if dataset is None:
         topics = ([text] for _, text in python_topics())
         return chosen_documents(topics, "none", min_words, "the text that ships with Python", counts)
-    path = dataset_path(dataset, root)
+    column = hub.split_options(dataset)[1].get("column")
+    found = data_files.tables_in(dataset, root)
+    if hub.named(dataset) is None:
+        counts.remarks += data_files.not_read(data_files.dataset_path(dataset, root))
+    if found:
+        if column is None:
+            counts.remarks += data_files.only_name(found[0])
+        read = (tables.rows_of_tables([each], streaming=streaming, only=column) for each in found)
+        texts = tables.texts_of(read, column)
+        return chosen_documents(_present(texts, counts), clean, min_words, f"dataset={dataset!r}", counts)
+    path = data_files.dataset_path(dataset, root)
+    if column is not None:
+        raise DataError(f"dataset={dataset!r}: {path.name} is text without columns; leave out ,column={column}")
     return chosen_documents(_texts_in(path, clean, counts), clean, min_words, f"dataset {str(path)!r}", counts)
 
 
 def chosen_documents(
     texts: Iterable[Iterable[str]], clean: Clean, min_words: int, origin: str, left_out: LeftOut
 ) -> Iterator[str]:
-    """Yield the sections of texts that have enough words, cleaned if `clean` is light.
-
-    Raises:
-        DataError: nothing is left.
-    """
+    """Yield the sections of texts that have enough words, cleaned if `clean` is light; DataError if nothing is left."""
     num_kept = 0
     for sections in texts:
         for document in _cleaned(sections, left_out) if clean == "light" else [sections]:
@@ -141,9 +163,13 @@ def chosen_documents(
         )
 
 
-def sections_of(text: str) -> Iterable[str]:
-    """Return a text in sections if it is longer than a megabyte, else whole."""
-    return _sections([text], _LONGEST_SECTION) if len(text) > _LONGEST_DOCUMENT else [text]
+def _present(texts: Iterable[str | None], left_out: LeftOut) -> Iterator[Iterable[str]]:
+    """Yield texts that are there, in sections if they are longer than a megabyte."""
+    for text in texts:
+        if text is None:
+            left_out.num_missing += 1
+        else:
+            yield _sections([text], _LONGEST_SECTION) if len(text) > _LONGEST_DOCUMENT else [text]
 
 
 def _cleaned(sections: Iterable[str], left_out: LeftOut) -> Iterator[list[str]]:
@@ -170,37 +196,6 @@ def _with_words(sections: Iterable[str], min_words: int, left_out: LeftOut) -> I
     left_out.num_documents += 1
     left_out.num_short += num_words < min_words
     left_out.is_empty &= num_words == 0
-
-
-def dataset_path(dataset: str | Path, root: str | Path | None = None) -> Path:
-    """Return the absolute path of a dataset; a relative one starts from the project root, not from the caller's cwd."""
-    path = expanded(dataset)
-    if not path.is_absolute():
-        path = Path(root if root is not None else find_project().root) / path
-    return path
-
-
-def files_in(path: Path) -> list[Path]:
-    """Return the text files of a dataset: itself, or every `.txt` below it in the order of their paths.
-
-    Raises:
-        DataError: there is no such path, or a folder without a `.txt` file.
-    """
-    files: list[Path] | None = None
-    try:
-        kind = path.stat().st_mode
-        if stat.S_ISREG(kind):
-            return [path]
-        if stat.S_ISDIR(kind):
-            files = sorted(file for file in path.rglob("*.txt") if file.is_file())
-        why = "neither a file nor a folder"
-    except (OSError, ValueError) as error:  # ValueError: a path with NUL
-        why = "no such file or folder" if isinstance(error, FileNotFoundError) else str(error)[:60]
-    if files is None:
-        raise DataError(f"dataset {str(path)[:200]!r}: {why}; give a text file or a folder of .txt files")
-    if not files:
-        raise DataError(f"dataset {str(path)!r}: no .txt file in this folder or below; rename the text files to *.txt")
-    return files
 
 
 def clean_document(text: str) -> str:
@@ -292,8 +287,8 @@ def count_tokens(
 
 def _texts_in(path: Path, clean: Clean, left_out: LeftOut) -> Iterator[Iterable[str]]:
     """Yield the files of a dataset, each in sections."""
-    files = files_in(path)
-    for file in files:
+    found = data_files.files_in(path)
+    for file in found:
         pieces = _pieces(file, None if clean == "light" else "", left_out)
         beginning = ""
         for piece in pieces:
@@ -303,13 +298,13 @@ def _texts_in(path: Path, clean: Clean, left_out: LeftOut) -> Iterator[Iterable[
                 break
         else:
             size = min(max(len(beginning) // _NUM_SECTIONS, _SHORTEST_SECTION), _LONGEST_SECTION)
-            yield _sections([beginning], size) if len(files) < FEWEST_DOCUMENTS else [beginning]
+            yield _sections([beginning], size) if len(found) < FEWEST_DOCUMENTS else [beginning]
 
 
 def _pieces(file: Path, newline: str | None, left_out: LeftOut) -> Iterator[str]:
     """Read a file piece by piece, without a byte order mark; `newline` as in `open`: an empty text keeps line ends."""
     try:
-        with file.open("rb") as raw, io.TextIOWrapper(raw, encoding="utf-8", newline=newline) as opened:
+        with tables.open_bytes(file) as raw, io.TextIOWrapper(raw, encoding="utf-8", newline=newline) as opened:
             is_first = True
             try:
                 while piece := opened.read(_READ_CHARACTERS):
@@ -324,8 +319,8 @@ def _pieces(file: Path, newline: str | None, left_out: LeftOut) -> Iterator[str]
                     f"{file}: byte {position} (0x{error.object[error.start]:02x}) is not UTF-8; "
                     f"convert the file, for instance with: iconv -f latin1 -t utf-8 {file.name}"
                 ) from None
-    except OSError as error:
-        raise DataError(f"{file}: cannot be read: {error.strerror}") from error
+    except tables.UNREADABLE as error:
+        raise DataError(f"{file}: cannot be read: {getattr(error, 'strerror', None) or error}") from error
 
 
 def _sections(pieces: Iterable[str], size: int) -> Iterator[str]:

@@ -1,18 +1,238 @@
-"""CSV files: column names and rows, checked cell by cell. Errors name file, line and column."""
+"""Tables: CSV, JSON lines, JSON and Parquet files, and datasets of the hub. Errors name file, line and column.
+
+Files other than Parquet may be compressed with gzip.
+"""
 
 import csv
+import gzip
 import io
-from collections.abc import Iterator
+import json
+import re
+import zlib
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from itertools import chain, islice
 from pathlib import Path
+from typing import IO, Any, cast, overload
 
+from nbtools.data.hub import HubDataset, hub_rows
 from nbtools.errors import DataError, shown
 
-_LARGEST_FIELD = 1_000_000
+_JSON = (".jsonl", ".ndjson", ".json")
+SUFFIXES = (".parquet", *_JSON, ".csv", ".tsv")
+"""Of tables; a file of any other name is text."""
+NOT_READ = {
+    ".zst": "compressed with Zstandard",
+    ".xz": "compressed with xz",
+    ".bz2": "compressed with bzip2",
+    ".zip": "a ZIP archive",
+    ".tar": "a tar archive",
+    ".tgz": "a tar archive",
+    ".xlsx": "an Excel workbook",
+    ".xls": "an Excel workbook",
+    ".arrow": "an Arrow file",
+    ".feather": "an Arrow file",
+}
+"""Suffixes of files that are neither text nor a table that is read."""
+Source = Path | HubDataset
+Row = tuple[str, Mapping[str, Any]]
+"""Where it is, such as "data.jsonl, line 3", and its values by column."""
+UNREADABLE = (OSError, EOFError, zlib.error)
+"""Errors of a file that cannot be read; the last two of one that gzip did not write to its end."""
+_TEXT = "text"
+_LONGEST_LINE = 16 * 2**20
+
+_SURROGATE = re.compile("[\ud800-\udfff]")
+_ROWS_BEFORE_COLUMN = 1000
+"""Rows without the named column, from the first on, after which no other is read."""
 _DELIMITERS = ",;\t"
+_OPEN = (b"{", b"[")
+"""First lines of JSON that is written over several."""
 
 
-def check_names(path: Path, header: list[str]) -> None:
+def suffix_of(path: Path) -> str:
+    """Return the suffix of a file in lower case, without that of gzip."""
+    return Path(path.name.lower().removesuffix(".gz")).suffix
+
+
+def open_bytes(path: Path) -> IO[bytes]:
+    """Open a file to read, through gzip if its name ends in .gz."""
+    return cast("IO[bytes]", gzip.open(path)) if path.name.lower().endswith(".gz") else path.open("rb")
+
+
+# --- rows of any table ----------------------------------------------------------------------------
+
+
+def rows_of_tables(
+    sources: Iterable[Source], wanted: str = "", *, streaming: bool = True, only: str | None = None
+) -> Iterator[Row]:
+    """Yield the rows of tables one after the other.
+
+    Args:
+        sources: files, or datasets of the hub.
+        wanted: what to write instead of a malformed line, for the message.
+        streaming: see `hub_rows`.
+        only: the column to read of Parquet files that have it; None for all.
+
+    Raises:
+        DataError: a file is missing or malformed, or a download fails; also while rows are read.
+    """
+    for source in sources:
+        if isinstance(source, HubDataset):
+            for number, row in enumerate(hub_rows(source, streaming=streaming), start=1):
+                yield f"{source}, row {number}", row
+        elif suffix_of(source) == ".parquet":
+            yield from _parquet_rows(source, only)
+        elif suffix_of(source) in (".csv", ".tsv"):
+            with opened(source) as (header, rows):
+                check_names(source, header)
+                for where, cells in rows:
+                    yield where, dict(zip(header, cells, strict=True))
+        else:
+            yield from _json_rows(source, f"; {wanted}" if wanted else "; write one JSON object per line")
+
+
+def _parquet_rows(path: Path, only: str | None) -> Iterator[Row]:
+    try:
+        import pyarrow  # comes with `datasets`; 50 megabytes: loaded only when needed
+        from pyarrow import parquet
+    except ImportError:
+        raise DataError(
+            f"{path}: reading Parquet needs the package pyarrow, which is not installed: bash scripts/lab.sh "
+            "--setup-only installs it with `datasets` (or pip install pyarrow)"
+        ) from None
+    number = 0
+    try:
+        with parquet.ParquetFile(path) as file:
+            check_names(path, names := file.schema_arrow.names)
+            for batch in file.iter_batches(batch_size=256, columns=[only] if only in names else None):
+                try:
+                    found = batch.to_pylist()
+                except (ValueError, OverflowError) as error:  # bytes that are not UTF-8, a date beyond Python's
+                    raise DataError(
+                        f"{path}, rows {number + 1} to {number + len(batch)}: a value cannot be read "
+                        f"({str(error)[:200]}); mend it, or name a column of text: ,column=NAME"
+                    ) from None
+                for row in found:
+                    number += 1
+                    yield f"{path}, row {number}", row
+    except (OSError, pyarrow.ArrowException) as error:
+        raise DataError(f"{path}: cannot be read as Parquet: {str(error)[:200]}") from None
+
+
+def _json_rows(path: Path, wanted: str) -> Iterator[Row]:
+    """Yield the objects of a file: one per line, or those of one list."""
+    try:
+        with open_bytes(path) as file:
+            if suffix_of(path) == ".json" and file.read(4096).lstrip(b"\xef\xbb\xbf \t\r\n")[:1] == b"[":
+                file.seek(0)
+                for number, content in enumerate(_json(str(path), file.read(), wanted), start=1):
+                    yield _object(f"{path}, row {number}", content, wanted)
+                return
+            file.seek(0)
+            for number, line in enumerate(file, start=1):
+                where = f"{path}, line {number}"
+                if len(line) > _LONGEST_LINE:
+                    raise DataError(f"{where}: longer than {_LONGEST_LINE:,} bytes; cut it up")
+                if line.strip():
+                    yield _object(where, _json(where, line, wanted), wanted)
+    except UNREADABLE as error:
+        raise DataError(f"{path}: cannot be read: {getattr(error, 'strerror', None) or error}") from None
+
+
+def _json(where: str, text: bytes, wanted: str) -> Any:
+    try:
+        return json.loads(text.removeprefix(b"\xef\xbb\xbf").decode())
+    except UnicodeDecodeError as error:
+        raise DataError(
+            f"{where}: byte {error.start} (0x{error.object[error.start]:02x}) is not UTF-8; convert the file, for "
+            "instance with: iconv -f latin1 -t utf-8"
+        ) from None
+    except (ValueError, RecursionError) as error:
+        several = " in one line (a list over several lines is read from a .json file)" if text.strip() in _OPEN else ""
+        raise DataError(f"{where}: not JSON{several} ({str(error)[:80]}){wanted}") from None
+
+
+def _object(where: str, content: Any, wanted: str) -> Row:
+    if not isinstance(content, dict):
+        raise DataError(f"{where}: not an object{wanted}")
+    return where, content
+
+
+def texts_of(files: Iterable[Iterator[Row]], column: str | None) -> Iterator[str | None]:
+    """Yield the texts of a column: the one named, else `text`, else the only column of text; None if one is missing.
+
+    Args:
+        files: the rows of each file.
+        column: the column that the user names, of all files.
+
+    Raises:
+        DataError: there is no such column, in one of the files, or several, or it holds something else.
+    """
+    first: Row | None = None
+    for rows in files:
+        start = next(rows, None)
+        if start is None:
+            continue
+        first, is_later = first or start, first is not None
+        name, is_found = column or text_column(*first), False
+        is_guess = column is None and name != _TEXT
+        for number, (where, row) in enumerate(chain([start], rows), start=1):
+            is_found |= name in row
+            if not is_found and number == _ROWS_BEFORE_COLUMN:
+                break
+            if is_guess and (more := [new for new in row.keys() - first[1].keys() if isinstance(row[new], str)]):
+                raise DataError(f"{where}: column {more[0]!r} holds text and is not in the first row; {_how(first[1])}")
+            text = row.get(name)
+            if text is not None and not isinstance(text, str):
+                raise DataError(
+                    f"{where}: column {name!r} holds {type(text).__name__} beside text; choose another column"
+                )
+            check_characters(f"{where}: column {name!r}", text or "")
+            yield text
+        if not is_found:
+            rest = f", nor have the rows up to the {number:,}th" if number > 1 else ""
+            only = ", ".join(map(shown, start[1]))
+            how = f"all files of a folder need it, as {first[0]} has it" if is_later else _how(start[1])
+            raise DataError(f"{start[0]}: the first row has no column {name!r}, only {only}{rest}; {how}")
+
+
+def _hint(value: object) -> str:
+    if isinstance(value, bytes):
+        return " (decode it and write strings)"
+    if isinstance(value, dict) or (isinstance(value, list) and value and isinstance(value[0], dict)):
+        return " (write the objects alone, one per line, or as one list in a .json file)"
+    return ""
+
+
+def text_column(where: str, row: Mapping[str, Any]) -> str:
+    """Return the column of text: `text`, else the only one that holds text or nothing; else a DataError.
+
+    The column without a name, which pandas writes for its index, is not one.
+    """
+    names = [name for name, value in row.items() if name.strip() and isinstance(value, str | None)]
+    if _TEXT in names:
+        return _TEXT
+    if len(names) == 1:
+        return names[0]
+    if names:
+        raise DataError(
+            f"{where}: has several columns of text ({', '.join(names)}) and none called {_TEXT!r}; {_how(row)}"
+        )
+    kinds = ", ".join(f"{shown(name)}: {type(value).__name__}{_hint(value)}" for name, value in row.items())
+    raise DataError(f"{where}: has no column of text, only {kinds}; give a table with text")
+
+
+def _how(row: Mapping[str, Any]) -> str:
+    lengths = {name: len(value) for name, value in row.items() if name.strip() and isinstance(value, str)}
+    name = max(lengths, key=lambda name: lengths[name]) if lengths else "NAME"
+    return f"name the column behind the dataset: ,column={name}"
+
+
+# --- tables of cells ------------------------------------------------------------------------------
+
+
+def check_names(path: Source, header: list[str]) -> None:
     """Refuse a file with two columns of one name.
 
     Raises:
@@ -23,7 +243,7 @@ def check_names(path: Path, header: list[str]) -> None:
         raise DataError(f"{path}, line 1, column {twice[0]!r}: appears {header.count(twice[0])} times; rename one")
 
 
-def column_index(path: Path, name: str, header: list[str], option: str) -> int:
+def column_index(path: Source, name: str, header: list[str], option: str) -> int:
     """Return the position of a column, counted from 0.
 
     Raises:
@@ -38,60 +258,150 @@ def column_index(path: Path, name: str, header: list[str], option: str) -> int:
 
 
 @contextmanager
-def opened(path: Path) -> Iterator[tuple[list[str], Iterator[tuple[int, list[str]]]]]:
-    """Open a CSV file: its column names, and its rows with the line that each ends on.
+def opened(
+    *paths: Source, is_ragged_kept: bool = False
+) -> Iterator[tuple[list[str], Iterator[tuple[str, Sequence[str]]]]]:
+    """Open a table, or its files one after the other: its column names, and its rows with the place of each.
+
+    The columns of JSON files are those of all rows, which are read twice; numbers become text, missing values "". A
+    cell that is no text is an error only if it is read.
+
+    Args:
+        is_ragged_kept: yield the rows of a CSV file that have too few or too many cells, too.
 
     Raises:
-        DataError: it is missing, not UTF-8 or malformed, or a row is ragged; also while its rows are read.
+        DataError: a file is missing, not UTF-8 or malformed, has other columns than the first, or a row is ragged; also
+            while its rows are read.
     """
+    with _opened(paths[0], is_ragged_kept) as (header, rows):
+        yield header, chain(rows, _rows_of_shards(paths, header))
+
+
+def _rows_of_shards(paths: Sequence[Source], header: list[str]) -> Iterator[tuple[str, Sequence[str]]]:
+    """Yield the rows of all files but the first, with the cells in the order of its columns."""
+    for path in paths[1:]:
+        with _opened(path) as (names, rows):
+            check_names(path, names)
+            if other := set(names) ^ set(header):
+                raise DataError(
+                    f"{path}: has the columns {', '.join(map(shown, names[:20]))} and {paths[0]} has "
+                    f"{', '.join(map(shown, header[:20]))}; the files of a folder need the same ones: rename "
+                    f"{shown(min(other))}, or move one of the files away"
+                )
+            for where, cells in rows:
+                yield where, cells if names == header else Cells(where, dict(zip(names, cells, strict=True)), header)
+
+
+class Cells(Sequence[str]):
+    """The cells of a row as those of a CSV file, each of which is checked when it is read."""
+
+    def __init__(self, where: str, row: Mapping[str, Any], header: list[str]) -> None:
+        self._where = where
+        self._row = row
+        self._header = header
+
+    def __len__(self) -> int:
+        return len(self._header)
+
+    @overload
+    def __getitem__(self, at: int) -> str: ...
+    @overload
+    def __getitem__(self, at: slice) -> Sequence[str]: ...
+    def __getitem__(self, at: int | slice) -> str | Sequence[str]:
+        """Return a cell; DataError if it is no text, number or truth value, or holds half of a surrogate pair."""
+        if isinstance(at, slice):
+            return [self[place] for place in range(len(self))[at]]
+        value = self._row.get(name := self._header[at])
+        if value is None:
+            return ""
+        if not isinstance(value, str | int | float):
+            raise DataError(f"{self._where}, column {name!r}: holds {type(value).__name__}, not text")
+        check_characters(f"{self._where}, column {name!r}", text := str(value))
+        return text
+
+    def joined(self, at: int, separator: str) -> str:
+        """Return a cell; of a list its items, which are checked in the same way, with `separator` between them."""
+        name = self._header[at]
+        items = self._row.get(name)
+        if not isinstance(items, list):
+            return self[at]
+        return separator.join(Cells(f"{self._where}, list", {name: item}, [name])[0] for item in items)
+
+
+def check_characters(where: str, text: str) -> None:
+    """Raise a DataError if a text holds half of a surrogate pair, which no encoding of Unicode has."""
+    if not text.isascii() and _SURROGATE.search(text):
+        raise DataError(f"{where} holds half of a surrogate pair, which is no character; mend it")
+
+
+@contextmanager
+def _opened(
+    path: Source, is_ragged_kept: bool = False
+) -> Iterator[tuple[list[str], Iterator[tuple[str, Sequence[str]]]]]:
+    if isinstance(path, HubDataset) or suffix_of(path) in (".parquet", *_JSON):
+        is_part, most = (path.is_part, path.max_samples) if isinstance(path, HubDataset) else (False, None)
+        found = islice(rows_of_tables([path], streaming=is_part), most)
+        is_fixed = isinstance(path, HubDataset) or suffix_of(path) == ".parquet"  # a row of JSON may add a column
+        start = list(islice(found, 1 if is_fixed else 0))
+        header = list(dict.fromkeys(name for _, row in (start if is_fixed else rows_of_tables([path])) for name in row))
+        yield header, ((where, Cells(where, row, header)) for where, row in chain(start, found))
+        return
     try:
-        with path.open("rb") as raw, io.TextIOWrapper(raw, encoding="utf-8-sig", newline="") as file:
-            csv.field_size_limit(_LARGEST_FIELD)
+        with open_bytes(path) as raw, io.TextIOWrapper(raw, encoding="utf-8-sig", newline="") as file:
+            csv.field_size_limit(_LONGEST_LINE)
             try:
                 first = file.readline()
                 file.seek(0)
-                delimiter = max(_DELIMITERS, key=first.count)
+                delimiter = _delimiter(path, first)
                 reader = csv.reader(file, delimiter=delimiter, strict=True)
                 header = [name.strip() for name in next(reader, [])]
                 if not any(header):
                     raise DataError(f"{path}, line 1: is empty; the first line names the columns")
-                yield header, _full_rows(path, reader, header)
+                rows = ((f"{path}, line {reader.line_num}", cells) for cells in reader if cells)
+                yield header, rows if is_ragged_kept else _full_rows(rows, header)
             except UnicodeDecodeError:
                 raise _wrong_encoding(path) from None
             except csv.Error as error:
                 raise DataError(
-                    f"{path}, line {max(reader.line_num, 1)}: {error}; check the quotation marks of this row"
+                    f"{path}, line {max(reader.line_num, 1)}: {error}; check the quotation marks of this row, "
+                    "or cut it up"
                 ) from None
-    except OSError as error:
-        raise DataError(f"{path}: cannot be read: {error.strerror}; give the path of a CSV file") from error
+    except UNREADABLE as error:
+        raise DataError(
+            f"{path}: cannot be read: {getattr(error, 'strerror', None) or error}; give the path of a CSV file"
+        ) from error
 
 
-def _full_rows(path: Path, reader: "csv._reader", header: list[str]) -> Iterator[tuple[int, list[str]]]:  # type: ignore[name-defined]
-    for cells in reader:
-        if len(cells) == len(header):
-            yield reader.line_num, cells
-        elif cells:  # an empty line is none
-            place = f"{path}, line {reader.line_num}"
-            if len(cells) < len(header):
-                why = f"column {header[len(cells)]!r}: is missing in this row"
-            else:
-                why = f"column {len(header) + 1}: {shown(cells[len(header)])} is beyond the last one, {header[-1]!r}"
-            raise DataError(
-                f"{place}, {why}: it has {len(cells)} cells, the header {len(header)}; quote texts that hold the "
-                "delimiter"
-            )
+def _delimiter(path: Path, header: str) -> str:
+    return "\t" if suffix_of(path) == ".tsv" else max(_DELIMITERS, key=header.count)
+
+
+def _full_rows(rows: Iterable[tuple[str, list[str]]], header: list[str]) -> Iterator[tuple[str, list[str]]]:
+    for place, cells in rows:
+        if len(cells) != len(header):
+            raise DataError(f"{place}, {ragged(cells, header)}")
+        yield place, cells
+
+
+def ragged(cells: Sequence[str], header: Sequence[str]) -> str:
+    """Return what is wrong with a row that has more or fewer cells than the header."""
+    if len(cells) < len(header):
+        why = f"column {header[len(cells)]!r}: is missing in this row"
+    else:
+        why = f"column {len(header) + 1}: {shown(cells[len(header)])} is beyond the last one, {header[-1]!r}"
+    return f"{why}: it has {len(cells)} cells, the header {len(header)}; quote texts that hold the delimiter"
 
 
 def _wrong_encoding(path: Path) -> DataError:
     """Find the first byte that is not UTF-8; the decoder only knows where it is in its buffer."""
     start, header = 0, ""
-    with path.open("rb") as file:
+    with open_bytes(path) as file:
         for line, content in enumerate(file, 1):
             try:
                 text = content.decode("utf-8-sig" if line == 1 else "utf-8")
             except UnicodeDecodeError as error:
                 before = content[: error.start].decode("utf-8", "replace")
-                delimiter = max(_DELIMITERS, key=(header or before).count)
+                delimiter = _delimiter(path, header or before)
                 at = max(len(next(csv.reader([before], delimiter=delimiter), [])) - 1, 0)
                 names = next(csv.reader([header], delimiter=delimiter), [])
                 column = repr(names[at].strip()) if at < len(names) else str(at + 1)

@@ -67,11 +67,7 @@ class HistoryMetadata:
 
 
 def read_history_metadata(folder: Path) -> HistoryMetadata:
-    """Read the metadata of a folder of histories.
-
-    Raises:
-        DataError: a file is missing, or metadata.json is malformed.
-    """
+    """Read the metadata of a folder of histories; DataError if a file is missing, or metadata.json is malformed."""
     path = folder / METADATA
     try:
         missing = [name for name in (METADATA, TRAIN, TEST) if not (folder / name).is_file()]
@@ -172,11 +168,7 @@ def open_steps(folder: Path, metadata: HistoryMetadata, name: str) -> Steps:
 
 
 def verify(folder: Path, metadata: HistoryMetadata) -> None:
-    """Compare the hashes of both files with those in the metadata.
-
-    Raises:
-        DataError: a file is damaged.
-    """
+    """Compare the hashes of both files with those in the metadata; DataError if a file is damaged."""
     for name in (TRAIN, TEST):
         open_steps(folder, metadata, name)
         known = metadata.sha256.get(name)

@@ -5,7 +5,7 @@ its history, and otherwise walks straight to the goal, which it knows (Zisman et
 *Q-learning* (Watkins and Dayan 1992) starts without knowledge: every history has a table of its own that is updated
 from its rewards.
 
-Each history is a pure function of (seed, goal, history number), so any number of processes can share the work.
+Each history is a pure function of (seed, goal, history number): how many are generated at once changes nothing.
 Random bits come from PCG64 directly; they are the same in every version of NumPy.
 
 Shape suffixes: S histories generated at once, G goals, L steps of a history (its kept episodes concatenated), E kept
@@ -60,28 +60,23 @@ class Learner:
 
 def generate(learner: Learner, darkroom: Darkroom, goals_G2: Integers, num_histories: int) -> Steps:
     """Generate `num_histories` histories per goal, in the order of the goals. Shape (G * num_histories, L, 4)."""
-    pieces = blocks(learner, darkroom, len(goals_G2) * num_histories)
-    return np.concatenate([generate_block(learner, darkroom, goals_G2, num_histories, piece) for piece in pieces])
+    return np.concatenate([*generated(learner, darkroom, goals_G2, num_histories)])
 
 
-def blocks(learner: Learner, darkroom: Darkroom, num_histories: int) -> list[range]:
-    """Divide the histories into blocks that fit into memory; the blocks do not depend on the number of processes."""
+def generated(learner: Learner, darkroom: Darkroom, goals_G2: Integers, num_histories: int) -> Iterator[Steps]:
+    """Yield the histories of `generate` in pieces that fit into memory. Shape (S, L, 4)."""
     numbers = max(learner.num_episodes * darkroom.horizon, NUM_ACTIONS * darkroom.num_cells)
-    step = max(1, _NUMBERS_AT_ONCE // numbers)
-    return [range(first, min(first + step, num_histories)) for first in range(0, num_histories, step)]
-
-
-def generate_block(learner: Learner, darkroom: Darkroom, goals_G2: Integers, num_histories: int, block: range) -> Steps:
-    """Generate the histories of `generate` whose indices are in `block`. Shape (S, L, 4)."""
-    places_S, numbers_S = np.divmod(np.asarray(block), num_histories)
-    goals_S2 = goals_G2[places_S].astype(np.int64)
-    streams = [
-        np.random.PCG64([learner.seed, int(column), int(row), int(number)])
-        for (column, row), number in zip(goals_S2, numbers_S, strict=True)
-    ]
+    at_once, total = max(1, _NUMBERS_AT_ONCE // numbers), len(goals_G2) * num_histories
     kept_E = (np.arange(learner.num_episodes) + 1) * learner.episodes_played // learner.num_episodes - 1
     play = _annealed if learner.algorithm == "annealed" else _q_learning
-    return play(darkroom, goals_S2, streams, kept_E, learner.episodes_played)
+    for first in range(0, total, at_once):
+        places_S, numbers_S = np.divmod(np.arange(first, min(first + at_once, total)), num_histories)
+        goals_S2 = goals_G2[places_S].astype(np.int64)
+        streams = [
+            np.random.PCG64([learner.seed, int(column), int(row), int(number)])
+            for (column, row), number in zip(goals_S2, numbers_S, strict=True)
+        ]
+        yield play(darkroom, goals_S2, streams, kept_E, learner.episodes_played)
 
 
 def _annealed(

@@ -1,4 +1,4 @@
-"""Prompts and human texts of the LLM GAN: from a CSV file, or the English text that ships with Python. No torch.
+"""Prompts and human texts of the LLM GAN: from a table, or the English text that ships with Python. No torch.
 
 The form, the schedule and the training count texts with `read_stories`, so the numbers agree. Texts are held in memory.
 """
@@ -7,7 +7,6 @@ import hashlib
 import re
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 
 from nbtools.data import corpus, tables
 from nbtools.errors import DataError, plural, shown
@@ -33,7 +32,7 @@ class Story:
 
 
 def read_stories(
-    path: Path,
+    paths: Sequence[tables.Source],
     text_col: str | None,
     prompt_cols: Sequence[str] | None,
     min_chars: int,
@@ -44,10 +43,10 @@ def read_stories(
     test_fraction: float = 0.0,
     say: Callable[[str], None] = lambda text: None,
 ) -> tuple[list[Story], list[Story], list[Story]]:
-    """Read a CSV file, and split it for training, evaluation and test.
+    """Read a table, and split it for training, evaluation and test.
 
     Args:
-        path: of the file.
+        paths: of the files, with the same columns, or a dataset of the hub.
         text_col: column of the human text; None for the first of `TEXT_COLUMNS` in the file.
         prompt_cols: columns of the prompt; None for those of `PROMPT_COLUMNS` that exist.
         min_chars: shortest text.
@@ -65,15 +64,16 @@ def read_stories(
     stories: list[Story] = []
     num_short, first_short = 0, ""
     num_cut = num_cleaned = 0
-    with tables.opened(path) as (header, rows):
+    path = paths[0]
+    with tables.opened(*paths) as (header, rows):
         tables.check_names(path, header)
         text_at, prompt_ats = _places(path, header, text_col, prompt_cols)
-        for line, cells in rows:
+        for where, cells in rows:
             text = cells[text_at].strip() if clean == "light" else cells[text_at]
             if len(text.strip()) < min_chars:
                 num_short += 1
                 first_short = first_short or (
-                    f"{path}, line {line}, column {header[text_at]!r}: {shown(text, 40)} has {len(text.strip())} "
+                    f"{where}, column {header[text_at]!r}: {shown(text, 40)} has {len(text.strip())} "
                     f"characters, and min_chars={min_chars}"
                 )
                 continue
@@ -133,7 +133,7 @@ def split_stories(
 
 
 def _places(
-    path: Path, header: list[str], text_col: str | None, prompt_cols: Sequence[str] | None
+    path: tables.Source, header: list[str], text_col: str | None, prompt_cols: Sequence[str] | None
 ) -> tuple[int, list[int]]:
     """Return the positions of the text column and of the prompt columns."""
     text = text_col or next((name for name in TEXT_COLUMNS if name in header), TEXT_COLUMNS[0])

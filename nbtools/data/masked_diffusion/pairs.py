@@ -1,68 +1,204 @@
-"""Prompts and their answers, from a .jsonl file of {"prompt": ..., "answer": ...} lines. No torch."""
+"""Prompts and their answers, and conversations, from rows of a table or of the hub. No torch.
+
+A row has a prompt and its answer under one of the names of `NAMES`, or a list of messages with roles and contents.
+Every message of the assistant is the answer to all before it, in a pair of its own: so LLaDA reads several turns (Nie
+et al. 2025, arXiv 2502.09992).
+"""
 
 import hashlib
 import json
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
-from pathlib import Path
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
 
-from nbtools.data import corpus
-from nbtools.errors import DataError, plural
+from nbtools.data import corpus, tables
+from nbtools.data.hub import HubDataset
+from nbtools.data.tables import Source
+from nbtools.errors import DataError, plural, shown
 
+NAMES = (
+    ("prompt", "answer"),
+    ("prompt", "completion"),
+    ("prompt", "response"),
+    ("instruction", "output"),
+    ("instruction", "response"),
+    ("question", "answer"),
+)
+"""Columns of a prompt and its answer."""
+MESSAGES = "messages"
+_SHARE_GPT = "conversations"
+_BEHIND_PROMPT = {"instruction": ("input", "context"), "question": ("context",)}
+"""Columns that follow a prompt after a blank line, if they are there."""
+_LOST = ("system", "system_prompt", "history", "tools", "functions", "tool_calls", "function_call", "reasoning_content")
+"""Columns, and parts of a message, that change what an answer means and are not read."""
+_WANTED = 'write {"prompt": "...", "answer": "..."}'
+_CONVERSATION = 'write {"messages": [{"role": "user", "content": "..."}, {"role": "assistant", "content": "..."}]}'
 _EVALUATION_SHARE = 0.1
-_LONGEST_LINE = 16 * 2**20
+
+Message = dict[str, str]
 
 
 @dataclass(frozen=True)
 class Pair:
-    """One line of the file."""
+    """A prompt and its answer."""
 
     prompt: str
+    """Of a conversation its beginning, up to the first answer: what is held out together."""
     answer: str
     line: int
-    """Counted from 1."""
+    """Row of the table, counted from 1."""
+    turns: tuple[Message, ...] = ()
+    """The messages of a conversation before the answer, for the tokenizer's chat template; empty for a plain prompt."""
 
 
-def read_pairs(path: Path) -> Iterator[Pair]:
-    """Yield the pairs of a file in their order; blank lines are left out.
+@dataclass
+class LeftOutPairs:
+    """What reading pairs leaves out."""
+
+    malformed: list[str] = field(default_factory=list)
+    """Errors of rows of the hub."""
+    num_weightless: int = 0
+    """Messages of the assistant with `"weight": 0`, which are read and not trained on."""
+    num_behind: int = 0
+    """Messages behind the last one of the assistant."""
+
+    def notes(self) -> list[str]:
+        """Return a sentence for each kind of what is left out."""
+        notes = []
+        if self.malformed:
+            notes.append(f"{plural(len(self.malformed), 'malformed row')} left out, the first: {self.malformed[0]}")
+        if self.num_weightless:
+            notes.append(f"{plural(self.num_weightless, 'answer')} with a weight of 0 not trained on")
+        if self.num_behind:
+            notes.append(f"{plural(self.num_behind, 'message')} behind the last answer of a conversation left out")
+        return notes
+
+
+def has_pairs(sources: Sequence[Source], column: str | None) -> bool:
+    """Whether the first row has prompts and answers or messages, rather than a text.
+
+    A column that the user names is a text, and so is `text` beside anything but a whole pair.
+    """
+    if column is not None:
+        return False
+    row: Mapping[str, Any] = next(tables.rows_of_tables(sources, _WANTED), ("", {"prompt": ""}))[1]
+    if (
+        MESSAGES in row
+        or _is_list(row.get(_SHARE_GPT))
+        or any(prompt in row and answer in row for prompt, answer in NAMES)
+    ):
+        return True
+    return "text" not in row and any(name in row for pair in NAMES for name in pair)
+
+
+def read_pairs(*sources: Source, left_out: LeftOutPairs | None = None) -> Iterator[Pair]:
+    """Yield the pairs of tables in their order; blank lines are left out.
+
+    Args:
+        left_out: counts what is left out; with it, a malformed row of the hub is left out. Those of a file are raised.
 
     Raises:
-        DataError: a line is not such an object, or one of its texts is missing or empty; file and line are named.
+        DataError: a row is not such an object, one of its texts is missing or empty, or a part of it would be lost;
+            file and line are named.
     """
-    try:
-        with path.open("rb") as file:
-            for number, line in enumerate(file, start=1):
-                if len(line) > _LONGEST_LINE:
-                    raise DataError(f"{path}, line {number}: longer than {_LONGEST_LINE:,} bytes; cut it up")
-                if line.strip():
-                    yield _parsed(path, number, line)
-    except OSError as error:
-        raise DataError(f"{path}: cannot be read: {error.strerror}") from None
+    for number, (where, row) in enumerate(tables.rows_of_tables(sources, _WANTED), start=1):
+        try:
+            found = list(_pairs_in(where, row, number, left_out or LeftOutPairs()))
+        except DataError as error:
+            if left_out is None or not isinstance(sources[0], HubDataset):
+                raise
+            left_out.malformed.append(str(error))
+        else:
+            yield from found
 
 
-def _parsed(path: Path, number: int, line: bytes) -> Pair:
-    where, wanted = f"{path}, line {number}", 'write {"prompt": "...", "answer": "..."}'
-    try:
-        content = json.loads(line.decode("utf-8-sig" if number == 1 else "utf-8"))
-    except UnicodeDecodeError as error:
+def _pairs_in(where: str, row: Mapping[str, Any], number: int, left_out: LeftOutPairs) -> Iterator[Pair]:
+    _check_lost(where, row)
+    messages: Any = row.get(MESSAGES)
+    names = next((names for names in NAMES if names[0] in row and names[1] in row), None)
+    if _is_list(messages) and (messages or names is None):
+        yield from _conversation(where, messages, number, left_out)
+        return
+    if names is None and MESSAGES in row:
+        raise DataError(f"{where}: {MESSAGES!r} is {shown(messages, 40)}, not a list of objects; {_CONVERSATION}")
+    if names is None and _SHARE_GPT in row:
         raise DataError(
-            f"{where}: byte {error.start} (0x{error.object[error.start]:02x}) is not UTF-8; convert the file, for "
-            f"instance with: iconv -f latin1 -t utf-8 {path.name}"
-        ) from None
-    except (ValueError, RecursionError) as error:
-        raise DataError(f"{where}: not JSON ({str(error)[:80]}); {wanted}") from None
-    if not isinstance(content, dict):
-        raise DataError(f"{where}: not an object; {wanted}")
-    for name in ("prompt", "answer"):
-        if name not in content:
-            raise DataError(f"{where}: has no {name!r}; {wanted}")
-        if not isinstance(content[name], str):
-            raise DataError(f"{where}: {name!r} is {json.dumps(content[name])[:40]}, not text; {wanted}")
-        if not content[name].strip():
-            raise DataError(f"{where}: {name!r} is empty; {wanted}")
-        if any("\ud800" <= character <= "\udfff" for character in content[name]):
-            raise DataError(f"{where}: {name!r} holds half of a surrogate pair, which is no character; {wanted}")
-    return Pair(content["prompt"], content["answer"], number)
+            f"{where}: {_SHARE_GPT!r} is not read; {_CONVERSATION} (from human and gpt: the roles user and assistant)"
+        )
+    if names is None:
+        missing = next((answer for prompt, answer in NAMES if prompt in row), "prompt")
+        raise DataError(f"{where}: has no {missing!r}; {_WANTED}")
+    if all(_is_list(row[name]) for name in names):  # a conversation in two parts
+        yield from _conversation(where, [*row[names[0]], *row[names[1]]], number, left_out, len(row[names[0]]))
+        return
+    behind = [name for name in _BEHIND_PROMPT.get(names[0], ()) if row.get(name)]
+    prompt = "\n\n".join(_checked(where, name, row[name], _WANTED) for name in (names[0], *behind))
+    yield Pair(prompt, _checked(where, names[1], row[names[1]], _WANTED), number)
+
+
+def _is_list(value: object) -> bool:
+    return isinstance(value, list | tuple) and all(isinstance(item, dict) for item in value)
+
+
+def _conversation(
+    where: str, messages: Sequence[Mapping[str, Any]], number: int, left_out: LeftOutPairs, first: int = 0
+) -> Iterator[Pair]:
+    """Yield a pair for each answer of the assistant from message `first` on, unless its weight is 0.
+
+    An empty system text is none.
+    """
+    turns: list[Message] = []
+    answers: list[int] = []
+    num_weightless = num_behind = 0
+    for place, message in enumerate(messages, start=1):
+        role, content = message.get("role"), message.get("content")
+        if not isinstance(role, str):
+            raise DataError(f"{where}, message {place}: has no 'role', only {shown(list(message))}; {_CONVERSATION}")
+        _check_lost(f"{where}, message {place}", message)
+        tables.check_characters(f"{where}, message {place}: 'role'", role)
+        if role == "system" and isinstance(content, str | None) and not (content or "").strip():
+            continue
+        weight = 1 if message.get("weight") is None else message["weight"]
+        if weight not in (0, 1):
+            raise DataError(f"{where}, message {place}: weight={shown(weight)}; 0 (not trained on) and 1 are allowed")
+        if role == "assistant" and turns and place > first:
+            num_weightless += not weight
+            answers += [len(turns)] if weight else []
+        num_behind = 0 if role == "assistant" else num_behind + 1
+        turns.append(
+            {"role": role, "content": _checked(f"{where}, message {place}", "content", content, _CONVERSATION)}
+        )
+    if not answers and not num_weightless:
+        raise DataError(f"{where}: no message of the role 'assistant' follows another; {_CONVERSATION}")
+    left_out.num_weightless += num_weightless
+    left_out.num_behind += num_behind
+    if not answers:
+        return
+    beginning = json.dumps(turns[: answers[0]], ensure_ascii=False)
+    for place in answers:
+        yield Pair(beginning, turns[place]["content"], number, tuple(turns[:place]))
+
+
+def _check_lost(where: str, row: Mapping[str, Any]) -> None:
+    if lost := next((name for name in _LOST if row.get(name)), None):
+        raise DataError(f"{where}: {lost!r} would be lost; write it into the content of a message, or remove it")
+
+
+def _checked(where: str, name: str, value: object, wanted: str) -> str:
+    if not isinstance(value, str):
+        raise DataError(f"{where}: {name!r} is {shown(value, 40)}, not text; {wanted}")
+    if not value.strip():
+        raise DataError(f"{where}: {name!r} is empty; {wanted}")
+    tables.check_characters(f"{where}: {name!r}", value)
+    return value
+
+
+def no_template(origin: str) -> DataError:
+    """Return the error that states what to do about conversations without a chat template."""
+    return DataError(
+        f"{origin}: messages need a tokenizer with a chat template; give the model_name of one, such as an Instruct "
+        "model (a template is in its chat_template.jinja or tokenizer_config.json), or write pairs of prompt and answer"
+    )
 
 
 def split_pairs(

@@ -35,6 +35,8 @@ class PreparedMetadata:
     clean: str = "light"
     """How the text was cleaned; light before there was a choice."""
     num_test_tokens: int = 0
+    num_special_tokens: int = 0
+    """Control tokens of the model that were read from the text."""
     made_by: str = _MADE_BY
     format: int = 1
 
@@ -45,11 +47,7 @@ def is_prepared(path: Path) -> bool:
 
 
 def read_prepared_metadata(folder: Path) -> PreparedMetadata:
-    """Read the metadata of a prepared folder.
-
-    Raises:
-        DataError: it was not made by `nbtools prepare`, or is damaged.
-    """
+    """Read the metadata of a prepared folder; DataError if it was not made by `nbtools prepare`, or is damaged."""
     again = f"make a new one: nbtools prepare TEXT --out {folder.name}_new"
     for name in (TRAIN, VALIDATION, METADATA):
         if not (folder / name).is_file():
@@ -71,7 +69,7 @@ def read_prepared_metadata(folder: Path) -> PreparedMetadata:
     vocab_size, num_train_tokens, num_val_tokens, version = numbers
     if version != 1:
         raise DataError(f"{folder / METADATA}: is of a newer nbtools; update nbtools, or {again}")
-    later = (content.get(name, 0) for name in ("num_unknown_tokens", "num_test_tokens"))
-    num_unknown, num_test = (number if type(number) is int else 0 for number in later)
+    later = (content.get(name, 0) for name in ("num_unknown_tokens", "num_test_tokens", "num_special_tokens"))
+    num_unknown, num_test, num_special = (number if type(number) is int else 0 for number in later)
     sizes, clean = (vocab_size, num_train_tokens, num_val_tokens), str(content.get("clean", "light"))
-    return PreparedMetadata(content["tokenizer"], *sizes, num_unknown, clean, num_test)
+    return PreparedMetadata(content["tokenizer"], *sizes, num_unknown, clean, num_test, num_special)

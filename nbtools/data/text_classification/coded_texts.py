@@ -114,14 +114,14 @@ def clean_text(text: str) -> str:
 
 
 def read_texts(
-    paths: Sequence[Path],
+    paths: Sequence[tables.Source],
     columns: Columns,
     code: Callable[[str], str],
     max_codes: int,
     *,
     known: dict[str, int] | None = None,
 ) -> CodedTexts:
-    """Read CSV files into one table.
+    """Read tables into one.
 
     `code` brings one code into its form, or raises ValueError with the reason. With `known`, the codes of the training
     data by number, any other code is counted in `unseen`.
@@ -145,9 +145,9 @@ def read_texts(
 
 
 def _read_file(
-    path: Path,
+    path: tables.Source,
     header: list[str],
-    rows: Iterator[tuple[int, list[str]]],
+    rows: Iterator[tuple[str, Sequence[str]]],
     columns: Columns,
     numbers_in: Callable[[str], tuple[int, ...]],
     max_codes: int,
@@ -156,25 +156,25 @@ def _read_file(
     """Add the rows of a file to `table`; `numbers_in` reads a cell of codes."""
     text_at, lang_at, target_ats = _places(path, header, columns)
 
-    def wrong(line: int, at: int, what: str) -> DataError:
-        return DataError(f"{path}, line {line}, column {header[at]!r}: {what}")
+    def wrong(where: str, at: int, what: str) -> DataError:
+        return DataError(f"{where}, column {header[at]!r}: {what}")
 
-    for line, cells in rows:
+    for where, cells in rows:
         text = clean_text(cells[text_at]) if columns.clean == "light" else cells[text_at]
         table.num_cleaned += text != cells[text_at]
         if not text.strip():
-            raise wrong(line, text_at, "no text; fill it in or remove the row")
+            raise wrong(where, text_at, "no text; fill it in or remove the row")
         numbers: dict[int, None] = {}
         for at in target_ats:
             try:
-                numbers.update(dict.fromkeys(numbers_in(cells[at])))
+                numbers.update(dict.fromkeys(numbers_in(_codes(cells, at))))
             except ValueError as error:
-                raise wrong(line, at, str(error)) from None
+                raise wrong(where, at, str(error)) from None
         if not numbers:
-            given = shown(cells[target_ats[0]])
-            raise wrong(line, target_ats[0], f"no code, but {given}; fill it in or remove the row")
+            given = shown(_codes(cells, target_ats[0]))
+            raise wrong(where, target_ats[0], f"no code, but {given}; fill it in or remove the row")
         if len(numbers) > max_codes:
-            raise wrong(line, target_ats[0], f"{len(numbers)} codes; a row may have {max_codes}: raise max_codes")
+            raise wrong(where, target_ats[0], f"{len(numbers)} codes; a row may have {max_codes}: raise max_codes")
         lang = cells[lang_at].strip() if lang_at is not None else ""
         lang = lang.lower()[:8] if columns.clean == "light" else lang
         table.append(text, lang or UNKNOWN_LANG, numbers)
@@ -184,7 +184,7 @@ def _read_file(
                     name = list(table.unseen)[number - len(table.numbers)]
                     table.unseen[name] += 1
         if len(table.langs) > 1000:
-            raise wrong(line, lang_at or 0, "more than 1000 languages; choose the column with lang_col")
+            raise wrong(where, lang_at or 0, "more than 1000 languages; choose the column with lang_col")
 
 
 def _number(table: CodedTexts, code: str, *, is_closed: bool) -> int:
@@ -194,7 +194,7 @@ def _number(table: CodedTexts, code: str, *, is_closed: bool) -> int:
     return len(table.numbers) + list(table.unseen).index(code)
 
 
-def _places(path: Path, header: list[str], columns: Columns) -> tuple[int, int | None, list[int]]:
+def _places(path: tables.Source, header: list[str], columns: Columns) -> tuple[int, int | None, list[int]]:
     """Return where the text, the language and the codes are."""
     tables.check_names(path, header)
     targets = columns.targets
@@ -207,6 +207,11 @@ def _places(path: Path, header: list[str], columns: Columns) -> tuple[int, int |
     return text_at, lang_at, [tables.column_index(path, name, header, "target_cols") for name in targets]
 
 
+def _codes(cells: Sequence[str], at: int) -> str:
+    """Return a cell of codes, which may be a list of them."""
+    return cells.joined(at, SEPARATOR) if isinstance(cells, tables.Cells) else cells[at]
+
+
 def read_key(path: Path) -> dict[str, str]:
     """Read a key from numbers to codes: a CSV file with the columns `code` (the number) and `hisco` (the code).
 
@@ -215,6 +220,7 @@ def read_key(path: Path) -> dict[str, str]:
     """
     key: dict[str, str] = {}
     with tables.opened(path) as (header, rows):
+        tables.check_names(path, header)
         for name in ("code", "hisco"):
             if name not in header:
                 raise DataError(f"{path}, line 1, column {name!r}: is missing; a key has the columns code and hisco")

@@ -121,11 +121,7 @@ class CodeSystem:
 
     @classmethod
     def from_json(cls, content: Mapping[str, Any]) -> "CodeSystem":
-        """Return the system that `to_json` described.
-
-        Raises:
-            DataError: something is missing or makes no sense.
-        """
+        """Return the system that `to_json` described; DataError if something is missing or makes no sense."""
         try:
             formatter: Formatter = "hisco" if content["formatter"] == "hisco" else "generic"
             system = cls(

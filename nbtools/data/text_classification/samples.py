@@ -7,6 +7,7 @@ from pathlib import Path
 
 import numpy as np
 
+from nbtools.data.tables import Source
 from nbtools.data.text_classification import codes, occupations
 from nbtools.data.text_classification.coded_texts import CodedTexts, Columns, Rows, read_key, read_texts, split_texts
 from nbtools.data.text_classification.codes import CodeSystem, Formatter
@@ -45,20 +46,20 @@ class Samples:
 
 
 def read_samples(
-    files: Sequence[Path],
+    files: Sequence[Source],
     columns: Columns,
     formatter: Formatter,
     max_codes: int,
     *,
-    val_file: Path | None = None,
+    val_files: Sequence[Source] = (),
     key_file: Path | None = None,
     validation_share: float = 0.1,
     test_fraction: float = 0.0,
 ) -> Samples:
-    """Read the samples from CSV files, or generate occupations without any; the result depends on the files alone.
+    """Read the samples from tables, or generate occupations without any; the result depends on the files alone.
 
-    Without `val_file`, `validation_share` of the training texts is held out, and `test_fraction` of these for the test.
-    `key_file` maps numbers in the data to codes.
+    Without `val_files`, `validation_share` of the training texts is held out, and `test_fraction` of these for the
+    test. `key_file` maps numbers in the data to codes.
 
     Raises:
         DataError: a file is missing or malformed, or one of the two parts is empty.
@@ -73,11 +74,11 @@ def read_samples(
         for row in occupations.rows():
             numbers = [table.numbers.setdefault(code, len(table.numbers)) for code in row.codes]
             table.append(row.text, row.lang, numbers)
-    if val_file is None:
+    if not val_files:
         evaluation = table
         parts = split_texts(table, validation_share, test_fraction)
     else:
-        evaluation = read_texts([val_file], columns, parse, max_codes, known=table.numbers)
+        evaluation = read_texts(val_files, columns, parse, max_codes, known=table.numbers)
         parts = np.arange(len(table)), np.arange(len(evaluation)), np.arange(0)
     system = CodeSystem.of(formatter, table.numbers, max_codes)
     classes = [system.classes[code] for code in table.numbers]

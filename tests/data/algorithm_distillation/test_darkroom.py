@@ -84,6 +84,18 @@ BAD: dict[str, tuple[dict[str, Any], str]] = {
     "a horizon too short to reach a goal": ({"horizon": 7}, r"horizon=7: the goal 0:0 is 8 steps .* must be >= 8"),
     "a context shorter than an episode": ({"sequence_length": 19}, r"sequence_length=19: must be >= horizon=20"),
     "a context longer than a history": ({"sequence_length": 401}, r"sequence_length=401: .* <= 400"),
+    "a region of parts of episodes": (
+        {"compress_interval": 50},
+        r"compress_interval=50: must be a multiple of horizon",
+    ),
+    "two regions longer than a history": (
+        {"compress_interval": 220, "sequence_length": 500},
+        r"compress_interval=220: .* <= 200, as a history of num_episodes=20 must hold two",
+    ),
+    "a context without room for two regions": (
+        {"compress_interval": 40, "sequence_length": 82},
+        r"sequence_length=82: must be >= 83, two regions of compress_interval=40 and their markers",
+    ),
     "more episodes kept than played": ({"source_episodes": 19}, r"source_episodes=19: must be >= num_episodes=20"),
 }
 

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nbtools.data import corpus
+from nbtools.data import data_files
 from nbtools.data.algorithm_distillation import histories, learners
 from nbtools.data.algorithm_distillation.histories import METADATA, TEST, TRAIN
 from nbtools.errors import DataError
@@ -206,7 +206,7 @@ def test_a_path_that_is_none_is_refused_in_form_and_training(project: Project, d
     with pytest.raises(DataError):
         schedule(small(dataset=dataset), 1, root=project.root)
     with pytest.raises(DataError):
-        histories.read_history_metadata(corpus.dataset_path(dataset, project.root))
+        histories.read_history_metadata(data_files.dataset_path(dataset, project.root))
 
 
 def test_objects_are_never_unpickled(tmp_path: Path, audited: Any) -> None:

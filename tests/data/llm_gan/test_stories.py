@@ -95,7 +95,7 @@ def test_a_mistake_is_told_with_file_line_and_column(tmp_path: Path, name: str) 
 
 
 def test_a_missing_file_is_told(tmp_path: Path) -> None:
-    with pytest.raises(DataError, match=r"no\.csv: cannot be read: No such file"):
+    with pytest.raises(DataError, match=r"no\.csv': no such file or folder; give"):
         load_stories(tiny(dataset="no.csv"), tmp_path)
 
 

@@ -1,12 +1,16 @@
 """CSV files: every mistake is told with file, line and column; no text on two sides; memory stays small."""
 
 import csv
+import json
 from pathlib import Path
+from typing import Any
 
 import numpy as np
+import pyarrow as pa
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from pyarrow import parquet
 
 from nbtools.data.corpus import Clean, num_for_test
 from nbtools.data.text_classification.coded_texts import CodedTexts, Columns, clean_text, read_texts, split_texts
@@ -126,6 +130,34 @@ def test_codes_that_no_training_row_has_are_counted_after_those_of_the_training(
     assert "'64100' (2), '04217' (1)" in samples.unseen_note
 
 
+@pytest.mark.parametrize("column", ["codes", "code1", "mine"])
+@pytest.mark.parametrize("suffix", ["parquet", "jsonl", "json"])
+def test_a_column_of_lists_holds_all_codes_of_a_row(tmp_path: Path, suffix: str, column: str) -> None:
+    lists = [["83110", "04217"], ["61110 & 83110", None], ["-1"]]
+    path = tmp_path / f"data.{suffix}"
+
+    def write(values: dict[str, list[Any]]) -> None:
+        rows = pa.table(values)
+        if suffix == "parquet":
+            parquet.write_table(rows, path)
+        else:
+            found = rows.to_pylist()
+            path.write_text(json.dumps(found) if suffix == "json" else "\n".join(map(json.dumps, found)))
+
+    write({"occ1": ["a", "b", "c"], column: lists})
+    columns = Columns("occ1", None, ("mine",) if column == "mine" else None)
+    found = rows_of(read_texts([path], columns, hisco_code, 2))
+    assert found == [("a", "unk", ["83110", "04217"]), ("b", "unk", ["61110", "83110"]), ("c", "unk", ["-1"])]
+    for wrong, said in (
+        ({"occ1": [["a"]], column: [["-1"]]}, "column 'occ1': holds list, not text"),
+        ({"occ1": ["a"], column: [[["-1"]]]}, f"column '{column}': holds list, not text"),
+        ({"occ1": ["a"], column: [[]]}, "no code, but ''; fill it in"),
+    ):
+        write(wrong)
+        with pytest.raises(DataError, match=said):
+            read_texts([path], columns, hisco_code, 2)
+
+
 def test_numbers_are_looked_up_in_a_key(tmp_path: Path) -> None:
     written(tmp_path, "en_hisco_text,hisco,code\nempty, ,NA\nNo title,-1,2\nMaster,4217,151\n", "key.csv")
     written(tmp_path, "occ1,code1,code2\na,2,\nb,151.0,2.0\n", "data.csv")
@@ -138,6 +170,9 @@ def test_numbers_are_looked_up_in_a_key(tmp_path: Path) -> None:
         load_samples(config, tmp_path)
     written(tmp_path, "number,hisco\n1,2\n", "key.csv")
     with pytest.raises(DataError, match=r"key\.csv, line 1, column 'code': is missing"):
+        load_samples(config, tmp_path)
+    written(tmp_path, "code,hisco,code\n1,2,3\n", "key.csv")
+    with pytest.raises(DataError, match=r"key\.csv, line 1, column 'code': appears 2 times; rename one"):
         load_samples(config, tmp_path)
 
 
