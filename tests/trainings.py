@@ -6,19 +6,31 @@ import importlib
 import json
 import os
 import random
+import shutil
 import signal
 import socket
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
-from transformers import GPT2Config, GPT2LMHeadModel, LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
+from transformers import (
+    BertConfig,
+    BertForMaskedLM,
+    BertTokenizerFast,
+    CanineConfig,
+    CanineModel,
+    GPT2Config,
+    GPT2LMHeadModel,
+    LlamaConfig,
+    LlamaForCausalLM,
+    PreTrainedTokenizerFast,
+)
 
 from nbtools.config import TrainConfig
 from nbtools.data.text_classification import occupations
@@ -143,10 +155,25 @@ TINY: dict[str, dict[str, Any]] = {
 }
 """Values of a training of a second, by recipe; `write_inputs` makes their data."""
 
+ADAPTED: dict[str, dict[str, Any]] = {
+    "mlm_pretraining": {"model_name": "base", "lora_targets": ("query", "key", "value")},
+    "masked_diffusion": {"model_name": "base"},
+    "text_classification": {"model_name": "base"},
+    "llm_gan": {
+        "model_name": "base/judge",
+        "lora_targets": ("q_proj", "k_proj", "v_proj", "o_proj", "up_proj"),
+        "dataset": "stories.csv",
+        "prompt_length": 32,
+        "min_chars": 20,
+        "sequence_length": 8,
+    },
+}
+"""What makes a TINY training one of an adapter on a pretrained model, by recipe; `write_base` makes the model."""
+
 _FEW_CODES = {"61110", "04217", "83110", "80110", "99910", "-3"}
 OCCUPATIONS = [row for row in occupations.rows(1, 2000) if set(row.codes) <= _FEW_CODES][:160]
 
-CLOCKED = ("time", "train/tokens_per_s", "train/samples_per_s")
+CLOCKED = ("time", "train/tokens_per_s", "train/samples_per_s", "train/data_wait")
 """Values of a metric row that differ between two equal trainings."""
 
 
@@ -173,6 +200,29 @@ def write_inputs(key: str, project: Project) -> None:
         write_csv(root / "data.csv", [(row.text, row.lang, row.codes) for row in OCCUPATIONS])
 
 
+def write_base(key: str, project: Project) -> None:
+    """Write the pretrained model of ADAPTED, in the files of real ones: BERT, LLaDA, CANINE, or a GPT-2 and a Llama."""
+    base = project.root / "base"
+    torch.manual_seed(0)
+    size = {"hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 32}
+    if key == "mlm_pretraining":
+        base.mkdir()
+        words = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *(f"w{number}" for number in range(40))]
+        (base / "vocab.txt").write_text("\n".join(words))
+        BertTokenizerFast.from_pretrained(base).save_pretrained(base)
+        BertForMaskedLM(BertConfig(vocab_size=45, max_position_embeddings=32, **size)).save_pretrained(base)
+    elif key == "masked_diffusion":
+        shutil.copytree(Path(__file__).parent / "training" / "masked_diffusion" / "llada_tiny", base)
+    elif key == "text_classification":
+        CanineModel(CanineConfig(**size, num_hash_buckets=128, max_position_embeddings=128)).save_pretrained(base)
+    else:
+        stories = [f"the cat,noir,the dog number {number} runs very far . it sleeps !" for number in range(120)]
+        (project.root / "stories.csv").write_text("\n".join(["title,genre,human_story", *stories]))
+        save_pair(base)
+        settings = base / "judge" / "config.json"  # a divided batch would draw other dropouts
+        settings.write_text(json.dumps({**json.loads(settings.read_text()), "classifier_dropout": 0.0}))
+
+
 def train_here(
     project: Project, config: TrainConfig, resume_from: Path | None = None, *, monkeypatch: pytest.MonkeyPatch
 ) -> RunDir:
@@ -185,10 +235,10 @@ def train_here(
     return files
 
 
-def rows(files: RunDir) -> list[dict[str, Any]]:
+def rows(files: RunDir, without: Collection[str] = CLOCKED) -> list[dict[str, Any]]:
     """Metric rows without what differs between two equal runs."""
     parsed = [json.loads(line) for line in files.metrics.read_text().splitlines()]
-    return [{key: value for key, value in row.items() if key not in CLOCKED} for row in parsed]
+    return [{key: value for key, value in row.items() if key not in without} for row in parsed]
 
 
 def gradients_of(
@@ -305,11 +355,12 @@ class ByHand:
         return process
 
     def forked(
-        self, config: TrainConfig, *args: str | Path, nproc: int = 2, more: str = "", timeout_s: float = 250
+        self, config: TrainConfig | Path, *args: str | Path, nproc: int = 2, more: str = "", timeout_s: float = 250
     ) -> Run:
-        """Write a script and run it to its end on ranks that need no import of torch; return its run."""
-        script = self.project.scripts / "tiny.py"
-        script.write_text(script_text(config, more))
+        """Run a script, or one written here, to its end on ranks that need no import of torch; return its run."""
+        script = config if isinstance(config, Path) else self.project.scripts / "tiny.py"
+        if not isinstance(config, Path):
+            script.write_text(script_text(config, more))
         log = self.project.root / "forked.log"
         log.unlink(missing_ok=True)
         words = [*map(str, args)]

@@ -1,13 +1,15 @@
 """The training recipes of nbtools: configs, presets and sizes, without torch."""
 
+from typing import Literal
+
 from nbtools.config import TrainConfig
-from nbtools.errors import ConfigError
+from nbtools.errors import ConfigError, did_you_mean
 from nbtools.recipes import algorithm_distillation, llm_gan, masked_diffusion, mlm_pretraining, text_classification
 from nbtools.recipes.algorithm_distillation import AlgorithmDistillationConfig
 from nbtools.recipes.llm_gan import LLMGANConfig
 from nbtools.recipes.masked_diffusion import MaskedDiffusionConfig
 from nbtools.recipes.mlm_pretraining import MLMPretrainingConfig
-from nbtools.recipes.recipe import Preset, Recipe, Source
+from nbtools.recipes.recipe import Preset, Recipe, Recipes, Source
 from nbtools.recipes.text_classification import TextClassificationConfig
 
 __all__ = [
@@ -17,17 +19,31 @@ __all__ = [
     "MLMPretrainingConfig",
     "MaskedDiffusionConfig",
     "Preset",
+    "PresetName",
     "Recipe",
+    "RecipeKey",
     "Source",
     "TextClassificationConfig",
     "recipe_named",
     "recipe_of",
 ]
 
-RECIPES: dict[str, Recipe] = {
-    module.RECIPE.key: module.RECIPE
-    for module in (mlm_pretraining, masked_diffusion, text_classification, algorithm_distillation, llm_gan)
-}
+# Written out, because an editor completes the values of a Literal without running anything; a test compares them.
+RecipeKey = Literal["mlm_pretraining", "masked_diffusion", "text_classification", "algorithm_distillation", "llm_gan"]
+PresetName = Literal[
+    "cpu_demo", "h200_8gpu_fast", "h200_8gpu_standard", "h200_8gpu_quality", "4gpu_standard", "2gpu_standard",
+    "1gpu_standard", "base_8gpu", "base_1gpu", "shakespeare_2gpu", "shakespeare_4gpu", "pretraining_8gpu",
+    "mixer_1gpu", "mixer_2gpu", "mixer_4gpu", "finetune_1gpu", "finetune_2gpu", "finetune_4gpu", "2gpu",
+    "4gpu", "8gpu", "test", "small", "full",
+]  # fmt: skip
+"""Of any recipe."""
+
+RECIPES = Recipes(
+    {
+        module.RECIPE.key: module.RECIPE
+        for module in (mlm_pretraining, masked_diffusion, text_classification, algorithm_distillation, llm_gan)
+    }
+)
 
 
 def recipe_of(config: TrainConfig) -> Recipe:
@@ -40,11 +56,8 @@ def recipe_of(config: TrainConfig) -> Recipe:
 
 
 def recipe_named(key: str) -> Recipe:
-    """Return the recipe with the key `key`.
-
-    Raises:
-        ConfigError: there is no such recipe.
-    """
+    """Return the recipe with the key `key`; ConfigError if there is no such recipe."""
     if key not in RECIPES:
-        raise ConfigError(f"recipe={key[:80]!r}: there is no such recipe; nbtools has {', '.join(RECIPES)}")
+        near = did_you_mean(key, RECIPES) or f"nbtools has {', '.join(RECIPES)}"
+        raise ConfigError(f"recipe={key[:80]!r}: there is no such recipe; {near}")
     return RECIPES[key]

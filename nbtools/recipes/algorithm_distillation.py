@@ -6,13 +6,13 @@ from typing import Any, Literal, Self
 
 from pydantic import model_validator
 
-from nbtools.config import TrainConfig, setting
-from nbtools.data import corpus
+from nbtools.config import TrainConfig, beta, num_evaluated_samples, setting
+from nbtools.data import corpus, data_files
 from nbtools.data.algorithm_distillation.darkroom import NUM_ACTIONS, NUM_REWARDS, Darkroom, Integers
 from nbtools.data.algorithm_distillation.histories import HistoryMetadata, check_histories, read_history_metadata
 from nbtools.data.algorithm_distillation.learners import Learner
-from nbtools.errors import DataError, shown
-from nbtools.recipes import gpt2
+from nbtools.errors import ConfigError, DataError, shown
+from nbtools.recipes import activations, gpt2
 from nbtools.recipes.recipe import Preset, Recipe, Source
 
 EVALUATION_HISTORIES = 4
@@ -20,11 +20,24 @@ EVALUATION_HISTORIES = 4
 _GOAL = re.compile(r"([0-9]{1,3}):([0-9]{1,3})")
 
 
+def goal_of(text: str, grid_size: int) -> tuple[int, int]:
+    """Return column and row of a goal that is written as 7:2; ConfigError if it is malformed or outside the grid."""
+    match = _GOAL.fullmatch(text)
+    if match is None:
+        raise ConfigError(f"{shown(text)} is not a goal; write column:row, such as 7:2")
+    goal = int(match[1]), int(match[2])
+    if max(goal) >= grid_size:
+        raise ConfigError(f"{text} is outside the grid; columns and rows go from 0 to {grid_size - 1}")
+    return goal
+
+
 class AlgorithmDistillationConfig(TrainConfig):
     """Algorithm Distillation: a causal transformer, trained on learning histories, improves in context.
 
     One "sequence" of a batch is a window of `sequence_length` transitions of one history, across its episodes.
     """
+
+    can_be_sharded = True
 
     dataset: str | None = setting(
         None,
@@ -64,6 +77,7 @@ class AlgorithmDistillationConfig(TrainConfig):
     hidden_size: int = setting(
         64, "Width; a multiple of num_heads.", "dimensions", ge=4, le=16_384, basic=True, shapes=True
     )
+    adam_beta2: float = beta(0.99, "squared gradient")
     dropout: float = setting(0.0, "Dropout in the transformer.", ge=0, lt=1)
     sequence_length: int = setting(
         80,
@@ -72,6 +86,15 @@ class AlgorithmDistillationConfig(TrainConfig):
         ge=2,
         le=8192,
         basic=True,
+        shapes=True,
+    )
+    compress_interval: int | None = setting(
+        None,
+        "Transitions of a region, for a compressed context: the current region and the one before it, each between two "
+        "marker tokens, instead of the last sequence_length transitions. Whole episodes.",
+        "transitions",
+        ge=1,
+        le=4096,
         shapes=True,
     )
     eval_batch_size: int = setting(
@@ -83,14 +106,7 @@ class AlgorithmDistillationConfig(TrainConfig):
     eval_episodes: int = setting(
         40, "Episodes per rollout; the context carries over between them.", "episodes", ge=8, le=10_000
     )
-    eval_samples: int | None = setting(
-        2000,
-        "Held-out windows for eval/loss that an evaluation measures, the same every time; None for all.",
-        "windows",
-        ge=1,
-        le=1_000_000_000,
-        before=None,
-    )
+    eval_samples: int | None = num_evaluated_samples("windows for eval/loss", "windows")
 
     @model_validator(mode="after")
     def _values_fit_together(self) -> Self:
@@ -105,10 +121,22 @@ class AlgorithmDistillationConfig(TrainConfig):
         goals = self.named_goals
         if goals is not None and (len(set(goals)) != len(goals) or len(goals) >= self.grid_size**2):
             raise ValueError(f"test_goals={shown(self.test_goals)}: name each goal once, and leave one to train on")
-        if not self.horizon <= self.sequence_length <= self.num_episodes * self.horizon:
+        longest = self.num_episodes * self.horizon
+        if self.compress_interval is not None:
+            if self.compress_interval % self.horizon or self.window_steps > longest:
+                raise ValueError(
+                    f"compress_interval={self.compress_interval}: must be a multiple of horizon={self.horizon} (an "
+                    f"episode) and <= {longest // 2}, as a history of num_episodes={self.num_episodes} must hold two"
+                )
+            if self.sequence_length < (needed := self.window_tokens):
+                raise ValueError(
+                    f"sequence_length={self.sequence_length}: must be >= {needed}, two regions of compress_interval="
+                    f"{self.compress_interval} and their markers"
+                )
+        elif not self.horizon <= self.sequence_length <= longest:
             raise ValueError(
                 f"sequence_length={self.sequence_length}: must be >= horizon={self.horizon} (an episode) and <= "
-                f"{self.num_episodes * self.horizon} (num_episodes={self.num_episodes} of them, a whole history)"
+                f"{longest} (num_episodes={self.num_episodes} of them, a whole history)"
             )
         if self.source_episodes is not None and self.source_episodes < self.num_episodes:
             raise ValueError(
@@ -143,27 +171,15 @@ class AlgorithmDistillationConfig(TrainConfig):
 
     @property
     def named_goals(self) -> tuple[tuple[int, int], ...] | None:
-        """`test_goals` as pairs of column and row.
-
-        Raises:
-            ValueError: one of them is malformed or outside the grid.
-        """
+        """`test_goals` as pairs of column and row; ValueError if one of them is malformed or outside the grid."""
         if self.test_goals is None:
             return None
         if not self.test_goals:
             raise ValueError("test_goals: name at least one goal, such as 7:2, or None")
-        found = []
-        for text in self.test_goals:
-            match = _GOAL.fullmatch(text)
-            if match is None:
-                raise ValueError(f"test_goals: {shown(text)} is not a goal; write column:row, such as 7:2")
-            goal = int(match[1]), int(match[2])
-            if max(goal) >= self.grid_size:
-                raise ValueError(
-                    f"test_goals: {text} is outside the grid; columns and rows go from 0 to {self.grid_size - 1}"
-                )
-            found.append(goal)
-        return tuple(found)
+        try:
+            return tuple(goal_of(text, self.grid_size) for text in self.test_goals)
+        except ConfigError as error:
+            raise ValueError(f"test_goals: {error}") from None
 
     @property
     def num_test_goals(self) -> int:
@@ -183,34 +199,47 @@ class AlgorithmDistillationConfig(TrainConfig):
         return self.source_episodes or usual
 
     @property
+    def window_steps(self) -> int:
+        """Transitions of a training window: the whole context, or two regions of a compressed one."""
+        return self.sequence_length if self.compress_interval is None else 2 * self.compress_interval
+
+    @property
+    def window_tokens(self) -> int:
+        """Tokens of a training window: its transitions, and the markers of the regions of a compressed context."""
+        return self.window_steps + (0 if self.compress_interval is None else 3)
+
+    @property
     def windows_per_history(self) -> int:
-        """Windows of `sequence_length` transitions, one from the start of each episode; they overlap."""
-        return (self.num_episodes * self.horizon - self.sequence_length) // self.horizon + 1
+        """Windows of `window_steps` transitions, one from the start of each episode; they overlap."""
+        return (self.num_episodes * self.horizon - self.window_steps) // self.horizon + 1
 
     @property
     def windows_apart(self) -> int:
         """Episodes between the starts of two windows that do not overlap."""
-        return -(-self.sequence_length // self.horizon)
+        return -(-self.window_steps // self.horizon)
 
 
-def vocab_size(grid_size: int) -> int:
-    """Return the rows of the embedding: for columns, rows, last actions and last rewards.
+def vocab_size(config: AlgorithmDistillationConfig) -> int:
+    """Return the rows of the embedding: for columns, rows, last actions, last rewards, and the markers of regions.
 
     Last actions and last rewards have one more row each for "none".
     """
-    return 2 * grid_size + (NUM_ACTIONS + 1) + (NUM_REWARDS + 1)
+    num_markers = 0 if config.compress_interval is None else 2
+    return 2 * config.grid_size + (NUM_ACTIONS + 1) + (NUM_REWARDS + 1) + num_markers
 
 
 def _num_parameters(config: AlgorithmDistillationConfig, _: int | None) -> int | None:
-    return gpt2.num_gpt2_parameters(
-        config, vocab_size(config.grid_size), config.sequence_length, num_labels=NUM_ACTIONS
-    )
+    return gpt2.num_gpt2_parameters(config, vocab_size(config), config.sequence_length, num_labels=NUM_ACTIONS)
+
+
+def _activation_bytes(config: AlgorithmDistillationConfig, precision: str) -> float:
+    return activations.transformer_bytes(config, config, precision, config.batch_size * config.window_tokens)
 
 
 def _source(config: AlgorithmDistillationConfig, root: Path | None) -> Source:
     if config.dataset is None:
         return Source("learning histories generated by nbtools")
-    folder = corpus.dataset_path(config.dataset, root)
+    folder = data_files.dataset_path(config.dataset, root)
     try:
         if not folder.is_dir():
             raise DataError(f"dataset {shown(config.dataset)}: no such folder; give a folder of learning histories")
@@ -222,7 +251,7 @@ def _source(config: AlgorithmDistillationConfig, root: Path | None) -> Source:
 def _count_samples(config: AlgorithmDistillationConfig, root: Path | None, _: object) -> tuple[int, int, int] | None:
     whole_windows = -(-config.windows_per_history // config.windows_apart)
     if config.dataset is not None:
-        known = config.histories_in(corpus.dataset_path(config.dataset, root))
+        known = config.histories_in(data_files.dataset_path(config.dataset, root))
         num_train, num_unseen = known.num_train, len(known.test_goals)
         per_goal = known.num_test // num_unseen
     else:
@@ -257,7 +286,10 @@ RECIPE = Recipe(
         "4gpu": _gpu_preset(4, 256, 1, "bf16"),
         "8gpu": _gpu_preset(8, 128, 2, "bf16"),
     },
+    best_by="eval/return_last",
+    lower_is_better=False,
     num_parameters=_num_parameters,
+    activation_bytes=_activation_bytes,
     source=_source,
     count_samples=_count_samples,
 )

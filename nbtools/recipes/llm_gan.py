@@ -8,11 +8,11 @@ from typing import Any, Literal, Self
 
 from pydantic import model_validator
 
-from nbtools.config import TrainConfig, setting
-from nbtools.data import corpus
+from nbtools.config import TrainConfig, beta, setting
+from nbtools.data import corpus, data_files, hub
 from nbtools.data.llm_gan.stories import TOPICS, Story, python_stories, read_stories, split_stories
-from nbtools.errors import DataError, shown
-from nbtools.recipes import gpt2
+from nbtools.errors import shown
+from nbtools.recipes import activations, gpt2, lora
 from nbtools.recipes.recipe import Preset, Recipe, Source
 
 NUM_SPECIAL_TOKENS = 3
@@ -30,10 +30,13 @@ class LLMGANConfig(TrainConfig):
     adversarial steps.
     """
 
+    can_be_sharded = True
+
     dataset: str | None = setting(
         None,
-        "A CSV file with prompts and human texts; `topics` for the English text that ships with Python; None for "
-        "sequences of a random Markov chain, whose true likelihood is known.",
+        "A table (.csv, .tsv, .jsonl, .json, .parquet) with prompts and human texts, a folder of such tables, or a "
+        "dataset of the Hugging Face hub (hf/OWNER/NAME:CONFIG,split=train[:5000]); `topics` for the English text that "
+        "ships with Python; None for sequences of a random Markov chain, whose true likelihood is known.",
         basic=True,
     )
     text_col: str | None = setting(None, "Column of the human text; None takes human_story, human_solution or text.")
@@ -65,11 +68,16 @@ class LLMGANConfig(TrainConfig):
     judge_name: str | None = setting(
         None, "Judge to start from, with the generator's vocabulary; None takes model_name.", shapes=True
     )
+    adapter: lora.Adapter = lora.adapter()
+    lora_rank: int = lora.rank()
+    lora_alpha: int = lora.alpha()
+    lora_targets: tuple[str, ...] | None = lora.targets()
     num_layers: int = setting(2, "Layers of each model.", "layers", ge=1, le=128, basic=True, shapes=True)
     num_heads: int = setting(4, "Attention heads per layer.", "heads", ge=1, le=128, basic=True, shapes=True)
     hidden_size: int = setting(
         64, "Width; a multiple of num_heads.", "dimensions", ge=4, le=16_384, basic=True, shapes=True
     )
+    adam_beta1: float = beta(0.5, "gradient")  # the loss of each model changes with every step of the other
     dropout: float = setting(0.0, "Dropout in both models.", ge=0, lt=1)
     sequence_length: int = setting(
         12, "Longest text, with its end token.", "tokens", ge=2, le=8192, basic=True, shapes=True
@@ -114,6 +122,13 @@ class LLMGANConfig(TrainConfig):
     freeze_generator: bool = setting(
         False, "Do not train the generator after its warm-up: a baseline for adversarial training."
     )
+    texts_at_once: int | None = setting(
+        None,
+        "Texts that a rank writes and judges together; None for all of an optimizer step. Lower it if memory is short.",
+        "texts",
+        ge=1,
+        le=1_000_000,
+    )
     eval_samples: int = setting(512, "Texts to generate at every evaluation.", "texts", ge=8, le=1_000_000)
 
     @property
@@ -125,6 +140,7 @@ class LLMGANConfig(TrainConfig):
 
     @model_validator(mode="after")
     def _values_fit_together(self) -> Self:
+        lora.check_adapter(self)
         if self.model_name is None or self.judge_name is None:
             gpt2.check_gpt2_width(self.hidden_size, self.num_heads)
         if self.min_chars > self.max_chars:
@@ -153,6 +169,20 @@ def _num_parameters(config: LLMGANConfig, vocab_size: int | None) -> int | None:
     generator = gpt2.num_gpt2_parameters(config, vocab_size, num_positions(config))
     labels = 1 if config.judging == "scores" else 0
     return generator + gpt2.num_gpt2_parameters(config, vocab_size, discriminator_positions(config), labels)
+
+
+def _activation_bytes(config: LLMGANConfig, precision: str) -> float | None:
+    """The larger one of the two models' passes; the judge reads a human and a generated text, or both in one input."""
+    if config.model_name is not None:
+        return None
+    vocab_size = config.vocab_size if config.dataset is not None else config.num_symbols + NUM_SPECIAL_TOKENS
+    writes = config.batch_size * config.sequence_length * vocab_size * 2  # their logarithms, too, for the entropy
+    judged = config.batch_size * (2 if config.judging == "scores" else 1) * discriminator_positions(config)
+    verdicts = 0 if config.judging == "scores" else config.batch_size * config.max_judge_tokens * vocab_size
+    return max(
+        activations.transformer_bytes(config, config, precision, config.batch_size * num_positions(config), writes),
+        activations.transformer_bytes(config, config, precision, judged, verdicts),
+    )
 
 
 def model_settings(config: LLMGANConfig, vocab_size: int, num_positions: int) -> dict[str, Any]:
@@ -189,7 +219,7 @@ def load_stories(
         return split_stories(list(python_stories(config.min_chars, config.max_chars)), TOPICS, config.test_fraction)
     assert config.dataset is not None, "the Markov chain has no texts"
     return read_stories(
-        corpus.dataset_path(config.dataset, root),
+        data_files.sources_of(config.dataset, root),
         config.text_col,
         config.prompt_cols,
         config.min_chars,
@@ -206,15 +236,18 @@ def _source(config: LLMGANConfig, root: Path | None) -> Source:
         return Source("sequences of a random Markov chain")
     if config.dataset == TOPICS:
         return Source("the English text that ships with Python")
-    path = corpus.dataset_path(config.dataset, root)
-    if not path.is_file():
-        raise DataError(f"dataset {shown(config.dataset)}: no such file; give a CSV file, or {TOPICS}")
-    return Source(config.dataset, (path,))
+    sources = data_files.sources_of(config.dataset, root)
+    if isinstance(found := sources[0], hub.HubDataset):
+        hub.check_package(found)
+        return Source(found.title(streaming=found.is_part))
+    return Source(config.dataset, tuple(source for source in sources if isinstance(source, Path)))
 
 
 def _count_samples(config: LLMGANConfig, root: Path | None, fingerprint: object) -> tuple[int, int, int] | None:
     if config.dataset is None:
         return config.num_sequences, config.eval_samples, config.eval_samples if config.test_fraction else 0
+    if hub.named(config.dataset) is not None:
+        return None  # counting downloads nothing
     # Only the fields that the texts depend on: another learning rate does not read them again.
     columns = "dataset", "text_col", "prompt_cols"
     relevant = config.only(*columns, "min_chars", "max_chars", "short_texts", "clean", "test_fraction")
@@ -271,6 +304,7 @@ RECIPE = Recipe(
         ),
     },
     num_parameters=_num_parameters,
+    activation_bytes=_activation_bytes,
     source=_source,
     count_samples=_count_samples,
 )

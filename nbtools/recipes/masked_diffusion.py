@@ -9,15 +9,20 @@ from typing import Any, Literal, Self
 
 from pydantic import model_validator
 
-from nbtools.config import TrainConfig, setting
-from nbtools.data import corpus
+from nbtools.config import TrainConfig, beta, setting
+from nbtools.data import corpus, data_files, hub, tables
 from nbtools.data.masked_diffusion import pairs, prepared
 from nbtools.errors import ConfigError, DataError
-from nbtools.recipes import modernbert
+from nbtools.recipes import activations, lora, modernbert
 from nbtools.recipes.recipe import Preset, Recipe, Source
 
 LLADA_PARAMETERS = 8_015_581_184
 """32 layers of width 4096 with 12,288 inside, and two tables of 126,464 words: input and output are not tied."""
+
+_LLADA_BLOCKS, _LLADA_TABLE = 32, 126_464 * 4096
+_LLADA_LAYERS = dict.fromkeys(("q_proj", "k_proj", "v_proj", "attn_out"), (4096, 4096))
+_LLADA_LAYERS |= {"ff_proj": (4096, 12_288), "up_proj": (4096, 12_288), "ff_out": (12_288, 4096)}
+"""Inputs and outputs of the linear layers of a block."""
 
 KNOWN_MODELS: Mapping[str, int] = MappingProxyType(
     {f"GSAI-ML/LLaDA-{name}": LLADA_PARAMETERS for name in ("8B-Base", "8B-Instruct", "1.5")}
@@ -28,10 +33,13 @@ KNOWN_MODELS: Mapping[str, int] = MappingProxyType(
 class MaskedDiffusionConfig(TrainConfig):
     """Masked diffusion language modelling (LLaDA): pretraining on text, or fine-tuning on prompts and answers."""
 
+    can_be_sharded = True
+
     dataset: str | None = setting(
         None,
-        "A text file, a folder of .txt files, a folder made by `nbtools prepare`, or a .jsonl file of prompts and "
-        "answers; None for the English text that ships with Python.",
+        "A text file, a folder of .txt files, a folder made by `nbtools prepare`, or a table (.jsonl, .json, .parquet, "
+        ".csv, .tsv) of texts, prompts and answers, or messages; None for the English text that ships with Python. "
+        "From the Hugging Face hub: hf/OWNER/NAME or hf/OWNER/NAME:CONFIG. Options follow: ,column=body,split=test.",
         basic=True,
     )
     tokenizer: Literal["chars", "words"] = setting(
@@ -41,11 +49,11 @@ class MaskedDiffusionConfig(TrainConfig):
         basic=True,
         shapes=True,
     )
-    model_name: str | None = setting(
-        None,
-        "A local folder or hub id to start from (`from_pretrained`); None builds a ModernBERT of the size below.",
-        shapes=True,
-    )
+    model_name: str | None = modernbert.MODEL_NAME
+    adapter: lora.Adapter = lora.adapter()
+    lora_rank: int = lora.rank()
+    lora_alpha: int = lora.alpha()
+    lora_targets: tuple[str, ...] | None = lora.targets()
     trust_remote_code: bool = setting(
         False, "Run the Python code that comes with `model_name`, where it has some; LLaDA needs none."
     )
@@ -54,12 +62,16 @@ class MaskedDiffusionConfig(TrainConfig):
     hidden_size: int = setting(
         128, "Width of the model; a multiple of 2 x num_heads.", "dimensions", ge=2, le=16_384, basic=True, shapes=True
     )
+    adam_beta2: float = beta(0.98, "squared gradient")  # RoBERTa's: the plateau at token frequencies is shorter
     dropout: float = setting(0.0, "Dropout in attention and feed-forward layers.", ge=0, lt=1)
-    keep_model_dropout: bool = setting(
-        False, "Keep the dropout that the config of `model_name` sets; otherwise `dropout` replaces it.", before=True
-    )
+    keep_model_dropout: bool = modernbert.KEEP_MODEL_DROPOUT
     sequence_length: int = setting(
-        64, "Tokens per sequence, or of a prompt and its answer.", "tokens", ge=8, le=32_768, basic=True
+        64,
+        "Tokens per sequence, which documents fill one after the other, or most tokens of a prompt and its answer.",
+        "tokens",
+        ge=8,
+        le=32_768,
+        basic=True,
     )
     vocab_size: int = setting(
         1000,
@@ -69,13 +81,9 @@ class MaskedDiffusionConfig(TrainConfig):
         le=1_000_000,
         shapes=True,
     )
-    min_words: int = setting(5, "Files with fewer words are left out.", "words", ge=1, le=1_000_000)
-    clean: corpus.Clean = setting(
-        "none",
-        "none keeps every character of your text; light drops lines without a letter, and repeated punctuation and "
-        "spaces. The text that ships with Python is always cleaned.",
-        before="light",
-    )
+    min_words: int = setting(5, "Files or rows with fewer words are left out.", "words", ge=1, le=1_000_000)
+    clean: corpus.Clean = modernbert.CLEAN
+    special_tokens: corpus.SpecialTokens = modernbert.SPECIAL_TOKENS_IN_TEXT
     random_length_share: float = setting(
         0.01,
         "Share of sequences cut to a random length, so that the model learns short texts; not for pairs.",
@@ -85,8 +93,8 @@ class MaskedDiffusionConfig(TrainConfig):
     )
     pad_to: Literal["longest", "sequence_length"] = setting(
         "longest",
-        "Length of pairs in a batch: that of its longest, each with one end-of-text token; or sequence_length, filled "
-        "with end-of-text tokens that count in the loss.",
+        "Length of pairs in a batch: that of its longest, which are of similar length (the log says how much is "
+        "padding); or sequence_length, filled with end-of-text tokens that count in the loss.",
         before="sequence_length",
     )
     eval_draws: int = setting(
@@ -114,6 +122,9 @@ class MaskedDiffusionConfig(TrainConfig):
     )
     guidance: float = setting(0.0, "Scale of classifier-free guidance towards the prompt; 0 for none.", ge=0, le=100)
     suppress_eos: bool = setting(False, "Never sample the end-of-text token (instruction-tuned models overuse it).")
+    eos_last: bool = setting(
+        False, "Unmask the tokens that end a text or a turn after all others, so that answers do not end too early."
+    )
 
     def num_evaluated(self, num_held_out: int) -> int:
         """Return how many of the held-out sequences an evaluation masks, some of them several times."""
@@ -128,6 +139,8 @@ class MaskedDiffusionConfig(TrainConfig):
 
     @model_validator(mode="after")
     def _values_fit_together(self) -> Self:
+        lora.check_adapter(self)
+        hub.named(self.dataset)
         if self.model_name is None:
             modernbert.check_modernbert_width(self.hidden_size, self.num_heads)
         length, steps, block = self.sampling
@@ -141,11 +154,6 @@ class MaskedDiffusionConfig(TrainConfig):
                 f"<= {length}, as a step reveals at least one token"
             )
         return self
-
-    @property
-    def has_pairs(self) -> bool:
-        """Whether the dataset is prompts and answers."""
-        return self.dataset is not None and self.dataset.endswith(".jsonl")
 
 
 def is_llada(settings: Mapping[str, Any]) -> bool:
@@ -185,30 +193,54 @@ def _num_parameters(config: MaskedDiffusionConfig, vocab_size: int | None) -> in
     return modernbert.num_modernbert_parameters(config, config.vocab_size if vocab_size is None else vocab_size)
 
 
+def _adapter_sizes(config: MaskedDiffusionConfig) -> lora.AdapterSizes | None:
+    if config.model_name not in KNOWN_MODELS:
+        return None
+    linear = _LLADA_BLOCKS * sum(inputs * outputs for inputs, outputs in _LLADA_LAYERS.values()) + _LLADA_TABLE
+    trained = lora.num_lora_parameters(config, _LLADA_LAYERS, _LLADA_BLOCKS)
+    return lora.AdapterSizes(trained, linear, LLADA_PARAMETERS - linear)
+
+
+def _num_gathered(config: MaskedDiffusionConfig) -> tuple[int, int] | None:
+    if config.model_name is None:
+        return modernbert.num_gathered(config, config.vocab_size)
+    tables = 2 * 126_464 * 4096 + 4096
+    return (tables, (LLADA_PARAMETERS - tables) // 32) if config.model_name in KNOWN_MODELS else None
+
+
+def _activation_bytes(config: MaskedDiffusionConfig, precision: str) -> float | None:
+    if config.model_name is not None:
+        return None
+    num_tokens = config.batch_size * config.sequence_length
+    num_logits = num_tokens / 2 * config.vocab_size  # half of the tokens are masked on average
+    return activations.transformer_bytes(config, config, precision, num_tokens, num_logits)
+
+
 def _source(config: MaskedDiffusionConfig, root: Path | None) -> Source:
     if config.dataset is None:
         return Source("the English text that ships with Python")
-    path = corpus.dataset_path(config.dataset, root)
+    path = data_files.dataset_path(config.dataset, root)
     if prepared.is_prepared(path):
         prepared.read_prepared_metadata(path)
         return Source(config.dataset, (path / prepared.TRAIN, path / prepared.VALIDATION))
-    return Source(config.dataset, tuple(corpus.files_in(path)))
+    if (downloaded := data_files.hub_dataset(config.dataset, root)) is not None:
+        hub.check_package(downloaded)
+        return Source(downloaded.title())
+    return Source(config.dataset, tuple(data_files.files_in(path)))
 
 
 def _count_samples(
     config: MaskedDiffusionConfig, root: Path | None, fingerprint: object
 ) -> tuple[int, int, int] | None:
-    path = None if config.dataset is None else corpus.dataset_path(config.dataset, root)
+    path = None if config.dataset is None else data_files.dataset_path(config.dataset, root)
     if path is not None and prepared.is_prepared(path):
         metadata = prepared.read_prepared_metadata(path)
         length, num_test = config.sequence_length, metadata.num_test_tokens if config.test_fraction else 0
         return metadata.num_train_tokens // length, metadata.num_val_tokens // length, num_test // length
-    if config.model_name is not None:
-        return None  # depends on its tokenizer
-    relevant = config.only("min_words", "clean", "tokenizer", "sequence_length", "test_fraction")
-    if path is not None and config.has_pairs:
-        return _counted_pairs(path, relevant, fingerprint)
-    return _counted(path, relevant, fingerprint)
+    if config.model_name is not None or hub.named(config.dataset) is not None:
+        return None  # depends on its tokenizer; counting downloads nothing
+    relevant = config.only("dataset", "min_words", "clean", "tokenizer", "sequence_length", "test_fraction")
+    return _counted(relevant, root, fingerprint)
 
 
 def num_tokens(text: str, tokenizer: str) -> int:
@@ -217,19 +249,23 @@ def num_tokens(text: str, tokenizer: str) -> int:
 
 
 @functools.lru_cache(maxsize=64)
-def _counted(path: Path | None, config: MaskedDiffusionConfig, fingerprint: object) -> tuple[int, int, int]:
+def _counted(config: MaskedDiffusionConfig, root: Path | None, fingerprint: object) -> tuple[int, int, int]:
     """Return the numbers of training, evaluation and test sequences; a new `fingerprint` counts again."""
-    documents = corpus.documents(None if path is None else str(path), config.min_words, clean=config.clean)
+    found = [] if config.dataset is None else data_files.tables_in(config.dataset, root)
+    if found and pairs.has_pairs(found, hub.split_options(config.dataset or "")[1].get("column")):
+        return _counted_pairs(found, config)
+    documents = corpus.documents(config.dataset, config.min_words, clean=config.clean, root=root)
     counts = corpus.count_tokens(documents, lambda text: num_tokens(text, config.tokenizer), config.test_fraction)
     train, evaluation, test = (count // config.sequence_length for count in counts)
     return train, evaluation, test
 
 
-@functools.lru_cache(maxsize=64)
-def _counted_pairs(path: Path, config: MaskedDiffusionConfig, fingerprint: object) -> tuple[int, int, int]:
-    found = list(pairs.read_pairs(path))
+def _counted_pairs(sources: list[tables.Source], config: MaskedDiffusionConfig) -> tuple[int, int, int]:
+    found = list(pairs.read_pairs(*sources))
     if not found:
-        raise DataError(f"{path}: empty; write a line {{'prompt': ..., 'answer': ...}} for each pair, as JSON")
+        raise DataError(f"{sources[0]}: empty; write a line {{'prompt': ..., 'answer': ...}} for each pair, as JSON")
+    if any(pair.turns for pair in found):
+        raise pairs.no_template(str(sources[0]))
 
     def tokens_of(pair: pairs.Pair) -> int:
         return num_tokens(pair.prompt, config.tokenizer) + num_tokens(pair.answer, config.tokenizer)
@@ -275,6 +311,9 @@ RECIPE = Recipe(
         ),
     },
     num_parameters=_num_parameters,
+    activation_bytes=_activation_bytes,
+    adapter_sizes=_adapter_sizes,
+    num_gathered=_num_gathered,
     source=_source,
     count_samples=_count_samples,
     refuse=refuse_remote_code,

@@ -7,20 +7,23 @@ from typing import Any, Self
 
 from pydantic import model_validator
 
-from nbtools.config import TrainConfig, setting
-from nbtools.data import corpus, hub
+from nbtools.config import TrainConfig, beta, num_evaluated_samples, setting
+from nbtools.data import corpus, data_files, hub
 from nbtools.errors import plural
-from nbtools.recipes import modernbert
+from nbtools.recipes import activations, lora, modernbert
 from nbtools.recipes.recipe import Preset, Recipe, Source
 
 
 class MLMPretrainingConfig(TrainConfig):
     """BERT-style masked language modelling, from scratch or from pretrained weights."""
 
+    can_be_sharded = True
+
     dataset: str | None = setting(
         None,
-        "A text file or a folder of .txt files; None for the English text that ships with Python. From the Hugging "
-        "Face hub: imdb, hf (C4's English), hf/OWNER/NAME or hf/OWNER/NAME:CONFIG.",
+        "A text file, a folder of .txt files, or tables with a column of text (.jsonl, .json, .parquet, .csv, .tsv); "
+        "None for the English text that ships with Python. From the Hugging Face hub: imdb, hf (C4's English), "
+        "hf/OWNER/NAME or hf/OWNER/NAME:CONFIG. Options follow: ,column=body,split=test,revision=main.",
         basic=True,
     )
     max_samples: int | None = setting(
@@ -33,27 +36,28 @@ class MLMPretrainingConfig(TrainConfig):
     streaming: bool = setting(
         True, "Read a dataset of the hub over the network during training; False downloads all its files first."
     )
-    model_name: str | None = setting(
-        None,
-        "A local folder or hub id to start from (`from_pretrained`); None builds a ModernBERT of the size below.",
-        shapes=True,
-    )
+    model_name: str | None = modernbert.MODEL_NAME
+    adapter: lora.Adapter = lora.adapter()
+    lora_rank: int = lora.rank()
+    lora_alpha: int = lora.alpha()
+    lora_targets: tuple[str, ...] | None = lora.targets()
     num_layers: int = setting(2, "Transformer layers.", "layers", ge=1, le=128, basic=True, shapes=True)
     num_heads: int = setting(4, "Attention heads per layer.", "heads", ge=1, le=128, basic=True, shapes=True)
     hidden_size: int = setting(
         64, "Width of the model; a multiple of 2 x num_heads.", "dimensions", ge=2, le=16_384, basic=True, shapes=True
     )
+    adam_beta2: float = beta(0.98, "squared gradient")  # RoBERTa's: the plateau at word frequencies is shorter
     dropout: float = setting(0.0, "Dropout in attention and feed-forward layers.", ge=0, lt=1)
-    keep_model_dropout: bool = setting(
-        False, "Keep the dropout that the config of `model_name` sets; otherwise `dropout` replaces it.", before=True
-    )
+    keep_model_dropout: bool = modernbert.KEEP_MODEL_DROPOUT
     add_special_tokens: bool = setting(
         True,
         "Put the special tokens of the tokenizer of `model_name` around every sequence ([CLS] ... [SEP]); without one, "
         "[SEP] ends each document and nothing else is added.",
         before=False,
     )
-    sequence_length: int = setting(64, "Tokens per sequence.", "tokens", ge=8, le=8192, basic=True)
+    sequence_length: int = setting(
+        64, "Tokens per sequence; documents fill sequences without padding.", "tokens", ge=8, le=8192, basic=True
+    )
     vocab_size: int = setting(
         2000,
         "Size of the vocabulary of lower-cased words, built on the corpus; rarer words become [UNK], and whitespace is "
@@ -63,29 +67,17 @@ class MLMPretrainingConfig(TrainConfig):
         le=1_000_000,
         shapes=True,
     )
-    min_words: int = setting(
-        5, "Files, or documents of the hub, with fewer words are left out.", "words", ge=1, le=1_000_000
-    )
-    clean: corpus.Clean = setting(
-        "none",
-        "none keeps every character of your text; light drops lines without a letter, and repeated punctuation and "
-        "spaces. The text that ships with Python is always cleaned.",
-        before="light",
-    )
+    min_words: int = setting(5, "Files or rows with fewer words are left out.", "words", ge=1, le=1_000_000)
+    clean: corpus.Clean = modernbert.CLEAN
+    special_tokens: corpus.SpecialTokens = modernbert.SPECIAL_TOKENS_IN_TEXT
     mask_probability: float = setting(
         0.15, "Share of the tokens to predict: 80% [MASK], 10% random, 10% kept.", gt=0, lt=1
     )
-    eval_samples: int | None = setting(
-        2000,
-        "Held-out sequences that an evaluation measures, the same every time; None for all.",
-        "sequences",
-        ge=1,
-        le=1_000_000_000,
-        before=None,
-    )
+    eval_samples: int | None = num_evaluated_samples("sequences", "sequences")
 
     @model_validator(mode="after")
     def _values_fit_together(self) -> Self:
+        lora.check_adapter(self)
         hub.named(self.dataset)
         if self.model_name is None:
             modernbert.check_modernbert_width(self.hidden_size, self.num_heads)
@@ -98,28 +90,36 @@ def _num_parameters(config: MLMPretrainingConfig, vocab_size: int | None) -> int
     return modernbert.num_modernbert_parameters(config, config.vocab_size if vocab_size is None else vocab_size)
 
 
+def _activation_bytes(config: MLMPretrainingConfig, precision: str) -> float | None:
+    if config.model_name is not None:
+        return None
+    num_tokens = config.batch_size * config.sequence_length
+    num_logits = config.mask_probability * num_tokens * config.vocab_size
+    return activations.transformer_bytes(config, config, precision, num_tokens, num_logits)
+
+
 def _source(config: MLMPretrainingConfig, root: Path | None) -> Source:
     if config.dataset is None:
         return Source("the English text that ships with Python")
     if (downloaded := hub.named(config.dataset)) is not None:
         hub.check_package(downloaded)
         return Source(downloaded.title(config.max_samples, streaming=config.streaming))
-    return Source(config.dataset, tuple(corpus.files_in(corpus.dataset_path(config.dataset, root))))
+    return Source(config.dataset, tuple(data_files.files_in(data_files.dataset_path(config.dataset, root))))
 
 
 def _count_samples(config: MLMPretrainingConfig, root: Path | None, fingerprint: object) -> tuple[int, int, int] | None:
     if config.model_name is not None or hub.named(config.dataset) is not None:
         return None  # depends on its tokenizer; counting downloads nothing
-    dataset = None if config.dataset is None else str(corpus.dataset_path(config.dataset, root))
-    relevant = config.only("min_words", "clean", "max_samples", "sequence_length", "test_fraction")
-    return _counted(dataset, relevant, fingerprint)
+    relevant = config.only("dataset", "min_words", "clean", "max_samples", "sequence_length", "test_fraction")
+    return _counted(relevant, root, fingerprint)
 
 
 @functools.lru_cache(maxsize=64)
-def _counted(dataset: str | None, config: MLMPretrainingConfig, fingerprint: object) -> tuple[int, int, int]:
+def _counted(config: MLMPretrainingConfig, root: Path | None, fingerprint: object) -> tuple[int, int, int]:
     """Return the numbers of training, evaluation and test sequences; a new `fingerprint` counts again."""
-    documents = islice(corpus.documents(dataset, config.min_words, clean=config.clean), config.max_samples)
-    train, evaluation, test = corpus.count_tokens(documents, test_fraction=config.test_fraction)
+    documents = corpus.documents(config.dataset, config.min_words, clean=config.clean, root=root)
+    taken = islice(documents, config.max_samples)
+    train, evaluation, test = corpus.count_tokens(taken, test_fraction=config.test_fraction)
     return train // config.sequence_length, evaluation // config.sequence_length, test // config.sequence_length
 
 
@@ -176,6 +176,8 @@ RECIPE = Recipe(
         "base_1gpu": _base_preset(1, 64, 8),
     },
     num_parameters=_num_parameters,
+    activation_bytes=_activation_bytes,
+    num_gathered=lambda config: None if config.model_name else modernbert.num_gathered(config, config.vocab_size),
     source=_source,
     count_samples=_count_samples,
 )

@@ -3,10 +3,33 @@
 import math
 from typing import Any, Protocol
 
+from nbtools.config import setting
 from nbtools.recipes import gpt2
 
 SPECIAL_TOKENS = ("[PAD]", "[CLS]", "[SEP]", "[UNK]", "[MASK]")
 """The first tokens of every vocabulary built here; their positions are their ids."""
+
+# Fields of the recipes that train an encoder on text.
+MODEL_NAME: Any = setting(
+    None,
+    "A local folder or hub id to start from (`from_pretrained`); None builds a ModernBERT of the size below.",
+    shapes=True,
+)
+KEEP_MODEL_DROPOUT: Any = setting(
+    False, "Keep the dropout that the config of `model_name` sets; otherwise `dropout` replaces it.", before=True
+)
+CLEAN: Any = setting(
+    "none",
+    "none keeps every character of your text; light drops lines without a letter, and repeated punctuation and "
+    "spaces. The text that ships with Python is always cleaned.",
+    before="light",
+)
+SPECIAL_TOKENS_IN_TEXT: Any = setting(
+    "text",
+    "Special tokens of `model_name` that are written in your text, such as </s>: text reads them as characters; "
+    "tokens gives them their ids, for texts that a template wrote before.",
+    before="tokens",
+)
 
 
 class EncoderSize(gpt2.TransformerSize, Protocol):
@@ -68,3 +91,10 @@ def num_modernbert_parameters(size: EncoderSize, vocab_size: int) -> int:
     embedding = vocab_size * width + width  # the decoder shares these weights and adds a bias per word
     head = width * width + width
     return embedding + layers + width + head + vocab_size
+
+
+def num_gathered(size: EncoderSize, vocab_size: int) -> tuple[int, int]:
+    """Return the number of weights outside the layers, and of a layer."""
+    width = size.hidden_size
+    layer = 4 * width**2 + 3 * width * (3 * width // 2) + 2 * width
+    return num_modernbert_parameters(size, vocab_size) - size.num_layers * layer + width, layer

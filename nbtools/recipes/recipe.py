@@ -6,7 +6,8 @@ from pathlib import Path
 from typing import Any
 
 from nbtools.config import Launch, TrainConfig
-from nbtools.errors import ConfigError, shown
+from nbtools.errors import ConfigError, html_table, shown
+from nbtools.recipes.lora import AdapterSizes
 
 
 @dataclass(frozen=True)
@@ -41,14 +42,28 @@ class Recipe:
     presets: Mapping[str, Preset]
     """By name; a new form starts with the first one."""
     num_parameters: Callable[[Any, int | None], int | None]
-    """(config, actual vocabulary size or None) -> trainable weights; None for a pretrained model of unknown size."""
+    """(config, actual vocabulary size or None) -> all weights; None for a pretrained model of unknown size."""
     source: Callable[[Any, Path | None], Source]
     """(config, project root) -> the data; raises DataError if it is missing."""
     count_samples: Callable[[Any, Path | None, object], tuple[int, int, int] | None]
     """(config, project root, fingerprint of the files) -> numbers of training, evaluation and test samples, cached per
     fingerprint; None if unknown before the training."""
+    best_by: str = "eval/loss"
+    """Metric that chooses the best checkpoint."""
+    lower_is_better: bool = True
+    activation_bytes: Callable[[Any, str], float | None] = lambda config, precision: None
+    """(config, precision) -> about the bytes that a training step keeps for its backward pass; None if unknown."""
+    adapter_sizes: Callable[[Any], AdapterSizes | None] = lambda config: None
+    """(config with an adapter) -> what trains and what is frozen; None for a pretrained model of unknown size."""
+    num_gathered: Callable[[Any], tuple[int, int] | None] = lambda config: None
+    """(config) -> weights outside the blocks of a sharded model, and weights of a block; None if unknown."""
     refuse: Callable[[Any], None] = lambda config: None
     """(config) -> raises ConfigError if the config lacks a consent of the user, before anything starts."""
+
+    @property
+    def choice(self) -> str:
+        """What chooses the best checkpoint, in words."""
+        return f"{'lowest' if self.lower_is_better else 'highest'} {self.best_by}"
 
     @property
     def module(self) -> str:
@@ -67,3 +82,14 @@ class Recipe:
         return self.config_class(**preset.values), Launch(
             nproc_per_node=preset.nproc_per_node or "gpu", gpus=preset.gpus
         )
+
+
+class Recipes(dict[str, Recipe]):
+    """The recipes by key."""
+
+    def __repr__(self) -> str:
+        return f"<recipes: {', '.join(self)}>"
+
+    def _repr_html_(self) -> str:
+        rows = [(key, recipe.summary, ", ".join(recipe.presets)) for key, recipe in self.items()]
+        return html_table([("recipe", "", "presets"), *rows])

@@ -1,11 +1,15 @@
 """The command lines of five older programs train here as their guides say; `tests/promises.py` lists the promises."""
 
+import shutil
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
+from transformers import AutoModelForCausalLM, CanineConfig, CanineModel, CanineTokenizer, LlamaConfig, LlamaForCausalLM
 
 from nbtools.config import Launch
 from nbtools.project import Project
@@ -13,8 +17,9 @@ from nbtools.recipes import RECIPES
 from nbtools.rundir.json_files import read_json
 from nbtools.rundir.rundir import RunDir, run_folders
 from nbtools.script.script import write_script
+from nbtools.training.masked_diffusion.llada import load_llada
 
-from trainings import free_port
+from trainings import CHAT, WORDS, ByHand, by_hand, free_port, save_tokenizer
 
 TESTS = Path(__file__).resolve().parents[1]
 
@@ -137,6 +142,110 @@ def test_the_old_command_lines_train(old: Project, key: str) -> None:
         assert (old.root / "out" / "model" / "config.json").is_file()
 
 
+# --- the same with pretrained models, in the files of the real ones ---------------------------------
+
+
+@pytest.fixture
+def start(old: Project) -> Iterator[ByHand]:
+    with by_hand(old) as started:
+        yield started
+
+
+def assert_fine_tuned(before: dict[str, torch.Tensor], after: dict[str, torch.Tensor], num_steps: int) -> None:
+    """The weights are those of `before` but for what `num_steps` steps of Adam at 1e-5 can change."""
+    moved = [(after[name].float() - weight.float()).abs().max().item() for name, weight in before.items()]
+    assert 0 < max(moved) < 2e-5 * num_steps
+    assert sum(step > 0 for step in moved) > 0.8 * len(moved), "all layers are trained"
+
+
+def derived(run: RunDir) -> dict[str, Any]:
+    found: dict[str, Any] = (read_json(run.config) or {})["derived"]
+    return found
+
+
+@pytest.mark.promise("guide-L4", "guide-L7", "safety-llada")
+@pytest.mark.slow
+def test_the_guides_command_fine_tunes_a_llada(start: ByHand, tmp_path: Path) -> None:
+    shutil.copytree(TESTS / "training" / "masked_diffusion" / "llada_tiny", tmp_path / "llada")
+    for number in range(12, 24):
+        (start.project.root / "texts" / f"{number}.txt").unlink()
+    flags = ["--data_dir", "texts", "--model_name", str(tmp_path / "llada"), "--batch_size", "1", "--epochs", "5"]
+    recipe = RECIPES["masked_diffusion"]
+    config = recipe.config_class(sequence_length=16, min_words=1, eval_draws=8, sample_texts=1, sample_length=4)
+    ended = start.forked(config.replace(max_steps=3), *flags, "--learning_rate", "1e-5", "--fp16")
+    num_steps = derived(ended.files)["total_steps"]
+    assert num_steps > 3, "--epochs lifts the script's own cap"
+    assert num_steps % 5 == 0
+    assert (read_json(ended.files.config) or {})["config"]["precision"] == "fp16"
+    before, after = load_llada(str(tmp_path / "llada")), load_llada(str(ended.files.outputs / "model"))
+    assert_fine_tuned(before.state_dict(), after.state_dict(), num_steps)
+
+
+@pytest.mark.promise("guide-O2", "guide-O3")
+@pytest.mark.slow
+@pytest.mark.parametrize("guide", ["finetune.py", "train_mixer.py"])
+def test_the_guides_commands_train_heads_on_a_canine(start: ByHand, tmp_path: Path, guide: str) -> None:
+    torch.manual_seed(0)
+    size = {"hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 32}
+    canine = CanineModel(CanineConfig(**size, num_hash_buckets=128, max_position_embeddings=128))
+    folder = tmp_path / "canine-s"
+    canine.config.save_pretrained(folder)
+    torch.save(canine.state_dict(), folder / "pytorch_model.bin")  # the hub's canine-s has no safetensors
+    CanineTokenizer().save_pretrained(folder)
+    flags = {
+        "finetune.py": "--dataset a.csv --target-cols code1 code2 --save-path ./output --batch-size 8",
+        "train_mixer.py": "--train-data a.csv b.csv --val-data v.csv --save-dir ./output --formatter hisco",
+    }[guide]
+    values = {"max_codes": 2, "batch_size": 8, "epochs": 2, "learning_rate": 1e-5, "num_decoder_layers": 1}
+    config = RECIPES["text_classification"].config_class(**values, num_decoder_heads=2)
+    ended = start.forked(config, "--distributed", *flags.split(), "--model_name", str(folder))
+    resolved = (read_json(ended.files.config) or {})["config"]
+    assert resolved["formatter"] == ("hisco" if guide == "train_mixer.py" else None)
+    after = CanineModel.from_pretrained(start.project.root / "output" / "model")
+    assert_fine_tuned(canine.state_dict(), after.state_dict(), derived(ended.files)["total_steps"])
+
+
+@pytest.mark.promise("guide-G2", "guide-G3")
+@pytest.mark.slow
+def test_the_guides_command_sets_two_llamas_against_each_other(start: ByHand, tmp_path: Path) -> None:
+    torch.manual_seed(0)
+    tokenizer = save_tokenizer(
+        tmp_path / "llama", (*WORDS, "A tale noir Once upon time there were of them and they"), CHAT
+    )
+    size = {"hidden_size": 16, "intermediate_size": 32, "num_hidden_layers": 1, "max_position_embeddings": 256}
+    scaling = {"rope_type": "llama3", "factor": 32.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0}
+    llama = LlamaForCausalLM(
+        LlamaConfig(
+            vocab_size=len(tokenizer),
+            **size,
+            num_attention_heads=4,
+            num_key_value_heads=2,
+            tie_word_embeddings=True,
+            rope_parameters={**scaling, "rope_theta": 5e5, "original_max_position_embeddings": 64},
+        )
+    )
+    llama.to(torch.bfloat16).save_pretrained(tmp_path / "llama")
+    shutil.copytree(tmp_path / "llama", tmp_path / "judge")
+    config, _ = RECIPES["llm_gan"].preset("small")
+    config = config.replace(sequence_length=16, prompt_length=24, max_judge_tokens=8, judge_warmup_steps=1)
+    config = config.replace(judge_accuracy=0.0, gradient_accumulation_steps=1, eval_samples=8)
+    flags = ["--batch_size", "16", "--epochs", "5", "--save_checkpoints", "--checkpoint_freq", "10"]
+    flags += ["--data_path", "stories.csv", "--min_story_length", "20", "--max_story_length", "40"]
+    names = ["--model_name", str(tmp_path / "llama"), "--judge_name", str(tmp_path / "judge")]
+    ended = start.forked(config, *flags, *names)
+    num_steps = derived(ended.files)["total_steps"]
+    assert num_steps == 5, "54 training texts, 32 in a step"
+    saved = ended.files.outputs
+    before = llama.state_dict()
+    for part in ("generator", "judge"):
+        after = AutoModelForCausalLM.from_pretrained(saved / "model" / part)
+        assert isinstance(after, LlamaForCausalLM)
+        assert_fine_tuned(before, after.state_dict(), num_steps)
+
+
+# --- presets, banner, nodes -------------------------------------------------------------------------
+
+
 @pytest.mark.promise("guide-G2")
 def test_the_presets_of_the_shell_script_of_the_gan() -> None:
     recipe = RECIPES["llm_gan"]
@@ -162,7 +271,7 @@ def test_the_banner_says_what_was_found(old: Project) -> None:
     assert "=" * 60 in done.stdout
     assert lines["processes"].startswith("2, backend gloo") and lines["devices"].startswith("CPU")
     assert lines["batch"] == "8 per process x 1 accumulated x 2 processes = 16 samples per step"
-    assert lines["precision"] == "fp32" and int(lines["parameters"].replace(",", "")) > 1000
+    assert lines["precision"] == "fp32 (auto)" and int(lines["parameters"].replace(",", "")) > 1000
     assert "a.csv, b.csv, v.csv" in lines["dataset"] and "vocabulary" in lines
     assert "save directory   ./out" in done.stdout
 

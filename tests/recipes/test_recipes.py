@@ -2,8 +2,9 @@
 
 import contextlib
 import os
+from inspect import signature
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import pytest
 from split_corpus import read_documents, split_documents
@@ -12,13 +13,16 @@ from nbtools.config import TrainConfig
 from nbtools.data import corpus
 from nbtools.errors import ConfigError, DataError
 from nbtools.launcher.sizes import checkpoint_bytes, num_checkpoints_kept, num_trainable_parameters
-from nbtools.launcher.step_count import LARGEST_COUNTED_BYTES, Schedule, schedule
+from nbtools.launcher.step_count import LARGEST_COUNTED_BYTES, Schedule, evaluation_in_words, schedule
+from nbtools.notebook.form.form import ConfigForm
 from nbtools.project import Project
 from nbtools.recipes import (
     RECIPES,
     AlgorithmDistillationConfig,
     MaskedDiffusionConfig,
     MLMPretrainingConfig,
+    PresetName,
+    RecipeKey,
     recipe_named,
     recipe_of,
 )
@@ -34,6 +38,13 @@ GPU_PRESETS = {  # processes, total batch, layers, heads, width, epochs, learnin
     "2gpu_standard": (2, 64, 4, 4, 8, 5, 3e-5, 500_000),
     "1gpu_standard": (1, 16, 4, 4, 8, 5, 3e-5, 250_000),
 }
+
+
+def test_the_names_that_an_editor_completes_are_those_of_the_registry() -> None:
+    assert get_args(RecipeKey) == tuple(RECIPES)
+    assert get_args(PresetName) == tuple(dict.fromkeys(name for recipe in RECIPES.values() for name in recipe.presets))
+    shown = str(signature(ConfigForm))
+    assert all(f"'{name}'" in shown for name in (*RECIPES, "cpu_demo")), "Shift-Tab in a notebook"
 
 
 def test_one_key_names_recipe_and_module() -> None:
@@ -58,7 +69,7 @@ def test_a_config_of_no_recipe_is_refused() -> None:
 
 def test_the_first_preset_runs_on_two_cpu_processes_and_takes_no_gpu() -> None:
     config, launch = MLM.preset(next(iter(MLM.presets)))
-    assert (launch.nproc_per_node, launch.gpus, config.batch_size, config.precision) == (2, (), 16, "fp32")
+    assert (launch.nproc_per_node, launch.gpus, config.batch_size, config.precision) == (2, (), 16, "auto")
 
 
 @pytest.mark.promise("guide-M4")
@@ -229,8 +240,8 @@ def test_an_epoch_counts_only_full_steps() -> None:
 @pytest.mark.parametrize("key", ["mlm_pretraining", "text_classification", "algorithm_distillation"])
 def test_an_evaluation_measures_2000_samples_and_in_older_configs_all(key: str) -> None:
     config = RECIPES[key].config_class()
-    assert Schedule.of(config, 1, 100_000, 11_250).held_out.startswith("2,000 of 11,250 evaluation samples, ")
-    assert Schedule.of(config, 1, 100_000, 400).held_out.startswith("400 evaluation samples, ")
+    assert Schedule.of(config, 1, 100_000, 11_250).held_out.startswith("2,000 of 11,250 evaluation samples: ")
+    assert Schedule.of(config, 1, 100_000, 400).held_out.startswith("400 evaluation samples: ")
     recorded = {name: value for name, value in config if name != "eval_samples"}
     assert Schedule.of(type(config).recorded(recorded), 1, 100_000, 11_250).num_evaluated == 11_250
 
@@ -247,10 +258,20 @@ def test_older_configs_have_no_test_and_what_chooses_the_checkpoint_is_said(key:
     assert type(config).recorded(config.model_dump(exclude={"test_fraction"})).test_fraction == 0
     assert config.test_fraction == 0.5
     small = Schedule.of(config, 1, 100_000, 300, 200)
-    assert small.held_out == "300 evaluation samples, which choose the best checkpoint, and 200 test samples for it"
-    assert (small.num_test_samples, small.num_tested, small.checkpoint_chosen_by) == (200, 200, "evaluation")
+    metric = "highest eval/return_last" if key == "algorithm_distillation" else "lowest eval/loss"
+    assert (
+        small.held_out
+        == f"300 evaluation samples: the {metric} chooses the best checkpoint, and 200 test samples measure it"
+    )
+    assert (small.num_test_samples, small.num_tested) == (200, 200)
+    assert small.checkpoint_chosen_by == f"evaluation: {metric}"
     without = Schedule.of(config, 1, 100_000, 300).held_out
-    assert without == "300 evaluation samples, which choose the best checkpoint and measure it; no test samples"
+    assert without == (
+        f"300 evaluation samples: the {metric} chooses the best checkpoint, which they also measure; no test samples"
+    )
+    counted_later = evaluation_in_words(config)
+    assert counted_later.startswith(f"evaluations measure at most {config.num_evaluated(10**9):,} held-out samples; ")
+    assert counted_later.endswith(f"the {metric} chooses the best checkpoint")
 
 
 @pytest.mark.promise("safety-test")
@@ -325,3 +346,20 @@ def test_a_dataset_too_large_to_count_at_once_is_left_to_the_training(tmp_path: 
     file.touch()
     os.truncate(file, LARGEST_COUNTED_BYTES + 1)
     assert schedule(MLMPretrainingConfig(dataset=str(file)), 1) is None
+
+
+@pytest.mark.parametrize(
+    ("key", "betas"),
+    [
+        ("mlm_pretraining", (0.9, 0.98)),
+        ("masked_diffusion", (0.9, 0.98)),
+        ("text_classification", (0.9, 0.999)),
+        ("algorithm_distillation", (0.9, 0.99)),
+        ("llm_gan", (0.5, 0.999)),
+    ],
+)
+def test_a_run_recorded_before_the_betas_were_fields_keeps_its_own(key: str, betas: tuple[float, float]) -> None:
+    config = RECIPES[key].config_class.recorded({"precision": "fp32"})
+    assert (config.adam_beta1, config.adam_beta2) == betas
+    assert not config.compile
+    assert RECIPES[key].config_class.recorded({}).precision == "fp32"

@@ -25,6 +25,7 @@ from nbtools.training.engine.stop_vote import StopVote
 from nbtools.training.engine.worker import Worker
 
 from trainings import (
+    ADAPTED,
     TINY,
     ByHand,
     assert_same_checkpoints,
@@ -33,6 +34,7 @@ from trainings import (
     gradients_of,
     rows,
     train_here,
+    write_base,
     write_inputs,
 )
 
@@ -60,6 +62,7 @@ DIFFUSION = ("train/loss", "eval/loss", "eval/unigram_loss", "eval/bigram_loss")
 SCORES = ("train/loss", "train/padding", "eval/loss", "eval/flat_loss", "eval/majority_accuracy")
 RETURNS = ("train/loss", "eval/loss", "eval/return_first", "eval/return_last", "eval/return_best")
 GAME = ("train/judge_loss", "train/reward", "eval/loss", "eval/oracle_loss", "eval/judge_accuracy", "eval/unique")
+GAME += ("eval/copy_rate", "eval/self_bleu")
 BOTH_GENERATOR_STEPS = {"generator_warmup_steps": 1, "judge_warmup_steps": 1, "max_steps": 4}
 """The last gradients are those of the second step in which both are trained: all that was before has to agree."""
 CASES = {
@@ -72,13 +75,24 @@ CASES = {
     "algorithm_distillation": Case("algorithm_distillation", RETURNS, changes={"eval_samples": 5}),
     "llm_gan": Case("llm_gan", GAME, 1e-3, BOTH_GENERATOR_STEPS, max_steps=8, middle=6),
 }
+CASES |= {
+    f"{key}, lora": dataclasses.replace(
+        CASES[key],
+        metrics=tuple(name.replace("oracle", "ngram") for name in CASES[key].metrics),
+        changes={**CASES[key].changes, **ADAPTED[key], "adapter": "lora", "lora_rank": 4},
+    )
+    for key in ADAPTED
+}
 
 
 @pytest.fixture(params=CASES.values(), ids=CASES)
-def case(request: pytest.FixtureRequest, cpu_project: Project) -> Case:
+def case(request: pytest.FixtureRequest, cpu_project: Project, monkeypatch: pytest.MonkeyPatch) -> Case:
     """Each recipe, with its data in the project."""
     case: Case = request.param
     write_inputs(case.key, cpu_project)
+    if "model_name" in case.changes:
+        monkeypatch.chdir(cpu_project.root)
+        write_base(case.key, cpu_project)
     return case
 
 
@@ -120,6 +134,19 @@ def test_ranks_and_accumulated_passes_do_the_step_of_the_joined_batch(
     for evaluated, tested in (passes_rows[-2:], rows(run.files)[-2:]):
         found = {name: {**evaluated, **tested}[name] for name in names}
         assert found == pytest.approx(expected, rel=case.tolerance)
+
+
+@pytest.mark.parametrize("key", RECIPES)
+def test_two_ranks_train_sharded_as_whole(key: str, start: ByHand, cpu_project: Project) -> None:
+    """Evaluations, samples and rollouts have uneven parts; the sharded run also resumes to the bit."""
+    write_inputs(key, cpu_project)
+    config = Case(key, ()).config(batch_size=4, dropout=0.0, test_fraction=0.5)
+    whole = start.forked(config).files
+    sharded = start.forked(config.replace(strategy="fsdp"), timeout_s=120).files
+    for row, expected in zip(rows(sharded), rows(whole), strict=True):
+        assert row == pytest.approx(expected, rel=1e-3)
+    resumed = start.forked(config.replace(strategy="fsdp"), "--resume-from", sharded.checkpoint(3)).files
+    assert_same_checkpoints(sharded.checkpoint(6), resumed.checkpoint(6))
 
 
 def make_best(patch: pytest.MonkeyPatch, best: int) -> None:
@@ -206,7 +233,7 @@ def test_a_stopped_training_is_not_tested_and_a_resumed_one_at_its_own_end(
     assert [row["step"] for row in rows(resumed) if "test/loss" in row] == [6]
     derived = json.loads(resumed.config.read_text())["derived"]
     assert derived["num_test_samples"] > 0
-    assert derived["checkpoint_chosen_by"] == "evaluation"
+    assert derived["checkpoint_chosen_by"] == "evaluation: lowest eval/loss"
 
 
 @pytest.mark.promise("safety-test")

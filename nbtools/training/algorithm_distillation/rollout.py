@@ -7,9 +7,9 @@
     agent.returns([(7, 2)], keeps_context=False)        # it does not: the context is cleared at each reset
 
 Across the reset between two episodes the model keeps the steps in its context: as many of the last whole episodes as
-leave room for one more, with the action and reward before the reset. Actions are sampled, as in Laskin et al. 2022
-(arXiv 2210.14215). Rollouts run in one batch: at a reset the kept episodes are encoded at once, then every step is one
-token after a cache of keys and values.
+leave room for one more, with the action and reward before the reset; of a compressed context those of the current
+region and of the one before it. Actions are sampled, as in Laskin et al. 2022 (arXiv 2210.14215). Rollouts run in one
+batch: at a reset the kept episodes are encoded at once, then every step is one token after a cache of keys and values.
 
 All random numbers are a pure function of (seed, goal, rollout number, episode), so any number of ranks can share the
 rollouts.
@@ -30,13 +30,15 @@ from transformers import DynamicCache
 
 from nbtools.data.algorithm_distillation.darkroom import Darkroom, Integers
 from nbtools.errors import ConfigError
-from nbtools.training.algorithm_distillation.model import ActionTransformer, open_action_transformer
+from nbtools.training.algorithm_distillation.model import ActionTransformer, open_action_transformer, with_markers
 from nbtools.training.engine import checkpoint
 from nbtools.training.engine.sampler import uniforms
 from nbtools.training.text.sampling import drawn
 
 NONE = 0
 """Id of an unknown last action or reward; known ones are counted from 1."""
+LAST = 4
+"""Number of last episodes of a rollout whose mean return says how well it ended."""
 
 
 @dataclass(frozen=True)
@@ -56,13 +58,20 @@ class RolloutSettings:
     num_at_once: int = 2048
     """Rollouts per batch; affects only speed and memory."""
 
-    def kept_steps(self, transformer: ActionTransformer) -> int:
-        """Return how many steps stay in the context at a reset: whole episodes, with room for one more.
+    def kept_steps(self, transformer: ActionTransformer, episode: int) -> int:
+        """Return how many steps may stay in the context before an episode: whole episodes, with room for one more.
 
         Raises:
-            ConfigError: the context is longer than the model's, or too short for an episode.
+            ConfigError: the context is longer than the model's, or too short for an episode, or a compressed one.
         """
-        horizon = transformer.darkroom.horizon
+        horizon, interval = transformer.darkroom.horizon, transformer.compress_interval
+        if interval is not None:
+            if self.context is not None:
+                raise ConfigError(
+                    f"context={self.context}: the model's is two regions of {interval} steps; leave it out"
+                )
+            region, step = divmod(episode * horizon, interval)
+            return (min(region, 1) * interval + step) * self.keeps_context
         context = transformer.context if self.context is None else self.context
         if not horizon <= context <= transformer.context:
             raise ConfigError(
@@ -87,6 +96,11 @@ class Rollouts:
         returns_SE: Integers = self.rewards_SEK.sum(axis=2, dtype=np.int64)
         return returns_SE
 
+    def median(self) -> int:
+        """Return the rollout with the median return in the last episodes."""
+        order_S = np.argsort(self.returns_SE[:, -LAST:].sum(axis=1), kind="stable")
+        return int(order_S[len(order_S) // 2])
+
 
 def run_rollouts(
     transformer: ActionTransformer, goals_S2: Integers, numbers_S: Integers, settings: RolloutSettings
@@ -102,18 +116,16 @@ def run_rollouts(
     """
     shape = (len(goals_S2), settings.num_episodes, transformer.darkroom.horizon)
     done = Rollouts(goals_S2, np.zeros((*shape, 2), np.uint8), np.zeros(shape, np.uint8))
-    kept_steps = settings.kept_steps(transformer)
+    settings.kept_steps(transformer, 0)  # an error before the first step
     for first in range(0, len(goals_S2), settings.num_at_once):
         some = slice(first, first + settings.num_at_once)
         part = Rollouts(goals_S2[some], done.positions_SEK2[some], done.rewards_SEK[some])
-        _run_batch(transformer, part, numbers_S[some], settings, kept_steps)
+        _run_batch(transformer, part, numbers_S[some], settings)
     return done
 
 
 @torch.no_grad()
-def _run_batch(
-    transformer: ActionTransformer, done: Rollouts, numbers_S: Integers, settings: RolloutSettings, kept_steps: int
-) -> None:
+def _run_batch(transformer: ActionTransformer, done: Rollouts, numbers_S: Integers, settings: RolloutSettings) -> None:
     """Run one batch of rollouts, and write their trajectories into `done`."""
     darkroom, device = transformer.darkroom, transformer.offsets_4.device
     goals_S2, num_rollouts, num_steps = done.goals_S2.astype(np.int64), len(done.goals_S2), darkroom.horizon
@@ -121,7 +133,7 @@ def _run_batch(
     seen_ST4 = np.zeros((num_rollouts, 0, 4), np.int64)
     last_S2 = np.full((num_rollouts, 2), NONE)  # action and reward
     for episode in range(settings.num_episodes):
-        kept_ST4 = seen_ST4[:, max(seen_ST4.shape[1] - kept_steps, 0) :]
+        kept_ST4 = seen_ST4[:, max(seen_ST4.shape[1] - settings.kept_steps(transformer, episode), 0) :]
         num_kept = kept_ST4.shape[1]
         seen_ST4 = np.concatenate([kept_ST4, np.zeros((num_rollouts, num_steps, 4), np.int64)], axis=1)
         if num_kept:
@@ -134,8 +146,11 @@ def _run_batch(
         for step in range(num_steps):
             place = num_kept + step
             seen_ST4[:, place, :2], seen_ST4[:, place, 2:] = positions_S2, last_S2
-            unread_ST4 = torch.from_numpy(seen_ST4[:, num_read : place + 1]).to(device)
-            num_read = place + 1
+            tokens_ST4 = seen_ST4[:, : place + 1]
+            if transformer.compress_interval is not None:
+                tokens_ST4 = with_markers(tokens_ST4, transformer.compress_interval)
+            unread_ST4 = torch.from_numpy(tokens_ST4[:, num_read:]).to(device)
+            num_read = tokens_ST4.shape[1]
             actions_S = drawn(transformer.next_logits(unread_ST4, cache), uniforms_SK[:, step]).cpu().numpy()
             positions_S2 = darkroom.moved(positions_S2, actions_S)
             rewards_S = (positions_S2 == goals_S2).all(axis=1)
@@ -150,8 +165,6 @@ def repeat_goals(goals_G2: Integers, num_rollouts: int) -> tuple[Integers, Integ
     """Return the goal and the number of every rollout, in the order of the goals. Shapes (S, 2) and (S,)."""
     return np.repeat(goals_G2, num_rollouts, axis=0), np.tile(np.arange(num_rollouts), len(goals_G2))
 
-
-# --- drawings -------------------------------------------------------------------------------------
 
 FLOOR, TRAIL, AGENT, GOAL, FOUND = "·", "o", "@", "X", "*"
 _MOST_FRAMES, _MOST_CHARACTERS = 200, 120_000
@@ -189,9 +202,6 @@ def rollout_frames(rollouts: Rollouts, rollout: int, darkroom: Darkroom, episode
         heading = f"episode {episode:{widths[0]}}  step {step:{widths[1]}}\nreturn {rewards:{widths[1]}}"
         found.append("\n".join([heading, *(" ".join(row_of_cells) for row_of_cells in cells)]))
     return found
-
-
-# --- use of a checkpoint --------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)

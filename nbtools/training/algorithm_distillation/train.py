@@ -19,14 +19,15 @@ from nbtools.training.algorithm_distillation.dataset import LearningHistories, W
 from nbtools.training.algorithm_distillation.model import ActionTransformer, build_action_transformer
 from nbtools.training.engine import flags
 from nbtools.training.engine.optimizer import Optimizer, accumulating, autocast
-from nbtools.training.engine.sampler import spread
+from nbtools.training.engine.sampler import batches_of_rank, spread
 from nbtools.training.engine.tally import Tally
 from nbtools.training.engine.worker import Worker, run
+from nbtools.training.process.step_clock import training_flops
 
 Floats = npt.NDArray[np.float64]
 
-_FIRST, _LAST = 3, 4
-"""Numbers of first and last episodes of a rollout whose mean return is a metric."""
+_FIRST = 3
+"""Number of first episodes of a rollout whose mean return is a metric."""
 
 
 def main(config: AlgorithmDistillationConfig) -> None:
@@ -37,20 +38,22 @@ def main(config: AlgorithmDistillationConfig) -> None:
 def train(worker: Worker, config: AlgorithmDistillationConfig) -> None:
     """Train from scratch or from a checkpoint, to the last step or a stop."""
     histories = open_histories(worker, config)
-    windows = Windows(histories.train_HL4, config.horizon, config.sequence_length)
+    windows = Windows(histories.train_HL4, config.horizon, config.window_steps, config.compress_interval)
     num_goals = config.num_goals_for_test(len(histories.test_goals_G2))
     for_evaluation, for_test = histories.divided(num_goals)
     evaluation = Evaluation(worker, config, for_evaluation)
     num_test = evaluation.num_held_out * num_goals // len(for_evaluation.test_goals_G2)
     plan = worker.plan(len(windows), evaluation.num_held_out, num_test)
-    transformer = build_action_transformer(config, histories.test_goals_G2)
-    worker.initial_state.load_weights(transformer.model)
+    transformer = worker.build(lambda: build_action_transformer(config, histories.test_goals_G2))
     model = worker.wrap(transformer)
-    optimizer = Optimizer(model, config, plan.total_steps, worker.device, betas=(0.9, 0.99))
+    worker.initial_state.load_weights(transformer.model)
+    optimizer = Optimizer(model, config, plan.total_steps, worker.device)
     batches = worker.batches(windows, plan.order)
-    num_actions = config.gradient_accumulation_steps * config.batch_size * config.sequence_length
+    num_actions = config.gradient_accumulation_steps * config.batch_size * config.window_steps
     tally = Tally("loss", "actions", device=worker.device)
-    worker.begin(plan, optimizer, tally, num_parameters=transformer.model.num_parameters())
+    flops = training_flops(transformer.model, config.window_tokens, config.window_tokens)
+    num_parameters = transformer.model.num_parameters()
+    worker.begin(plan, optimizer, tally, num_parameters=num_parameters, flops_per_sample=flops)
 
     model.train()
     for step in range(plan.first_step, plan.total_steps + 1):
@@ -62,7 +65,7 @@ def train(worker: Worker, config: AlgorithmDistillationConfig) -> None:
                     loss_sum = model(tokens_BT4, actions_BT)
                 worker.phase("backward")
                 optimizer.backward(loss_sum / num_actions)
-            tally.add(loss=loss_sum, actions=actions_BT.numel())
+            tally.add(loss=loss_sum, actions=len(actions_BT) * config.window_steps)
         optimizer.step(step)
         due = worker.advance(plan)
 
@@ -77,8 +80,7 @@ def train(worker: Worker, config: AlgorithmDistillationConfig) -> None:
         worker.end_step(row, plan.total_steps)
 
         if due.checkpoint:
-            write, best = transformer.model.save_pretrained, {"best_by": "eval/return_last", "lower_is_better": False}
-            worker.save(write, optimizer.state_dict(), tally.state_dict(), **best)
+            worker.save({"": transformer.model}, optimizer.state_dict(), tally.state_dict())
         if due.stop:
             break
 
@@ -94,7 +96,7 @@ class Evaluation:
         self.worker = worker
         self.config = config
         self.darkroom = histories.darkroom
-        self.windows = Windows(histories.test_HL4, config.horizon, config.sequence_length)
+        self.windows = Windows(histories.test_HL4, config.horizon, config.window_steps, config.compress_interval)
         places_N = np.arange(len(self.windows)) % config.windows_per_history
         windows_N = np.flatnonzero(places_N % config.windows_apart == 0)  # those that do not overlap
         self.num_held_out = len(windows_N)
@@ -110,17 +112,19 @@ class Evaluation:
         with worker.aside("evaluation"):
             transformer.eval()
             loss = self._loss(transformer)
-            share = slice(worker.rank, None, worker.world_size)
+            batches = batches_of_rank(len(self.goals_S2), self.settings.num_at_once, worker.rank, worker.world_size)
+            share = np.concatenate([places_B for places_B, _ in batches])
+            num_own = len(range(worker.rank, len(self.goals_S2), worker.world_size))
             with autocast(worker.device, self.config.precision):
                 rollouts = rollout.run_rollouts(transformer, self.goals_S2[share], self.numbers_S[share], self.settings)
             transformer.train()
-            loss, *returns = worker.sum([loss, *rollouts.returns_SE.sum(axis=0)])
+            loss, *returns = worker.sum([loss, *rollouts.returns_SE[:num_own].sum(axis=0)])
             returns_E = np.array(returns) / len(self.goals_S2)
             if worker.is_main:
                 self._show(rollouts, returns_E)
         return {
-            "eval/loss": loss / (len(self.windows_N) * self.config.sequence_length),
-            "eval/return_last": float(returns_E[-_LAST:].mean()),
+            "eval/loss": loss / (len(self.windows_N) * self.config.window_steps),
+            "eval/return_last": float(returns_E[-rollout.LAST :].mean()),
             "eval/return_first": float(returns_E[:_FIRST].mean()),
             "eval/return_best": self.best_return,
         }
@@ -128,11 +132,12 @@ class Evaluation:
     def _loss(self, transformer: ActionTransformer) -> float:
         """Return the sum of the cross-entropies of this rank's share of the held-out windows."""
         worker, config, total = self.worker, self.config, 0.0
-        own_N = self.windows_N[worker.rank :: worker.world_size]
-        for first in range(0, len(own_N), config.eval_batch_size):
-            batch = self.windows[0, own_N[first : first + config.eval_batch_size]]
+        batches = batches_of_rank(len(self.windows_N), config.eval_batch_size, worker.rank, worker.world_size)
+        for places_B, is_own in batches:
+            batch = self.windows[0, self.windows_N[places_B]]
             with autocast(worker.device, config.precision):
-                total += float(transformer(*(part.to(worker.device) for part in batch)))
+                loss_sum = transformer(*(part.to(worker.device) for part in batch))
+            total += float(loss_sum) if is_own else 0.0
         return total
 
     def _show(self, rollouts: rollout.Rollouts, returns_E: Floats) -> None:
@@ -142,8 +147,7 @@ class Evaluation:
         title, episodes = "Return of each episode on goals never seen", range(1, num_episodes + 1)
         shown = media.series(title, episodes, lines, x_label="episode", y_label="return")
         self.worker.show("returns", shown)
-        order_S = np.argsort(rollouts.returns_SE[:, -_LAST:].sum(axis=1), kind="stable")
-        middle = int(order_S[len(order_S) // 2])
+        middle = rollouts.median()
         title = f"One unseen goal being found ({rollout.AGENT} agent, {rollout.GOAL} goal)"
         frames = rollout.rollout_frames(rollouts, middle, self.darkroom, rollout.episodes_to_show(num_episodes))
         self.worker.show("search", media.frames(title, frames, keep_lines=True))

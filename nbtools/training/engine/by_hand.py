@@ -24,6 +24,7 @@ from nbtools.rundir.identity import ProcessIdentity
 from nbtools.rundir.json_files import read_json, write_json
 from nbtools.rundir.lock import NO_LOCKS, create_lock
 from nbtools.rundir.rundir import ATTEMPT_VARIABLE, ROOT_VARIABLE, RUN_DIR_VARIABLE, RUN_ID_VARIABLE, RunDir, project_of
+from nbtools.rundir.source import record_source
 from nbtools.training.engine.flags import Flags
 from nbtools.training.process.device import is_under_torchrun, script_path
 from nbtools.training.process.ranks import Ranks
@@ -142,7 +143,9 @@ def _run_by_hand(flags: Flags[Any]) -> Path:
         resumed_from = None  # a file of weights belongs to no run
     ours = ("NBTOOLS_", "OMP_NUM_THREADS", "CUDA_VISIBLE_DEVICES")
     gpus = None if torch.cuda.is_available() else ()
-    launch = Launch(nproc_per_node=int(os.environ.get("LOCAL_WORLD_SIZE", "1")), gpus=gpus)
+    on_each, in_all = (int(os.environ.get(name, "1")) for name in ("LOCAL_WORLD_SIZE", "WORLD_SIZE"))
+    nnodes = max(1, in_all // on_each) if "LOCAL_WORLD_SIZE" in os.environ else 1  # some launchers do not set it
+    launch = Launch(nproc_per_node=on_each, nnodes=nnodes, gpus=gpus)
     content = {
         "name": name,
         "script": str(script),
@@ -154,6 +157,7 @@ def _run_by_hand(flags: Flags[Any]) -> Path:
         "env": {key: value for key, value in os.environ.items() if key.startswith(ours)},
         "launch": launch.model_dump(mode="json"),
         "versions": {"python": sys.version.split()[0], "nbtools": __version__, "torch": torch.__version__},
+        "code": record_source(files, own_project().root),
         "host": socket.gethostname(),
         "time": time.time(),
         "resumed_from": resumed_from

@@ -1,31 +1,37 @@
 """Writes checkpoints atomically, and loads them: written under a temporary name, synced, hashed, then renamed.
 
 checkpoints/step-000200/
-  model/         written by `save_pretrained`: safetensors weights, config, tokenizer
+  model/         written by `save_pretrained`: safetensors weights, or an adapter alone; config, tokenizer
   state.pt       optimizer and place in the data, for `torch.load(weights_only=True)`
   rank-<r>.pt    each rank's random number generators
-  manifest.json  written last: step, metrics, and the size and SHA-256 of every other file
+  manifest.json  written last: step, metrics, the base of an adapter, and the size and SHA-256 of every other file
 """
 
 import contextlib
 import hashlib
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+import zipfile
+from collections.abc import Callable, Collection, Mapping, Sequence
 from concurrent.futures import Executor, Future, ThreadPoolExecutor
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any, BinaryIO
 
 import torch
+import transformers
 from safetensors import SafetensorError
-from safetensors.torch import load_file
+from transformers import PretrainedConfig, PreTrainedModel
 
 from nbtools.errors import CheckpointError
 from nbtools.project import expanded
 from nbtools.run.checkpoints import BEST_BY, Checkpoint, Progress, best_of, checkpoints_in
 from nbtools.rundir import json_files, rundir
 from nbtools.rundir.atomic import discard, hidden_name, new_folder, sync_to_disk
+from nbtools.training.sharding.fsdp import own_part, own_rows_of
+from nbtools.training.sharding.stored_tensors import StoredTensor, stored_tensors
+from nbtools.training.text import adapter, pretrained
+from nbtools.training.text.adapter import save_model, saved_weights
 
 State = dict[str, Any]
 """Plain values and tensors, which `torch.load(weights_only=True)` loads."""
@@ -39,6 +45,7 @@ def save(
     progress: Progress,
     *,
     write_model: Callable[[Path], None],
+    write_shards: Callable[[Path], dict[str, dict[str, Any]]] | None = None,
     state: Mapping[str, Any],
     rank_states: Sequence[State],
     metrics: Mapping[str, float],
@@ -48,6 +55,7 @@ def save(
     best_by: str = BEST_BY,
     lower_is_better: bool = True,
     stage: str | None = None,
+    bases: Mapping[str, Any] | None = None,
 ) -> Path:
     """Write `folder`/step-… from one process and remove older checkpoints beyond those to keep.
 
@@ -55,6 +63,7 @@ def save(
 
     Args:
         write_model: writes the model's files into the folder that it is given.
+        write_shards: writes and syncs those of all ranks into the checkpoint's folder; returns their size and SHA-256.
         state: of the recipe, the same on all ranks; plain values and tensors.
         rank_states: of every rank, by rank: `random_state()` and sums since the last metric row.
         keep_best: how many to keep in addition, those with the best `best_by`.
@@ -62,6 +71,7 @@ def save(
             best.
         lower_is_better: whether the least value of that metric is the best one.
         stage: of the training, stored in the manifest; only checkpoints of the newest one's stage count as best.
+        bases: what an adapter was added to, stored in the manifest; None without an adapter.
 
     Raises:
         OSError: it could not be written (disk full); nothing of it remains, and older checkpoints are untouched.
@@ -70,23 +80,26 @@ def save(
     # A folder already there is damaged, or an earlier attempt abandoned it at this step.
     with new_folder(final, sync=True, is_stale=lambda: True) as temporary:
         (temporary / "model").mkdir()
+        shards = {} if write_shards is None else write_shards(temporary)
         with ThreadPoolExecutor(4) as threads:
-            model_files = threads.submit(_save_model, write_model, temporary / "model", threads)
+            model_files = threads.submit(_save_model, write_model, temporary, threads, shards)
             states = {"state.pt": {**state, "progress": asdict(progress)}}
             states |= {f"rank-{rank}.pt": rank_state for rank, rank_state in enumerate(rank_states)}
             hashed = {name: _save(content, temporary / name, threads) for name, content in states.items()}
             for path, digest in model_files.result().items():
                 hashed[path.relative_to(temporary).as_posix()] = digest
-            files = {name: digest.result() for name, digest in hashed.items()}
+            files = shards | {name: digest.result() for name, digest in hashed.items()}
         manifest = {
             **asdict(progress),
             "time": time.time(),
             "attempt": attempt,
             "world_size": len(rank_states),
+            **({} if write_shards is None else {"strategy": "fsdp", "num_shards": len(rank_states)}),
             "metrics": {name: json_files.strict_number(value) for name, value in metrics.items()},
             "best_by": best_by,
             "lower_is_better": lower_is_better,
             **({} if stage is None else {"stage": stage}),
+            **({} if bases is None else {"base": bases}),
             "files": dict(sorted(files.items())),
         }
         json_files.write_json(temporary / "manifest.json", manifest, sync=True)
@@ -154,9 +167,23 @@ def _hash(path: Path, is_written: threading.Event) -> dict[str, Any]:
         return {"bytes": file.tell(), "sha256": digest.hexdigest()}
 
 
+def write_models(
+    models: Mapping[str, PreTrainedModel], write_more: Callable[[Path], object], folder: Path, *, with_weights: bool
+) -> None:
+    """Write models, or their adapters, into subfolders of `folder`, or all but their weights."""
+    for part, model in models.items():
+        if with_weights:
+            save_model(model, folder / part)
+        else:
+            model.save_pretrained(folder / part, state_dict={})
+            (folder / part / "model.safetensors").unlink(missing_ok=True)  # of no weights
+    write_more(folder)
+
+
 def _save_model(
-    write_model: Callable[[Path], None], folder: Path, threads: Executor
+    write_model: Callable[[Path], None], checkpoint: Path, threads: Executor, others: Collection[str]
 ) -> dict[Path, Future[dict[str, Any]]]:
+    folder = checkpoint / "model"
     try:
         write_model(folder)
     except SafetensorError as error:  # a failed write
@@ -164,6 +191,7 @@ def _save_model(
     is_written = threading.Event()
     is_written.set()
     paths = [path for path in sorted(folder.rglob("*")) if path.is_file()]
+    paths = [path for path in paths if path.relative_to(checkpoint).as_posix() not in others]
     hashed = {path: threads.submit(_hash, path, is_written) for path in paths}
     for path in paths:
         sync_to_disk(path)
@@ -227,14 +255,46 @@ def model_folder(path: str | Path) -> Path:
     return folder
 
 
+def open_model(folder: Path, load: Callable[[str], PreTrainedModel] | None = None) -> PreTrainedModel:
+    """Load a model that `save_model` wrote, with fp32 weights; an adapter is added to its base, not merged.
+
+    Args:
+        load: loads a whole model or a base by its name; None takes the class of `transformers` that config.json names.
+
+    Raises:
+        CheckpointError: the folder is damaged, or names no class of `transformers`.
+        ConfigError: the weights cannot be loaded.
+    """
+    base = adapter.base_name(folder)
+    name = str(base or folder)
+    if load is not None:
+        model = load(name)
+    else:
+        (named,) = PretrainedConfig.get_config_dict(folder)[0].get("architectures") or ("",)
+        known = getattr(transformers, named, None)
+        if not (isinstance(known, type) and issubclass(known, PreTrainedModel)):
+            raise CheckpointError(f"{folder}: config.json names no model of transformers ({named[:80]!r})")
+        labels: dict[str, Any] = {"num_labels": 1} if named.endswith("TokenClassification") else {}
+        model = pretrained.load_model(known, name, named, **labels)
+    if base is not None:
+        adapter.open_adapter(model, folder)
+        load_weights(model, folder)
+    return model
+
+
 def load_state(checkpoint: Path, name: str = "state.pt") -> State:
     """Read a file of plain values and tensors; a pickle that would run code is refused.
+
+    The tensors are parts of the mapped file: the page cache holds them, once for all ranks of a machine. What outlives
+    the start of a training is a copy, since the file may be removed.
 
     Raises:
         CheckpointError: the file cannot be read, or holds no state.
     """
     try:
-        state = torch.load(checkpoint / name, map_location="cpu", weights_only=True)
+        # Older versions of torch wrote a format that cannot be mapped.
+        mapped = zipfile.is_zipfile(checkpoint / name)
+        state = torch.load(checkpoint / name, map_location="cpu", weights_only=True, mmap=mapped)
     except Exception as error:
         reason = str(error).strip().partition("\n")[0][:200] or type(error).__name__
         raise CheckpointError(f"{checkpoint / name}: cannot be read: {reason}") from error
@@ -249,32 +309,32 @@ def load_weights(model: torch.nn.Module, folder: Path) -> None:
     Raises:
         CheckpointError: weights are missing, unknown or of another shape: another model, recipe or vocabulary.
     """
-    weights: dict[str, torch.Tensor] = {}
-    try:
-        for path in sorted(folder.glob("*.safetensors")):
-            weights.update(load_file(path))
-    except (OSError, SafetensorError) as error:
-        raise CheckpointError(f"{folder}: the weights cannot be read: {error}") from error
-    fill(model, weights, folder)
+    fill(model, stored_tensors(folder.glob("*.safetensors")), folder)
 
 
-def fill(model: torch.nn.Module, weights: Mapping[str, torch.Tensor], where: Path | None) -> None:
-    """Copy weights into a model; CheckpointError, naming `where`, if some are missing, unknown or of another shape."""
-    own = model.state_dict()
-    shared = {name: tensor.data_ptr() for name, tensor in own.items()}
-    present = {shared[name] for name in weights if name in shared}
-    problems = [f"{name} is missing" for name in own if name not in weights and shared[name] not in present]
+def fill(model: torch.nn.Module, weights: Mapping[str, torch.Tensor | StoredTensor], where: Path | None) -> None:
+    """Copy weights into a model, of a sharded one this rank's rows, one tensor at a time.
+
+    Raises:
+        CheckpointError: some are missing, unknown, not finite or of another shape; the message names `where`.
+    """
+    own = saved_weights(model)
+    present = {id(own[name]) for name in weights if name in own}
+    problems = [f"{name} is missing" for name in own if name not in weights and id(own[name]) not in present]
     problems += [f"{name} is not part of this model" for name in weights if name not in own]
     problems += [
         f"{name} is {tuple(tensor.shape)}, not {tuple(own[name].shape)}"
         for name, tensor in weights.items()
-        if name in own and tensor.shape != own[name].shape
+        if name in own and tuple(tensor.shape) != tuple(own[name].shape)
     ]
-    if broken := next((name for name, weight in weights.items() if not torch.isfinite(weight).all()), None):
-        raise CheckpointError(f"{where}: weights are not finite ({broken}); resume from an earlier checkpoint")
     if problems:
         raise CheckpointError(
             f"{where}: its weights are of another model ({len(problems)} differences; {problems[0]}); "
             "resume with the config and dataset that it was trained with"
         )
-    model.load_state_dict(weights, strict=False)
+    for name, weight in weights.items():
+        part = own_rows_of(own[name], weight)
+        if not torch.isfinite(part).all():
+            raise CheckpointError(f"{where}: weights are not finite ({name}); resume from an earlier checkpoint")
+        with torch.no_grad():
+            own_part(own[name]).copy_(part)

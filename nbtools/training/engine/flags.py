@@ -121,6 +121,7 @@ def normalized(args: Sequence[str], config: TrainConfig) -> tuple[list[str], tup
     cls = type(config)
     result: list[str] = []
     notes: list[str] = []
+    switches: dict[str, bool] = {}
     rest = list(args)
 
     def value_ahead(pattern: str) -> bool:
@@ -134,9 +135,14 @@ def normalized(args: Sequence[str], config: TrainConfig) -> tuple[list[str], tup
             continue
         given, sign, value = argument[2:].partition("=")
         name, text = given.replace("-", "_"), value if sign else None
+        if text is None and name.startswith("no_") and name[3:] in aliases.ENABLES:
+            name, text = name[3:], "false"
         if name in aliases.IGNORED:
             if text is None and value_ahead(r"-?[0-9]+" if name == "local_rank" else truth):
-                rest.pop(0)
+                text = rest.pop(0)
+            if aliases.ENABLES.get(name) in cls.model_fields:
+                switches[name] = aliases.TRUTHS.get((text or "true").lower(), True)
+                continue
             notes.append(f"--{name.replace('_', '-')} is ignored: {aliases.IGNORED[name]}")
             continue
         takes_truth = name in aliases.SWITCHES or is_truth(cls, name)
@@ -148,6 +154,14 @@ def normalized(args: Sequence[str], config: TrainConfig) -> tuple[list[str], tup
             result.append(f"--{flag}" if aliases.TRUTHS[text.lower()] else f"--no-{flag}")
         else:
             result.append(f"--{flag}" if text is None else f"--{flag}={text}")
+    for name, is_on in switches.items():
+        switch, flag = (f"--{part.replace('_', '-')}" for part in (name, aliases.ENABLES[name]))
+        is_given = any(argument.startswith(f"{flag}=") for argument in result)
+        if is_on and not is_given and getattr(config, aliases.ENABLES[name]) is None:
+            raise ConfigError(f"{switch}: needs {flag} N, which is not there")
+        if is_given and not is_on:
+            raise ConfigError(f"{switch} and {flag} differ; keep one")
+        result += [] if is_on else [f"{flag}=None"]
     return result, tuple(notes)
 
 

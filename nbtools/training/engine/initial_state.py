@@ -16,6 +16,8 @@ from nbtools.run.checkpoints import Progress
 from nbtools.training.engine import checkpoint
 from nbtools.training.engine.checkpoint import State
 from nbtools.training.process.ranks import Ranks
+from nbtools.training.sharding.saves import insert_stored
+from nbtools.training.text.adapter import check_bases
 from nbtools.training.text.tokenizers import check_vocabulary
 
 _WEIGHTS_KEYS = ("model_state_dict", "state_dict", "model")
@@ -42,6 +44,12 @@ class InitialState:
     is_loaded: bool = False
     """Whether the weights went into a model."""
 
+    def release(self) -> None:
+        """Drop states and weights, which a model, optimizers and random number generators hold from now on."""
+        self.state.clear()
+        self.rank_state.clear()
+        self.weights = None
+
     def load_weights(
         self, model: torch.nn.Module, tokenizer: PreTrainedTokenizerBase | None = None, part: str = ""
     ) -> None:
@@ -63,11 +71,16 @@ class InitialState:
             checkpoint.load_weights(model, self.model / part)
 
 
-def open_initial_state(path: Path, config: TrainConfig, ranks: Ranks, say: Callable[[str], None]) -> InitialState:
+def open_initial_state(
+    path: Path, config: TrainConfig, bases: Mapping[str, Any] | None, ranks: Ranks, say: Callable[[str], None]
+) -> InitialState:
     """Open what `--resume-from` names, a checkpoint (every byte verified) or a file of weights; every rank calls it.
 
+    Args:
+        bases: what the config's adapter is added to; None without an adapter.
+
     Raises:
-        CheckpointError: it is missing, incomplete, damaged, of another recipe, or holds something else.
+        CheckpointError: it is missing, incomplete, damaged, of another recipe or base, or holds something else.
     """
     recipe, effective_batch = recipe_of(config).key, config.effective_batch(ranks.world_size)
     if ranks.from_main(lambda: expanded(path).is_file()):
@@ -75,7 +88,9 @@ def open_initial_state(path: Path, config: TrainConfig, ranks: Ranks, say: Calla
         say(f"note: weights only, from {path}: optimizer and place in the data start from the beginning")
         return InitialState(weights=weights, weights_file=path)
     opened = ranks.from_main(lambda: checkpoint.open_verified(path))
+    check_bases(opened.path, opened.manifest.get("base"), bases)
     state = checkpoint.load_state(opened.path)
+    insert_stored(state, opened.path)
     world_size = opened.manifest.get("world_size", 0)
     initial = InitialState(
         state,

@@ -1,8 +1,9 @@
-"""AdamW and the parts of an optimizer step: accumulation, autocast, schedule, clipping, loss scale."""
+"""AdamW and the parts of an optimizer step: accumulation, autocast, compilation, schedule, clipping."""
 
 import contextlib
 import math
-from collections.abc import Mapping
+import sys
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import torch
@@ -11,8 +12,13 @@ from transformers import PreTrainedModel
 
 from nbtools.config import TrainConfig
 from nbtools.errors import CheckpointError, ConfigError, DivergedError
+from nbtools.training.sharding.fsdp import all_ranks_value, own_part
+from nbtools.training.sharding.saves import rows_like
 
-_TYPES = {"bf16": torch.bfloat16, "fp16": torch.float16}
+TYPES = {"bf16": torch.bfloat16, "fp16": torch.float16}
+"""Of the operands under autocast, by precision."""
+COMPILER = "inductor"
+"""Backend of torch.compile."""
 
 
 def accumulating(model: torch.nn.Module, *, is_last: bool) -> contextlib.AbstractContextManager[Any]:
@@ -24,7 +30,7 @@ def accumulating(model: torch.nn.Module, *, is_last: bool) -> contextlib.Abstrac
 
 def autocast(device: torch.device, precision: str) -> torch.autocast:
     """Context for the forward pass in bf16 or fp16; weights and optimizer stay fp32."""
-    return torch.autocast(device.type, dtype=_TYPES.get(precision, torch.bfloat16), enabled=precision in _TYPES)
+    return torch.autocast(device.type, dtype=TYPES.get(precision, torch.bfloat16), enabled=precision in TYPES)
 
 
 def enable_gradient_checkpointing(module: torch.nn.Module) -> None:
@@ -42,29 +48,55 @@ def enable_gradient_checkpointing(module: torch.nn.Module) -> None:
         enable({"use_reentrant": False})
 
 
+def compile_forward(module: torch.nn.Module) -> None:
+    """Let torch.compile compile the forward pass of `module` at its first call; its weights keep their names."""
+    module.forward = torch.compile(module.forward, backend=COMPILER)
+
+
+@contextlib.contextmanager
+def compile_errors() -> Iterator[None]:
+    """Add to an error of torch.compile how to train without it.
+
+    Raises:
+        ConfigError: the forward or the backward pass could not be compiled.
+    """
+    try:
+        yield
+    except RuntimeError as error:
+        if "torch._dynamo" not in sys.modules or not isinstance(error, torch._dynamo.exc.TorchDynamoException):
+            raise
+        what = str(error).strip().partition("\n\nSet ")[0].replace("\n", " ")[:500]
+        raise ConfigError(f"compile=True: the model could not be compiled ({what}); set compile=False") from error
+
+
+def compiled_graphs() -> tuple[int, int, float]:
+    """Return what torch.compile has made in this process, recompilations included: graphs, graph breaks, seconds."""
+    if "torch._dynamo" not in sys.modules:
+        return 0, 0, 0.0
+    counters, spent_s = torch._dynamo.utils.counters, torch._dynamo.utils.calculate_time_spent()
+    return counters["stats"]["unique_graphs"], sum(counters["graph_break"].values()), spent_s["total_wall_time"]
+
+
 class Optimizer:
     """AdamW with weight decay on matrices only, with its schedule, gradient clipping and loss scale.
 
     Under fp16 the loss is scaled up, so that small gradients do not underflow; a step whose gradients overflow is
     skipped and the scale decreases (Micikevicius et al. 2017, arXiv 1710.03740). In every precision, a step with a
-    non-finite gradient norm changes neither weights nor moments. DDP has averaged the gradients by then: all ranks see
-    the same norm and skip the same steps.
+    non-finite gradient norm changes neither weights nor moments. DDP has averaged the gradients by then, and the norm
+    of sharded ones is that of all ranks: all see the same norm and skip the same steps.
     """
 
-    def __init__(
-        self,
-        model: torch.nn.Module,
-        config: TrainConfig,
-        total_steps: int,
-        device: torch.device,
-        betas: tuple[float, float] = (0.9, 0.999),
-    ) -> None:
+    def __init__(self, model: torch.nn.Module, config: TrainConfig, total_steps: int, device: torch.device) -> None:
         weights = [weight for weight in model.parameters() if weight.requires_grad]
         groups = [
             {"params": [weight for weight in weights if weight.ndim >= 2], "weight_decay": config.weight_decay},
             {"params": [weight for weight in weights if weight.ndim < 2], "weight_decay": 0.0},
         ]
+        betas = (config.adam_beta1, config.adam_beta2)
         self.adamw = torch.optim.AdamW(groups, lr=config.learning_rate, betas=betas, fused=True)
+        # DDP's gradients are parts of its buckets. Dropped ones would be allocated a second time, beside the buckets. A
+        # weight that is unused in some steps has to drop its own: AdamW would take a step for a gradient of zeros.
+        self._keeps_gradients = isinstance(model, DistributedDataParallel) and not model.find_unused_parameters
         self.weights = weights
         self._config = config
         self._total_steps = total_steps
@@ -99,7 +131,9 @@ class Optimizer:
         for group in self.adamw.param_groups:
             group["lr"] = self._rate
         self._scaler.unscale_(self.adamw)
-        self._norm = torch.nn.utils.clip_grad_norm_(self.weights, self._config.gradient_clip or math.inf)
+        gradients = [weight.grad for weight in self.weights if weight.grad is not None]
+        self._norm = all_ranks_value(torch.nn.utils.get_total_norm(gradients))
+        torch.nn.utils.clip_grads_with_norm_(self.weights, self._config.gradient_clip or math.inf, self._norm)
         is_broken = ~torch.isfinite(self._norm)
         self._skipped += is_broken
         self._skipped_in_a_row = (self._skipped_in_a_row + 1) * is_broken
@@ -109,7 +143,7 @@ class Optimizer:
         else:  # the fused kernel reads it on the device, and then changes nothing: the host need not wait
             self.adamw.found_inf = is_broken.float()  # type: ignore[attr-defined]
             self.adamw.step()
-        self.adamw.zero_grad(set_to_none=True)
+        self.adamw.zero_grad(set_to_none=not self._keeps_gradients)
         limit = self._config.max_skipped_steps
         if self._device.type == "cpu" or step % limit == 0:  # on a GPU, reading the count waits for it
             self._check_skipped(step, limit)
@@ -131,8 +165,8 @@ class Optimizer:
         return int(self._skipped)
 
     def has_finite_weights(self) -> bool:
-        """Whether every weight is finite; waits for the GPU."""
-        return all(bool(torch.isfinite(weight).all()) for weight in self.weights)
+        """Whether every weight, or this rank's part of it, is finite; waits for the GPU."""
+        return all(bool(torch.isfinite(own_part(weight)).all()) for weight in self.weights)
 
     def metrics(self) -> dict[str, float]:
         """Return values of the last step for a metric row: learning rate, gradient norm before clipping, loss scale."""
@@ -151,8 +185,17 @@ class Optimizer:
             state["scaler"] = self._scaler.state_dict()
         return state
 
+    @staticmethod
+    def _moment(weight: torch.Tensor, value: Any) -> torch.Tensor:
+        if tuple(value.shape) != tuple(weight.shape):
+            raise CheckpointError(
+                f"the optimizer state is of another model: a moment is {tuple(value.shape)}, its weight "
+                f"{tuple(weight.shape)}"
+            )
+        return rows_like(weight, value)
+
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Continue from what `state_dict` returned; an empty mapping changes nothing.
+        """Continue from a copy of what `state_dict` returned; an empty mapping changes nothing.
 
         Learning rate, weight decay and other settings stay those of the current config.
 
@@ -160,12 +203,22 @@ class Optimizer:
             CheckpointError: it is of another model.
         """
         if "optimizer" in state:
-            moments, groups = state["optimizer"], self.adamw.state_dict()["param_groups"]
-            if len(moments) > len(self.weights):
+            groups = self.adamw.state_dict()["param_groups"]
+            weights = [weight for group in self.adamw.param_groups for weight in group["params"]]
+            if len(state["optimizer"]) > len(weights):
                 raise CheckpointError(
-                    f"the optimizer state is of {len(moments)} weights, the model has {len(self.weights)}"
+                    f"the optimizer state is of {len(state['optimizer'])} weights, the model has {len(weights)}"
                 )
+            moments = {
+                number: {
+                    name: value if name == "step" else self._moment(weights[number], value)
+                    for name, value in saved.items()
+                }
+                for number, saved in state["optimizer"].items()
+            }
             self.adamw.load_state_dict({"state": moments, "param_groups": groups})
+            for own in self.adamw.state.values():  # on the CPU, AdamW keeps the tensors that it is given
+                own.update({name: value.clone() for name, value in own.items() if value.device.type == "cpu"})
         if "scaler" in state and self._scaler.is_enabled():
             self._scaler.load_state_dict(state["scaler"])
         if "skipped" in state:

@@ -145,6 +145,18 @@ def spread(num_samples: int, count: int) -> Samples:
     return edges_N[:-1] + drawn_N.astype(np.int64)
 
 
+def batches_of_rank(num_samples: int, batch_size: int, rank: int, world_size: int) -> Iterator[tuple[Samples, bool]]:
+    """Yield the numbers of this rank's samples in batches, with True: each is of one rank alone.
+
+    All ranks yield equally often, because each pass of a sharded model is a collective. A rank without samples for
+    another batch yields sample 0, with False: it is not its own, and does not count.
+    """
+    own_N = np.arange(rank, num_samples, world_size)
+    for first in range(0, -(-num_samples // world_size), batch_size):
+        own_B = own_N[first : first + batch_size]
+        yield (own_B, True) if len(own_B) else (np.zeros(1, np.int64), False)
+
+
 def load(
     dataset: Dataset[Any], order: Sampler[Any], num_workers: int = 0, *, pin_memory: bool = False
 ) -> Iterator[Any]:

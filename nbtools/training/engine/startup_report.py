@@ -9,12 +9,13 @@ from typing import Any
 
 import torch
 
+from nbtools.data import hub
 from nbtools.recipes import recipe_of
 from nbtools.rundir.json_files import write_json
 from nbtools.rundir.rundir import RunDir
-from nbtools.training.engine import precision_check
 from nbtools.training.engine.flags import Flags
 from nbtools.training.engine.plan import Plan
+from nbtools.training.engine.precision import warning
 from nbtools.training.process import launchers
 from nbtools.training.process.ranks import Ranks
 
@@ -22,21 +23,35 @@ _RULE = "=" * 60
 
 
 def write_startup_report(
-    files: RunDir, flags: Flags[Any], ranks: Ranks, plan: Plan, derived: Mapping[str, Any], root: Path, attempt: int
+    files: RunDir,
+    flags: Flags[Any],
+    precision: str,
+    ranks: Ranks,
+    plan: Plan,
+    derived: Mapping[str, Any],
+    root: Path,
+    attempt: int,
 ) -> str:
-    """Write config.json, with the values `derived` by the recipe, and return the same for a reader as text (rank 0)."""
+    """Write config.json, with the values `derived` by the recipe, and return the same for a reader as text (rank 0).
+
+    The config is recorded as it was asked for; `precision` is what an `auto` in it is here.
+    """
     recipe = recipe_of(flags.config)
     config, device, world = flags.config, ranks.device, ranks.world_size
     environment = {
         "device": str(device),
         "device_name": torch.cuda.get_device_name(device) if device.type == "cuda" else "CPU",
         "backend": ranks.backend,
-        "precision": config.precision,
+        "precision": precision,
         "threads": torch.get_num_threads(),
         "torch": torch.__version__,
         "python": sys.version.split()[0],
     }
+    models = filter(None, (getattr(config, field, None) for field in ("model_name", "judge_name")))
+    commits = hub.COMMITS | {name: hub.cached_commit(name, "config.json") for name in models}
+    commits = {name: commit for name, commit in commits.items() if commit is not None}
     derived = {**asdict(plan.schedule), "world_size": world, "total_steps": plan.total_steps, **derived}
+    derived |= {"hub_commits": commits} if commits else {}
     content = {
         "recipe": recipe.key,
         "config": config.model_dump(mode="json"),
@@ -48,17 +63,20 @@ def write_startup_report(
     source = recipe.source(config, root)
     launch = getattr(sys.modules["__main__"], "launch", None)
     asked = getattr(launch, "nproc_per_node", world)
+    asked = asked if asked == "gpu" else asked * getattr(launch, "nnodes", 1)
     processes = f"process{'es' if world > 1 else ''}"
     lines = {
         "started by": launchers.name(os.environ, sys.argv[1:]),
         "processes": (f"{world}, backend {ranks.backend}" if world > 1 else "1")
-        + ("" if asked in (world, "gpu") else f" (the script's nproc_per_node={asked} does not apply)"),
+        + ", sharded (fsdp)" * (config.strategy == "fsdp")
+        + ("" if asked in (world, "gpu") else f" (the script asks for {asked})"),
         "devices": f"{environment['device_name']}, {environment['threads']} threads per process",
-        "precision": config.precision,
+        "precision": precision + f" ({config.precision})" * (precision != config.precision),
         "batch": f"{config.batch_size} per process x {config.gradient_accumulation_steps} accumulated x {world} "
         f"{processes} = {derived['effective_batch']} samples per step",
         "steps": f"{derived['total_steps']:,} ({derived['steps_per_epoch']:,} per epoch)",
-        "parameters": f"{derived['num_parameters']:,}",
+        "parameters": f"{derived['num_parameters']:,}"
+        + (f", of which {derived['num_trained_parameters']:,} train" if "num_trained_parameters" in derived else ""),
         "vocabulary": f"{derived['vocab_size']:,}" if "vocab_size" in derived else "",
         "dataset": f"{source.name}: {derived['num_train_samples']:,} training samples, {plan.schedule.held_out}",
         "run": str(files.path),
@@ -68,5 +86,5 @@ def write_startup_report(
         "changed by flags": ", ".join(flags.overridden),
     }
     rows = [f"{name:<17}{text}" for name, text in lines.items() if text]
-    warning = precision_check.warning(device, config.precision)
-    return "\n".join([_RULE, f"{recipe.key}: {files.id}", _RULE, *rows, _RULE, *([warning] if warning else [])])
+    warned = warning(device, precision)
+    return "\n".join([_RULE, f"{recipe.key}: {files.id}", _RULE, *rows, _RULE, *([warned] if warned else [])])

@@ -35,4 +35,4 @@ class Tally:
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Continue from what `state_dict` returned; a mapping without it changes nothing."""
         if "tally" in state:
-            self._sums = state["tally"].to(self._sums.device)
+            self._sums.copy_(state["tally"])

@@ -5,6 +5,8 @@ belongs to the recipe; nothing here calls back into it.
 """
 
 import contextlib
+import dataclasses
+import functools
 import math
 import os
 import sys
@@ -13,12 +15,13 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 
 import torch
 from torch.distributed.elastic.multiprocessing.errors import record
 from torch.nn.parallel import DistributedDataParallel
 from torch.utils.data import Dataset, Sampler
+from transformers import PreTrainedModel
 
 from nbtools.config import TrainConfig
 from nbtools.errors import CheckpointError, DivergedError, NbtoolsError, plural
@@ -36,8 +39,16 @@ from nbtools.training.engine.by_hand import check_shared, claim_run, own_project
 from nbtools.training.engine.checkpoint import State
 from nbtools.training.engine.flags import Flags
 from nbtools.training.engine.initial_state import InitialState, open_initial_state
-from nbtools.training.engine.optimizer import Optimizer, enable_gradient_checkpointing
+from nbtools.training.engine.optimizer import (
+    TYPES,
+    Optimizer,
+    compile_errors,
+    compile_forward,
+    compiled_graphs,
+    enable_gradient_checkpointing,
+)
 from nbtools.training.engine.plan import Due, Plan
+from nbtools.training.engine.precision import matmul_rate, resolved, set_tf32
 from nbtools.training.engine.sampler import load
 from nbtools.training.engine.startup_report import write_startup_report
 from nbtools.training.engine.stop_vote import StopVote
@@ -49,9 +60,14 @@ from nbtools.training.process.heartbeat import HeartbeatWriter
 from nbtools.training.process.random_state import random_state, set_random_state
 from nbtools.training.process.ranks import Ranks
 from nbtools.training.process.signals import StopRequest, die_with_agent
+from nbtools.training.process.step_clock import StepClock
+from nbtools.training.sharding.fsdp import building, release, shard
+from nbtools.training.sharding.saves import ShardedSaves, copied
+from nbtools.training.text.adapter import bases_of, cast_frozen
 from nbtools.training.text.pretrained import be_quiet
 
 C = TypeVar("C", bound=TrainConfig)
+T = TypeVar("T")
 
 _PROGRESS_EVERY_S = 5.0
 _SECONDS_PER_MINUTE = 60
@@ -80,7 +96,8 @@ def run(train: Callable[["Worker", C], None], flags: Flags[C]) -> None:
             worker = Worker(flags, stop)
             try:
                 worker.prepare()
-                train(worker, flags.config)
+                with compile_errors():
+                    train(worker, cast(C, worker.config))
             except BaseException as error:
                 worker.finish("failed", error)
                 raise
@@ -99,20 +116,30 @@ class Worker:
 
     def __init__(self, flags: Flags[Any], stop: StopRequest) -> None:
         self.flags = flags
-        self.config: TrainConfig = flags.config
-        self.ranks = Ranks(timedelta(seconds=self.config.collective_timeout_min * _SECONDS_PER_MINUTE))
+        timeout = timedelta(seconds=flags.config.collective_timeout_min * _SECONDS_PER_MINUTE)
+        self.ranks = Ranks(timeout, shards=flags.config.strategy == "fsdp")
         self.rank, self.world_size, self.is_main = self.ranks.rank, self.ranks.world_size, self.ranks.is_main
         self.device = self.ranks.device
+        self.config: TrainConfig = flags.config.replace(precision=resolved(flags.config.precision, self.ranks))
+        """The values of `flags`, with what `precision="auto"` is here."""
         self.attempt = int(os.environ.get(ATTEMPT_VARIABLE, "1"))
         self.initial_state = InitialState()
         self.progress = Progress()
         self.metrics: dict[str, float] = {}
         """Last value of every metric."""
         self.stopped = False
+        self.bases: dict[str, dict[str, Any]] | None = None
+        """What the adapter of the config is added to, by field; None without an adapter."""
         self._measured: tuple[int, Mapping[str, float]] = (-1, {})
-        self._aside_s = 0.0
+        self._clock = StepClock(self.device)
+        self._peak_samples_per_s = 0.0
+        """Samples of all ranks per second if their FLOPs ran at the rate of a large matrix product; 0 if unknown."""
+        self._compiled = (0, 0, 0.0)
         self._test: _Test | None = None
         self._optimizers: tuple[Optimizer, ...] = ()
+        self._saves = ShardedSaves(self.rank, self.world_size, self.ranks.saving)
+        self._step_to_save = 0
+        self._sharded: list[torch.nn.Module] = []
         self._vote = StopVote(stop, self.ranks.control)
         self.files = RunDir(self.ranks.from_main(lambda: claim_run(flags)))
         check_shared(self.ranks, self.files)
@@ -120,7 +147,7 @@ class Worker:
         self._writer = MetricWriter(self.files.metrics, self.attempt) if self.is_main else None
         self._outputs: Outputs | None = None
         self._said = 0.0
-        self._start_clock()
+        set_tf32(self.device, self.config.precision)
         seed_everything(self.config.seed, self.rank, deterministic=self.config.deterministic)
         if self.is_main:
             checkpoint.remove_leftovers(self.files.checkpoints)
@@ -142,8 +169,10 @@ class Worker:
 
         self.ranks.from_main(open_outputs)
         be_quiet()
+        self.bases = self.ranks.from_main(lambda: bases_of(self.config))
         if self.flags.resume_from is not None:
-            self.initial_state = open_initial_state(self.flags.resume_from, self.config, self.ranks, self.say)
+            start = self.flags.resume_from
+            self.initial_state = open_initial_state(start, self.config, self.bases, self.ranks, self.say)
             self.progress = self.initial_state.progress
             self.metrics = dict(self.initial_state.metrics)
         self.phase("data")
@@ -160,23 +189,43 @@ class Worker:
         schedule = Schedule.of(self.config, self.world_size, num_train, num_eval, num_test)
         return Plan.of(self.config, schedule, self.progress, self.rank, self.world_size)
 
-    def wrap(self, module: torch.nn.Module, *, find_unused_parameters: bool = False) -> torch.nn.Module:
-        """Move a module to this rank's device; with several ranks, DDP averages its gradients.
+    def build(self, compute: Callable[[], T]) -> T:
+        """Build models on every rank, rank 0 first; those that are sharded have all their weights after `wrap` only."""
+        if self.config.strategy == "ddp":
+            return self.ranks.in_turn(compute)
+        with building(is_main=self.is_main):
+            return self.ranks.in_turn(compute)
+
+    def wrap(
+        self, module: torch.nn.Module, *, find_unused_parameters: Callable[[], bool] = lambda: False
+    ) -> torch.nn.Module:
+        """Move a module to this rank's device; with several ranks, DDP averages its gradients, or FSDP2 shards it.
+
+        Weights are loaded afterwards, so that a rank reads only those it keeps.
 
         Args:
-            find_unused_parameters: DDP's, for a module with weights that its loss does not depend on.
+            find_unused_parameters: whether the module has weights that its loss does not depend on; called for DDP.
 
         Raises:
-            ConfigError: the config asks for gradient checkpointing, which the model does not support.
+            ConfigError: the config asks for gradient checkpointing or sharding, which the model does not support.
         """
         if self.config.gradient_checkpointing:
             enable_gradient_checkpointing(module)
+        if self.config.strategy == "fsdp":
+            shard(module, self.device, TYPES.get(self.config.precision), self.world_size)
+            self._sharded.append(module)
+            return module
+        has_unused = self.world_size > 1 and find_unused_parameters()
+        cast_frozen(module, TYPES.get(self.config.precision))
         module = module.to(self.device)
+        if self.config.compile:
+            compile_forward(module)
+            self.say("compile=True: the first steps compile the model, for minutes if it is large")
         if self.world_size == 1:
             return module
         device_ids = [self.device.index] if self.device.type == "cuda" else None
         return DistributedDataParallel(
-            module, device_ids=device_ids, gradient_as_bucket_view=True, find_unused_parameters=find_unused_parameters
+            module, device_ids=device_ids, gradient_as_bucket_view=True, find_unused_parameters=has_unused
         )
 
     def batches(self, dataset: Dataset[Any], order: Sampler[Any]) -> Iterator[tuple[torch.Tensor, ...]]:
@@ -184,7 +233,9 @@ class Worker:
         loaded = load(dataset, order, self.config.num_workers, pin_memory=self.device.type == "cuda")
         while True:
             self.phase("data")
-            yield tuple(part.to(self.device, non_blocking=True) for part in next(loaded))
+            with self._clock.waiting():
+                batch = tuple(part.to(self.device, non_blocking=True) for part in next(loaded))
+            yield batch
 
     def begin(self, plan: Plan, optimizers: Optimizer | Mapping[str, Optimizer], tally: Tally, **derived: Any) -> None:
         """Restore optimizers, sums and random numbers from the checkpoint, report the start, and start the clock.
@@ -193,7 +244,8 @@ class Worker:
 
         Args:
             optimizers: one, or several by the key of their state in a checkpoint.
-            **derived: `num_parameters`, `vocab_size` and other values that the recipe computed, for config.json.
+            **derived: `num_parameters`, `vocab_size`, `flops_per_sample` (for the model FLOPs utilization) and other
+                values that the recipe computed, for config.json.
         """
         initial = self.initial_state
         has_weights = initial.model is not None or initial.weights is not None
@@ -206,12 +258,20 @@ class Worker:
                 each.load_state_dict(initial.state.get(key, {}))
             self._optimizers = tuple(optimizers.values())
         tally.load_state_dict(initial.rank_state)
+        trained = sum(weight.numel() for optimizer in self._optimizers for weight in optimizer.weights)
+        if trained < derived["num_parameters"]:
+            derived["num_trained_parameters"] = trained
         if self.is_main:
             root = self.project.root
-            self.say(write_startup_report(self.files, self.flags, self.ranks, plan, derived, root, self.attempt))
+            asked, precision = self.flags, self.config.precision
+            self.say(write_startup_report(self.files, asked, precision, self.ranks, plan, derived, root, self.attempt))
         if "random" in initial.rank_state:  # a rank that the earlier training did not have keeps its own
             set_random_state(initial.rank_state["random"])
-        self._start_clock()
+        initial.release()
+        if self.device.type == "cuda" and self.is_main and (flops := derived.get("flops_per_sample")):
+            rate = self.world_size * matmul_rate(self.device, self.config.precision)
+            self._peak_samples_per_s = rate / flops
+        self._clock.start(self.progress.samples)
 
     # --- the run directory and the log ------------------------------------------------------------
 
@@ -222,20 +282,13 @@ class Worker:
     @contextlib.contextmanager
     def aside(self, name: str) -> Iterator[None]:
         """Run a phase other than training, whose time does not count in the throughput."""
-        started = time.monotonic()
         self.phase(name)
-        yield
-        self._aside_s += time.monotonic() - started
-
-    def _start_clock(self) -> None:
-        """Start to measure the throughput."""
-        self._clock = time.monotonic() - self._aside_s, self.progress.samples
+        with self._clock.aside():
+            yield
 
     def samples_per_s(self) -> float:
         """Return samples of all ranks per second since the last call, without evaluation and checkpoints."""
-        (since, samples), now = self._clock, time.monotonic() - self._aside_s
-        self._start_clock()
-        return (self.progress.samples - samples) / max(now - since, 1e-9)
+        return self._clock.samples_per_s(self.progress.samples)
 
     def say(self, text: str) -> None:
         """Print on rank 0 only; a full disk loses the line, not the training."""
@@ -272,8 +325,13 @@ class Worker:
             with self.aside("profile"):  # on all ranks: stragglers are found by the order of phases
                 if self._outputs is not None:
                     self._outputs.end_step()
+        if self.config.compile and (compiled := compiled_graphs()) != self._compiled:
+            self._compiled, (graphs, breaks, spent_s) = compiled, compiled
+            counts = f"{plural(graphs, 'graph')}, {plural(breaks, 'graph break')}"
+            self.say(f"compiled by step {self.progress.step} in {spent_s:.1f} s: {counts}")
         if not values:
             return
+        values = {**values, **self._step_metrics()}
         if skipped := sum(optimizer.num_skipped for optimizer in self._optimizers):
             values = {**values, "train/skipped_steps": skipped}
             if skipped != self.metrics.get("train/skipped_steps") and self.config.precision != "fp16":
@@ -288,6 +346,19 @@ class Worker:
             numbers = "  ".join(f"{name} {value:.4g}" for name, value in values.items())
             self.say(f"step {self.progress.step}/{total_steps}  {numbers}")
             self._said = now
+
+    def _step_metrics(self) -> dict[str, float]:
+        """Return waiting for data, model FLOPs utilization and peak memory for a row of training metrics."""
+        if (taken := self._clock.take()) is None:
+            return {}
+        data_wait, rate, peak_memory = taken
+        if self.world_size > 1:
+            self.phase("collective")
+        data_wait, peak_memory = self.ranks.max([data_wait, peak_memory])
+        row = {"train/data_wait": data_wait}
+        if self._peak_samples_per_s:
+            row["train/mfu"] = rate / self._peak_samples_per_s
+        return {**row, "system/peak_memory_gb": peak_memory} if peak_memory else row
 
     def _write_row(self, values: Mapping[str, float]) -> None:
         self.metrics.update(values)
@@ -310,6 +381,7 @@ class Worker:
             self.say("the test is left out: a stop was requested after the last step")
             return None
         with self.aside("checkpoint"):
+            self._end_save()
             self._test = self.ranks.from_main(lambda: _Test(self._best()))
             self.ranks.from_main(lambda: self._outputs.place_model() if self._outputs else None)
         best = self._test.checkpoint
@@ -340,8 +412,19 @@ class Worker:
         self.show("test", media.table(f"Test of {what}", ("metric", "evaluation", "test"), rows))
         self.say(f"test of {what}: " + "  ".join(f"{name} {value:.4g}" for name, value in tested.items()))
 
-    def save(self, write_model: Callable[[Path], None], state: State, rank_state: State, **best: Any) -> None:
+    def save(
+        self,
+        models: Mapping[str, PreTrainedModel],
+        state: State,
+        rank_state: State,
+        *,
+        write_more: Callable[[Path], object] = lambda folder: None,
+        stage: str | None = None,
+    ) -> None:
         """Save a checkpoint of the current step; every rank calls it, rank 0 writes while the others wait.
+
+        Sharded models are copied to the CPU's memory, once the checkpoint before is complete; every rank writes its
+        part of them while the training continues.
 
         If the disk is full, older checkpoints stay, a warning is printed, and training continues.
 
@@ -349,40 +432,57 @@ class Worker:
             DivergedError: a weight is not finite; nothing is written or removed.
 
         Args:
+            models: by subfolder of the checkpoint's model; one alone has the name "".
             state: the same on all ranks: the optimizer's and others.
             rank_state: of this rank only; the state of its random number generators is added.
-            best: `best_by`, `lower_is_better` and `stage` of `checkpoint.save`; default: the lowest eval/loss.
+            write_more: writes what the models need beside them, such as a tokenizer, into the folder that it is given.
+            stage: of the training; only checkpoints of the newest one's stage count as best.
         """
-        batch = self.config.effective_batch(self.world_size)
-        state = {**state, "recipe": recipe_of(self.config).key, "effective_batch": batch}
+        batch, recipe = self.config.effective_batch(self.world_size), recipe_of(self.config)
+        state = {**state, "recipe": recipe.key, "effective_batch": batch}
+        best = {"best_by": recipe.best_by, "lower_is_better": recipe.lower_is_better, "stage": stage}
+        is_sharded = self.config.strategy == "fsdp"
+        write_model = functools.partial(checkpoint.write_models, models, write_more, with_weights=not is_sharded)
+        options: dict[str, Any] = {
+            "write_model": write_model,
+            "metrics": self._measured[1] if self._measured[0] == self.progress.step else {},
+            "attempt": self.attempt,
+            "keep_last": self.config.keep_last,
+            "keep_best": self.config.keep_best,
+            "bases": self.bases,
+            **best,
+        }
         with self.aside("checkpoint"):
+            self._end_save()
+            self._step_to_save = self.progress.step
             rank_states = self.ranks.gather({**rank_state, "random": random_state()})
-            # A collective of the next step would wait, too, but may time out before a slow disk is done.
-            self.ranks.from_main(lambda: self._write(write_model, state, rank_states, best))
+            is_finite = all(optimizer.has_finite_weights() for optimizer in self._optimizers)
+            if any(self.ranks.sum([not is_finite])):
+                raise DivergedError(
+                    f"some weights are not finite after step {self.progress.step}: no checkpoint is written; resume "
+                    "from the latest checkpoint, whose weights are finite, with a lower learning_rate"
+                )
+            save = functools.partial(
+                checkpoint.save, self.files.checkpoints, dataclasses.replace(self.progress), **options
+            )
+            if is_sharded:
+                shards, state = copied(models, state, self.rank)
+                self._saves.start(shards, lambda write: save(write_shards=write, state=state, rank_states=rank_states))
+            else:
+                # A collective of the next step would wait, too, but may time out before a slow disk is done.
+                self.ranks.from_main(lambda: self._try_to_save(lambda: save(state=state, rank_states=rank_states)))
 
-    def _write(
-        self, write_model: Callable[[Path], None], state: State, rank_states: list[State], best: Mapping[str, Any]
-    ) -> None:
-        if not all(optimizer.has_finite_weights() for optimizer in self._optimizers):
-            raise DivergedError(
-                f"some weights are not finite after step {self.progress.step}: no checkpoint is written; resume from "
-                "the latest checkpoint, whose weights are finite, with a lower learning_rate"
-            )
+    def _end_save(self) -> None:
+        """Wait for the sharded checkpoint that is being written, and free gathered weights; every rank calls it."""
+        self._try_to_save(self._saves.wait)
+        for module in self._sharded:
+            release(module)
+
+    def _try_to_save(self, save: Callable[[], object]) -> None:
         try:
-            checkpoint.save(
-                self.files.checkpoints,
-                self.progress,
-                write_model=write_model,
-                state=state,
-                rank_states=rank_states,
-                metrics=self._measured[1] if self._measured[0] == self.progress.step else {},
-                attempt=self.attempt,
-                keep_last=self.config.keep_last,
-                keep_best=self.config.keep_best,
-                **best,
-            )
+            save()
         except OSError as error:
-            self.say(f"warning: no checkpoint at step {self.progress.step}: {error}; older ones are kept")
+            self.say(f"warning: no checkpoint at step {self._step_to_save}: {error}; older ones are kept")
 
     def finish(self, why: str, error: BaseException | None = None) -> None:
         """Record the end. A failed rank does not wait for the others, which torchrun ends."""
@@ -390,6 +490,7 @@ class Worker:
         if error is None:
             self._vote.count()
             with self.aside("outputs"):
+                self._end_save()
                 self.ranks.from_main(lambda: outputs.hand_over(draws=why == "completed") if outputs else None)
             if self.world_size > 1:
                 self.phase("collective")

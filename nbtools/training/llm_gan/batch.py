@@ -93,9 +93,24 @@ class TextDataset(Dataset[tuple[torch.Tensor, ...]]):
         return (*(torch.from_numpy(part) for part in tokens), torch.from_numpy(uniforms_BKU))
 
 
-# --- the Markov chain -------------------------------------------------------------------------------
-
 _PAD, _BEGINNING = 0, 1
+
+
+def markov_alphabet(config: LLMGANConfig) -> Alphabet:
+    """Return the vocabulary of the Markov chain: its symbols behind the special tokens."""
+    return Alphabet(config.num_symbols + NUM_SPECIAL_TOKENS, _PAD, None, tuple(range(NUM_SPECIAL_TOKENS)))
+
+
+def markov_prompts(num_texts: int) -> Tokens:
+    """Return the prompts of the Markov chain, one begin token each. Shape (N, 1)."""
+    return np.full((num_texts, 1), _BEGINNING, np.int32)
+
+
+def as_text(tokens: list[int], tokenizer: PreTrainedTokenizerBase | None) -> str:
+    """Return tokens as text; without a tokenizer, those of the Markov chain as the numbers of its symbols."""
+    if tokenizer is not None:
+        return str(tokenizer.decode(tokens, skip_special_tokens=True))
+    return " ".join(str(token - NUM_SPECIAL_TOKENS) for token in tokens)
 
 
 def markov_data(config: LLMGANConfig) -> GANData:
@@ -104,8 +119,6 @@ def markov_data(config: LLMGANConfig) -> GANData:
     sizes = (config.num_sequences, config.eval_samples, config.eval_samples if config.test_fraction else 0)
     drawn = [chain.sample(size, config.sequence_length, seed) for seed, size in enumerate(sizes)]
     train, evaluation, test = (
-        Texts(np.full((len(symbols_NT), 1), _BEGINNING, np.int32), symbols_NT + np.int32(NUM_SPECIAL_TOKENS))
-        for symbols_NT in drawn
+        Texts(markov_prompts(len(symbols_NT)), symbols_NT + np.int32(NUM_SPECIAL_TOKENS)) for symbols_NT in drawn
     )
-    alphabet = Alphabet(config.num_symbols + NUM_SPECIAL_TOKENS, _PAD, None, tuple(range(NUM_SPECIAL_TOKENS)))
-    return GANData(train, evaluation, test, alphabet, Chain(chain), "oracle")
+    return GANData(train, evaluation, test, markov_alphabet(config), Chain(chain), "oracle")

@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 from transformers import PreTrainedTokenizerBase, PreTrainedTokenizerFast
 
+from nbtools.data import hub
 from nbtools.data.llm_gan.stories import TOPICS, Story
 from nbtools.errors import ConfigError, shown
 from nbtools.recipes.llm_gan import LLMGANConfig, load_stories
@@ -25,7 +26,7 @@ from nbtools.training.llm_gan.ngrams import NGrams
 from nbtools.training.llm_gan.pretrained import num_rows, pretrained_tokenizer
 from nbtools.training.text import tokenizers
 from nbtools.training.text.disk_buffer import Counts, unknown_note
-from nbtools.training.text.tokenizers import Encode, encoder, separator_of
+from nbtools.training.text.tokenizers import encode_all, separator_of
 from nbtools.training.text.vocabulary import Alphabet, Tokens
 
 PAD, BEGIN, END, UNKNOWN = "[PAD]", "[BOS]", "[EOS]", "[UNK]"
@@ -53,7 +54,8 @@ def text_data(worker: Worker, config: LLMGANConfig) -> GANData:
     tokenizer: PreTrainedTokenizerBase | None = None
     if config.model_name is not None:  # before a long reading
         tokenizer = worker.ranks.in_turn(lambda: pretrained_tokenizer(config))
-    train, evaluation, test = worker.ranks.in_turn(lambda: load_stories(config, worker.project.root, worker.say))
+    share = worker.ranks.from_main if hub.named(config.dataset) else worker.ranks.in_turn  # one rank downloads
+    train, evaluation, test = share(lambda: load_stories(config, worker.project.root, worker.say))
     return tokenize_stories(config, train, evaluation, tokenizer, worker.say, test)
 
 
@@ -83,10 +85,14 @@ def tokenize_stories(
         texts = chain.from_iterable((story.prompt, story.text) for story in known)
         marks = _MARKS if config.judging == "verdicts" else ()
         tokenizer = build_tokenizer(config.tokenizer, texts, config.vocab_size, marks)
-    encode = encoder(tokenizer, config.tokenizer) if config.model_name is None else _plain_encoder(tokenizer)
+    # A special token in a row is text: as an id, it could end the prompt and begin a message of another role.
+    level = config.tokenizer if config.model_name is None else "model"
     template = prompt_template(config, tokenizer)
     encoded = [
-        ([encode(story.prompt) for story in part], [encode(story.text) for story in part])
+        (
+            [*encode_all((story.prompt for story in part), tokenizer, level)],
+            [*encode_all((story.text for story in part), tokenizer, level)],
+        )
         for part in (train, evaluation, test)
     ]
     _say_lost(encoded, config, template, tokenizer.unk_token_id if config.model_name is None else None, say)
@@ -96,9 +102,10 @@ def tokenize_stories(
     widest = max(len(prompt) for prompts, _ in parts for prompt in prompts)
     prompted = {int(token) for prompts, _ in parts for tokens in prompts for token in tokens}
     written = {int(token) for _, texts in parts for tokens in texts for token in tokens}
-    alphabet = _alphabet(config, tokenizer, prompted, written)
+    vocab_size = len(tokenizer) if config.model_name is None else num_rows("model_name", config.model_name)
+    alphabet = alphabet_of(config, tokenizer, vocab_size, prompted, written)
     rows = [
-        Texts(_prompt_rows(prompts, widest, alphabet.pad_id), _text_rows(texts, config.sequence_length, alphabet))
+        Texts(prompt_rows(prompts, widest, alphabet.pad_id), _text_rows(texts, config.sequence_length, alphabet))
         for prompts, texts in parts
     ]
     reference = NGrams(rows[1].texts_NT, alphabet)
@@ -128,15 +135,8 @@ def _say_lost(
             say(f"note: {remark}")
 
 
-def _plain_encoder(tokenizer: PreTrainedTokenizerBase) -> Encode:
-    """Return an encoder that treats the spelling of a special token, such as an end of text, as plain text.
-
-    Otherwise a row of a CSV file could end its prompt and inject a message of another role.
-    """
-    return lambda text: tokenizer(text, add_special_tokens=False, split_special_tokens=True, verbose=False)["input_ids"]
-
-
-def _prompt_rows(prompts: Sequence[Sequence[int]], width: int, pad_id: int) -> Tokens:
+def prompt_rows(prompts: Sequence[Sequence[int]], width: int, pad_id: int) -> Tokens:
+    """Return prompts in rows of `width` tokens, padded on the left. Shape (N, P)."""
     rows_NP = np.full((len(prompts), width), pad_id, dtype=np.int32)
     for row, prompt in enumerate(prompts):
         rows_NP[row, width - len(prompt) :] = prompt
@@ -151,9 +151,6 @@ def _text_rows(texts: Sequence[Any], length: int, alphabet: Alphabet) -> Tokens:
     return rows_NT
 
 
-# --- tokenizers -----------------------------------------------------------------------------------
-
-
 def build_tokenizer(
     level: str, texts: Iterable[str], vocab_size: int, marks: Sequence[str] = ()
 ) -> PreTrainedTokenizerFast:
@@ -162,8 +159,8 @@ def build_tokenizer(
     return tokenizers.train_tokenizer(level, texts, vocab_size, first=(*SPECIAL_TOKENS, *marks), last=(), names=names)
 
 
-def _alphabet(
-    config: LLMGANConfig, tokenizer: PreTrainedTokenizerBase, prompted: set[int], written: set[int]
+def alphabet_of(
+    config: LLMGANConfig, tokenizer: PreTrainedTokenizerBase, vocab_size: int, prompted: set[int], written: set[int]
 ) -> Alphabet:
     """Choose the padding, end-of-text and banned tokens, given the tokens that prompts and texts use.
 
@@ -174,16 +171,13 @@ def _alphabet(
     used = prompted | written | {eos_id}
     special = {number for number, token in tokenizer.added_tokens_decoder.items() if token.special}
     special |= set(tokenizer.all_special_ids)
-    vocab_size = num_tokens
     if config.model_name is None:
         special |= {number for token, number in tokenizer.get_vocab().items() if token in _MARKS}
-    else:
-        vocab_size = num_rows("model_name", config.model_name)
-        if (largest := max(used)) >= vocab_size:
-            raise ConfigError(
-                f"model_name={config.model_name!r}: its tokenizer gives {shown(tokenizer.decode([largest]))} the "
-                f"number {largest:,}, but the model has {vocab_size:,} tokens; choose one with a tokenizer of its own"
-            )
+    elif (largest := max(used)) >= vocab_size:
+        raise ConfigError(
+            f"model_name={config.model_name!r}: its tokenizer gives {shown(tokenizer.decode([largest]))} the "
+            f"number {largest:,}, but the model has {vocab_size:,} tokens; choose one with a tokenizer of its own"
+        )
     pad_id: int | None = tokenizer.pad_token_id
     if pad_id is None or pad_id in used or pad_id >= vocab_size:
         pad_id = next((number for number in reversed(range(vocab_size)) if number not in used), None)
@@ -194,9 +188,6 @@ def _alphabet(
         )
     never = (special | {pad_id} | set(range(num_tokens, vocab_size))) - written - {eos_id}
     return Alphabet(vocab_size, pad_id, eos_id, tuple(sorted(number for number in never if number < vocab_size)))
-
-
-# --- prompts --------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)

@@ -36,6 +36,7 @@ class Discriminator(nn.Module, ABC):
     shape (2,). Only the first element has gradients. The caller divides it by the number of pairs.
     """
 
+    forward_methods = ("prepare", "rewards", "prefers")
     num_uniforms = 0
     """Random numbers in [0, 1) that it needs per pair."""
 

@@ -19,6 +19,8 @@ from nbtools.training.text.vocabulary import Alphabet, padded_inputs
 class Generator(nn.Module):
     """A causal language model whose banned tokens have probability 0."""
 
+    forward_methods = ("losses", "pairs")
+
     def __init__(self, model: PreTrainedModel, alphabet: Alphabet) -> None:
         super().__init__()
         self.model = model

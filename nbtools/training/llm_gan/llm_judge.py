@@ -110,8 +110,6 @@ class LLMJudge(Discriminator):
         self._tally = [0.0, 0.0]
         """Rewards and their number since the last optimizer step, on this rank."""
 
-    # --- inputs and verdicts ----------------------------------------------------------------------
-
     def questions(
         self, prompts_BP: torch.Tensor, reals_BT: torch.Tensor, fakes_BT: torch.Tensor, is_human_first_B: torch.Tensor
     ) -> torch.Tensor:
@@ -149,8 +147,6 @@ class LLMJudge(Discriminator):
         outcomes_B = torch.where(answers_B == torch.where(is_human_first_B, 1, 2), 1, -1)
         outcomes_B = torch.where((answers_B == 0) | _are_same(reals_BT, fakes_BT), 0, outcomes_B)
         return questions_BS, verdicts_BV, outcomes_B
-
-    # --- learning ---------------------------------------------------------------------------------
 
     def prepare(self, pairs: Pairs, *, supervised: bool) -> tuple[torch.Tensor, ...]:
         """Return inputs and verdicts (B, S + V), the weight of each verdict token (B, V), and correctness (B,).
@@ -211,8 +207,6 @@ class LLMJudge(Discriminator):
     def load_running_state(self, state: Mapping[str, Any]) -> None:
         """Restore what `running_state` returned; an empty mapping changes nothing."""
         self._baseline = float(state.get("baseline", self._baseline))
-
-    # --- judging ----------------------------------------------------------------------------------
 
     @torch.no_grad()
     def rewards(self, pairs: Pairs) -> tuple[torch.Tensor, torch.Tensor]:

@@ -1,4 +1,4 @@
-"""N-grams of the LLM GAN's texts: a reference model where the true likelihood is unknown, and the share of copied ones.
+"""N-grams of the LLM GAN's texts: a reference model where the true likelihood is unknown, copies, and repetitions.
 
 The n-grams of the reference model are counted on held-out human texts. Neither network is trained on these, so a
 generator that only exploits its discriminator does not score better here.
@@ -127,9 +127,65 @@ class Copies:
 
     def _hashes(self, texts_NT: Tokens) -> npt.NDArray[np.uint64]:
         """Return a hash of each n-gram that is inside a text, its end included."""
-        num_ngrams = texts_NT.shape[1] - self._length + 1
-        hashes_NK = np.zeros((len(texts_NT), num_ngrams), dtype=np.uint64)
-        for place in range(self._length):
-            hashes_NK = hashes_NK * _FACTOR + texts_NT[:, place : place + num_ngrams].astype(np.uint64)
-        inside: npt.NDArray[np.uint64] = hashes_NK[self._alphabet.mask(texts_NT)[:, self._length - 1 :]]
+        is_inside_NK = self._alphabet.mask(texts_NT)[:, self._length - 1 :]
+        inside: npt.NDArray[np.uint64] = _hashes(texts_NT, self._length)[is_inside_NK]
         return inside
+
+
+def _hashes(texts_NT: Tokens, length: int) -> npt.NDArray[np.uint64]:
+    """Return a hash of each n-gram of `length` tokens, K = T - length + 1 of each text. Shape (N, K)."""
+    num_ngrams = texts_NT.shape[1] - length + 1
+    hashes_NK = np.zeros((len(texts_NT), num_ngrams), dtype=np.uint64)
+    for place in range(length):
+        hashes_NK = hashes_NK * _FACTOR + texts_NT[:, place : place + num_ngrams].astype(np.uint64)
+    return hashes_NK
+
+
+def self_bleu(texts_NT: Tokens, alphabet: Alphabet, longest: int = 4) -> float:
+    """Return the mean BLEU of each text with all others as its references, its end of text left out.
+
+    0 for texts without a common token, 1 for equal ones. Self-BLEU: Zhu et al. 2018, arXiv 1802.01886; BLEU: Papineni
+    et al. 2002, here of tokens, with n-grams up to `longest`, or `sequence_length` if that is less. Where no n-gram
+    matches, 0.1 does: smoothing 1 of Chen and Cherry 2014.
+    """
+    is_word_NT = alphabet.mask(texts_NT)
+    if alphabet.eos_id is not None:
+        is_word_NT = is_word_NT & (texts_NT != alphabet.eos_id)
+    lengths_N, longest = is_word_NT.sum(1), min(longest, texts_NT.shape[1])
+    log_bleu_N: Floats = np.minimum(1 - _closest(lengths_N) / np.maximum(lengths_N, 1), 0)
+    for length in range(1, longest + 1):
+        matches_N = _matches(_hashes(texts_NT, length), is_word_NT[:, length - 1 :])
+        if length == 1:
+            log_bleu_N[matches_N == 0] = -np.inf
+        totals_N = np.maximum(lengths_N - length + 1, 1)
+        log_bleu_N += np.log(np.where(matches_N > 0, matches_N, 0.1) / totals_N) / longest
+    return float(np.exp(log_bleu_N).mean())
+
+
+def _matches(hashes_NK: npt.NDArray[np.uint64], is_inside_NK: npt.NDArray[np.bool_]) -> Keys:
+    """Return how many n-grams of each text are in another one, each at most as often as in any other. Shape (N,)."""
+    grams, numbers = np.unique(hashes_NK[is_inside_NK], return_inverse=True)
+    pairs, counts = np.unique(np.nonzero(is_inside_NK)[0] * len(grams) + numbers, return_counts=True)
+    texts, numbers = np.divmod(pairs, max(len(grams), 1))
+    # Of each n-gram the largest count, the text that has it, and the largest count in another text.
+    order = np.lexsort((-counts, numbers))
+    firsts = np.searchsorted(numbers[order], np.arange(len(grams)))
+    seconds = np.minimum(firsts + 1, len(order) - 1)
+    has_second = numbers[order][seconds] == np.arange(len(grams))
+    has_second &= seconds > firsts
+    second = np.where(has_second, counts[order][seconds], 0)
+    is_most = texts == texts[order][firsts][numbers]
+    most = np.where(is_most, second[numbers], counts[order][firsts][numbers])
+    matches: Keys = np.bincount(texts, np.minimum(counts, most), len(hashes_NK)).astype(np.int64)
+    return matches
+
+
+def _closest(lengths_N: Keys) -> Keys:
+    """Return for each length that of another text which is closest, the shorter one of two. Shape (N,)."""
+    kinds, numbers_N, counts = np.unique(lengths_N, return_inverse=True, return_counts=True)
+    closest = [
+        min(kinds if count > 1 else kinds[kinds != own], key=lambda other: (abs(other - own), other))
+        for own, count in zip(kinds.tolist(), counts, strict=True)
+    ]
+    found: Keys = np.array(closest, dtype=np.int64)[numbers_N]
+    return found

@@ -14,6 +14,7 @@ from nbtools.errors import ConfigError, shown
 from nbtools.recipes import LLMGANConfig
 from nbtools.recipes.llm_gan import num_positions
 from nbtools.training.text import pretrained, tokenizers
+from nbtools.training.text.adapter import add_adapter
 from nbtools.training.text.tokenizers import separator_of
 
 
@@ -58,7 +59,9 @@ def load_generator(config: LLMGANConfig) -> PreTrainedModel:
     """Load the pretrained generator, on rank 0 first; ConfigError if it cannot be loaded or is too short."""
     assert config.model_name is not None
     _check_positions("model_name", config.model_name, config)
-    return pretrained.load_model(AutoModelForCausalLM, config.model_name, "a causal language model")
+    model = pretrained.load_model(AutoModelForCausalLM, config.model_name, "a causal language model")
+    add_adapter(model, config)
+    return model
 
 
 def load_discriminator(config: LLMGANConfig, longest_input: int | None = None) -> PreTrainedModel:
@@ -81,9 +84,12 @@ def load_discriminator(config: LLMGANConfig, longest_input: int | None = None) -
             f"{sizes[0]:,}: it cannot read all of the generator's tokens; choose a judge of the same family"
         )
     if config.judging == "verdicts":
-        return pretrained.load_model(AutoModelForCausalLM, name, "a causal language model", option=option)
-    kind = "a model with one score per token"
-    return pretrained.load_model(AutoModelForTokenClassification, name, kind, option=option, num_labels=1)
+        model = pretrained.load_model(AutoModelForCausalLM, name, "a causal language model", option=option)
+    else:
+        kind = "a model with one score per token"
+        model = pretrained.load_model(AutoModelForTokenClassification, name, kind, option=option, num_labels=1)
+    add_adapter(model, config, option=option, has_heads=config.judging == "scores")
+    return model
 
 
 def num_rows(option: str, name: str) -> int:

@@ -70,7 +70,7 @@ class Baseline:
     def load_state_dict(self, state: torch.Tensor | None) -> None:
         """Restore what `state_dict` returned, unless the length of texts has changed; None changes nothing."""
         if state is not None and state.shape == self._moments_MT.shape:
-            self._moments_MT = state
+            self._moments_MT = state.clone()
 
 
 def _before(rewards_BT: torch.Tensor) -> torch.Tensor:

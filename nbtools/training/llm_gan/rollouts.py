@@ -1,12 +1,17 @@
 """Training inputs of the LLM GAN: pairs for the discriminator, human texts and rewarded rollouts for the generator.
 
+The texts and verdicts of all passes of an optimizer step are written together, since a batch takes hardly longer than
+one text; the results are divided into the passes again.
+
 Shape suffixes: B batch, K draws of a step, P positions of a prompt, T positions of a text, U uniforms.
 """
 
-from collections.abc import Mapping
+import contextlib
+from collections.abc import Iterator, Mapping, Sequence
 
 import torch
 
+from nbtools.errors import ConfigError
 from nbtools.recipes.llm_gan import LLMGANConfig
 from nbtools.training.engine.optimizer import autocast
 from nbtools.training.engine.tally import Tally
@@ -47,25 +52,35 @@ class GANRollouts:
         )
         self._device = device
 
-    def discriminator_inputs(self, batch: Batch, draw: int, *, supervised: bool) -> tuple[torch.Tensor, ...]:
-        """Generate a text per prompt of a draw, and return the discriminator's inputs."""
-        # A separate context: autocast caches the weights it casts, and these copies would have no gradients.
-        with autocast(self._device, self._config.precision):
-            return self._discriminator.prepare(self._pairs(batch, draw), supervised=supervised)
+    def discriminator_inputs(
+        self, passes: Sequence[Batch], draw: int, *, supervised: bool
+    ) -> list[tuple[torch.Tensor, ...]]:
+        """Generate a text per prompt of a draw, and return the discriminator's inputs of each pass."""
+        with generating(self._config, self._device):
+            prepared = [
+                self._discriminator.prepare(pairs, supervised=supervised) for pairs in self._pairs(passes, draw)
+            ]
+        return _divided([torch.cat(part) for part in zip(*prepared, strict=True)], passes)
 
-    def warmup_inputs(self, batch: Batch) -> GeneratorInputs:
-        """Return the human texts, every token with the same weight."""
-        prompts_BP, reals_BT = (tokens[:, 0] for tokens in batch[:2])
-        return prompts_BP, reals_BT, self._alphabet.mask(reals_BT) / reals_BT.shape[1], None, 1.0
+    def warmup_inputs(self, passes: Sequence[Batch]) -> list[GeneratorInputs]:
+        """Return the human texts of each pass, every token with the same weight."""
+        texts = [(batch[0][:, 0], batch[1][:, 0]) for batch in passes]
+        return [
+            (prompts_BP, reals_BT, self._alphabet.mask(reals_BT) / reals_BT.shape[1], None, 1.0)
+            for prompts_BP, reals_BT in texts
+        ]
 
     @torch.no_grad()
-    def rollout_inputs(self, batch: Batch) -> GeneratorInputs:
-        """Generate a text per prompt of the last draw; the weight of a token is its advantage."""
+    def rollout_inputs(self, passes: Sequence[Batch]) -> list[GeneratorInputs]:
+        """Generate a text per prompt of the last draw, for each pass; the weight of a token is its advantage."""
         config, length = self._config, self._config.sequence_length
-        with autocast(self._device, config.precision):
-            pairs = self._pairs(batch, config.judge_steps)
-            rewards_BT, decided_B = self._discriminator.rewards(pairs)
-        mask_BT = self._alphabet.mask(pairs.fakes_BT)
+        with generating(config, self._device):
+            judged = [
+                (pairs.prompts_BP, pairs.fakes_BT, *self._discriminator.rewards(pairs))
+                for pairs in self._pairs(passes, config.judge_steps)
+            ]
+        prompts_BP, fakes_BT, rewards_BT, decided_B = (torch.cat(part) for part in zip(*judged, strict=True))
+        mask_BT = self._alphabet.mask(fakes_BT)
         # Undecided pairs do not count: where the baseline is negative, a reward of 0 would be an advantage.
         credited_BT = mask_BT & decided_B[:, None]
         returns_BT = returns(rewards_BT, config.credit)
@@ -78,8 +93,11 @@ class GANRollouts:
             texts=len(decided_B),
             written=mask_BT.sum(),
         )
-        bonus_BT = mask_BT * (config.entropy_weight / length) if config.entropy_weight else None
-        return pairs.prompts_BP, pairs.fakes_BT, weights_BT, bonus_BT, config.temperature
+        bonus_BT = mask_BT * (config.entropy_weight / length)
+        return [
+            (prompts, fakes, weights, bonus if config.entropy_weight else None, config.temperature)
+            for prompts, fakes, weights, bonus in _divided([prompts_BP, fakes_BT, weights_BT, bonus_BT], passes)
+        ]
 
     def metrics(self, total: Mapping[str, float]) -> dict[str, float]:
         """Return the metrics of the sums over all ranks."""
@@ -97,7 +115,34 @@ class GANRollouts:
                 row["train/entropy"] = total["bonus"] * length / entropy_weight / total["written"]
         return row
 
-    def _pairs(self, batch: Batch, draw: int) -> Pairs:
-        """Generate a text per prompt of a draw; the caller sets autocast."""
-        prompts_BP, reals_BT, uniforms_BU = (part[:, draw] for part in batch)
-        return self._generator.pairs(prompts_BP, reals_BT, uniforms_BU, self._config.temperature)
+    def _pairs(self, passes: Sequence[Batch], draw: int) -> Iterator[Pairs]:
+        """Generate a text per prompt of a draw, `texts_at_once` at a time; the caller opens `generating`."""
+        parts = [torch.cat([tokens_BK[:, draw] for tokens_BK in part]) for part in zip(*passes, strict=True)]
+        chunks = zip(*(torch.split(part, texts_at_once(self._config)) for part in parts), strict=True)
+        for prompts_BP, reals_BT, uniforms_BU in chunks:
+            yield self._generator.pairs(prompts_BP, reals_BT, uniforms_BU, self._config.temperature)
+
+
+def texts_at_once(config: LLMGANConfig) -> int:
+    """Return how many texts a rank writes and judges together."""
+    return config.texts_at_once or config.batch_size * config.gradient_accumulation_steps
+
+
+@contextlib.contextmanager
+def generating(config: LLMGANConfig, device: torch.device) -> Iterator[None]:
+    """Set autocast where texts are written and judged; ConfigError if the GPU has too little memory for so many."""
+    try:
+        # Not the context of a training pass: autocast caches the weights it casts, and these have no gradients.
+        with autocast(device, config.precision):
+            yield
+    except torch.cuda.OutOfMemoryError as error:
+        raise ConfigError(
+            f"texts_at_once={config.texts_at_once}: the GPU has too little memory to write and judge "
+            f"{texts_at_once(config)} texts together; lower it, for example to {max(texts_at_once(config) // 2, 1)}"
+        ) from error
+
+
+def _divided(parts: Sequence[torch.Tensor], passes: Sequence[Batch]) -> list[tuple[torch.Tensor, ...]]:
+    """Divide the rows of all passes into those of each pass."""
+    sizes = [len(batch[0]) for batch in passes]
+    return list(zip(*(torch.split(part, sizes) for part in parts), strict=True))

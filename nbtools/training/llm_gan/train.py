@@ -4,8 +4,8 @@ First the generator learns to predict human texts. Then the discriminator learns
 until its accuracy on held-out pairs suffices: a weak discriminator makes the generator worse. From then on every step
 makes several updates of the discriminator on new generated texts, and one REINFORCE update of the generator with the
 discriminator's rewards (after SeqGAN, Yu et al. 2017, arXiv 1609.05473, and ScratchGAN, de Masson d'Autume et al. 2019,
-arXiv 1905.09922). Evaluation also measures a likelihood that neither model is trained on, and the share of n-grams that
-are copied from the training texts.
+arXiv 1905.09922). Evaluation also measures a likelihood that neither model is trained on, the share of n-grams that are
+copied from the training texts, and how much the generated texts repeat each other.
 
 Shape suffixes: B batch, K draws of a step, P positions of a prompt, T positions of a text, U uniforms.
 """
@@ -13,6 +13,8 @@ Shape suffixes: B batch, K draws of a step, P positions of a prompt, T positions
 import dataclasses
 import functools
 import hashlib
+import math
+from collections.abc import Sequence
 from itertools import islice
 from pathlib import Path
 
@@ -20,28 +22,28 @@ import numpy as np
 import torch
 
 from nbtools.recipes import LLMGANConfig
-from nbtools.recipes.llm_gan import NUM_SPECIAL_TOKENS
 from nbtools.rundir import media
 from nbtools.training.engine import flags
 from nbtools.training.engine.initial_state import InitialState
 from nbtools.training.engine.optimizer import Optimizer, accumulating, autocast
-from nbtools.training.engine.sampler import uniforms
+from nbtools.training.engine.sampler import batches_of_rank, uniforms
 from nbtools.training.engine.tally import Tally
 from nbtools.training.engine.worker import Worker, run
-from nbtools.training.llm_gan.batch import GANData, TextDataset, markov_data
+from nbtools.training.llm_gan.batch import GANData, TextDataset, as_text, markov_data
 from nbtools.training.llm_gan.dataset import text_data
 from nbtools.training.llm_gan.discriminator import Discriminator, Pairs, TokenDiscriminator, build_token_discriminator
 from nbtools.training.llm_gan.generator import Generator, build_generator
 from nbtools.training.llm_gan.llm_judge import build_llm_judge
+from nbtools.training.llm_gan.ngrams import self_bleu
 from nbtools.training.llm_gan.pretrained import load_discriminator, load_generator
-from nbtools.training.llm_gan.rollouts import GANRollouts
+from nbtools.training.llm_gan.rollouts import GANRollouts, generating, texts_at_once
 from nbtools.training.llm_gan.stages import Stage, Stages
 from nbtools.training.text.sampling import at_rest
-from nbtools.training.text.vocabulary import Floats
+from nbtools.training.text.vocabulary import Floats, Tokens
 
-_BETAS = (0.5, 0.999)
-"""Less momentum than usual: the loss of each model changes with every step of the other."""
 _NUM_SHOWN = 8
+_MOST_COMPARED = 1000
+"""Texts whose self-BLEU is measured."""
 
 
 def main(config: LLMGANConfig) -> None:
@@ -53,11 +55,11 @@ def train(worker: Worker, config: LLMGANConfig) -> None:
     """Train from scratch or from a checkpoint, to the last step or a stop."""
     data = markov_data(config) if config.dataset is None else text_data(worker, config)
     plan = worker.plan(len(data.train), len(data.evaluation), len(data.test))
-    generator, discriminator = worker.ranks.in_turn(lambda: build_models(config, data))
-    load_models(worker.initial_state, data, generator, discriminator)
+    generator, discriminator = worker.build(lambda: build_models(config, data))
     wrapped_generator, wrapped_discriminator = worker.wrap(generator), worker.wrap(discriminator)
+    load_models(worker.initial_state, data, generator, discriminator)
     generator_optimizer, discriminator_optimizer = (
-        Optimizer(model, config, plan.total_steps, worker.device, _BETAS)
+        Optimizer(model, config, plan.total_steps, worker.device)
         for model in (wrapped_generator, wrapped_discriminator)
     )
     state = worker.initial_state.state
@@ -81,32 +83,32 @@ def train(worker: Worker, config: LLMGANConfig) -> None:
         stage = stages.at(step)
         passes = [next(batches) for _ in range(config.gradient_accumulation_steps)]
         for draw in stages.discriminator_draws(stage):
-            for number, batch in enumerate(passes, start=1):
+            worker.phase("forward")
+            pairs = rollouts.discriminator_inputs(passes, draw, supervised=stage is Stage.DISCRIMINATOR)
+            for number, inputs in enumerate(pairs, start=1):
                 with accumulating(wrapped_discriminator, is_last=number == len(passes)):
                     worker.phase("forward")
-                    pairs = rollouts.discriminator_inputs(batch, draw, supervised=stage is Stage.DISCRIMINATOR)
                     with autocast(worker.device, config.precision):
-                        outputs = wrapped_discriminator(*pairs)
+                        outputs = wrapped_discriminator(*inputs)
                     worker.phase("backward")
                     discriminator_optimizer.backward(outputs[0] / num_texts)
                 rollouts.tally.add(judge_loss=outputs[0], right=outputs[1], pairs=config.batch_size)
             discriminator_optimizer.step(step, stages.discriminator_learning_rate(stage))
             discriminator.update_baseline(worker.sum)
         if stages.trains_generator(stage):
-            for number, batch in enumerate(passes, start=1):
+            worker.phase("forward")
+            texts = rollouts.rollout_inputs(passes) if stage is Stage.ADVERSARIAL else rollouts.warmup_inputs(passes)
+            for number, text in enumerate(texts, start=1):
                 with accumulating(wrapped_generator, is_last=number == len(passes)):
                     worker.phase("forward")
-                    inputs = (
-                        rollouts.rollout_inputs(batch) if stage is Stage.ADVERSARIAL else rollouts.warmup_inputs(batch)
-                    )
                     with autocast(worker.device, config.precision):
-                        loss, bonus = wrapped_generator(*inputs)
+                        loss, bonus = wrapped_generator(*text)
                     worker.phase("backward")
                     generator_optimizer.backward((loss - bonus) / num_texts)
                 if stage is Stage.ADVERSARIAL:
                     rollouts.tally.add(bonus=bonus)
                 else:
-                    rollouts.tally.add(loss=loss, tokens=(inputs[2] > 0).sum())
+                    rollouts.tally.add(loss=loss, tokens=(text[2] > 0).sum())
             generator_optimizer.step(step, stages.generator_learning_rate(step))
             if stage is Stage.ADVERSARIAL:
                 rollouts.baseline.update(worker.sum)
@@ -131,8 +133,9 @@ def train(worker: Worker, config: LLMGANConfig) -> None:
             state = {"generator": generator_optimizer.state_dict(), "judge": discriminator_optimizer.state_dict()}
             state |= {"stages": stages.state_dict(), "baseline": rollouts.baseline.state_dict()}
             state["verdicts"] = discriminator.running_state()
-            write_models = functools.partial(save_models, data, generator, discriminator)
-            worker.save(write_models, state, rollouts.tally.state_dict(), stage=str(stage))
+            models = {"generator": generator.model, "judge": discriminator.model}
+            more = functools.partial(save_tokenizers, data, tuple(models))
+            worker.save(models, state, rollouts.tally.state_dict(), write_more=more, stage=str(stage))
         if due.stop:
             break
 
@@ -153,6 +156,8 @@ class Evaluation:
         self.data = data
         self.generator = generator
         self.discriminator = discriminator
+        self._num_compared = min(config.eval_samples, len(data.evaluation), _MOST_COMPARED)
+        self._human_self_bleu = math.nan
         samples_N = np.arange(config.eval_samples)
         self._uniforms_NU = uniforms(
             config.seed, "evaluation", 0, samples_N, config.sequence_length + discriminator.num_uniforms
@@ -164,20 +169,28 @@ class Evaluation:
         ngrams = ("copied", "ngrams", "human_copied", "human_ngrams")
         tally = Tally("loss", "tokens", "reference", "texts", "right", "undecided", *ngrams, device=worker.device)
         seen: set[bytes] = set()
+        compared: list[Tokens] = []
         with worker.aside("evaluation"), at_rest(self.generator):
-            starts = range(0, config.eval_samples, config.batch_size)
-            for start in starts[worker.rank :: worker.world_size]:
-                samples_B = np.arange(start, min(start + config.batch_size, config.eval_samples))
+            of_rank = math.ceil(config.eval_samples / worker.world_size)
+            size = min(texts_at_once(config), max(config.batch_size, of_rank))
+            num_chunks, num_parts = math.ceil(config.eval_samples / size), math.ceil(size / config.batch_size)
+            for (chunk,), is_own in batches_of_rank(num_chunks, 1, worker.rank, worker.world_size):
+                samples_B = np.arange(chunk * size, min((chunk + 1) * size, config.eval_samples))
                 rows_B = samples_B % len(texts)
                 prompts_BP, reals_BT = (
                     torch.from_numpy(part[rows_B].astype(np.int64)).to(worker.device)
                     for part in (texts.prompts_NP, texts.texts_NT)
                 )
                 uniforms_BU = torch.from_numpy(self._uniforms_NU[samples_B]).to(worker.device)
-                with autocast(worker.device, config.precision):
-                    losses_BT = self.generator.losses(prompts_BP, reals_BT)
+                with generating(config, worker.device):
+                    both = (torch.split(part, config.batch_size) for part in (prompts_BP, reals_BT))
+                    parts = list(zip(*both, strict=True))
+                    parts += parts[-1:] * (num_parts - len(parts))  # of the last chunk, too: equally many on all ranks
+                    losses_BT = torch.cat([self.generator.losses(*part) for part in parts])[: len(samples_B)]
                     pairs = self.generator.pairs(prompts_BP, reals_BT, uniforms_BU, config.temperature)
                     outcomes_B = self.discriminator.prefers(pairs)
+                if not is_own:
+                    continue
                 is_first_B = torch.from_numpy(samples_B < len(texts)).to(worker.device)  # no text is counted twice
                 counted_BT = self.data.alphabet.mask(reals_BT) & is_first_B[:, None]
                 written_NT = pairs.fakes_BT.cpu().numpy().astype(np.int32)
@@ -189,11 +202,16 @@ class Evaluation:
                 counts = *data.copies.count(written_NT), *data.copies.count(human_NT)
                 tally.add(**dict(zip(ngrams, counts, strict=True)))
                 seen.update(hashlib.blake2b(row.tobytes(), digest_size=16).digest() for row in written_NT)
-                if start == 0:
+                compared.append(written_NT[samples_B < self._num_compared])
+                if chunk == 0:
                     self._show(pairs, outcomes_B, reference_N)
             sums = tally.reduce(worker.sum)
-            gathered = worker.ranks.gather(seen)
-            num_different = worker.ranks.from_main(lambda: len(set().union(*gathered)))
+            gathered = worker.ranks.gather((seen, compared))
+            num_different = worker.ranks.from_main(lambda: len(set().union(*(some for some, _ in gathered))))
+            repeats: dict[str, float] = {}
+            if self._num_compared > 1:
+                written = [part for _, parts in gathered for part in parts]
+                repeats = worker.ranks.from_main(lambda: self._self_bleu(np.concatenate(written)))
         return {
             "eval/loss": sums["loss"] / sums["tokens"],
             f"eval/{self.data.reference_name}_loss": sums["reference"] / sums["texts"],
@@ -202,14 +220,26 @@ class Evaluation:
             "eval/undecided": sums["undecided"] / sums["texts"],
             "eval/copy_rate": sums["copied"] / max(sums["ngrams"], 1),
             "eval/human_copy_rate": sums["human_copied"] / max(sums["human_ngrams"], 1),
+            **repeats,
         }
+
+    def _self_bleu(self, written_NT: Tokens) -> dict[str, float]:
+        """Return the self-BLEU of generated texts, and of as many human ones: it grows with the number of texts."""
+        human_NT, alphabet = self.data.evaluation.texts_NT[: len(written_NT)], self.data.alphabet
+        if math.isnan(self._human_self_bleu):
+            self._human_self_bleu = self_bleu(human_NT, alphabet)
+        return {"eval/self_bleu": self_bleu(written_NT, alphabet), "eval/human_self_bleu": self._human_self_bleu}
 
     def _show(self, pairs: Pairs, outcomes_B: torch.Tensor, reference_B: Floats) -> None:
         """Show some generated texts beside the human ones to the same prompts, with the discriminator's choices."""
         words = {1: "the human one", -1: "the generated one", 0: "neither"}
         texts = zip(pairs.prompts_BP, pairs.fakes_BT, pairs.reals_BT, strict=True)
         rows = [
-            (*(self._words(tokens.tolist()) for tokens in row), words[int(outcome)], f"{reference:.2f}")
+            (
+                *(as_text(tokens.tolist(), self.data.tokenizer) for tokens in row),
+                words[int(outcome)],
+                f"{reference:.2f}",
+            )
             for row, outcome, reference in islice(zip(texts, outcomes_B, reference_B, strict=True), _NUM_SHOWN)
         ]
         reference = f"{self.data.reference_name} loss of generated"
@@ -217,13 +247,6 @@ class Evaluation:
         if self.data.tokenizer is None:  # all prompts of the Markov chain are equal
             columns, rows = columns[1:], [row[1:] for row in rows]
         self.worker.show("samples", media.table("Generated and human texts", columns, rows))
-
-    def _words(self, tokens: list[int]) -> str:
-        """Return tokens as text; those of the Markov chain as the numbers of its symbols."""
-        tokenizer = self.data.tokenizer
-        if tokenizer is not None:
-            return str(tokenizer.decode(tokens, skip_special_tokens=True))
-        return " ".join(str(token - NUM_SPECIAL_TOKENS) for token in tokens)
 
 
 def build_models(config: LLMGANConfig, data: GANData) -> tuple[Generator, Discriminator]:
@@ -252,9 +275,8 @@ def load_models(initial_state: InitialState, data: GANData, generator: Generator
     discriminator.load_running_state(initial_state.state.get("verdicts", {}))
 
 
-def save_models(data: GANData, generator: Generator, discriminator: Discriminator, folder: Path) -> None:
-    """Write each model into a folder of its own, which `from_pretrained` loads."""
-    for name, model in (("generator", generator.model), ("judge", discriminator.model)):
-        model.save_pretrained(folder / name)
-        if data.tokenizer is not None:
+def save_tokenizers(data: GANData, names: Sequence[str], folder: Path) -> None:
+    """Write the tokenizer, if there is one, into the folder of each model."""
+    if data.tokenizer is not None:
+        for name in names:
             data.tokenizer.save_pretrained(folder / name)

@@ -68,7 +68,7 @@ def losses(
     """
     frequencies = Frequencies(train, vocab_size)
     sums = np.zeros(2)
-    for draws_B, tokens_BT, masked_BT in draws.batches(evaluation, 256):
+    for draws_B, tokens_BT, masked_BT, _ in draws.batches(evaluation, 256):
         unigram_BT = frequencies.unigram_V[tokens_BT]
         bigram_BT = unigram_BT.copy()
         bigram_BT[:, 1:] = frequencies.bigram(tokens_BT[:, :-1], tokens_BT[:, 1:])

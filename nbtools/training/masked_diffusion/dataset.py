@@ -11,37 +11,33 @@ from array import array
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
-from itertools import chain
+from itertools import chain, islice
 from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
 from transformers import AutoTokenizer, PreTrainedTokenizerBase
 
-from nbtools.data import corpus
+from nbtools.data import corpus, data_files
+from nbtools.data.hub import split_options
 from nbtools.data.masked_diffusion import prepared
-from nbtools.data.masked_diffusion.pairs import Pair, read_pairs, split_pairs
+from nbtools.data.masked_diffusion.pairs import LeftOutPairs, Pair, has_pairs, no_template, read_pairs, split_pairs
 from nbtools.data.masked_diffusion.prepared import PreparedMetadata
-from nbtools.errors import DataError, shown
+from nbtools.data.tables import Source
+from nbtools.errors import DataError, plural, shown
 from nbtools.recipes import MaskedDiffusionConfig
 from nbtools.rundir.atomic import new_folder
+from nbtools.rundir.json_files import read_json, write_json
+from nbtools.training.masked_diffusion.chat_template import always_written, read_as, render_pair
 from nbtools.training.masked_diffusion.sequences import PaddedRows, RaggedPairs, Sequences
-from nbtools.training.text.disk_buffer import (
-    Counts,
-    Spool,
-    content_name,
-    mapped,
-    rows_of,
-    save_pieces,
-    unknown_in,
-    unknown_note,
-    writing,
-)
+from nbtools.training.text import disk_buffer
 from nbtools.training.text.pretrained import first_line
-from nbtools.training.text.tokenizers import Encode, encoder, load_tokenizer, separator_of, train_tokenizer
+from nbtools.training.text.special_tokens import named_in_cache
+from nbtools.training.text.tokenizers import encode_all, encode_parts, load_tokenizer, separator_of, train_tokenizer
 
 _CACHE_FORMAT = 1
-_PAIRS_FORMAT = 2
+_PAIRS_FORMAT = 3
+_REFUSED = "refused.json"
 
 
 @dataclass(frozen=True)
@@ -52,6 +48,11 @@ class DiffusionText:
     train: Sequences | RaggedPairs
     evaluation: Sequences | RaggedPairs
     test: Sequences | RaggedPairs
+
+    @property
+    def has_pairs(self) -> bool:
+        """Whether it is prompts and answers rather than text."""
+        return isinstance(self.train, RaggedPairs) or isinstance(self.train.tokens_NT, PaddedRows)
 
     @property
     def eos_id(self) -> int:
@@ -97,8 +98,8 @@ def prepare(
     with _spooled(dataset, min_words, clean, folder.parent, None, say, test_fraction) as documents:
         if made is None:
             made = train_tokenizer(tokenizer, _known(documents, tokenizer, dataset, clean), vocab_size, folder.parent)
-        metadata = _write(folder, made, tokenizer, documents, clean)
-    _say_unknown(metadata, say)
+        metadata = _write(folder, made, tokenizer, documents, clean, say)
+    _say_notes(metadata, say)
     return metadata
 
 
@@ -113,22 +114,24 @@ def cached_text(
         if made is None:
             known = _known(documents, tokenizer, config.dataset, config.clean)
             made = train_tokenizer(tokenizer, known, config.vocab_size, cache)
-        folder = cache / content_name([_CACHE_FORMAT, tokenizer, _fingerprint(made), documents.digest(), *third_part])
+        content = [_CACHE_FORMAT, tokenizer, _fingerprint(made), documents.digest(), *third_part]
+        folder = cache / disk_buffer.content_name([*content, *named_in_cache(config)])
         if not folder.is_dir():
-            _write(folder, made, tokenizer, documents, config.clean)
-    _say_unknown(prepared.read_prepared_metadata(folder), say)
+            _write(folder, made, tokenizer, documents, config.clean, say, config.special_tokens)
+    _say_notes(prepared.read_prepared_metadata(folder), say)
     return folder
 
 
-def _known(documents: Spool, tokenizer: str, dataset: str | None, clean: corpus.Clean) -> Iterator[str]:
+def _known(documents: disk_buffer.Spool, tokenizer: str, dataset: str | None, clean: corpus.Clean) -> Iterator[str]:
     """Return the texts whose tokens are known: all of them for characters of a text that must come back unchanged."""
     is_lossless = tokenizer == "chars" and dataset is not None and clean == "none"
     return chain.from_iterable(map(documents.part, range(3 if is_lossless else 1)))
 
 
-def _say_unknown(metadata: PreparedMetadata, say: Callable[[str], None]) -> None:
+def _say_notes(metadata: PreparedMetadata, say: Callable[[str], None]) -> None:
     num_tokens = metadata.num_train_tokens + metadata.num_val_tokens + metadata.num_test_tokens
-    for remark in unknown_note(metadata.num_unknown_tokens, num_tokens):
+    unknown = disk_buffer.unknown_note(metadata.num_unknown_tokens, num_tokens)
+    for remark in (*unknown, *disk_buffer.special_note(metadata.num_special_tokens)):
         say(f"note: {remark}")
 
 
@@ -141,13 +144,16 @@ def _spooled(
     root: Path | None,
     say: Callable[[str], None],
     test_fraction: float = 0.0,
-) -> Iterator[Spool]:
-    """Read a text once into a buffer in `folder`, and say what is left out."""
+) -> Iterator[disk_buffer.Spool]:
+    """Read a text once into a buffer in `folder`; say how far that is, and what is left out."""
     left_out = corpus.LeftOut()
-    with writing(folder):
+    with disk_buffer.writing(folder):
         folder.mkdir(parents=True, exist_ok=True)
+        downloaded = data_files.hub_dataset(dataset, root)
         found = corpus.documents(dataset, min_words, clean=clean, root=root, left_out=left_out)
-        with Spool(found, folder, test_fraction) as documents:
+        found = islice(found, None if downloaded is None else downloaded.max_samples)
+        found = disk_buffer.with_progress(found, say, "reading the text")
+        with disk_buffer.Spool(found, folder, test_fraction) as documents:
             for remark in left_out.notes(min_words):
                 say(f"note: {remark}")
             yield documents
@@ -166,12 +172,12 @@ def open_text(folder: Path, sequence_length: int) -> DiffusionText:
     parts = []
     for name, num_tokens in counts.items():
         try:
-            flat = mapped(folder / name)
+            flat = disk_buffer.mapped(folder / name)
         except (OSError, ValueError, EOFError) as error:
             raise DataError(f"{folder / name}: cannot be read ({first_line(error)}); prepare the text again") from error
         if flat.shape != (num_tokens,) or flat.dtype.kind not in "iu" or len(tokenizer) != metadata.vocab_size:
             raise DataError(f"{folder / name}: does not match {prepared.METADATA}; prepare the text again")
-        rows_NT = rows_of(flat, sequence_length)
+        rows_NT = disk_buffer.rows_of(flat, sequence_length)
         parts.append(Sequences(rows_NT, np.broadcast_to(np.int64(0), len(rows_NT))))  # which takes no memory
     return DiffusionText(tokenizer, *parts)
 
@@ -198,19 +204,25 @@ def _fingerprint(tokenizer: PreTrainedTokenizerBase) -> str:
 
 
 def _write(
-    folder: Path, tokenizer: PreTrainedTokenizerBase, name: str, documents: Spool, clean: corpus.Clean
+    folder: Path,
+    tokenizer: PreTrainedTokenizerBase,
+    name: str,
+    documents: disk_buffer.Spool,
+    clean: corpus.Clean,
+    say: Callable[[str], None],
+    special_tokens: corpus.SpecialTokens = "text",
 ) -> PreparedMetadata:
-    encode, separator = encoder(tokenizer, name), separator_of(tokenizer)
     dtype = np.min_scalar_type(max(len(tokenizer) - 1, 1))
-    with writing(folder), new_folder(folder) as built:
+    with disk_buffer.writing(folder), new_folder(folder) as built:
         tokenizer.save_pretrained(built / prepared.TOKENIZER)
         (built / prepared.VOCABULARY).write_text(json.dumps(tokenizer.get_vocab(), ensure_ascii=True, indent=0))
-        counts, lengths = Counts(tokenizer.unk_token_id), []
-        for part, file in enumerate((prepared.TRAIN, prepared.VALIDATION, prepared.TEST)):
-            pieces = (np.append(encode(text), separator).astype(dtype) for text in documents.part(part))
-            lengths.append(save_pieces(built / file, counts.of(pieces), dtype))
+        counts, lengths = disk_buffer.Counts(tokenizer.unk_token_id), []
+        parts = encode_parts(documents, tokenizer, name, separator_of(tokenizer), counts, say, special_tokens)
+        for file, pieces in zip((prepared.TRAIN, prepared.VALIDATION, prepared.TEST), parts, strict=True):
+            lengths.append(disk_buffer.save_pieces(built / file, pieces, dtype))
         train, evaluation, test = lengths
-        metadata = PreparedMetadata(name, len(tokenizer), train, evaluation, counts.unknown, clean, test)
+        sizes = len(tokenizer), train, evaluation, counts.unknown
+        metadata = PreparedMetadata(name, *sizes, clean, test, counts.special)
         (built / prepared.METADATA).write_text(json.dumps(asdict(metadata), indent=1))
         return metadata
 
@@ -218,71 +230,149 @@ def _write(
 # --- prompts and answers --------------------------------------------------------------------------
 
 
-def cached_pairs(cache: Path, file: Path, config: MaskedDiffusionConfig) -> tuple[Path, str]:
-    """Tokenize prompts and answers into a folder named after a hash of the content; on rank 0 only.
-
-    A prompt goes through the tokenizer's chat template if it has one; otherwise the answer follows it directly. One
-    end-of-text token follows the answer.
-
-    Returns:
-        The folder, and a note on pairs that are too long and on unknown tokens, or an empty string.
+def cached_data(
+    cache: Path, config: MaskedDiffusionConfig, root: Path | None = None, say: Callable[[str], None] = print
+) -> Path:
+    """Tokenize what `config.dataset` names, pairs or text, into a folder that later runs reuse; on rank 0 only.
 
     Raises:
-        DataError: a line is malformed (file and line are named), or no pair fits.
+        DataError: see `cached_pairs` and `cached_text`.
         ConfigError: there is no such tokenizer.
     """
-    found = list(read_pairs(file))
+    downloaded = data_files.hub_dataset(config.dataset, root)
+    sources = [] if config.dataset is None else data_files.tables_in(config.dataset, root)
+    column = split_options(config.dataset or "")[1].get("column")
+
+    def make(tell: Callable[[str], None]) -> Path:
+        if not sources or not has_pairs(sources, column):
+            return cached_text(cache, config, root, tell)
+        folder, remark = cached_pairs(cache, sources, config, tell)
+        if remark:
+            tell(f"note: {remark}")
+        return folder
+
+    if downloaded is None:
+        return make(say)
+    names = ("dataset", "tokenizer", "model_name", "vocab_size", "sequence_length", "min_words", "clean")
+    request = ["masked_diffusion", _CACHE_FORMAT, _PAIRS_FORMAT, *(getattr(config, name) for name in names)]
+    request += [config.test_fraction, *named_in_cache(config)]
+    if (made := _pretrained_tokenizer(config)) is not None:  # a local one may change
+        request.append(disk_buffer.content_name([_fingerprint(made), made.chat_template, separator_of(made)]))
+    return disk_buffer.downloaded_once(cache, request, make, say)
+
+
+def cached_pairs(
+    cache: Path, sources: Sequence[Source], config: MaskedDiffusionConfig, say: Callable[[str], None] = print
+) -> tuple[Path, str]:
+    """Tokenize prompts and answers into a folder named after a hash of the content; on rank 0 only.
+
+    A prompt goes through the tokenizer's chat template if it has one; otherwise the answer follows it directly. Special
+    tokens of the template are ids; those in a user's text are too if the config says so. One end-of-text token follows
+    the answer. The template writes whole conversations, and what it writes behind an answer, such as an end-of-turn
+    token, is part of it.
+
+    Returns:
+        The folder, and a note on malformed rows of the hub, pairs that the template refuses or that are too long, and
+        unknown tokens; or an empty string.
+
+    Raises:
+        DataError: a row is malformed (file and line are named), the template refuses all pairs, none fits, or messages
+            have no chat template.
+        ConfigError: there is no such tokenizer.
+    """
+    unread = LeftOutPairs()
+    found, origin = list(read_pairs(*sources, left_out=unread)), str(sources[0])
     if not found:
-        raise DataError(f"{file}: empty; write a line {{'prompt': ..., 'answer': ...}} for each pair, as JSON")
+        empty = f"{origin}: empty; write a line {{'prompt': ..., 'answer': ...}} for each pair, as JSON"
+        raise DataError((unread.malformed or [f"{origin}: {note}" for note in unread.notes()] or [empty])[0])
     tokenizer, sequence_length = config.model_name or config.tokenizer, config.sequence_length
     made = _pretrained_tokenizer(config)
+    if any(pair.turns for pair in found) and (made is None or made.chat_template is None):
+        raise no_template(origin)
     if made is None:
         is_lossless = tokenizer == "chars" and config.clean == "none"  # all characters are known
         known = found if is_lossless else split_pairs(found, 1, lambda _: 0)[0]
         texts = chain.from_iterable((pair.prompt, pair.answer) for pair in known)
         made = train_tokenizer(tokenizer, texts, config.vocab_size)
     settings = [_PAIRS_FORMAT, tokenizer, sequence_length, _fingerprint(made), made.chat_template]
-    settings += [config.test_fraction] if config.test_fraction else []
-    folder = cache / content_name([*settings, *((pair.prompt, pair.answer) for pair in found)])
+    settings += [*([config.test_fraction] if config.test_fraction else []), *named_in_cache(config)]
+    contents = ((pair.prompt, pair.answer, *([pair.turns] if pair.turns else [])) for pair in found)
+    folder = cache / disk_buffer.content_name(chain(settings, contents))
     if not folder.is_dir():
-        with writing(folder), new_folder(folder) as built:
+        with disk_buffer.writing(folder), new_folder(folder) as built:
             made.save_pretrained(built / prepared.TOKENIZER)
-            _write_pairs(built, found, made, encoder(made, tokenizer), config)
-    left_out = len(found) - sum(len(mapped(folder / f"{name}_starts.npy")) for name in _PARTS)
+            _write_pairs(built, found, made, tokenizer, config, say)
+    refused = read_json(folder / _REFUSED) or {"number": 0}
+    num_kept = sum(len(disk_buffer.mapped(folder / f"{name}_starts.npy")) for name in _PARTS)
+    left_out = len(found) - refused["number"] - num_kept
     remark = f"{left_out:,} of {len(found):,} pairs are longer than {sequence_length} tokens and left out"
-    return folder, "; ".join([*([remark] if left_out else []), *unknown_in(folder)])
+    remarks = [remark] if left_out else []
+    if refused["number"]:
+        remarks.insert(0, f"{refused['number']:,} of {len(found):,} pairs left out, the first: {refused['first']}")
+    return folder, "; ".join([*unread.notes(), *remarks, *disk_buffer.notes_in(folder)])
 
 
 _PARTS = ("train", "eval", "test")
 
 
 def _write_pairs(
-    folder: Path, found: list[Pair], tokenizer: PreTrainedTokenizerBase, encode: Encode, config: MaskedDiffusionConfig
+    folder: Path,
+    found: list[Pair],
+    tokenizer: PreTrainedTokenizerBase,
+    level: str,
+    config: MaskedDiffusionConfig,
+    say: Callable[[str], None],
 ) -> None:
     """Tokenize each pair once into a flat file, and copy the parts for training, evaluation and test from it."""
     dtype, eos_id = np.min_scalar_type(max(tokenizer.get_vocab().values())), separator_of(tokenizer)
-    starts, lengths, counts = array("q"), array("q"), Counts(tokenizer.unk_token_id)
+    starts, lengths, counts = array("q"), array("q"), disk_buffer.Counts(tokenizer.unk_token_id)
+    special, reads = read_as(found, tokenizer, config, counts)
+
+    kept: list[Pair] = []
+    refused: list[str] = []
+
+    def texts_of_pairs() -> Iterator[tuple[str, str]]:
+        always = always_written(tokenizer) if any(pair.turns for pair in found) else ""
+        for pair in found:
+            try:
+                texts = render_pair(tokenizer, pair, always, special)
+            except DataError as error:
+                refused.append(str(error))
+            else:
+                kept.append(pair)
+                yield texts
 
     def tokenized() -> Iterator[npt.NDArray[np.int64]]:
-        for pair in found:
-            prompt, answer = _prompt_ids(tokenizer, encode, pair.prompt), encode(pair.answer)
+        texts = chain.from_iterable(texts_of_pairs())
+        total = sum(len(pair.prompt) + len(pair.answer) for pair in found)
+        ids = encode_all(disk_buffer.with_progress(texts, say, "tokenizing", total), tokenizer, level, reads)
+        for prompt, answer in zip(ids, ids, strict=True):
             starts.append(len(prompt))
             lengths.append(len(prompt) + len(answer) + 1)
             yield np.concatenate([prompt, answer, [eos_id]]).astype(np.int64)
 
     everything = folder / "all.npy"
-    save_pieces(everything, counts.of(tokenized()), dtype)
+    disk_buffer.save_pieces(everything, counts.of(tokenized()), dtype)
     counts.save(folder)
+    if not kept:
+        raise DataError(f"all of {plural(len(found), 'pair')} refused, the first: {refused[0]}")
+    write_json(folder / _REFUSED, {"number": len(refused), "first": next(iter(refused), None)})
     flat, ends = np.load(everything, mmap_mode="r"), np.cumsum(lengths)
-    numbers = {pair.line: number for number, pair in enumerate(found)}
-    parts = split_pairs(found, config.sequence_length, lambda p: lengths[numbers[p.line]] - 1, config.test_fraction)
+    numbers = {id(pair): number for number, pair in enumerate(kept)}
+    parts = split_pairs(kept, config.sequence_length, lambda p: lengths[numbers[id(p)]] - 1, config.test_fraction)
     for name, part in zip(_PARTS, parts, strict=True):
-        rows_N = np.array([numbers[pair.line] for pair in part], dtype=np.int64)
+        rows_N = np.array([numbers[id(pair)] for pair in part], dtype=np.int64)
         pieces = (flat[ends[row] - lengths[row] : ends[row]] for row in rows_N)
-        save_pieces(folder / f"{name}.npy", pieces, dtype)
+        disk_buffer.save_pieces(folder / f"{name}.npy", pieces, dtype)
         np.save(folder / f"{name}_starts.npy", np.asarray(starts)[rows_N])
         np.save(folder / f"{name}_offsets.npy", np.append(0, np.cumsum(np.asarray(lengths)[rows_N])))
     everything.unlink()
+
+
+def open_cached(folder: Path, config: MaskedDiffusionConfig) -> DiffusionText:
+    """Open the folder that `cached_data` wrote."""
+    is_text = (folder / prepared.TRAIN).is_file()
+    return open_text(folder, config.sequence_length) if is_text else open_pairs(folder, config)
 
 
 def open_pairs(folder: Path, config: MaskedDiffusionConfig) -> DiffusionText:
@@ -291,17 +381,8 @@ def open_pairs(folder: Path, config: MaskedDiffusionConfig) -> DiffusionText:
     parts: list[Sequences | RaggedPairs] = []
     for name in _PARTS:
         names = (f"{name}.npy", f"{name}_offsets.npy", f"{name}_starts.npy")
-        tokens, offsets, starts_N = (mapped(folder / file) for file in names)
+        tokens, offsets, starts_N = (disk_buffer.mapped(folder / file) for file in names)
         pairs = RaggedPairs(tokens, offsets, starts_N, separator_of(tokenizer))
         is_padded = config.pad_to == "sequence_length"
         parts.append(Sequences(PaddedRows(pairs, config.sequence_length), starts_N) if is_padded else pairs)
     return DiffusionText(tokenizer, *parts)
-
-
-def _prompt_ids(tokenizer: PreTrainedTokenizerBase, encode: Encode, prompt: str) -> Sequence[int]:
-    if tokenizer.chat_template is None:
-        return encode(prompt)  # type: ignore[return-value]
-    messages = [{"role": "user", "content": prompt}]
-    return tokenizer.apply_chat_template(  # type: ignore[return-value]
-        messages, add_generation_prompt=True, tokenize=True, return_dict=False
-    )

@@ -27,7 +27,15 @@ import numpy.typing as npt
 import torch
 from torch.utils.data import Dataset
 
-from nbtools.training.engine.sampler import Samples, randoms, uniforms
+from nbtools.training.engine.sampler import (
+    SampleOrder,
+    Samples,
+    batches_of_rank,
+    epoch_order,
+    grouped_by_length,
+    randoms,
+    uniforms,
+)
 from nbtools.training.masked_diffusion.sequences import Integers, RaggedPairs, Sequences, Tokens
 
 EPSILON = 1e-3
@@ -135,11 +143,28 @@ class NoisedPairs(Dataset[Any]):
         longer_N = np.maximum(own_N, np.minimum(self.pairs.starts_N[samples_N] + space_N, self.longest))
         return np.where(whether_N < 0.5, own_N, longer_N)
 
+    def padding_note(self, order: SampleOrder) -> str:
+        """Return a sentence on the share of padding in the first epoch's batches, and in those of other settings."""
+        lengths_N = self.lengths(0)
+        shuffled_N = epoch_order(order.seed, 0, len(self.pairs))
+        shares = []
+        for order_N in (grouped_by_length(shuffled_N, lengths_N, order.seed, 0), shuffled_N):
+            whole = len(order_N) // order.batch_size * order.batch_size
+            lengths_MB = lengths_N[order_N[:whole]].reshape(-1, order.batch_size)
+            shares.append(1 - lengths_MB.sum() / (self._padded(lengths_MB.max(axis=1)).sum() * order.batch_size))
+        return (
+            f"padding: {shares[0]:.0%} of the tokens, as pairs of similar length share a batch (pad_to='longest'); "
+            f"{shares[1]:.0%} in shuffled batches, {1 - lengths_N.mean() / self.longest:.0%} in rows of sequence_length"
+        )
+
+    def _padded(self, lengths: Integers) -> Integers:
+        return np.minimum(-(-lengths // _MULTIPLE) * _MULTIPLE, self.longest)
+
     def __getitem__(self, key: tuple[int, Samples]) -> tuple[torch.Tensor, ...]:
         """Return what `NoisedTraining` does; lengths_B is empty if all pairs of the batch are equally long."""
         epoch, samples_B = key
         lengths_B = self.lengths(epoch, samples_B)
-        length = min(-(-int(lengths_B.max()) // _MULTIPLE) * _MULTIPLE, self.longest)
+        length = int(self._padded(lengths_B.max()))
         masks = self.noise.pair_masks(self.pairs.starts_N[samples_B], lengths_B, samples_B, epoch, length)
         return _batch(self.pairs.rows(samples_B, length), *masks, lengths_B, self.noise)
 
@@ -194,9 +219,7 @@ class EvaluationMasks:
 
     def batches(
         self, sequences: Sequences | RaggedPairs, batch_size: int, *, rank: int = 0, world_size: int = 1
-    ) -> Iterator[tuple[Samples, Tokens, Booleans]]:
-        """Yield draws_B, tokens_BT and masked_BT of this rank's share; every draw belongs to exactly one rank."""
-        draws_D = np.arange(rank, len(self.rows_D), world_size)
-        for first in range(0, len(draws_D), batch_size):
-            draws_B = draws_D[first : first + batch_size]
-            yield draws_B, sequences.rows(self.rows_D[draws_B]), self.masks(sequences, draws_B)
+    ) -> Iterator[tuple[Samples, Tokens, Booleans, bool]]:
+        """Yield draws_B, tokens_BT, masked_BT, and whether they are of this rank alone (see `batches_of_rank`)."""
+        for draws_B, is_own in batches_of_rank(len(self.rows_D), batch_size, rank, world_size):
+            yield draws_B, sequences.rows(self.rows_D[draws_B]), self.masks(sequences, draws_B), is_own

@@ -5,21 +5,25 @@ It reads and writes the files of GSAI-ML/LLaDA-8B-Base, LLaDA-8B-Instruct and LL
 Shape suffixes: B batch, T positions, H width, N heads, D width of a head, V rows of the table of tokens.
 """
 
+import re
+from pathlib import Path
 from typing import Any
 
 import torch
 from torch import nn
 from torch.nn import functional
-from transformers import PreTrainedConfig, PreTrainedModel
+from transformers import PretrainedConfig, PreTrainedModel
 from transformers.modeling_layers import GradientCheckpointingLayer
 from transformers.modeling_outputs import MaskedLMOutput
 from transformers.models.llama.modeling_llama import LlamaRMSNorm, apply_rotary_pos_emb
+from transformers.utils.hub import cached_file
 
 from nbtools.errors import ConfigError
 from nbtools.training.text import pretrained
 
 _ONLY: dict[str, tuple[Any, ...]] = {
     "block_type": ("llama",),
+    "block_group_size": (1,),
     "layer_norm_type": ("rms",),
     "layer_norm_with_affine": (True,),
     "bias_for_layer_norm": (False, None),
@@ -32,9 +36,12 @@ _ONLY: dict[str, tuple[Any, ...]] = {
     "scale_logits": (False,),
 }
 """Settings of the format with their only values here, which are those of the published models; the first is assumed."""
+_FOUND = ("mismatched_keys", "missing_keys", "unexpected_keys")
+_COMPANIONS = ("generation_config.json", "tokenizer.json", "tokenizer_config.json", "special_tokens_map.json")
+"""Files of the published models that are kept byte for byte, besides their Python code, which is never run."""
 
 
-class LLaDAConfig(PreTrainedConfig):  # type: ignore[no-untyped-call]
+class LLaDAConfig(PretrainedConfig):  # type: ignore[no-untyped-call]
     """Settings under LLaDA's names; those that change nothing here are kept for other programs."""
 
     model_type = "llada"
@@ -70,6 +77,13 @@ class LLaDAConfig(PreTrainedConfig):  # type: ignore[no-untyped-call]
     eos_token_id: int | None = None
     pad_token_id: int | None = None
     use_cache: bool = False
+
+    def to_diff_dict(self) -> dict[str, Any]:
+        """Return the settings for config.json; LLaDA's own code reads the dtype as `torch_dtype`."""
+        values: dict[str, Any] = super().to_diff_dict()
+        if "dtype" in values:
+            values["torch_dtype"] = values.pop("dtype")
+        return values
 
     @property
     def num_rows(self) -> int:
@@ -139,6 +153,8 @@ class LLaDAModelLM(PreTrainedModel):  # type: ignore[no-untyped-call]
     """LLaDA under the name of its published class; `save_pretrained` writes LLaDA's format."""
 
     config: LLaDAConfig
+    companions: dict[str, bytes]
+    """Files of the folder or hub id that it was loaded from, which LLaDA's own code needs beside the weights."""
     config_class = LLaDAConfig
     base_model_prefix = "model"
     supports_gradient_checkpointing = True
@@ -155,11 +171,16 @@ class LLaDAModelLM(PreTrainedModel):  # type: ignore[no-untyped-call]
         if not config.weight_tying:
             parts["ff_out"] = nn.Linear(config.d_model, config.num_rows, bias=config.include_bias)
         self.model = nn.ModuleDict({"transformer": nn.ModuleDict(parts)})
+        self.companions = {}
         self.post_init()  # type: ignore[no-untyped-call]
 
     def get_input_embeddings(self) -> nn.Module:
         """Return the table of tokens."""
         return self._part("wte")
+
+    def get_output_embeddings(self) -> nn.Module:
+        """Return what makes logits, which may be the table of tokens, too."""
+        return self._part("wte" if self.config.weight_tying else "ff_out")
 
     def forward(self, input_ids: torch.Tensor, attention_mask: torch.Tensor | None = None) -> MaskedLMOutput:
         """Return logits of shape (B, T, V); `attention_mask` is 0 at positions that no other one attends to."""
@@ -219,12 +240,30 @@ def load_llada(model_name: str, *, dropout: float | None = None) -> LLaDAModelLM
     for whole, part in ((config.d_model, config.n_heads), (config.n_heads, config.num_kv_heads)):
         if whole % part:
             raise ConfigError(f"model_name={model_name!r}: {whole} cannot be divided by {part} in its config.json")
-    loaded: Any = pretrained.load_model(LLaDAModelLM, model_name, "LLaDA", config=config, output_loading_info=True)
-    model, found = loaded
+    model: Any = pretrained.load_model(LLaDAModelLM, model_name, "LLaDA", config=config, ignore_mismatched_sizes=True)
+    # Without what was found, the model is sharded later, and its files have all weights in their shapes.
+    found = getattr(model, "loading_info", dict.fromkeys(_FOUND, ()))
+    for name, stored, expected in sorted(found["mismatched_keys"]):
+        raise ConfigError(
+            f"model_name={model_name!r}: {name} has the shape {tuple(stored)}, not {tuple(expected)} as its "
+            "config.json says; give a folder or hub id whose files belong together"
+        )
     for problem in ("missing", "unexpected"):
         if names := sorted(found[f"{problem}_keys"]):
             raise ConfigError(
                 f"model_name={model_name!r}: {len(names)} {problem} weights, such as {names[0]}; give a folder or hub "
                 "id with a whole LLaDA"
             )
-    return model  # type: ignore[no-any-return]
+    model.companions = _companions(model_name, config)
+    llada: LLaDAModelLM = model
+    return llada
+
+
+def _companions(model_name: str, config: LLaDAConfig) -> dict[str, bytes]:
+    """Read the files beside the weights now: the folder may be gone when a checkpoint is written."""
+    code = " ".join(map(str, (getattr(config, "auto_map", None) or {}).values()))
+    names = {*_COMPANIONS, *(f"{module}.py" for module in re.findall(r"(\w+)\.\w+", code))}
+    names |= {path.name for path in Path(model_name).glob("*.py")}
+    options = {"_raise_exceptions_for_missing_entries": False, "_raise_exceptions_for_connection_errors": False}
+    found = {name: cached_file(model_name, name, **options) for name in sorted(names)}
+    return {name: Path(path).read_bytes() for name, path in found.items() if path is not None}

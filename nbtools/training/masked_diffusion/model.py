@@ -5,6 +5,9 @@ The time is no input: the share of masked tokens shows it. The token [MASK] is n
 Shape suffixes: B batch, T positions, K masked positions of a whole batch, H width, V vocabulary.
 """
 
+import functools
+from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -15,7 +18,7 @@ from transformers import (
     AutoModelForMaskedLM,
     ModernBertConfig,
     ModernBertForMaskedLM,
-    PreTrainedConfig,
+    PretrainedConfig,
     PreTrainedModel,
     PreTrainedTokenizerBase,
 )
@@ -24,8 +27,11 @@ from nbtools.errors import ConfigError
 from nbtools.recipes import MaskedDiffusionConfig
 from nbtools.recipes.masked_diffusion import is_llada, remote_code_refused
 from nbtools.recipes.modernbert import modernbert_settings
+from nbtools.training.engine.checkpoint import open_model
 from nbtools.training.masked_diffusion.llada import LLaDAModelLM, load_llada
+from nbtools.training.process.step_clock import training_flops
 from nbtools.training.text import pretrained
+from nbtools.training.text.adapter import add_adapter
 from nbtools.training.text.tokenizers import MASK, separator_of
 
 _LLADA_MASK_ID = 126336
@@ -37,6 +43,8 @@ class Denoiser(nn.Module):
     Args:
         num_tokens: rows of the table of tokens from this one on are no tokens and never predicted; None for none.
     """
+
+    forward_methods = ("losses", "logits")
 
     def __init__(self, model: PreTrainedModel, mask_id: int, num_tokens: int | None = None) -> None:
         super().__init__()
@@ -83,17 +91,33 @@ class Denoiser(nn.Module):
         """Whether the loss does not depend on some of the weights, such as a pooler's or another head's."""
         if isinstance(self.model, ModernBertForMaskedLM | LLaDAModelLM):
             return False
-        was_training, ones = self.training, torch.ones(1, 8, dtype=torch.long)
-        self.eval()  # draws no random numbers
         label_K = torch.tensor([0 if self.mask_id else 1])
-        is_used = pretrained.reaches_all_weights(self.losses(ones, ones[0, :1], label_K, ones[0, :0]).sum(), self)
-        self.train(was_training)
-        return not is_used
+        return pretrained.has_unused_weights(
+            self, lambda ones: self.losses(ones, ones[0, :1], label_K, ones[0, :0]).sum()
+        )
+
+    def flops(self, num_tokens: float, num_maskable: float) -> float:
+        """Return the FLOPs of a training step on one sequence, half of whose maskable tokens are masked on average."""
+        knows_head = isinstance(self.model, ModernBertForMaskedLM | LLaDAModelLM)
+        return training_flops(self.model, num_tokens, num_maskable / 2 if knows_head else num_tokens)
 
     def logits(self, inputs_BT: torch.Tensor) -> torch.Tensor:
         """Return the scores of all tokens at all positions, those of [MASK] included. Shape (B, T, V)."""
         logits_BTV: torch.Tensor = self.model(input_ids=inputs_BT).logits
         return logits_BTV[..., : self.num_tokens]
+
+    def writer(self, tokenizer: PreTrainedTokenizerBase) -> Callable[[Path], None]:
+        """Return a function that writes the tokenizer into the model's folder, a LLaDA's as its own code loads it.
+
+        LLaDA's code needs a transformers that cannot read a tokenizer_config.json of a newer one.
+        """
+
+        def write(folder: Path) -> None:
+            tokenizer.save_pretrained(folder)
+            for name, content in getattr(self.model, "companions", {}).items():
+                (folder / name).write_bytes(content)
+
+        return write
 
 
 def build_denoiser(config: MaskedDiffusionConfig, tokenizer: PreTrainedTokenizerBase) -> Denoiser:
@@ -110,33 +134,50 @@ def build_denoiser(config: MaskedDiffusionConfig, tokenizer: PreTrainedTokenizer
         settings |= dict.fromkeys(("pad_token_id", "bos_token_id", "cls_token_id", "sep_token_id"))
         settings["eos_token_id"] = separator_of(tokenizer)
         return Denoiser(ModernBertForMaskedLM(ModernBertConfig(**settings)), int(tokenizer.mask_token_id))
-    model = _load(
+    model = load_pretrained(
         config.model_name,
         trust_remote_code=config.trust_remote_code,
         dropout=None if config.keep_model_dropout else config.dropout,
     )
     pretrained.check_length(model, config.model_name, config.sequence_length)
+    denoiser = _pretrained_denoiser(model, config.model_name, tokenizer)
+    add_adapter(model, config)
+    return denoiser
+
+
+def open_denoiser(folder: Path, config: MaskedDiffusionConfig, tokenizer: PreTrainedTokenizerBase) -> Denoiser:
+    """Load the model of a checkpoint, and an adapter with its base.
+
+    Raises:
+        CheckpointError: the folder is damaged.
+        ConfigError: the weights cannot be loaded.
+    """
+    load = functools.partial(load_pretrained, trust_remote_code=config.trust_remote_code, dropout=None)
+    return _pretrained_denoiser(open_model(folder, load), str(folder), tokenizer)
+
+
+def _pretrained_denoiser(model: PreTrainedModel, name: str, tokenizer: PreTrainedTokenizerBase) -> Denoiser:
     rows = next(model.get_input_embeddings().parameters()).shape[0]
     own, named = getattr(model.config, "mask_token_id", None), tokenizer.mask_token_id
     known = (own, named, _LLADA_MASK_ID) if isinstance(model, LLaDAModelLM) else (named, own)
     mask_id = next((number for number in known if number is not None), None)
     if mask_id is None:
         raise ConfigError(
-            f"model_name={config.model_name!r}: its tokenizer has no mask token; choose a masked language model, or "
+            f"model_name={name!r}: its tokenizer has no mask token; choose a masked language model, or "
             "one trained by masked diffusion"
         )
     if max(mask_id, len(tokenizer) - 1) >= rows:
         raise ConfigError(
-            f"model_name={config.model_name!r}: has {rows:,} tokens, but its tokenizer {len(tokenizer):,} and the "
+            f"model_name={name!r}: has {rows:,} tokens, but its tokenizer {len(tokenizer):,} and the "
             f"mask is number {mask_id:,}; choose a model and a tokenizer that belong together"
         )
     num_tokens = max(getattr(model.config, "vocab_size", rows), len(tokenizer), mask_id + 1)
     return Denoiser(model, mask_id, num_tokens)
 
 
-def _load(model_name: str, *, trust_remote_code: bool, dropout: float | None) -> PreTrainedModel:
+def load_pretrained(model_name: str, *, trust_remote_code: bool, dropout: float | None) -> PreTrainedModel:
     try:
-        known = is_llada(PreTrainedConfig.get_config_dict(model_name)[0])
+        known = is_llada(PretrainedConfig.get_config_dict(model_name)[0])
         config = None if known else AutoConfig.from_pretrained(model_name, trust_remote_code=trust_remote_code)
     except (OSError, ValueError, ImportError) as error:
         if "trust_remote_code" in str(error) and not trust_remote_code:

@@ -9,11 +9,16 @@ Shape suffixes: B batch, P prompt, L sampled positions, T = P + L positions, V v
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from itertools import groupby
 from typing import Literal
 
 import torch
+from transformers import PreTrainedTokenizerBase
 
 from nbtools.errors import ConfigError
+from nbtools.recipes import MaskedDiffusionConfig
+from nbtools.recipes.predict import MaskedDiffusionPredict
+from nbtools.training.text.tokenizers import separator_of
 
 Predict = Callable[[torch.Tensor], torch.Tensor]
 """Token ids of shape (B, T) in, logits of shape (B, T, V) out."""
@@ -37,6 +42,9 @@ class Unmasking:
     """Which predictions are kept: the most confident ones, or random ones."""
     suppressed_ids: tuple[int, ...] = ()
     """Tokens that are never sampled, such as EOS, which instruction-tuned models predict too often."""
+    last_ids: tuple[int, ...] = ()
+    """Tokens that a step keeps only where it has no others, such as EOS: `confidence_eos_eot_inf` of LLaDA's reference
+    (Nie et al. 2025, appendix B.4)."""
 
     def __post_init__(self) -> None:
         length, steps, block_length = self.length, self.steps, self.block_length
@@ -103,6 +111,8 @@ def unmask(
                 confidence_BL = torch.rand(like.shape, dtype=like.dtype, device=like.device, generator=generator)
             else:
                 confidence_BL = logits_BLV.softmax(-1).gather(-1, sampled_BL[..., None])[..., 0]
+            is_last_BL = torch.isin(sampled_BL, sampled_BL.new_tensor(unmasking.last_ids))
+            confidence_BL = confidence_BL - is_last_BL.double()  # below 0, and in order among themselves
             known_BL = tokens_BT[:, inside] != mask_id
             confidence_BL = confidence_BL.masked_fill(known_BL, -torch.inf)
             kept_BK = confidence_BL.topk(count, dim=1).indices
@@ -136,3 +146,44 @@ def _logits(
     without_BT[:, :prompt_length] = mask_id
     with_BTV, without_BTV = predict(torch.cat([tokens_BT, without_BT])).chunk(2)
     return without_BTV + (unmasking.guidance + 1) * (with_BTV - without_BTV)
+
+
+MASKED, ENDED = "░", "¶"
+"""Characters for a masked token and an end of text."""
+_END_OF_TURN = "<|eot_id|>"
+"""Token that ends an answer of LLaDA-8B-Instruct before its end-of-text tokens."""
+
+
+def end_ids(tokenizer: PreTrainedTokenizerBase) -> tuple[int, int]:
+    """Return the tokens that end a text and a turn; the same one twice without turns."""
+    eos_id = separator_of(tokenizer)
+    return eos_id, tokenizer.get_vocab().get(_END_OF_TURN, eos_id)
+
+
+def unmasking_of(
+    settings: MaskedDiffusionConfig | MaskedDiffusionPredict,
+    tokenizer: PreTrainedTokenizerBase,
+    length: int,
+    steps: int,
+    block_length: int,
+) -> Unmasking:
+    """Return the sampling that a config, or the settings of a prediction, ask for."""
+    ends = end_ids(tokenizer)
+    suppressed_ids, last_ids = ends[:1] if settings.suppress_eos else (), ends if settings.eos_last else ()
+    how = settings.temperature, settings.guidance, settings.remasking
+    return Unmasking(length, steps, block_length, *how, suppressed_ids, last_ids)
+
+
+def rendered(tokenizer: PreTrainedTokenizerBase, tokens_T: torch.Tensor, mask_id: int | None = None) -> str:
+    """Return tokens as text with visible masks and ends."""
+    eos_id = separator_of(tokenizer)
+    between = "" if tokenizer.decode([eos_id, eos_id]).count(" ") == 0 else " "
+    visible = {tokenizer.convert_tokens_to_ids(_END_OF_TURN): ENDED, tokenizer.unk_token_id: None}
+    visible |= {eos_id: ENDED, mask_id: MASKED}
+    pieces: list[str] = []
+    for sign, tokens in groupby(tokens_T.tolist(), key=visible.get):
+        ids = list(tokens)
+        pieces += (
+            [str(tokenizer.decode(ids, clean_up_tokenization_spaces=False))] if sign is None else [sign] * len(ids)
+        )
+    return between.join(pieces)

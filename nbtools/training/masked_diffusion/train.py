@@ -9,13 +9,12 @@ Shape suffixes: B batch, T positions, K masked positions of a whole batch.
 """
 
 import dataclasses
-from itertools import groupby
 from pathlib import Path
 
 import numpy as np
 import torch
 
-from nbtools.data import corpus
+from nbtools.data import data_files
 from nbtools.data.masked_diffusion import prepared
 from nbtools.errors import DataError
 from nbtools.recipes import MaskedDiffusionConfig
@@ -26,12 +25,12 @@ from nbtools.training.engine.optimizer import Optimizer, accumulating, autocast
 from nbtools.training.engine.tally import Tally
 from nbtools.training.engine.worker import Worker, run
 from nbtools.training.masked_diffusion import baselines
-from nbtools.training.masked_diffusion.dataset import DiffusionText, cached_pairs, cached_text, open_pairs, open_text
+from nbtools.training.masked_diffusion.dataset import DiffusionText, cached_data, open_cached, open_text
 from nbtools.training.masked_diffusion.forward_process import EvaluationMasks, Noise, NoisedPairs, NoisedTraining
 from nbtools.training.masked_diffusion.model import Denoiser, build_denoiser
-from nbtools.training.masked_diffusion.sampling import Unmasking, unmask
+from nbtools.training.masked_diffusion.sampling import rendered, unmask, unmasking_of
 from nbtools.training.masked_diffusion.sequences import RaggedPairs
-from nbtools.training.text.tokenizers import load_tokenizer, model_writer
+from nbtools.training.text.tokenizers import load_tokenizer
 
 
 def main(config: MaskedDiffusionConfig) -> None:
@@ -45,17 +44,16 @@ def train(worker: Worker, config: MaskedDiffusionConfig) -> None:
     text = open_data(worker, config)
     num_test = len(text.test) if config.test_fraction else 0  # a prepared folder may have a test part
     plan = worker.plan(len(text.train), len(text.evaluation), num_test)
-    denoiser = worker.ranks.in_turn(lambda: build_denoiser(config, text.tokenizer))
+    denoiser = worker.build(lambda: build_denoiser(config, text.tokenizer))
+    model = worker.wrap(denoiser, find_unused_parameters=denoiser.has_unused_weights)
     worker.initial_state.load_weights(denoiser.model, text.tokenizer)
-    has_unused = worker.world_size > 1 and denoiser.has_unused_weights()
-    model = worker.wrap(denoiser, find_unused_parameters=has_unused)
-    # The second beta is RoBERTa's: the plateau at the token frequencies is shorter.
-    optimizer = Optimizer(model, config, plan.total_steps, worker.device, betas=(0.9, 0.98))
+    optimizer = Optimizer(model, config, plan.total_steps, worker.device)
     evaluation = Evaluation(worker, config, text, denoiser)
-    share = 0.0 if config.has_pairs else config.random_length_share
+    share = 0.0 if text.has_pairs else config.random_length_share
     noise = Noise(denoiser.mask_id, text.eos_id, config.seed, share)
     if isinstance(text.train, RaggedPairs):
         pairs = NoisedPairs(text.train, noise, config.sequence_length)
+        worker.say(pairs.padding_note(plan.order))
         batches = worker.batches(pairs, dataclasses.replace(plan.order, lengths=pairs.lengths))
     else:
         batches = worker.batches(NoisedTraining(text.train, noise), plan.order)
@@ -64,7 +62,9 @@ def train(worker: Worker, config: MaskedDiffusionConfig) -> None:
     num_sequences = config.gradient_accumulation_steps * config.batch_size
     tally = Tally("loss", "sequences", device=worker.device)
     num_parameters = denoiser.model.num_parameters()
-    worker.begin(plan, optimizer, tally, num_parameters=num_parameters, vocab_size=len(text.tokenizer))
+    sizes = {"vocab_size": len(text.tokenizer), "tokens_per_sample": tokens_per_sample}
+    sizes["flops_per_sample"] = denoiser.flops(tokens_per_sample, tokens_per_sample - float(text.train.starts_N.mean()))
+    worker.begin(plan, optimizer, tally, num_parameters=num_parameters, **sizes)
 
     model.train()
     for step in range(plan.first_step, plan.total_steps + 1):
@@ -92,7 +92,8 @@ def train(worker: Worker, config: MaskedDiffusionConfig) -> None:
         worker.end_step(row, plan.total_steps)
 
         if due.checkpoint:
-            worker.save(model_writer(denoiser.model, text.tokenizer), optimizer.state_dict(), tally.state_dict())
+            state, more = optimizer.state_dict(), denoiser.writer(text.tokenizer)
+            worker.save({"": denoiser.model}, state, tally.state_dict(), write_more=more)
         if due.stop:
             break
 
@@ -127,7 +128,7 @@ class Evaluation:
         bound, losses, counts = 0.0, np.zeros(num_levels), np.zeros(num_levels)
         with worker.aside("evaluation"):
             denoiser.eval()
-            for draws_B, tokens_BT, masked_BT in draws.batches(
+            for draws_B, tokens_BT, masked_BT, is_own in draws.batches(
                 self.text.evaluation, config.batch_size, rank=worker.rank, world_size=worker.world_size
             ):
                 inputs_BT = np.where(masked_BT, denoiser.mask_id, tokens_BT)
@@ -136,6 +137,8 @@ class Evaluation:
                 parts = (inputs_BT, np.flatnonzero(masked_BT), tokens_BT[masked_BT], lengths_B)
                 with autocast(worker.device, config.precision):
                     losses_K = denoiser.losses(*(torch.from_numpy(part).to(worker.device) for part in parts))
+                if not is_own:
+                    continue
                 rows_K = np.nonzero(masked_BT)[0]
                 sums_B = np.bincount(rows_K, losses_K.double().cpu().numpy(), minlength=len(draws_B))
                 counts_B = draws.counts_D[draws_B]
@@ -161,13 +164,12 @@ class Evaluation:
         """Sample texts, always from the same random numbers, as media; the first one step by step."""
         if self.config.sample_texts:
             with self.worker.aside("evaluation"):
-                self.worker.ranks.from_main(self._sample)  # the other ranks wait without a time limit
+                self._sample()  # on all ranks, as the passes of a sharded model are collectives; rank 0 shows it
 
     def _sample(self) -> None:
         worker, config, denoiser = self.worker, self.config, self.denoiser
-        suppressed_ids = (self.text.eos_id,) if config.suppress_eos else ()
-        shape = sampled_shape(config, self.text)
-        unmasking = Unmasking(*shape, config.temperature, config.guidance, config.remasking, suppressed_ids)
+        tokenizer = self.text.tokenizer
+        unmasking = unmasking_of(config, tokenizer, *sampled_shape(config, self.text))
         evaluation, length = self.text.evaluation, unmasking.length
         fitting = np.flatnonzero(evaluation.starts_N + length <= config.sequence_length)[: config.sample_texts]
         rows: list[tuple[str, str, str]] = []
@@ -179,16 +181,16 @@ class Evaluation:
             prompt_BP = torch.from_numpy(prompt)[None].to(worker.device)
             with autocast(worker.device, config.precision):
                 states = unmask(denoiser.logits, prompt_BP, unmasking, mask_id=denoiser.mask_id, generator=generator)
-                frames = [rendered(self.text, state[0, len(prompt) :], denoiser.mask_id) for state in states]
+                frames = [rendered(tokenizer, state[0, len(prompt) :], denoiser.mask_id) for state in states]
             if number == 0:
                 picked = np.unique(np.linspace(0, len(frames) - 1, 65).astype(int))
                 worker.show("unmasking", media.frames("Unmasking of one text", [frames[i] for i in picked]))
-            true = rendered(self.text, torch.from_numpy(whole[len(prompt) :]))
-            rows.append((rendered(self.text, prompt_BP[0]), frames[-1], true))
+            true = rendered(tokenizer, torch.from_numpy(whole[len(prompt) :]))
+            rows.append((rendered(tokenizer, prompt_BP[0]), frames[-1], true))
         denoiser.train()
         if not rows:  # every prompt leaves fewer than sample_length tokens
             return
-        if config.has_pairs:
+        if self.text.has_pairs:
             worker.show("samples", media.table("Answers", ("prompt", "sampled", "true"), rows))
         else:
             worker.show("samples", media.text("Sampled texts", "\n\n".join(row[1] for row in rows)))
@@ -204,24 +206,6 @@ def sampled_shape(config: MaskedDiffusionConfig, text: DiffusionText) -> tuple[i
     return length, steps, block
 
 
-MASKED, ENDED = "░", "¶"
-"""Characters for a masked token and an end of text."""
-
-
-def rendered(text: DiffusionText, tokens_T: torch.Tensor, mask_id: int | None = None) -> str:
-    """Return tokens as text with visible masks and ends."""
-    tokenizer = text.tokenizer
-    between = "" if tokenizer.decode([text.eos_id, text.eos_id]).count(" ") == 0 else " "
-    visible = {text.eos_id: ENDED, mask_id: MASKED}
-    pieces: list[str] = []
-    for sign, tokens in groupby(tokens_T.tolist(), key=visible.get):
-        ids = list(tokens)
-        pieces += (
-            [str(tokenizer.decode(ids, clean_up_tokenization_spaces=False))] if sign is None else [sign] * len(ids)
-        )
-    return between.join(pieces)
-
-
 def open_data(worker: Worker, config: MaskedDiffusionConfig) -> DiffusionText:
     """Tokenize the data on rank 0, or reuse the result of an earlier run, and open it on every rank.
 
@@ -229,18 +213,13 @@ def open_data(worker: Worker, config: MaskedDiffusionConfig) -> DiffusionText:
         DataError: the data is missing or malformed, or was prepared for another tokenizer.
     """
     cache = worker.files.path.parent / ".cache"
-    path = None if config.dataset is None else corpus.dataset_path(config.dataset, worker.project.root)
+    path = None if config.dataset is None else data_files.dataset_path(config.dataset, worker.project.root)
     if path is not None and prepared.is_prepared(path):
         text = open_text(path, config.sequence_length)
         worker.ranks.from_main(lambda: check_prepared(worker, config, text, path))
         return text
-    if path is not None and config.has_pairs:
-        folder, remark = worker.ranks.from_main(lambda: cached_pairs(cache, path, config))
-        if remark:
-            worker.say(f"note: {remark}")
-        return open_pairs(folder, config)
-    folder = worker.ranks.from_main(lambda: cached_text(cache, config, worker.project.root, worker.say))
-    return open_text(folder, config.sequence_length)
+    folder = worker.ranks.from_main(lambda: cached_data(cache, config, worker.project.root, worker.say))
+    return open_cached(folder, config)
 
 
 def check_prepared(worker: Worker, config: MaskedDiffusionConfig, text: DiffusionText, folder: Path) -> None:

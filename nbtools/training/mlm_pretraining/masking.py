@@ -12,7 +12,7 @@ import numpy.typing as npt
 import torch
 from torch.utils.data import Dataset
 
-from nbtools.training.engine.sampler import IGNORED, Randoms, randoms, spread
+from nbtools.training.engine.sampler import IGNORED, Randoms, batches_of_rank, randoms, spread
 from nbtools.training.text.tokenized import TemplateRows, TokenizedText, Tokens
 
 Rows = Tokens | TemplateRows
@@ -100,11 +100,15 @@ def evaluation_batches(
     world_size: int = 1,
     num_samples: int | None = None,
 ) -> Iterator[Batch]:
-    """Yield this rank's batches of `num_samples` samples, or of all; every sample belongs to exactly one rank."""
-    samples_N = spread(len(tokens_NT), num_samples or len(tokens_NT))[rank::world_size]
-    for start in range(0, len(samples_N), batch_size):
-        samples_B = samples_N[start : start + batch_size]
-        yield masking.for_evaluation(tokens_NT[samples_B], samples_B)
+    """Yield this rank's batches of `num_samples` samples, or of all; every sample belongs to exactly one rank.
+
+    All ranks yield equally often (see `batches_of_rank`): a batch that is not of this rank has all labels `IGNORED`.
+    """
+    samples_N = spread(len(tokens_NT), num_samples or len(tokens_NT))
+    for places_B, is_own in batches_of_rank(len(samples_N), batch_size, rank, world_size):
+        samples_B = samples_N[places_B]
+        inputs_BT, positions_BK, labels_BK = masking.for_evaluation(tokens_NT[samples_B], samples_B)
+        yield inputs_BT, positions_BK, labels_BK if is_own else torch.full_like(labels_BK, IGNORED)
 
 
 def unigram_log_probabilities(tokens_NT: Rows, maskable_ids: Integers, vocab_size: int) -> torch.Tensor:

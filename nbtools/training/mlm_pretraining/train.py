@@ -28,9 +28,10 @@ from nbtools.training.mlm_pretraining.masking import (
     evaluation_batches,
     unigram_log_probabilities,
 )
+from nbtools.training.process.step_clock import training_flops
 from nbtools.training.text import pretrained
+from nbtools.training.text.adapter import add_adapter
 from nbtools.training.text.tokenized import TokenizedText, open_tokenized, tokenize
-from nbtools.training.text.tokenizers import model_writer
 
 
 def main(config: MLMPretrainingConfig) -> None:
@@ -43,19 +44,18 @@ def train(worker: Worker, config: MLMPretrainingConfig) -> None:
     text = tokenized(worker, config)
     masking = Masking.of(text, config.mask_probability, config.seed)
     plan = worker.plan(len(text.train_NT), len(text.eval_NT), len(text.test_NT))
-    masked_lm = MaskedLM(worker.ranks.in_turn(lambda: build_model(config, text)))
+    masked_lm = MaskedLM(worker.build(lambda: build_model(config, text)))
+    model = worker.wrap(masked_lm, find_unused_parameters=masked_lm.has_unused_weights)
     worker.initial_state.load_weights(masked_lm.model, text.tokenizer)
-    has_unused = worker.world_size > 1 and masked_lm.has_unused_weights()
-    model = worker.wrap(masked_lm, find_unused_parameters=has_unused)
-    # The second beta is RoBERTa's: the plateau at the word frequencies is shorter.
-    optimizer = Optimizer(model, config, plan.total_steps, worker.device, betas=(0.9, 0.98))
+    optimizer = Optimizer(model, config, plan.total_steps, worker.device)
     evaluation = Evaluation(worker, config, text, masking)
     batches = worker.batches(MaskedTraining(text.train_NT, masking), plan.order)
     # Every pass predicts the same number of positions, so dividing by it is exact over ranks and accumulated passes.
     num_predicted = config.gradient_accumulation_steps * config.batch_size * masking.num_predicted
     tally = Tally("loss", "predictions", device=worker.device)
     num_parameters = masked_lm.model.num_parameters()
-    worker.begin(plan, optimizer, tally, num_parameters=num_parameters, vocab_size=len(text.tokenizer))
+    sizes = {"vocab_size": len(text.tokenizer), "flops_per_sample": masked_lm.flops(config.sequence_length, masking)}
+    worker.begin(plan, optimizer, tally, num_parameters=num_parameters, **sizes)
 
     model.train()
     for step in range(plan.first_step, plan.total_steps + 1):
@@ -82,7 +82,8 @@ def train(worker: Worker, config: MLMPretrainingConfig) -> None:
         worker.end_step(row, plan.total_steps)
 
         if due.checkpoint:
-            worker.save(model_writer(masked_lm.model, text.tokenizer), optimizer.state_dict(), tally.state_dict())
+            state, more = optimizer.state_dict(), text.tokenizer.save_pretrained
+            worker.save({"": masked_lm.model}, state, tally.state_dict(), write_more=more)
         if due.stop:
             break
 
@@ -94,6 +95,8 @@ def train(worker: Worker, config: MLMPretrainingConfig) -> None:
 
 class MaskedLM(nn.Module):
     """Any masked language model of `transformers`, with its head at chosen positions only."""
+
+    forward_methods = ("logits",)
 
     def __init__(self, model: PreTrainedModel) -> None:
         super().__init__()
@@ -110,11 +113,11 @@ class MaskedLM(nn.Module):
         """Whether the loss does not depend on some of the weights, such as a pooler's or another head's."""
         if isinstance(self.model, ModernBertForMaskedLM):
             return False
-        was_training, ones = self.training, torch.ones(1, 8, dtype=torch.long)
-        self.eval()  # draws no random numbers
-        is_used = pretrained.reaches_all_weights(self(ones, ones[:, :1], ones[:, :1]), self)
-        self.train(was_training)
-        return not is_used
+        return pretrained.has_unused_weights(self, lambda ones: self(ones, ones[:, :1], ones[:, :1]))
+
+    def flops(self, num_tokens: int, masking: Masking) -> float:
+        """Return the FLOPs of a training step on one sequence."""
+        return training_flops(self.model, num_tokens, num_tokens if self._head() is None else masking.num_predicted)
 
     def logits(self, inputs_BT: torch.Tensor, positions_BK: torch.Tensor) -> torch.Tensor:
         """Return the scores of all words at the chosen positions. Shape (B, K, V)."""
@@ -202,4 +205,5 @@ def build_model(config: MLMPretrainingConfig, text: TokenizedText) -> PreTrained
     pretrained.check_length(model, config.model_name, config.sequence_length)
     if len(text.tokenizer) > model.config.vocab_size:
         raise ConfigError(f"model_name={config.model_name!r}: its tokenizer has more words than the model")
+    add_adapter(model, config)
     return model

@@ -19,14 +19,15 @@ import torch
 from nbtools.config import TrainConfig
 from nbtools.errors import ConfigError, NbtoolsError, shown
 from nbtools.project import expanded
-from nbtools.run.checkpoints import checkpoints_in
+from nbtools.run.checkpoints import Checkpoint, checkpoints_in
 from nbtools.run.run import Run
-from nbtools.rundir.atomic import write_file
+from nbtools.rundir.atomic import discard, hidden_name, write_file
 from nbtools.rundir.json_files import FORMAT, read_json, strict_number, write_json
 from nbtools.rundir.rundir import RunDir
 from nbtools.training.outputs.profiler import Profile
 from nbtools.training.outputs.tensorboard import Events
 from nbtools.training.outputs.wandb import WandbRun
+from nbtools.training.sharding.saves import consolidate
 
 MODEL, HISTORY, PICTURE = "model", "training_history.json", "training_history.png"
 RECORD = ".nbtools-outputs.json"
@@ -45,6 +46,7 @@ class Outputs:
         self, files: RunDir, config: TrainConfig, root: Path, device: torch.device, say: Callable[[str], None]
     ) -> None:
         """Check the outputs of the config; ConfigError if `save_dir` cannot be written, or a package is missing."""
+        self._placed: Path | None = None
         self._files = files
         self._say = say
         self._save_dir = None if config.save_dir is None else checked_save_dir(config.save_dir, root)
@@ -77,7 +79,9 @@ class Outputs:
         try:
             folder.mkdir(exist_ok=True)
             if saved := checkpoints_in(self._files.checkpoints):
-                _hand_over(saved[-1].path / MODEL, folder / MODEL)
+                if saved[-1].path != self._placed:
+                    _hand_over(saved[-1], folder / MODEL)
+                self._placed = saved[-1].path
             else:
                 self._warn("outputs/ has no model: no checkpoint was saved")
         except (OSError, NbtoolsError) as error:
@@ -136,7 +140,7 @@ def history(run: Run) -> bytes:
     """
     found = run.history
     plain = {}
-    for name in found.keys():  # noqa: SIM118 - not a dict
+    for name in found:
         column = found[name]
         values = [strict_number(value) for value in column.values.tolist()]
         plain[name] = {"steps": column.steps.tolist(), "values": values}
@@ -198,7 +202,20 @@ def _is_taken(path: Path, folder: Path, ours: set[str]) -> bool:
     return os.path.lexists(path) and path.relative_to(folder).as_posix() not in ours
 
 
-def _hand_over(source: Path, target: Path) -> None:
+def _hand_over(saved: Checkpoint, target: Path) -> None:
+    """Mirror the model of a checkpoint to `target`; shards become whole weights there."""
+    if saved.manifest.get("strategy") == "fsdp":
+        whole = hidden_name(target)
+        try:
+            consolidate(saved.path / MODEL, whole)
+            _mirror(whole, target)
+        finally:
+            discard(whole)
+    else:
+        _mirror(saved.path / MODEL, target)
+
+
+def _mirror(source: Path, target: Path) -> None:
     """Mirror the files of `source` to `target`."""
     wanted = {path.relative_to(source) for path in source.rglob("*") if path.is_file()}
     for relative in sorted(wanted):

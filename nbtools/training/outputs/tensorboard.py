@@ -18,11 +18,7 @@ class Events:
     """
 
     def __init__(self, folder: Path, warn: Callable[[str], None]) -> None:
-        """Mirror into `folder`; if that fails, `warn` is called once and training continues without events.
-
-        Raises:
-            ConfigError: the package that writes events is missing.
-        """
+        """Mirror into `folder`; `warn` is called once if that fails. ConfigError if the package is missing."""
         if importlib.util.find_spec("tensorboard") is None:
             raise ConfigError(
                 "report_to='tensorboard': the package tensorboard is not installed here; "

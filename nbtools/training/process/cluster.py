@@ -5,8 +5,9 @@ its own.
 """
 
 import re
+import socket
 import zlib
-from collections.abc import MutableMapping
+from collections.abc import Callable, MutableMapping
 from dataclasses import dataclass
 
 from nbtools.errors import LaunchError
@@ -54,17 +55,30 @@ _LAUNCHERS = (
 )
 
 
-def adopt_rank(environment: MutableMapping[str, str], script: str) -> None:
-    """Set torch's rank variables from those of srun, mpirun, mpiexec or flux; nothing where torch's are set.
+def resolves(host: str) -> bool:
+    """Whether this machine knows the address of a host."""
+    try:
+        return bool(socket.getaddrinfo(host, None))
+    except OSError:
+        return False
+
+
+def adopt_rank(environment: MutableMapping[str, str], script: str, is_known: Callable[[str], bool] = resolves) -> None:
+    """Set torch's rank variables from those of srun, mpirun, mpiexec or flux.
+
+    Where RANK or WORLD_SIZE is set, only a missing LOCAL_RANK is added.
 
     Args:
         environment: of the process; changed in place.
         script: the script as the user calls it, for the message.
+        is_known: whether this machine knows the address of a host.
 
     Raises:
-        LaunchError: several processes were started, but these variables do not say how they find one another.
+        LaunchError: several processes were started, but these variables do not say how they find one another, or this
+            machine does not know the address of the first node.
     """
     if "RANK" in environment or "WORLD_SIZE" in environment:
+        _add_local_rank(environment)
         return
     fitting = [one for one in _LAUNCHERS if {one.rank, one.world_size} <= environment.keys()]
     # srun sets variables of PMI, too, with Slurm's plugin pmi2: a launcher whose variables are complete is preferred.
@@ -82,9 +96,25 @@ def adopt_rank(environment: MutableMapping[str, str], script: str) -> None:
             f"--nproc-per-node={world_size} {script} on one), or set RANK, WORLD_SIZE, LOCAL_RANK, LOCAL_WORLD_SIZE, "
             "MASTER_ADDR and MASTER_PORT"
         )
+    if local_world_size != world_size and not is_known(address):
+        raise LaunchError(
+            f"{found.name} started {world_size} processes on several nodes, and {socket.gethostname()} does not know "
+            f"the address of {address}, the node of rank 0: set MASTER_ADDR to an address of that node which all nodes "
+            "reach, or submit the script with nbtools launch --cluster slurm, which finds one"
+        )
     numbers = {"RANK": rank, "WORLD_SIZE": world_size, "LOCAL_RANK": local_rank, "LOCAL_WORLD_SIZE": local_world_size}
     environment.update({name: str(number) for name, number in numbers.items()})
     environment.update({"MASTER_ADDR": address, "MASTER_PORT": port, STARTER: found.name})
+
+
+def _add_local_rank(environment: MutableMapping[str, str]) -> None:
+    """Set LOCAL_RANK where a wrapper has set RANK and WORLD_SIZE from srun's variables, as many Slurm recipes do."""
+    if "LOCAL_RANK" in environment or _number(environment, "WORLD_SIZE") in (None, 1):
+        return
+    for launcher in _LAUNCHERS:
+        if launcher.local_rank and (local_rank := _number(environment, launcher.local_rank)) is not None:
+            environment.update({"LOCAL_RANK": str(local_rank), STARTER: launcher.name})
+            return
 
 
 def _number(environment: MutableMapping[str, str], name: str) -> int | None:

@@ -8,6 +8,7 @@ from pathlib import Path
 import torch
 
 from nbtools.errors import LaunchError
+from nbtools.failures.evidence import error_line
 from nbtools.failures.failure import Failure, explained
 from nbtools.failures.known_errors import is_echo
 from nbtools.machine import devices
@@ -51,8 +52,14 @@ def choose_device(local_rank: int) -> torch.device:
     if launchers.wants_cpu(os.environ):
         return torch.device("cpu")
     if torch.cuda.is_available():
-        if torch.cuda.device_count() == 1 and STARTER in os.environ:
+        is_numbered = "LOCAL_RANK" in os.environ or os.environ.get("WORLD_SIZE", "1") == "1"
+        if torch.cuda.device_count() == 1 and (STARTER in os.environ or not is_numbered):
             local_rank = 0  # srun --gpus-per-task=1 shows each process a GPU of its own
+        elif not is_numbered:
+            raise LaunchError(
+                f"WORLD_SIZE={os.environ['WORLD_SIZE']} without LOCAL_RANK: all processes of a node would use its "
+                "first GPU; set LOCAL_RANK to the number of the process on its node, or start them with torchrun"
+            )
         if local_rank >= torch.cuda.device_count():
             raise LaunchError(
                 f"local rank {local_rank}, but only {torch.cuda.device_count()} GPUs are visible: one process per GPU; "
@@ -73,7 +80,7 @@ def choose_device(local_rank: int) -> torch.device:
 def failure_of(error: BaseException, rank: int, files: RunDir) -> Failure:
     """Return the failure that ended a rank, for finished.json."""
     text = "".join(traceback.format_exception(error))
-    message = f"{type(error).__name__}: {error}".strip().splitlines()[0]
+    message = error_line(f"{type(error).__name__}: {error}")
     # An error that follows from the failure of another rank: that rank's log has the cause.
     cause, exitcode = (None, None) if is_echo(message) else (rank, 1)
     return explained(Failure(cause, os.uname().nodename, exitcode, None, message, text), files)

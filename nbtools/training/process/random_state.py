@@ -29,7 +29,8 @@ def random_state() -> dict[str, Any]:
             float(legacy["gauss"]),
         ],
     }
-    if torch.cuda.is_available():
+    # A rank on the CPU makes no context on a GPU.
+    if torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
         state["cuda"] = torch.cuda.get_rng_state()
     return state
 
@@ -41,5 +42,5 @@ def set_random_state(state: Mapping[str, Any]) -> None:
     random.setstate((version, tuple(numbers), gauss))
     key, position, has_gauss, cached = state["numpy"]
     np.random.set_state(("MT19937", key.numpy().astype(np.uint32), position, has_gauss, cached))
-    if "cuda" in state and torch.cuda.is_available():
+    if "cuda" in state and torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
         torch.cuda.set_rng_state(state["cuda"])

@@ -19,8 +19,12 @@ _LONGEST_WAIT_FOR_MAIN = timedelta(hours=24)
 class Ranks:
     """This process among the processes of one training: NCCL on GPUs, gloo on CPUs, no group for a single process."""
 
-    def __init__(self, collective_timeout: timedelta) -> None:
+    def __init__(self, collective_timeout: timedelta, *, shards: bool = False) -> None:
         """Join the processes that the launcher's environment variables describe; a collective fails after the timeout.
+
+        Args:
+            shards: whether weights are sharded: a single process has a group, too, and checkpoints have one of their
+                own.
 
         Raises:
             LaunchError: there is no GPU for this rank.
@@ -35,6 +39,8 @@ class Ranks:
         self.backend = "none"
         self.control: dist.ProcessGroup | None = None
         """Messages of a few bytes between CPUs, which do not wait for the GPUs; None for a single process."""
+        self.saving: dist.ProcessGroup | None = None
+        """Messages of the threads that write checkpoints; None where rank 0 writes them."""
         self._patient: dist.ProcessGroup | None = None
         if self.world_size > 1:
             stay_on_this_machine()
@@ -45,6 +51,12 @@ class Ranks:
             self.control = dist.new_group(backend="gloo", timeout=collective_timeout)
             # Rank 0 may tokenize for hours while the others wait.
             self._patient = dist.new_group(backend="gloo", timeout=_LONGEST_WAIT_FOR_MAIN)
+            if shards:
+                self.saving = dist.new_group(backend="gloo", timeout=_LONGEST_WAIT_FOR_MAIN)
+        elif shards and not dist.is_initialized():
+            self.backend = "nccl" if self.device.type == "cuda" else "gloo"
+            store = dist.HashStore()  # type: ignore[attr-defined]
+            dist.init_process_group(self.backend, store=store, rank=0, world_size=1)
 
     def from_main(self, compute: Callable[[], T]) -> T:
         """Compute a value on rank 0 and return it on every rank; the other ranks wait.
@@ -89,6 +101,13 @@ class Ranks:
             dist.all_reduce(total, group=self.control)
         return [float(value) for value in total]
 
+    def max(self, values: Sequence[float]) -> list[float]:
+        """Return the largest of each of the values over all ranks, in double precision."""
+        largest = torch.tensor(values, dtype=torch.float64)
+        if self.control is not None:
+            dist.all_reduce(largest, dist.ReduceOp.MAX, group=self.control)
+        return [float(value) for value in largest]
+
     def barrier(self) -> None:
         """Wait for all ranks."""
         if self.control is not None:
@@ -96,5 +115,5 @@ class Ranks:
 
     def close(self) -> None:
         """Leave the process groups."""
-        if self.control is not None:
+        if dist.is_initialized():
             dist.destroy_process_group()

@@ -10,9 +10,11 @@ import heapq
 import json
 import os
 import tempfile
+import time
 from array import array
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from datetime import UTC, datetime, timedelta
 from itertools import groupby
 from pathlib import Path
 from typing import IO, Any, Self
@@ -20,31 +22,85 @@ from typing import IO, Any, Self
 import numpy as np
 import numpy.typing as npt
 
-from nbtools.data import corpus
-from nbtools.errors import DataError
+from nbtools.data import corpus, hub
+from nbtools.errors import DataError, plural
 from nbtools.rundir.json_files import read_json, write_json
 
 _MOST_WORDS = 2**18
 """Words that are counted in memory, which takes about 40 MB."""
 _MOST_RUNS = 64
 
+_SAY_EVERY_S = 10.0
 _COUNTS = "counts.json"
+_AS_DOWNLOADED = "the dataset is as it was downloaded on"
 
 Selection = npt.NDArray[np.bool_]
 
 
 @contextlib.contextmanager
-def writing(folder: Path) -> Iterator[None]:
-    """Turn an error of the file system into a DataError that names `folder`."""
+def writing(folder: Path, what: str = "tokenized text", step: str = "") -> Iterator[None]:
+    """Turn an error of the file system, such as a full disk, into a DataError that names `folder`."""
     try:
         yield
     except OSError as error:
-        raise DataError(f"{folder}: the tokenized text cannot be written there: {error}") from error
+        raise DataError(f"{folder}: the {what} cannot be written there: {error}{step}") from error
 
 
-def content_name(content: Sequence[object]) -> str:
-    """Return a hash of JSON values, as the name of what was made from them."""
-    return hashlib.sha256(json.dumps(content).encode()).hexdigest()[:32]
+def content_name(content: Iterable[object]) -> str:
+    """Return a hash of JSON values, that of their list, as the name of what was made from them."""
+    digest = hashlib.sha256(b"[")
+    for number, item in enumerate(content):
+        digest.update(f"{', ' if number else ''}{json.dumps(item)}".encode())
+    digest.update(b"]")
+    return digest.hexdigest()[:32]
+
+
+def with_progress(
+    texts: Iterable[str], say: Callable[[str], None], what: str, total: int | None = None
+) -> Iterator[str]:
+    """Yield texts, and say every ten seconds how much is done, at which rate, and with `total` how long the rest takes.
+
+    Args:
+        what: such as "tokenizing".
+        total: characters of all texts; 0 if unknown.
+    """
+    done, start = 0, time.monotonic()
+    said = start
+    for number, text in enumerate(texts, start=1):
+        yield text
+        done += len(text)
+        if (now := time.monotonic()) - said >= _SAY_EVERY_S:
+            said, rate = now, done / (now - start)
+            share = f"{done / total:.0%} of {total:,} characters" if total else f"{number:,} documents so far"
+            left = f", {timedelta(seconds=round((total - done) / rate))} left" if total and rate else ""
+            say(f"{what}: {share}, {rate / 1e6:.2f} million characters/s{left}")
+
+
+def downloaded_once(
+    cache: Path, request: Sequence[object], make: Callable[[Callable[[str], None]], Path], say: Callable[[str], None]
+) -> Path:
+    """Return the folder in `cache` that `make(say)` wrote, now or for the same request before.
+
+    A file in `cache` maps the request to the folder, and holds the notes on it, which are said
+    again, with the day of the download: the request decides, not the content on the hub.
+    """
+    note = cache / f"hub-{content_name(request)}.json"
+    known = read_json(note)
+    if known is not None and (cache / str(known.get("folder"))).is_dir():
+        day = datetime.fromtimestamp(note.stat().st_mtime, UTC).date()
+        for remark in (*map(str, known.get("remarks", ())), f"{_AS_DOWNLOADED} {day}; ,revision= pins a version"):
+            say(f"note: {remark}")
+        hub.COMMITS.update(known.get("commits", {}))
+        return cache / str(known["folder"])
+    remarks: list[str] = []
+
+    def record(text: str) -> None:
+        remarks.extend([text.removeprefix("note: ")] if text.startswith("note: ") else [])
+        say(text)
+
+    folder = make(record)
+    write_json(note, {"folder": folder.name, "request": request, "remarks": remarks, "commits": hub.COMMITS})
+    return folder
 
 
 class Spool:
@@ -95,9 +151,12 @@ class Spool:
         """The part of each document; DataError if there is only one."""
         return corpus.parts_of_documents(self.lengths_N, self._test_fraction)
 
-    def part(self, part: int) -> Iterator[str]:
-        """Yield the documents of a part, such as `corpus.TRAIN`."""
-        return self.texts(self.parts_N == part)
+    def part(self, part: int, say: Callable[[str], None] | None = None, what: str = "") -> Iterator[str]:
+        """Yield the documents of a part, such as `corpus.TRAIN`; `say` reports the progress of `what`."""
+        texts = self.texts(self.parts_N == part)
+        if say is None:
+            return texts
+        return with_progress(texts, say, what, int(np.asarray(self.lengths_N)[self.parts_N == part].sum()))
 
     def digest(self) -> str:
         """Return a hash of all documents."""
@@ -174,12 +233,19 @@ def mapped(path: Path) -> npt.NDArray[Any]:
 
 
 class Counts:
-    """Counts of all tokens, and of the unknown ones, of a text that is tokenized piece by piece."""
+    """Counts of all tokens, the unknown ones, and special tokens read from a text that is tokenized piece by piece."""
 
     def __init__(self, unknown_id: int | None) -> None:
         self.unknown_id = unknown_id
         self.tokens = 0
         self.unknown = 0
+        self.special = 0
+
+    def reading(self, texts: Iterable[str], special_in: Callable[[str], int]) -> Iterator[str]:
+        """Yield the texts; `special_in` counts the special tokens in each."""
+        for text in texts:
+            self.special += special_in(text)
+            yield text
 
     def of(self, pieces: Iterable[npt.NDArray[Any]]) -> Iterator[npt.NDArray[Any]]:
         """Yield the pieces, counted."""
@@ -189,14 +255,14 @@ class Counts:
             yield piece
 
     def save(self, folder: Path) -> None:
-        """Write the counts into a folder of tokens, for `unknown_in`."""
-        write_json(folder / _COUNTS, {"tokens": self.tokens, "unknown": self.unknown})
+        """Write the counts into a folder of tokens, for `notes_in`."""
+        write_json(folder / _COUNTS, {"tokens": self.tokens, "unknown": self.unknown, "special": self.special})
 
 
-def unknown_in(folder: Path) -> list[str]:
-    """Return a sentence on the unknown tokens of a folder, if there are any."""
+def notes_in(folder: Path) -> list[str]:
+    """Return a sentence on the unknown tokens of a folder, and one on its special tokens, if there are any."""
     counts = read_json(folder / _COUNTS) or {}
-    return unknown_note(counts.get("unknown", 0), counts.get("tokens", 0))
+    return [*unknown_note(counts.get("unknown", 0), counts.get("tokens", 0)), *special_note(counts.get("special", 0))]
 
 
 def unknown_note(unknown: int, tokens: int) -> list[str]:
@@ -205,6 +271,14 @@ def unknown_note(unknown: int, tokens: int) -> list[str]:
         return []
     share = f"{unknown:,} of {tokens:,} tokens ({unknown / tokens:.2%})"
     return [f"{share} are not in the vocabulary and become its unknown token; a larger vocab_size has more"]
+
+
+def special_note(special: int) -> list[str]:
+    """Return a sentence on special tokens that were read from a text, if there are any."""
+    if not special:
+        return []
+    read = f"{plural(special, 'special token')} written in the text became control tokens of the model"
+    return [f"{read}; special_tokens='text' reads them as characters"]
 
 
 def save_pieces(path: Path, pieces: Iterable[npt.NDArray[Any]], dtype: npt.DTypeLike) -> int:

@@ -3,16 +3,23 @@
 Python code that comes with a model runs only if the user allowed it for that model.
 """
 
+import contextlib
 import pickle
+from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import torch
 from safetensors import SafetensorError
 from torch import nn
-from transformers import AutoConfig, PreTrainedModel
-from transformers.utils import logging
+from transformers import AutoConfig, GenerationConfig, PreTrainedModel
+from transformers.utils import SAFE_WEIGHTS_INDEX_NAME, SAFE_WEIGHTS_NAME, logging
+from transformers.utils.hub import cached_file, get_checkpoint_shard_files
 
 from nbtools.errors import ConfigError
+from nbtools.project import expanded
+from nbtools.training.sharding.fsdp import is_building, leaves_out_weights, without_weights
+from nbtools.training.sharding.stored_tensors import StoredTensor, stored_tensors
 
 _DROPOUTS = (
     *("hidden_dropout_prob", "attention_probs_dropout_prob"),  # BERT, RoBERTa, ESM and models derived from them
@@ -39,16 +46,28 @@ def load_model(
         dropout: replaces every dropout of the encoder in the model's own config; None keeps them.
         **settings: changes to the model's own config, such as `num_labels=1`.
 
+    Returns:
+        The model; its `loading_info`, if it is not to be sharded, names weights that are missing, unexpected or of
+        another shape.
+
     Raises:
-        ConfigError: it cannot be loaded, or its weights are a pickle that could run code.
+        ConfigError: it cannot be loaded, its weights are a pickle that could run code, or it is an adapter alone.
     """
+    an_adapter = ConfigError(
+        f"{option}={model_name!r}: holds an adapter without its model; nbtools export RUN -o DIR merges the two into a "
+        "folder to start from"
+    )
+    if (expanded(model_name) / "adapter_config.json").is_file():
+        raise an_adapter
     try:
         if dropout is not None:
             own = AutoConfig.from_pretrained(model_name, trust_remote_code=trust_remote_code)
             settings |= dict.fromkeys((name for name in _DROPOUTS if getattr(own, name, None) is not None), dropout)
-        model: PreTrainedModel = auto_class.from_pretrained(
-            model_name, dtype=torch.float32, trust_remote_code=trust_remote_code, weights_only=True, **settings
-        )
+        if is_building() and (sharded := _to_be_sharded(auto_class, model_name, trust_remote_code, settings)):
+            return sharded
+        settings |= {"weights_only": True, "output_loading_info": True, "dtype": torch.float32}
+        model, found = auto_class.from_pretrained(model_name, trust_remote_code=trust_remote_code, **settings)
+        model.loading_info = found
     except pickle.UnpicklingError as error:
         raise ConfigError(
             f"{option}={model_name!r}: its weights are a pickle that holds more than tensors, which could run "
@@ -56,7 +75,62 @@ def load_model(
         ) from error
     except (OSError, ValueError, ImportError, RuntimeError, EOFError, SafetensorError) as error:
         raise ConfigError(f"{option}={model_name!r}: cannot be loaded as {kind} ({first_line(error)})") from error
+    if hasattr(model, "peft_config"):  # of the hub
+        raise an_adapter
+    loaded: PreTrainedModel = model
+    return loaded
+
+
+def _to_be_sharded(
+    auto_class: Any, model_name: str, trust_remote_code: bool, settings: dict[str, Any]
+) -> PreTrainedModel | None:
+    """Return a model without values in its weights, and with `stored_weights`: what reads them, by name.
+
+    If the files name the weights otherwise, `transformers` has to convert them: rank 0 then loads the model whole, for
+    which this returns None there, and the others get it without values.
+    """
+    options = {name: value for name, value in settings.items() if name != "config"}
+    config = settings.get("config")
+    if config is None:
+        config = AutoConfig.from_pretrained(model_name, trust_remote_code=trust_remote_code, **options)
+    with without_weights():
+        if hasattr(auto_class, "from_config"):
+            more = {"dtype": torch.float32, "trust_remote_code": trust_remote_code}
+            model: PreTrainedModel = auto_class.from_config(config, **more)
+        else:
+            model = auto_class(config)
+    stored = _stored_weights(model, model_name)
+    if stored is None:
+        return model if leaves_out_weights() else None
+    with contextlib.suppress(OSError):
+        if model.can_generate():
+            model.generation_config = GenerationConfig.from_pretrained(model_name)
+    model.stored_weights = stored  # type: ignore[assignment]
     return model
+
+
+def _stored_weights(model: PreTrainedModel, model_name: str) -> dict[str, StoredTensor] | None:
+    """Return what reads each weight of `model` from its files; None if one is missing there or has another shape."""
+    has_files = {"_raise_exceptions_for_missing_entries": False, "_raise_exceptions_for_connection_errors": False}
+    path = cached_file(model_name, SAFE_WEIGHTS_NAME, **has_files)
+    files = [] if path is None else [path]
+    if not files and (index := cached_file(model_name, SAFE_WEIGHTS_INDEX_NAME, **has_files)) is not None:
+        files = get_checkpoint_shard_files(model_name, index)[0]  # type: ignore[no-untyped-call]
+    if not files or (model.state_dict().keys() - dict(model.named_parameters(remove_duplicate=False)).keys()):
+        return None
+    found = stored_tensors(map(Path, files))
+    prefix = f"{model.base_model_prefix}."
+    twins: dict[int, list[str]] = {}
+    for name, weight in model.named_parameters(remove_duplicate=False):
+        twins.setdefault(id(weight), []).append(name)
+    stored = {}
+    for name, weight in model.named_parameters():
+        names = [each for twin in twins[id(weight)] for each in (twin, prefix + twin, twin.removeprefix(prefix))]
+        source = next((found[each] for each in names if each in found), None)
+        if source is None or tuple(source.shape) != tuple(weight.shape):
+            return None
+        stored[name] = source
+    return stored
 
 
 def check_length(model: PreTrainedModel, model_name: str, sequence_length: int) -> None:
@@ -70,10 +144,17 @@ def check_length(model: PreTrainedModel, model_name: str, sequence_length: int) 
         raise ConfigError(f"sequence_length={sequence_length}: {model_name} takes at most {longest}")
 
 
-def reaches_all_weights(loss: torch.Tensor, module: nn.Module) -> bool:
-    """Whether a loss depends on every trainable weight, as DDP expects; a pooler or another head may be unused."""
+def has_unused_weights(module: nn.Module, loss_of: Callable[[torch.Tensor], torch.Tensor]) -> bool:
+    """Whether a loss does not depend on some of the trainable weights, such as a pooler's, which DDP has to know.
+
+    `loss_of` computes it from a row of eight tokens.
+    """
+    was_training = module.training
+    module.eval()  # draws no random numbers
     weights = [weight for weight in module.parameters() if weight.requires_grad]
-    return all(gradient is not None for gradient in torch.autograd.grad(loss, weights, allow_unused=True))
+    gradients = torch.autograd.grad(loss_of(torch.ones(1, 8, dtype=torch.long)), weights, allow_unused=True)
+    module.train(was_training)
+    return any(gradient is None for gradient in gradients)
 
 
 def first_line(error: BaseException, limit: int = 200) -> str:

@@ -1,7 +1,6 @@
 """Text as rows of token ids, with a cache on disk."""
 
-import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
@@ -11,17 +10,15 @@ import numpy.typing as npt
 from transformers import AutoTokenizer, PreTrainedTokenizerBase
 
 from nbtools.data import corpus
-from nbtools.data.hub import named
+from nbtools.data.hub import named, split_options
 from nbtools.errors import DataError
 from nbtools.recipes import MLMPretrainingConfig
 from nbtools.rundir.atomic import new_folder
-from nbtools.rundir.json_files import read_json, write_json
-from nbtools.training.text import disk_buffer, hub
-from nbtools.training.text.disk_buffer import Counts, Spool, content_name, rows_of, save_pieces, unknown_in, writing
-from nbtools.training.text.tokenizers import encoder, masking_tokenizer, template_of, word_tokenizer
+from nbtools.training.text import disk_buffer
+from nbtools.training.text.special_tokens import named_in_cache
+from nbtools.training.text.tokenizers import encode_parts, masking_tokenizer, template_of, word_tokenizer
 
 _CACHE_FORMAT = 1
-_SAY_EVERY_S = 30.0
 
 Tokens = npt.NDArray[np.int32]
 
@@ -75,7 +72,7 @@ def tokenize(
     separated by one separator token). A hub dataset is downloaded once: a file in `cache` maps the request to its
     folder.
 
-    Memory does not grow with the text; the disk holds a temporary copy of it.
+    Memory does not grow with the text, unless that is one list in a `.json` file; the disk holds a temporary copy.
 
     Args:
         root: start of a relative `dataset`; the project of the working directory when None.
@@ -85,61 +82,67 @@ def tokenize(
         DataError: the text is missing, malformed or too short, or the cache cannot be written.
         ConfigError: `model_name` has no loadable tokenizer, or no mask token.
     """
-    downloaded = named(config.dataset)
-    min_words, max_samples, model_name = config.min_words, config.max_samples, config.model_name
+    if (downloaded := named(config.dataset)) is None:
+        return _tokenized(cache, config, config.max_samples, root, say)
+    max_samples = config.max_samples or downloaded.max_samples
+    request = [_CACHE_FORMAT, downloaded.path, downloaded.config, max_samples, config.min_words, config.vocab_size]
+    request += [config.model_name, *([] if config.clean == "light" else [config.clean])]  # once the only one
+    request += [*_third(config), *named_in_cache(config), *filter(None, [split_options(downloaded.dataset)[1]])]
+    if config.model_name is not None:  # the tokenizer of a local model may change
+        made = masking_tokenizer(config.model_name)
+        request.append(
+            disk_buffer.content_name([made.backend_tokenizer.to_str(), made.sep_token_id, made.eos_token_id])
+        )
+    return disk_buffer.downloaded_once(
+        cache, request, lambda tell: _tokenized(cache, config, max_samples, root, tell), say
+    )
+
+
+def _third(config: MLMPretrainingConfig) -> list[float]:
+    return [config.test_fraction] if config.test_fraction else []  # names from before there was a test stay
+
+
+def _tokenized(
+    cache: Path, config: MLMPretrainingConfig, max_samples: int | None, root: Path | None, say: Callable[[str], None]
+) -> Path:
+    min_words, model_name = config.min_words, config.model_name
     left_out = corpus.LeftOut()
-    note = None
-    third = [config.test_fraction] if config.test_fraction else []  # names from before there was a test stay
-    if downloaded is None:
-        documents = corpus.documents(config.dataset, min_words, clean=config.clean, root=root, left_out=left_out)
-    else:
-        max_samples = max_samples or downloaded.max_samples
-        source = [downloaded.path, downloaded.config, max_samples]
-        cleaning = [] if config.clean == "light" else [config.clean]  # the only one before there was a choice
-        request = [_CACHE_FORMAT, *source, min_words, config.vocab_size, model_name, *cleaning, *third]
-        note = cache / f"hub-{content_name(request)}.json"
-        known = read_json(note)
-        if known is not None and (cache / str(known.get("folder"))).is_dir():
-            for remark in map(str, known.get("remarks", ())):
-                say(f"note: {remark}")
-            return cache / str(known["folder"])
-        origin = f"dataset={config.dataset!r}"
-        texts = hub.texts(downloaded, streaming=config.streaming)
-        documents = corpus.chosen_documents(map(corpus.sections_of, texts), config.clean, min_words, origin, left_out)
+    documents = corpus.documents(
+        config.dataset, min_words, clean=config.clean, root=root, left_out=left_out, streaming=config.streaming
+    )
     given = None if model_name is None else masking_tokenizer(model_name)  # before a long reading
-    with writing(cache):
+    with disk_buffer.writing(cache):
         cache.mkdir(parents=True, exist_ok=True)
-        with Spool(_with_progress(islice(documents, max_samples), say), cache, config.test_fraction) as spool:
-            tokenizer = word_tokenizer(spool.part(corpus.TRAIN), config.vocab_size, cache) if given is None else given
-            folder = cache / content_name([_CACHE_FORMAT, tokenizer.backend_tokenizer.to_str(), spool.digest(), *third])
+        documents = disk_buffer.with_progress(islice(documents, max_samples), say, "reading the text")
+        with disk_buffer.Spool(documents, cache, config.test_fraction) as spool:
+            counted = spool.part(corpus.TRAIN, say, "counting words")
+            tokenizer = word_tokenizer(counted, config.vocab_size, cache) if given is None else given
+            content = [_CACHE_FORMAT, tokenizer.backend_tokenizer.to_str(), spool.digest()]
+            content += [*_third(config), *named_in_cache(config)]
+            folder = cache / disk_buffer.content_name(content)
             if not folder.is_dir():
-                _build(folder, tokenizer, spool, level="words" if model_name is None else "model")
-        remarks = [*left_out.notes(min_words), *unknown_in(folder)]
-        for remark in remarks:
-            say(f"note: {remark}")
-        if note is not None:
-            write_json(note, {"folder": folder.name, "request": request, "remarks": remarks})
+                level = "words" if model_name is None else "model"
+                _build(folder, tokenizer, spool, level, config.special_tokens, say)
+    for remark in [*left_out.notes(min_words), *disk_buffer.notes_in(folder)]:
+        say(f"note: {remark}")
     return folder
 
 
-def _with_progress(documents: Iterable[str], say: Callable[[str], None]) -> Iterator[str]:
-    shown_at = time.monotonic()
-    for number, document in enumerate(documents, start=1):
-        yield document
-        if (now := time.monotonic()) - shown_at >= _SAY_EVERY_S:
-            say(f"reading the text: {number:,} documents so far")
-            shown_at = now
-
-
-def _build(folder: Path, tokenizer: PreTrainedTokenizerBase, spool: Spool, level: str) -> None:
-    encode = encoder(tokenizer, level)
+def _build(
+    folder: Path,
+    tokenizer: PreTrainedTokenizerBase,
+    spool: disk_buffer.Spool,
+    level: str,
+    special_tokens: corpus.SpecialTokens,
+    say: Callable[[str], None],
+) -> None:
     separator = tokenizer.sep_token_id if tokenizer.sep_token_id is not None else tokenizer.eos_token_id
     with new_folder(folder) as built:
         tokenizer.save_pretrained(built / "tokenizer")
-        counts = Counts(tokenizer.unk_token_id)
-        for part, name in enumerate(("train", "eval", "test")):
-            pieces = (np.array([*encode(text), separator], dtype=np.int32) for text in spool.part(part))
-            save_pieces(built / f"{name}.npy", counts.of(pieces), np.int32)
+        counts = disk_buffer.Counts(tokenizer.unk_token_id)
+        parts = encode_parts(spool, tokenizer, level, separator, counts, say, special_tokens)
+        for name, pieces in zip(("train", "eval", "test"), parts, strict=True):
+            disk_buffer.save_pieces(built / f"{name}.npy", pieces, np.int32)
         counts.save(built)
 
 
@@ -159,7 +162,9 @@ def open_tokenized(folder: Path, sequence_length: int, *, with_template: bool = 
         raise DataError(
             f"sequence_length={sequence_length}: the tokenizer's template leaves no room for text; raise it"
         )
-    parts = [rows_of(disk_buffer.mapped(folder / f"{name}.npy"), room) for name in ("train", "eval", "test")]
+    parts = [
+        disk_buffer.rows_of(disk_buffer.mapped(folder / f"{name}.npy"), room) for name in ("train", "eval", "test")
+    ]
     if before or after:
         return TokenizedText(tokenizer, *(TemplateRows(part, before, after) for part in parts))
     return TokenizedText(tokenizer, *parts)

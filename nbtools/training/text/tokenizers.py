@@ -1,8 +1,10 @@
 """Tokenizers: built on a corpus, loaded from a folder, or from the hub."""
 
+import contextlib
+import os
 import re
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -14,13 +16,14 @@ from tokenizers.normalizers import Lowercase, Replace
 from tokenizers.normalizers import Sequence as Normalizers
 from tokenizers.pre_tokenizers import Split
 from tokenizers.processors import TemplateProcessing
-from transformers import AutoTokenizer, PreTrainedModel, PreTrainedTokenizerBase, PreTrainedTokenizerFast
+from transformers import AutoTokenizer, PreTrainedTokenizerBase, PreTrainedTokenizerFast
 
 from nbtools.data import corpus
 from nbtools.errors import CheckpointError, ConfigError, shown
 from nbtools.recipes.modernbert import SPECIAL_TOKENS
-from nbtools.training.text.disk_buffer import WordCounts
+from nbtools.training.text.disk_buffer import Counts, Spool, WordCounts
 from nbtools.training.text.pretrained import first_line
+from nbtools.training.text.special_tokens import SpecialTokens, has_backend
 
 EOS, UNKNOWN, MASK = "[EOS]", "[UNK]", "[MASK]"
 """Special tokens of vocabularies built here: the first two ids, and the last. [EOS] ends documents and pads answers,
@@ -29,6 +32,8 @@ _NAMES = {"unk_token": UNKNOWN, "mask_token": MASK, "eos_token": EOS, "pad_token
 _MASK_TOKENS = (MASK, "<mask>", "<|mdm_mask|>", "<|mask|>")
 """Names of mask tokens in tokenizers that do not set `mask_token`; the third is LLaDA's."""
 _HUB_ID = re.compile(r"\w[\w.-]{0,95}(/\w[\w.-]{0,95})?", re.ASCII)
+_PARALLELISM, _OFF = "TOKENIZERS_PARALLELISM", "No"  # spelled so only here: any other value is the user's
+_BATCH_CHARACTERS = 2**20
 Encode = Callable[[str], Sequence[int] | npt.NDArray[np.int32]]
 
 
@@ -146,8 +151,11 @@ def template_of(tokenizer: PreTrainedTokenizerBase) -> tuple[tuple[int, ...], tu
     return tuple(full[:start]), tuple(full[start + len(plain) :])
 
 
-def encoder(tokenizer: PreTrainedTokenizerBase, level: str) -> Encode:
-    """Return a function from text to ids; for characters a table, with the tokenizer's result."""
+def encoder(tokenizer: PreTrainedTokenizerBase, level: str, special_tokens: corpus.SpecialTokens = "text") -> Encode:
+    """Return a function from text to ids; for characters a table, with the tokenizer's result.
+
+    A vocabulary built here has no special token that a text can hold.
+    """
     if level == "chars":
         ids, unknown = tokenizer.get_vocab(), tokenizer.unk_token_id
         table = np.full(0x110000, unknown, dtype=np.int32)
@@ -158,7 +166,79 @@ def encoder(tokenizer: PreTrainedTokenizerBase, level: str) -> Encode:
     if level == "words":  # corpus.words, as in the form's counts
         ids, unknown = tokenizer.get_vocab(), tokenizer.unk_token_id
         return lambda text: [ids.get(word, unknown) for word in corpus.words(text)]
-    return lambda text: tokenizer(text, add_special_tokens=False, verbose=False)["input_ids"]
+    if special_tokens == "text" and has_backend(tokenizer):
+        backend = SpecialTokens(tokenizer).text_backend()
+        return lambda text: backend.encode(text, add_special_tokens=False).ids
+    options = {"split_special_tokens": True} if special_tokens == "text" else {}
+    return lambda text: tokenizer(text, add_special_tokens=False, verbose=False, **options)["input_ids"]
+
+
+def encode_all(
+    texts: Iterable[str], tokenizer: PreTrainedTokenizerBase, level: str, special_tokens: corpus.SpecialTokens = "text"
+) -> Iterator[Sequence[int] | npt.NDArray[np.int32]]:
+    """Yield the ids of texts, those of `encoder`; a fast tokenizer encodes a million characters at a time on all cores.
+
+    RAYON_NUM_THREADS limits the threads, and TOKENIZERS_PARALLELISM=false turns them off.
+    """
+    if level in ("chars", "words") or not has_backend(tokenizer):
+        yield from map(encoder(tokenizer, level, special_tokens), texts)
+        return
+    if special_tokens == "text":
+        backend = SpecialTokens(tokenizer).text_backend()
+    else:
+        encoder(tokenizer, level, special_tokens)("a")  # sets truncation, padding and special tokens of the backend
+        backend = tokenizer.backend_tokenizer
+    for batch in _batches(texts):
+        with _threads():
+            encodings = backend.encode_batch_fast(batch, add_special_tokens=False)
+        yield from (encoding.ids for encoding in encodings)
+
+
+def encode_parts(
+    documents: Spool,
+    tokenizer: PreTrainedTokenizerBase,
+    level: str,
+    separator: int,
+    counts: Counts,
+    say: Callable[[str], None],
+    special_tokens: corpus.SpecialTokens = "text",
+) -> Iterator[Iterator[npt.NDArray[np.int64]]]:
+    """Yield the tokens of the training, evaluation and test documents, the separator behind each document.
+
+    `counts` counts them, and the special tokens in the text that are read as such.
+    """
+    for part in range(3):
+        texts = documents.part(part, say, "tokenizing")
+        if special_tokens == "tokens" and level not in ("chars", "words"):
+            texts = counts.reading(texts, SpecialTokens(tokenizer).count)
+        all_ids = encode_all(texts, tokenizer, level, special_tokens)
+        yield counts.of(np.append(ids, separator).astype(np.int64) for ids in all_ids)
+
+
+def _batches(texts: Iterable[str]) -> Iterator[list[str]]:
+    batch: list[str] = []
+    size = 0
+    for text in texts:
+        batch.append(text)
+        size += len(text) + 1
+        if size >= _BATCH_CHARACTERS:
+            yield batch
+            batch, size = [], 0
+    if batch:
+        yield batch
+
+
+@contextlib.contextmanager
+def _threads() -> Iterator[None]:
+    """Let the tokenizer use threads unless the user forbids it; off afterwards, as a forked process has none."""
+    is_free = os.environ.get(_PARALLELISM) in (None, _OFF)
+    if is_free:
+        os.environ[_PARALLELISM] = "true"
+    try:
+        yield
+    finally:
+        if is_free:
+            os.environ[_PARALLELISM] = _OFF
 
 
 def word_tokenizer(documents: Iterable[str], vocab_size: int, folder: Path | None = None) -> PreTrainedTokenizerFast:
@@ -175,13 +255,3 @@ def check_vocabulary(tokenizer: PreTrainedTokenizerBase, model: Path) -> None:
     """Raise CheckpointError if a checkpoint has other token ids: its weights would load, but not fit the data."""
     if AutoTokenizer.from_pretrained(model, trust_remote_code=False).get_vocab() != tokenizer.get_vocab():
         raise CheckpointError(f"{model}: its vocabulary is that of another text; resume with the dataset of its run")
-
-
-def model_writer(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase) -> Callable[[Path], None]:
-    """Return a function that writes model and tokenizer into a folder that `from_pretrained` loads."""
-
-    def write(folder: Path) -> None:
-        model.save_pretrained(folder)
-        tokenizer.save_pretrained(folder)
-
-    return write

@@ -25,7 +25,8 @@ from nbtools.data.text_classification.codes import BOS, EOS, CodeSystem
 from nbtools.errors import CheckpointError, ConfigError
 from nbtools.recipes import TextClassificationConfig
 from nbtools.training.engine import checkpoint
-from nbtools.training.text import pretrained
+from nbtools.training.text import adapter, pretrained
+from nbtools.training.text_classification.incremental import IncrementalDecoder
 
 
 class TextClassifier(PreTrainedModel):  # type: ignore[no-untyped-call]
@@ -40,6 +41,7 @@ class TextClassifier(PreTrainedModel):  # type: ignore[no-untyped-call]
     base_model_prefix = "canine"
     supports_gradient_checkpointing = True
     _no_split_modules: list[str] = []
+    forward_methods = ("encode", "losses", "decode", "flat_predictions")
     blocks_CS: torch.Tensor
 
     def __init__(self, config: CanineConfig, canine: CanineModel | None = None) -> None:
@@ -64,8 +66,6 @@ class TextClassifier(PreTrainedModel):  # type: ignore[no-untyped-call]
         self.register_buffer("blocks_CS", torch.from_numpy(system.blocks_CS), persistent=False)
         for table in (self.symbols, self.positions):
             nn.init.normal_(table.weight, std=1 / math.sqrt(width))
-
-    # --- training ---------------------------------------------------------------------------------
 
     def forward(self, inputs_BT: torch.Tensor, labels_BK: torch.Tensor) -> torch.Tensor:
         """Return the losses of the decoder and of the flat head, each summed over the batch. Shape (2,)."""
@@ -122,8 +122,6 @@ class TextClassifier(PreTrainedModel):  # type: ignore[no-untyped-call]
         truth_BC = torch.zeros(len(labels_BK), len(self.system.codes) + 1, device=labels_BK.device)
         return truth_BC.scatter_(1, labels_BK % truth_BC.shape[1], 1.0)[:, :-1]  # -1 falls into the last column
 
-    # --- prediction -------------------------------------------------------------------------------
-
     @torch.no_grad()
     def decode(self, memory_BTH: torch.Tensor, mask_BT: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         """Decode greedily, restricted to existing codes, each at most once.
@@ -133,21 +131,23 @@ class TextClassifier(PreTrainedModel):  # type: ignore[no-untyped-call]
         """
         num_rows, num_codes = len(memory_BTH), len(self.system.codes)
         device = memory_BTH.device
-        sequence_BL = torch.full((num_rows, 1), BOS, device=device)
+        decoder = IncrementalDecoder(self.decoder, memory_BTH, mask_BT, self.system.sequence_length - 1)
+        symbol_B = torch.full((num_rows,), BOS, device=device)
         log_p_B = torch.zeros(num_rows, device=device)
         is_free_BC = torch.ones(num_rows, num_codes + 1, dtype=torch.bool, device=device)
         is_free_BC[:, -1] = False  # at least one code
+        is_symbol_CSV = nn.functional.one_hot(self.blocks_CS, self.system.num_symbols).float()
         found = []
-        for _ in range(self.system.max_codes):
+        for block in range(self.system.max_codes):
             fits_BC = is_free_BC.clone()
             for place in range(self.system.block_size):
                 symbols_C = self.blocks_CS[:, place]
-                logits_BV = self.decoder_logits(sequence_BL, memory_BTH, mask_BT)[:, -1].float()
-                allowed_BV = torch.zeros_like(logits_BV).index_add_(1, symbols_C, fits_BC.to(logits_BV.dtype)) > 0
+                position_H = self.positions.weight[block * self.system.block_size + place]
+                logits_BV = self.speller(decoder.step(self.symbols(symbol_B) + position_H)).float()
+                allowed_BV = fits_BC.float() @ is_symbol_CSV[:, place] > 0
                 symbol_B = logits_BV.masked_fill(~allowed_BV, -math.inf).argmax(-1)
                 log_p_B += logits_BV.log_softmax(-1).gather(1, symbol_B[:, None]).squeeze(1)
                 fits_BC &= symbols_C == symbol_B[:, None]
-                sequence_BL = torch.cat([sequence_BL, symbol_B[:, None]], dim=1)
             class_B = fits_BC.float().argmax(1)
             is_end_B = class_B == num_codes
             found.append(torch.where(is_end_B, -1, class_B))
@@ -213,6 +213,7 @@ def build_classifier(config: TextClassificationConfig, system: CodeSystem, share
         # Initial bias at each code's frequency (Lin et al. 2017, arXiv 1708.02002): otherwise training first learns
         # that codes are rare.
         classifier.flat.bias.copy_(torch.logit(shares_C.clamp(1e-6, 0.999)))
+    adapter.add_adapter(classifier, config, has_heads=True)
     return classifier
 
 
@@ -239,9 +240,14 @@ def open_classifier(folder: Path) -> TextClassifier:
         CheckpointError: it holds no text classifier, or is damaged.
     """
     try:
-        classifier = TextClassifier(CanineConfig.from_pretrained(folder, trust_remote_code=False))
+        config = CanineConfig.from_pretrained(folder, trust_remote_code=False)
+        base = adapter.base_name(folder)
+        canine: Any = None if base is None else pretrained.load_model(CanineModel, base, "the base of an adapter")
+        classifier = TextClassifier(config, canine)
     except (OSError, ValueError, AttributeError) as error:
         raise CheckpointError(f"{folder}: holds no text classifier ({pretrained.first_line(error)})") from error
+    if base is not None:
+        adapter.open_adapter(classifier, folder)
     checkpoint.load_weights(classifier, folder)
     return classifier
 

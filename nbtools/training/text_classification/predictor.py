@@ -10,6 +10,7 @@ It runs on any torch device. Weights are read by safetensors; nothing in a check
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import torch
 
@@ -60,22 +61,37 @@ class Predictor:
         langs = [lang or UNKNOWN_LANG] * len(texts) if lang is None or isinstance(lang, str) else list(lang)
         if len(langs) != len(texts):
             raise ConfigError(f"lang: {len(langs)} languages for {len(texts)} texts; give one, or one for each")
-        was_clean = getattr(self.classifier.config, "clean", "light")  # in training; models from before have no value
-        clean: Clean = "none" if was_clean == "none" else "light"
-        empty = [
-            place for place, text in enumerate(texts) if not text.strip() or (clean == "light" and not clean_text(text))
-        ]
+        empty = [place for place, text in enumerate(texts) if self.is_empty(text)]
         if empty:
             raise ConfigError(f"texts[{empty[0]}]={shown(texts[empty[0]])}: holds no text")
-        found: list[Prediction] = [((), 0.0)] * len(texts)
+        return [(codes, probability) for codes, probability, _ in self.decoded(texts, langs, batch_size)]
+
+    @property
+    def clean(self) -> Clean:
+        """How the training read texts; models from before that setting have no value."""
+        return "none" if getattr(self.classifier.config, "clean", "light") == "none" else "light"
+
+    def is_empty(self, text: str) -> bool:
+        """Whether nothing of a text is left to read."""
+        return not text.strip() or (self.clean == "light" and not clean_text(text))
+
+    def decoded(
+        self, texts: Sequence[str], langs: Sequence[str], batch_size: int, top_k: int = 0
+    ) -> list[tuple[tuple[str, ...], float, list[tuple[str, float]]]]:
+        """Return codes and probability of each text, and the `top_k` codes with the probability of each alone.
+
+        Texts of equal width share forward passes.
+        """
+        found: list[Any] = [None] * len(texts)
+        codes = self.classifier.system.codes
         longest = self.classifier.config.sequence_length
         with torch.inference_mode():
-            for places, inputs_BT in encoded_batches(texts, langs, longest, batch_size, clean):
-                memory_BTH, mask_BT, _ = self.classifier.encode(inputs_BT.to(self.classifier.device))
+            for places, inputs_BT in encoded_batches(texts, langs, longest, batch_size, self.clean):
+                memory_BTH, mask_BT, pooled_BH = self.classifier.encode(inputs_BT.to(self.classifier.device))
                 classes_BK, probability_B = self.classifier.decode(memory_BTH, mask_BT)
-                for place, classes_K, probability in zip(
-                    places.tolist(), classes_BK.tolist(), probability_B.tolist(), strict=True
-                ):
-                    codes = sorted(self.classifier.system.codes[number] for number in classes_K if number >= 0)
-                    found[place] = (tuple(codes), probability)
+                best = self.classifier.flat(pooled_BH).float().sigmoid().topk(min(top_k, len(codes)))
+                rows = zip(classes_BK.tolist(), probability_B.tolist(), *(each.tolist() for each in best), strict=True)
+                for place, (classes_K, probability, p_N, numbers_N) in zip(places.tolist(), rows, strict=True):
+                    alone = [(codes[number], p) for number, p in zip(numbers_N, p_N, strict=True)]
+                    found[place] = tuple(sorted(codes[each] for each in classes_K if each >= 0)), probability, alone
         return found

@@ -9,16 +9,21 @@ Shape suffixes: N rows, B batch, T characters, K codes of a row, C codes.
 
 import dataclasses
 from collections import Counter
+from collections.abc import Sequence
 
 import numpy as np
 import torch
+from torch.nn.functional import one_hot
 
+from nbtools.data import hub
 from nbtools.data.text_classification.samples import Samples
+from nbtools.errors import plural
 from nbtools.recipes.text_classification import TextClassificationConfig, load_samples
 from nbtools.rundir import media
+from nbtools.rundir.media import MediaItem
 from nbtools.training.engine import flags
 from nbtools.training.engine.optimizer import Optimizer, accumulating, autocast
-from nbtools.training.engine.sampler import spread
+from nbtools.training.engine.sampler import batches_of_rank, spread
 from nbtools.training.engine.tally import Tally
 from nbtools.training.engine.worker import Worker, run
 from nbtools.training.text_classification.dataset import (
@@ -31,10 +36,12 @@ from nbtools.training.text_classification.dataset import (
     labels,
     padded,
 )
-from nbtools.training.text_classification.metrics import SCORES, prefix_sets, prefixes, score
+from nbtools.training.text_classification.metrics import ScoreTable, prefix_sets, prefixes, score, table_of
 from nbtools.training.text_classification.model import TextClassifier, build_classifier, check_codes
 
 _NUM_MISTAKES = 20
+_NUM_LANGS = 20
+_ALL, _FLAT, _MAJORITY, _DISTINCT = "all texts", "flat head", "most frequent codes", "each distinct text once"
 
 Mistake = tuple[float, str, str, str]
 """Probability of the prediction, the text, its true codes, the predicted codes."""
@@ -48,15 +55,17 @@ def main(config: TextClassificationConfig) -> None:
 def train(worker: Worker, config: TextClassificationConfig) -> None:
     """Train from scratch or from a checkpoint, to the last step or a stop."""
     initial_state = worker.initial_state
-    samples = worker.ranks.in_turn(lambda: load_samples(config, worker.project.root))
+    is_download = any(map(hub.named, (*config.files, config.val_data)))  # which rank 0 reads for all
+    share = worker.ranks.from_main if is_download else worker.ranks.in_turn
+    samples = share(lambda: load_samples(config, worker.project.root))
     plan = worker.plan(len(samples.train_rows), len(samples.evaluation_rows), len(samples.test_rows))
     if samples.unseen_note:
         worker.say(samples.unseen_note)
     if initial_state.model is not None:
         check_codes(samples.system, initial_state.model)
-    classifier = worker.ranks.in_turn(lambda: build_classifier(config, samples.system, code_shares(samples)))
-    initial_state.load_weights(classifier)
+    classifier = worker.build(lambda: build_classifier(config, samples.system, code_shares(samples)))
     model = worker.wrap(classifier)
+    initial_state.load_weights(classifier)
     optimizer = Optimizer(model, config, plan.total_steps, worker.device)
     evaluation = Evaluation(worker, config, samples)
     augmentation = Augmentation(config.seed, config.augmentation, config.unknown_lang)
@@ -105,7 +114,7 @@ def train(worker: Worker, config: TextClassificationConfig) -> None:
 
         if due.checkpoint:
             state = {**optimizer.state_dict(), "chunk": order.chunk_of(worker.progress.epoch)}
-            worker.save(classifier.save_pretrained, state, tally.state_dict())
+            worker.save({"": classifier}, state, tally.state_dict())
         if due.stop:
             break
 
@@ -113,18 +122,24 @@ def train(worker: Worker, config: TextClassificationConfig) -> None:
         best.load_weights(classifier)
         test = Evaluation(worker, config, dataclasses.replace(samples, evaluation_rows=samples.test_rows))
         worker.end_test(test.measure(classifier))
+        worker.show("test_scores", test.table)
 
 
 class Evaluation:
-    """Metrics on held-out texts, decoded greedily, and the accuracy of the most frequent set of codes as a baseline."""
+    """Metrics on held-out texts, decoded greedily, and the accuracy of the most frequent set of codes as a baseline.
+
+    The scores are also shown for first digits, for each language, and with each distinct text counted once: frequent
+    texts, which the training data has in other spellings, are easier.
+    """
+
+    table: MediaItem
+    """The scores of parts at the last measurement."""
 
     def __init__(self, worker: Worker, config: TextClassificationConfig, samples: Samples) -> None:
         self.worker = worker
         self.config = config
         self.samples = samples
-        self.prefixes = {
-            f"accuracy_{digits}_digits": of_CD.to(worker.device) for digits, of_CD in prefixes(samples.system).items()
-        }
+        self.prefixes = {digits: of_CD.to(worker.device) for digits, of_CD in prefixes(samples.system).items()}
         table, rows_N = samples.evaluation, samples.evaluation_rows
         rows_N = rows_N[spread(len(rows_N), config.num_evaluated(len(rows_N)))]
         self.rows_N = rows_N
@@ -132,6 +147,10 @@ class Evaluation:
         # Every batch has one width, so that a text's metrics do not depend on the rest of its batch.
         self.batches = equal_widths(np.minimum(widths_N, config.sequence_length), config.batch_size)
         self.majority_C = majority_codes(samples).to(worker.device)
+        texts = [table.text(row) for row in rows_N.tolist()]
+        counts = Counter(texts)
+        self.shares_N = torch.tensor([1 / counts[text] for text in texts], dtype=torch.float64)
+        self.langs, self.langs_N = parts_of_langs([table.lang(row) for row in rows_N.tolist()])
 
     @torch.no_grad()
     def measure(self, classifier: TextClassifier) -> dict[str, float]:
@@ -139,13 +158,14 @@ class Evaluation:
         worker, config, table = self.worker, self.config, self.samples.evaluation
         mistakes: list[Mistake] = []
         num_mistakes = 0
-        accuracy, exact, *others = SCORES
-        # The most important first: a panel's legend has room for the first ones.
-        names = [accuracy, exact, "flat_accuracy", "majority_accuracy", *others, *self.prefixes]
-        tally = Tally(*names, "seq2seq_loss", "flat_loss", "texts", device=worker.device)
+        tally = Tally("seq2seq_loss", "flat_loss", "texts", device=worker.device)
+        cuts = [f"first {plural(digits, 'digit')}" for digits in self.prefixes]
+        parts = [_ALL, *cuts, _FLAT, _MAJORITY, _DISTINCT, *(self.langs if len(self.langs) > 1 else ())]
+        table_of_parts = ScoreTable(parts, worker.device)
         with worker.aside("evaluation"):
             classifier.eval()  # type: ignore[no-untyped-call]
-            for members, widest in self.batches[worker.rank :: worker.world_size]:
+            for (number,), is_own in batches_of_rank(len(self.batches), 1, worker.rank, worker.world_size):
+                members, widest = self.batches[number]
                 rows_B = self.rows_N[members]
                 encoded = [encode(table.text(row), table.lang(row), config.sequence_length) for row in rows_B.tolist()]
                 inputs_BT = padded(encoded, widest).to(worker.device)
@@ -158,15 +178,22 @@ class Evaluation:
                     losses = classifier.losses(memory_BTH, mask_BT, pooled_BH, labels_BK)
                     found_BK, probability_B = classifier.decode(memory_BTH, mask_BT)
                     picked_BC = classifier.flat_predictions(pooled_BH)
+                if not is_own:
+                    continue
                 true_BC, found_BC = classifier.multi_hot(labels_BK), classifier.multi_hot(found_BK)
                 majority_BC = self.majority_C.expand_as(true_BC)
-                scores = score(found_BC, true_BC, unseen_BU)
-                tally.add(texts=len(rows_B), seq2seq_loss=losses[0], flat_loss=losses[1], **scores)
-                tally.add(flat_accuracy=score(picked_BC, true_BC, unseen_BU)["accuracy"])
-                tally.add(majority_accuracy=score(majority_BC, true_BC, unseen_BU)["accuracy"])
-                for name, of_CD in self.prefixes.items():
-                    cut = score(prefix_sets(found_BC, of_CD), prefix_sets(true_BC, of_CD), unseen_BU)
-                    tally.add(**{name: cut["accuracy"]})
+                tally.add(texts=len(rows_B), seq2seq_loss=losses[0], flat_loss=losses[1])
+                scores_BS = score(found_BC, true_BC, unseen_BU)
+                table_of_parts.add(_ALL, scores_BS)
+                table_of_parts.add(_FLAT, score(picked_BC, true_BC, unseen_BU))
+                table_of_parts.add(_MAJORITY, score(majority_BC, true_BC, unseen_BU))
+                table_of_parts.add(_DISTINCT, scores_BS, self.shares_N[members, None].to(worker.device))
+                if len(self.langs) > 1:
+                    langs_BP = one_hot(self.langs_N[members], len(self.langs)).double()
+                    table_of_parts.add(self.langs[0], scores_BS, langs_BP.to(worker.device))
+                for cut, of_CD in zip(cuts, self.prefixes.values(), strict=True):
+                    sets = prefix_sets(found_BC, of_CD), prefix_sets(true_BC, of_CD)
+                    table_of_parts.add(cut, score(*sets, unseen_BU))
                 wrong_B = ((found_BC != true_BC).any(1) | (unseen_BU > 0).any(1)).cpu()
                 for place in torch.nonzero(wrong_B).flatten().tolist():
                     true, found = (self._named(classifier, sets[place]) for sets in (all_labels_BK, found_BK))
@@ -176,10 +203,22 @@ class Evaluation:
                 mistakes = sorted(mistakes, reverse=True)[:_NUM_MISTAKES]
             classifier.train()
             sums = tally.reduce(worker.sum)
-            num_texts = sums.pop("texts")
-            self._show(mistakes, num_mistakes, round(num_texts))
-        loss = classifier.combine_losses((sums["seq2seq_loss"], sums["flat_loss"]))
-        return {f"eval/{name}": value / num_texts for name, value in {"loss": loss, **sums}.items()}
+            means = table_of_parts.reduce(worker.sum)
+            self.table = table_of(means)
+            worker.show("scores", self.table)
+            self._show(mistakes, num_mistakes, round(sums["texts"]))
+        num_texts, scores = sums.pop("texts"), means[_ALL]
+        mean_losses = {name: value / num_texts for name, value in sums.items()}
+        # The most important first: a panel's legend has room for the first ones.
+        row = {"loss": classifier.combine_losses(tuple(mean_losses.values()))}
+        row |= {name: scores[name] for name in ("accuracy", "exact")}
+        row |= {"flat_accuracy": means[_FLAT]["accuracy"], "majority_accuracy": means[_MAJORITY]["accuracy"]}
+        row |= {name: scores[name] for name in ("precision", "recall", "f1")}
+        row |= {
+            f"accuracy_{digits}_digits": means[cut]["accuracy"] for digits, cut in zip(self.prefixes, cuts, strict=True)
+        }
+        row |= {"accuracy_distinct": means[_DISTINCT]["accuracy"], **mean_losses}
+        return {f"eval/{name}": value for name, value in row.items()}
 
     def _unseen(self, labels_BK: torch.Tensor) -> torch.Tensor:
         """Return 1 where a row has a code that no training row has, else 0. Shape (B, U)."""
@@ -200,6 +239,16 @@ class Evaluation:
         rows = [(text, true, found, f"{probability:.2f}") for probability, text, true, found in worst]
         title = f"Most confident of {sum(count for _, count in gathered):,} mistakes in {num_texts:,} held-out texts"
         self.worker.show("mistakes", media.table(title, ("text", "true", "predicted", "confidence"), rows))
+
+
+def parts_of_langs(langs: Sequence[str]) -> tuple[list[str], torch.Tensor]:
+    """Return the names of parts, the most frequent languages and if need be the others, and the part of each text."""
+    ordered = sorted(Counter(langs).items(), key=lambda item: (-item[1], item[0]))
+    numbers = {lang: min(number, _NUM_LANGS) for number, (lang, _) in enumerate(ordered)}
+    names = [f"language {lang}" for lang, _ in ordered[:_NUM_LANGS]]
+    if len(ordered) > _NUM_LANGS:
+        names.append("other languages")
+    return names, torch.tensor([numbers[lang] for lang in langs])
 
 
 def code_shares(samples: Samples) -> torch.Tensor:

@@ -1,4 +1,4 @@
-"""Learning histories for a training: made by all ranks together, kept, found again, and cut into windows."""
+"""Learning histories for a training: made once, kept, found again, and cut into windows."""
 
 import shutil
 import threading
@@ -16,7 +16,6 @@ from nbtools.data.algorithm_distillation import learners
 from nbtools.errors import DataError, NbtoolsError
 from nbtools.project import Project
 from nbtools.recipes import AlgorithmDistillationConfig
-from nbtools.training.algorithm_distillation import dataset
 from nbtools.training.algorithm_distillation.dataset import LearningHistories, Windows, open_histories, tokens_of
 
 from trainings import by_hand
@@ -74,10 +73,6 @@ class Rank:
             raise error
         return value
 
-    def gather(self, value: T) -> list[T]:
-        values = self.exchanged(value)
-        return values if self.rank == 0 else []
-
     def say(self, text: str) -> None:
         if self.rank == 0:
             self.group.said.append(text)
@@ -106,24 +101,8 @@ def contents(root: Path) -> dict[str, bytes]:
     return {path.name: path.read_bytes() for path in folder.iterdir()}
 
 
-@pytest.fixture
-def many_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
-    """So that there is something to share out."""
-    monkeypatch.setattr(learners, "_NUMBERS_AT_ONCE", 4 * 125)
-
-
-@pytest.mark.usefixtures("many_pieces")
-def test_the_histories_are_the_same_however_many_ranks_share_the_work(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    played: list[tuple[int, int]] = []
-    real = dataset._play
-
-    def spy(config: Any, parts: Any, folder: Path, rank: int, world_size: int) -> None:
-        real(config, parts, folder, rank, world_size)
-        played.append((world_size, rank))
-
-    monkeypatch.setattr(dataset, "_play", spy)
+def test_the_histories_are_the_same_on_any_number_of_ranks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(learners, "_NUMBERS_AT_ONCE", 4 * 125)  # so that there are several pieces
     found = {}
     for world_size in (1, 2, 3):
         root = tmp_path / str(world_size)
@@ -132,7 +111,6 @@ def test_the_histories_are_the_same_however_many_ranks_share_the_work(
         assert said[0].startswith("3,744 steps of learning histories were generated in ")
         for one in ranks:
             assert np.array_equal(one.train_HL4, ranks[0].train_HL4)
-    assert sorted(played) == [(1, 0), (2, 0), (2, 1), (3, 0), (3, 1), (3, 2)]
     assert found[1] == found[2] == found[3]
     assert found[1].keys() == {"train.npy", "test.npy", "metadata.json"}
 
@@ -161,22 +139,6 @@ def test_the_goals_of_the_test_are_the_last_ones_with_their_own_histories(tmp_pa
     whole, nothing = one.divided(0)
     assert np.array_equal(whole.test_HL4, one.test_HL4) and len(nothing.test_HL4) == 0
     assert small().replace(test_goals=("0:0", "1:1")).num_goals_for_test(2) == 0, "the user named them all"
-
-
-def test_ranks_divide_the_pieces_among_them(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, many_pieces: None) -> None:
-    made: list[tuple[int, range]] = []
-    real = learners.generate_block
-
-    def spy(config: Any, room: Any, goals_G2: Any, num_histories: int, block: range) -> Any:
-        made.append((num_histories, block))
-        return real(config, room, goals_G2, num_histories, block)
-
-    monkeypatch.setattr(learners, "generate_block", spy)
-    opened(tmp_path, small(), 2)
-    for num_histories, total in ((3, 66), (4, 12)):
-        blocks = sorted((block for number, block in made if number == num_histories), key=lambda block: block.start)
-        assert [index for block in blocks for index in block] == list(range(total)), "each once"
-    assert len(made) > 15
 
 
 def test_a_second_training_plays_nothing_and_another_config_something_else(
@@ -236,18 +198,13 @@ def test_what_a_killed_training_left_is_never_taken_for_whole(tmp_path: Path) ->
     assert [path.name for path in left.iterdir()] == ["000000-train.npy"], "it may still be at work"
 
 
-@pytest.mark.parametrize("failing", [0, 1])
-def test_when_one_rank_cannot_write_all_of_them_say_so_and_nothing_is_left(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, failing: int
+def test_when_rank_0_cannot_write_all_of_them_say_so_and_nothing_is_left(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    real = dataset._play
+    def full(*_: Any) -> Any:
+        raise OSError(28, "No space left on device")
 
-    def full(config: Any, parts: Any, folder: Path, rank: int, world_size: int) -> None:
-        real(config, parts, folder, rank, world_size)
-        if rank == failing:
-            raise OSError(28, "No space left on device")
-
-    monkeypatch.setattr(dataset, "_play", full)
+    monkeypatch.setattr(learners, "generated", full)
     *errors, said = opened(tmp_path, small(), 3)
     assert len({str(error) for error in errors}) == 1 and said == []
     assert isinstance(errors[0], DataError)
@@ -323,6 +280,25 @@ def test_windows_are_what_a_slow_loop_cuts(length: int) -> None:
     tokens_BT4, actions_BT = windows[3, order_B]
     assert tokens_BT4.dtype == actions_BT.dtype == torch.int64
     assert torch.equal(torch.cat((tokens_BT4, actions_BT[..., None]), dim=2), torch.tensor(expected)[order_B])
+
+
+@pytest.mark.parametrize("interval", [8, 24])
+def test_windows_of_a_compressed_context_are_two_regions_between_markers(interval: int) -> None:
+    config = small(compress_interval=interval, sequence_length=60)
+    steps_HL4 = learners.generate(config.learner, config.darkroom, config.split_goals()[0], 2)
+    windows = Windows(steps_HL4, 8, config.window_steps, interval)
+    plain = Windows(steps_HL4, 8, 2 * interval)
+    assert len(windows) == len(plain) == len(steps_HL4) * config.windows_per_history
+    (tokens_BT4, actions_BT), (steps_BT4, known_BT) = (part[0, np.arange(len(part))] for part in (windows, plain))
+    assert tokens_BT4.shape[1:] == (2 * interval + 3, 4) == (config.window_tokens, 4)
+    start, end = [0, 0, 0, 3], [0, 0, 0, 4]
+    first, second = slice(1, 1 + interval), slice(3 + interval, None)
+    for place, marker in ((0, start), (interval + 1, end), (interval + 2, start)):
+        assert (tokens_BT4[:, place] == torch.tensor(marker)).all()
+        assert (actions_BT[:, place] == -100).all(), "a marker has no action"
+    for some, part in ((first, slice(0, interval)), (second, slice(interval, None))):
+        assert torch.equal(tokens_BT4[:, some], steps_BT4[:, part])
+        assert torch.equal(actions_BT[:, some], known_BT[:, part])
 
 
 def test_the_last_reward_of_an_episode_is_seen_at_the_start_of_the_next_one() -> None:

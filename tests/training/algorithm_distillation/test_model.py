@@ -89,7 +89,9 @@ def test_with_a_cache_it_says_what_it_says_of_the_whole(transformer: ActionTrans
         assert torch.allclose(stepwise, whole, atol=1e-5)
 
 
-@pytest.mark.parametrize("changes", [{}, {"grid_size": 9, "horizon": 8, "sequence_length": 40}, {"num_layers": 3}])
+@pytest.mark.parametrize(
+    "changes", [{}, {"grid_size": 9, "horizon": 8, "sequence_length": 40}, {"num_layers": 3}, {"compress_interval": 4}]
+)
 def test_the_number_of_weights_is_known_before_there_are_any(changes: dict[str, Any]) -> None:
     config = small(**changes)
     real = sum(weight.numel() for weight in build_action_transformer(config, UNSEEN).parameters())
@@ -117,5 +119,5 @@ def test_a_model_of_another_kind_is_refused(tmp_path: Path) -> None:
     build_action_transformer(small(), UNSEEN).model.save_pretrained(tmp_path / "cut")
     path = tmp_path / "cut" / "model.safetensors"
     path.write_bytes(path.read_bytes()[:-100])
-    with pytest.raises(CheckpointError, match="the weights cannot be read"):
+    with pytest.raises(CheckpointError, match=r"model\.safetensors: cannot be read"):
         open_action_transformer(tmp_path / "cut")

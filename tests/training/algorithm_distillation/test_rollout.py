@@ -46,17 +46,33 @@ def always(action: int, room: Darkroom) -> ActionTransformer:
     return transformer
 
 
+def marked_by_hand(steps: list[list[int]], interval: int) -> list[list[int]]:
+    """Steps with the marker 3 before each region of `interval` of them, and the marker 4 behind it before the next."""
+    marked: list[list[int]] = []
+    for number, step in enumerate(steps):
+        if number % interval == 0:
+            marked += [[0, 0, 0, 4]] * (number > 0) + [[0, 0, 0, 3]]
+        marked.append(step)
+    return marked
+
+
 @torch.no_grad()
 def by_reading_everything_anew(
     transformer: ActionTransformer, goal: tuple[int, int], number: int, settings: RolloutSettings
 ) -> tuple[list[list[int]], float]:
     """One rollout without cache and without batch: rewards by episode, and how much what was read mattered."""
     sequence_length = settings.context or transformer.context
-    num_kept = sequence_length // ROOM.horizon - 1 if settings.keeps_context else 0
+    interval = transformer.compress_interval
     past: list[list[list[int]]] = []  # of each episode, (column, row, last action, last reward) of each step
     last, rewards, spread = [0, 0], [], 0.0
     for episode in range(settings.num_episodes):
-        kept = past[len(past) - min(num_kept, len(past)) :]
+        if interval is None:
+            num_kept = sequence_length // ROOM.horizon - 1
+        else:  # the whole region before, and what there is of this one
+            of_region = interval // ROOM.horizon
+            num_kept = episode % of_region + (of_region if episode >= of_region else 0)
+        num_kept = min(num_kept, len(past)) if settings.keeps_context else 0
+        kept = past[len(past) - num_kept :]
         seen = [list(step) for steps in kept for step in steps]
         if not seen:
             last = [0, 0]
@@ -67,7 +83,10 @@ def by_reading_everything_anew(
         position, steps, rewarded = ROOM.start, [], []
         for draw in draws:
             steps.append([*position, *last])
-            logits_A = transformer.next_logits(torch.tensor([seen + steps]))[0].double()
+            read = seen + steps
+            if interval is not None:
+                read = marked_by_hand(read, interval)
+            logits_A = transformer.next_logits(torch.tensor([read]))[0].double()
             chances = np.cumsum(torch.softmax(logits_A, 0).numpy())
             action = next((number for number in range(5) if draw < chances[number]), 4)
             column, row = (np.array(position) + MOVES_A2[action]).clip(0, ROOM.size - 1).tolist()
@@ -103,6 +122,23 @@ def test_a_rollout_with_a_cache_is_that_which_reads_everything_anew(settings: Ro
         expected, spread = by_reading_everything_anew(transformer, tuple(goal), number, settings)
         assert done.rewards_SEK[place].tolist() == expected
         assert spread > 1, "a model without an opinion would prove nothing"
+
+
+@pytest.mark.parametrize("settings", [RolloutSettings(7), RolloutSettings(5, keeps_context=False)])
+@pytest.mark.parametrize("interval", [4, 8])
+def test_of_a_compressed_context_it_reads_this_region_and_the_one_before(
+    interval: int, settings: RolloutSettings
+) -> None:
+    transformer = build(24, compress_interval=interval)
+    goals_S2, numbers_S = repeat_goals(GOALS, 2)
+    done = run_rollouts(transformer, goals_S2, numbers_S, settings)
+    assert 0 < done.rewards_SEK.mean() < 1
+    for place, (goal, number) in enumerate(zip(goals_S2.tolist(), numbers_S.tolist(), strict=True)):
+        expected, spread = by_reading_everything_anew(transformer, tuple(goal), number, settings)
+        assert done.rewards_SEK[place].tolist() == expected
+        assert spread > 1, "a model without an opinion would prove nothing"
+    with pytest.raises(ConfigError, match=f"context=8: the model's is two regions of {interval} steps"):
+        run_rollouts(transformer, goals_S2, numbers_S, replace(settings, context=8))
 
 
 def test_each_control_changes_what_happens() -> None:

@@ -88,11 +88,11 @@ def test_a_run_leaves_rows_media_checkpoints_and_a_record_of_its_end(
     assert (read_json(files.finished) or {})["why"] == "completed"
 
 
-@pytest.mark.parametrize("sequence_length", [8, 10, 4])
+@pytest.mark.parametrize(("sequence_length", "interval"), [(8, None), (10, None), (4, None), (12, 4)])
 def test_the_evaluation_is_that_of_the_saved_model(
-    trained: Callable[..., RunDir], cpu_project: Project, sequence_length: int
+    trained: Callable[..., RunDir], cpu_project: Project, sequence_length: int, interval: int | None
 ) -> None:
-    config = tiny(sequence_length=sequence_length, seed=3)
+    config = tiny(sequence_length=sequence_length, compress_interval=interval, seed=3)
     files = trained(config)
     row = rows(files)[-1]
     room = config.darkroom
@@ -100,12 +100,13 @@ def test_the_evaluation_is_that_of_the_saved_model(
     transformer = open_action_transformer(files.checkpoint(6) / "model").eval()
     (folder,) = (path for path in (cpu_project.runs / ".cache").iterdir() if path.is_dir())
     held_out_HL4 = histories.open_steps(folder, histories.read_history_metadata(folder), histories.TEST)
-    windows = Windows(held_out_HL4, 4, sequence_length)
-    apart = {8: 2, 10: 3, 4: 1}[sequence_length]
+    num_actions = 2 * interval if interval else sequence_length
+    windows = Windows(held_out_HL4, 4, num_actions, interval)
+    apart = {8: 2, 10: 3, 4: 1}[num_actions]
     starts = [place for place in range(len(windows)) if place % config.windows_per_history % apart == 0]
     assert (read_json(files.config) or {})["derived"]["num_eval_samples"] == len(starts)
     with torch.no_grad():
-        losses = [transformer(*windows[0, np.array([place])]).item() / sequence_length for place in starts]
+        losses = [transformer(*windows[0, np.array([place])]).item() / num_actions for place in starts]
     assert row["eval/loss"] == pytest.approx(np.mean(losses), rel=1e-5)
     returns_E = Agent.open(files.path).returns(num_rollouts=3, num_episodes=8, seed=3).mean((0, 1))
     assert returns_of(files) == pytest.approx(returns_E.tolist())
@@ -114,11 +115,18 @@ def test_the_evaluation_is_that_of_the_saved_model(
     assert row["eval/return_best"] == room.best_returns(test_G2).mean()
 
 
-@pytest.mark.parametrize(("checkpoint_step", "num_workers"), [(3, 0), (7, 1)])
+@pytest.mark.parametrize(
+    ("checkpoint_step", "num_workers", "changes"), [(3, 0, {}), (7, 1, {"compress_interval": 4, "sequence_length": 12})]
+)
 def test_a_resumed_run_ends_with_the_same_bits_even_if_it_has_to_play_the_histories_again(
-    trained: Callable[..., RunDir], cpu_project: Project, checkpoint_step: int, num_workers: int
+    trained: Callable[..., RunDir],
+    cpu_project: Project,
+    checkpoint_step: int,
+    num_workers: int,
+    changes: dict[str, Any],
 ) -> None:
     config = tiny(
+        **changes,
         batch_size=4,
         gradient_accumulation_steps=2,
         dropout=0.2,
@@ -271,6 +279,16 @@ def assert_flat(returns_E: Any) -> None:
 @pytest.mark.timeout(1000)
 def test_the_cpu_demo_learns_to_find_goals_that_it_never_saw(start: ByHand, seed: str) -> None:
     assert_learns_in_context_only(demo(start, "--seed", seed))
+
+
+@pytest.mark.seeds
+@pytest.mark.timeout(2000)
+def test_a_compressed_context_learns_as_well_as_a_plain_one(start: ByHand) -> None:
+    plain, compressed = (
+        first_and_later(Agent.open(demo(start, *flags).dir).returns(num_episodes=31).mean((0, 1)))[1]
+        for flags in ((), ("--compress-interval", "80", "--sequence-length", "240"))
+    )
+    assert compressed >= 0.9 * plain, (compressed, plain)
 
 
 @pytest.mark.seeds

@@ -1,6 +1,8 @@
 """Checkpoints: whole or absent, every byte checked, nothing executed, the run goes on without a disk."""
 
 import contextlib
+import ctypes
+import gc
 import hashlib
 import json
 import math
@@ -17,6 +19,7 @@ import torch
 from fuzzing import examples
 from hypothesis import given
 from hypothesis import strategies as st
+from safetensors.torch import save_file
 from transformers import ModernBertConfig, ModernBertForMaskedLM
 
 from nbtools.config import TrainConfig
@@ -26,8 +29,11 @@ from nbtools.rundir import json_files
 from nbtools.rundir.json_files import write_json
 from nbtools.training.engine import checkpoint
 from nbtools.training.engine.checkpoint import Progress
+from nbtools.training.engine.initial_state import InitialState
 from nbtools.training.engine.optimizer import Optimizer
 from nbtools.training.process import random_state
+
+from trainings import assert_equal
 
 
 @pytest.fixture(scope="module")
@@ -346,6 +352,36 @@ def test_a_resumed_optimizer_has_its_moments_and_the_config_s_settings() -> None
         optimizer(torch.nn.Linear(2, 2, bias=False), 0.1).load_state_dict(first.state_dict())
 
 
+def anonymous_mb() -> float:
+    """Memory that this process has to itself, without pages of mapped files."""
+    status = Path("/proc/self/status").read_text()
+    return int(status.partition("RssAnon:")[2].split()[0]) * 1024 / 1e6
+
+
+def test_a_resume_holds_one_copy_of_the_optimizer_and_none_of_its_file(folder: Path) -> None:
+    layer = torch.nn.Linear(3072, 3072, bias=False)  # above 32 MiB malloc never hands out memory that was freed
+    first, second = (Optimizer(layer, TrainConfig(), 10, torch.device("cpu")) for _ in range(2))
+    first.backward(layer(torch.ones(3072)).sum())
+    first.step(1)
+    write: dict[str, Any] = {"write_model": lambda path: save_file({"w": layer.weight}, path / "model.safetensors")}
+    path = checkpoint.save(
+        folder, Progress(1), state=first.state_dict(), rank_states=[], metrics={}, attempt=1, keep_last=1, **write
+    )
+    moments_mb = 2 * layer.weight.nbytes / 1e6
+    gc.collect()  # what earlier tests left is not returned in the middle
+    ctypes.CDLL(None).malloc_trim(0)
+    before = anonymous_mb()
+    checkpoint.open_verified(path)
+    initial = InitialState(checkpoint.load_state(path))
+    assert anonymous_mb() - before < 0.25 * moments_mb
+    second.load_state_dict(initial.state)
+    assert 0.75 * moments_mb < anonymous_mb() - before < 1.25 * moments_mb
+    initial.release()
+    assert initial.state == {}
+    (path / "state.pt").write_bytes(b"")  # nothing reads the file any more
+    assert_equal(second.state_dict(), first.state_dict())
+
+
 def test_random_numbers_go_on_where_they_stopped(folder: Path, model: ModernBertForMaskedLM) -> None:
     random_state.seed(7)
     np.random.standard_normal()  # leaves a cached second number behind
@@ -358,6 +394,14 @@ def test_random_numbers_go_on_where_they_stopped(folder: Path, model: ModernBert
     random_state.seed(8)
     random_state.set_random_state(checkpoint.load_state(path, "rank-1.pt")["random"])
     assert draw() == expected
+
+
+def test_a_rank_on_the_cpu_makes_no_context_on_a_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)  # a machine with GPUs, none of them in use
+    saved = random_state.random_state()
+    assert "cuda" not in saved
+    random_state.set_random_state({**saved, "cuda": torch.zeros(1)})
+    assert not torch.cuda.is_initialized()
 
 
 # --- progress -------------------------------------------------------------------------------------

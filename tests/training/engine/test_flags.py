@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from nbtools.config import TrainConfig, setting
-from nbtools.recipes import RECIPES, MLMPretrainingConfig
+from nbtools.recipes import RECIPES, AlgorithmDistillationConfig, MLMPretrainingConfig
 from nbtools.rundir.json_files import write_json
 from nbtools.script.compat.aliases import ALIASES
 from nbtools.training.engine.flags import parse
@@ -159,6 +159,25 @@ def test_a_precision_of_accelerate_that_is_not_there_is_refused(capsys: pytest.C
         parse(CONFIG, [], environment={"ACCELERATE_MIXED_PRECISION": "fp8"})
     assert ended.value.code == 2
     assert "ACCELERATE_MIXED_PRECISION='fp8': must be no, fp16 or bf16" in capsys.readouterr().err
+
+
+def test_a_switch_of_compression_agrees_with_its_interval_or_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
+    plain = AlgorithmDistillationConfig()
+    compressed = plain.replace(compress_interval=40, sequence_length=100)
+    switch = "--use-compressed-context"
+    assert parse(plain, [switch, "--compress-interval", "40", "--n_transit", "100"]).config == compressed
+    assert parse(compressed, [f"{switch}=true"]).config == compressed
+    for off in ([switch, "false"], ["--no-use-compressed-context"], ["--no_use_compressed_context"]):
+        assert parse(compressed, off).config.compress_interval is None
+    (note,) = parse(CONFIG, ["--no-use-compressed-context"]).notes
+    assert note.startswith(f"{switch} is ignored")
+    for args, said in (
+        ([switch, "false", "--compress-interval", "40"], f"{switch} and --compress-interval differ; keep one"),
+        ([switch], f"{switch}: needs --compress-interval N"),
+    ):
+        with pytest.raises(SystemExit):
+            parse(plain, args)
+        assert said in capsys.readouterr().err
 
 
 def test_sharding_that_accelerate_asks_for_is_said_to_be_ignored() -> None:

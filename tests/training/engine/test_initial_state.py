@@ -50,6 +50,11 @@ def test_weights_are_found_with_and_without_a_key_and_a_prefix(tmp_path: Path, w
     assert all(torch.equal(read[name], weights[name]) for name in weights)
 
 
+def test_weights_in_torch_s_older_format_are_read(tmp_path: Path) -> None:
+    torch.save({"a.weight": torch.ones(2)}, tmp_path / "old.pt", _use_new_zipfile_serialization=False)
+    assert torch.equal(read_weights(tmp_path / "old.pt")["a.weight"], torch.ones(2))
+
+
 class Evil:
     """Makes a folder when it is unpickled."""
 

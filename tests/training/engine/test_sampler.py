@@ -1,5 +1,6 @@
 """Data: tokenizer and token files, an order that no number of processes changes, masking by sample index."""
 
+import re
 from pathlib import Path
 from typing import Any
 
@@ -12,14 +13,22 @@ from transformers import AutoTokenizer, PreTrainedTokenizerFast
 from nbtools.data import corpus
 from nbtools.errors import ConfigError, DataError
 from nbtools.recipes import MLMPretrainingConfig
-from nbtools.training.engine.sampler import IGNORED, SampleOrder, epoch_order, grouped_by_length, load, spread
+from nbtools.training.engine.sampler import (
+    IGNORED,
+    SampleOrder,
+    batches_of_rank,
+    epoch_order,
+    grouped_by_length,
+    load,
+    spread,
+)
 from nbtools.training.mlm_pretraining.masking import (
     MaskedTraining,
     Masking,
     evaluation_batches,
     unigram_log_probabilities,
 )
-from nbtools.training.text import tokenized as text_module
+from nbtools.training.text import disk_buffer
 from nbtools.training.text.tokenized import TokenizedText, open_tokenized, tokenize
 from nbtools.training.text.tokenizers import word_tokenizer
 
@@ -114,10 +123,15 @@ def test_a_long_reading_says_how_far_it_is(
 ) -> None:
     tokenized(dataset, tmp_path)
     assert capsys.readouterr().out == "", "a short one says nothing"
-    monkeypatch.setattr(text_module, "_SAY_EVERY_S", 0.0)
+    monkeypatch.setattr(disk_buffer, "_SAY_EVERY_S", 0.0)
     said: list[str] = []
     tokenize(tmp_path / "other", mlm_config(dataset), say=said.append)
-    assert said[-1] == "reading the text: 40 documents so far"
+    reading = [line for line in said if line.startswith("reading the text: ")]
+    assert re.fullmatch(r"reading the text: 40 documents so far, \d+\.\d\d million characters/s", reading[-1])
+    tokenizing = [line for line in said if line.startswith("tokenizing: ")]
+    form = r"tokenizing: \d+% of [\d,]+ characters, \d+\.\d\d million characters/s, \d+:\d\d:\d\d left"
+    assert len(tokenizing) == 40
+    assert all(re.fullmatch(form, line) for line in tokenizing)
 
 
 def test_an_unwritable_cache_is_a_data_error(dataset: Path, tmp_path: Path) -> None:
@@ -305,6 +319,20 @@ def test_an_evaluation_measures_one_sample_of_each_of_equal_parts(num_samples: i
     assert spread(count, num_samples).tolist() == list(range(count)) if num_samples < 10**6 else True
 
 
+@pytest.mark.parametrize("num_samples", [0, 1, 2, 3, 7, 8, 9, 24, 25])
+@pytest.mark.parametrize("world_size", [1, 2, 3, 8])
+@pytest.mark.parametrize("batch_size", [1, 3, 30])
+def test_all_ranks_have_equally_many_batches_and_each_sample_is_of_one(
+    num_samples: int, world_size: int, batch_size: int
+) -> None:
+    parts = [list(batches_of_rank(num_samples, batch_size, rank, world_size)) for rank in range(world_size)]
+    assert len({len(part) for part in parts}) == 1
+    own = [[batch_B for batch_B, is_own in part if is_own] for part in parts]
+    assert sorted(int(sample) for part in own for batch_B in part for sample in batch_B) == list(range(num_samples))
+    assert all(batch_B.tolist() == [0] for part in parts for batch_B, is_own in part if not is_own)
+    assert all(is_own for _, is_own in parts[0]), "rank 0 shows what it computes"
+
+
 def test_ranks_share_the_part_that_is_evaluated(text: TokenizedText, masking: Masking) -> None:
     count = len(text.eval_NT) // 2
     whole = [
@@ -314,7 +342,7 @@ def test_ranks_share_the_part_that_is_evaluated(text: TokenizedText, masking: Ma
         row
         for rank in range(2)
         for batch in evaluation_batches(text.eval_NT, masking, 3, rank=rank, world_size=2, num_samples=count)
-        for row in batch[0].tolist()
+        for row in batch[0][(batch[2] != IGNORED).any(1)].tolist()
     ]
     assert len(whole) == count
     assert sorted(shares) == sorted(whole)
@@ -326,7 +354,7 @@ def test_every_evaluation_sample_belongs_to_one_rank(text: TokenizedText, maskin
         row
         for rank in range(2)
         for batch in evaluation_batches(text.eval_NT, masking, 3, rank=rank, world_size=2)
-        for row in batch[0].tolist()
+        for row in batch[0][(batch[2] != IGNORED).any(1)].tolist()
     ]
     assert sorted(shares) == sorted(whole)
     assert len(whole) == len(text.eval_NT)

@@ -5,12 +5,13 @@ import ipaddress
 import json
 import math
 import os
+import re
 import shutil
 import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,7 @@ import psutil
 import pytest
 import torch
 import torch.distributed as dist
+from safetensors.torch import load_file
 from torch.nn.parallel import DistributedDataParallel
 
 from nbtools.config import TrainConfig
@@ -27,10 +29,13 @@ from nbtools.machine.devices import Device
 from nbtools.project import Project
 from nbtools.rundir.json_files import read_json
 from nbtools.rundir.rundir import RunDir
+from nbtools.training.engine import optimizer as optimizer_module
 from nbtools.training.engine.optimizer import Optimizer, accumulating, autocast, learning_rate
 from nbtools.training.process.device import choose_device, stay_on_this_machine
 from nbtools.training.process.heartbeat import HeartbeatWriter
 from nbtools.training.process.signals import StopRequest
+
+from trainings import assert_same_checkpoints, by_hand, rows
 
 CPU = torch.device("cpu")
 
@@ -150,6 +155,101 @@ def test_only_the_last_accumulated_pass_sends_gradients() -> None:
         assert len(sent) == (1 if micro_step == 4 else 0)
 
 
+class Layers(torch.nn.Module):
+    """Two layers that are used and one that is not."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.second, self.unused = (torch.nn.Linear(4, 4) for _ in range(3))
+
+    def forward(self, inputs_B4: torch.Tensor) -> torch.Tensor:
+        hidden_B4: torch.Tensor = self.second(self.first(inputs_B4).tanh())
+        return hidden_B4.square().sum()
+
+
+def stepped(model: torch.nn.Module, wrapped: torch.nn.Module) -> Iterator[list[torch.Tensor | None]]:
+    """Take three steps of two passes; yield the gradients after every pass, and after every step."""
+    config = TrainConfig(learning_rate=0.1, weight_decay=0.1, warmup_ratio=0, lr_schedule="constant")
+    optimizer = Optimizer(wrapped, config, 3, CPU)
+    for step in range(1, 4):
+        for micro_step in (1, 2):
+            with accumulating(wrapped, is_last=micro_step == 2):
+                optimizer.backward(wrapped(torch.full((2, 4), float(step + micro_step))))
+            yield [weight.grad for weight in model.parameters()]
+        optimizer.step(step)
+        yield [weight.grad for weight in model.parameters()]
+
+
+@pytest.mark.usefixtures("group")
+@pytest.mark.parametrize("finds_unused", [False, True])
+def test_ddp_s_gradients_stay_in_its_buckets_and_the_steps_are_those_without_it(finds_unused: bool) -> None:
+    torch.manual_seed(0)
+    plain, model = Layers(), Layers()
+    model.load_state_dict(plain.state_dict())
+    if not finds_unused:
+        for each in (plain, model):
+            each.unused.requires_grad_(False)
+    for _ in stepped(plain, plain):
+        pass
+    ddp = DistributedDataParallel(model, gradient_as_bucket_view=True, find_unused_parameters=finds_unused)
+    seen = [[None if grad is None else grad.data_ptr() for grad in grads[:4]] for grads in stepped(model, ddp)]
+    for name, weight in model.state_dict().items():
+        assert torch.equal(weight, plain.state_dict()[name]), name
+    assert all(weight.grad is None for weight in model.unused.parameters()), "no step of weight decay for these"
+    if not finds_unused:  # DDP makes its buckets again once, after the first step
+        assert seen[1] == seen[2]
+        assert all(places == seen[3] for places in seen[3:])
+        storages = {
+            weight.grad.untyped_storage().data_ptr() for weight in model.parameters() if weight.grad is not None
+        }
+        assert len(storages) == 1, "one bucket"
+
+
+# --- compilation ----------------------------------------------------------------------------------
+
+
+@pytest.mark.slow
+def test_a_compiled_model_takes_the_same_steps_and_its_weights_keep_their_names(
+    tiny_training: Callable[..., RunDir], monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(optimizer_module, "COMPILER", "aot_eager")  # all but the C++ compiler
+    changes: dict[str, Any] = {"max_steps": 4, "checkpoint_every": 2, "log_every": 1, "eval_every": 2}
+    plain, compiled = tiny_training(**changes), tiny_training(compile=True, **changes)
+    said = capfd.readouterr().out
+    assert re.search(r"compiled by step 1 in [\d.]+ s: [1-9]\d* graphs?, \d+ graph breaks?", said)
+    resumed = tiny_training(compile=True, resume_from=compiled.checkpoint(2), **changes)
+    assert_same_checkpoints(compiled.checkpoint(4), resumed.checkpoint(4))
+    weights = [load_file(files.checkpoint(4) / "model" / "model.safetensors") for files in (plain, compiled)]
+    assert weights[0].keys() == weights[1].keys()
+    for name, weight in weights[0].items():
+        torch.testing.assert_close(weights[1][name], weight, rtol=1e-4, atol=1e-6)
+
+    def no_compiler(graph: object, inputs: object) -> None:
+        raise RuntimeError("g++ is missing")
+
+    monkeypatch.setattr(optimizer_module, "COMPILER", no_compiler)
+    with pytest.raises(SystemExit, match=r"compile=True: .*g\+\+ is missing.*set compile=False"):
+        tiny_training(compile=True, **changes)
+
+
+@pytest.mark.slow
+def test_a_compiled_model_that_recomputes_activations_trains_on_two_ranks_as_a_plain_one(
+    texts: Project, tiny_config: Callable[..., Any]
+) -> None:
+    config = tiny_config(gradient_checkpointing=True, test_fraction=0.0)
+    compiler = f"import {optimizer_module.__name__} as module\nmodule.COMPILER = 'aot_eager'\n"
+    with by_hand(texts) as start:
+        plain = start.forked(config).files
+        compiled = start.forked(config.replace(compile=True), more=compiler).files
+    assert "compiled by step" not in plain.log.read_text()
+    said = compiled.log.read_text()
+    (spent_s,) = re.findall(r"compiled by step 1 in ([\d.]+) s: [1-9]\d* graphs?, \d+ graph breaks?\n", said)
+    assert float(spent_s) > 0
+    assert said.count("compiled by step") == 1, "later steps compile nothing"
+    for one, other in zip(rows(plain), rows(compiled), strict=True):
+        assert other == pytest.approx(one, rel=1e-4)
+
+
 # --- devices --------------------------------------------------------------------------------------
 
 
@@ -169,6 +269,20 @@ def test_gpus_that_torch_cannot_use_are_refused_unless_the_cpu_was_asked_for(
             choose_device(0)
     else:
         assert choose_device(0) == torch.device("cpu")
+
+
+def test_each_rank_of_a_node_has_a_gpu_of_its_own_or_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 4)
+    monkeypatch.setattr(torch.cuda, "set_device", lambda _: None)
+    monkeypatch.setenv("WORLD_SIZE", "8")
+    with pytest.raises(LaunchError, match=r"WORLD_SIZE=8 without LOCAL_RANK.*or start them with torchrun"):
+        choose_device(0)
+    monkeypatch.setenv("LOCAL_RANK", "3")
+    assert choose_device(3) == torch.device("cuda", 3)
+    monkeypatch.delenv("LOCAL_RANK")
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
+    assert choose_device(0) == torch.device("cuda", 0), "the scheduler shows each process its own"
 
 
 # --- signals and heartbeats -----------------------------------------------------------------------
@@ -369,7 +483,7 @@ def train(worker, config):
     model = worker.wrap(torch.nn.Linear(2, 2))
     model(torch.ones(1, 2)).sum().backward()
     worker.progress.step = 1
-    worker.save(slowly, {}, {})
+    worker.save({}, {}, {}, write_more=slowly)
     assert worker.sum([1.0]) == [2.0]
 
 def slowly(folder):

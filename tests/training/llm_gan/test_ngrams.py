@@ -1,5 +1,6 @@
 """Counted n-grams: probabilities that add up, smoothing as its paper has it, and a measure that tells good from bad."""
 
+import math
 from collections import Counter
 
 import numpy as np
@@ -8,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nbtools.training.llm_gan.ngrams import Copies, NGrams
+from nbtools.training.llm_gan.ngrams import Copies, NGrams, self_bleu
 from nbtools.training.text.vocabulary import Alphabet
 
 PAD, EOS, V = 0, 1, 6
@@ -130,3 +131,50 @@ def test_copies_are_those_found_by_hand_and_padding_is_none(texts: list[list[int
 def test_short_sequences_are_compared_whole() -> None:
     copies = Copies(np.array([[2, 3], [3, 4]], dtype=np.int32), Alphabet(6, PAD, None))
     assert copies.count(np.array([[2, 3], [4, 3]], dtype=np.int32)) == (1, 2)
+
+
+# --- self-BLEU ------------------------------------------------------------------------------------
+
+
+def bleu_by_definition(text: list[int], references: list[list[int]]) -> float:
+    """BLEU-4 of Papineni et al. 2002, with the brevity penalty of the closest reference and 0.1 for no match."""
+    if not set(text) & {token for reference in references for token in reference}:
+        return 0.0
+    _, closest = min((abs(len(reference) - len(text)), len(reference)) for reference in references)
+    log = min(0.0, 1 - closest / len(text))
+    for n in range(1, 5):
+        counts, *others = (
+            Counter(tuple(each[place : place + n]) for place in range(len(each) - n + 1))
+            for each in (text, *references)
+        )
+        matches = sum(min(count, max(other[gram] for other in others)) for gram, count in counts.items())
+        log += math.log((matches or 0.1) / max(len(text) - n + 1, 1)) / 4
+    return math.exp(log)
+
+
+def of_texts(*texts: list[int]) -> float:
+    return self_bleu(rows(*([*each, EOS] for each in texts), length=9), Alphabet(12, PAD, EOS))
+
+
+def test_self_bleu_is_the_one_computed_by_hand() -> None:
+    # Three of four tokens, two of three pairs, one of two triples, and 0.1 for the missing four.
+    alike = (3 / 4 * 2 / 3 * 1 / 2 * 0.1) ** 0.25
+    assert of_texts([2, 3, 4, 5], [2, 3, 4, 6], [7, 8]) == pytest.approx((2 * alike + 0) / 3)
+    # A repeated token counts as often as one other text has it; [2, 2, 3, 4] has (2,) and (2, 2), each at its most.
+    repeated = (2 / 4 * 1 / 3 * 0.1 / 2 * 0.1 / 1) ** 0.25
+    back = (2 / 4 * 1 / 3 * 0.1 / 2 * 0.1 / 1) ** 0.25
+    assert of_texts([2, 2, 2, 2], [2, 2, 3, 4]) == pytest.approx((repeated + back) / 2)
+    # A text half as long as the other one is penalized by e^(1 - 4/2).
+    short, long = math.exp(-1) * (0.1 * 0.1) ** 0.25, (2 / 4 * 1 / 3 * 0.1 / 2 * 0.1 / 1) ** 0.25
+    assert of_texts([2, 3], [2, 3, 4, 5]) == pytest.approx((short + long) / 2)
+
+
+def test_equal_texts_have_a_self_bleu_of_1_and_different_ones_of_0() -> None:
+    assert of_texts(*[[2, 3, 4, 5, 6]] * 3) == pytest.approx(1)
+    assert of_texts([2, 3, 4], [5, 6, 7], []) == 0
+
+
+@given(st.lists(st.lists(st.integers(2, 5), max_size=8), min_size=2, max_size=6))
+def test_self_bleu_is_the_mean_bleu_with_the_others_as_references(texts: list[list[int]]) -> None:
+    expected = [bleu_by_definition(text, texts[:at] + texts[at + 1 :]) for at, text in enumerate(texts)]
+    assert of_texts(*texts) == pytest.approx(sum(expected) / len(expected))

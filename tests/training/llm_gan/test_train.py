@@ -12,10 +12,12 @@ import torch
 from transformers import AutoModelForCausalLM, AutoModelForTokenClassification
 
 from nbtools.data.llm_gan import markov
+from nbtools.errors import ConfigError
 from nbtools.launcher.step_count import schedule
 from nbtools.metrics.history import History
 from nbtools.project import Project
 from nbtools.recipes import RECIPES, LLMGANConfig, MaskedDiffusionConfig
+from nbtools.recipes.llm_gan import load_stories
 from nbtools.run.checkpoints import Checkpoint, checkpoints_in
 from nbtools.run.run import Run
 from nbtools.rundir import media
@@ -25,6 +27,8 @@ from nbtools.training.engine import checkpoint
 from nbtools.training.engine.flags import parse
 from nbtools.training.engine.sampler import uniforms
 from nbtools.training.llm_gan.batch import TextDataset, markov_data
+from nbtools.training.llm_gan.dataset import tokenize_stories
+from nbtools.training.llm_gan.ngrams import self_bleu
 from nbtools.training.llm_gan.rewards import Baseline
 from nbtools.training.llm_gan.rollouts import GANRollouts
 from nbtools.training.llm_gan.train import build_models
@@ -110,6 +114,9 @@ def test_generator_and_judge_are_loaded_apart_by_anybody_and_measure_as_was_said
     assert last.metrics["eval/loss"] == pytest.approx(float(loss), rel=1e-4)
     assert last.metrics["eval/oracle_loss"] == pytest.approx(float(truth.mean()), rel=1e-4)
     assert last.metrics["eval/judge_accuracy"] == pytest.approx(float((means[0] > means[1]).float().mean()))
+    written, human = fakes.numpy().astype(np.int32), data.evaluation.texts_NT
+    assert last.metrics["eval/self_bleu"] == pytest.approx(self_bleu(written, data.alphabet))
+    assert last.metrics["eval/human_self_bleu"] == pytest.approx(self_bleu(human, data.alphabet))
     assert last.metrics["eval/unique"] == pytest.approx(len({tuple(text) for text in fakes.tolist()}) / 30)
 
 
@@ -169,16 +176,16 @@ def test_what_a_judge_cannot_decide_never_moves_the_generator() -> None:
     batch = TextDataset(data.train, 3, 6, 0)[0, np.arange(8)]
     torch.nn.init.normal_(discriminator.model.classifier.weight)
     torch.nn.init.constant_(discriminator.model.classifier.bias, -3.0)
-    rollouts.rollout_inputs(batch)
+    rollouts.rollout_inputs([batch])
     rollouts.baseline.update(torch.Tensor.tolist)
-    sure = rollouts.rollout_inputs(batch)
+    (sure,) = rollouts.rollout_inputs([batch])
     assert (sure[2] != 0).any()
     rollouts.baseline.update(torch.Tensor.tolist)
     for bias in (0.0, math.nan):
         torch.nn.init.zeros_(discriminator.model.classifier.weight)
         torch.nn.init.constant_(discriminator.model.classifier.bias, bias)
         moments = rollouts.baseline.state_dict()
-        inputs = rollouts.rollout_inputs(batch)
+        (inputs,) = rollouts.rollout_inputs([batch])
         assert (inputs[2] == 0).all()
         generator.zero_grad()
         generator(*inputs)[0].backward()
@@ -187,6 +194,65 @@ def test_what_a_judge_cannot_decide_never_moves_the_generator() -> None:
         assert rollouts.baseline.state_dict().equal(Baseline.DECAY * moments), "nor the baseline"
     row = rollouts.metrics(rollouts.tally.reduce(torch.Tensor.tolist))
     assert row["train/undecided"] == pytest.approx(0.5)
+
+
+def in_double(judging: str, texts_at_once: int | None = None) -> tuple[GANRollouts, tuple[torch.Tensor, ...]]:
+    """Rollouts of new models whose sums cannot move a token, and one batch of 16 with two draws."""
+    changes: dict[str, Any] = {
+        "dataset": "topics",
+        "vocab_size": 60,
+        "prompt_length": 6,
+        "max_judge_tokens": 5,
+        "min_chars": 40,
+    }
+    changes |= {"batch_size": 4, "gradient_accumulation_steps": 4, "judge_steps": 1}
+    config = tiny(**changes, judging=judging, texts_at_once=texts_at_once)
+    train, evaluation, _ = load_stories(config)
+    data = tokenize_stories(config, train[:200], evaluation[:50])
+    torch.manual_seed(0)
+    generator, discriminator = (model.double() for model in build_models(config, data))
+    num_uniforms = config.sequence_length + discriminator.num_uniforms
+    rollouts = GANRollouts(config, generator, discriminator, torch.device("cpu"))
+    return rollouts, TextDataset(data.train, 2, num_uniforms, 0)[0, np.arange(16)]
+
+
+def passes_of(batch: tuple[torch.Tensor, ...], size: int) -> list[tuple[torch.Tensor, ...]]:
+    return list(zip(*(torch.split(part, size) for part in batch), strict=True))
+
+
+@pytest.mark.promise("safety-own-numbers")
+@pytest.mark.parametrize("judging", ["scores", "verdicts"])
+@pytest.mark.parametrize("texts_at_once", [None, 5])
+def test_passes_are_written_together_and_say_what_one_batch_says(judging: str, texts_at_once: int | None) -> None:
+    rollouts, batch = in_double(judging)
+    (pairs,) = rollouts.discriminator_inputs([batch], 0, supervised=False)
+    (rewarded,) = rollouts.rollout_inputs([batch])
+    divided, _ = in_double(judging, texts_at_once)
+    reads: list[int] = []
+    model = divided._generator.model
+    model.register_forward_pre_hook(lambda _, __, inputs: reads.append(len(inputs["input_ids"])), with_kwargs=True)
+    found = divided.discriminator_inputs(passes_of(batch, 4), 0, supervised=False)
+    assert [len(part[0]) for part in found] == [4] * 4
+    assert set(reads) == ({16} if texts_at_once is None else {5, 1})
+    assert len(reads) <= TINY["sequence_length"] * (1 if texts_at_once is None else 4), "one token of all at a time"
+    for one, part in zip(pairs, zip(*found, strict=True), strict=True):
+        assert torch.cat(part).equal(one)
+    texts = divided.rollout_inputs(passes_of(batch, 4))
+    for one, part in zip(rewarded[:4], zip(*(text[:4] for text in texts), strict=True), strict=True):
+        assert torch.cat(part).allclose(one, atol=1e-12)
+    assert texts[0][4] == rewarded[4]
+
+
+def test_too_little_memory_for_all_texts_names_the_field(monkeypatch: pytest.MonkeyPatch) -> None:
+    rollouts, batch = in_double("scores")
+
+    def no_memory(*_: Any) -> None:
+        raise torch.cuda.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB.")
+
+    monkeypatch.setattr(rollouts._generator, "pairs", no_memory)
+    said = r"texts_at_once=None: the GPU has too little memory to write and judge 16 texts together; lower it, .* to 8"
+    with pytest.raises(ConfigError, match=said):
+        rollouts.rollout_inputs([batch])
 
 
 def test_a_judge_that_is_never_good_enough_is_said_so_and_there_is_no_game(

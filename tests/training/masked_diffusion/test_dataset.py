@@ -308,7 +308,7 @@ def lines(path: Path, number: int = 30) -> Path:
 def test_an_answer_follows_its_prompt_and_one_eos_or_as_many_as_fill_the_row(tmp_path: Path, pad_to: Any) -> None:
     file = lines(tmp_path / "pairs.jsonl")
     config = MaskedDiffusionConfig(sequence_length=24, pad_to=pad_to)
-    folder, remark = cached_pairs(tmp_path, file, config)
+    folder, remark = cached_pairs(tmp_path, [file], config)
     opened = open_pairs(folder, config)
     assert remark == ""
     tokenizer = opened.tokenizer
@@ -330,12 +330,12 @@ def test_pairs_take_the_space_of_their_tokens_whatever_the_sequence_length(tmp_p
     """Eight bytes for each offset and prompt beside the tokens; rows of 4,096 tokens would take 3.3 MB."""
     file = lines(tmp_path / "pairs.jsonl", 200)
     config = MaskedDiffusionConfig(sequence_length=4096)
-    folder, _ = cached_pairs(tmp_path, file, config)
+    folder, _ = cached_pairs(tmp_path, [file], config)
     opened = open_pairs(folder, config)
     num_tokens = sum(int(part.lengths_N.sum()) for part in (opened.train, opened.evaluation, opened.test))
     assert num_tokens < 200 * 24
     assert sum(path.stat().st_size for path in folder.glob("*.npy")) <= num_tokens + 16 * 203 + 9 * 128
-    other, _ = cached_pairs(tmp_path, file, config.replace(sequence_length=64))
+    other, _ = cached_pairs(tmp_path, [file], config.replace(sequence_length=64))
     assert other != folder
     assert (other / "train.npy").read_bytes() == (folder / "train.npy").read_bytes()
 
@@ -349,7 +349,7 @@ def test_a_chat_template_writes_the_prompt(tmp_path: Path) -> None:
     tokenizer.save_pretrained(tmp_path / "model")
     file = lines(tmp_path / "pairs.jsonl")
     config = MaskedDiffusionConfig(model_name=str(tmp_path / "model"), sequence_length=40)
-    folder, _ = cached_pairs(tmp_path, file, config)
+    folder, _ = cached_pairs(tmp_path, [file], config)
     opened = open_pairs(folder, config)
     start = opened.train.starts_N[0]
     written = opened.tokenizer.decode(opened.train.rows(np.array([0]))[0, :start].tolist())
@@ -359,10 +359,10 @@ def test_a_chat_template_writes_the_prompt(tmp_path: Path) -> None:
 
 def test_pairs_that_are_too_long_are_left_out_and_told(tmp_path: Path) -> None:
     file = lines(tmp_path / "pairs.jsonl")
-    _, remark = cached_pairs(tmp_path, file, MaskedDiffusionConfig(sequence_length=17))
+    _, remark = cached_pairs(tmp_path, [file], MaskedDiffusionConfig(sequence_length=17))
     assert remark == "21 of 30 pairs are longer than 17 tokens and left out"
     with pytest.raises(DataError, match=r"none of 30 pairs .* fits into 16 tokens"):
-        cached_pairs(tmp_path, file, MaskedDiffusionConfig(sequence_length=16))
+        cached_pairs(tmp_path, [file], MaskedDiffusionConfig(sequence_length=16))
 
 
 def test_a_prompt_is_never_on_both_sides_whatever_the_order() -> None:
@@ -406,7 +406,7 @@ def test_a_file_without_pairs_is_refused_in_form_and_training(project: Project) 
     file = project.root / "pairs.jsonl"
     file.write_text("\n\n")
     with pytest.raises(DataError, match="empty"):
-        cached_pairs(project.runs, file, MaskedDiffusionConfig())
+        cached_pairs(project.runs, [file], MaskedDiffusionConfig())
     with pytest.raises(DataError, match="empty"):
         schedule(MaskedDiffusionConfig(dataset="pairs.jsonl"), 1, root=project.root)
     lines(file)
@@ -421,4 +421,4 @@ def test_a_model_without_a_tokenizer_is_a_clear_error(tmp_path: Path) -> None:
     (tmp_path / "nothing").mkdir()
     config = MaskedDiffusionConfig(model_name=str(tmp_path / "nothing"))
     with pytest.raises(ConfigError, match="tokenizer cannot be loaded"):
-        cached_pairs(tmp_path, lines(tmp_path / "p.jsonl"), config)
+        cached_pairs(tmp_path, [lines(tmp_path / "p.jsonl")], config)

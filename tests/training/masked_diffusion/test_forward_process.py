@@ -1,5 +1,6 @@
 """The forward process: unbiased, independent of ranks, and right at the borders of prompts and cuts; its yardsticks."""
 
+import dataclasses
 import itertools
 import math
 from typing import Any
@@ -184,7 +185,7 @@ def test_training_and_evaluation_estimate_the_same_bound_which_is_one() -> None:
     draws = EvaluationMasks.of(of, 27 * 3 * 20)
     counted = [
         float((toy_losses(row, mask) * mask).sum() / mask.sum())
-        for _, tokens_BT, masked_BT in draws.batches(of, 100)
+        for _, tokens_BT, masked_BT, _ in draws.batches(of, 100)
         for row, mask in zip(tokens_BT, masked_BT, strict=True)
     ]
     spread = np.std(counted) / math.sqrt(len(counted))
@@ -211,8 +212,8 @@ def test_draws_mask_answers_only_and_ranks_share_them() -> None:
     draws = EvaluationMasks.of(of, 40)
     seen: list[int] = []
     for rank in range(3):
-        for draws_B, tokens_BT, masked_BT in draws.batches(of, 4, rank=rank, world_size=3):
-            seen += draws_B.tolist()
+        for draws_B, tokens_BT, masked_BT, is_own in draws.batches(of, 4, rank=rank, world_size=3):
+            seen += draws_B.tolist() * is_own
             starts_B = of.starts_N[draws.rows_D[draws_B]]
             assert not (masked_BT & (np.arange(10) < starts_B[:, None])).any()
             assert (masked_BT.sum(1) == draws.counts_D[draws_B]).all()
@@ -315,7 +316,7 @@ def test_training_and_evaluation_estimate_the_bound_of_pairs_of_any_length(monke
 
     draws = EvaluationMasks.of(pairs, 5 * 3 * 200)
     counted = []
-    for draws_B, tokens_BT, masked_BT in draws.batches(pairs, 100):
+    for draws_B, tokens_BT, masked_BT, _ in draws.batches(pairs, 100):
         assert (masked_BT.sum(1) == draws.counts_D[draws_B]).all()
         rows = zip(tokens_BT, masked_BT, strict=True)
         counted += [float((toy_losses(row, mask) * mask).sum() / mask.sum()) for row, mask in rows]
@@ -369,3 +370,23 @@ def test_prompts_are_not_counted_but_an_answers_first_token_follows_one() -> Non
     assert frequencies.unigram_V[5] == pytest.approx(1 / 10)
     assert frequencies.bigram(np.array([5]), np.array([1]))[0] > 0.6
     assert frequencies.bigram(np.array([5]), np.array([5]))[0] < 0.1
+
+
+def test_the_share_of_padding_is_that_of_the_batches() -> None:
+    rng = np.random.default_rng(0)
+    lengths_N = rng.integers(4, 400, 4000)
+    tokens = np.ones(lengths_N.sum(), dtype=np.uint8)
+    pairs = RaggedPairs(tokens, np.append(0, np.cumsum(lengths_N)), np.ones(4000, dtype=np.int64), 0)
+    data = NoisedPairs(pairs, Noise(2, 3, 0), 512)
+    plain = SampleOrder(4000, 8)
+    shares = []
+    for order in (dataclasses.replace(plain, lengths=data.lengths), plain):
+        keys = list(itertools.islice(iter(order), 500))
+        num_own = sum(int(data.lengths(0, samples_B).sum()) for _, samples_B in keys)
+        shares.append(1 - num_own / sum(data[key][0].numel() for key in keys))
+    filled = 1 - data.lengths(0).mean() / 512
+    assert shares[0] < 0.1 < shares[1]
+    assert data.padding_note(plain) == (
+        f"padding: {shares[0]:.0%} of the tokens, as pairs of similar length share a batch (pad_to='longest'); "
+        f"{shares[1]:.0%} in shuffled batches, {filled:.0%} in rows of sequence_length"
+    )

@@ -1,16 +1,21 @@
 """LLaDA without code from the hub: a model in its published format, against the logits of its own code."""
 
+import itertools
 import json
 import math
+import re
 import shutil
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
+from transformers import AutoModel
 
 from nbtools.errors import ConfigError
 from nbtools.project import Project
@@ -18,15 +23,45 @@ from nbtools.recipes import MaskedDiffusionConfig
 from nbtools.recipes.masked_diffusion import KNOWN_MODELS, LLADA_PARAMETERS, refuse_remote_code
 from nbtools.rundir import media
 from nbtools.training.engine.flags import parse
-from nbtools.training.masked_diffusion.forward_process import Noise, NoisedTraining
+from nbtools.training.masked_diffusion.forward_process import EPSILON, EvaluationMasks, Noise, NoisedTraining
 from nbtools.training.masked_diffusion.llada import LLaDAConfig, LLaDAModelLM, load_llada
 from nbtools.training.masked_diffusion.model import Denoiser, build_denoiser
+from nbtools.training.masked_diffusion.sampling import Unmasking, sample, unmask
 from nbtools.training.masked_diffusion.sequences import Sequences
 from nbtools.training.text.tokenizers import load_tokenizer
 
 from trainings import TINY, ByHand, assert_same_checkpoints, by_hand, rows, train_here, write_inputs
 
 LLADA = Path(__file__).with_name("llada_tiny")
+WTE = "model.transformer.wte.weight"
+LEFT_OUT = ("README.md", "reference.npz", "config.json", "model.safetensors")
+"""Files of the model's folder that are not kept as they are, or not at all."""
+OWN_CODE = {
+    "configuration_llada.py": """
+from transformers import PretrainedConfig
+
+class LLaDAConfig(PretrainedConfig):
+    model_type = "llada"
+""",
+    "modeling_llada.py": """
+import torch
+from transformers import PreTrainedModel
+
+from .configuration_llada import LLaDAConfig
+
+class LLaDAModelLM(PreTrainedModel):
+    config_class = LLaDAConfig
+    base_model_prefix = "model"
+    _keys_to_ignore_on_load_unexpected = [".*"]
+
+    def __init__(self, config):
+        super().__init__(config)
+        wte = torch.nn.Embedding(config.vocab_size, config.d_model)
+        self.model = torch.nn.ModuleDict({"transformer": torch.nn.ModuleDict({"wte": wte})})
+        self.post_init()
+""",
+}
+"""Code under the names of LLaDA's own, which reads one weight; the real one does not run with this transformers."""
 
 
 @pytest.fixture
@@ -60,14 +95,60 @@ def test_it_gives_the_logits_of_its_own_code() -> None:
     assert np.abs(logits_BTV.numpy() - reference["logits"]).max() < 1e-5
 
 
-def test_what_is_saved_has_the_names_and_settings_of_what_was_loaded(tmp_path: Path) -> None:
-    load_llada(str(LLADA)).save_pretrained(tmp_path)
-    before, after = (load_file(folder / "model.safetensors") for folder in (LLADA, tmp_path))
-    assert before.keys() == after.keys()
-    assert all(torch.equal(weight, after[name]) for name, weight in before.items())
-    settings = [json.loads((folder / "config.json").read_text()) for folder in (LLADA, tmp_path)]
-    known = settings[0].keys() - {"torch_dtype", "transformers_version"}
-    assert {name: settings[1].get(name) for name in known} == {name: settings[0][name] for name in known}
+def forget_remote_code() -> None:
+    for name in [name for name in sys.modules if name.partition(".")[0] == "transformers_modules"]:
+        del sys.modules[name]
+
+
+@pytest.mark.promise("safety-llada")
+def test_what_is_saved_is_what_was_loaded_and_its_own_code_finds_it(
+    changed: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name, content in OWN_CODE.items():
+        (changed / name).write_text(content)
+    (changed / "generation_config.json").write_text('{"eos_token_id": 0, "transformers_version": "4.46.3"}')
+    denoiser = build_denoiser(tiny(model_name=str(changed)), load_tokenizer(str(changed)))
+    before = {path.name: path.read_bytes() for path in changed.iterdir() if path.name not in LEFT_OUT}
+    shutil.rmtree(changed)  # as a folder that is gone when a checkpoint is written
+    saved = tmp_path / "saved"
+    saved.mkdir()
+    denoiser.model.save_pretrained(saved)
+    denoiser.writer(load_tokenizer(str(LLADA)))(saved)
+    weights = [load_file(folder / "model.safetensors") for folder in (LLADA, saved)]
+    assert weights[0].keys() == weights[1].keys()
+    assert all(torch.equal(weight, weights[1][name]) for name, weight in weights[0].items())
+    settings = [json.loads((folder / "config.json").read_text()) for folder in (LLADA, saved)]
+    assert all(config.pop("transformers_version") for config in settings)
+    assert settings[0] == settings[1]
+    assert {name: (saved / name).read_bytes() for name in before} == before
+    assert load_tokenizer(str(saved)).get_vocab() == load_tokenizer(str(LLADA)).get_vocab()
+    monkeypatch.setattr("transformers.dynamic_module_utils.HF_MODULES_CACHE", str(tmp_path / "modules"))
+    monkeypatch.syspath_prepend(tmp_path / "modules")
+    forget_remote_code()  # of other tests, which is in another folder
+    own = AutoModel.from_pretrained(saved, trust_remote_code=True)
+    forget_remote_code()
+    assert "transformers_modules" in type(own).__module__
+    assert torch.equal(own.state_dict()[WTE], weights[0][WTE])
+
+
+@pytest.mark.promise("safety-llada")
+def test_shards_and_half_precision_are_read_and_written_as_one_file_is(changed: Path) -> None:
+    whole = load_llada(str(LLADA))
+    whole.save_pretrained(changed, max_shard_size="30KB")
+    (changed / "model.safetensors").unlink()
+    index = json.loads((changed / "model.safetensors.index.json").read_text())["weight_map"]
+    assert index.keys() == load_file(LLADA / "model.safetensors").keys()
+    assert len({*index.values()}) > 2
+    loaded = load_llada(str(changed)).state_dict()
+    assert all(torch.equal(weight, loaded[name]) for name, weight in whole.state_dict().items())
+    for name in {*index.values()}:
+        halves = {key: weight.bfloat16() for key, weight in load_file(changed / name).items()}
+        save_file(halves, changed / name, metadata={"format": "pt"})
+    loaded = load_llada(str(changed)).state_dict()
+    assert all(torch.equal(weight.bfloat16().float(), loaded[name]) for name, weight in whole.state_dict().items())
+    (changed / index[WTE]).unlink()
+    with pytest.raises(ConfigError, match=rf"cannot be loaded as LLaDA \(.*{index[WTE]}\)"):
+        load_llada(str(changed))
 
 
 def test_the_published_shape_has_the_published_number_of_weights() -> None:
@@ -135,6 +216,114 @@ def test_the_mask_is_that_of_the_config_where_the_tokenizer_has_none(changed: Pa
     assert build_denoiser(tiny(model_name=str(changed)), load_tokenizer(str(changed))).mask_id == 40
 
 
+# --- the published algorithms ---------------------------------------------------------------------
+
+
+def denoiser_of_llada() -> Denoiser:
+    """Its logits, in which [MASK] is impossible, as for a trained one, which never has it as a label."""
+    return build_denoiser(tiny(), load_tokenizer(str(LLADA))).eval()
+
+
+@torch.no_grad()
+def as_published(denoiser: Denoiser, prompt: list[int], settings: Unmasking) -> list[int]:
+    """Algorithm 5 of Nie et al. 2025 in blocks, with classifier-free guidance, one sequence, temperature 0."""
+
+    def logits_of(tokens_T: npt.NDArray[np.int64]) -> npt.NDArray[np.float64]:
+        logits_TV = denoiser.model(torch.from_numpy(tokens_T)[None]).logits[0].double().numpy()
+        logits_TV[:, denoiser.mask_id] = -np.inf
+        return logits_TV
+
+    tokens_T = np.array([*prompt, *[denoiser.mask_id] * settings.length])
+    places_T = np.arange(len(tokens_T))
+    steps_of_block = settings.steps // (settings.length // settings.block_length)
+    for end in range(len(prompt) + settings.block_length, len(tokens_T) + 1, settings.block_length):
+        for steps_left in range(steps_of_block, 0, -1):
+            logits_TV = logits_of(tokens_T)
+            if settings.guidance:
+                without_TV = logits_of(np.where(places_T < len(prompt), denoiser.mask_id, tokens_T))
+                with np.errstate(invalid="ignore"):
+                    logits_TV = np.nan_to_num(
+                        without_TV + (settings.guidance + 1) * (logits_TV - without_TV), nan=-np.inf, neginf=-np.inf
+                    )
+            chances_TV = np.exp(logits_TV - logits_TV.max(1, keepdims=True))
+            confidence_T = chances_TV.max(1) / chances_TV.sum(1)
+            is_open_T = (tokens_T == denoiser.mask_id) & (places_T < end)
+            confidence_T[~is_open_T] = -np.inf
+            num_open = int(is_open_T.sum())
+            for place in np.argsort(-confidence_T, kind="stable")[: math.ceil(num_open / steps_left)]:
+                tokens_T[place] = logits_TV[place].argmax()
+    return [int(token) for token in tokens_T]
+
+
+@pytest.mark.promise("safety-llada")
+@pytest.mark.parametrize("guidance", [0.0, 1.5])
+@pytest.mark.parametrize(("steps", "block_length"), [(16, 16), (5, 16), (4, 4), (12, 4)])
+def test_it_samples_token_for_token_as_published(guidance: float, steps: int, block_length: int) -> None:
+    denoiser = denoiser_of_llada()
+    # Without a prompt all positions look the same at first, and rounding would choose among them.
+    prompts_BP = torch.randint(2, 41, (3, 7), generator=torch.Generator().manual_seed(4))
+    settings = Unmasking(16, steps, block_length, guidance=guidance)
+    *_, found_BT = unmask(denoiser.logits, prompts_BP, settings, mask_id=denoiser.mask_id)
+    expected = [as_published(denoiser, prompt, settings) for prompt in prompts_BP.tolist()]
+    assert found_BT.tolist() == expected
+    assert not any(denoiser.mask_id in row for row in expected)
+    if guidance:
+        plain = Unmasking(16, steps, block_length)
+        assert expected != [as_published(denoiser, prompt, plain) for prompt in prompts_BP.tolist()]
+
+
+def test_the_noise_of_a_temperature_is_the_published_one() -> None:
+    """exp(logits) / (-log u)^temperature, in float64: the same choice for the same random numbers."""
+    logits_BTV = denoiser_of_llada().logits(torch.randint(2, 41, (4, 12))).detach()
+    for temperature in (0.3, 1.0):
+        uniform_BTV = torch.rand(logits_BTV.shape, dtype=torch.float64, generator=torch.Generator().manual_seed(2))
+        published_BT = (logits_BTV.double().exp() / (-uniform_BTV.log()) ** temperature).argmax(-1)
+        drawn_BT = sample(logits_BTV, temperature, torch.Generator().manual_seed(2))
+        assert torch.equal(drawn_BT, published_BT)
+        assert not torch.equal(drawn_BT, logits_BTV.argmax(-1))
+
+
+@pytest.mark.promise("safety-llada")
+@torch.no_grad()
+def test_both_estimators_of_the_likelihood_are_the_published_bounds() -> None:
+    """Of an answer behind a prompt, against every mask enumerated: equations 5 (1 / t) and 6 (L / k), which agree."""
+    denoiser, row = denoiser_of_llada(), np.array([15, 3, 28, 9, 22, 31, 12])
+    first, size = 3, 4
+    by_time = by_count = 0.0
+    for chosen in itertools.product((False, True), repeat=size):
+        masked_T = np.array([False] * first + [*chosen])
+        if not (count := int(masked_T.sum())):
+            continue
+        inputs_T = torch.from_numpy(np.where(masked_T, denoiser.mask_id, row))
+        logits_TV = denoiser.model(inputs_T[None]).logits[0].double()
+        logits_TV[:, denoiser.mask_id] = -math.inf
+        loss = float(-logits_TV.log_softmax(-1)[np.arange(len(row)), row][masked_T].sum())
+        by_count += size / count * loss / math.comb(size, count) / size
+        by_time += loss * math.factorial(count - 1) * math.factorial(size - count) / math.factorial(size)
+    assert by_time == pytest.approx(by_count, rel=1e-12), "the time is integrated: a Beta function"
+
+    rows = Sequences(np.tile(row, (512, 1)), np.full(512, first))
+    training = NoisedTraining(rows, Noise(denoiser.mask_id, 0, 0))
+    estimates = [float(denoiser(*training[epoch, np.arange(512)])) / 512 for epoch in range(40)]
+    error = float(np.std(estimates)) / math.sqrt(len(estimates))
+    assert np.mean(estimates) * size == pytest.approx(by_time, abs=4 * error * size + 5 * EPSILON * by_time)
+    assert error * size < 0.02 * by_time
+
+    draws, per_token = EvaluationMasks.of(rows, 512), []
+    for draws_B, tokens_BT, masked_BT, _ in draws.batches(rows, 128):
+        inputs_BT = torch.from_numpy(np.where(masked_BT, denoiser.mask_id, tokens_BT))
+        parts = (torch.from_numpy(part) for part in (np.flatnonzero(masked_BT), tokens_BT[masked_BT]))
+        losses_K = denoiser.losses(inputs_BT, *parts, torch.empty(0)).double().numpy()
+        sums_B = np.bincount(np.nonzero(masked_BT)[0], losses_K, minlength=len(draws_B))
+        per_token += (sums_B / draws.counts_D[draws_B]).tolist()
+    error = float(np.std(per_token)) / math.sqrt(len(per_token))
+    assert np.mean(per_token) * size == pytest.approx(by_count, abs=4 * error * size)
+    assert error * size < 0.02 * by_count
+
+
+# --- trainings ------------------------------------------------------------------------------------
+
+
 @pytest.mark.promise("safety-llada")
 @pytest.mark.slow
 def test_the_guides_flags_train_it_on_two_ranks_and_its_checkpoints_resume(start: ByHand, tmp_path: Path) -> None:
@@ -152,8 +341,46 @@ def test_the_guides_flags_train_it_on_two_ranks_and_its_checkpoints_resume(start
     assert_same_checkpoints(straight.files.checkpoint(6), resumed.files.checkpoint(6))
     model = straight.files.checkpoint(6) / "model"
     assert load_file(model / "model.safetensors").keys() == load_file(LLADA / "model.safetensors").keys()
-    again = start.forked(config.replace(model_name=str(model), learning_rate=1e-9, max_steps=1))
+    outputs = straight.files.outputs / "model"
+    assert all(
+        torch.equal(weight, load_llada(str(outputs)).state_dict()[name])
+        for name, weight in load_llada(str(model)).state_dict().items()
+    )
+    again = start.forked(config.replace(model_name=str(outputs), learning_rate=1e-9, max_steps=1))
     assert rows(again.files)[-1]["eval/loss"] == pytest.approx(seen[-1]["eval/loss"], rel=1e-3)
+
+
+@pytest.mark.promise("safety-llada")
+def test_an_instruct_model_is_trained_and_sampled_behind_its_own_chat_template(
+    cpu_project: Project, changed: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write_inputs("masked_diffusion", cpu_project)
+    path = changed / "tokenizer_config.json"
+    template = "{% for message in messages %}u,{{ message['content'] | trim }}.{% endfor %}"
+    template += "{% if add_generation_prompt %}a,{% endif %}"
+    path.write_text(json.dumps(json.loads(path.read_text()) | {"chat_template": template}))
+    settings: dict[str, Any] = {
+        "dataset": "pairs.jsonl",
+        "checkpoint_every": 18,
+        "sequence_length": 32,
+        "sample_texts": 3,
+        "eval_every": 18,
+    }
+    flags = ["--model_name", str(changed), "--batch_size", "1", "--epochs", "1", "--fp16"]
+    config = parse(tiny(**settings), flags).config
+    assert isinstance(config, MaskedDiffusionConfig)
+    files = train_here(cpu_project, config, monkeypatch=monkeypatch)
+    seen = rows(files)
+    assert (seen[-1]["train/epoch"], config.precision) == (1, "fp16")
+    assert all(math.isfinite(row["eval/loss"]) for row in seen if "eval/loss" in row)
+    (*_, last) = media.read(files.media, "samples")
+    prompts = [row[0] for row in last.rows]
+    assert len(prompts) == 3
+    assert all(re.fullmatch(r"u,say [0-9]+\.a,", prompt) for prompt in prompts)
+    outputs = files.outputs / "model"
+    assert (outputs / path.name).read_bytes() == path.read_bytes()
+    assert load_tokenizer(str(outputs)).chat_template == template
+    assert not torch.equal(load_llada(str(outputs)).state_dict()[WTE], load_llada(str(changed)).state_dict()[WTE])
 
 
 @pytest.mark.parametrize("changes", [{"gradient_checkpointing": True}, {"precision": "bf16"}, {"guidance": 0.5}])
@@ -188,17 +415,20 @@ def test_a_setting_that_would_change_its_mathematics_is_refused(
         build_denoiser(tiny(model_name=str(changed)), load_tokenizer(str(LLADA)))
 
 
-@pytest.mark.parametrize("problem", ["missing", "unexpected"])
-def test_weights_that_are_missing_or_unknown_are_refused(changed: Path, problem: str) -> None:
+@pytest.mark.parametrize("problem", ["missing", "unexpected", "shape"])
+def test_weights_that_are_missing_or_unknown_or_of_another_shape_are_refused(changed: Path, problem: str) -> None:
     weights = load_file(changed / "model.safetensors")
     name = "model.transformer.blocks.1.k_proj.weight"
     if problem == "missing":
         del weights[name]
-    else:
+    elif problem == "unexpected":
         name = "model.transformer.blocks.7.k_proj.weight"
         weights[name] = torch.zeros(32, 32)
+    else:
+        weights[name] = torch.zeros(16, 32)
     save_file(weights, changed / "model.safetensors", metadata={"format": "pt"})
-    with pytest.raises(ConfigError, match=f"1 {problem} weights, such as {name}"):
+    told = {"shape": rf"{name} has the shape \(16, 32\), not \(32, 32\)"}
+    with pytest.raises(ConfigError, match=told.get(problem, f"1 {problem} weights, such as {name}")):
         load_llada(str(changed))
 
 

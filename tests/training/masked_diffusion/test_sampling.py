@@ -56,7 +56,7 @@ def reference(settings: Unmasking, prompt: list[int]) -> list[list[int]]:
                     total = sum(math.exp(score - scores[best]) for score in scores.values())
                     guesses[place] = (1 / total, best)
             count = len(block) // per_block + (step < len(block) % per_block)
-            for place in sorted(guesses, key=lambda place: -guesses[place][0])[:count]:
+            for place in sorted(guesses, key=lambda p: (guesses[p][1] in settings.last_ids, -guesses[p][0]))[:count]:
                 tokens[place] = guesses[place][1]
             seen.append(list(tokens))
     return seen
@@ -71,9 +71,21 @@ def reference(settings: Unmasking, prompt: list[int]) -> list[list[int]]:
         (unmasking(steps=4, block_length=2), [1, 3]),
         (unmasking(steps=6, block_length=4, guidance=1.5), [2, 0, 1]),
         (unmasking(steps=8, suppressed_ids=(0, 3)), [1]),
+        (unmasking(steps=8, last_ids=(0, 3)), [1]),
+        (unmasking(steps=4, block_length=4, last_ids=(0, 1, 2, 4)), [2]),
         (unmasking(length=7, steps=1, block_length=7), [2]),
     ],
-    ids=["all_steps", "uneven_steps", "two_blocks", "four_blocks", "guidance", "suppressed", "one_step"],
+    ids=[
+        "all_steps",
+        "uneven_steps",
+        "two_blocks",
+        "four_blocks",
+        "guidance",
+        "suppressed",
+        "last",
+        "nearly_all_last",
+        "one_step",
+    ],
 )
 def test_greedy_sampling_is_what_the_reference_does_step_by_step(settings: Unmasking, prompt: list[int]) -> None:
     found = states(settings, [prompt])
@@ -81,6 +93,22 @@ def test_greedy_sampling_is_what_the_reference_does_step_by_step(settings: Unmas
     assert len(found) == settings.steps + 1
     assert [state[0] for state in found] == expected
     assert MASK not in expected[-1]
+
+
+@pytest.mark.parametrize("remasking", ["low_confidence", "random"])
+def test_tokens_that_come_last_are_unmasked_where_a_step_has_no_others(remasking: str) -> None:
+    """The likelihood of [EOS] is highest everywhere but at two places, which are unmasked first."""
+    logits_TV = torch.zeros(6, V)
+    logits_TV[:, 0] = 9.0
+    logits_TV[[1, 4], 2] = 10.0
+    settings = Unmasking(6, 6, 6, remasking=remasking, last_ids=(0,))  # type: ignore[arg-type]
+    generator = torch.Generator().manual_seed(0)
+    found = unmask(
+        lambda tokens: logits_TV[None], torch.zeros(1, 0).long(), settings, mask_id=MASK, generator=generator
+    )
+    seen = [state[0].tolist() for state in found]
+    assert sorted(place for place in range(6) if seen[2][place] != MASK) == [1, 4]
+    assert seen[-1] == [0, 2, 0, 0, 2, 0]
 
 
 def test_rows_of_a_batch_do_not_change_one_another() -> None:

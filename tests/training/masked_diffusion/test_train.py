@@ -36,8 +36,8 @@ from nbtools.training.engine.sampler import SampleOrder
 from nbtools.training.masked_diffusion.dataset import cached_pairs, cached_text, open_pairs, open_text, prepare
 from nbtools.training.masked_diffusion.forward_process import EvaluationMasks, Noise, NoisedPairs, NoisedTraining
 from nbtools.training.masked_diffusion.model import Denoiser, build_denoiser
+from nbtools.training.masked_diffusion.sampling import rendered
 from nbtools.training.masked_diffusion.sequences import RaggedPairs, Sequences
-from nbtools.training.masked_diffusion.train import rendered
 from nbtools.training.text.tokenizers import train_tokenizer
 
 from trainings import TINY as TINY_VALUES
@@ -240,6 +240,7 @@ def test_what_is_sampled_does_not_change_what_is_learnt(trained: Callable[..., R
         {"precision": "fp16"},
         {"gradient_checkpointing": True},
         {"remasking": "random", "temperature": 0.0, "sample_block_length": 4, "sample_steps": 4, "suppress_eos": True},
+        {"eos_last": True, "temperature": 0.0},
         {"sample_texts": 0},
         {"dataset": None, "min_words": 5, "vocab_size": 128},
     ],
@@ -280,14 +281,14 @@ def test_a_run_of_pairs_recorded_before_pad_to_keeps_its_samples_and_losses(
     trained: Callable[..., RunDir], texts: Project
 ) -> None:
     config = tiny(dataset="pairs.jsonl", pad_to="sequence_length", dropout=0.2)
-    folder, _ = cached_pairs(texts.runs / ".cache", texts.root / "pairs.jsonl", config)
+    folder, _ = cached_pairs(texts.runs / ".cache", [texts.root / "pairs.jsonl"], config)
     text = open_pairs(folder, config)
     assert isinstance(text.train, Sequences)
     digest, noised = hashlib.sha256(), NoisedTraining(text.train, Noise(len(text.tokenizer) - 1, text.eos_id, 3))
     for key in itertools.islice(iter(SampleOrder(len(text.train), 8, seed=3)), 12):
         for part in noised[key]:
             digest.update(part.numpy().tobytes())
-    for parts in EvaluationMasks.of(text.evaluation, 20).batches(text.evaluation, 8):
+    for *parts, _ in EvaluationMasks.of(text.evaluation, 20).batches(text.evaluation, 8):
         for values in parts:
             digest.update(values.tobytes())
     assert digest.hexdigest() == BATCHES_OF_BEFORE
@@ -313,7 +314,7 @@ def test_pairs_of_a_long_limit_cost_what_their_longest_in_a_batch_costs(tmp_path
             at += size
     (tmp_path / "pairs.jsonl").write_text("\n".join(map(json.dumps, pairs)))
     config = tiny(sequence_length=4096, vocab_size=200, dataset="pairs.jsonl")
-    folder, _ = cached_pairs(tmp_path, tmp_path / "pairs.jsonl", config)
+    folder, _ = cached_pairs(tmp_path, [tmp_path / "pairs.jsonl"], config)
     train = open_pairs(folder, config).train
     assert isinstance(train, RaggedPairs)
     assert 150 < (train.lengths_N - train.starts_N).mean() < 250
@@ -429,7 +430,7 @@ def test_a_model_that_does_not_fit_its_tokenizer_is_refused(trained: Callable[..
     ("changes", "said"),
     [
         ({"dataset": "missing"}, "dataset .*missing"),
-        ({"dataset": "missing.jsonl"}, r"missing\.jsonl.*cannot be read"),
+        ({"dataset": "missing.jsonl"}, r"missing\.jsonl.*no such file"),
         ({"batch_size": 1000}, "too few for one step"),
         ({"sequence_length": 8192}, "too few|no full sample"),
         ({"model_name": "nowhere at all"}, "neither a folder nor a hub id"),
@@ -545,19 +546,17 @@ def test_a_model_with_code_of_its_own_runs_only_when_the_user_allows_it(
 
 
 def test_masks_and_ends_can_be_seen_in_what_is_shown() -> None:
-    class Text:
-        eos_id = 0
-
-        def __init__(self, level: str) -> None:
-            self.tokenizer = train_tokenizer(level, ["ab, cd"], 50)
-
-    chars, words = Text("chars"), Text("words")
-    ids = chars.tokenizer.get_vocab()
+    chars, words = (train_tokenizer(level, ["ab, cd"], 50) for level in ("chars", "words"))
+    ids = chars.get_vocab()
     tokens = [ids["a"], ids["b"], ids["[MASK]"], ids[","], 0, 0]
-    assert rendered(chars, torch.tensor(tokens), ids["[MASK]"]) == "ab░,¶¶"  # type: ignore[arg-type]
-    ids = words.tokenizer.get_vocab()
+    assert rendered(chars, torch.tensor(tokens), ids["[MASK]"]) == "ab░,¶¶"
+    ids = words.get_vocab()
     tokens = [ids["ab"], ids[","], ids["[MASK]"], ids["[MASK]"], ids["cd"], 0]
-    assert rendered(words, torch.tensor(tokens), ids["[MASK]"]) == "ab , ░ ░ cd ¶"  # type: ignore[arg-type]
+    assert rendered(words, torch.tensor(tokens), ids["[MASK]"]) == "ab , ░ ░ cd ¶"
+    assert "¶" not in rendered(chars, torch.tensor([chars.unk_token_id]))
+    chars.add_special_tokens({"additional_special_tokens": ["<|eot_id|>"]})
+    turn = chars.convert_tokens_to_ids("<|eot_id|>")
+    assert rendered(chars, torch.tensor([turn, 0])) == "¶¶"
 
 
 # --- real processes -------------------------------------------------------------------------------

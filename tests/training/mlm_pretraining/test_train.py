@@ -462,7 +462,7 @@ def test_plain_python_writes_the_whole_run_directory(start: ByHand, texts: Proje
     assert (identity["role"], identity["pid"]) == ("worker", process.pid)
     assert run.files.log.read_text() == out
     assert "--local-rank is ignored" in out
-    assert "1 (the script's nproc_per_node=2 does not apply)" in out
+    assert "1 (the script asks for 2)" in out
     assert (run.config or {})["overridden"] == ["learning_rate"]
     assert run.step == run.total_steps == 6
 

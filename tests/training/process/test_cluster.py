@@ -37,7 +37,7 @@ def mpirun(rank: int, **more: str) -> dict[str, str]:
 
 def adopted(environment: dict[str, str]) -> tuple[str, ...]:
     """The six variables that torch reads, afterwards."""
-    adopt_rank(environment, "x.py")
+    adopt_rank(environment, "x.py", is_known=lambda host: True)
     names = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
     return tuple(environment.get(name, "") for name in names)
 
@@ -65,11 +65,20 @@ def test_processes_on_several_nodes_find_the_first_of_them() -> None:
         adopted(flux)
 
 
+def test_a_first_node_without_an_address_is_refused_with_what_to_set() -> None:
+    nodes = {"SLURM_STEP_NUM_NODES": "2", "SLURM_STEP_TASKS_PER_NODE": "1(x2)", "SLURM_STEP_NODELIST": "n[1-2].invalid"}
+    with pytest.raises(LaunchError, match=r"does not know the address of n1\.invalid.*set MASTER_ADDR"):
+        adopt_rank(srun(1, **nodes, SLURM_NODEID="1", SLURM_LOCALID="0"), "x.py")
+    known = srun(1, **nodes, SLURM_NODEID="1", SLURM_LOCALID="0", MASTER_ADDR="127.0.0.1")
+    adopt_rank(known, "x.py")
+    assert known["MASTER_ADDR"] == "127.0.0.1"
+
+
 @pytest.mark.parametrize(
     "environment",
     [
         {},
-        {"RANK": "1", "WORLD_SIZE": "4", **srun(0)},  # torchrun under srun
+        {"RANK": "1", "WORLD_SIZE": "4", "LOCAL_RANK": "1", **srun(0)},  # torchrun under srun
         {**srun(0), "SLURM_STEP_NUM_TASKS": "1"},
         {"SLURM_PROCID": "0", "SLURM_NTASKS": "8", "SLURM_LOCALID": "0", "SLURM_JOB_ID": "7"},  # a batch script itself
         {"PMI_RANK": "0", "PMI_SIZE": "1"},
@@ -79,6 +88,14 @@ def test_a_single_process_and_ranks_of_torchrun_stay_what_they_are(environment: 
     before = dict(environment)
     adopt_rank(environment, "x.py")
     assert environment == before
+
+
+def test_a_missing_local_rank_is_that_of_the_launcher() -> None:
+    wrapped = {"RANK": "5", "WORLD_SIZE": "8", "MASTER_ADDR": "head", "MASTER_PORT": "7"}
+    assert adopted({**wrapped, **srun(1)}) == ("5", "8", "1", "", "head", "7")
+    assert adopted({**wrapped, **mpirun(3)})[2] == "3"
+    assert adopted({**wrapped, **srun(1), "LOCAL_RANK": "2"})[2] == "2"
+    assert adopted(wrapped)[2] == "", "nothing says it"
 
 
 @pytest.mark.promise("safety-launchers")

@@ -67,7 +67,7 @@ def test_each_launcher_starts_the_shipped_script(
     assert run.config is not None
     assert run.config["derived"]["world_size"] == world_size
     precision = "bf16" if variables.get("ACCELERATE_MIXED_PRECISION") == "bf16" else "fp32"
-    assert run.config["config"]["precision"] == precision
+    assert run.config["environment"]["precision"] == precision
     assert run.config["config"]["batch_size"] == 4
     log = " ".join(run.log(500).split())
     assert f"started by {name} " in log

@@ -1,6 +1,8 @@
 """Text larger than memory: documents and counts that wait on disk give what they would give in memory."""
 
+import hashlib
 import io
+import json
 import subprocess
 import sys
 from collections import Counter
@@ -54,6 +56,12 @@ def test_words_that_wait_on_disk_are_counted_like_those_in_memory(number: int, t
                 counts.add(words)
             found = counts.most_common(number)
         assert found == expected([word for words in texts for word in words], number)
+
+
+@given(st.lists(st.one_of(st.text(), st.integers(), st.none(), st.lists(st.text()))))
+def test_a_name_is_that_of_the_whole_list_and_needs_one_item_at_a_time(content: list[object]) -> None:
+    named = disk_buffer.content_name(item for item in content)
+    assert named == hashlib.sha256(json.dumps(content).encode()).hexdigest()[:32]
 
 
 def test_counting_in_memory_needs_no_disk(monkeypatch: pytest.MonkeyPatch) -> None:

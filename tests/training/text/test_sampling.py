@@ -1,11 +1,22 @@
 """Writing from given random numbers: with kept keys and values as without, and nothing that is impossible."""
 
 import math
+from typing import Any
 
 import pytest
 import torch
-from transformers import GPT2Config, GPT2LMHeadModel, LlamaConfig, LlamaForCausalLM, PreTrainedModel
+from torch.utils._python_dispatch import TorchDispatchMode
+from transformers import (
+    GPT2Config,
+    GPT2LMHeadModel,
+    LlamaConfig,
+    LlamaForCausalLM,
+    MistralConfig,
+    MistralForCausalLM,
+    PreTrainedModel,
+)
 
+from nbtools.training.text import sampling
 from nbtools.training.text.sampling import at_rest, drawn, write
 from nbtools.training.text.vocabulary import Alphabet
 
@@ -22,6 +33,13 @@ def llama() -> PreTrainedModel:
     shape = {"hidden_size": 16, "intermediate_size": 32, "num_hidden_layers": 2, "num_attention_heads": 2}
     config = LlamaConfig(vocab_size=SIZE, **shape, max_position_embeddings=32, initializer_range=0.5)
     return LlamaForCausalLM(config)
+
+
+def mistral() -> PreTrainedModel:
+    """Each layer sees the last four tokens only."""
+    shape = {"hidden_size": 16, "intermediate_size": 32, "num_hidden_layers": 2, "num_attention_heads": 2}
+    config = MistralConfig(vocab_size=SIZE, **shape, num_key_value_heads=1, sliding_window=4, initializer_range=0.5)
+    return MistralForCausalLM(config)
 
 
 def slowly(model: PreTrainedModel, prompt: list[int], uniforms_T: torch.Tensor, temperature: float) -> list[int]:
@@ -45,7 +63,7 @@ def slowly(model: PreTrainedModel, prompt: list[int], uniforms_T: torch.Tensor, 
 
 
 @pytest.mark.promise("guide-G6")
-@pytest.mark.parametrize("make", [gpt2, llama])
+@pytest.mark.parametrize("make", [gpt2, llama, mistral])
 @pytest.mark.parametrize("temperature", [1.0, 0.6])
 def test_texts_are_those_of_a_loop_that_keeps_nothing(make: type, temperature: float) -> None:
     torch.manual_seed(0)
@@ -60,6 +78,68 @@ def test_texts_are_those_of_a_loop_that_keeps_nothing(make: type, temperature: f
     assert not (texts_BT == EOS).any(1).all()
     # Who shares the batch changes nothing.
     assert write(model, prompts_BP[1:2], uniforms_BT[1:2], ALPHABET, temperature=temperature).equal(texts_BT[1:2])
+
+
+@pytest.mark.promise("safety-own-numbers")
+@pytest.mark.parametrize("make", [gpt2, llama])
+def test_a_text_depends_on_its_own_numbers_and_not_on_its_batch(make: type) -> None:
+    """In double precision, so that the order of a sum cannot move a token."""
+    torch.manual_seed(0)
+    model = make().double().eval()
+    prompts_BP = torch.randint(2, SIZE, (32, 6))
+    for row, num_padding in enumerate([0, 1, 5, 3] * 8):
+        prompts_BP[row, :num_padding] = PAD
+    uniforms_BT = torch.rand(32, 20, dtype=torch.float64)
+    together = write(model, prompts_BP, uniforms_BT, ALPHABET)
+    for size in (1, 4, 7):
+        parts = zip(prompts_BP.split(size), uniforms_BT.split(size), strict=True)
+        assert torch.cat([write(model, *part, ALPHABET) for part in parts]).equal(together), size
+    wider = torch.nn.functional.pad(prompts_BP, (3, 0), value=PAD)
+    assert write(model, wider, uniforms_BT, ALPHABET).equal(together), "nor on the longest prompt"
+
+
+@pytest.mark.parametrize("make", [gpt2, llama, mistral])
+def test_the_likeliest_tokens_are_those_of_generate(make: type) -> None:
+    torch.manual_seed(0)
+    model = make().eval()
+    prompts_BP = torch.randint(2, SIZE, (8, 5))
+    prompts_BP[::2, :3] = PAD
+    endless = Alphabet(SIZE, PAD, None, (PAD,))
+    seen = (prompts_BP != PAD).long()
+    options = {"do_sample": False, "max_new_tokens": 20, "pad_token_id": PAD, "suppress_tokens": [PAD]}
+    expected = model.generate(prompts_BP, attention_mask=seen, eos_token_id=None, **options)
+    assert write(model, prompts_BP, torch.rand(8, 20), endless, temperature=1e-6).equal(expected[:, 5:])
+
+
+class Waits(TorchDispatchMode):
+    """Counts how often the host reads a value of a tensor, for which it waits if that is on a GPU."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.num_waits = 0
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        self.num_waits += func is torch.ops.aten._local_scalar_dense.default
+        return func(*args, **(kwargs or {}))
+
+
+@pytest.mark.promise("safety-own-numbers")
+@pytest.mark.parametrize("num_padding", [0, 2])
+@pytest.mark.parametrize("make", [gpt2, llama])
+def test_the_host_waits_for_a_gpu_once_in_sixteen_tokens(
+    make: type, num_padding: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sampling, "_CHECK_EVERY", {"cpu": sampling._CHECK_EVERY["cuda"]})
+    torch.manual_seed(0)
+    model, prompts_BP = make(), torch.full((4, 4), 5)
+    prompts_BP[0, :num_padding] = PAD
+    never_ends = Alphabet(SIZE, PAD, EOS, (PAD, EOS))
+    waits = []
+    for length in (1, 17, 28):
+        with Waits() as counted:
+            write(model, prompts_BP, torch.rand(4, length), never_ends)
+        waits.append(counted.num_waits)
+    assert [later - waits[0] for later in waits[1:]] == [1, 1]
 
 
 def test_it_stops_when_all_texts_have_ended() -> None:

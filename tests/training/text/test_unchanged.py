@@ -15,7 +15,7 @@ from tokenizers.pre_tokenizers import ByteLevel
 from tokenizers.processors import TemplateProcessing
 from tokenizers.trainers import BpeTrainer
 from transformers import AutoTokenizer, PreTrainedTokenizerBase, PreTrainedTokenizerFast
-from unchanged_texts import TEXTS, write_texts
+from unchanged_texts import SPECIAL, TEXTS, write_texts
 
 from nbtools.cli.commands import main
 from nbtools.data import corpus
@@ -114,6 +114,77 @@ def test_a_pretrained_tokenizer_gets_the_text_unchanged_in_both_recipes(
     assert Counter(masked) == Counter(diffusion)
 
 
+CHAT = (
+    "{% for message in messages %}<s>{{ message.role }}\n{{ message.content }}</s>{% endfor %}"
+    "{% if add_generation_prompt %}<s>assistant\n{% endif %}"
+)
+PAIRS = [(f"strike <s>{number}</s> = ", f"x</s>y<pad>z {number} </s>") for number in range(20)]
+PAIRS += [(f" {name}\r\n", text) for name, text in TEXTS.items()]
+
+
+def split(folder: Path) -> list[tuple[list[int], list[int]]]:
+    """Return the ids of prompts and answers in a folder of pairs, without the end-of-text token."""
+    found = []
+    for part in ("train", "eval", "test"):
+        flat, offsets = np.load(folder / f"{part}.npy"), np.load(folder / f"{part}_offsets.npy")
+        starts = np.load(folder / f"{part}_starts.npy")
+        for start, end, length in zip(offsets[:-1], offsets[1:], starts, strict=True):
+            found.append((flat[start : start + length].tolist(), flat[start + length : end - 1].tolist()))
+    return found
+
+
+@pytest.mark.promise("safety-special")
+@pytest.mark.parametrize("kind", ["plain", "template", "messages"])
+def test_special_tokens_in_pairs_are_text_and_those_of_the_template_are_ids(
+    model: str, tmp_path: Path, kind: str
+) -> None:
+    tokenizer = AutoTokenizer.from_pretrained(model)
+    tokenizer.chat_template = None if kind == "plain" else CHAT
+    tokenizer.save_pretrained(model)
+    roles = ("user", "assistant")
+    chats = [{"messages": [{"role": r, "content": t} for r, t in zip(roles, pair, strict=True)]} for pair in PAIRS]
+    rows = chats if kind == "messages" else [{"prompt": prompt, "answer": answer} for prompt, answer in PAIRS]
+    path = tmp_path / "pairs.jsonl"
+    path.write_text("\n".join(map(json.dumps, rows)))
+    config = MaskedDiffusionConfig(dataset=str(path), model_name=model, sequence_length=32_768)
+    folder, remark = cached_pairs(tmp_path / "cache", [path], config)
+    found = split(folder)
+    around = ("", "") if kind == "plain" else ("<s>user\n", "</s><s>assistant\n")
+    decoded = [tuple(tokenizer.decode(ids, clean_up_tokenization_spaces=False) for ids in pair) for pair in found]
+    assert sorted(decoded) == sorted((around[0] + prompt + around[1], answer) for prompt, answer in PAIRS)
+    controls = [] if kind == "plain" else [0, 2, 0]
+    assert remark == ""
+    for prompt, answer in found:
+        assert [number for number in prompt if number < 5] == controls
+        assert [number for number in answer if number < 5] == []
+    asked = MaskedDiffusionConfig.recorded(config.model_dump(exclude={"special_tokens"}))
+    assert asked.special_tokens == "tokens"
+    other, remark = cached_pairs(tmp_path / "cache", [path], asked)
+    assert other != folder and {2, 1} <= {number for _, answer in split(other) for number in answer}
+    written = sum(text.count(name) for pair in PAIRS for text in pair for name in tokenizer.all_special_tokens)
+    said = f"{written} special tokens written in the text became control tokens of the model; special_tokens='text'"
+    assert f"{said} reads them as characters" in remark
+
+
+@pytest.mark.promise("safety-special")
+def test_a_text_that_a_template_wrote_gets_its_ids_if_asked_and_they_are_counted(
+    folder: Path, model: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    written = sum(SPECIAL.count(name) for name in ("<s>", "<pad>", "</s>", "<unk>", "<mask>"))
+    said: list[str] = []
+    diffusion = MaskedDiffusionConfig(dataset=str(folder), model_name=model, special_tokens="tokens")
+    masked = MLMPretrainingConfig(dataset=str(folder), model_name=model, special_tokens="tokens")
+    made = cached_text(tmp_path / "cache", diffusion, say=said.append)
+    others = [tokenize(tmp_path / "cache", masked, say=said.append) for _ in range(2)]
+    for files in ([made / name for name in PREPARED], sorted(others[0].glob("*.npy"))):
+        assert {0, 1, 2, 4} <= set(np.concatenate([np.load(file) for file in files]).tolist())
+    notes = [remark for remark in said if "special" in remark]
+    assert len(notes) == 3 and all(note.startswith(f"note: {written} special tokens written") for note in notes)
+    assert cached_text(tmp_path / "cache", diffusion.replace(special_tokens="text")) != made
+    assert tokenize(tmp_path / "cache", masked.replace(special_tokens="text")) != others[0]
+
+
 @pytest.mark.promise("safety-text")
 def test_the_word_level_tokenizer_loses_case_whitespace_and_rare_words_alone_and_says_so(
     folder: Path, tmp_path: Path
@@ -181,7 +252,7 @@ def test_cells_of_a_csv_file_come_back_from_the_characters_of_a_classifier(tmp_p
     assert texts == [f"{name}[SEP]{text}" for name, text in TEXTS.items()]
     light = load_samples(TextClassificationConfig.recorded(config.model_dump(exclude={"clean"})))
     assert light.train.num_cleaned == len(rows)
-    assert light.train.text(4).startswith("the tyger tyger tyger, burning bright, in the forests")
+    assert light.train.text(5).startswith("the tyger tyger tyger, burning bright, in the forests")
 
 
 @pytest.mark.promise("safety-text")
@@ -203,10 +274,10 @@ def test_cells_of_a_csv_file_come_back_from_the_tokens_of_the_llm_gan(tmp_path: 
     decoded = ["".join(tokens[number] for number in row if number not in ends) for row in texts]
     assert decoded == [story.text[:512] for story in stories]
     num_cut = sum(len(text) > 512 for text in TEXTS.values())
-    assert said == [f"note: {num_cut} of 5 texts are longer than sequence_length; their end is cut"]
+    assert said == [f"note: {num_cut} of 6 texts are longer than sequence_length; their end is cut"]
     light = load_stories(LLMGANConfig.recorded(config.model_dump(exclude={"clean"})), None, said.append)
     assert "title: verse.txt by an author" in {story.prompt for part in light for story in part}
-    assert "changed the spaces of 5 of 5 texts" in said[-1]
+    assert "changed the spaces of 6 of 6 texts" in said[-1]
 
 
 @pytest.mark.promise("safety-text")
@@ -215,9 +286,9 @@ def test_prompts_and_answers_come_back_from_the_tokens_of_pairs(tmp_path: Path) 
     lines = [json.dumps({"prompt": prompt, "answer": text}) for prompt, text in pairs]
     (tmp_path / "pairs.jsonl").write_text("\n".join(lines))
     config = MaskedDiffusionConfig(dataset=str(tmp_path / "pairs.jsonl"), sequence_length=32_768)
-    folder, remark = cached_pairs(tmp_path / "cache", tmp_path / "pairs.jsonl", config)
+    folder, remark = cached_pairs(tmp_path / "cache", [tmp_path / "pairs.jsonl"], config)
     tokenizer = AutoTokenizer.from_pretrained(folder / prepared.TOKENIZER)
     found = decoded(tokenizer, folder / "train.npy", folder / "eval.npy")
     assert (sorted(found), remark) == (sorted(prompt + text for prompt, text in pairs), "")
-    _, remark = cached_pairs(tmp_path / "cache", tmp_path / "pairs.jsonl", config.replace(vocab_size=40))
+    _, remark = cached_pairs(tmp_path / "cache", [tmp_path / "pairs.jsonl"], config.replace(vocab_size=40))
     assert "tokens" in remark and "vocab_size" in remark

@@ -12,6 +12,7 @@ from transformers import CanineConfig, CanineModel
 from nbtools.data.text_classification.codes import BOS, EOS, CodeSystem
 from nbtools.errors import CheckpointError, ConfigError
 from nbtools.recipes import RECIPES, TextClassificationConfig
+from nbtools.training.text_classification import model
 from nbtools.training.text_classification.dataset import encode, padded
 from nbtools.training.text_classification.model import (
     TextClassifier,
@@ -122,6 +123,48 @@ def test_greedy_decoding_takes_the_likeliest_symbol_where_any_code_is_allowed() 
             sequence.append(letter)
         assert system.blocks_CS[int(classes_BK[row, 0])].tolist() == sequence[1:]
         assert float(probability_B[row]) == pytest.approx(p, rel=1e-4)
+
+
+@pytest.mark.parametrize("is_trained", [False, True])
+def test_kept_keys_and_values_give_the_codes_of_reading_all_again(
+    is_trained: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In double precision; the trained model learns the texts by heart, so that no two symbols are nearly tied."""
+    classifier = a_mixer(num_decoder_layers=2)
+    encoded = classifier.encode(inputs(*TEXTS))
+    classifier.double()
+    memory, mask, pooled = encoded[0].double(), encoded[1], encoded[2].double()
+    assert mask.any(), "some texts are padded"
+    if is_trained:
+        optimizer = torch.optim.Adam(classifier.parameters(), 1e-2)
+        for _ in range(100):
+            with torch.enable_grad():
+                classifier.losses(memory, mask, pooled, LABELS)[0].backward()
+            optimizer.step()
+            optimizer.zero_grad()
+    else:
+        classifier.speller.weight.normal_()
+    classes_BK, probability_B = classifier.decode(memory, mask)
+    assert not is_trained or classes_BK.equal(sort_labels(LABELS))
+
+    class ReadingAgain:
+        """What torch's own decoder says of all symbols up to now."""
+
+        def __init__(self, decoder: torch.nn.TransformerDecoder, *_: object) -> None:
+            self.read: list[torch.Tensor] = []
+
+        def step(self, hidden_BH: torch.Tensor) -> torch.Tensor:
+            self.read.append(hidden_BH)
+            causal = torch.ones(len(self.read), len(self.read), dtype=torch.bool).triu(1)
+            decoded_BLH: torch.Tensor = classifier.decoder(
+                torch.stack(self.read, dim=1), memory, tgt_mask=causal, memory_key_padding_mask=mask
+            )
+            return decoded_BLH[:, -1]
+
+    monkeypatch.setattr(model, "IncrementalDecoder", ReadingAgain)
+    expected_BK, expected_B = classifier.decode(memory, mask)
+    assert classes_BK.equal(expected_BK)
+    assert probability_B.allclose(expected_B, rtol=1e-5)
 
 
 def test_the_flat_head_picks_what_is_likelier_than_not_and_never_nothing() -> None:

@@ -23,7 +23,8 @@ from nbtools.rundir.json_files import read_json
 from nbtools.rundir.rundir import RunDir
 from nbtools.training.engine.flags import parse
 from nbtools.training.text_classification.model import open_classifier
-from nbtools.training.text_classification.predictor import Predictor
+from nbtools.training.text_classification.predictor import Prediction, Predictor
+from nbtools.training.text_classification.train import parts_of_langs
 
 from trainings import OCCUPATIONS, ByHand, assert_same_checkpoints, by_hand, rows, train_here, write_csv, write_inputs
 from trainings import TINY as TINY_VALUES
@@ -86,7 +87,7 @@ def test_a_run_leaves_scores_mistakes_and_what_the_form_had_shown(
     assert seen[-1]["step"] == derived["total_steps"] == counted[0] // 8
     assert {"train/loss", "train/seq2seq_loss", "train/flat_loss", "train/padding", "train/grad_norm"} <= seen[0].keys()
     scores = {"loss", "accuracy", "precision", "recall", "f1", "exact", "flat_accuracy", "majority_accuracy"}
-    scores |= {f"accuracy_{digits}_digits" for digits in range(1, 5)}
+    scores |= {"accuracy_distinct", *(f"accuracy_{digits}_digits" for digits in range(1, 5))}
     assert {f"eval/{name}" for name in scores} <= seen[2].keys()
     assert all(0 <= seen[2][f"eval/{name}"] <= 1 for name in scores - {"loss"})
     assert seen[2]["eval/accuracy"] <= seen[2]["eval/accuracy_4_digits"] <= seen[2]["eval/accuracy_1_digits"]
@@ -104,12 +105,39 @@ def test_a_run_leaves_scores_mistakes_and_what_the_form_had_shown(
     assert "data.csv" in capfd.readouterr().out
 
 
+def test_the_test_has_a_table_of_scores_of_its_own(trained: Callable[..., RunDir]) -> None:
+    files = trained(tiny(max_steps=2, test_fraction=0.5))
+    (shown,) = media.read(files.media, "test_scores")
+    tested, evaluated = rows(files)[-1], media.read(files.media, "scores")[-1]
+    assert shown.rows[0][0] == "all texts"
+    assert [float(cell) for cell in shown.rows[0][2:4]] == pytest.approx(
+        [tested["test/accuracy"], tested["test/exact"]], abs=5e-4
+    )
+    assert int(shown.rows[0][1]) + int(evaluated.rows[0][1]) == 33
+
+
+def test_rare_languages_are_one_part() -> None:
+    langs = [f"l{number:02}" for number in range(23) for _ in range(30 - number)]
+    names, parts_N = parts_of_langs(["other", *langs])
+    assert names == [*(f"language l{number:02}" for number in range(20)), "other languages"]
+    assert parts_N.tolist() == [20, *(min(int(lang[1:]), 20) for lang in langs)]
+    assert parts_of_langs(["da", "sv", "sv"])[0] == ["language sv", "language da"]
+
+
+def accuracy_of(texts: list[str], found: list[Prediction], truths: list[set[str]]) -> float:
+    pairs = [(set(codes), truth) for (codes, _), truth in zip(found, truths, strict=True)]
+    return sum(len(codes & truth) / max(len(codes), len(truth)) for codes, truth in pairs) / len(texts)
+
+
 def test_the_scores_are_those_that_anybody_measures_with_the_checkpoint(
     trained: Callable[..., RunDir], tables: Project
 ) -> None:
-    files = trained(tiny(max_steps=40, epochs=40, eval_every=40, checkpoint_every=40))
+    few = [(row.text, row.lang, row.codes) for row in OCCUPATIONS[:30]]
+    write_csv(tables.root / "val.csv", few + few[:9])
+    config = tiny(max_steps=40, epochs=40, eval_every=40, checkpoint_every=40, val_data="val.csv")
+    files = trained(config)
     last = checkpoints_in(files.checkpoints)[-1]
-    samples = load_samples(tiny(), tables.root)
+    samples = load_samples(config, tables.root)
     texts, langs, truths = [], [], []
     for row in samples.evaluation_rows.tolist():
         texts.append(samples.evaluation.text(row))
@@ -118,9 +146,20 @@ def test_the_scores_are_those_that_anybody_measures_with_the_checkpoint(
     predictor = Predictor.open(files.path)
     found = predictor.predict(texts, langs, batch_size=7)
     exact = sum(set(codes) == truth for (codes, _), truth in zip(found, truths, strict=True)) / len(texts)
-    accuracy = sum(
-        len(set(codes) & truth) / max(len(codes), len(truth)) for (codes, _), truth in zip(found, truths, strict=True)
-    ) / len(texts)
+    accuracy = accuracy_of(texts, found, truths)
+    by_text: dict[str, list[float]] = {}
+    for text, (codes, _), truth in zip(texts, found, truths, strict=True):
+        by_text.setdefault(text, []).append(len(set(codes) & truth) / max(len(codes), len(truth)))
+    assert len(by_text) < len(texts), "some texts occur more than once"
+    means = [sum(each) / len(each) for each in by_text.values()]
+    assert last.metrics["eval/accuracy_distinct"] == pytest.approx(sum(means) / len(means))
+    parts = {row[0]: row[1:] for row in media.read(files.media, "scores")[-1].rows}
+    assert {"first 1 digit", "first 4 digits", "flat head"} < parts.keys()
+    assert parts["all texts"][:3] == (f"{len(texts)}", f"{accuracy_of(texts, found, truths):.3f}", f"{exact:.3f}")
+    for lang in sorted(set(langs)):
+        rows_of = [place for place, each in enumerate(langs) if each == lang]
+        mean = accuracy_of(*([each[place] for place in rows_of] for each in (texts, found, truths)))
+        assert parts[f"language {lang}"][:2] == (f"{len(rows_of)}", f"{mean:.3f}")
     assert last.metrics["eval/exact"] == pytest.approx(exact)
     assert last.metrics["eval/accuracy"] == pytest.approx(accuracy)
     assert 0 < accuracy < 1
@@ -222,7 +261,7 @@ def test_training_goes_on_from_a_file_of_weights(trained: Callable[..., RunDir],
 @pytest.mark.parametrize(
     ("content", "changes", "said"),
     [
-        (None, {"dataset": "no.csv"}, r"DataError: .*no\.csv: cannot be read"),
+        (None, {"dataset": "no.csv"}, r"DataError: .*no\.csv.*: no such file"),
         ("text,code1\na,61110\n", {}, r"data\.csv, line 1, column 'occ1': is missing"),
         ("occ1,code1\na,61110\nb\n", {}, r"data\.csv, line 3, column 'code1': is missing in this row"),
         ("occ1,code1\na,smith\n", {}, r"data\.csv, line 2, column 'code1': 'smith' is not a HISCO code"),

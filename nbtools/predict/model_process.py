@@ -1,0 +1,176 @@
+"""A trained model in a child process, on a device that no training holds."""
+
+import contextlib
+import itertools
+import json
+import os
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator, Sequence
+from typing import Any, Self
+
+from nbtools.errors import CheckpointError, ConfigError, LaunchError, ProjectError
+from nbtools.launcher.resume import config_of, named_checkpoint
+from nbtools.machine import gpu_queue
+from nbtools.machine.devices import devices
+from nbtools.recipes import recipe_of
+from nbtools.recipes.predict import Input, PredictSettings, settings_of
+from nbtools.run.checkpoints import Checkpoint, newest_verified
+from nbtools.run.run import Run
+from nbtools.rundir.rundir import project_of
+
+_LONGEST_TRACE = 2000
+_PATIENCE_S = 5.0
+
+
+class ModelProcess:
+    """A process that has loaded a checkpoint's model and answers until it is closed.
+
+    Args:
+        run: the run, or what names it; it may still train.
+        checkpoint: a name such as `step-000200`, or its step; None for the latest verified one.
+        device: `cpu` or `cuda`; None for a GPU that no process holds, else the CPU.
+
+    Raises:
+        CheckpointError: the checkpoint is missing or damaged.
+        ConfigError: the recipe has no predictions, or the model cannot be loaded.
+        LaunchError: the run has no checkpoint, no GPU is free, or the process ended.
+    """
+
+    def __init__(self, run: Run | str, checkpoint: str | int | None = None, *, device: str | None = None) -> None:
+        self.run = run if isinstance(run, Run) else Run(run)
+        self.config = config_of(self.run)
+        self.recipe = recipe_of(self.config).key
+        self.settings = settings_of(self.config)
+        """The default settings."""
+        self.device, selector = _free_device(device)
+        """What computes, in words."""
+        self._numbers = itertools.count(1)
+        while True:
+            self.checkpoint = _chosen(self.run, checkpoint)
+            self._log = tempfile.TemporaryFile()  # noqa: SIM115 - `close` closes it
+            self._process = _started(self.checkpoint, selector, self._log)
+            try:
+                answer = self._answer()
+            except BaseException:  # also an interrupt while the model is loaded
+                self.close()
+                raise
+            if "error" not in answer:
+                break
+            self.close()
+            if checkpoint is not None or self.checkpoint.path.exists():
+                raise CheckpointError(f"{self.run.id}, {self.checkpoint.name}: {answer['error']}")
+            # The training removed it while it was opened: the next one is newer.
+        self.ready: dict[str, Any] = answer["ready"]
+        """`step`, `device` and `parameters` of the loaded model."""
+        if selector and self.ready["device"] == "cpu":
+            self.device = "the CPU: torch cannot use the GPUs of this machine"
+
+    def predict(self, inputs: Sequence[Input], settings: PredictSettings | None = None) -> Iterator[dict[str, Any]]:
+        """Yield one row of JSON values for each input, in order; one with `error` if the input cannot be read.
+
+        Raises:
+            ConfigError: the model refuses the settings.
+            LaunchError: the process has ended.
+        """
+        number = next(self._numbers)
+        values = (settings or self.settings).model_dump()
+        self._ask({"id": number, "inputs": list(inputs), "settings": values})
+        while True:
+            answer = self._answer()
+            if answer.pop("id", number) != number:
+                continue  # of a request whose rows were not all read
+            if "done" in answer:
+                return
+            if "index" not in answer:
+                raise ConfigError(str(answer["error"]))
+            del answer["index"]
+            yield answer
+
+    def close(self) -> None:
+        """End the process; closing twice is the same as once."""
+        assert self._process.stdin and self._process.stdout
+        self._process.kill()  # it holds nothing that is worth a patient end
+        self._process.wait(_PATIENCE_S)
+        for stream in (self._process.stdin, self._process.stdout, self._log):
+            try:
+                stream.close()
+            except BrokenPipeError:
+                continue
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def _ask(self, request: dict[str, Any]) -> None:
+        assert self._process.stdin
+        try:
+            self._process.stdin.write(json.dumps(request).encode() + b"\n")
+            self._process.stdin.flush()
+        except (BrokenPipeError, ValueError):
+            raise self._ended() from None
+
+    def _answer(self) -> dict[str, Any]:
+        assert self._process.stdout
+        line = self._process.stdout.readline()
+        if not line.endswith(b"\n"):
+            raise self._ended()
+        answer: dict[str, Any] = json.loads(line)
+        return answer
+
+    def _ended(self) -> LaunchError:
+        if self._log.closed:
+            return LaunchError("the process of the model has ended: it was closed")
+        code = self._process.wait(_PATIENCE_S)
+        self._log.seek(0)
+        told = self._log.read()[-_LONGEST_TRACE:].decode(errors="replace").strip().splitlines()
+        return LaunchError(
+            f"the process of the model ended (exit code {code}): {told[-1] if told else 'it said nothing'}"
+        )
+
+
+def _chosen(run: Run, checkpoint: str | int | None) -> Checkpoint:
+    if checkpoint is not None:
+        return named_checkpoint(run, checkpoint)
+    newest, reasons = newest_verified(run.files.checkpoints)
+    if newest is None:
+        why = "; ".join(reasons) or "it has saved none yet"
+        raise LaunchError(f"{run.id}: no checkpoint to predict with ({why}); nbtools show {run.id} lists them")
+    return newest
+
+
+def _free_device(asked: str | None) -> tuple[str, str]:
+    """Return the device in words, and its entry for CUDA_VISIBLE_DEVICES."""
+    if asked not in (None, "cpu", "cuda"):
+        raise ConfigError(f"device={asked[:80]!r}: must be cpu or cuda")
+    if asked == "cpu" or not (found := devices()):
+        if asked == "cuda":
+            raise LaunchError("device=cuda: this machine has no GPU that may be used; leave the device out for the CPU")
+        return "the CPU", ""
+    claimed = gpu_queue.claimed()
+    free = [device for device in found if not device.holders and device.uuid not in claimed]
+    if free:
+        return f"GPU {free[0].index} ({free[0].name})", free[0].selector
+    if asked == "cuda":
+        raise LaunchError("device=cuda: other processes hold all GPUs; leave the device out for the CPU, or wait")
+    return "the CPU: other processes hold all GPUs", ""
+
+
+def _started(checkpoint: Checkpoint, selector: str, log: Any) -> "subprocess.Popen[bytes]":
+    words = [sys.executable, "-P", "-m", "nbtools.training.predict", str(checkpoint.path.resolve())]
+    run = checkpoint.path.resolve().parent.parent
+    folder = run.parent
+    with contextlib.suppress(ProjectError):
+        folder = project_of(run / "script.py").root  # relative names of models are meant from here
+    return subprocess.Popen(
+        [*words, "--device", "cuda" if selector else "cpu"],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=log,
+        cwd=folder,
+        env={**os.environ, "CUDA_VISIBLE_DEVICES": selector},
+        start_new_session=True,  # Ctrl-C ends the reader, which closes it
+    )

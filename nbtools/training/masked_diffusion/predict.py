@@ -1,0 +1,111 @@
+"""Writes with a trained masked diffusion model: texts and their continuations, or answers to prompts.
+
+Prompts of equal length are unmasked together. The random numbers depend on the seed and on the other prompts of a
+request.
+
+Shape suffixes: B batch, P prompt, T positions.
+"""
+
+from collections.abc import Iterator, Sequence
+from itertools import groupby
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from nbtools.data.masked_diffusion.pairs import Pair
+from nbtools.errors import ConfigError, NbtoolsError
+from nbtools.recipes import MaskedDiffusionConfig
+from nbtools.recipes.predict import Input, MaskedDiffusionPredict
+from nbtools.training.engine.optimizer import autocast
+from nbtools.training.masked_diffusion.chat_template import render_pair
+from nbtools.training.masked_diffusion.model import open_denoiser
+from nbtools.training.masked_diffusion.sampling import Unmasking, end_ids, rendered, unmask, unmasking_of
+from nbtools.training.text.special_tokens import SpecialTokens, has_backend
+from nbtools.training.text.tokenizers import encode_all, load_tokenizer
+
+_AT_ONCE = 1024
+"""Prompts among which those of equal length are found."""
+
+
+class Predictor:
+    """A loaded masked diffusion model and its tokenizer."""
+
+    def __init__(self, folder: Path, config: MaskedDiffusionConfig, device: torch.device) -> None:
+        self.config, self.device = config, device
+        self.tokenizer = load_tokenizer(str(folder))
+        self.denoiser = open_denoiser(folder, config, self.tokenizer).to(device)
+        self.denoiser.eval()
+        self.num_parameters = self.denoiser.model.num_parameters()
+
+    def predict(self, inputs: Sequence[Input], settings: MaskedDiffusionPredict) -> Iterator[dict[str, Any]]:
+        """Yield for each prompt what follows it, `text`, and with `num_frames` the states on the way, `frames`."""
+        for start in range(0, len(inputs), _AT_ONCE):
+            rows: dict[int, dict[str, Any]] = {}
+            prompts: dict[int, Sequence[int]] = {}
+            for place, given in enumerate(inputs[start : start + _AT_ONCE]):
+                try:
+                    prompts[place] = self._encoded(str(given), settings)
+                    self._unmasking(len(prompts[place]), settings)
+                except NbtoolsError as error:
+                    rows[place] = {"error": str(error)}
+            readable = sorted(prompts.keys() - rows.keys(), key=lambda place: len(prompts[place]))
+            for length, group in groupby(readable, key=lambda place: len(prompts[place])):
+                unmasking, places = self._unmasking(length, settings), list(group)
+                for first in range(0, len(places), settings.predict_batch_size):
+                    some = places[first : first + settings.predict_batch_size]
+                    generator = torch.Generator(self.device).manual_seed(settings.seed + start + some[0])
+                    written = self._written([prompts[place] for place in some], unmasking, settings, generator)
+                    rows |= dict(zip(some, written, strict=True))
+            yield from (rows[place] for place in sorted(rows))
+
+    def _encoded(self, prompt: str, settings: MaskedDiffusionPredict) -> Sequence[int]:
+        """Return the tokens of a prompt, in the tokenizer's chat template if there is one."""
+        reads, special = self.config.special_tokens, None
+        if prompt and settings.chat_template and self.tokenizer.chat_template is not None:
+            if has_backend(self.tokenizer) and reads == "text":
+                special = SpecialTokens(self.tokenizer)
+            else:
+                reads = "tokens"  # the template has some
+            prompt, _ = render_pair(self.tokenizer, Pair(prompt, "", 1), "", special)
+        return list(next(encode_all([prompt], self.tokenizer, "model", reads)))
+
+    def _unmasking(self, prompt_length: int, settings: MaskedDiffusionPredict) -> Unmasking:
+        """Return the sampling behind a prompt of so many tokens; ConfigError if there is no room for it."""
+        longest, block = self.config.sequence_length, settings.sample_block_length
+        room = longest - prompt_length
+        length = settings.sample_length or min(room, 64) // (block or 1) * (block or 1)
+        if length > room or length < 1:
+            raise ConfigError(
+                f"the prompt has {prompt_length} tokens, which leaves {max(room, 0)} of the {longest} that the model "
+                f"was trained with; shorten it, or lower {'sample_length' if settings.sample_length else 'the block'}"
+            )
+        steps = settings.sample_steps or length
+        return unmasking_of(settings, self.tokenizer, length, steps, block or length)
+
+    def _written(
+        self,
+        prompts: Sequence[Sequence[int]],
+        unmasking: Unmasking,
+        settings: MaskedDiffusionPredict,
+        generator: torch.Generator,
+    ) -> Iterator[dict[str, Any]]:
+        """Yield the rows of prompts of equal length."""
+        tokenizer, mask_id = self.tokenizer, self.denoiser.mask_id
+        prompts_BP = torch.tensor(prompts, dtype=torch.long, device=self.device)
+        wanted = set(np.linspace(0, unmasking.steps, settings.num_frames).astype(int)) if settings.num_frames else set()
+        kept = []
+        with autocast(self.device, self.config.precision):
+            for step, tokens_BT in enumerate(
+                unmask(self.denoiser.logits, prompts_BP, unmasking, mask_id=mask_id, generator=generator)
+            ):
+                if step in wanted or step == unmasking.steps:
+                    kept.append(tokens_BT[:, prompts_BP.shape[1] :].cpu())
+        for row in range(len(prompts)):
+            tokens = kept[-1][row].tolist()
+            end = next((place for place, token in enumerate(tokens) if token in end_ids(tokenizer)), len(tokens))
+            found: dict[str, Any] = {"text": str(tokenizer.decode(tokens[:end], clean_up_tokenization_spaces=False))}
+            if wanted:
+                found["frames"] = [rendered(tokenizer, state[row], mask_id) for state in kept]
+            yield found

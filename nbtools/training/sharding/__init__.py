@@ -1,0 +1,1 @@
+"""Training of models that are larger than a GPU: sharded weights, and checkpoints of them."""

@@ -1,0 +1,219 @@
+"""Sharded training (FSDP2): each rank keeps a part of every weight, gradient and moment, and gathers one block a time.
+
+A block is a layer of the transformer; embedding and heads are gathered with the root, the module given to `shard`. The
+gradients of every accumulated pass are reduced at once: whole ones would take the memory that sharding saves.
+
+Every pass of a block is a collective. Therefore all ranks make the same passes in the same order: in evaluations (see
+`sampler.batches_of_rank`), for samples, and in generation until the texts of all ranks have ended.
+"""
+
+import contextlib
+import contextvars
+import functools
+import math
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.fsdp import FSDPModule, MixedPrecisionPolicy, fully_shard, register_fsdp_forward_method
+from torch.distributed.tensor import DTensor
+from transformers import PreTrainedModel
+
+from nbtools.errors import ConfigError
+
+
+def shard(module: nn.Module, device: torch.device, compute_type: torch.dtype | None, num_ranks: int) -> None:
+    """Divide the weights of `module` among all ranks, by rows, and move them to this rank's device.
+
+    Each reads its part of weights that are in files (`stored_weights`); the others come from rank 0, one after the
+    other. Weights keep their type; a forward pass computes with `compute_type`, if given, and gradients are then
+    reduced in fp32. Methods that `module.forward_methods` names gather the weights as `forward` does.
+
+    Raises:
+        ConfigError: the model has no blocks, or a weight that cannot be divided.
+    """
+    if scalar := next((name for name, weight in module.named_parameters() if not weight.ndim), None):
+        raise ConfigError(f"strategy='fsdp': {scalar} is a single number, which cannot be divided; use strategy='ddp'")
+    blocks = blocks_of(module)
+    mesh = init_device_mesh(device.type, (num_ranks,))
+    reduce_type = None if compute_type is None else torch.float32
+    # Inputs keep their type: a weight of a loss has no place in bf16, and autocast is on in any case.
+    policy = MixedPrecisionPolicy(param_dtype=compute_type, reduce_dtype=reduce_type, cast_forward_inputs=False)
+    given = {name: weight.detach() for name, weight in module.named_parameters()}
+    stored = {
+        f"{prefix}.{name}".lstrip("."): source
+        for prefix, part in module.named_modules()
+        for name, source in getattr(part, "stored_weights", {}).items()
+    }
+    buffers = {name: buffer.to(device) for name, buffer in module.named_buffers()}
+    for block in blocks:
+        fully_shard(block, mesh=mesh, mp_policy=policy)
+    fully_shard(module, mesh=mesh, mp_policy=policy)
+    if any(weight.is_meta for weight in given.values()):
+        module.to_empty(device=device)
+    else:
+        module.to(device)
+    with torch.no_grad():
+        for name, buffer in module.named_buffers():
+            buffer.copy_(buffers[name])
+            _broadcast(buffer)
+        for name, weight in module.named_parameters():
+            value = given.pop(name)
+            if name in stored:
+                own_part(weight).copy_(own_rows_of(weight, stored[name]))
+                continue
+            value = torch.empty_like(value, device=device) if value.is_meta else value.to(device)
+            _broadcast(value)
+            own_part(weight).copy_(own_rows_of(weight, value))
+    for name in getattr(module, "forward_methods", ()):
+        _gather_for(module, name)
+
+
+def _broadcast(value: torch.Tensor) -> None:
+    if dist.get_world_size() > 1:
+        dist.broadcast(value, src=0)
+
+
+@contextlib.contextmanager
+def without_weights() -> Iterator[None]:
+    """Build modules whose weights have shapes but no values; buffers are complete."""
+    register = nn.Module.register_parameter
+
+    def register_empty(module: nn.Module, name: str, weight: nn.Parameter | None) -> None:
+        if weight is not None and not weight.is_meta:
+            weight = nn.Parameter(weight.detach().to("meta"), requires_grad=weight.requires_grad)
+        register(module, name, weight)
+
+    try:
+        nn.Module.register_parameter = register_empty  # type: ignore[method-assign, assignment]
+        yield
+    finally:
+        nn.Module.register_parameter = register  # type: ignore[method-assign]
+
+
+def leaves_out_weights() -> bool:
+    """Whether a module that is built now has no values in its weights."""
+    return nn.Module.register_parameter.__name__ == "register_empty"
+
+
+_building = contextvars.ContextVar("_building", default=False)
+
+
+@contextlib.contextmanager
+def building(*, is_main: bool) -> Iterator[None]:
+    """Build a model that is sharded later: only the main rank gives values to the weights that are not in files."""
+    token = _building.set(True)
+    try:
+        with contextlib.nullcontext() if is_main else without_weights():
+            yield
+    finally:
+        _building.reset(token)
+
+
+def is_building() -> bool:
+    """Whether a model that is built now is sharded later."""
+    return _building.get()
+
+
+def blocks_of(module: nn.Module) -> list[nn.Module]:
+    """Return the blocks of a model: the members of lists of equal layers in its `transformers` models, outermost first.
+
+    Raises:
+        ConfigError: there are none.
+    """
+    models = [part for part in module.modules() if isinstance(part, PreTrainedModel)]
+    blocks: list[nn.Module] = []
+    for model in models[:1]:  # the outermost one; others are its parts
+        blocks = [*_layers(model.base_model)]
+    if not blocks:
+        names = ", ".join(sorted({type(model).__name__ for model in models})) or type(module).__name__
+        raise ConfigError(
+            f"strategy='fsdp': {names} has no list of equal layers to divide by; use strategy='ddp' for this model"
+        )
+    return blocks
+
+
+def _layers(module: nn.Module) -> Iterator[nn.Module]:
+    for part in module.children():
+        members = [*part.children()] if isinstance(part, nn.ModuleList) else []
+        if members and len({type(member) for member in members}) == 1 and any(True for _ in members[0].parameters()):
+            yield from members
+        else:
+            yield from _layers(part)
+
+
+def _gather_for(module: Any, name: str) -> None:
+    """Let a method gather the root's weights, unless it is called within `forward` or another such method."""
+    plain = getattr(module, name)
+    register_fsdp_forward_method(module, name)
+    gathering = getattr(module, name)
+
+    @functools.wraps(plain)
+    def call(*args: Any, **kwargs: Any) -> Any:
+        if module.is_gathered:
+            return plain(*args, **kwargs)
+        module.is_gathered = True
+        try:
+            return gathering(*args, **kwargs)
+        finally:
+            module.is_gathered = False
+
+    if not hasattr(module, "is_gathered"):
+        module.is_gathered = False
+        module.register_forward_pre_hook(functools.partial(_set_gathered, True), prepend=True)
+        module.register_forward_hook(functools.partial(_set_gathered, False), always_call=True)
+    setattr(module, name, call)
+
+
+def _set_gathered(value: bool, module: Any, *_: Any) -> None:
+    module.is_gathered = value
+
+
+def release(module: nn.Module) -> None:
+    """Free what the last forward pass has gathered; the weights of `module` and its parts are then this rank's."""
+    for part in module.modules():
+        if isinstance(part, FSDPModule):
+            part.reshard()
+
+
+def is_sharded(module: nn.Module) -> bool:
+    """Whether weights of `module` are divided among the ranks."""
+    return any(isinstance(part, FSDPModule) for part in module.modules())
+
+
+def true_on_all(flag: torch.Tensor, model: nn.Module) -> bool:
+    """Return a flag of this rank; if `model` is sharded, whether it is true on all ranks, each of which calls this."""
+    if is_sharded(model):
+        flag = flag.int()
+        dist.all_reduce(flag, dist.ReduceOp.MIN)
+    return bool(flag)
+
+
+def own_part(tensor: torch.Tensor) -> torch.Tensor:
+    """Return this rank's rows of a sharded tensor, which share its memory; another tensor itself."""
+    with torch.no_grad():
+        return tensor.to_local() if isinstance(tensor, DTensor) else tensor
+
+
+def own_rows(tensor: torch.Tensor) -> tuple[int, int]:
+    """Return the first of this rank's rows of a tensor, and the one after the last; all if it is not sharded."""
+    rows = tensor.shape[0] if tensor.ndim else 0
+    if not isinstance(tensor, DTensor):
+        return 0, rows
+    each = math.ceil(rows / tensor.device_mesh.size())
+    first = min(tensor.device_mesh.get_local_rank() * each, rows)
+    return first, first + tensor.to_local().shape[0]
+
+
+def own_rows_of(weight: torch.Tensor, value: Any) -> torch.Tensor:
+    """Return the rows of a whole tensor that this rank has of `weight`; `value` is one, or a `StoredTensor`."""
+    rows: torch.Tensor = value[slice(*own_rows(weight))] if isinstance(weight, DTensor) else value[...]
+    return rows
+
+
+def all_ranks_value(tensor: torch.Tensor) -> torch.Tensor:
+    """Return a value that all ranks have; that of a sharded tensor is summed up over them."""
+    return tensor.full_tensor() if isinstance(tensor, DTensor) else tensor

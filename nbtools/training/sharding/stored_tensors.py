@@ -1,0 +1,144 @@
+"""Tensors in safetensors files, whole or divided by rows over several files: a rank reads and writes its own rows only.
+
+Divided files are laid out as those of `torch.distributed.checkpoint.HuggingFaceStorageWriter`, whose reader takes them:
+the header tells the place of each part in its tensor. Nothing is unpickled.
+"""
+
+import hashlib
+import json
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import torch
+from safetensors import SafetensorError, safe_open
+
+from nbtools.errors import CheckpointError
+from nbtools.rundir.atomic import sync_to_disk
+
+_INFO, _OFFSETS = "DCP_SHARDING_INFO", "saved_offsets"
+_NAMES = {
+    torch.float64: "F64",
+    torch.float32: "F32",
+    torch.float16: "F16",
+    torch.bfloat16: "BF16",
+    torch.int64: "I64",
+    torch.int32: "I32",
+    torch.int16: "I16",
+    torch.int8: "I8",
+    torch.uint8: "U8",
+    torch.bool: "BOOL",
+}
+_ALIGNMENT = 8
+
+
+@dataclass(frozen=True)
+class StoredRows:
+    """Successive rows of a tensor, in the memory of the CPU."""
+
+    values: torch.Tensor
+    first: int = 0
+    """Place of the first one in the whole tensor."""
+
+
+class _Part(NamedTuple):
+    first: int
+    num_rows: int
+    path: Path
+
+
+class StoredTensor:
+    """A tensor in one file or several; indexing it by a range of rows, or by `...`, reads what is asked for."""
+
+    def __init__(self, name: str, shape: tuple[int, ...], parts: list[_Part]) -> None:
+        self.name = name
+        self.shape = shape
+        self.parts = parts
+
+    def __getitem__(self, rows: Any) -> torch.Tensor:
+        first, last, _ = (0, None, 1) if rows is ... else rows.indices(self.shape[0])
+        read = []
+        for start, num_rows, path in self.parts:
+            with _opened(path) as file:
+                if not self.shape:
+                    return torch.as_tensor(file.get_tensor(self.name))
+                end = start + num_rows if last is None else min(last, start + num_rows)
+                if max(first, start) < end:
+                    read.append(file.get_slice(self.name)[max(first, start) - start : end - start])
+        if len(read) == 1:
+            return torch.as_tensor(read[0])
+        if not read:  # no rows
+            with _opened(self.parts[0].path) as file:
+                return torch.as_tensor(file.get_slice(self.name)[0:0])
+        return torch.cat(read)
+
+
+def _opened(path: Path) -> Any:
+    """Open a safetensors file; CheckpointError if it cannot be read."""
+    try:
+        return safe_open(path, framework="pt")
+    except (OSError, SafetensorError) as error:
+        raise CheckpointError(f"{path}: cannot be read: {error}") from error
+
+
+def stored_tensors(files: Iterable[Path]) -> dict[str, StoredTensor]:
+    """Return the tensors in safetensors files, by name; only headers are read.
+
+    Raises:
+        CheckpointError: a file cannot be read, or a part of a tensor is missing.
+    """
+    shapes: dict[str, tuple[int, ...]] = {}
+    parts: dict[str, list[_Part]] = {}
+    for path in files:
+        with _opened(path) as file:
+            places = json.loads((file.metadata() or {}).get(_INFO, "{}"))
+            for name in file.keys():  # noqa: SIM118 - it is no mapping
+                shapes[name] = tuple(file.get_slice(name).get_shape())
+                first = (places.get(name, {}).get(_OFFSETS) or [0])[0]
+                parts.setdefault(name, []).append(_Part(first, (*shapes[name], 1)[0], path))
+    found = {}
+    for name, shape in shapes.items():
+        ordered = sorted(parts[name])
+        rows = 0
+        for part in ordered:
+            if part.first != rows:
+                raise CheckpointError(
+                    f"{part.path}: {name} lacks the rows from {rows:,} on: a shard is missing, or is of another run"
+                )
+            rows += part.num_rows
+        found[name] = StoredTensor(name, (rows, *shape[1:]) if shape else (), ordered)
+    return found
+
+
+def write_rows(path: Path, tensors: Mapping[str, StoredRows]) -> dict[str, Any]:
+    """Write parts of tensors into a file, and sync it; return its size and SHA-256 for a manifest.
+
+    Unlike safetensors' own function this releases the interpreter's lock: a training continues meanwhile.
+    """
+    # Empty parts are left out; large elements first, so that all are aligned.
+    kept = {name: part for name, part in tensors.items() if part.values.numel()}
+    kept = dict(sorted(kept.items(), key=lambda item: -item[1].values.element_size()))
+    places = {
+        name: {_OFFSETS: [part.first, *[0] * part.values.ndim][: part.values.ndim]} for name, part in kept.items()
+    }
+    header: dict[str, Any] = {"__metadata__": {"format": "pt", "DCP_VERSION": "1.0", _INFO: json.dumps(places)}}
+    end = 0
+    for name, part in kept.items():
+        begin, end = end, end + part.values.nbytes
+        header[name] = {"dtype": _NAMES[part.values.dtype], "shape": [*part.values.shape], "data_offsets": [begin, end]}
+    encoded = json.dumps(header).encode()
+    encoded += b" " * (-len(encoded) % _ALIGNMENT)
+    digest, size = hashlib.sha256(), 0
+    with path.open("wb") as file:
+        for piece in _pieces(len(encoded).to_bytes(8, "little") + encoded, kept):
+            size += file.write(piece)
+            digest.update(piece)
+    sync_to_disk(path)
+    return {"bytes": size, "sha256": digest.hexdigest()}
+
+
+def _pieces(header: bytes, tensors: Mapping[str, StoredRows]) -> Iterator[Any]:
+    yield header
+    for part in tensors.values():
+        yield part.values.contiguous().flatten().view(torch.uint8).numpy()

@@ -1,0 +1,67 @@
+"""Texts of a trained generator: from the seed and the place of their prompt alone; the Markov chain; adapters."""
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from nbtools.project import Project
+from nbtools.recipes import LLMGANConfig
+from nbtools.recipes.llm_gan import NUM_SPECIAL_TOKENS
+from nbtools.recipes.predict import LLMGANPredict
+from nbtools.training.engine import checkpoint
+from nbtools.training.engine.sampler import uniforms
+from nbtools.training.llm_gan.batch import markov_data
+from nbtools.training.llm_gan.generator import Generator, build_generator
+from nbtools.training.llm_gan.predict import Predictor
+
+from trainings import ADAPTED, TINY, train_here, write_base
+
+CPU = torch.device("cpu")
+
+
+def trained(project: Project, monkeypatch: pytest.MonkeyPatch, **changes: Any) -> tuple[Path, LLMGANConfig]:
+    config = LLMGANConfig(**{**TINY["llm_gan"], "max_steps": 2, **changes})
+    return train_here(project, config, monkeypatch=monkeypatch).checkpoint(2) / "model", config
+
+
+def test_sequences_of_the_chain_are_those_that_the_training_would_write(
+    cpu_project: Project, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder, config = trained(cpu_project, monkeypatch)
+    rows = list(Predictor(folder, config, CPU).predict(["", ""], LLMGANPredict(num_texts=3, seed=5)))
+    texts = [text for row in rows for text in row["texts"]]
+    assert rows[0]["text"] == "\n\n".join(texts[:3])
+    data = markov_data(config)
+    generator = Generator(build_generator(config, data.alphabet), data.alphabet)
+    checkpoint.load_weights(generator.model, folder / "generator")
+    uniforms_BU = torch.from_numpy(uniforms(5, "predict", 0, np.arange(6), config.sequence_length))
+    prompts_BP, reals_BT = (
+        torch.from_numpy(part[:6].astype(np.int64)) for part in (data.train.prompts_NP, data.train.texts_NT)
+    )
+    fakes_BT = generator.pairs(prompts_BP, reals_BT, uniforms_BU, 1.0).fakes_BT
+    assert texts == [" ".join(str(token - NUM_SPECIAL_TOKENS) for token in row) for row in fakes_BT.tolist()]
+
+
+def test_texts_do_not_depend_on_the_other_prompts_and_a_long_prompt_is_an_error_of_its_row(
+    cpu_project: Project, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    predictor = Predictor(*trained(cpu_project, monkeypatch, dataset="topics", prompt_length=12), CPU)
+    prompts = ["the loop", "a much longer prompt about names", " ".join(["names"] * 12), ""]
+    rows = list(predictor.predict(prompts, LLMGANPredict(seed=1)))
+    assert "has 12 tokens, and the model was trained with at most 11" in rows[2]["error"]
+    assert all(set(row) == {"text", "texts"} for row in (rows[0], rows[1], rows[3]))
+    for size in (1, 2):
+        assert list(predictor.predict(prompts, LLMGANPredict(seed=1, predict_batch_size=size))) == rows
+    assert next(predictor.predict(prompts[:1], LLMGANPredict(seed=2))) != rows[0]
+
+
+def test_an_adapter_of_a_chat_model_writes(cpu_project: Project, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(cpu_project.root)
+    write_base("llm_gan", cpu_project)
+    folder, config = trained(cpu_project, monkeypatch, adapter="lora", **ADAPTED["llm_gan"])
+    assert not (folder / "generator" / "model.safetensors").exists()
+    (row,) = Predictor(folder, config, CPU).predict(["title: the cat"], LLMGANPredict())
+    assert row["texts"] == [row["text"]]

@@ -1,0 +1,56 @@
+"""Masks filled by a trained model: as the model's own class fills them, whatever the other texts are."""
+
+from pathlib import Path
+
+import pytest
+import torch
+from transformers import AutoModelForMaskedLM, AutoTokenizer
+
+from nbtools.project import Project
+from nbtools.recipes import MLMPretrainingConfig
+from nbtools.recipes.predict import MLMPretrainingPredict
+from nbtools.training.mlm_pretraining.predict import Predictor
+
+from trainings import ADAPTED, TINY, train_here, write_base, write_inputs
+
+CPU = torch.device("cpu")
+
+
+@pytest.fixture
+def trained(cpu_project: Project, monkeypatch: pytest.MonkeyPatch) -> tuple[Path, MLMPretrainingConfig]:
+    write_inputs("mlm_pretraining", cpu_project)
+    config = MLMPretrainingConfig(**TINY["mlm_pretraining"])
+    files = train_here(cpu_project, config, monkeypatch=monkeypatch)
+    return files.checkpoint(6) / "model", config
+
+
+def test_masks_are_filled_as_the_models_own_class_fills_them(trained: tuple[Path, MLMPretrainingConfig]) -> None:
+    predictor = Predictor(*trained, CPU)
+    texts = ["w1 [MASK] w5", "w1 w2 w3", "[MASK] w2 [MASK] w4", "w9 [MASK] w1", " ".join(["[MASK]"] * 17)]
+    rows = list(predictor.predict(texts, MLMPretrainingPredict(top_k=3)))
+    assert "holds no mask" in rows[1]["error"]
+    assert "trained on 16" in rows[4]["error"]
+    tokenizer = AutoTokenizer.from_pretrained(trained[0])
+    model = AutoModelForMaskedLM.from_pretrained(trained[0]).eval()
+    for text, row in ((texts[place], rows[place]) for place in (0, 2, 3)):
+        encoded = tokenizer(text, return_tensors="pt")["input_ids"]
+        with torch.no_grad():
+            best = model(input_ids=encoded).logits[encoded == tokenizer.mask_token_id].softmax(-1).topk(3)
+        assert len(row["masks"]) == text.count("[MASK]")
+        for candidates, ids, probabilities in zip(row["masks"], best.indices, best.values, strict=True):
+            assert [each["token"] for each in candidates] == [tokenizer.decode([number]) for number in ids.tolist()]
+            assert [each["probability"] for each in candidates] == pytest.approx(probabilities.tolist(), rel=1e-4)
+            text = text.replace("[MASK]", candidates[0]["token"], 1)
+        assert row["text"] == text
+
+
+def test_an_adapter_is_opened_with_its_base(cpu_project: Project, monkeypatch: pytest.MonkeyPatch) -> None:
+    write_inputs("mlm_pretraining", cpu_project)
+    write_base("mlm_pretraining", cpu_project)
+    config = MLMPretrainingConfig(**{**TINY["mlm_pretraining"], **ADAPTED["mlm_pretraining"]}).replace(
+        model_name=str(cpu_project.root / "base"), adapter="lora"
+    )
+    files = train_here(cpu_project, config, monkeypatch=monkeypatch)
+    assert not (files.checkpoint(6) / "model" / "model.safetensors").exists()
+    (row,) = Predictor(files.checkpoint(6) / "model", config, CPU).predict(["w1 [MASK]"], MLMPretrainingPredict())
+    assert len(row["masks"]) == 1

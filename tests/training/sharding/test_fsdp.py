@@ -1,0 +1,238 @@
+"""strategy="fsdp": the same training as DDP, checkpoints in shards, and errors before the first step."""
+
+import errno
+import functools
+import os
+import pickle
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import torch.distributed as dist
+import torch.distributed.checkpoint as dcp
+from torch import nn
+from torch.distributed.checkpoint import HuggingFaceStorageReader
+from transformers import AutoTokenizer, BertConfig, BertForMaskedLM, ModernBertForMaskedLM
+
+from nbtools.config import TrainConfig
+from nbtools.errors import ConfigError
+from nbtools.project import Project
+from nbtools.recipes import MLMPretrainingConfig
+from nbtools.run.checkpoints import Checkpoint, newest_verified
+from nbtools.rundir.rundir import RunDir
+from nbtools.training.engine.worker import Worker
+from nbtools.training.sharding import saves, stored_tensors
+from nbtools.training.sharding.fsdp import blocks_of, shard
+from nbtools.training.sharding.stored_tensors import StoredRows, write_rows
+from nbtools.training.text.tokenizers import word_tokenizer
+
+from trainings import TINY, ByHand, assert_same_checkpoints, by_hand, rows, train_here, write_inputs
+
+FLOAT64 = """
+import nbtools.training.mlm_pretraining.train as mlm
+real = mlm.build_model
+mlm.build_model = lambda *args: real(*args).double()
+"""
+"""Before a script starts: weights, gradients and losses in double precision."""
+
+
+def config(**changes: Any) -> MLMPretrainingConfig:
+    values = {**TINY["mlm_pretraining"], "num_layers": 2, "strategy": "fsdp", "batch_size": 4, **changes}
+    return MLMPretrainingConfig(**values)
+
+
+@pytest.fixture
+def project(cpu_project: Project) -> Project:
+    write_inputs("mlm_pretraining", cpu_project)
+    return cpu_project
+
+
+@pytest.fixture
+def start(project: Project) -> Iterator[ByHand]:
+    with by_hand(project) as started:
+        yield started
+
+
+@pytest.fixture
+def trained(project: Project, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., RunDir]]:
+    """Train in this process, the only rank."""
+    yield functools.partial(train_here, project, monkeypatch=monkeypatch)
+    if dist.is_initialized():  # after a training that failed
+        dist.destroy_process_group()
+
+
+def losses(files: RunDir, after: int = 0) -> list[float]:
+    return [row["train/loss"] for row in rows(files) if row["step"] > after]
+
+
+# --- the same training ----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("more", "steps", "tolerance"), [(FLOAT64, 200, 1e-9), ("", 20, 1e-5)], ids=["f64", "f32"])
+def test_losses_are_those_of_ddp(start: ByHand, more: str, steps: int, tolerance: float) -> None:
+    values = {"max_steps": steps, "epochs": 100, "gradient_accumulation_steps": 2, "gradient_checkpointing": True}
+    values |= {"eval_every": steps, "checkpoint_every": steps, "checkpoint_epochs": False}
+    sharded = losses(start.forked(config(**values), more=more).files)
+    values |= {"strategy": "ddp", "gradient_checkpointing": False}
+    whole = losses(start.forked(config(**values), more=more).files)
+    assert len(whole) == steps
+    assert sharded == pytest.approx(whole, rel=tolerance)
+
+
+@pytest.mark.parametrize("precision", ["bf16", "fp16"])
+def test_low_precision_trains_sharded_fp32_weights(trained: Callable[..., RunDir], precision: str) -> None:
+    sharded, whole = (
+        trained(config(precision=precision, strategy=strategy, learning_rate=1e-3)) for strategy in ("fsdp", "ddp")
+    )
+    assert losses(sharded) == pytest.approx(losses(whole), rel=0.03)
+    weights = stored_tensors.stored_tensors((sharded.checkpoint(6) / "model").glob("*.safetensors"))
+    assert {stored[...].dtype for stored in weights.values()} == {torch.float32}
+
+
+# --- checkpoints ----------------------------------------------------------------------------------
+
+
+@pytest.mark.promise("fault-26", "fault-27")
+def test_shards_resume_on_any_number_of_ranks_and_under_ddp(start: ByHand) -> None:
+    values = {"dropout": 0.2, "max_steps": 6}
+    straight = start.forked(config(**values)).files
+    resumed = start.forked(config(**values), "--resume-from", straight.checkpoint(3)).files
+    assert_same_checkpoints(straight.checkpoint(6), resumed.checkpoint(6))
+
+    straight = start.forked(config(batch_size=6), more=FLOAT64).files
+    saved = straight.checkpoint(3)
+    for world_size, batch_size, strategy in ((1, 12, "fsdp"), (3, 4, "fsdp"), (2, 6, "ddp")):
+        other = config(batch_size=batch_size, strategy=strategy)
+        files = start.forked(other, "--resume-from", saved, nproc=world_size, more=FLOAT64).files
+        assert losses(files) == pytest.approx(losses(straight, after=3), rel=1e-6)
+    whole = start.forked(config(batch_size=6, strategy="ddp"), more=FLOAT64).files
+    files = start.forked(config(batch_size=6), "--resume-from", whole.checkpoint(3), more=FLOAT64).files
+    assert losses(files) == pytest.approx(losses(whole, after=3), rel=1e-6)
+
+
+def test_the_reader_of_torch_takes_the_shards(tmp_path: Path) -> None:
+    whole = {"a": torch.randn(5, 3), "b": torch.randn(4).bfloat16(), "c": torch.arange(3)}
+    for rank, rows_of_rank in enumerate((slice(0, 3), slice(3, None))):
+        parts = {name: StoredRows(tensor[rows_of_rank], 3 * rank) for name, tensor in whole.items()}
+        write_rows(tmp_path / f"shard-{rank + 1:05d}-model-00001-of-00001.safetensors", parts)
+    found = {name: torch.zeros_like(tensor) for name, tensor in whole.items()}
+    with pytest.warns(UserWarning, match="single process"):
+        dcp.load(found, storage_reader=HuggingFaceStorageReader(str(tmp_path)), no_dist=True)
+    own = stored_tensors.stored_tensors(tmp_path.glob("*.safetensors"))
+    for name, tensor in whole.items():
+        assert torch.equal(found[name], tensor), name
+        assert torch.equal(own[name][...], tensor), name
+        assert torch.equal(own[name][2:4], tensor[2:4]), name
+
+
+def test_the_model_in_outputs_is_whole_and_that_of_the_shards(
+    trained: Callable[..., RunDir], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(saves, "_NUMBERS_PER_FILE", 2000)
+    files = trained(config())
+    published = ModernBertForMaskedLM.from_pretrained(files.outputs / "model")
+    assert len([*(files.outputs / "model").glob("model-*.safetensors")]) > 1
+    weights = dict(published.named_parameters())
+    stored = stored_tensors.stored_tensors((files.checkpoint(6) / "model").glob("*.safetensors"))
+    assert weights.keys() == stored.keys()
+    assert all(torch.equal(weights[name], stored[name][...]) for name in weights)
+    assert AutoTokenizer.from_pretrained(files.outputs / "model").mask_token_id is not None
+    assert published.config.architectures == ["ModernBertForMaskedLM"]
+
+
+class Planted:
+    """Its pickle touches a file when it is loaded."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return os.mkdir, (str(self.path),)
+
+
+@pytest.mark.promise("fault-18")
+def test_a_pickle_in_the_place_of_metadata_is_never_opened(trained: Callable[..., RunDir], tmp_path: Path) -> None:
+    saved = trained(config()).checkpoint(3)
+    for folder in (saved, saved / "model", saved / "optimizer"):
+        (folder / ".metadata").write_bytes(pickle.dumps(Planted(tmp_path / "ran")))
+    assert losses(trained(config(), saved))
+    assert not (tmp_path / "ran").exists()
+
+
+@pytest.mark.promise("fault-16", "fault-17")
+@pytest.mark.parametrize("damage", ["missing", "cut", "of another run"])
+def test_a_broken_shard_is_refused_and_the_older_checkpoint_verifies(
+    trained: Callable[..., RunDir], damage: str
+) -> None:
+    files = trained(config())
+    (shard_path,) = (files.checkpoint(6) / "optimizer").iterdir()
+    if damage == "missing":
+        shard_path.unlink()
+    elif damage == "cut":
+        shard_path.write_bytes(shard_path.read_bytes()[:-8])
+    else:
+        shard_path.write_bytes((files.checkpoint(3) / "optimizer" / shard_path.name).read_bytes())
+    with pytest.raises(SystemExit, match=r"CheckpointError: .*shard-00001"):
+        trained(config(), files.checkpoint(6))
+    found, _ = newest_verified(files.checkpoints)
+    assert found is not None
+    assert found.step == 3
+
+
+@pytest.mark.promise("fault-9")
+def test_a_failed_write_keeps_the_older_checkpoint_and_the_training(
+    trained: Callable[..., RunDir], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    real, said = write_rows, []
+
+    def full(path: Path, tensors: Any) -> Any:
+        if ".step-000006" in str(path):
+            raise OSError(errno.ENOSPC, "No space left on device")
+        return real(path, tensors)
+
+    monkeypatch.setattr(saves, "write_rows", full)
+    monkeypatch.setattr(Worker, "say", lambda worker, text: said.append(text))
+    files = trained(config(max_steps=9, test_fraction=0.5))
+    assert [Checkpoint.read(path).step for path in sorted(files.checkpoints.glob("step-*"))] == [3, 9]
+    assert any("no checkpoint at step 6: [Errno 28] No space left" in text for text in said)
+
+
+# --- pretrained models ----------------------------------------------------------------------------
+
+
+def save_bert(folder: Path) -> None:
+    word_tokenizer([f"w{number}" for number in range(40)], 60).save_pretrained(folder)
+    torch.manual_seed(0)
+    small = BertConfig(vocab_size=60, hidden_size=16, num_hidden_layers=2, num_attention_heads=2, intermediate_size=32)
+    BertForMaskedLM(small).save_pretrained(folder)
+
+
+def test_pretrained_weights_are_read_by_rows_and_train_as_under_ddp(
+    trained: Callable[..., RunDir], project: Project, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    save_bert(project.root / "bert")
+    values = {"model_name": "bert", "dropout": 0.0, "learning_rate": 1e-3}
+    monkeypatch.chdir(project.root)
+    whole = losses(trained(config(strategy="ddp", **values)))
+    monkeypatch.setattr(BertForMaskedLM, "from_pretrained", None)  # which reads them whole
+    assert losses(trained(config(**values))) == pytest.approx(whole, rel=1e-5)
+
+
+# --- errors ---------------------------------------------------------------------------------------
+
+
+def test_a_model_without_blocks_or_with_a_single_number_is_refused() -> None:
+    with pytest.raises(ConfigError, match="strategy='fsdp': Linear has no list of equal layers"):
+        blocks_of(nn.Linear(2, 2))
+    single = nn.Module()
+    single.scale = nn.Parameter(torch.tensor(1.0))
+    with pytest.raises(ConfigError, match="scale is a single number"):
+        shard(single, torch.device("cpu"), None, 1)
+
+
+def test_fsdp_with_compile_is_refused() -> None:
+    with pytest.raises(ConfigError, match="compile=True"):
+        TrainConfig(strategy="fsdp", compile=True)
+    assert TrainConfig.recorded({}).strategy == "ddp"

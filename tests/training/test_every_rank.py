@@ -1,0 +1,115 @@
+"""What a sharded model needs of each recipe: every rank runs every block equally often, in the same order.
+
+The passes of a model whose blocks are divided among the ranks are collectives. Here each pass of a block is one, of any
+model: a rank that runs a block more often than another one, or another block, fails by a mismatch or by the time limit.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+
+from nbtools.project import Project
+from nbtools.recipes import RECIPES
+from nbtools.rundir import media
+
+from trainings import TINY, ByHand, by_hand, rows, write_inputs
+
+AS_IF_SHARDED = """
+from datetime import timedelta
+
+import torch
+import torch.distributed as dist
+from nbtools.training.engine.worker import Worker
+from nbtools.training.sharding import fsdp
+
+wrap, groups, inside = Worker.wrap, [], []
+fsdp.is_sharded = lambda model: True
+
+def entered(call):
+    def wrapped(*args, **kwargs):
+        inside.append(call)
+        try:
+            return call(*args, **kwargs)
+        finally:
+            inside.pop()
+    return wrapped
+
+def wrap_and_check(worker, module, **options):
+    if not groups:
+        groups.append(dist.new_group(backend="gloo", timeout=timedelta(seconds=60)))
+    lists = [part for part in module.modules() if isinstance(part, torch.nn.ModuleList)]
+    blocks = [block for part in lists if len({type(block) for block in part}) == 1 for block in part]
+    assert blocks
+    for number, block in enumerate(blocks):
+        def check(block, args, number=number):
+            assert inside, "outside of all methods that gather the rest of the model"
+            mine = [number, int(torch.is_grad_enabled()), int(block.training)]
+            largest = torch.tensor([*mine, *(-each for each in mine)])
+            dist.all_reduce(largest, dist.ReduceOp.MAX, group=groups[0])
+            assert largest.tolist() == [*mine, *(-each for each in mine)], "the ranks are in different passes"
+        block.register_forward_pre_hook(check)
+    for name in ("forward", *module.forward_methods):
+        setattr(module, name, entered(getattr(module, name)))
+    return wrap(worker, module, **options)
+
+Worker.wrap = wrap_and_check
+"""
+
+
+@dataclass(frozen=True)
+class Case:
+    """A training whose ranks have unequal parts of the evaluation, with samples, and a test at the end."""
+
+    key: str
+    changes: dict[str, Any]
+    medium: str | None = None
+    """A medium that shows what the model generates."""
+
+
+_LONG = {"prompt_length": 8, "sequence_length": 24, "vocab_size": 60, "min_chars": 5, "eval_samples": 9}
+_LONG |= {"dataset": "stories.csv", "batch_size": 2, "gradient_accumulation_steps": 2, "texts_at_once": 3}
+CASES = {
+    "mlm_pretraining": Case("mlm_pretraining", {"eval_samples": 5, "batch_size": 1}),
+    "masked_diffusion": Case("masked_diffusion", {"eval_draws": 5, "batch_size": 1, "sample_texts": 2}, "samples"),
+    "masked_diffusion, pairs": Case(
+        "masked_diffusion", {"dataset": "pairs.jsonl", "eval_draws": 5, "batch_size": 2, "guidance": 1.0}, "samples"
+    ),
+    "text_classification": Case("text_classification", {"eval_samples": 9, "batch_size": 4}, "scores"),
+    "algorithm_distillation": Case(
+        "algorithm_distillation",
+        {"eval_samples": 5, "batch_size": 2, "eval_batch_size": 1, "eval_rollouts": 2},
+        "search",
+    ),
+    "algorithm_distillation, one rollout": Case(
+        "algorithm_distillation", {"eval_samples": 1, "eval_rollouts": 1}, "search"
+    ),
+    "llm_gan": Case("llm_gan", {"eval_samples": 10, "batch_size": 2, "gradient_accumulation_steps": 2}, "samples"),
+    "llm_gan, scores of texts": Case("llm_gan", _LONG, "samples"),
+    "llm_gan, verdicts": Case("llm_gan", {**_LONG, "judging": "verdicts", "max_judge_tokens": 6}, "samples"),
+}
+
+
+@pytest.fixture
+def start(cpu_project: Project) -> Iterator[ByHand]:
+    with by_hand(cpu_project) as started:
+        yield started
+
+
+@pytest.mark.parametrize("nproc", [pytest.param(2, marks=pytest.mark.slow), 3])
+@pytest.mark.parametrize("case", CASES.values(), ids=CASES)
+def test_all_ranks_run_the_blocks_of_a_model_together(
+    case: Case, nproc: int, start: ByHand, cpu_project: Project
+) -> None:
+    write_inputs(case.key, cpu_project)
+    if case.changes.get("dataset") == "stories.csv":
+        texts = (f"the {('dog', 'cat', 'bird')[n % 3]} runs {'far ' * (n % 5)}" for n in range(60))
+        stories = "\n".join(f"title {n},{text}" for n, text in enumerate(texts))
+        (cpu_project.root / "stories.csv").write_text(f"title,text\n{stories}\n")
+    values = {**TINY[case.key], "max_steps": 3, "test_fraction": 0.5, **case.changes}
+    if case.key == "llm_gan":
+        values |= {"generator_warmup_steps": 1, "judge_warmup_steps": 1}
+    run = start.forked(RECIPES[case.key].config_class(**values), nproc=nproc, more=AS_IF_SHARDED)
+    assert {"eval/loss", "test/loss"} <= {name for row in rows(run.files) for name in row}
+    assert case.medium is None or media.read(run.files.media, case.medium)
