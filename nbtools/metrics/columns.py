@@ -3,13 +3,14 @@
 import json
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Final
 
 import numpy as np
 import numpy.typing as npt
 import orjson
 
+from nbtools.metrics.blocks import Blocks
 from nbtools.rundir.json_files import MAX_STEP
 
 RESERVED: Final = frozenset({"step", "time", "samples", "attempt", "dropped"})
@@ -39,9 +40,16 @@ class Series:
     """Unix seconds; NaN where a row had none."""
     samples: npt.NDArray[np.float64]
     """Training samples so far; NaN where a row had none."""
+    blocks: Blocks = field(default_factory=Blocks, repr=False)
+    """Of the values; a later series of the metric with more rows has the same object."""
 
     def __len__(self) -> int:
         return len(self.steps)
+
+    @property
+    def last(self) -> float:
+        """The last value."""
+        return float(self.values[-1])
 
 
 class MetricTable:

@@ -5,15 +5,19 @@ are the strings "NaN", "Infinity" and "-Infinity", so that a diverged loss stays
 """
 
 import contextlib
+import csv
 import os
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from importlib import import_module
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 import numpy as np
 import numpy.typing as npt
 
+from nbtools.errors import ConfigError, html_table
+from nbtools.metrics.blocks import Blocks
 from nbtools.metrics.columns import EPOCH_SHIFT, GENERATION_SHIFT, Batch, Column, MetricTable, Series, parse_rows
 from nbtools.rundir.json_files import MAX_STEP
 from nbtools.rundir.tail import Tail, open_regular
@@ -25,7 +29,7 @@ _MAX_TABLES: Final = 200
 _MAX_NAMES: Final = 10_000
 
 
-class History:
+class History(Mapping[str, Series]):
     """The metrics of a run as NumPy columns; extending it costs time in proportion to the new bytes.
 
     Of two rows of a step the later one counts. A later attempt (an automatic restart), a resumed run and a file that
@@ -44,6 +48,8 @@ class History:
         """Number of rows that the writer reports as dropped."""
         self.num_unread_bytes = 0
         """Bytes of printed text that were skipped because they came too fast to search for metrics."""
+        self.has_steps = True
+        """False if rows are only numbered: a script prints no counter, so its curves are drawn by time."""
         self.version = 0
         """Changes with every addition."""
         self._lock = threading.RLock()
@@ -58,17 +64,27 @@ class History:
         self._merged: dict[str, tuple[list[tuple[int, int]], MetricTable]] = {}
         self._series: dict[str, tuple[MetricTable, int, int, Series]] = {}
 
-    def __repr__(self) -> str:
-        names = ", ".join(self.keys()) or "no metrics"
-        return f"<History: {self.num_rows:,} rows up to step {self.last_step}, {names}>"
+    __eq__ = object.__eq__
+    __hash__ = object.__hash__
 
-    def keys(self) -> list[str]:
-        """Return the names of the metrics, in the order of their first appearance."""
-        with self._lock:
-            return [name for name in self._homes if name in self]
+    def __repr__(self) -> str:
+        names = ", ".join(self) or "no metrics"
+        return (
+            f"<History: {self.num_rows:,} rows up to step {self.last_step}, {names if len(names) < 200 else len(self)}>"
+        )
+
+    def _repr_html_(self) -> str:
+        rows = [("metric", "points", "last step", "last value")]
+        rows += [(name, f"{len(s):,}", f"{s.steps[-1]:,}", f"{s.values[-1]:.5g}") for name, s in self.items()]
+        return html_table(rows)
 
     def __iter__(self) -> Iterator[str]:
-        return iter(self.keys())
+        """Iterate over the names of the metrics, in the order of their first appearance."""
+        with self._lock:
+            return iter([name for name in self._homes if name in self])
+
+    def __len__(self) -> int:
+        return sum(1 for _ in self)
 
     def __contains__(self, name: object) -> bool:
         with self._lock:
@@ -79,15 +95,51 @@ class History:
         with self._lock:
             homes = self._homes.get(name, [])
             if not any(table.num_rows for table in homes):
-                raise KeyError(f"no metric {name!r}; there are: {', '.join(self.keys()) or 'none yet'}")
+                raise KeyError(f"no metric {name!r}; there are: {', '.join(self) or 'none yet'}")
             table = homes[0] if len(homes) == 1 else self._merge(name, homes)
             cached = self._series.get(name)
             if cached and cached[0] is table and cached[1:3] == (table.num_rows, table.num_rewrites):
                 return cached[3]
             columns = table.rows()
-            series = Series(columns[0], columns[4 + table.names.index(name)], columns[2], columns[3])
+            is_longer = cached and cached[0] is table and cached[2] == table.num_rewrites
+            blocks = cached[3].blocks if cached and is_longer else Blocks()
+            series = Series(columns[0], columns[4 + table.names.index(name)], columns[2], columns[3], blocks)
             self._series[name] = (table, table.num_rows, table.num_rewrites, series)
             return series
+
+    def columns(self) -> dict[str, npt.NDArray[Any]]:
+        """Return all metrics as columns of one length: `step`, then one per metric, with NaN where it has no value."""
+        with self._lock:
+            every = dict(self.items())
+        steps = np.unique(np.concatenate([np.empty(0, np.int64), *(series.steps for series in every.values())]))
+        found: dict[str, npt.NDArray[Any]] = {"step": steps}
+        for name, series in every.items():
+            found[name] = np.full(len(steps), np.nan)
+            found[name][np.searchsorted(steps, series.steps)] = series.values
+        return found
+
+    def to_pandas(self) -> Any:
+        """Return a `pandas.DataFrame` with a row per step and a column per metric.
+
+        Raises:
+            ConfigError: pandas is not installed.
+        """
+        try:
+            pandas = import_module("pandas")  # the user's; nbtools itself needs it nowhere
+        except ModuleNotFoundError:
+            raise ConfigError("to_pandas() needs pandas: pip install pandas; to_csv(path) needs nothing") from None
+        return pandas.DataFrame(self.columns()).set_index("step")
+
+    def to_csv(self, path: str | Path) -> None:
+        """Write a row per step and a column per metric; a metric without a value at a step has an empty cell."""
+        columns = self.columns()
+        has_value = {name: np.isin(columns["step"], self[name].steps) for name in self}
+        with Path(path).expanduser().open("w", newline="", encoding="utf-8") as file:
+            writer = csv.writer(file)
+            writer.writerow(columns)
+            for row, step in enumerate(columns["step"].tolist()):
+                values = (float(columns[name][row]) if known[row] else "" for name, known in has_value.items())
+                writer.writerow([step, *values])
 
     def last(self, name: str) -> float | None:
         """Return the value of a metric at its last step; None if it has none."""
@@ -151,9 +203,16 @@ class History:
                 start = stop
             self._partial = block[end:]
 
-    def joined(self, parent: "History", step: int) -> "History":
-        """Return a new history: the rows of `parent` up to `step`, then these, which replace the parent's."""
-        return History.chained([(parent, step), (self, MAX_STEP)])
+    def add(self, name: str, steps: npt.ArrayLike, values: npt.ArrayLike, times: npt.ArrayLike) -> None:
+        """Add points of one metric, which replace earlier ones of the same steps."""
+        with self._lock:
+            ordered = np.asarray(steps, np.int64)
+            priorities = (1 << EPOCH_SHIFT) + np.arange(self._num_lines, self._num_lines + len(ordered))
+            unknown = np.full(len(ordered), np.nan)
+            columns = [ordered, priorities, np.asarray(times, float), unknown, np.asarray(values, float)]
+            self.version += 1
+            self._num_lines += len(ordered)
+            self._commit([((name,), columns, 0)] if len(ordered) else [])
 
     @classmethod
     def chained(cls, parts: Sequence[tuple["History", int]]) -> "History":

@@ -22,6 +22,7 @@ from hypothesis import strategies as st
 
 from nbtools.metrics.history import History
 from nbtools.metrics.writer import MetricWriter
+from nbtools.rundir.json_files import MAX_STEP
 from nbtools.rundir.tail import Tail
 
 FIVE = {
@@ -55,12 +56,12 @@ def points(history: History, name: str = "train/loss") -> list[tuple[int, float]
 
 
 def same(a: History, b: History) -> bool:
-    counts = [(h.num_rows, h.num_skipped, h.num_dropped, h.last_step, h.keys()) for h in (a, b)]
+    counts = [(h.num_rows, h.num_skipped, h.num_dropped, h.last_step, [*h]) for h in (a, b)]
     if counts[0] != counts[1]:
         return False
     return all(
         np.array_equal(getattr(a[name], column), getattr(b[name], column), equal_nan=column != "steps")
-        for name in a.keys()  # noqa: SIM118 - not a dict
+        for name in a
         for column in ("steps", "values", "times", "samples")
     )
 
@@ -433,7 +434,7 @@ def test_a_metric_in_rows_of_different_shapes_is_one_series() -> None:
 def test_rows_of_ever_new_shapes_stay_readable() -> None:
     history = history_of(b"".join(row(step, loss=float(step), **{f"x{step}": 1.0}) for step in range(500)))
     assert points(history) == [(step, float(step)) for step in range(500)]
-    assert len(history.keys()) == 501
+    assert len(history) == 501
 
 
 def test_an_unchanged_series_is_the_same_object_and_older_ones_never_change() -> None:
@@ -472,7 +473,7 @@ def test_what_is_not_a_number_is_ignored_and_the_rest_of_the_row_read() -> None:
         b'{"step": 3.0, "loss": 1.5, "phase": "train", "ok": true, "x": null, "y": [1], "z": {"a": 1}}\n'
     )
     assert points(history, "loss") == [(3, 1.5)]
-    assert history.keys() == ["loss"]
+    assert [*history] == ["loss"]
     history.extend(b'{"type": "note", "text": "hello"}\n')
     assert (history.num_rows, history.num_skipped) == (1, 0)
 
@@ -487,16 +488,16 @@ def test_an_unknown_metric_is_a_key_error_that_names_the_known_ones() -> None:
 def test_a_resumed_run_continues_its_parents_curve() -> None:
     parent = history_of(b"".join(row(step, loss=1.0) for step in (10, 20, 30, 40)))
     child = history_of(row(30, loss=2.0) + row(40, loss=2.0))
-    joined = child.joined(parent, 20)
+    joined = History.chained([(parent, 20), (child, MAX_STEP)])
     assert points(joined) == [(10, 1.0), (20, 1.0), (30, 2.0), (40, 2.0)]
-    grandchild = history_of(row(35, loss=3.0)).joined(joined, 30)
+    grandchild = History.chained([(joined, 30), (history_of(row(35, loss=3.0)), MAX_STEP)])
     assert points(grandchild) == [(10, 1.0), (20, 1.0), (30, 2.0), (35, 3.0)]
     assert points(parent) == [(10, 1.0), (20, 1.0), (30, 1.0), (40, 1.0)]
 
 
 def test_a_joined_history_can_follow_the_file_of_the_resumed_run(tmp_path: Path) -> None:
     parent = history_of(row(10, loss=1.0) + row(20, loss=1.0))
-    joined = History().joined(parent, 20)
+    joined = History.chained([(parent, 20), (History(), MAX_STEP)])
     path = tmp_path / "m.jsonl"
     path.write_bytes(row(20, loss=2.0))
     tail = Tail(path)
@@ -649,7 +650,7 @@ def test_a_chain_of_resumed_runs_is_joined_at_once_as_it_would_be_pair_by_pair()
         first = resumed_at + 1
     pairwise = History()
     for index, (part, _) in enumerate(parts):
-        pairwise = part.joined(pairwise, parts[index - 1][1] if index else 0)
+        pairwise = History.chained([(pairwise, parts[index - 1][1] if index else 0), (part, MAX_STEP)])
     chained = History.chained([*parts[:-1], (parts[-1][0], 2**53)])
     for name in ("a", "b"):
         np.testing.assert_array_equal(chained[name].steps, pairwise[name].steps)

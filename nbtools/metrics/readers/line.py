@@ -1,0 +1,409 @@
+"""What one printed line says: metrics, counters and the split that it names.
+
+Accepted are JSON, Python dicts and text with names before numbers. Nothing is executed, and the time is linear in the
+length of the line.
+"""
+
+import ast
+import math
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Any, Final, NamedTuple
+
+import orjson
+
+from nbtools.metrics.readers.names import (
+    COMPANIONS,
+    COUNTERS,
+    EPOCHS,
+    IGNORED,
+    LEADING,
+    MEASURED,
+    SOURCES,
+    SPLITS,
+    UNNAMED,
+    is_measured,
+    metric_of,
+    parts_of,
+    split_of,
+    split_words,
+)
+from nbtools.rundir.json_files import MAX_STEP
+
+MAX_LINE_CHARACTERS: Final = 10_000
+_MAX_LITERAL_CHARACTERS: Final = 4_000
+_MAX_METRICS: Final = 200
+
+_RANK: Final = re.compile(
+    r"\s*+(?:\[(?:rank|default|trainer|worker)[ _]?(\d{1,6})\]:?|\[?(?:rank|RANK|Rank)[ _]?(\d{1,6})\]?\s*+[:|]"
+    r"|\[\d++,(\d{1,6})\]<std(?:out|err)>:)"
+)
+_CLOCK: Final = r"\d{1,2}:\d\d(?::\d\d)?+(?:[.,]\d++)?+"
+_DATE: Final = re.compile(  # also one of digits alone, but only beside a clock: 11/20 10:00:01
+    rf"""\b\d{{4}}[-/]\d\d[-/]\d\d(?:[T_ ]{_CLOCK}(?:Z|[+-]\d\d:?\d\d)?)?+
+    | \b\d{{1,4}}([-/.])\d{{1,2}}(?:\1\d{{1,4}})?+[ T]{_CLOCK}
+    | \b\d{{1,2}}([/.])\d{{1,2}}\2\d{{2,4}}\b | \b\d{{8}}[-_ T]\d{{6}}\b | \b[IWEF]\d{{4}}[ ]{_CLOCK}
+    | (?<![\w.])(?:\d++[ ]days?,?[ ])?{_CLOCK}(?![\w.:]) """,
+    re.VERBOSE,
+)
+_PERCENT: Final = re.compile(r"\d{1,3}%\|[^|]*+\|")
+_WRAPPER: Final = re.compile(r"\b(?:tensor|array|(?:(?:np|numpy|jnp)\.)?float\d\d)\(\[?", re.IGNORECASE)
+_BARE_NON_FINITE: Final = re.compile(r"(?<=[\s:,\[(])(-?)(nan|inf)(?=\s*[,}\])])")
+_TOKEN: Final = re.compile(
+    r"""
+      (?P<range> \d++-(?=\d++[a-z]) )  # 1-50batch
+    | (?P<number> [-+]?+ (?: \d{1,3}(?:,\d{3}){1,5}+(?!\d|,\d)(?:\.\d++)?+ | \d++(?:\.\d*+)?+ | \.\d++ )
+                (?:[eE][-+]?+\d++)?+ (?!\s*+\*)  # source code in a traceback: loss = 0.5 * a
+                | [-+]?+ (?:nan|inf|infinity|NaN|Inf|Infinity|NAN|INF) (?![\w/.@-]) )
+      (?: \s?/\s{0,6}+ (?P<total>\d++) (?![\w.]) )?
+      (?P<unit> [A-Za-zµ%] [\w/%]*+ | /[a-z]{1,6}+(?!\w|\s*+[=:]) )?
+    | (?P<word> [^\W\d] (?: [\w@/.%] | '(?=s\b) | -(?=[A-Za-z]) )*+ )
+    | (?P<separator> [=:] )
+    | (?P<open> [(\[] )
+    | (?P<close> [)\]] )
+    | (?P<gap> \ {2,}+ )
+    | (?P<nothing> [ '"] )
+    | (?P<other> . )
+    """,
+    re.VERBOSE | re.DOTALL,
+)
+_NUMBER: Final = re.compile(
+    r"[-+]?+(?:\d++(?:\.\d*+)?|\.\d++)(?:[eE][-+]?+\d++)?|[-+]?+(?:nan|inf|infinity)", re.IGNORECASE
+)
+_KEYWORD_AFTER_DIGIT: Final = re.compile(r"\d(?:and|else|for|if|in|is|not|or)\b")
+_BARS: Final = ("it/s", "s/it", "%|", "/step", "━━")
+
+
+class Counter(NamedTuple):
+    """A number that counts steps, with the number of steps of the run or of the loop if the line has it."""
+
+    preference: int
+    value: int
+    total: int | None = None
+
+    @property
+    def is_loop(self) -> bool:
+        """Whether it may start over in every epoch: its name does not say that it counts the whole run."""
+        return self.preference > 3
+
+
+@dataclass(slots=True)
+class Reading:
+    """The content of one line."""
+
+    metrics: dict[str, float] = field(default_factory=dict)
+    integers: set[str] = field(default_factory=set)
+    """Metrics that are printed as whole numbers and whose name is not that of a measure: settings, if they stay."""
+    counters: list[Counter] = field(default_factory=list)
+    epoch: float | None = None
+    num_epochs: int | None = None
+    split: str | None = None
+    """Split that the line names before its metrics."""
+    rank: int | None = None
+    label: str = ""
+    """Words before a progress bar."""
+    total_steps: int | None = None
+    """Steps of the run, where a line only announces them."""
+    is_bar: bool = False
+    is_measured: bool = False
+    is_heading: bool = False
+    coordinates: dict[str, float] = field(default_factory=dict)
+    _named: list[tuple[str, str, str | None, float, bool]] = field(default_factory=list)
+
+    @property
+    def counter(self) -> Counter | None:
+        """The counter that tells most."""
+        return min(self.counters, key=lambda counter: counter.preference, default=None)
+
+    @property
+    def is_row(self) -> bool:
+        """Whether the line holds metrics."""
+        return bool(self.metrics) and self.is_measured
+
+    def count(self, name: str, value: float, total: int | None) -> bool:
+        """Take a number as a counter if its name is that of one; return whether it is."""
+        lowered = name.lower()
+        if lowered in EPOCHS and lowered != "epochs":
+            if math.isfinite(value):
+                self.epoch, self.num_epochs = value, total or self.num_epochs
+            return True
+        if (preference := COUNTERS.get(lowered)) is None:
+            return False
+        if 0 <= value <= MAX_STEP and value == int(value):
+            self.counters.append(Counter(preference, int(value), total))
+        return True
+
+    def add(self, name: str, value: float, split: str | None = None, *, full: str = "", is_whole: bool = False) -> None:
+        """Add a number; of several with the same short name in a line each gets its full name."""
+        self._named.append((name, full or name, split, value, is_whole))
+        self.is_measured |= is_measured(name)
+
+    def finish(self) -> "Reading":
+        """Name the metrics, now that all are known."""
+        fulls: dict[str, set[str]] = {}
+        for name, full, split, _, _ in self._named:
+            fulls.setdefault(metric_of(name, split), set()).add(full)
+        for name, full, split, value, is_whole in self._named[:_MAX_METRICS]:
+            metric = metric_of(name, split)
+            if len(fulls[metric]) > 1:
+                metric = metric_of(full, split, is_full=True)
+            self.metrics[metric] = value
+            if is_whole and not is_measured(name):
+                self.integers.add(metric)
+        if self.epoch is not None and (self.metrics or self.is_measured):
+            self.metrics["train/epoch"] = self.epoch
+        return self
+
+
+def read_line(text: str) -> Reading | None:
+    """Return what a line says; None if there is neither a metric nor a counter, split or total in it."""
+    if len(text) > MAX_LINE_CHARACTERS:
+        return None
+    rank = _RANK.match(text)
+    if rank:
+        text = text[rank.end() :]
+    literal, start = _literal(text)
+    reading = _read_prose(text) if literal is None else _read_dict(literal, text[:start])
+    if rank:
+        reading.rank = int(next(group for group in rank.groups() if group))
+    has_counter = bool(reading.counters) or reading.epoch is not None
+    is_empty = not has_counter and not reading.is_heading and not reading.total_steps and not reading.num_epochs
+    return None if is_empty and not reading.is_row else reading
+
+
+# --- dicts --------------------------------------------------------------------------------------
+
+
+def _literal(text: str) -> tuple[dict[Any, Any] | None, int]:
+    """Return the JSON object or Python dict in a line and where it begins; None if there is none."""
+    start, end = text.find("{"), text.rfind("}") + 1
+    if start < 0 or end <= start:
+        return None, 0
+    body = text[start:end]
+    if "'" in body:
+        body = _BARE_NON_FINITE.sub(r"'\1\2'", body)
+    try:  # without double quotes and escapes, a dict of strings and numbers becomes JSON by its quotes
+        content = orjson.loads(body if '"' in body or "\\" in body else body.replace("'", '"'))
+    except ValueError:
+        # A literal is only parsed, never evaluated; the limits keep the parser's stack and time small.
+        if len(body) > _MAX_LITERAL_CHARACTERS or "\\" in body or sum(map(body.count, "([{")) > 50:
+            return None, 0
+        if _KEYWORD_AFTER_DIGIT.search(body):  # Python warns about 1or 2
+            return None, 0
+        try:
+            content = ast.literal_eval(body)
+        except (ValueError, SyntaxError, TypeError, MemoryError, RecursionError):
+            return None, 0
+    return (content, start) if isinstance(content, dict) else (None, 0)
+
+
+def _read_dict(content: dict[Any, Any], before: str) -> Reading:
+    numbers = dict(_flattened(content))
+    reading = _read_prose(before) if before.strip() else Reading()
+    reading._named.clear()
+    reading.metrics.clear()
+    reading.is_measured = False
+    is_summary = "train_runtime" in numbers  # transformers' last line: its train_loss is a mean over the run
+    for name, value in numbers.items():
+        lowered = name.lower()
+        if lowered == "samples" or (lowered == "time" and value > 1e9):
+            reading.coordinates[lowered] = value
+        elif not reading.count(name, value, None):
+            mean = is_summary and lowered == "train_loss"
+            reading.add("train_mean_loss" if mean else name, value, reading.split)
+    reading.is_measured |= any(counter.preference < 3 for counter in reading.counters)
+    if not reading._named:
+        reading.is_measured = False
+    return reading.finish()
+
+
+def _flattened(content: dict[Any, Any], prefix: str = "", depth: int = 0) -> Iterator[tuple[str, float]]:
+    for key, value in list(content.items())[:_MAX_METRICS]:
+        if not isinstance(key, str) or not key or len(key) > 200:
+            continue
+        name = f"{prefix}/{key}" if prefix else key
+        if isinstance(value, dict) and depth < 3:
+            yield from _flattened(value, name, depth + 1)
+        elif isinstance(value, str):
+            if len(value) <= 40 and _NUMBER.fullmatch(value):
+                yield name, float(value)
+        elif isinstance(value, float) or (type(value) is int and abs(value) < 2**1000):
+            yield name, float(value)
+
+
+# --- text ---------------------------------------------------------------------------------------
+
+
+@dataclass(slots=True)
+class _Prose:
+    """The state while the tokens of a line are read from left to right."""
+
+    reading: Reading
+    split: str | None = None
+    """Of what follows."""
+    metric_split: str | None = None
+    """The same for metrics: `val loss 0.2, acc 0.9`."""
+    words: list[str] = field(default_factory=list)
+    is_explicit: bool = False
+    has_gap: bool = False
+    """Whether several spaces stand before the token: they end a name."""
+    depth: int = 0
+    num_numbers: int = 0
+    num_values: int = 0
+    """Numbers with a fraction and an explicit name."""
+    leading: list[int] = field(default_factory=list)
+    """Whole numbers without a name at the beginning of the line."""
+    is_rank: bool = False
+    previous: str = ""
+    """Name of the number before, for `loss train: 2.1, val: 2.2`."""
+
+
+def _read_prose(text: str) -> Reading:
+    reading = Reading(is_bar=any(mark in text for mark in _BARS))
+    plain = _DATE.sub(" ", _WRAPPER.sub(" ", text))
+    if reading.is_bar:
+        reading.label = plain.split("%|", 1)[0].rstrip(" 0123456789").rstrip(": ")
+        plain = _PERCENT.sub(" | ", plain)
+    state = _Prose(reading)
+    for token in _TOKEN.finditer(plain):
+        kind = token.lastgroup if not token["number"] else "number"
+        if kind in ("nothing", "range", "gap"):
+            state.has_gap |= kind == "gap"
+            continue
+        if kind == "word" and state.has_gap and not state.is_explicit:
+            _drop_words(state)
+        state.has_gap = False
+        if kind == "separator":
+            state.is_explicit = bool(state.words)
+            if not state.words and state.num_numbers == len(state.leading) == 1:
+                state.is_rank = token[0] == ":"
+        elif kind in ("open", "close"):
+            state.depth += 1 if kind == "open" else -1
+            if kind == "close" and not state.is_explicit and plain[token.end() : token.end() + 1] not in " :=[(":
+                _drop_words(state)
+        elif kind == "word" and not state.is_explicit:
+            state.words.append(token["word"].rstrip("./%"))
+        elif kind == "number":
+            _take(state, token)
+        else:
+            _drop_words(state)
+            state.words = [token["word"].rstrip("./%")] if kind == "word" else []
+    _drop_words(state)
+    reading.split = reading.split or (state.split if not reading._named else None)
+    _finish_counters(state)
+    # A line that counts itself and gives values after : or = is a row, whatever their names.
+    reading.is_measured |= state.num_values > 0 and any(counter.preference < 4 for counter in reading.counters)
+    stripped = plain.strip()
+    if not reading._named and stripped.endswith((":", "*")) and (reading.split or "summary" in stripped.lower()):
+        reading.is_heading = True
+        if "metrics" in stripped or "summary" in stripped:
+            reading.label = "summary"
+    return reading.finish()
+
+
+def _drop_words(state: _Prose) -> None:
+    if (split := split_of(state.words, None)) is not None:
+        state.split = state.metric_split = split
+    state.words, state.is_explicit = [], False
+
+
+def _take(state: _Prose, token: re.Match[str]) -> None:
+    reading, text = state.reading, token["number"]
+    if text.lstrip("+-")[:1] in "niNI" and not (state.is_explicit or _has_value(state.words)):
+        state.words.append(text)  # a word of a phrase: number of nan iterations
+        return
+    words, is_explicit = state.words, state.is_explicit
+    state.words, state.is_explicit = [], False
+    short, full, rest = split_words(tuple(words), is_explicit)
+    named = [word for word in words if word.lower() not in SPLITS]
+    if token["total"] and state.depth > 0 and words and words[-1].lower() in SPLITS:
+        named = []  # INFO Test: [3/10]
+    is_first = not state.num_numbers
+    state.num_numbers += 1
+    if len(text) > 40 or len(full) > 100:
+        return
+    value = float(text.replace(",", ""))
+    unit = token["unit"] or ""
+    total = int(token["total"]) if token["total"] and len(token["total"]) < 16 else None
+    is_whole = value == value and abs(value) <= MAX_STEP and value == int(value) and "." not in text and "e" not in text
+    is_metric = bool(named) and is_measured(short)
+    if (before := split_of(words if not named else rest, None)) is not None:
+        state.split = state.metric_split = before
+    if reading.split is None and not reading._named:
+        reading.split = split_of([] if is_metric else words, state.split)
+    if is_metric:
+        state.metric_split = split_of(words, state.metric_split)
+    if unit in ("k", "K"):
+        value *= 1000
+    if (is_whole and unit.lower() in COUNTERS) or unit.lower() in EPOCHS:  # 1epoch, 50batch
+        reading.count(unit, value, total)
+        return
+    if not named and is_whole:
+        if total is not None and _is_progress(state, token, value, total):
+            reading.counters.append(Counter(UNNAMED, int(value), total))
+            return
+        if words and is_first and is_explicit:  # Train: 3 [...]
+            reading.epoch = value
+            return
+        if not words and total is None and state.num_numbers == len(state.leading) + 1 <= 2 and not unit:
+            state.leading.append(int(value))
+            return
+    if named and is_whole and (tokens := parts_of(full)) and _announces(reading, tokens, int(value)):
+        return
+    if named and reading.count(short if is_explicit else named[-1], value, total):
+        return
+    lowered = short.lower()
+    if not words or lowered in IGNORED or lowered.endswith(SOURCES) or (not named and not is_explicit):
+        return
+    if not named:  # loss train: 2.1, val: 2.2
+        reading.is_measured |= not is_whole
+        short = full = "_".join([*words, state.previous]).strip("_")
+    else:
+        state.previous = metric_of(short, None).partition("/")[2] if is_metric else ""
+    if is_explicit or not (MEASURED | COMPANIONS).isdisjoint({lowered, *parts_of(short)}):
+        suffix = f"_{unit.lower()}" if unit.lower() in ("ms", "s") else ""
+        split = state.metric_split if is_measured(short) else state.split
+        value = value / total if total else value
+        state.num_values += is_explicit and not is_whole
+        reading.add(short + suffix, value, split, full=full + suffix, is_whole=is_whole and not total)
+
+
+def _announces(reading: Reading, tokens: tuple[str, ...], value: int) -> bool:
+    """Take the number of all steps or epochs: `Total optimization steps = 60`, `Num Epochs = 3`."""
+    if tokens[-1] in ("steps", "iterations", "iters") and {"total", "max"} & {*tokens}:
+        reading.total_steps = value
+    elif tokens[-1] == "epochs" and len(tokens) > 1:
+        reading.num_epochs = value
+    else:
+        return False
+    return True
+
+
+def _has_value(words: list[str]) -> bool:
+    """Whether the last word is that of a metric, so that `nan` after it is its value."""
+    return bool(words) and (is_measured(words[-1]) or not COMPANIONS.isdisjoint(parts_of(words[-1])))
+
+
+def _is_progress(state: _Prose, token: re.Match[str], value: float, total: int) -> bool:
+    """Whether `3/10` without a name counts: in brackets, in a bar, or alone in its cell."""
+    before = token.string[: token.start()].rstrip()
+    return value <= total and (state.depth > 0 or state.reading.is_bar or not before or before[-1] in "|,:-]")
+
+
+def _finish_counters(state: _Prose) -> None:
+    """Give numbers without a name their meaning: of two, the first counts the loops around the second."""
+    reading = state.reading
+    unnamed = [counter for counter in reading.counters if counter.preference == UNNAMED]
+    if len(unnamed) == 2 and not reading.is_bar and reading.epoch is None:
+        reading.counters.remove(unnamed[0])
+        reading.epoch, reading.num_epochs = float(unnamed[0].value), unnamed[0].total
+    if not state.leading or reading.is_bar:
+        return
+    if len(state.leading) == 2 and reading.epoch is None:
+        reading.epoch = float(state.leading[0])
+        reading.counters.append(Counter(LEADING, state.leading[1]))
+    elif not reading.counters and reading.epoch is None and reading._named:
+        reading.counters.append(Counter(LEADING, state.leading[0]))
+    elif state.is_rank and any(counter.preference < 4 for counter in reading.counters):
+        reading.rank = state.leading[0]

@@ -1,0 +1,48 @@
+"""Prints the losses of a script that does not write metrics.jsonl, as JSON lines, until its parent process ends.
+
+`python -m nbtools.metrics.readers.rows RUN_DIR`: the supervisor, which imports no numpy, reads them for `stop_on`.
+"""
+
+import os
+import sys
+import time
+from pathlib import Path
+
+import orjson
+
+from nbtools.metrics.history import History
+from nbtools.metrics.readers.found import FoundMetrics
+from nbtools.metrics.readers.printed import LogMetrics
+from nbtools.rundir.json_files import finite, strict_number
+from nbtools.rundir.rundir import RunDir, launch_of
+
+_POLL_S = 1.0
+
+
+def new_rows(history: History, seen: dict[str, int]) -> bytes:
+    """Return the rows of losses that `seen` does not count yet, in the order of their steps, as JSON lines."""
+    rows: dict[int, dict[str, object]] = {}
+    for name in history:
+        if "loss" in name.lower():
+            series, first = history[name], seen.get(name, 0)
+            seen[name] = len(series)
+            for step, value in zip(series.steps[first:].tolist(), series.values[first:].tolist(), strict=True):
+                rows.setdefault(step, {"step": step})[name] = strict_number(value)
+    return b"".join(orjson.dumps(rows[step], option=orjson.OPT_APPEND_NEWLINE) for step in sorted(rows))
+
+
+def main() -> None:
+    """Print the rows of one run."""
+    run, parent, seen = RunDir(Path(sys.argv[1])), os.getppid(), dict[str, int]()
+    found = FoundMetrics(run.path, LogMetrics(run.log, run.log_times))
+    launch = launch_of(run.path)
+    args = [str(arg) for arg in launch.get("args") or ()]
+    while os.getppid() == parent:
+        history = found.history(launch.get("cwd"), args, finite(launch.get("time")), None)
+        sys.stdout.buffer.write(new_rows(history, seen))
+        sys.stdout.buffer.flush()
+        time.sleep(_POLL_S)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,240 @@
+"""The step of each printed row, from the counters in its line and in those before it."""
+
+import math
+from typing import Final, Literal
+
+from nbtools.metrics.readers.line import Counter, Reading
+from nbtools.metrics.readers.names import of_split
+from nbtools.rundir.json_files import MAX_STEP
+
+Counts = Literal["step", "epoch", "row"]
+Row = tuple[int, dict[str, float]]
+_RUN, _LOOP = "run", "loop"
+_WORDS_OF_TRAINING: Final = ("epoch", "train", "step", "iter", "|")
+
+
+class StepCount:
+    """Follows the counters of a log.
+
+    A counter that falls, or comes again with metrics that it already has, has started over in a new epoch: steps
+    continue from its end. The loop of an evaluation has a counter of its own, so its rows belong to the last step of
+    the training. A row without a counter belongs to the last one that was printed; where a log has none at all, rows
+    are numbered and `counts` says so, since their numbers are not steps.
+    """
+
+    def __init__(self) -> None:
+        self.counts: Counts = "row"
+        """What the steps of the rows are."""
+        self.total: int | None = None
+        """Steps of the whole run, as far as printed."""
+        self.step: int | None = None
+        self._kind = ""
+        self._base, self._raw, self._loop_total = 0, -1, 0
+        self._epoch: float | None = None
+        self._base_epoch: float | None = None
+        self._num_epochs: int | None = None
+        self._announced: int | None = None
+        self._rank: int | None = None
+        self._split: str | None = None
+        self._is_summary = False
+        self._counted: set[str] = set()
+        self._others: set[str] = set()
+        self._shown: dict[str, float] = {}
+        self._constant: dict[str, tuple[int, float, int]] = {}
+        self._varying: set[str] = set()
+        self._lesser: set[int] = set()
+        self._waiting: Reading | None = None
+
+    def rewind(self) -> None:
+        """A new attempt begins: its counters start from its checkpoint or at zero."""
+        counts, total, announced, epochs = self.counts, self.total, self._announced, self._num_epochs
+        StepCount.__init__(self)
+        self.counts, self.total, self._announced, self._num_epochs = counts, total, announced, epochs
+        self.step = 0 if counts != "row" else None
+
+    def place(self, reading: Reading, *, was_erased: bool = False) -> list[Row]:
+        """Return the rows that a line completes, with their steps; most lines complete one or none.
+
+        `was_erased` tells that a progress bar was erased before the line: it is drawn again after it, and only then
+        is its count up to date.
+        """
+        if self._is_of_another_rank(reading):
+            return []
+        self._announced = reading.total_steps or self._announced
+        self._num_epochs = reading.num_epochs or self._num_epochs
+        if reading.is_heading:
+            self._split, self._is_summary = reading.split, reading.label == "summary" and reading.split != "eval"
+        counter = self._own(reading)
+        done = []
+        if counter is not None and self._is_better(reading, counter):
+            self._count(reading, counter)
+            done = self._placed(self._waiting) if self._waiting else []
+            self._waiting = None
+            self._split, self._is_summary = None, False
+        else:
+            if reading.counters and reading.split in ("eval", "test"):
+                self._split = reading.split
+            counter = None
+            if reading.epoch is not None:
+                self._note_epoch(reading)
+        if not reading.is_row:
+            return done
+        if was_erased and counter is None and not reading.is_bar and self._kind != _RUN:
+            waiting, self._waiting = self._waiting, reading
+            return [*done, *(self._placed(waiting) if waiting else [])]
+        return [*done, *self._placed(reading, is_counted=counter is not None)]
+
+    # --- counters ---
+
+    def _is_of_another_rank(self, reading: Reading) -> bool:
+        """Several ranks print into one log: the lowest that prints metrics is shown."""
+        if reading.rank is not None and reading.is_row and (self._rank is None or reading.rank < self._rank):
+            self._rank = reading.rank
+        return reading.rank is not None and self._rank is not None and reading.rank > self._rank
+
+    def _own(self, reading: Reading) -> Counter | None:
+        """Return the counter of the run in a line; None if there is none, or only that of another loop."""
+        counter = reading.counter
+        if counter is None:
+            return None
+        self._lesser |= {c.preference for c in reading.counters if c.value != counter.value and not c.is_loop}
+        if counter.preference in self._lesser:
+            return None  # it counts something else than the steps in other lines
+        names = [name for name in reading.metrics if name != "train/epoch"]
+        split = reading.split or (names[0].split("/")[0] if names else None)
+        has_other_total = bool(self._loop_total and counter.total) and counter.total != self._loop_total
+        is_evaluation = split in ("eval", "test") and not any(name[:6] == "train/" for name in names)
+        is_below = counter.value + self._base < self._raw
+        if self._kind and is_evaluation and (counter.is_loop or has_other_total or is_below):
+            return None
+        label = reading.label.lower() if reading.is_bar and not reading.is_row else ""
+        if label and not any(word in label for word in _WORDS_OF_TRAINING):
+            return None  # a bar of a download, or of a data set that is mapped
+        is_nested = counter.is_loop and has_other_total and split != "train" and counter.total != self._announced
+        if is_nested and (reading.is_row or self._counted or self._others):
+            if reading.is_row and (counter.total or 0) < self._loop_total:
+                self._split = "eval"
+            return None
+        return counter
+
+    def _is_better(self, reading: Reading, counter: Counter) -> bool:
+        """Whether a counter is the one to follow: one of the whole run replaces one that starts over, never back."""
+        if counter.is_loop and self._kind == _RUN:
+            return False
+        return reading.is_row or counter.is_loop or counter.preference < 3
+
+    def _count(self, reading: Reading, counter: Counter) -> None:
+        kind = _LOOP if counter.is_loop else _RUN
+        if kind != self._kind:
+            self._kind, self._raw, self._base = kind, -1, 0
+            self._base_epoch = None
+        has_later_epoch = reading.epoch is not None and self._epoch is not None and reading.epoch > self._epoch
+        epoch = reading.epoch if reading.epoch is not None else self._epoch
+        is_again = counter.value == self._raw and (
+            has_later_epoch
+            or (counter.is_loop and self._has(reading) and (not reading.is_bar or self._is_new_epoch(epoch)))
+        )
+        if counter.value < self._raw or is_again:
+            num = 1
+            if self._loop_total and epoch is not None and self._base_epoch is not None:
+                num = max(1, round(epoch - self._base_epoch))
+            self._base = min(self._base + num * max(self._loop_total, self._raw), MAX_STEP)
+            self._base_epoch = epoch
+        elif self._base_epoch is None:
+            self._base_epoch = epoch
+        self._raw, self._epoch = counter.value, epoch
+        if counter.total:
+            self._loop_total = counter.total
+        if self._base and self._num_epochs and self._loop_total:
+            self.total = self._announced or self._loop_total * self._num_epochs
+        else:  # in the first epoch nothing tells whether the counter starts over
+            self.total = self._announced or (None if (self._num_epochs or 1) > 1 else self._loop_total or None)
+        step = min(self._base + counter.value, MAX_STEP)
+        self._go_to(step)
+        self.counts = "step"
+
+    def _is_new_epoch(self, epoch: float | None) -> bool:
+        return epoch is not None and self._base_epoch is not None and math.floor(epoch) > math.floor(self._base_epoch)
+
+    def _has(self, reading: Reading) -> bool:
+        return any(name in self._counted for name in reading.metrics if name != "train/epoch")
+
+    def _note_epoch(self, reading: Reading) -> None:
+        """Use the epoch as a step where nothing better counts."""
+        epoch = reading.epoch
+        assert epoch is not None
+        is_later = self._epoch is None or epoch != self._epoch
+        self._epoch = epoch
+        if is_later and not reading.is_row:
+            self._split, self._is_summary = reading.split, False
+        if self._kind:
+            return
+        if self._announced and self._num_epochs:
+            step = round(epoch / self._num_epochs * self._announced)
+            self.counts = "step"
+        elif epoch == int(epoch) and (self.counts == "epoch" or self.step is None):
+            step = int(epoch)
+            self.counts = "epoch"
+        else:
+            return
+        if 0 <= step <= MAX_STEP:
+            self._go_to(step)
+
+    # --- rows ---
+
+    def _placed(self, reading: Reading, *, is_counted: bool = False) -> list[Row]:
+        metrics = reading.metrics
+        split = None if is_counted else reading.split or self._split
+        if split and split != "train":
+            metrics = {of_split(name, split): value for name, value in metrics.items()}
+        if not is_counted and self._is_summary:
+            metrics = {name: value for name, value in metrics.items() if name[:6] != "train/"}
+        if not is_counted:  # a mean over rows that are already there
+            metrics = {name: value for name, value in metrics.items() if name not in self._counted}
+        names = metrics.keys() - {"train/epoch"}
+        if not names:
+            return []
+        if is_counted:
+            self._counted |= names
+        else:
+            self._make_room(reading, names)
+        step = self.step or 0
+        now, earlier = self._changed(reading, metrics, step)
+        return [*earlier, (step, {**reading.coordinates, **now})] if now.keys() - {"train/epoch"} else earlier
+
+    def _make_room(self, reading: Reading, names: set[str]) -> None:
+        """Find a step for a row without a counter: the last one, unless that has one of its metrics."""
+        is_taken = any(name in self._others for name in names if name[:6] == "train/")
+        if not self._kind and self.counts == "epoch" and is_taken and reading.epoch is None:
+            self.counts = "row"  # several rows in an epoch
+        if self.step is None or (is_taken and self.counts != "epoch"):
+            self._go_to((self.step or 0) + 1)
+        elif self.counts == "row" and names & self._others:
+            self._go_to(self.step + 1)
+        self._others |= names
+
+    def _go_to(self, step: int) -> None:
+        if step != self.step:
+            self.step, self._counted, self._others = min(step, MAX_STEP), set(), set()
+
+    def _changed(self, reading: Reading, metrics: dict[str, float], step: int) -> tuple[dict[str, float], list[Row]]:
+        """Leave out what a bar shows again, and whole numbers until they change: those that never do are settings.
+
+        Returns the metrics that are left, and the rows in which a number that has now changed was left out.
+        """
+        now: dict[str, float] = {}
+        earlier: list[Row] = []
+        for name, value in metrics.items():
+            if name in reading.integers and name not in self._varying:
+                first, value_then, last = self._constant.setdefault(name, (step, value, step))
+                self._constant[name] = first, value_then, step
+                if value == value_then:
+                    continue
+                earlier += [(at, {name: value_then}) for at in sorted({first, last})]
+                self._varying.add(name)
+            elif reading.is_bar and name != "train/epoch" and self._shown.get(name) == value:
+                continue
+            if reading.is_bar:
+                self._shown[name] = value
+            now[name] = value
+        return now, earlier

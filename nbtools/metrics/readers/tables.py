@@ -1,0 +1,126 @@
+"""Rows of printed tables: columns under a heading, and boxes of names and values."""
+
+import re
+from typing import Final
+
+from nbtools.metrics.readers.line import Reading
+from nbtools.metrics.readers.names import SPLITS, is_counter, is_measured, parts_of
+
+_RULE: Final = re.compile(r"[\s\-+=|─━┄┈═│┃┏┓┗┛┡┩┢┪┣┫├┤┌┐└┘┬┴┼┳┻╇╈┠┨]{6,}")
+_LINES: Final = str.maketrans("│┃║", "|||")
+_BAR: Final = re.compile(r"\s*\d{1,3}%\|.*")
+_CELL: Final = re.compile(
+    r"([-+]?(?:\d+(?:,\d{3})*(?:\.\d*)?|\.\d+)(?:[eE][-+]?\d+)?|nan|-?inf)(?:/(\d+))?([A-Za-z%]{0,3}):?"
+)
+_WORDS: Final = re.compile(r"[A-Za-z_][\w/@.()%'\- ]*:?")
+_MAX_COLUMNS: Final = 60
+
+
+class Tables:
+    """Finds tables in successive lines: a line of words names the columns of the lines of numbers below it."""
+
+    def __init__(self) -> None:
+        self._columns: list[str] = []
+        self._delimiter = ""
+        self._had_label = False
+        self._box: list[tuple[str, str]] = []
+        self._group = ""
+
+    def read(self, text: str) -> tuple[Reading | None, bool]:
+        """Return the row that a line completes, and whether the line is part of a table."""
+        text = text.translate(_LINES)
+        if _RULE.fullmatch(text):
+            return self._close_box(), True
+        delimiter = _delimiter_of(text)
+        cells = _cells(_BAR.sub("", text), delimiter)
+        if delimiter == "|" and len(cells) == 2 and cells[0]:
+            name, value = cells
+            if not value:
+                self._group = name if name.endswith("/") else ""
+            else:
+                self._box.append((self._group + name, value))
+            return None, True
+        if self._is_header(cells, delimiter):
+            self._columns, self._delimiter, self._had_label = [cell.rstrip(":") for cell in cells], delimiter, False
+            return None, True
+        if self._columns:
+            reading = self._row(text)
+            if reading is not None:
+                return reading, True
+        return None, False
+
+    def _close_box(self) -> Reading | None:
+        box, self._box, self._group = self._box, [], ""
+        reading = Reading()
+        for name, value in box:
+            _add(reading, name, value)
+        return reading.finish() if reading._named or reading.counters else None
+
+    def _is_header(self, cells: list[str], delimiter: str) -> bool:
+        if not 2 <= len(cells) <= _MAX_COLUMNS or not all(_WORDS.fullmatch(cell) for cell in cells):
+            return False
+        if max(map(len, cells)) > 40 or (delimiter == "," and any(" " in cell.strip() for cell in cells)):
+            return False
+        names = [cell.rstrip(":") for cell in cells]
+        return (
+            any(map(is_measured, names))
+            and len(set(names)) == len(names)
+            and (len(names) > 2 or any(map(is_counter, names)))
+        )
+
+    def _row(self, text: str) -> Reading | None:
+        num = len(self._columns)
+        if self._delimiter in ("|", ",", "\t"):
+            cells = _cells(text, self._delimiter)
+            if len(cells) != num:
+                return None
+        else:
+            cells = text.split()
+            if len(cells) < num or (len(cells) > num and not cells[num - 1].endswith(":")):
+                return None
+            cells = cells[:num]
+        found = [_CELL.fullmatch(cell) for cell in cells]
+        if sum(match is not None for match in found) < (2 if self._delimiter == "|" else num - 1):
+            return None
+        reading = Reading(is_bar="%|" in text)
+        for name, cell in zip(self._columns, cells, strict=True):
+            _add(reading, name, cell)
+        if found[0] is None and not reading.counters and reading.epoch is None:
+            if self._had_label:  # a table by class: its first row is the mean of all
+                return None
+            self._had_label, reading.split = True, "eval"
+            reading._named = [(n, f, "eval", v, w) for n, f, _, v, w in reading._named]
+        return reading.finish()
+
+
+def _delimiter_of(text: str) -> str:
+    stripped = text.strip()
+    if stripped.startswith("|") and stripped.endswith("|") and len(stripped) > 2:
+        return "|"
+    if "\t" in stripped:
+        return "\t"
+    return "," if "," in stripped and "  " not in stripped else " "
+
+
+def _cells(text: str, delimiter: str) -> list[str]:
+    text = text.strip()
+    if delimiter == " ":
+        return re.split(r"\s{2,}", text) if text else []
+    return [cell.strip() for cell in text.strip("|" if delimiter == "|" else "").split(delimiter)]
+
+
+def _add(reading: Reading, name: str, cell: str) -> None:
+    match = _CELL.fullmatch(cell)
+    if match is None:
+        return
+    value, total = float(match[1].replace(",", "")), match[2]
+    name = name.strip("() ").replace("(", "_").replace(" ", "_")
+    short = name.rsplit("/", 1)[-1]
+    if reading.count(short, value, int(total) if total else None):
+        return
+    is_time = "time" in parts_of(name) or match[3] in ("s", "ms")
+    if not is_time:
+        is_whole = not match[3] and value == value and "." not in match[1] and "e" not in match[1].lower()
+        reading.add(name, value, None, is_whole=is_whole)
+    if parts_of(name) and all(token in SPLITS for token in parts_of(name)):
+        reading.is_measured = True

@@ -1,0 +1,124 @@
+"""Rows from the `run-*.wandb` files of Weights & Biases, which it writes offline and online, without wandb.
+
+The file is a LevelDB log: a header of 7 bytes, then blocks of 32 KiB with records of CRC (4 bytes), length (2), type
+(1: whole, 2: first, 3: middle, 4: last) and data. The data is a protobuf `Record`; history = 2 has items = 1 of key =
+1, nested_key = 2 and value_json = 16. It is not a promised format, so only the known version is read.
+"""
+
+import contextlib
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, Final
+
+import orjson
+
+from nbtools.metrics.readers.names import metric_of
+from nbtools.metrics.readers.points import Points, add_point
+from nbtools.metrics.readers.tensorboard import skip_field, varint
+from nbtools.rundir.json_files import MAX_STEP
+from nbtools.rundir.tail import open_regular
+
+_BLOCK_BYTES: Final = 32 << 10
+_HEADER: Final = b":W&B\xe1\xbe\x00"
+_NON_FINITE: Final = {"NaN": float("nan"), "Infinity": float("inf"), "-Infinity": float("-inf")}
+
+
+class WandbFile:
+    """One file; a torn last record is held back until the rest of it is written."""
+
+    def __init__(self, path: str | Path) -> None:
+        self.path = Path(path)
+        self.note = ""
+        self._offset = len(_HEADER)
+        self._started: bytes | None = None
+
+    def poll(self) -> Points:
+        """Return the values that were logged since the last call."""
+        points: Points = {}
+        with contextlib.suppress(FileNotFoundError), open_regular(self.path) as file:
+            if not self.note:
+                header = os.pread(file.fileno(), len(_HEADER), 0)
+                if len(header) == len(_HEADER) and header != _HEADER:
+                    self.note = f"its version is not known: {header!r}"
+                elif len(header) == len(_HEADER):
+                    for record in self._records(file.fileno()):
+                        _take(record, points)
+        return points
+
+    def _records(self, descriptor: int) -> Iterator[bytes]:
+        while True:
+            left = _BLOCK_BYTES - self._offset % _BLOCK_BYTES
+            if left < 7:
+                self._offset += left
+                continue
+            block = os.pread(descriptor, left, self._offset)
+            at = 0
+            while at + 7 <= len(block):
+                size, kind = int.from_bytes(block[at + 4 : at + 6], "little"), block[at + 6]
+                end = at + 7 + size
+                if end > len(block) or kind == 0:
+                    break
+                data = block[at + 7 : end]
+                at = end
+                if kind == 1:
+                    yield data
+                elif kind == 2:
+                    self._started = data
+                elif kind in (3, 4) and self._started is not None:
+                    self._started += data
+                    if kind == 4:
+                        yield self._started
+                        self._started = None
+            self._offset += at
+            if left - at >= 7 or not at:
+                return  # the rest is not written yet
+
+
+def _fields(data: bytes) -> Iterator[tuple[int, bytes]]:
+    """Yield the fields of a protobuf message that hold bytes."""
+    at = 0
+    while at < len(data):
+        key, behind = varint(data, at)
+        if key & 7 == 2:
+            size, behind = varint(data, behind)
+            at = behind + size
+            yield key >> 3, data[behind:at]
+        else:
+            at = skip_field(data, at + 1, data[at])
+
+
+def _take(record: bytes, points: Points) -> None:
+    with contextlib.suppress(IndexError, ValueError):
+        for number, history in _fields(record):
+            if number == 2:
+                row: dict[str, Any] = {}
+                for kind, item in _fields(history):
+                    if kind == 1:
+                        parts = list(_fields(item))
+                        key = "/".join(part.decode(errors="replace") for n, part in parts if n in (1, 2))
+                        row[key] = next((part for n, part in parts if n == 16), b"null")
+                _add_row(row, points)
+
+
+def _add_row(row: dict[str, bytes], points: Points) -> None:
+    step, time = _number(row.pop("_step", b"")), _number(row.pop("_timestamp", b""))
+    if step is None or not 0 <= step <= MAX_STEP:
+        return
+    for key, text in row.items():
+        if key[:1] != "_" and len(key) <= 200 and (value := _number(text)) is not None:
+            add_point(points, metric_of(key, None), int(step), value, float("nan") if time is None else time)
+
+
+def _number(text: bytes) -> float | None:
+    if len(text) > 40:
+        return None
+    if text in (b"NaN", b"Infinity", b"-Infinity"):
+        return _NON_FINITE[text.decode()]
+    try:
+        value = orjson.loads(text)
+    except ValueError:
+        return None
+    if isinstance(value, str):
+        return _NON_FINITE.get(value)
+    return float(value) if type(value) in (int, float) else None

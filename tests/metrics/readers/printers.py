@@ -1,0 +1,1034 @@
+r"""What real programs print while they train, with the points that a reader must find in it.
+
+The formats are those of the named programs' sources and documentation; numbers and order of events are ours. `\r`
+stands where a progress bar rewrites its line.
+"""
+
+from dataclasses import dataclass, field
+
+BAR = "█████     "
+
+
+@dataclass(frozen=True)
+class Printer:
+    """The output of one program, and its points: metric -> [(step, value), ...]."""
+
+    name: str
+    text: str
+    points: dict[str, list[tuple[int, float]]]
+    counts: str = "step"
+    """What the steps are: `step`, `epoch`, or `row` where the program prints no counter."""
+    never: tuple[str, ...] = field(default=())
+    """Words that no metric's name may contain."""
+
+
+def bar(step: int, total: int, text: str = "", postfix: str = "") -> str:
+    """A tqdm bar after a carriage return."""
+    label = f"{text}: " if text else ""
+    tail = f", {postfix}" if postfix else ""
+    percent = 100 * step // total
+    return f"\r{label}{percent:3d}%|{BAR}| {step}/{total} [00:{step % 60:02d}<00:30,  2.01it/s{tail}]"
+
+
+def lines(*parts: str) -> str:
+    return "".join(part + "\n" for part in parts)
+
+
+def hf(step: int, total: int, row: str) -> str:
+    """What transformers' `ProgressCallback` prints: the bar is erased, the row written, the bar drawn again."""
+    return f"\r{' ' * 70}\r{row}\n\n{bar(step, total)}"
+
+
+PRINTERS = [
+    Printer(
+        "nanoGPT",
+        lines(
+            "tokens per iteration will be: 491,520",
+            "number of parameters: 29.94M",
+            "num decayed parameter tensors: 50, with 124,354,560 parameters",
+            "step 0: train loss 10.9915, val loss 10.9898",
+            "iter 0: loss 10.9907, time 8141.32ms, mfu -100.00%",
+            "iter 10: loss 9.1213, time 246.10ms, mfu 17.22%",
+            "step 20: train loss 7.5002, val loss 7.6001",
+            "saving checkpoint to out",
+            "iter 20: loss 7.5100, time 244.02ms, mfu 17.30%",
+        ),
+        {
+            "train/loss": [(0, 10.9907), (10, 9.1213), (20, 7.51)],
+            "eval/loss": [(0, 10.9898), (20, 7.6001)],
+            "train/mfu": [(0, -100.0), (10, 17.22), (20, 17.3)],
+        },
+    ),
+    Printer(
+        "Megatron-LM",
+        lines(
+            " [2026-11-20 10:00:01] iteration       10/     500 | consumed samples:          160 | elapsed time per "
+            "iteration (ms): 812.1 | learning rate: 1.500E-05 | global batch size:    16 | lm loss: 1.063021E+01 | "
+            "loss scale: 1.0 | grad norm: 2.531 | number of skipped iterations:   0 | number of nan iterations:   0 |",
+            " [2026-11-20 10:00:09] iteration       20/     500 | consumed samples:          320 | elapsed time per "
+            "iteration (ms): 801.0 | learning rate: 3.000E-05 | global batch size:    16 | lm loss: 9.812345E+00 | "
+            "loss scale: 1.0 | grad norm: 1.902 | number of skipped iterations:   0 | number of nan iterations:   0 |",
+            "-" * 99,
+            " validation loss at iteration 20 | lm loss value: 9.700000E+00 | lm loss PPL: 1.631760E+04 | ",
+            "-" * 99,
+        ),
+        {
+            "train/loss": [(10, 10.63021), (20, 9.812345)],
+            "train/learning_rate": [(10, 1.5e-5), (20, 3e-5)],
+            "train/grad_norm": [(10, 2.531), (20, 1.902)],
+            "eval/loss": [(20, 9.7)],
+            "eval/perplexity": [(20, 16317.6)],
+        },
+        never=("skipped", "nan", "of"),
+    ),
+    Printer(
+        "GPT-NeoX",
+        lines(
+            "[2026-11-20 10:00:01,123] [INFO] [logging.py:96:log_dist] [Rank 0] step=10, skipped=0, lr=[0.0001, 0.0001]"
+            ", mom=[[0.9, 0.95], [0.9, 0.95]]",
+            "steps: 10 loss: 9.8712 iter time (s): 0.512 samples/sec: 7.811",
+            " samples/sec: 7.812 | iteration       10/     320 | elapsed time per iteration (ms): 512.0 | learning "
+            "rate: 1.000E-04 | approx flops per GPU: 11.2TFLOPS | lm_loss: 9.871200E+00 | loss scale: 65536.0 | number "
+            "of skipped iterations:   0 | number of nan iterations:   0 |",
+            "[2026-11-20 10:00:07,123] [INFO] [logging.py:96:log_dist] [Rank 0] step=20, skipped=0, lr=[0.0002, 0.0002]"
+            ", mom=[[0.9, 0.95], [0.9, 0.95]]",
+            "steps: 20 loss: 8.1000 iter time (s): 0.509 samples/sec: 7.850",
+        ),
+        {"train/loss": [(10, 9.8712), (20, 8.1)], "train/learning_rate": [(10, 1e-4), (20, 2e-4)]},
+        never=("number",),
+    ),
+    Printer(
+        "fairseq",
+        lines(
+            "2026-11-20 10:00:01 | INFO | train_inner | epoch 001:    100 / 250 loss=12.51, nll_loss=12.1, ppl=4392.1, "
+            "wps=31012.5, ups=8.12, wpb=3818, bsz=128, num_updates=100, lr=1.25e-05, gnorm=2.9, clip=0, "
+            "train_wall=12, gb_free=10.1, wall=14",
+            "2026-11-20 10:00:13 | INFO | train_inner | epoch 001:    200 / 250 loss=10.22, nll_loss=9.9, ppl=955.4, "
+            "wps=31000.1, ups=8.10, wpb=3820, bsz=128, num_updates=200, lr=2.5e-05, gnorm=1.8, clip=0, "
+            "train_wall=12, gb_free=10.1, wall=26",
+            "2026-11-20 10:00:20 | INFO | valid | epoch 001 | valid on 'valid' subset | loss 9.8 | nll_loss 9.1 | "
+            "ppl 548.7 | wps 80011 | wpb 3012 | bsz 96 | num_updates 250",
+            "2026-11-20 10:00:33 | INFO | train_inner | epoch 002:     50 / 250 loss=9.15, nll_loss=8.5, ppl=362.0, "
+            "wps=31000.1, ups=8.10, wpb=3820, bsz=128, num_updates=300, lr=3.75e-05, gnorm=1.5, clip=0, "
+            "train_wall=12, gb_free=10.1, wall=39",
+        ),
+        {
+            "train/loss": [(100, 12.51), (200, 10.22), (300, 9.15)],
+            "train/learning_rate": [(100, 1.25e-5), (200, 2.5e-5), (300, 3.75e-5)],
+            "eval/loss": [(250, 9.8)],
+            "eval/perplexity": [(250, 548.7)],
+        },
+    ),
+    Printer(
+        "fairseq --log-format json",
+        lines(
+            '2026-11-20 10:00:01 | INFO | train_inner | {"epoch": 1, "update": 0.4, "loss": "12.51", "ppl": "4392.1", '
+            '"num_updates": "100", "lr": "1.25e-05", "wall": "14"}',
+            '2026-11-20 10:00:13 | INFO | train_inner | {"epoch": 1, "update": 0.8, "loss": "10.22", "ppl": "955.4", '
+            '"num_updates": "200", "lr": "2.5e-05", "wall": "26"}',
+        ),
+        {"train/loss": [(100, 12.51), (200, 10.22)], "train/learning_rate": [(100, 1.25e-5), (200, 2.5e-5)]},
+    ),
+    Printer(
+        "DeepSpeed-Chat",
+        lines(
+            "[2026-11-20 10:00:01,123] [INFO] [timer.py:199:stop] epoch=0/micro_step=10/global_step=10, "
+            "RunningAvgSamplesPerSec=31.2, CurrSamplesPerSec=30.9, MemAllocated=4.1GB, MaxMemAllocated=9.2GB",
+            "Epoch: 0, Step: 10, Rank: 0, loss = 2.4375",
+            "Epoch: 0, Step: 20, Rank: 0, loss = 2.1875",
+            "***** Evaluating perplexity, Epoch 1/2 *****",
+            "ppl: 7.5, loss: 2.0149",
+        ),
+        {"train/loss": [(10, 2.4375), (20, 2.1875)], "eval/perplexity": [(20, 7.5)], "eval/loss": [(20, 2.0149)]},
+        never=("rank",),
+    ),
+    Printer(
+        "HF Trainer 4",
+        lines("Map: 100%|██████████| 1000/1000 [00:01<00:00, 810.2 examples/s]")
+        + "\r  0%|          | 0/60 [00:00<?, ?it/s]"
+        + bar(4, 60)  # tqdm draws at most ten times a second
+        + hf(10, 60, "{'loss': 2.3456, 'grad_norm': 1.25, 'learning_rate': 4.5e-05, 'epoch': 0.5}")
+        + bar(19, 60)
+        + hf(20, 60, "{'loss': 2.1, 'grad_norm': 1.5, 'learning_rate': 4e-05, 'epoch': 1.0}")
+        + "\n\r  0%|          | 0/12 [00:00<?, ?it/s]\x1b[A"
+        + "\n"
+        + bar(12, 12)
+        + "\x1b[A"
+        + hf(20, 60, "{'eval_loss': 2.05, 'eval_runtime': 1.1, 'eval_samples_per_second': 90.0, 'epoch': 1.0}")
+        + "\n\r                   \r\x1b[A"
+        + hf(30, 60, "{'loss': 1.9, 'grad_norm': 1.1, 'learning_rate': 3.5e-05, 'epoch': 1.5}")
+        + bar(60, 60)
+        + hf(60, 60, "{'train_runtime': 30.1, 'train_samples_per_second': 33.2, 'train_loss': 2.01, 'epoch': 3.0}")
+        + "\n"
+        + lines("***** train metrics *****", "  epoch                    =        3.0")
+        + lines("  train_loss               =       2.01", "  train_runtime            = 0:00:30.10", "")
+        + lines("***** eval metrics *****", "  eval_loss                =       2.00", "  perplexity    =     7.3891"),
+        {
+            "train/loss": [(10, 2.3456), (20, 2.1), (30, 1.9)],
+            "train/learning_rate": [(10, 4.5e-5), (20, 4e-5), (30, 3.5e-5)],
+            "train/grad_norm": [(10, 1.25), (20, 1.5), (30, 1.1)],
+            "eval/loss": [(20, 2.05), (60, 2.0)],
+            "eval/perplexity": [(60, 7.3891)],
+        },
+    ),
+    Printer(
+        "HF Trainer 5, without a bar",
+        lines(
+            "***** Running training *****",
+            "  Num examples = 1,000",
+            "  Num Epochs = 3",
+            "  Total optimization steps = 60",
+            "{'loss': '2.3456', 'grad_norm': '1.25', 'learning_rate': '4.5e-05', 'epoch': '0.5'}",
+            "{'loss': '2.1', 'grad_norm': '1.5', 'learning_rate': '4e-05', 'epoch': '1'}",
+            "{'eval_loss': '2.05', 'eval_runtime': '1.1', 'epoch': '1'}",
+            "{'loss': '1.9', 'grad_norm': '1.1', 'learning_rate': '3.5e-05', 'epoch': '1.5'}",
+        ),
+        {
+            "train/loss": [(10, 2.3456), (20, 2.1), (30, 1.9)],
+            "train/learning_rate": [(10, 4.5e-5), (20, 4e-5), (30, 3.5e-5)],
+            "eval/loss": [(20, 2.05)],
+        },
+    ),
+    Printer(
+        "HF Trainer, neither a bar nor a total",
+        lines(
+            "{'loss': 2.3456, 'learning_rate': 4.5e-05, 'epoch': 0.5}",
+            "{'loss': 2.1, 'learning_rate': 4e-05, 'epoch': 1.0}",
+            "{'loss': 1.9, 'learning_rate': 3.5e-05, 'epoch': 1.5}",
+        ),
+        {"train/loss": [(1, 2.3456), (2, 2.1), (3, 1.9)], "train/epoch": [(1, 0.5), (2, 1.0), (3, 1.5)]},
+        counts="row",
+    ),
+    Printer(
+        "TRL",
+        bar(5, 50)
+        + hf(
+            5,
+            50,
+            "{'loss': 0.6931, 'grad_norm': 3.5, 'learning_rate': 9e-07, 'rewards/chosen': 0.01, 'rewards/rejected': "
+            "-0.02, 'rewards/accuracies': 0.5, 'rewards/margins': 0.03, 'logps/chosen': -210.5, 'epoch': 0.1}",
+        )
+        + hf(
+            10,
+            50,
+            "{'loss': 0.65, 'grad_norm': 3.1, 'learning_rate': 8e-07, 'rewards/chosen': 0.05, 'rewards/rejected': "
+            "-0.1, 'rewards/accuracies': 0.75, 'rewards/margins': 0.15, 'logps/chosen': -209.1, 'epoch': 0.2}",
+        ),
+        {
+            "train/loss": [(5, 0.6931), (10, 0.65)],
+            "train/rewards_margins": [(5, 0.03), (10, 0.15)],
+            "train/rewards_chosen": [(5, 0.01), (10, 0.05)],
+        },
+    ),
+    Printer(
+        "LLaMA-Factory",
+        lines(
+            "[INFO|trainer.py:2414] 2026-11-20 10:00:01,123 >>   Total optimization steps = 300",
+            "[INFO|trainer.py:2415] 2026-11-20 10:00:01,124 >>   Number of trainable parameters = 20,185,088",
+        )
+        + hf(10, 300, "{'loss': 1.1, 'grad_norm': 0.5, 'learning_rate': 4.8e-05, 'epoch': 0.1}"),
+        {"train/learning_rate": [(10, 4.8e-5)], "train/loss": [(10, 1.1)]},
+    ),
+    Printer(
+        "axolotl",
+        lines("[2026-11-20 10:00:01,123] [INFO] [axolotl.train.train:118] [PID:4242] [RANK:0] Starting trainer...")
+        + bar(1, 40)
+        + hf(
+            1,
+            40,
+            "{'loss': 1.7012, 'grad_norm': 0.9, 'learning_rate': 2e-05, 'memory/max_active (GiB)': 7.1, 'epoch': 0.03}",
+        )
+        + hf(
+            2,
+            40,
+            "{'loss': 1.6001, 'grad_norm': 0.8, 'learning_rate': 4e-05, 'memory/max_active (GiB)': 7.1, 'epoch': 0.05}",
+        ),
+        {"train/loss": [(1, 1.7012), (2, 1.6001)], "train/learning_rate": [(1, 2e-5), (2, 4e-5)]},
+    ),
+    Printer(
+        "Lightning's tqdm bar",
+        lines("  | Name  | Type   | Params", "0 | model | Linear | 7.9 K ", "7.9 K     Trainable params")
+        + bar(50, 100, "Epoch 0", "v_num=3, train_loss=0.812")
+        + bar(100, 100, "Epoch 0", "v_num=3, train_loss=0.701")
+        + "\n"
+        + bar(5, 10, "Validation DataLoader 0")
+        + bar(100, 100, "Epoch 0", "v_num=3, train_loss=0.701, val_loss=0.655")
+        + bar(50, 100, "Epoch 1", "v_num=3, train_loss=0.602, val_loss=0.655")
+        + bar(100, 100, "Epoch 1", "v_num=3, train_loss=0.511, val_loss=0.655")
+        + "\n`Trainer.fit` stopped: `max_epochs=2` reached.\n",
+        {"train/loss": [(50, 0.812), (100, 0.701), (150, 0.602), (200, 0.511)]},
+        never=("v_num",),
+    ),
+    Printer(
+        "Lightning's rich bar",
+        lines(
+            "Epoch 0/1 \x1b[38;2;98;6;224m━━━━━━\x1b[0m 50/100 \x1b[2m0:00:05 • 0:00:05\x1b[0m 9.81it/s v_num: 0.000 "
+            "train_loss: 0.812",
+            "Epoch 1/1 \x1b[38;2;98;6;224m━━━━━━\x1b[0m 50/100 \x1b[2m0:00:05 • 0:00:05\x1b[0m 9.81it/s v_num: 0.000 "
+            "train_loss: 0.612",
+        ),
+        {"train/loss": [(50, 0.812), (150, 0.612)]},
+    ),
+    Printer(
+        "Lightning's test table",
+        lines("step 10 loss 0.5")
+        + lines(
+            "┏━━━━━━━━━━━━━━━━━┳━━━━━━━━━━━━━━━━┓",
+            "┃   Test metric   ┃  DataLoader 0  ┃",
+            "┡━━━━━━━━━━━━━━━━━╇━━━━━━━━━━━━━━━━┩",
+            "│    test_acc     │ 0.912000000476 │",
+            "│    test_loss    │ 0.291000008583 │",
+            "└─────────────────┴────────────────┘",
+        ),
+        {"train/loss": [(10, 0.5)], "test/accuracy": [(10, 0.912000000476)], "test/loss": [(10, 0.291000008583)]},
+    ),
+    Printer(
+        "Keras",
+        lines("Epoch 1/2")
+        + "\r\x1b[1m 469/938\x1b[0m \x1b[32m━━━━━━━━━━\x1b[0m\x1b[37m━━━━━━━━━━\x1b[0m \x1b[1m1s\x1b[0m 2ms/step - "
+        "accuracy: 0.8012 - loss: 0.6712"
+        + "\r\x1b[1m938/938\x1b[0m \x1b[32m━━━━━━━━━━━━━━━━━━━━\x1b[0m\x1b[37m\x1b[0m \x1b[1m2s\x1b[0m 2ms/step - "
+        "accuracy: 0.8800 - loss: 0.4100 - val_accuracy: 0.9500 - val_loss: 0.1700\n"
+        + lines("Epoch 2/2")
+        + "\r\x1b[1m938/938\x1b[0m \x1b[32m━━━━━━━━━━━━━━━━━━━━\x1b[0m\x1b[37m\x1b[0m \x1b[1m2s\x1b[0m 2ms/step - "
+        "accuracy: 0.9600 - loss: 0.1300 - val_accuracy: 0.9700 - val_loss: 0.1000\n",
+        {
+            "train/loss": [(469, 0.6712), (938, 0.41), (1876, 0.13)],
+            "train/accuracy": [(469, 0.8012), (938, 0.88), (1876, 0.96)],
+            "eval/loss": [(938, 0.17), (1876, 0.1)],
+            "eval/accuracy": [(938, 0.95), (1876, 0.97)],
+        },
+    ),
+    Printer(
+        "Keras 2",
+        lines(
+            "Epoch 1/3",
+            "60/60 - 3s - loss: 1.2034 - acc: 0.5612 - val_loss: 0.9011 - val_acc: 0.6801 - 3s/epoch - 52ms/step",
+            "Epoch 2/3",
+            "60/60 - 2s - loss: 0.8034 - acc: 0.7012 - val_loss: 0.7011 - val_acc: 0.7301 - 2s/epoch - 33ms/step",
+        ),
+        {
+            "train/loss": [(60, 1.2034), (120, 0.8034)],
+            "eval/loss": [(60, 0.9011), (120, 0.7011)],
+            "eval/accuracy": [(60, 0.6801), (120, 0.7301)],
+        },
+    ),
+    Printer(
+        "fastai",
+        lines(
+            "epoch     train_loss  valid_loss  accuracy  time    ",
+            "0         0.812345    0.612345    0.701     00:10     ",
+            "1         0.512345    0.412345    0.851     00:09     ",
+        ),
+        {
+            "train/loss": [(0, 0.812345), (1, 0.512345)],
+            "eval/loss": [(0, 0.612345), (1, 0.412345)],
+            "train/accuracy": [(0, 0.701), (1, 0.851)],
+        },
+        counts="epoch",
+    ),
+    Printer(
+        "Ultralytics",
+        lines(
+            "Starting training for 2 epochs...",
+            "",
+            "      Epoch    GPU_mem   box_loss   cls_loss   dfl_loss  Instances       Size",
+        )
+        + "\r        1/2      2.18G      1.212      2.881      1.241         74        640:  50%|█████     | 2/4 "
+        "[00:01<00:01,  1.9it/s]"
+        + "\r        1/2      2.18G      1.102      2.701      1.211         44        640: 100%|██████████| 4/4 "
+        "[00:02<00:00,  1.9it/s]\n"
+        + "\r                 Class     Images  Instances      Box(P          R      mAP50  mAP50-95): 100%|"
+        "██████████| 2/2 [00:00<00:00,  3.1it/s]\n"
+        + lines(
+            "                   all        128        929      0.671      0.541      0.611      0.451",
+            "",
+            "      Epoch    GPU_mem   box_loss   cls_loss   dfl_loss  Instances       Size",
+        )
+        + "\r        2/2      2.18G      1.002      2.501      1.201         61        640: 100%|██████████| 4/4 "
+        "[00:02<00:00,  1.9it/s]\n"
+        + lines(
+            "                 Class     Images  Instances      Box(P          R      mAP50  mAP50-95): 100%|██████████| "
+            "2/2 [00:00<00:00,  3.1it/s]",
+            "                   all        128        929      0.691      0.561      0.631      0.471",
+        ),
+        {
+            "train/box_loss": [(1, 1.102), (2, 1.002)],
+            "train/cls_loss": [(1, 2.701), (2, 2.501)],
+            "eval/map50": [(1, 0.611), (2, 0.631)],
+            "eval/map50_95": [(1, 0.451), (2, 0.471)],
+        },
+        counts="epoch",
+    ),
+    Printer(
+        "stable-baselines3",
+        lines(
+            "Using cpu device",
+            "---------------------------------",
+            "| rollout/           |          |",
+            "|    ep_len_mean     | 22.1     |",
+            "|    ep_rew_mean     | 21.5     |",
+            "| time/              |          |",
+            "|    fps             | 1175     |",
+            "|    iterations      | 1        |",
+            "|    time_elapsed    | 1        |",
+            "|    total_timesteps | 2048     |",
+            "---------------------------------",
+            "------------------------------------------",
+            "| rollout/                |              |",
+            "|    ep_len_mean          | 27.4         |",
+            "|    ep_rew_mean          | 27.2         |",
+            "| time/                   |              |",
+            "|    fps                  | 901          |",
+            "|    iterations           | 2            |",
+            "|    time_elapsed         | 4            |",
+            "|    total_timesteps      | 4096         |",
+            "| train/                  |              |",
+            "|    approx_kl            | 0.0081234    |",
+            "|    loss                 | 6.51         |",
+            "------------------------------------------",
+        ),
+        {
+            "train/rollout_ep_rew_mean": [(2048, 21.5), (4096, 27.2)],
+            "train/loss": [(4096, 6.51)],
+            "train/approx_kl": [(4096, 0.0081234)],
+        },
+    ),
+    Printer(
+        "CleanRL",
+        lines(
+            "global_step=128, episodic_return=[21.]", "SPS: 512", "global_step=307, episodic_return=[34.]", "SPS: 540"
+        ),
+        {"train/episodic_return": [(128, 21.0), (307, 34.0)]},
+    ),
+    Printer(
+        "RLlib, Tune's table",
+        lines(
+            "+-----------------------------+------------+---------------+--------+------------------+------+----------+",
+            "| Trial name                  | status     | loc           |   iter |   total time (s) |   ts |   reward |",
+            "|-----------------------------+------------+---------------+--------+------------------+------+----------|",
+            "| PPO_CartPole-v1_4242a_00000 | RUNNING    | 127.0.0.1:999 |      1 |           3.1012 | 4000 |  22.1102 |",
+            "+-----------------------------+------------+---------------+--------+------------------+------+----------+",
+            "+-----------------------------+------------+---------------+--------+------------------+------+----------+",
+            "| Trial name                  | status     | loc           |   iter |   total time (s) |   ts |   reward |",
+            "|-----------------------------+------------+---------------+--------+------------------+------+----------|",
+            "| PPO_CartPole-v1_4242a_00000 | RUNNING    | 127.0.0.1:999 |      2 |           6.2012 | 8000 |  61.5102 |",
+            "+-----------------------------+------------+---------------+--------+------------------+------+----------+",
+        ),
+        {"train/reward": [(1, 22.1102), (2, 61.5102)]},
+    ),
+    Printer(
+        "timm",
+        lines(
+            "Train: 0 [   0/100 (  0%)]  Loss: 6.932 (6.93)  Time: 1.201s,  106.57/s  (1.201s,  106.57/s)  LR: 1.000e-05"
+            "  Data: 0.512 (0.512)",
+            "Train: 0 [  50/100 ( 50%)]  Loss: 6.871 (6.90)  Time: 0.201s,  636.57/s  (0.251s,  509.57/s)  LR: 1.000e-05"
+            "  Data: 0.002 (0.012)",
+            "Test: [   0/10]  Time: 0.812 (0.812)  Loss:   6.801 ( 6.801)  Acc@1:   1.562 (  1.562)  Acc@5:   4.688 (  "
+            "4.688)",
+            "Test: [  10/10]  Time: 0.112 (0.202)  Loss:   6.711 ( 6.761)  Acc@1:   2.562 (  2.062)  Acc@5:   5.688 (  "
+            "5.188)",
+            "Train: 1 [   0/100 (  0%)]  Loss: 6.701 (6.70)  Time: 0.401s,  319.57/s  (0.401s,  319.57/s)  LR: 2.000e-04"
+            "  Data: 0.212 (0.212)",
+            "Train: 1 [  50/100 ( 50%)]  Loss: 6.601 (6.65)  Time: 0.201s,  636.57/s  (0.251s,  509.57/s)  LR: 2.000e-04"
+            "  Data: 0.002 (0.012)",
+        ),
+        {
+            "train/loss": [(0, 6.932), (50, 6.871), (100, 6.701), (150, 6.601)],
+            "train/learning_rate": [(0, 1e-5), (50, 1e-5), (100, 2e-4), (150, 2e-4)],
+            "test/loss": [(50, 6.711)],
+            "test/accuracy": [(50, 2.562)],
+        },
+    ),
+    Printer(
+        "torchvision references",
+        lines(
+            "Epoch: [0]  [  0/500]  eta: 0:10:01  lr: 0.1  img/s: 21.3  loss: 6.9412 (6.9412)  acc1: 0.0000 (0.0000)  "
+            "acc5: 3.1250 (3.1250)  time: 1.2001  data: 0.7001  max mem: 3213",
+            "Epoch: [0]  [ 10/500]  eta: 0:08:01  lr: 0.1  img/s: 81.3  loss: 6.8412 (6.9012)  acc1: 3.1250 (1.0000)  "
+            "acc5: 6.2500 (5.1250)  time: 0.9001  data: 0.1001  max mem: 3213",
+            "Epoch: [0] Total time: 0:07:30",
+            "Test:   [ 0/50]  eta: 0:00:30  loss: 6.1012 (6.1012)  acc1: 6.2500 (6.2500)  acc5: 18.7500 (18.7500)  "
+            "time: 0.6001  data: 0.5001  max mem: 3213",
+            "Test:  Acc@1 5.120 Acc@5 17.300",
+            "Epoch: [1]  [  0/500]  eta: 0:09:01  lr: 0.05  img/s: 23.3  loss: 6.2412 (6.2412)  acc1: 6.2500 (6.2500)  "
+            "acc5: 9.3750 (9.3750)  time: 1.1001  data: 0.6001  max mem: 3213",
+        ),
+        {
+            "train/loss": [(0, 6.9412), (10, 6.8412), (500, 6.2412)],
+            "train/learning_rate": [(0, 0.1), (10, 0.1), (500, 0.05)],
+            "test/accuracy": [(10, 5.12)],
+            "test/loss": [(10, 6.1012)],
+        },
+    ),
+    Printer(
+        "DETR",
+        lines(
+            "Epoch: [0]  [ 90/100]  eta: 0:00:09  lr: 0.000100  class_error: 77.12  loss: 31.1201 (33.2201)  loss_ce: "
+            "4.1201 (4.4201)  time: 0.9101  data: 0.0101  max mem: 5120",
+            "Averaged stats: lr: 0.000100  class_error: 81.02  loss: 29.1201 (32.0201)  loss_ce: 4.0201 (4.3201)",
+            "Epoch: [1]  [  0/100]  eta: 0:02:09  lr: 0.000100  class_error: 71.12  loss: 28.1201 (28.1201)  loss_ce: "
+            "3.8201 (3.8201)  time: 1.2101  data: 0.4101  max mem: 5120",
+        ),
+        {"train/loss": [(90, 31.1201), (100, 28.1201)], "train/loss_ce": [(90, 4.1201), (100, 3.8201)]},
+    ),
+    Printer(
+        "PyTorch ImageNet example",
+        lines(
+            "=> creating model 'resnet18'",
+            "Epoch: [0][   1/5005]\tTime  9.123 ( 9.123)\tData  5.102 ( 5.102)\tLoss 7.0011e+00 (7.0011e+00)\tAcc@1   "
+            "0.00 (  0.00)\tAcc@5   0.39 (  0.39)",
+            "Epoch: [0][  11/5005]\tTime  0.223 ( 1.123)\tData  0.002 ( 0.502)\tLoss 6.9811e+00 (7.0101e+00)\tAcc@1   "
+            "0.39 (  0.11)\tAcc@5   1.17 (  0.67)",
+            "Test: [  1/196]\tTime  4.811 ( 4.811)\tLoss 5.9112e+00 (5.9112e+00)\tAcc@1   3.12 (  3.12)\tAcc@5  10.94 ("
+            " 10.94)",
+            " *   Acc@1 3.602 Acc@5 11.004",
+            "Epoch: [1][   1/5005]\tTime  8.123 ( 8.123)\tData  5.002 ( 5.002)\tLoss 5.8011e+00 (5.8011e+00)\tAcc@1   "
+            "4.30 (  4.30)\tAcc@5  12.89 ( 12.89)",
+        ),
+        {
+            "train/loss": [(1, 7.0011), (11, 6.9811), (5006, 5.8011)],
+            "test/loss": [(11, 5.9112)],
+            "test/accuracy": [(11, 3.602)],
+        },
+    ),
+    Printer(
+        "PyTorch MNIST example",
+        lines(
+            "Train Epoch: 1 [0/60000 (0%)]\tLoss: 2.300024",
+            "Train Epoch: 1 [640/60000 (1%)]\tLoss: 1.150213",
+            "Train Epoch: 1 [59520/60000 (99%)]\tLoss: 0.081201",
+            "",
+            "Test set: Average loss: 0.0501, Accuracy: 9830/10000 (98%)",
+            "",
+            "Train Epoch: 2 [0/60000 (0%)]\tLoss: 0.051201",
+            "Train Epoch: 2 [640/60000 (1%)]\tLoss: 0.031201",
+        ),
+        {
+            "train/loss": [(0, 2.300024), (640, 1.150213), (59520, 0.081201), (60000, 0.051201), (60640, 0.031201)],
+            "test/loss": [(59520, 0.0501)],
+            "test/accuracy": [(59520, 0.983)],
+        },
+    ),
+    Printer(
+        "PyTorch quickstart tutorial",
+        lines(
+            "Epoch 1",
+            "-------------------------------",
+            "loss: 2.302988  [   64/60000]",
+            "loss: 2.291982  [ 6464/60000]",
+            "Test Error: ",
+            " Accuracy: 51.9%, Avg loss: 2.146820 ",
+            "",
+            "Epoch 2",
+            "-------------------------------",
+            "loss: 2.162988  [   64/60000]",
+            "loss: 2.151982  [ 6464/60000]",
+        ),
+        {
+            "train/loss": [(64, 2.302988), (6464, 2.291982), (60064, 2.162988), (66464, 2.151982)],
+            "test/loss": [(6464, 2.14682)],
+            "test/accuracy": [(6464, 51.9)],
+        },
+    ),
+    Printer(
+        "PyTorch CIFAR-10 tutorial",
+        lines(
+            "[1,  2000] loss: 2.185",
+            "[1,  4000] loss: 1.832",
+            "[2,  2000] loss: 1.402",
+            "[2,  4000] loss: 1.372",
+            "Finished Training",
+            "Accuracy of the network on the 10000 test images: 54 %",
+        ),
+        {"train/loss": [(2000, 2.185), (4000, 1.832), (6000, 1.402), (8000, 1.372)]},
+    ),
+    Printer(
+        "PyTorch word language model",
+        lines(
+            "| epoch   1 |   200/ 2983 batches | lr 20.00 | ms/batch 12.10 | loss  7.63 | ppl  2051.10",
+            "| epoch   1 |   400/ 2983 batches | lr 20.00 | ms/batch 11.10 | loss  6.85 | ppl   944.10",
+            "-" * 89,
+            "| end of epoch   1 | time: 40.01s | valid loss  6.10 | valid ppl   446.01",
+            "-" * 89,
+            "| epoch   2 |   200/ 2983 batches | lr 20.00 | ms/batch 11.90 | loss  6.13 | ppl   459.10",
+        ),
+        {
+            "train/loss": [(200, 7.63), (400, 6.85), (3183, 6.13)],
+            "train/perplexity": [(200, 2051.1), (400, 944.1), (3183, 459.1)],
+            "eval/loss": [(400, 6.1)],
+            "eval/perplexity": [(400, 446.01)],
+        },
+    ),
+    Printer(
+        "detectron2",
+        lines(
+            "[11/20 10:00:01 d2.engine.train_loop]: Starting training from iteration 0",
+            "\x1b[32m[11/20 10:00:09 d2.utils.events]: \x1b[0m eta: 0:03:12  iter: 19  total_loss: 2.101  loss_cls: "
+            "0.701  loss_box_reg: 0.612  time: 0.4101  last_time: 0.4012  data_time: 0.0101  last_data_time: 0.0051  "
+            "lr: 9.7405e-06  max_mem: 2411M",
+            "\x1b[32m[11/20 10:00:17 d2.utils.events]: \x1b[0m eta: 0:03:04  iter: 39  total_loss: 1.901  loss_cls: "
+            "0.601  loss_box_reg: 0.602  time: 0.4091  last_time: 0.4002  data_time: 0.0091  last_data_time: 0.0041  "
+            "lr: 1.9731e-05  max_mem: 2411M",
+        ),
+        {
+            "train/total_loss": [(19, 2.101), (39, 1.901)],
+            "train/loss_cls": [(19, 0.701), (39, 0.601)],
+            "train/learning_rate": [(19, 9.7405e-6), (39, 1.9731e-5)],
+        },
+    ),
+    Printer(
+        "mmengine",
+        lines(
+            "11/20 10:00:01 - mmengine - INFO - Epoch(train)  [1][100/270]  lr: 1.0000e-02  eta: 0:10:21  time: 0.3101  "
+            "data_time: 0.0101  memory: 4111  loss: 1.2012  loss_cls: 0.8012  loss_bbox: 0.4000",
+            "11/20 10:00:31 - mmengine - INFO - Epoch(train)  [1][200/270]  lr: 1.0000e-02  eta: 0:09:51  time: 0.3001  "
+            "data_time: 0.0091  memory: 4111  loss: 1.0012  loss_cls: 0.7012  loss_bbox: 0.3000",
+            "11/20 10:00:55 - mmengine - INFO - Epoch(val)  [1][50/50]    accuracy/top1: 61.2001  accuracy/top5: "
+            "84.1002  data_time: 0.0101  time: 0.1201",
+            "11/20 10:01:31 - mmengine - INFO - Epoch(train)  [2][100/270]  lr: 1.0000e-03  eta: 0:09:01  time: 0.3001  "
+            "data_time: 0.0091  memory: 4111  loss: 0.9012  loss_cls: 0.6012  loss_bbox: 0.3000",
+        ),
+        {
+            "train/loss": [(100, 1.2012), (200, 1.0012), (370, 0.9012)],
+            "train/loss_bbox": [(100, 0.4), (200, 0.3), (370, 0.3)],
+            "eval/accuracy_top1": [(200, 61.2001)],
+        },
+    ),
+    Printer(
+        "OpenNMT-py",
+        lines(
+            "[2026-11-20 10:00:01,123 INFO] Step 50/100000; acc:   4.01; ppl: 8211.30; xent: 9.01; lr: 0.00001; "
+            "7012/6811 tok/s;     10 sec",
+            "[2026-11-20 10:00:11,123 INFO] Step 100/100000; acc:   6.21; ppl: 3011.30; xent: 8.01; lr: 0.00002; "
+            "7112/6911 tok/s;     20 sec",
+            "[2026-11-20 10:00:15,123 INFO] Validation perplexity: 2500.1",
+            "[2026-11-20 10:00:15,124 INFO] Validation accuracy: 7.5",
+        ),
+        {
+            "train/accuracy": [(50, 4.01), (100, 6.21)],
+            "train/perplexity": [(50, 8211.3), (100, 3011.3)],
+            "train/xent": [(50, 9.01), (100, 8.01)],
+            "eval/perplexity": [(100, 2500.1)],
+            "eval/accuracy": [(100, 7.5)],
+        },
+    ),
+    Printer(
+        "ESPnet2",
+        lines(
+            "[node1] 2026-11-20 10:00:01,123 (trainer:737) INFO: 1epoch:train:1-50batch: iter_time=0.001, "
+            "forward_time=0.091, loss_ctc=121.512, loss_att=70.112, acc=0.112, loss=85.512, backward_time=0.081, "
+            "optim_step_time=0.011, optim0_lr0=8.333e-07, train_time=0.812",
+            "[node1] 2026-11-20 10:00:41,123 (trainer:737) INFO: 1epoch:train:51-100batch: iter_time=0.001, "
+            "forward_time=0.091, loss_ctc=101.512, loss_att=60.112, acc=0.132, loss=72.512, backward_time=0.081, "
+            "optim_step_time=0.011, optim0_lr0=2.083e-06, train_time=0.801",
+            "[node1] 2026-11-20 10:01:41,123 (trainer:737) INFO: 2epoch:train:1-50batch: iter_time=0.001, "
+            "forward_time=0.091, loss_ctc=91.512, loss_att=50.112, acc=0.152, loss=62.512, backward_time=0.081, "
+            "optim_step_time=0.011, optim0_lr0=4.083e-06, train_time=0.801",
+        ),
+        {
+            "train/loss": [(50, 85.512), (100, 72.512), (150, 62.512)],
+            "train/accuracy": [(50, 0.112), (100, 0.132), (150, 0.152)],
+            "train/loss_ctc": [(50, 121.512), (100, 101.512), (150, 91.512)],
+        },
+    ),
+    Printer(
+        "SpeechBrain",
+        lines(
+            "speechbrain.utils.epoch_loop - Going into epoch 1",
+            "epoch: 1, lr: 1.00e-03 - train loss: 2.70 - valid loss: 3.39, valid error: 9.47e-01",
+            "epoch: 2, lr: 9.00e-04 - train loss: 2.10 - valid loss: 2.39, valid error: 8.47e-01",
+            "Epoch loaded: 2 - test loss: 2.43, test error: 8.54e-01",
+        ),
+        {
+            "train/loss": [(1, 2.7), (2, 2.1)],
+            "eval/loss": [(1, 3.39), (2, 2.39)],
+            "eval/error": [(1, 0.947), (2, 0.847)],
+            "test/loss": [(2, 2.43)],
+        },
+        counts="epoch",
+    ),
+    Printer(
+        "torchtune",
+        bar(1, 250, "1|1|Loss: 2.7034")
+        + bar(2, 250, "1|2|Loss: 2.6034")
+        + bar(250, 250, "1|250|Loss: 1.5")
+        + "\n"
+        + bar(1, 250, "2|251|Loss: 1.4034")
+        + bar(2, 250, "2|252|Loss: 1.3034")
+        + "\n",
+        {"train/loss": [(1, 2.7034), (2, 2.6034), (250, 1.5), (251, 1.4034), (252, 1.3034)]},
+    ),
+    Printer(
+        "torchtitan",
+        lines(
+            "[rank0]:[titan] 2026-11-20 10:00:01,123 - root - INFO - \x1b[31mstep:  1  \x1b[32mloss:  8.1301  "
+            "\x1b[38;2;180;60;0mgrad_norm:  1.5201  \x1b[38;2;54;234;195mmemory:  1.12GiB(1.41%)  \x1b[34mtps: 3,012  "
+            "\x1b[36mtflops: 0.21  \x1b[35mmfu: 0.07%\x1b[39m",
+            "[rank0]:[titan] 2026-11-20 10:00:03,123 - root - INFO - \x1b[31mstep: 1,010  \x1b[32mloss:  6.1301  "
+            "\x1b[38;2;180;60;0mgrad_norm:  1.1201  \x1b[38;2;54;234;195mmemory:  1.12GiB(1.41%)  \x1b[34mtps: 43,012  "
+            "\x1b[36mtflops: 3.21  \x1b[35mmfu: 1.07%\x1b[39m",
+            "[rank0]:[titan] 2026-11-20 10:00:04,123 - root - INFO - \x1b[33mvalidate step: 1010  \x1b[32mloss:  6.5301"
+            "  \x1b[38;2;54;234;195mmemory:  1.12GiB(1.41%)  \x1b[34mtps: 90,012\x1b[39m",
+        ),
+        {
+            "train/loss": [(1, 8.1301), (1010, 6.1301)],
+            "train/grad_norm": [(1, 1.5201), (1010, 1.1201)],
+            "train/tps": [(1, 3012.0), (1010, 43012.0)],
+            "eval/loss": [(1010, 6.5301)],
+        },
+    ),
+    Printer(
+        "several ranks in one stream",
+        lines(
+            "[rank0]: step 10 loss 2.5",
+            "[rank1]: step 10 loss 2.7",
+            "[rank1]: step 20 loss 2.2",
+            "[rank0]: step 20 loss 2.0",
+        ),
+        {"train/loss": [(10, 2.5), (20, 2.0)]},
+        never=("rank",),
+    ),
+    Printer(
+        "srun --label",
+        lines("1: step 10 loss 2.7", "0: step 10 loss 2.5", "0: step 20 loss 2.0", "1: step 20 loss 2.2"),
+        {"train/loss": [(10, 2.5), (20, 2.0)]},
+    ),
+    Printer(
+        "litgpt",
+        lines(
+            "Epoch 1 | iter 4 step 1 | loss train: 3.701, val: n/a | iter time: 412.02 ms (step) remaining time: 0:10:01",
+            "Epoch 1 | iter 8 step 2 | loss train: 3.502, val: n/a | iter time: 402.02 ms (step) remaining time: 0:09:51",
+            "iter 8: val loss 3.4101, val time: 1021.12 ms",
+            "Epoch 1 | iter 12 step 3 | loss train: 3.303, val: 3.410 | iter time: 401.02 ms (step) remaining time: "
+            "0:09:41",
+        ),
+        {"train/loss": [(1, 3.701), (2, 3.502), (3, 3.303)], "eval/loss": [(2, 3.4101), (3, 3.41)]},
+    ),
+    Printer(
+        "OLMo",
+        lines(
+            "2026-11-20 10:00:01.123\tnode1:0\tolmo.train:912\tINFO\t[step=1/739328,epoch=0]",
+            "    optim/total_grad_norm=10.51",
+            "    train/CrossEntropyLoss=11.21",
+            "    train/Perplexity=73,865",
+            "    throughput/total_tokens=4,194,304",
+            "2026-11-20 10:00:11.123\tnode1:0\tolmo.train:912\tINFO\t[step=2/739328,epoch=0]",
+            "    optim/total_grad_norm=9.51",
+            "    train/CrossEntropyLoss=10.91",
+            "    train/Perplexity=54,721",
+            "    throughput/total_tokens=8,388,608",
+        ),
+        {"train/cross_entropy_loss": [(1, 11.21), (2, 10.91)], "train/perplexity": [(1, 73865.0), (2, 54721.0)]},
+    ),
+    Printer(
+        "MosaicML Composer",
+        lines(
+            "[batch=1/20]:",
+            "\t Train time/batch: 0",
+            "\t Train time/epoch: 0",
+            "\t Train loss/train/total: 11.5012",
+            "\t Train metrics/train/LanguagePerplexity: 98912.1",
+            "[batch=2/20]:",
+            "\t Train time/batch: 1",
+            "\t Train time/epoch: 0",
+            "\t Train loss/train/total: 11.2012",
+            "\t Train metrics/train/LanguagePerplexity: 73202.1",
+            "[eval batch=1/4]:",
+            "[eval batch=4/4]:",
+            "\t Eval metrics/eval/LanguageCrossEntropy: 11.1012",
+        ),
+        {"train/loss_total": [(1, 11.5012), (2, 11.2012)], "eval/metrics_language_cross_entropy": [(2, 11.1012)]},
+    ),
+    Printer(
+        "XGBoost",
+        lines(
+            "[0]\ttrain-rmse:0.48012\teval-rmse:0.49012",
+            "[1]\ttrain-rmse:0.40012\teval-rmse:0.42012",
+            "[10]\ttrain-rmse:0.20012\teval-rmse:0.28012",
+        ),
+        {
+            "train/rmse": [(0, 0.48012), (1, 0.40012), (10, 0.20012)],
+            "eval/rmse": [(0, 0.49012), (1, 0.42012), (10, 0.28012)],
+        },
+    ),
+    Printer(
+        "LightGBM",
+        lines(
+            "[LightGBM] [Info] Number of positive: 212, number of negative: 357",
+            "[LightGBM] [Info] Total Bins 6556",
+            "Training until validation scores don't improve for 10 rounds",
+            "[10]\ttraining's binary_logloss: 0.21012\tvalid_1's binary_logloss: 0.25012",
+            "[20]\ttraining's binary_logloss: 0.11012\tvalid_1's binary_logloss: 0.16012",
+            "Early stopping, best iteration is:",
+        ),
+        {"train/binary_logloss": [(10, 0.21012), (20, 0.11012)], "eval/binary_logloss": [(10, 0.25012), (20, 0.16012)]},
+    ),
+    Printer(
+        "CatBoost",
+        lines(
+            "Learning rate set to 0.081",
+            "0:\tlearn: 0.6412012\ttest: 0.6501012\tbest: 0.6501012 (0)\ttotal: 50.1ms\tremaining: 49.9s",
+            "100:\tlearn: 0.2412012\ttest: 0.3001012\tbest: 0.3001012 (100)\ttotal: 1.21s\tremaining: 10.8s",
+            "",
+            "bestTest = 0.2981012",
+            "bestIteration = 140",
+        ),
+        {"train/value": [(0, 0.6412012), (100, 0.2412012)], "test/value": [(0, 0.6501012), (100, 0.3001012)]},
+    ),
+    Printer(
+        "scikit-learn MLP",
+        lines("Iteration 1, loss = 2.30112012", "Iteration 2, loss = 2.10112012", "Validation score: 0.710000"),
+        {"train/loss": [(1, 2.30112012), (2, 2.10112012)], "eval/score": [(2, 0.71)]},
+    ),
+    Printer(
+        "scikit-learn gradient boosting",
+        lines(
+            "      Iter       Train Loss   Remaining Time ",
+            "         1           1.2613            1.03s",
+            "         2           1.1715            0.98s",
+            "       100           0.3015            0.00s",
+        ),
+        {"train/loss": [(1, 1.2613), (2, 1.1715), (100, 0.3015)]},
+    ),
+    Printer(
+        "tqdm with a postfix",
+        "".join(
+            bar(step, 100, f"epoch {epoch}", f"loss={loss}, acc={acc}")
+            for epoch, step, loss, acc in ((1, 50, 0.9, 0.5), (1, 100, 0.7, 0.6), (2, 50, 0.5, 0.7), (2, 100, 0.4, 0.8))
+        )
+        + "\n",
+        {
+            "train/loss": [(50, 0.9), (100, 0.7), (150, 0.5), (200, 0.4)],
+            "train/accuracy": [(50, 0.5), (100, 0.6), (150, 0.7), (200, 0.8)],
+        },
+    ),
+    Printer(
+        "a stale postfix",
+        bar(10, 100, "", "loss=0.9")
+        + "".join(bar(step, 100, "", "loss=0.9") for step in range(11, 20))
+        + bar(20, 100, "", "loss=0.8")
+        + "\n",
+        {"train/loss": [(10, 0.9), (20, 0.8)]},
+    ),
+    Printer(
+        "wandb's summary",
+        lines("step 10 loss 0.5", "step 20 loss 0.4")
+        + lines(
+            "wandb: ",
+            "wandb: Run history:",
+            "wandb:       loss █▁",
+            "wandb: ",
+            "wandb: Run summary:",
+            "wandb:       loss 0.4",
+            "wandb:   val_loss 0.45",
+            "wandb: ",
+        ),
+        {"train/loss": [(10, 0.5), (20, 0.4)], "eval/loss": [(20, 0.45)]},
+    ),
+    Printer(
+        "rich's logging",
+        lines(
+            "[11/20/26 10:00:01] INFO     step 10 loss 2.5                                     train.py:20",
+            "[11/20/26 10:00:02] INFO     step 1,200, loss 2.1                                 train.py:20",
+            "                    INFO     step 1k3 is not a number                             train.py:21",
+        ),
+        {"train/loss": [(10, 2.5), (1200, 2.1)]},
+    ),
+    Printer(
+        "epochs only",
+        lines(
+            "Epoch 1/3, Train Loss: 0.9012, Val Loss: 0.8012, Val Acc: 71.20%",
+            "Epoch 2/3, Train Loss: 0.7012, Val Loss: 0.6012, Val Acc: 79.20%",
+            "Epoch 3/3, Train Loss: 0.5012, Val Loss: 0.5512, Val Acc: 81.20%",
+        ),
+        {
+            "train/loss": [(1, 0.9012), (2, 0.7012), (3, 0.5012)],
+            "eval/loss": [(1, 0.8012), (2, 0.6012), (3, 0.5512)],
+            "eval/accuracy": [(1, 71.2), (2, 79.2), (3, 81.2)],
+        },
+        counts="epoch",
+    ),
+    Printer(
+        "an epoch's heading, then phases",
+        lines(
+            "Epoch 0/24",
+            "----------",
+            "train Loss: 0.5582 Acc: 0.6967",
+            "val Loss: 0.2122 Acc: 0.9216",
+            "",
+            "Epoch 1/24",
+            "----------",
+            "train Loss: 0.4482 Acc: 0.7967",
+            "val Loss: 0.2022 Acc: 0.9316",
+        ),
+        {
+            "train/loss": [(0, 0.5582), (1, 0.4482)],
+            "train/accuracy": [(0, 0.6967), (1, 0.7967)],
+            "eval/loss": [(0, 0.2122), (1, 0.2022)],
+            "eval/accuracy": [(0, 0.9216), (1, 0.9316)],
+        },
+        counts="epoch",
+    ),
+    Printer(
+        "CSV on standard output",
+        lines("step,train_loss,val_loss,lr", "10,2.5,2.6,0.001", "20,2.0,2.2,0.0009"),
+        {"train/loss": [(10, 2.5), (20, 2.0)], "eval/loss": [(10, 2.6), (20, 2.2)]},
+    ),
+    Printer(
+        "a deep Q-network tutorial",
+        lines(
+            "Episode 1\tLast reward: 12.00\tAverage reward: 10.10",
+            "Episode 11\tLast reward: 32.00\tAverage reward: 14.10",
+        ),
+        {"train/average_reward": [(1, 10.1), (11, 14.1)]},
+        counts="step",
+    ),
+    Printer(
+        "a restarted batch counter",
+        lines(
+            "Epoch 1 batch 100 loss 0.9",
+            "Epoch 1 batch 200 loss 0.8",
+            "Epoch 2 batch 100 loss 0.7",
+            "Epoch 2 batch 200 loss 0.6",
+        ),
+        {"train/loss": [(100, 0.9), (200, 0.8), (300, 0.7), (400, 0.6)]},
+    ),
+    Printer(
+        "no counter at all",
+        lines("loss: 0.9", "loss: 0.8", "loss: 0.7"),
+        {"train/loss": [(1, 0.9), (2, 0.8), (3, 0.7)]},
+        counts="row",
+    ),
+    Printer(
+        "accelerate's example",
+        lines("epoch 0: {'accuracy': 0.6838, 'f1': 0.8122}", "epoch 1: {'accuracy': 0.7230, 'f1': 0.8291}"),
+        {"train/accuracy": [(0, 0.6838), (1, 0.723)], "train/f1": [(0, 0.8122), (1, 0.8291)]},
+        counts="epoch",
+    ),
+    # The next ten were written down after the rules, which then read seven of them.
+    Printer(
+        "PyTorch-GAN",
+        lines(
+            "[Epoch 0/200] [Batch 10/938] [D loss: 0.691201] [G loss: 0.711201]",
+            "[Epoch 0/200] [Batch 937/938] [D loss: 0.591201] [G loss: 0.811201]",
+            "[Epoch 1/200] [Batch 10/938] [D loss: 0.491201] [G loss: 0.911201]",
+        ),
+        {
+            "train/d_loss": [(10, 0.691201), (937, 0.591201), (948, 0.491201)],
+            "train/g_loss": [(10, 0.711201), (937, 0.811201), (948, 0.911201)],
+        },
+    ),
+    Printer(
+        "CycleGAN and pix2pix",
+        lines(
+            "================ Training Loss (Fri Nov 20 10:00:01 2026) ================",
+            "(epoch: 1, iters: 100, time: 0.412, data: 0.201) D_A: 0.412 G_A: 0.512 cycle_A: 1.512 ",
+            "(epoch: 1, iters: 200, time: 0.411, data: 0.001) D_A: 0.312 G_A: 0.612 cycle_A: 1.312 ",
+            "End of epoch 1 / 200 \t Time Taken: 90 sec",
+            "(epoch: 2, iters: 100, time: 0.411, data: 0.001) D_A: 0.212 G_A: 0.712 cycle_A: 1.112 ",
+        ),
+        {
+            "train/d_a": [(100, 0.412), (200, 0.312), (300, 0.212)],
+            "train/g_a": [(100, 0.512), (200, 0.612), (300, 0.712)],
+        },
+    ),
+    Printer(
+        "modded-nanogpt",
+        lines(
+            "step:0/3000 val_loss:10.8258 train_time:0ms step_avg:0.01ms",
+            "step:1/3000 train_time:91ms step_avg:91.20ms",
+            "step:125/3000 val_loss:4.5012 train_time:11234ms step_avg:89.87ms",
+        ),
+        {"eval/loss": [(0, 10.8258), (125, 4.5012)]},
+    ),
+    Printer(
+        "nanochat",
+        lines(
+            "step 00010/21400 (0.05%) | loss: 10.123456 | lrm: 1.00 | dt: 300.12ms | tok/sec: 1,748,123 | bf16_mfu: 50.10 | epoch: 1 | total time: 0.12m | eta: 100.1m",
+            "step 00011/21400 (0.05%) | loss: 10.023456 | lrm: 1.00 | dt: 301.12ms | tok/sec: 1,738,123 | bf16_mfu: 49.10 | epoch: 1 | total time: 0.13m | eta: 100.1m",
+            "Step 00250 | Validation bpb: 1.2345",
+        ),
+        {
+            "train/loss": [(10, 10.123456), (11, 10.023456)],
+            "train/tokens_per_s": [(10, 1748123.0), (11, 1738123.0)],
+            "eval/bpb": [(250, 1.2345)],
+        },
+    ),
+    Printer(
+        "Swin Transformer",
+        lines(
+            "[2026-11-20 10:00:01 swin_tiny] (main.py 227): INFO Train: [0/300][10/1251]\teta 1:20:00 lr 0.000001\t time 0.4012 (0.5012)\tloss 6.9512 (6.9612)\tgrad_norm 1.5012 (1.6012)\tmem 5012MB",
+            "[2026-11-20 10:00:11 swin_tiny] (main.py 227): INFO Train: [1/300][10/1251]\teta 1:19:00 lr 0.000002\t time 0.4012 (0.5012)\tloss 6.8512 (6.8612)\tgrad_norm 1.4012 (1.5012)\tmem 5012MB",
+            "[2026-11-20 10:00:21 swin_tiny] (main.py 272): INFO Test: [0/391]\tTime 1.012 (1.012)\tLoss 5.9012 (5.9012)\tAcc@1 12.500 (12.500)\tAcc@5 29.688 (29.688)\tMem 5012MB",
+            "[2026-11-20 10:00:31 swin_tiny] (main.py 279): INFO  * Acc@1 13.100 Acc@5 30.200",
+        ),
+        {
+            "train/loss": [(10, 6.9512), (1261, 6.8512)],
+            "train/learning_rate": [(10, 1e-6), (1261, 2e-6)],
+            "train/grad_norm": [(10, 1.5012), (1261, 1.4012)],
+            "test/accuracy": [(1261, 13.1)],
+        },
+    ),
+    Printer(
+        "Chinese-Text-Classification",
+        lines(
+            "Epoch [1/20]",
+            "Iter:      0,  Train Loss:   2.4,  Train Acc: 13.28%,  Val Loss:   2.7,  Val Acc:  9.08%,  Time: 0:00:23 *",
+            "Iter:    100,  Train Loss:  0.73,  Train Acc: 70.31%,  Val Loss:  0.69,  Val Acc: 78.04%,  Time: 0:00:56 *",
+            "Epoch [2/20]",
+            "Iter:   1500,  Train Loss:  0.43,  Train Acc: 86.31%,  Val Loss:  0.39,  Val Acc: 88.04%,  Time: 0:05:56 ",
+        ),
+        {
+            "train/loss": [(0, 2.4), (100, 0.73), (1500, 0.43)],
+            "eval/loss": [(0, 2.7), (100, 0.69), (1500, 0.39)],
+            "train/accuracy": [(0, 13.28), (100, 70.31), (1500, 86.31)],
+            "eval/accuracy": [(0, 9.08), (100, 78.04), (1500, 88.04)],
+        },
+    ),
+    Printer(
+        "Informer and its descendants",
+        lines(
+            "\titers: 100, epoch: 1 | loss: 0.4123456",
+            "\tspeed: 0.0412s/iter; left time: 123.4123s",
+            "\titers: 200, epoch: 1 | loss: 0.3123456",
+            "\tspeed: 0.0412s/iter; left time: 113.4123s",
+            "Epoch: 1 cost time: 12.1",
+            "Epoch: 1, Steps: 265 | Train Loss: 0.3912345 Vali Loss: 0.7112345 Test Loss: 0.5112345",
+            "Validation loss decreased (inf --> 0.711234).  Saving model ...",
+            "Updating learning rate to 0.0001",
+            "\titers: 100, epoch: 2 | loss: 0.2123456",
+        ),
+        {
+            "train/loss": [(100, 0.4123456), (200, 0.3123456), (265, 0.3912345), (365, 0.2123456)],
+            "test/loss": [(265, 0.5112345)],
+            "eval/loss": [(265, 0.7112345)],
+        },
+    ),
+    Printer(
+        "a deep RL course",
+        "".join(f"\rEpisode {i}\tAverage Score: {i / 10:.2f}" for i in range(1, 6))
+        + "\rEpisode 100\tAverage Score: 20.31\n",
+        {"train/average_score": [(i, i / 10) for i in range(1, 6)] + [(100, 20.31)]},
+    ),
+    Printer(
+        "NeRF",
+        lines("[TRAIN] Iter: 100 Loss: 0.0512345  PSNR: 15.123")
+        + bar(150, 1000)
+        + "\n"
+        + lines("[TRAIN] Iter: 200 Loss: 0.0412345  PSNR: 16.123"),
+        {"train/loss": [(100, 0.0512345), (200, 0.0412345)], "train/psnr": [(100, 15.123), (200, 16.123)]},
+    ),
+    Printer(
+        "Dassl",
+        lines(
+            "epoch [1/50] batch [5/20] time 0.512 (0.812) data 0.000 (0.212) loss 1.2012 (1.3012) acc 62.5000 (60.0000) lr 2.0000e-03 eta 0:10:12",
+            "epoch [2/50] batch [5/20] time 0.512 (0.812) data 0.000 (0.212) loss 1.1012 (1.2012) acc 65.6250 (61.0000) lr 1.9000e-03 eta 0:09:12",
+        ),
+        {
+            "train/loss": [(5, 1.2012), (25, 1.1012)],
+            "train/accuracy": [(5, 62.5), (25, 65.625)],
+            "train/learning_rate": [(5, 2e-3), (25, 1.9e-3)],
+        },
+    ),
+]

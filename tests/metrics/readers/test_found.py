@@ -1,0 +1,287 @@
+"""Metrics in the files of other programs, written by their own writers in child processes."""
+
+import json
+import math
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from nbtools.metrics.history import History
+from nbtools.metrics.readers.found import FoundMetrics
+from nbtools.metrics.readers.points import Points, Reader
+from nbtools.metrics.readers.printed import LogMetrics
+from nbtools.metrics.readers.tabular import TableFile, TrainerState
+from nbtools.metrics.readers.tensorboard import EventFile
+from nbtools.metrics.readers.wandb_offline import WandbFile
+from nbtools.run.run import Run, curve_sources
+from nbtools.run.state import RunState
+
+EVENTS = """
+import sys
+from tensorboard.compat.proto.event_pb2 import Event
+from tensorboard.compat.proto.summary_pb2 import Summary
+from tensorboard.compat.proto.tensor_pb2 import TensorProto
+from tensorboard.summary.writer.event_file_writer import EventFileWriter
+
+def event(step, **value):
+    return Event(wall_time=1000.5 + step, step=step, summary=Summary(value=[Summary.Value(**value)]))
+
+writer = EventFileWriter(sys.argv[1])
+for step in range(100):
+    writer.add_event(event(step * 3, tag="Loss/train", simple_value=1 / (step + 1)))
+writer.add_event(event(7, tag="val/acc", tensor=TensorProto(dtype=1, float_val=[0.25])))
+writer.add_event(event(8, tag="val/acc", tensor=TensorProto(dtype=2, double_val=[0.125])))
+writer.add_event(event(9, tag="val/acc", tensor=TensorProto(dtype=1, tensor_content=b"\\0\\0\\0?")))
+writer.add_event(event(9, tag="an image", tensor=TensorProto(dtype=7, string_val=[b"x" * 9000])))
+writer.add_event(event(9, tag="a" * 150, simple_value=float("nan")))
+writer.close()
+"""
+WANDB = """
+import sys, wandb
+settings = wandb.Settings(silent=True, x_disable_stats=True)
+run = wandb.init(mode="offline", project="p", dir=sys.argv[1], settings=settings)
+for step in range(300):
+    run.log({"train/loss": 1 / (step + 1), "nested": {"acc": step / 4}, "text": "x" * 300}, step=step * 10)
+run.log({"eval/loss": float("nan")}, step=3000)
+run.finish()
+"""
+
+
+def child(program: str, *args: object) -> None:
+    done = subprocess.run([sys.executable, "-c", program, *map(str, args)], capture_output=True, text=True, timeout=200)
+    assert done.returncode == 0, done.stderr
+
+
+@pytest.fixture(scope="module")
+def events(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("events")
+    child(EVENTS, folder)
+    return next(folder.glob("events.*"))
+
+
+@pytest.fixture(scope="module")
+def wandb_file(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    if "CI" not in os.environ:
+        pytest.importorskip("wandb")
+    folder = tmp_path_factory.mktemp("wandb")
+    child(WANDB, folder)
+    return next(folder.glob("wandb/offline-run-*/run-*.wandb"))
+
+
+def in_pieces(make: Callable[[Path], Reader], source: Path, path: Path, num_pieces: int) -> Points:
+    """Read a file that grows by pieces, with a look after each."""
+    data, reader, found = source.read_bytes(), make(path), {}
+    size = -(-len(data) // num_pieces)
+    for start in range(0, len(data), size):
+        with path.open("ab") as file:
+            file.write(data[start : start + size])
+        for name, columns in reader.poll().items():
+            for mine, new in zip(found.setdefault(name, ([], [], [])), columns, strict=True):
+                mine.extend(new)
+    return found
+
+
+# --- TensorBoard --------------------------------------------------------------------------------
+
+
+def test_scalars_of_an_event_file_are_those_of_tensorboards_own_reader(events: Path) -> None:
+    points = EventFile(events).poll()
+    from tensorboard.backend.event_processing.event_file_loader import EventFileLoader
+    from tensorboard.util.tensor_util import make_ndarray
+
+    theirs: dict[str, list[tuple[int, float, float]]] = {}
+    for event in EventFileLoader(str(events)).Load():
+        for value in event.summary.value:
+            if value.tensor.dtype in (1, 2):
+                number = float(make_ndarray(value.tensor))
+                theirs.setdefault(value.tag, []).append((event.step, number, event.wall_time))
+    assert list(zip(*points["train/loss"], strict=True)) == theirs["Loss/train"]
+    assert list(zip(*points["eval/accuracy"], strict=True)) == theirs["val/acc"]
+    assert math.isnan(points["train/" + "a" * 150][1][0])
+    assert len(points) == len(theirs) == 3
+
+
+def test_an_event_file_reads_the_same_while_it_grows(events: Path, tmp_path: Path) -> None:
+    grown = in_pieces(EventFile, events, tmp_path / "events", 97)
+    assert repr(grown) == repr(EventFile(events).poll())
+
+
+def test_a_damaged_event_file_is_left_with_a_reason(events: Path, tmp_path: Path) -> None:
+    data = bytearray(events.read_bytes())
+    data[200:260] = b"\xff" * 60
+    (tmp_path / "events").write_bytes(data)
+    reader = EventFile(tmp_path / "events")
+    for _ in range(3):
+        reader.poll()
+    assert reader.note == "its records are damaged"
+
+
+# --- Weights & Biases ---------------------------------------------------------------------------
+
+
+@pytest.mark.slow
+def test_every_row_that_wandb_wrote_is_read_also_while_it_grows(wandb_file: Path, tmp_path: Path) -> None:
+    points = WandbFile(wandb_file).poll()
+    steps, values, times = points["train/loss"]
+    assert (steps, values) == ([10 * i for i in range(300)], [1 / (i + 1) for i in range(300)])
+    assert points["train/nested_accuracy"][1] == [i / 4 for i in range(300)]
+    assert points["eval/loss"][0] == [3000] and math.isnan(points["eval/loss"][1][0])
+    assert all(abs(when - time.time()) < 3600 for when in times)
+    assert wandb_file.stat().st_size > 3 * (32 << 10), "rows go over the ends of blocks"
+    assert repr(in_pieces(WandbFile, wandb_file, tmp_path / "run-x.wandb", 97)) == repr(points)
+    (tmp_path / "run-y.wandb").write_bytes(b":W&B\xe1\xbe\x01" + wandb_file.read_bytes()[7:])
+    other = WandbFile(tmp_path / "run-y.wandb")
+    assert other.poll() == {}
+    assert other.note.startswith("its version is not known")
+
+
+# --- tables -------------------------------------------------------------------------------------
+
+
+def test_a_csv_that_is_rewritten_with_a_new_column_is_read_again(tmp_path: Path) -> None:
+    """As Lightning's CSVLogger does; cells of rows without a metric are empty."""
+    path = tmp_path / "metrics.csv"
+    path.write_text("epoch,step,train_loss\n0,9,0.5\n0,19,0.4\n")
+    reader, history = TableFile(path), History()
+    for name, columns in reader.poll().items():
+        history.add(name, *columns)
+    path.write_text("epoch,step,train_loss,val_loss\n0,9,0.5,\n0,19,0.4,\n0,19,,0.45\n1,29,0.3,\n")
+    for name, columns in reader.poll().items():
+        history.add(name, *columns)
+    assert history["train/loss"].steps.tolist() == [9, 19, 29]
+    assert history["train/loss"].values.tolist() == [0.5, 0.4, 0.3]
+    assert history["eval/loss"].steps.tolist() == [19]
+
+
+def test_a_csv_of_epochs_with_padded_columns_is_read(tmp_path: Path) -> None:
+    """As results.csv of Ultralytics."""
+    path = tmp_path / "results.csv"
+    path.write_text("      epoch,   train/box_loss,  metrics/mAP50(B),     val/box_loss\n  1,  1.2,  0.5,  1.3\n")
+    assert {name: columns[:2] for name, columns in TableFile(path).poll().items()} == {
+        "train/box_loss": ([1], [1.2]),
+        "train/metrics_map50_b": ([1], [0.5]),
+        "eval/box_loss": ([1], [1.3]),
+    }
+
+
+def test_a_table_that_counts_nothing_is_left_with_a_reason(tmp_path: Path) -> None:
+    path = tmp_path / "data.csv"
+    path.write_text("text,label\nhello,1\n")
+    reader = TableFile(path)
+    assert reader.poll() == {}
+    assert reader.note == "no column counts steps"
+
+
+def test_the_state_of_transformers_trainer_has_its_rows(tmp_path: Path) -> None:
+    state = Path(__file__).with_name("hf_trainer_state.json")
+    points = TrainerState(state).poll()
+    assert points["train/loss"][0] == list(range(5, 61, 5))
+    assert points["eval/loss"][0] == [20, 40, 60]
+    (tmp_path / "trainer_state.json").write_bytes(state.read_bytes()[:3000])
+    assert TrainerState(tmp_path / "trainer_state.json").poll() == {}
+
+
+# --- discovery ----------------------------------------------------------------------------------
+
+
+def found(tmp_path: Path, args: tuple[str, ...] = ()) -> tuple[History, list[str]]:
+    metrics = FoundMetrics(tmp_path, LogMetrics(tmp_path / "rank0.log"))
+    return metrics.history(str(tmp_path / "cwd"), args, time.time() - 10, None), metrics.notes()
+
+
+@pytest.fixture
+def cwd(tmp_path: Path) -> Path:
+    (tmp_path / "cwd").mkdir()
+    return tmp_path / "cwd"
+
+
+def neighbour(tmp_path: Path, name: str, seconds: tuple[float, float], *args: str) -> None:
+    """Make a run in the same working directory that began and ended so many seconds ago; 0 for one that goes on."""
+    folder, (began, ended) = tmp_path.parent / f"{tmp_path.name}{name}", seconds
+    folder.mkdir()
+    (folder / "rank0.log").touch()
+    launch = {"time": time.time() - began, "cwd": str(tmp_path / "cwd"), "args": args}
+    (folder / "launch.json").write_text(json.dumps(launch))
+    if ended:
+        (folder / "exit.json").write_text(json.dumps({"time": time.time() - ended}))
+
+
+def row(step: int, loss: float) -> str:
+    return json.dumps({"step": step, "loss": loss}) + "\n"
+
+
+def test_files_below_the_working_directory_and_in_named_folders_are_found(tmp_path: Path, cwd: Path) -> None:
+    (cwd / "a/b").mkdir(parents=True)
+    (cwd / "a/b/log.jsonl").write_text(row(1, 2.0))
+    (tmp_path / "elsewhere").mkdir()
+    (tmp_path / "elsewhere/results.csv").write_text("step,val_loss\n5,1.5\n")
+    history, notes = found(tmp_path, ("--output_dir", str(tmp_path / "elsewhere")))
+    assert (history["train/loss"].steps.tolist(), history["eval/loss"].steps.tolist()) == ([1], [5])
+    assert notes == [f"{tmp_path / 'elsewhere/results.csv'}: eval/loss", f"{cwd / 'a/b/log.jsonl'}: train/loss"]
+
+
+def test_old_files_links_pipes_and_other_runs_are_passed_over(tmp_path: Path, cwd: Path) -> None:
+    (tmp_path / "real.jsonl").write_text(row(1, 2.0))
+    (cwd / "link.jsonl").symlink_to(tmp_path / "real.jsonl")
+    (cwd / "out").symlink_to(tmp_path)
+    os.mkfifo(cwd / "pipe.jsonl")
+    (cwd / "old.jsonl").write_text(row(1, 2.0))
+    os.utime(cwd / "old.jsonl", (1e9, 1e9))
+    (cwd / "runs/2026-01-31_142233_other").mkdir(parents=True)
+    (cwd / "runs/2026-01-31_142233_other/metrics.jsonl").write_text(row(1, 2.0))
+    history, notes = found(tmp_path)
+    assert len(history) == 0
+    assert len(notes) == 1 and notes[0].startswith("no metrics yet; a printed line such as `step 20 loss 2.31")
+
+
+def test_files_that_another_run_may_have_written_are_left_out(tmp_path: Path, cwd: Path) -> None:
+    (cwd / "log.jsonl").write_text(row(1, 2.0))
+    (cwd / "out").mkdir()
+    (cwd / "out/results.csv").write_text("step,val_loss\n5,1.5\n")
+    neighbour(tmp_path, "_before", (100, 11))
+    assert {*found(tmp_path)[0]} == {"eval/loss", "train/loss"}, "the other run had ended"
+    neighbour(tmp_path, "_beside", (5, 0), "--output_dir", "elsewhere")
+    history, notes = found(tmp_path, ("--output_dir", "out"))
+    assert [*history] == ["eval/loss"], "the folder is this run's alone"
+    wanted = f"{cwd}: not read: run {tmp_path.name}_beside ran there at the same time"
+    assert any(note.startswith(wanted) for note in notes), notes
+    neighbour(tmp_path, "_in", (5, 0), "--output_dir", "out")
+    assert len(found(tmp_path, ("--output_dir", "out"))[0]) == 0
+
+
+def test_a_run_that_waited_in_a_queue_begins_with_its_first_line(tmp_path: Path, cwd: Path) -> None:
+    (cwd / "log.jsonl").write_text(row(1, 2.0))
+    neighbour(tmp_path, "_before", (100, 5))
+    assert len(found(tmp_path)[0]) == 0
+    (tmp_path / "rank0.times.jsonl").write_text(f"[10,{time.time() - 4:.2f},1]\n")
+    assert [*found(tmp_path)[0]] == ["train/loss"]
+
+
+def test_each_metric_comes_from_the_source_with_the_most_points(tmp_path: Path, cwd: Path, events: Path) -> None:
+    (tmp_path / "rank0.log").write_text("step 1 loss 9.0\nstep 2 loss 8.0\nstep 3 val loss 7.0\nstep 4 val loss 6.0\n")
+    (cwd / events.name).write_bytes(events.read_bytes())
+    (cwd / "log.jsonl").write_text(row(1, 2.0) + json.dumps({"step": 5, "eval_loss": 1.0}) + "\n")
+    history, notes = found(tmp_path)
+    assert len(history["train/loss"]) == 100
+    assert history["eval/loss"].values.tolist() == [7.0, 6.0]
+    assert notes[0].startswith(f"{cwd / events.name}: train/loss") and "printed lines: eval/loss" in notes
+
+
+def test_a_launched_script_shows_what_it_writes_into_a_file(supervised: Callable[..., Run], tmp_path: Path) -> None:
+    script = tmp_path / "writes.py"
+    script.write_text(
+        "import json, os\nprint(os.environ['WANDB_DIR'], os.environ['TENSORBOARD_LOGGING_DIR'])\n"
+        "os.makedirs(os.environ['TENSORBOARD_LOGGING_DIR'])\n"
+        "with open(os.environ['TENSORBOARD_LOGGING_DIR'] + '/log.jsonl', 'w') as file:\n"
+        "    for step in range(3): print(json.dumps({'step': step, 'loss': 3.0 - step}), file=file)\n"
+    )
+    run = supervised(sys.executable, script)
+    assert run.wait(timeout_s=60) is RunState.SUCCEEDED
+    assert run.log() == f"{run.dir} {run.files.tensorboard}"
+    assert run.history["train/loss"].values.tolist() == [3.0, 2.0, 1.0]
+    assert curve_sources(run) == [f"{run.files.tensorboard / 'log.jsonl'}: train/loss"]
