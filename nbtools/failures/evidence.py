@@ -45,9 +45,6 @@ _LIBRARY = re.compile(r"[/\\](?:site|dist)-packages[/\\]|[/\\]lib(?:64)?[/\\]pyt
 _PACKAGE = Path(__file__).resolve().parents[1]
 
 
-# --- tracebacks ---------------------------------------------------------------------------------
-
-
 def training_frame(traceback: str, run: RunDir) -> str | None:
     """Name the deepest frame of the training code: `scripts/toy.py:33 in train: loss.backward()`.
 
@@ -93,7 +90,7 @@ def last_output(text: str, exitcode: int) -> tuple[str, str | None]:
     raised = next((part for part in chain[:-1] if part.rstrip().endswith("\nOriginal")), chain[-1] if chain else "")
     if exitcode == 1 and (exception := _UNINDENTED.search(raised)):
         traceback = (_TRACEBACK + _TRACEBACK.join(chain)).rstrip()[:_MAX_TRACEBACK]
-        return f": {exception[0].strip()[:_MAX_MESSAGE]}", traceback
+        return f": {error_line(raised[exception.start() :])[:_MAX_MESSAGE]}", traceback
     lines = [line for line in text.splitlines() if any(map(str.isalnum, line))]
     return f": {lines[-1].strip()[:_MAX_MESSAGE]}" if lines else " without output (sys.exit?)", None
 
@@ -109,9 +106,6 @@ def _shown(file: Path, run: RunDir) -> Path:
     return file if base is None else file.relative_to(base)
 
 
-# --- files --------------------------------------------------------------------------------------
-
-
 def error_file(path: Path, inside: Path | None = None) -> tuple[str | None, str | None]:
     """Return the exception (`ValueError: boom`) and traceback that `@record` wrote; (None, None) without a file."""
     try:
@@ -119,15 +113,15 @@ def error_file(path: Path, inside: Path | None = None) -> tuple[str | None, str 
             return None, None  # any program may have printed the path into the log
         content = json.loads(read_small(path))["message"]
         if isinstance(content, str):
-            return _first_line(content), None
+            return error_line(content), None
         traceback = content.get("extraInfo", {}).get("py_callstack")
-        return _first_line(str(content["message"])), traceback if isinstance(traceback, str) else None
+        return error_line(str(content["message"])), traceback if isinstance(traceback, str) else None
     except (OSError, ValueError, KeyError, TypeError, AttributeError, RuntimeError):  # RuntimeError: too deeply nested
         return None, None
 
 
 def printed_by(run: RunDir, rank: int, log: str) -> str:
-    """Return the output of a rank; rank 0's is in `log`, before torchrun's own messages."""
+    """Return the output of a rank; rank 0's is in the run's `log`, before torchrun's own messages."""
     text = log if rank == 0 else "\n".join(end_of(path) for path in reversed(run.rank_logs(rank)))
     return _RANK_PREFIX.sub("", _TORCHRUN.split(text)[0])
 
@@ -173,5 +167,8 @@ def disk_error(run: RunDir) -> str:
     return os.strerror(errno.ENOSPC) if found.f_bavail * found.f_frsize < _NO_SPACE_BYTES else ""
 
 
-def _first_line(text: str) -> str:
-    return text.strip().split("\n")[0][:2000]
+def error_line(text: str) -> str:
+    """Return the first line of an error, and for NCCL's the line with the reason, which follows `Last error:`."""
+    line, _, rest = text.strip().partition("\n")
+    reason = rest.partition("Last error:")[2].strip().partition("\n")[0] if "NCCL error" in line else ""
+    return f"{line} ({reason})"[:2000] if reason else line[:2000]

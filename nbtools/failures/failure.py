@@ -8,12 +8,15 @@ and `sys.exit` appear in that summary only. A `Failure` adds the cause and the s
 
 import re
 import signal
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any, Self
 
+from nbtools.errors import plural
 from nbtools.failures import evidence, known_errors
+from nbtools.failures.flight_recorder import stuck_collective
+from nbtools.rundir import machines
 from nbtools.rundir.json_files import read_json, strict_number, whole
 from nbtools.rundir.rundir import RunDir
 
@@ -55,7 +58,7 @@ class Failure:
     loss: float | None = None
     """The last training loss."""
     others: list[dict[str, Any]] = field(default_factory=list)
-    """The other ranks that failed or were closed: `rank`, `exitcode`, `signal`, `message`."""
+    """The other ranks that failed or were closed: `rank`, `exitcode`, `signal`, `message`, and `host` of several."""
 
     @classmethod
     def from_json(cls, content: object) -> Self | None:
@@ -99,8 +102,9 @@ class Failure:
 
     @property
     def other_lines(self) -> list[str]:
-        """A line per other rank."""
-        return [f"rank {other.get('rank')}: {other.get('message')}" for other in self.others]
+        """A line per other rank, with its host in a run on several."""
+        hosts = [f" on {other['host']}" if other.get("host") else "" for other in self.others]
+        return [f"rank {one.get('rank')}{on}: {one.get('message')}" for one, on in zip(self.others, hosts, strict=True)]
 
 
 def first_failure(run: RunDir, returncode: int, host: str, *, since: int = 0) -> Failure:
@@ -109,14 +113,15 @@ def first_failure(run: RunDir, returncode: int, host: str, *, since: int = 0) ->
     The log before byte `since` belongs to an earlier attempt.
     """
     log = evidence.end_of(run.log, since)
+    if returncode < 0 and (found := _of_other_machines(run)) is not None:
+        return found
     if returncode < 0:
         name = signal_name(-returncode)
         lack = _lack_of_memory(run) if name == "SIGKILL" else None
         message = f"the torchrun agent was killed by {name}" + (f": {lack}" if lack else "")
         advice = known_errors.LESS_MEMORY if lack else None
         return _with_progress(Failure(None, host, returncode, name, message, advice=advice), run)
-    found = _from_summary(run, log, host)
-    if found is not None:
+    if (found := _from_summary(run, [(log, host), *_other_logs(run)]) or _of_other_machines(run)) is not None:
         return found
     recorded, traceback = evidence.error_file(run.error)  # the agent's own error: it started no ranks, or lost them
     if recorded is None:
@@ -169,7 +174,6 @@ class _End:
     """The end of one rank in torchrun's summary."""
 
     failure: Failure
-    pid: int
     was_killed: bool
     """Whether a signal ended it without an exception before."""
     was_closed: bool
@@ -186,23 +190,54 @@ class _End:
         return self.was_closed, known_errors.is_echo(self.failure.message), not is_foreign_signal
 
 
-def _from_summary(run: RunDir, log: str, host: str) -> Failure | None:
-    """Return the first failing rank of torchrun's summary of all failed ranks."""
-    summary, _, root = log.rpartition(_ROOT_CAUSE)
-    closed = {int(pid) for pid in _CLOSED.findall(log)}
-    blocks = [*_SUMMARY.finditer(root), *_SUMMARY.finditer(summary)] if root else []
-    ends = [_end(run, block, log, host, closed) for block in blocks[:_MAX_RANKS]]
+def _from_summary(run: RunDir, logs: Sequence[tuple[str, str]]) -> Failure | None:
+    """Return the first failing rank of torchrun's summaries of all failed ranks, of the logs of machines by host."""
+    ends = [end for log, host in logs for end in _ends(run, log, host)]
     if not ends:
         return None
     first = min(ends, key=lambda end: end.order)  # among equal ones torchrun's choice, which comes first
     others = {end.failure.rank: _other(end, run) for end in ends}
+    hosts = {end.failure.rank: end.failure.host for end in ends}
+    closed = {(host, int(pid)) for log, host in logs for pid in _CLOSED.findall(log)}
     for beat in evidence.heartbeats(run):
-        if beat.pid in closed:
+        if any(pid == beat.pid and (len(logs) == 1 or name == beat.host) for name, pid in closed):
             in_order = {"exitcode": 0, "signal": None, "message": "closed by torchrun, ended in order"}
             others.setdefault(beat.rank, {"rank": beat.rank, **in_order})
+            hosts.setdefault(beat.rank, beat.host)
+    if machines.num_machines(read_json(run.launch) or {}) > 1:
+        others = {rank: {**other, "host": hosts[rank]} for rank, other in others.items()}
     del others[first.failure.rank]
-    found = _killed(first.failure, run, log) if first.was_killed else explained(first.failure, run)
+    found = _killed(first.failure, run, logs[0][0]) if first.was_killed else explained(first.failure, run)
     return replace(found, others=sorted(others.values(), key=lambda other: int(other["rank"])))
+
+
+def _ends(run: RunDir, log: str, host: str) -> list[_End]:
+    """Return the ends in the summary of one machine's torchrun, its choice of the first failure first."""
+    summary, _, root = log.rpartition(_ROOT_CAUSE)
+    closed = {int(pid) for pid in _CLOSED.findall(log)}
+    blocks = [*_SUMMARY.finditer(root), *_SUMMARY.finditer(summary)] if root else []
+    return [_end(run, block, log, host, closed) for block in blocks[:_MAX_RANKS]]
+
+
+def _other_logs(run: RunDir) -> list[tuple[str, str]]:
+    """Return the output of torchrun on the machines other than the first, and their names."""
+    nodes = range(1, machines.num_machines(read_json(run.launch) or {}))
+    hosts = {node: machines.record(run, node).get("host") for node in nodes}
+    return [(evidence.end_of(run.node_output(node)), host) for node, host in hosts.items() if isinstance(host, str)]
+
+
+def _of_other_machines(run: RunDir) -> Failure | None:
+    """Return the failure of a run by the other machines alone: a rank there, or torchrun itself."""
+    if (found := _from_summary(run, _other_logs(run))) is not None:
+        return found
+    for node in range(1, machines.num_machines(read_json(run.launch) or {})):
+        ended = machines.record(run, node)
+        code = _whole(ended.get("returncode"))
+        if code and machines.has_ranks(run, node):
+            said, traceback = evidence.last_output(evidence.end_of(run.node_output(node)), code)
+            message = f"machine {node} ended with code {code}{said}"
+            return explained(Failure(None, str(ended.get("host")), code, None, message, traceback), run)
+    return None
 
 
 def _end(run: RunDir, block: re.Match[str], log: str, host: str, closed: set[int]) -> _End:
@@ -217,7 +252,7 @@ def _end(run: RunDir, block: re.Match[str], log: str, host: str, closed: set[int
     elif message is None:
         said, traceback = evidence.last_output(evidence.printed_by(run, rank, log), exitcode)
         message = f"exited with code {exitcode}{_at_step(run, rank)}{said}"
-    return _End(Failure(rank, host, exitcode, name, message or "", traceback), pid, was_killed, pid in closed)
+    return _End(Failure(rank, host, exitcode, name, message or "", traceback), was_killed, pid in closed)
 
 
 def _other(end: _End, run: RunDir) -> dict[str, Any]:
@@ -255,6 +290,8 @@ def _in_words(failure: Failure, run: RunDir) -> tuple[str, str | None]:
         cause = known_errors.LOADER_WORKER_DIED
     if cause is None and failure.traceback is None:  # a full disk may have taken the traceback, too
         cause = known_errors.cause_of(evidence.disk_error(run))
+    if cause is known_errors.NOT_JOINED and machines.num_machines(read_json(run.launch) or {}) == 1:
+        cause = known_errors.TIMEOUT
     if cause is None:
         return message, None
     words = _words(cause, "\n".join((message, *said)), failure, run)
@@ -270,11 +307,17 @@ def _words(cause: known_errors.Cause, said: str, failure: Failure, run: RunDir) 
 
 
 def _waited(said: str, failure: Failure, run: RunDir) -> str:
-    """Name the rank that others waited for: the one furthest behind, for the longest time."""
-    beats = [beat for beat in evidence.heartbeats(run) if beat.rank != failure.rank]
-    late = min(beats, key=lambda beat: (beat.place, beat.time), default=None)
-    where = "" if late is None else f"rank {late.rank}, which was in {late.phase[:40]} at step {late.step}"
-    return f"waited {known_errors.waited(said)} for {where or 'another rank'}"
+    """Name the collective and the rank that others waited for: the one furthest behind, for the longest time."""
+    beats, stuck = evidence.heartbeats(run), stuck_collective(run)
+    missing = () if stuck is None else stuck.missing
+    others = [beat for beat in beats if (beat.rank in missing if missing else beat.rank != failure.rank)]
+    late = min(others, key=lambda beat: (beat.place, beat.time), default=None)
+    where = f"rank {missing[0]}" if missing else "another rank"
+    if late is not None:
+        on = f" on {late.host}" if len({beat.host for beat in beats}) > 1 else ""
+        where = f"rank {late.rank}{on}, which was in {late.phase[:40]} at step {late.step}"
+    more = f" and {plural(len(missing) - 1, 'other rank')}" if len(missing) > 1 else ""
+    return f"waited {known_errors.waited(said)}{f' in {stuck}' if stuck else ''} for {where}{more}"
 
 
 def _lack_of_memory(run: RunDir) -> str | None:

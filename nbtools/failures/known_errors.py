@@ -15,8 +15,6 @@ import psutil
 from nbtools.errors import plural
 from nbtools.rundir.json_files import whole
 
-# --- known errors -------------------------------------------------------------------------------
-
 
 @dataclass(frozen=True)
 class Cause:
@@ -39,10 +37,16 @@ LESS_MEMORY = (
 
 TIMEOUT = Cause(
     r"Timed out waiting \d+ms|Watchdog caught collective operation timeout|wait timeout after \d+ms"
-    r"|Application timeout caused pair closure|waiting for clients",
+    r"|Application timeout caused pair closure",
     "waited too long for another rank",
     "Look at the rank that was waited for: while one hangs, nbtools show RUN --stacks shows where. If it is only slow, "
     "raise collective_timeout_min (in a script of your own: init_process_group's timeout).",
+)
+NOT_JOINED = Cause(
+    r"waiting for clients|clients joined|The client socket has timed out",
+    "the machines of the run did not meet",
+    "Run the command of each further machine (nbtools show RUN says it) within an hour. If all of them ran, they do "
+    "not reach the first one: let its port through the firewall, or set MASTER_ADDR and MASTER_PORT at the launch.",
 )
 LOADER_WORKER_DIED = Cause(
     r"DataLoader worker \(pid.*(?:is killed by signal|exited unexpectedly)",
@@ -51,7 +55,8 @@ LOADER_WORKER_DIED = Cause(
 )
 CAUSES = (
     Cause(
-        r"CUDA out of memory|torch\.(?:cuda\.)?OutOfMemoryError|CUDA error: out of memory|_STATUS_ALLOC_FAILED",
+        r"CUDA out of memory|torch\.(?:cuda\.)?OutOfMemoryError|CUDA error: out of memory|_STATUS_ALLOC_FAILED"
+        r"|Cuda failure (?:\d+ )?'out of memory'",
         "the GPU ran out of memory",
         "Lower batch_size and raise gradient_accumulation_steps by the same factor, which trains the same; "
         "precision='bf16' or gradient checkpointing in the model save more. If much is reserved but unallocated, set "
@@ -85,6 +90,7 @@ CAUSES = (
         "The error is in the dataset or the collate function; num_workers=0 runs them in the rank itself, where a "
         "debugger reaches them.",
     ),
+    NOT_JOINED,
     TIMEOUT,
     Cause(
         r"device-side assert",
@@ -98,12 +104,19 @@ CAUSES = (
         "Install a torch built for the GPU's compute capability; nbtools doctor shows both.",
     ),
     Cause(
+        r"Duplicate GPU detected",
+        "two ranks use the same GPU",
+        "Each rank needs a GPU of its own: lower nproc_per_node to the number of GPUs, or in a script of your own call "
+        "torch.cuda.set_device(LOCAL_RANK) before the first collective.",
+    ),
+    Cause(
         r"Address already in use|EADDRINUSE",
         "a network port is taken",
         "Leave out --master-port (torchrun then takes a free one), or name another; an earlier run may still hold it.",
     ),
     Cause(
         r"Connection closed by peer|gloo.*(?:Connection reset by peer|Broken pipe)|ncclRemoteError"
+        r"|remote process exited or there was a network error|Connection closed by remote peer"
         r"|communicator was aborted|recv, got 0 bytes|[Dd]id the remote server shutdown",
         "another rank was lost",
         "This rank only noticed it: look at the one that ended first; its output is in the run's ranks folder.",
@@ -133,8 +146,6 @@ def waited(said: str) -> str:
     return f"{seconds / 60:.3g} min" if seconds >= 60 else f"{seconds:.3g} s"
 
 
-# --- signals ------------------------------------------------------------------------------------
-
 SIGNALS = {
     "SIGKILL": (
         "from outside (kill -9, a scheduler, or the container's limit)",
@@ -155,8 +166,6 @@ SIGNALS = {
 }
 """Meaning of a signal and advice, for ranks that were not killed for lack of memory."""
 
-
-# --- memory -------------------------------------------------------------------------------------
 
 _ALARMING_SHARE = 0.9
 # Files or keys of: limit, use, page cache within the use, shared memory within the page cache (it cannot be dropped),

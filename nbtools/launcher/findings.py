@@ -4,12 +4,14 @@ import html
 from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import partial
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 from nbtools.config import TrainConfig
 from nbtools.errors import plural
-from nbtools.launcher.step_count import Schedule
-from nbtools.rundir.tail import terminal_text
+from nbtools.rundir.tail import printable
+
+if TYPE_CHECKING:
+    from nbtools.launcher.step_count import Schedule  # imports the recipes, which a job does not need
 
 
 @dataclass(frozen=True)
@@ -31,6 +33,16 @@ class Finding:
         return f"{self.text}: {self.next_step}" if self.next_step else self.text
 
 
+class Findings(tuple[Finding, ...]):
+    """Findings that are displayed as lines or as a table."""
+
+    def __repr__(self) -> str:
+        return render_text("", self).lstrip("\n")
+
+    def _repr_html_(self) -> str:
+        return render_html("", self)
+
+
 ok = partial(Finding, "ok")
 """A finding that needs no action."""
 warn = partial(Finding, "warn")
@@ -39,14 +51,12 @@ problem = partial(Finding, "problem")
 """A finding that prevents every launch."""
 
 
-# --- showing --------------------------------------------------------------------------------------
-
 _SIGNS = {"ok": ("✓", "#2e8b57"), "warn": ("!", "#c77700"), "problem": ("✕", "#d13a1f")}
 
 
 def render_text(title: str, findings: Iterable[Finding]) -> str:
     """Return the findings as lines, without terminal control characters."""
-    return "\n".join([terminal_text(line.encode(errors="backslashreplace")) for line in (title, *map(str, findings))])
+    return "\n".join([printable(line) for line in (title, *map(str, findings))])
 
 
 def render_html(title: str, findings: Iterable[Finding]) -> str:
@@ -66,7 +76,7 @@ def render_html(title: str, findings: Iterable[Finding]) -> str:
 
 
 def _literal(text: str) -> str:
-    return html.escape(terminal_text(text.encode(errors="backslashreplace")))
+    return html.escape(printable(text))
 
 
 def size(num_bytes: float) -> str:
@@ -78,9 +88,6 @@ def size(num_bytes: float) -> str:
     return f"{num_bytes:,.1f} TiB"
 
 
-# --- batch and epochs -----------------------------------------------------------------------------
-
-
 def batch(config: TrainConfig, world_size: int) -> tuple[int, str]:
     """Return the samples per optimizer step, and the factors of that number as text."""
     accumulation = config.gradient_accumulation_steps
@@ -89,7 +96,7 @@ def batch(config: TrainConfig, world_size: int) -> tuple[int, str]:
     return config.effective_batch(world_size), product
 
 
-def epochs(counted: Schedule) -> str:
+def epochs(counted: "Schedule") -> str:
     """Return the steps per epoch and the number of epochs as text."""
     number = counted.total_steps / counted.steps_per_epoch
     if number.is_integer():

@@ -6,6 +6,7 @@ The launcher writes the run directory, takes its lock and passes both to the sup
 import contextlib
 import fcntl
 import importlib.metadata
+import json
 import os
 import shutil
 import socket
@@ -14,37 +15,37 @@ import sys
 import threading
 import time
 import warnings
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal
 
 from nbtools import __version__
-from nbtools.errors import LaunchError
+from nbtools.config import StopOn
+from nbtools.errors import LaunchError, NbtoolsError
 from nbtools.failures.known_errors import cause_of
-from nbtools.launcher.preflight import Preflight, check_launch
-from nbtools.machine import gpu_queue
+from nbtools.launcher.placement import child_environment
+from nbtools.launcher.preflight import Preflight, check_launch, with_site
+from nbtools.launcher.slurm import Cluster, job_environment, job_script, refused
+from nbtools.machine import gpu_queue, slurm
 from nbtools.machine.processes import members, sweep_processes
 from nbtools.project import file_digest, located
+from nbtools.recipes import RECIPES
+from nbtools.run.job import job_of, runs_on_slurm
 from nbtools.run.listing import active_run
+from nbtools.run.records import Records
 from nbtools.run.run import Run
 from nbtools.rundir import secret_values
-from nbtools.rundir.json_files import reserve, write_json
+from nbtools.rundir.atomic import write_file
+from nbtools.rundir.json_files import read_json, reserve, whole, write_json
 from nbtools.rundir.lock import NO_LOCKS, create_lock, is_locked, wait_for_lock
-from nbtools.rundir.rundir import ROOT_VARIABLE, RUN_DIR_VARIABLE, RUN_ID_VARIABLE, RunDir, project_of
+from nbtools.rundir.machines import join_command
+from nbtools.rundir.rundir import ROOT_VARIABLE, RUN_DIR_VARIABLE, RUN_ID_VARIABLE, RunDir, newest_first, project_of
+from nbtools.rundir.source import record_source
 from nbtools.rundir.tail import last_lines
 
 _RECORDS_WITHIN_S = 1.0
 _ENDS_WITHIN_S = 10.0
 _OTHER_LAUNCH_S = 30.0
-
-# Variables of a kernel or of an outer launcher that a training process must not inherit.
-_DROPPED_PREFIXES = ("JPY_", "TORCHELASTIC_", "PET_", "NBTOOLS_RUN_", "NBTOOLS_ATTEMPT")
-_DROPPED = {
-    *("RANK", "LOCAL_RANK", "GROUP_RANK", "ROLE_RANK", "ROLE_NAME"),
-    *("WORLD_SIZE", "LOCAL_WORLD_SIZE", "GROUP_WORLD_SIZE", "ROLE_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT"),
-    # ipykernel's colours; a run writes to a file
-    *("CLICOLOR", "CLICOLOR_FORCE", "FORCE_COLOR", "GIT_PAGER"),
-}
 
 
 def launch(
@@ -52,14 +53,20 @@ def launch(
     *,
     nproc_per_node: int | Literal["gpu"] | None = None,
     gpus: Sequence[int] | None = None,
+    nnodes: int | None = None,
+    cluster: Cluster | None = None,
     args: Sequence[str] = (),
     omp_num_threads: int | None = None,
     shutdown_timeout_s: int | None = None,
     max_restarts: int | None = None,
+    stop_on: StopOn | Mapping[str, object] | None = None,
+    on_end: Sequence[str] | None = None,
     after: Run | str | Path | None = None,
     queue: bool = True,
 ) -> Run:
     """Start a script with torchrun in the background; return once its supervisor runs, after a second at most.
+
+    With `cluster`, sbatch submits the supervisor as a job instead, and the run is QUEUED until Slurm starts it.
 
     A script that `write_script` wrote runs from the copy in its run directory, so that later edits cannot change the
     run; every other script runs from its own path. The working directory is the project's root, or the script's folder
@@ -70,13 +77,23 @@ def launch(
         nproc_per_node: processes on this machine, or `gpu` for one per GPU; None for the script's value, else 1.
         gpus: GPU indices as nvidia-smi counts; `()` for the CPU; None for the script's value, else the first
             `nproc_per_node` GPUs, or the CPU of a machine without GPUs.
+        nnodes: number of machines; None for the script's value, else 1. The first is this one, and the run's
+            `info["join"]` has the command that each other one needs.
+        cluster: `Slurm(...)` to submit a job, `"slurm"` for one with the script's or the site's settings, `"none"` for
+            this machine; None for the script's value. `nproc_per_node` and `nnodes` then count processes on each node,
+            and nodes.
         args: the script's own arguments.
         omp_num_threads: CPU threads per process; None for cores // nproc_per_node.
         shutdown_timeout_s: seconds between a stop's SIGTERM and SIGKILL; None for the script's value, else 60.
         max_restarts: how often a failed run starts again, in the same directory, from its latest verified checkpoint (a
             script without a recipe: from its beginning); None for the script's value, else 0.
+        stop_on: conditions on which the supervisor stops the run, `StopOn(nan=True)` or `{"nan": True}`; None for the
+            script's.
+        on_end: words of a program that the supervisor starts at the end, such as `["notify-send", "{sentence}"]`; None
+            for the script's. The words are taken from this call or from a script of this user outside `runs/` alone.
         after: a run that must end first, in any state.
         queue: wait until no earlier run claims one of these GPUs, in the order of the launches; False shares them.
+            Slurm's queue has no such choice.
 
     Raises:
         LaunchError: the run cannot start as asked; nothing is started or left behind.
@@ -84,9 +101,13 @@ def launch(
     overrides = {
         "nproc_per_node": nproc_per_node,
         "gpus": gpus,
+        "nnodes": nnodes,
+        "cluster": cluster,
         "omp_num_threads": omp_num_threads,
         "shutdown_timeout_s": shutdown_timeout_s,
         "max_restarts": max_restarts,
+        "stop_on": stop_on,
+        "on_end": on_end,
     }
     checked = check_launch(script, args, overrides)
     if after is not None and not isinstance(after, Run):
@@ -143,39 +164,74 @@ def start(
         script: path to record when `checked.script` is a copy.
         resumed_from: run, checkpoint and step to continue from, and the changed values.
     """
+    awaited_job = None
+    if checked.launch.cluster is not None:
+        if not queue:
+            raise LaunchError("queue=False: Slurm has its own queue, which no job skips; leave it out (--no-queue)")
+        awaited_job = _job_after(after)
+        checked = with_site(checked, runs)
+    elif after is not None and runs_on_slurm(Records(RunDir(after))):
+        raise LaunchError(
+            f"after={after.name}: is a Slurm job, and this launch is for one machine, whose queue knows no jobs; "
+            f"nbtools wait {after.name}, then launch"
+        )
     for note in checked.warnings:
         warnings.warn(note, stacklevel=3)
+    held: dict[str, int] = {}
+    with _run_dir(checked, runs) as (run, gives_up):
+        entries: dict[str, Any] = {"script": script or str(checked.script), "resumed_from": resumed_from}
+        entries["after"] = after and str(after)
+        if checked.launch.cluster is not None:
+            gives_up.append(lambda: _withdraw(run))
+            _submit(run, checked, entries, awaited_job)
+            return Run(run.path)
+        try:
+            if (lock := _taken_lock(run)) is not None:
+                held["--lock-fd"] = lock
+            ticket = None
+            if queue and (taken := _taken_ticket(run, checked)):
+                ticket, held["--ticket-fd"] = taken
+                _warn_of_newer(ticket)
+            _lay_out(run, checked, **entries, flock=lock is not None, ticket=ticket and str(ticket))
+            gives_up.append(lambda: _end(run))  # before it is started: an interrupt may come at any moment
+            _start_supervisor(run, checked, held)
+        finally:
+            while held:
+                os.close(held.popitem()[1])  # the supervisor has inherited them
+    return Run(run.path)
+
+
+def create_run(checked: Preflight, *, runs: Path | None = None) -> RunDir:
+    """Make the run directory of a job that was submitted by hand, as `start` does for one that it submits.
+
+    Raises:
+        LaunchError: it cannot be made; nothing is left behind.
+    """
+    with _run_dir(checked, runs) as (run, _):
+        run.lock.touch()
+        _lay_out(run, checked, script=str(checked.script), resumed_from=None, after=None, flock=True, ticket=None)
+    return run
+
+
+@contextlib.contextmanager
+def _run_dir(checked: Preflight, runs: Path | None) -> Iterator[tuple[RunDir, list[Callable[[], str]]]]:
+    """Make a run directory, and remove it again if the launch fails.
+
+    Before that, the functions in the list that this yields are called; one that returns what is left of the launch
+    keeps the directory.
+    """
     folder = runs or checked.project.runs
     existed = folder.exists()
     try:
         run = RunDir(RunDir.create(folder, checked.name).path.resolve())
     except OSError as error:
         raise LaunchError(f"{folder}: cannot be written: {error.strerror}; free it, or set NBTOOLS_ROOT") from None
-    held: dict[str, int] = {}
-    is_started = False
+    gives_up: list[Callable[[], str]] = []
     try:
-        if (lock := _taken_lock(run)) is not None:
-            held["--lock-fd"] = lock
-        ticket = None
-        if queue and (taken := _taken_ticket(run, checked)):
-            ticket, held["--ticket-fd"] = taken
-            _warn_of_newer(ticket)
-        _lay_out(
-            run,
-            checked,
-            script=script or str(checked.script),
-            resumed_from=resumed_from,
-            flock=lock is not None,
-            ticket=ticket and str(ticket),
-            after=after and str(after),
-        )
-        is_started = True  # before it is: an interrupt may come at any moment of the start
-        _start_supervisor(run, checked, held)
+        yield run, gives_up
     except BaseException as error:
-        while held:
-            os.close(held.popitem()[1])
-        if is_started and not _end(run):
-            raise LaunchError(f"{run.path}: the launch failed ({error!r}), but a process of it does not end") from error
+        if left := "".join(give_up() for give_up in gives_up):
+            raise LaunchError(f"{run.path}: the launch failed ({error!r}), but {left}") from error
         shutil.rmtree(run.path, ignore_errors=True)
         if not existed:
             with contextlib.suppress(OSError):
@@ -184,14 +240,91 @@ def start(
             advice = f". {cause.advice}" if (cause := cause_of(str(error))) else ""
             raise LaunchError(f"{run.path}: the run cannot be started: {error}{advice}") from None
         raise
-    finally:
-        for descriptor in held.values():
-            os.close(descriptor)  # the supervisor has inherited them
-    return Run(run.path)
 
 
-def _end(run: RunDir) -> bool:
-    """End the processes of a launch that is given up; return whether all of them have ended.
+# --- Slurm ----------------------------------------------------------------------------------------
+
+
+def _submit(run: RunDir, checked: Preflight, entries: Mapping[str, Any], after: int | None) -> None:
+    """Submit the job of a run; the directory names the run before there is a job, which has the name of the run."""
+    _lay_out(run, checked, **entries, flock=True, ticket=None)
+    run.lock.touch()
+    write_file(run.job_script, job_script(run, checked.launch, checked.cwd, after).encode())
+    environment = job_environment(child_environment(os.environ, _environment(run, checked)))
+    try:
+        number, cluster = slurm.submit(run.job_script, environment)
+    except LaunchError as error:
+        raise refused(error, checked.launch) from None
+    _record_job(run, number, cluster)
+
+
+def _record_job(run: RunDir, number: int, cluster: str | None) -> None:
+    write_json(run.slurm, {"job_id": number, "cluster": cluster, "time": time.time()})
+
+
+def run_of_job(script: Path) -> RunDir:
+    """Return the run directory of a script which was submitted by hand, in its job.
+
+    A job that starts again finds the directory of its first start.
+
+    Raises:
+        LaunchError: the script cannot be launched.
+    """
+    number = slurm.current_job()
+    if number is None:
+        raise LaunchError(f"{script}: this is no Slurm job; start it with nbtools launch {script}, or submit it")
+    checked = check_launch(script, (), {})
+    if os.environ.get("SLURM_RESTART_COUNT", "0") != "0":
+        for path in newest_first(checked.project.runs):
+            if (read_json(RunDir(path).slurm) or {}).get("job_id") == number:
+                return RunDir(path.resolve())
+    run = create_run(checked)
+    _record_job(run, number, os.environ.get("SLURM_CLUSTER_NAME"))
+    output = Path("/proc/self/fd/1").resolve()
+    with contextlib.suppress(OSError):  # on another disk
+        if output.is_file():
+            run.job_log.hardlink_to(output)  # what Slurm says of the job, such as a preemption
+    slurm.control("update", f"jobid={number}", f"jobname={run.id}")  # by which others know that the job is the run's
+    print(f"run directory: {run.path}", flush=True)
+    return run
+
+
+def _withdraw(run: RunDir) -> str:
+    """Cancel the job of a launch that is given up; return what is left of it.
+
+    sbatch may fail, as with a time-out, and the job is there nevertheless.
+    """
+    if not slurm.is_available():
+        return ""
+    slurm.forget()
+    jobs = slurm.own_jobs()
+    for job in (jobs or {}).values():
+        if job.name == run.id:
+            slurm.cancel(job.id)
+    name = f"squeue --me --name {run.id}"
+    return f"squeue does not answer, so its job may be there: see {name}" if jobs is None else ""
+
+
+def _job_after(after: Path | None) -> int | None:
+    """Return the id of the job that must end first."""
+    if after is None:
+        return None
+    records = Records(RunDir(after))
+    if not runs_on_slurm(records):
+        raise LaunchError(
+            f"after={after.name}: is no Slurm job, so Slurm cannot wait for it; nbtools wait {after.name}, then launch"
+        )
+    if job := job_of(records):
+        return job.id
+    is_listed = slurm.own_jobs() is not None  # one that is not in squeue's list has ended
+    return None if is_listed else whole((read_json(records.files.slurm) or {}).get("job_id"))
+
+
+# --- this machine ---------------------------------------------------------------------------------
+
+
+def _end(run: RunDir) -> str:
+    """End the processes of a launch that is given up; return what is left of it.
 
     A supervisor that has just been forked carries no mark yet, but holds the lock.
     """
@@ -199,9 +332,9 @@ def _end(run: RunDir) -> bool:
     while True:
         sweep_processes(lambda: members(run))
         if not is_locked(run.lock):
-            return True
+            return ""
         if time.monotonic() > deadline:
-            return False
+            return "a process of it does not end"
         time.sleep(0.05)
 
 
@@ -241,7 +374,9 @@ def _lay_out(run: RunDir, checked: Preflight, **more: Any) -> None:
     """Write script.py and launch.json, with the entries `more` besides those of the preflight."""
     reserve(run.exit)
     shutil.copyfile(checked.script, run.script)
-    torch = importlib.metadata.version("torch")
+    versions = {"python": sys.version.split()[0], "nbtools": __version__}
+    with contextlib.suppress(importlib.metadata.PackageNotFoundError):  # the machine that submits a job may lack it
+        versions["torch"] = importlib.metadata.version("torch")
     content = {
         "name": checked.name,
         "script_sha256": file_digest(run.script),
@@ -251,14 +386,28 @@ def _lay_out(run: RunDir, checked: Preflight, **more: Any) -> None:
         "cwd": str(checked.cwd),
         "root": str(checked.project.root),
         "env": _environment(run, checked),
-        "launch": checked.launch.model_dump(mode="json"),
-        "versions": {"python": sys.version.split()[0], "nbtools": __version__, "torch": torch},
+        # Nothing may execute words that it reads from a run directory, so they are not there.
+        "launch": checked.launch.model_dump(mode="json", exclude={"on_end"}),
+        "versions": versions,
+        "code": record_source(run, checked.project.root),
         "host": socket.gethostname(),
         "time": time.time(),
         "by_hand": False,
+        **_meeting(run, checked),
     }
+    if checked.recipe is not None:
+        recipe = RECIPES[checked.recipe]
+        content |= {"best_by": recipe.best_by, "lower_is_better": recipe.lower_is_better}
     known = type(checked.config).model_fields if checked.config is not None else ()
     write_json(run.launch, secret_values.part(run, {**content, **more}, known))
+
+
+def _meeting(run: RunDir, checked: Preflight) -> dict[str, Any]:
+    """Return where the machines of a launch meet, and the command for a shell of each but the first; {} for one."""
+    if (meeting := checked.placement.meeting) is None:
+        return {}
+    commands = [join_command(run, node) for node in range(1, checked.launch.nnodes)]
+    return {"meeting": [meeting.address, meeting.port], "join": commands}
 
 
 def _start_supervisor(run: RunDir, checked: Preflight, held: Mapping[str, int]) -> None:
@@ -268,6 +417,7 @@ def _start_supervisor(run: RunDir, checked: Preflight, held: Mapping[str, int]) 
                 *(sys.executable, "-P", "-m", "nbtools.launcher.supervisor", str(run.path)),
                 *([] if "--lock-fd" in held else ["--no-lock"]),
                 *(word for option, descriptor in held.items() for word in (option, str(descriptor))),
+                *(["--on-end", json.dumps(checked.launch.on_end)] if checked.launch.on_end else []),
             ],
             cwd=checked.cwd,
             env=child_environment(os.environ, _environment(run, checked)),
@@ -285,7 +435,7 @@ def _start_supervisor(run: RunDir, checked: Preflight, held: Mapping[str, int]) 
 def _environment(run: RunDir, checked: Preflight) -> dict[str, str]:
     """Return the variables that the processes of a run get on top of the caller's."""
     marks = {RUN_ID_VARIABLE: run.id, RUN_DIR_VARIABLE: str(run.path), ROOT_VARIABLE: str(checked.project.root)}
-    return {**checked.environment, **marks}
+    return {**checked.placement.variables(run), **marks}
 
 
 def _wait_for_record(run: RunDir, supervisor: subprocess.Popen[bytes]) -> None:
@@ -299,13 +449,16 @@ def _wait_for_record(run: RunDir, supervisor: subprocess.Popen[bytes]) -> None:
         time.sleep(0.01)
 
 
-def child_environment(environment: Mapping[str, str], ours: Mapping[str, str]) -> dict[str, str]:
-    """Return the caller's environment plus `ours`, without the variables of a kernel or an outer torchrun."""
-    kept = {
-        name: value
-        for name, value in environment.items()
-        if name not in _DROPPED
-        and not name.startswith(_DROPPED_PREFIXES)
-        and not (name == "MPLBACKEND" and value.startswith("module://"))
-    }
-    return {**kept, **ours}
+def main() -> None:
+    """Make the run directory of a script that was submitted by hand, and become the batch step of its job."""
+    try:
+        run = run_of_job(Path(sys.argv[1]))
+    except (NbtoolsError, OSError) as error:
+        sys.exit(f"nbtools: {error}")
+    marks = {RUN_ID_VARIABLE: run.id, RUN_DIR_VARIABLE: str(run.path)}
+    command = [sys.executable, "-P", "-m", "nbtools.launcher.job", str(run.path)]
+    os.execve(sys.executable, command, {**os.environ, **marks})
+
+
+if __name__ == "__main__":
+    main()

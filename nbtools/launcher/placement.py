@@ -8,18 +8,27 @@ import importlib.util
 import os
 import re
 import shlex
-import shutil
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from nbtools.config import Launch, TrainConfig
+from nbtools.config import Launch
 from nbtools.errors import LaunchError, plural
+from nbtools.failures import flight_recorder
 from nbtools.launcher.findings import Finding, ok, size, warn
-from nbtools.launcher.sizes import checkpoint_bytes, num_checkpoints_kept
+from nbtools.machine import network
 from nbtools.machine.devices import GLOO_INTERFACE, Device, cuda_version, devices, driver_version, loopback, num_cores
-from nbtools.script.torchrun import torchrun_command
+from nbtools.rundir.rundir import RunDir
+from nbtools.script.torchrun import Meeting, torchrun_command
+
+_DROPPED_PREFIXES = ("JPY_", "TORCHELASTIC_", "PET_", "NBTOOLS_RUN_", "NBTOOLS_ATTEMPT")
+_DROPPED = {
+    *("RANK", "LOCAL_RANK", "GROUP_RANK", "ROLE_RANK", "ROLE_NAME"),
+    *("WORLD_SIZE", "LOCAL_WORLD_SIZE", "GROUP_WORLD_SIZE", "ROLE_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT"),
+    # ipykernel's colours; a run writes to a file
+    *("CLICOLOR", "CLICOLOR_FORCE", "FORCE_COLOR", "GIT_PAGER"),
+}
 
 
 @dataclass(frozen=True)
@@ -34,11 +43,28 @@ class Placement:
     """Variables set on top of the caller's environment."""
     has_shutdown_timeout: bool
     """Whether the installed torchrun has `--shutdown-timeout`."""
+    meeting: Meeting | None
+    """Where the machines meet; None for a single one."""
     findings: tuple[Finding, ...]
 
-    def command(self, script: Path, run: Path, args: Sequence[str]) -> list[str]:
-        """Return the torchrun command of `script` for a run directory."""
-        return torchrun_command(script, self.launch, run=run, args=args, has_shutdown_timeout=self.has_shutdown_timeout)
+    def variables(self, run: RunDir) -> dict[str, str]:
+        """Return the environment, and on GPUs the variables of torch's record of the ranks' collectives."""
+        if not self.gpus or self.launch.num_processes * self.launch.nnodes == 1:
+            return self.environment
+        version = importlib.metadata.version("torch")
+        return {**self.environment, **flight_recorder.recorder_variables(run, os.environ, version)}
+
+    def command(self, script: Path, run: Path, args: Sequence[str], node: int = 0) -> list[str]:
+        """Return the torchrun command of `script` for a run directory and a machine."""
+        return torchrun_command(
+            script,
+            self.launch,
+            run=run,
+            args=args,
+            has_shutdown_timeout=self.has_shutdown_timeout,
+            meeting=self.meeting,
+            node=node,
+        )
 
     def shell_line(self, script: Path, args: Sequence[str] = ()) -> str:
         """Return the command of `script` for a shell in the run's working directory, with `runs/ID` for the run."""
@@ -47,18 +73,28 @@ class Placement:
         return " ".join([*variables, shlex.join(["python", *words])])
 
 
-def place(wanted: Launch) -> Placement:
-    """Choose GPUs, threads and environment for `wanted` on this machine.
+def place(wanted: Launch, meeting: Meeting | None = None) -> Placement:
+    """Choose GPUs, threads and environment for `wanted` on this machine, and where several machines meet.
+
+    Args:
+        meeting: where they meet, on a machine other than the first.
 
     Raises:
-        LaunchError: the machine lacks the GPUs, or the installed torch cannot use them.
+        LaunchError: the machine lacks the GPUs, the installed torch cannot use them, or the machine has no address.
     """
     wanted = wanted.resolved(len(devices()))
     torch_folder = _torch_folder()
     torch = _check_torch(wanted, (torch_folder / "version.py").read_text(encoding="utf-8"))
     threads = wanted.omp_num_threads or max(1, num_cores() // wanted.num_processes)
     environment = {"PYTHONUNBUFFERED": "1", "OMP_NUM_THREADS": str(threads)}
-    if wanted.num_processes > 1 and (name := loopback()) and GLOO_INTERFACE not in os.environ:
+    findings: list[Finding] = []
+    if wanted.nnodes > 1:
+        meeting = meeting or Meeting(*network.meeting_point())
+        name = network.interface_towards(meeting.address)  # never the loopback one, at which no other machine listens
+        findings.append(ok("machines", f"{wanted.nnodes}, which meet at {meeting.address}:{meeting.port} ({name})"))
+    else:
+        name = loopback() if wanted.num_processes > 1 else None
+    if name and GLOO_INTERFACE not in os.environ:
         environment[GLOO_INTERFACE] = name  # by default gloo listens on the address of the host's name
     chosen = _choose_gpus(wanted)
     launch = wanted.replace(omp_num_threads=threads)
@@ -69,39 +105,21 @@ def place(wanted: Launch) -> Placement:
     elif wanted.gpus == ():
         environment["CUDA_VISIBLE_DEVICES"] = ""
     torchrun = (torch_folder / "distributed" / "run.py").read_text(encoding="utf-8")
-    findings = (*_describe_devices(launch, chosen), torch)
-    return Placement(launch, tuple(chosen), environment, "--shutdown-timeout" in torchrun, findings)
+    findings += [*_describe_devices(launch, chosen), torch]
+    has_shutdown_timeout = "--shutdown-timeout" in torchrun
+    return Placement(launch, tuple(chosen), environment, has_shutdown_timeout, meeting, tuple(findings))
 
 
-def check_disk(runs: Path, config: TrainConfig | None) -> Finding:
-    """Compare the free bytes where the runs are with what the run keeps.
-
-    Raises:
-        LaunchError: the folder is not writable, or the disk has no room for one checkpoint.
-    """
-    folder = runs
-    while not folder.exists() and folder != folder.parent:
-        folder = folder.parent
-    if not folder.is_dir() or not os.access(folder, os.W_OK | os.X_OK):
-        raise LaunchError(f"{runs}: cannot be written (see {folder}); change its permissions, or set NBTOOLS_ROOT")
-    free_bytes = shutil.disk_usage(folder).free
-    free = f"{size(free_bytes)} free in runs/"
-    each = None if config is None else checkpoint_bytes(config)
-    if config is None or each is None:
-        return ok("disk", f"{free}; the size of this training's checkpoints is not known")
-    if free_bytes < each:
-        raise LaunchError(
-            f"{runs}: {size(free_bytes)} free, but a checkpoint of this model takes about {size(each)}: "
-            "nbtools clean frees some, or set NBTOOLS_ROOT to a folder on another disk"
-        )
-    count = num_checkpoints_kept(config)
-    text = f"{free}, {plural(count, 'checkpoint')} of about {size(each)} at once: {size(count * each)}"
-    if free_bytes >= count * each:
-        return ok("disk", text)
-    return warn("disk", text, "nbtools clean frees some; keep_last and keep_best set how many are kept")
-
-
-# --- GPUs -----------------------------------------------------------------------------------------
+def child_environment(environment: Mapping[str, str], ours: Mapping[str, str]) -> dict[str, str]:
+    """Return the caller's environment plus `ours`, without the variables of a kernel or an outer torchrun."""
+    kept = {
+        name: value
+        for name, value in environment.items()
+        if name not in _DROPPED
+        and not name.startswith(_DROPPED_PREFIXES)
+        and not (name == "MPLBACKEND" and value.startswith("module://"))
+    }
+    return {**kept, **ours}
 
 
 def _choose_gpus(wanted: Launch) -> list[Device]:
@@ -146,9 +164,6 @@ def _describe_devices(launch: Launch, chosen: Sequence[Device]) -> Iterator[Find
     if len(chosen) > launch.num_processes:
         idle = ", ".join(str(device.index) for device in chosen[launch.num_processes :])
         yield warn("devices", f"nproc_per_node={launch.num_processes} leaves GPU {idle} idle")
-
-
-# --- torch ----------------------------------------------------------------------------------------
 
 
 def _torch_folder() -> Path:

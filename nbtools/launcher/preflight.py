@@ -15,12 +15,20 @@ from typing import Any
 from nbtools.config import Launch, TrainConfig
 from nbtools.errors import ConfigError, DataError, LaunchError, NotPlainError, ProjectError, ScriptError, plural, shown
 from nbtools.launcher.findings import Finding, batch, epochs, ok, render_html, render_text, size, warn
-from nbtools.launcher.placement import Placement, check_disk, place
-from nbtools.launcher.sizes import num_trainable_parameters, training_bytes
-from nbtools.launcher.step_count import schedule
+from nbtools.launcher.placement import Placement, place
+from nbtools.launcher.sizes import (
+    activation_bytes,
+    check_disk,
+    memory_of_strategies,
+    num_trainable_parameters,
+    precision_of,
+)
+from nbtools.launcher.slurm import check_site, on_cluster, place_job
+from nbtools.launcher.step_count import evaluation_in_words, schedule
 from nbtools.machine.devices import Device
 from nbtools.project import Project, located
 from nbtools.recipes import Source, recipe_of
+from nbtools.rundir.identity import foreign_owner
 from nbtools.rundir.rundir import is_run, project_of
 from nbtools.rundir.secret_values import masked
 from nbtools.script.script import Script, parse_script
@@ -61,19 +69,21 @@ class Preflight:
         return tuple(finding.sentence for finding in self.findings if finding.level == "warn")
 
     @property
-    def _title(self) -> str:
+    def title(self) -> str:
+        """One line: the script, and the number of warnings."""
         but = f", {plural(len(self.warnings), 'warning')}" if self.warnings else ""
         return f"{self.script.name}: ready to launch{but}"
 
     def __repr__(self) -> str:
-        return render_text(self._title, self.findings)
+        return render_text(self.title, self.findings)
 
     def _repr_html_(self) -> str:
-        return render_html(self._title, self.findings)
+        return render_html(self.title, self.findings)
 
     def command(self, run: Path) -> list[str]:
-        """Return the exact command for a run directory."""
-        return self.placement.command(run / "script.py" if self.recipe else self.script, run, self.args)
+        """Return the exact command for a run directory; of a job, script and arguments alone: its nodes do the rest."""
+        script = run / "script.py" if self.recipe else self.script
+        return [str(script), *self.args] if self.launch.cluster else self.placement.command(script, run, self.args)
 
 
 def preflight(script: str | Path, *, args: Sequence[str] = (), **overrides: Any) -> Preflight:
@@ -84,11 +94,27 @@ def preflight(script: str | Path, *, args: Sequence[str] = (), **overrides: Any)
     Raises:
         LaunchError: what was given, what is allowed, and the next step.
     """
-    checked = check_launch(script, args, overrides)
+    checked = with_site(check_launch(script, args, overrides))
     path = Path("runs/ID/script.py") if checked.recipe else checked.script.relative_to(checked.cwd)
     known = type(checked.config).model_fields if checked.config is not None else ()
-    line = checked.placement.shell_line(path, masked(checked.args, known))  # notebooks are stored and shared
+    if checked.launch.cluster is not None:
+        line = "sbatch runs/ID/job.sbatch"
+    else:
+        line = checked.placement.shell_line(path, masked(checked.args, known))  # notebooks are stored and shared
     return replace(checked, findings=(*checked.findings, *_check_data(checked), ok("command", line)))
+
+
+def with_site(checked: Preflight, runs: Path | None = None) -> Preflight:
+    """Add what Slurm says of a launch with `cluster`, whose run directory will be in `runs`; others stay as they are.
+
+    Raises:
+        LaunchError: Slurm refuses the job, or its nodes do not see the project.
+    """
+    if checked.launch.cluster is None:
+        return checked
+    with _as_launch_error():
+        more = check_site(checked.launch, runs or checked.project.runs, checked.cwd)
+    return replace(checked, findings=(*checked.findings, *more))
 
 
 def check_launch(script: str | Path, args: Sequence[str], overrides: Mapping[str, Any]) -> Preflight:
@@ -102,8 +128,12 @@ def check_launch(script: str | Path, args: Sequence[str], overrides: Mapping[str
     path = _script_path(script)
     plain, notes = _read_plain(path)
     given = {name: tuple(v) if name == "gpus" else v for name, v in overrides.items() if v is not None}
+    if plain and plain.launch.on_end and "on_end" not in given and (whose := _not_own(path)):
+        given["on_end"] = ()
+        notes += [warn("on_end", f"{path.name} is {whose}, so its on_end is left out; give on_end= with the launch")]
     with _as_launch_error():
-        wanted = (plain.launch if plain else Launch()).replace(**given)
+        asked: Any = given.pop("cluster", None)
+        wanted = on_cluster(plain.launch if plain else Launch(), asked, **given)
     arguments = _check_args(args)
     if asks_for_help(plain, arguments):
         shown_by = f"nbtools launch {path.name} -- --help" if plain else f"python {path} --help"
@@ -117,9 +147,10 @@ def check_launch(script: str | Path, args: Sequence[str], overrides: Mapping[str
             recipe_of(config).refuse(config)
         _source_of(path, config, project)
         notes += _check_lacks(plain, config)
-    placement = place(wanted)
+    placement = place(wanted) if wanted.cluster is None else place_job(wanted)
     disk = check_disk(project.runs, config)
-    memory = [] if config is None else check_size(config, placement.launch.num_processes, placement.gpus)
+    gpus = placement.gpus if wanted.cluster is None else None
+    memory = [] if config is None else check_size(config, placement.launch.world_size, gpus)
     return Preflight(
         script=path,
         name=run_name(path.stem),
@@ -131,6 +162,13 @@ def check_launch(script: str | Path, args: Sequence[str], overrides: Mapping[str
         placement=placement,
         findings=(*notes, *placement.findings, disk, *memory),
     )
+
+
+def _not_own(path: Path) -> str:
+    """Return whose the words of `on_end` in a script may be, if not this user's; they would be executed."""
+    if is_run(path.parent):
+        return "the script of a run"
+    return f"{owner}'s" if (owner := foreign_owner(path)) else ""
 
 
 def run_name(text: str) -> str:
@@ -263,8 +301,8 @@ def _project_of(script: Path) -> Project:
 # --- what it trains -------------------------------------------------------------------------------
 
 
-def check_size(config: TrainConfig, world_size: int, gpus: Sequence[Device]) -> list[Finding]:
-    """Report batch, parameters and memory of a training on `gpus`, without reading the data.
+def check_size(config: TrainConfig, world_size: int, gpus: Sequence[Device] | None) -> list[Finding]:
+    """Report batch, parameters and memory of a training on `gpus` (None: unknown ones), without reading the data.
 
     Raises:
         LaunchError: a GPU has less memory than weights, gradients and optimizer need.
@@ -277,20 +315,33 @@ def check_size(config: TrainConfig, world_size: int, gpus: Sequence[Device]) -> 
             "parameters",
             "known once the model is loaded"
             if parameters is None
-            else f"{parameters:,}, trained in {config.precision}",
+            else f"{parameters:,}, trained in {precision_of(config, gpus)}",
         ),
     ]
-    if (needed := training_bytes(config)) is None:
+    needed, sharded = memory_of_strategies(config, world_size, precision_of(config, gpus))
+    if needed is None:
         return found
-    for device in gpus:
+    for device in gpus or ():
         if device.memory_total_bytes < needed:
+            step = "choose GPUs with more memory, or a smaller model"
+            if sharded is not None and sharded <= device.memory_total_bytes:
+                step = f"set strategy='fsdp', with which they take {size(sharded)} on each of {world_size}"
             raise LaunchError(
                 f"weights, gradients and AdamW's moments of this model take {size(needed)} on every GPU, and "
-                f"GPU {device.index} ({device.name}) has {size(device.memory_total_bytes)}: choose GPUs with "
-                "more memory, or a smaller model"
+                f"GPU {device.index} ({device.name}) has {size(device.memory_total_bytes)}: {step}"
             )
-    memory = f"{size(needed)} per process for weights, gradients and AdamW's moments, before activations"
-    return [*found, ok("memory", memory)]
+    moments = "for weights, gradients and AdamW's moments"
+    if (kept := activation_bytes(config, precision_of(config, gpus))) is None:
+        return [*found, ok("memory", f"{size(needed)} per process {moments}, before activations")]
+    memory = f"about {size(needed + kept)} per process: {size(needed)} {moments}, {size(kept)} for activations"
+    small = min(gpus or (), key=lambda device: device.memory_total_bytes, default=None)
+    if small is None or small.memory_total_bytes >= needed + kept:
+        return [*found, ok("memory", memory)]
+    has = f"GPU {small.index} ({small.name}) has {size(small.memory_total_bytes)}"
+    step = "set gradient_checkpointing, or lower batch_size with more gradient_accumulation_steps"
+    if sharded is not None:
+        step += f"; strategy='fsdp' needs {size(sharded)} instead of {size(needed)}"
+    return [*found, warn("memory", f"{memory}; {has}", step)]
 
 
 def _source_of(path: Path, config: TrainConfig, project: Project) -> Source:
@@ -310,7 +361,7 @@ def _check_data(checked: Preflight) -> list[Finding]:
         return []
     source = _source_of(checked.script, config, checked.project)
     with _as_launch_error(checked.script):
-        counted = schedule(config, checked.launch.num_processes, root=root, largest_bytes=_COUNTED_BYTES)
+        counted = schedule(config, checked.launch.world_size, root=root, largest_bytes=_COUNTED_BYTES)
         num_bytes = sum(file.stat().st_size for file in source.files)
     dataset = source.name
     if source.files:
@@ -318,7 +369,7 @@ def _check_data(checked: Preflight) -> list[Finding]:
     if counted is None:
         most = plural(config.epochs, "epoch") + (f", at most {config.max_steps:,}" if config.max_steps else "")
         return [
-            ok("dataset", f"{dataset}; the training counts its samples"),
+            ok("dataset", f"{dataset}; the training counts its samples; {evaluation_in_words(config)}"),
             ok("steps", f"known once the training has read the data: {most}"),
         ]
     dataset += f", {counted.num_train_samples:,} training samples, {counted.held_out}"

@@ -10,10 +10,11 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, Literal
 
-from nbtools.config import Launch, TrainConfig
+from nbtools.config import Launch, Slurm, StopOn, TrainConfig
 from nbtools.errors import CheckpointError, ConfigError, DataError, LaunchError, NbtoolsError, ScriptError, shown
 from nbtools.launcher.launch import start
 from nbtools.launcher.preflight import Preflight, check_launch, run_name, with_flags
+from nbtools.launcher.slurm import Cluster, on_cluster
 from nbtools.launcher.step_count import Schedule, schedule
 from nbtools.machine.devices import devices
 from nbtools.project import NAME_PATTERN, Project, located
@@ -24,6 +25,7 @@ from nbtools.run.lineage import ancestors
 from nbtools.run.records import mapping_at
 from nbtools.run.run import Run
 from nbtools.rundir import secret_values
+from nbtools.rundir.identity import foreign_owner
 from nbtools.rundir.json_files import whole
 from nbtools.rundir.rundir import is_run, project_of
 from nbtools.script.compat.aliases import assigned
@@ -37,7 +39,11 @@ def resume(
     changes: Mapping[str, object] | None = None,
     nproc_per_node: int | Literal["gpu"] | None = None,
     gpus: Sequence[int] | None = None,
+    nnodes: int | None = None,
+    cluster: Cluster | None = None,
     max_restarts: int | None = None,
+    stop_on: StopOn | Mapping[str, object] | None = None,
+    on_end: Sequence[str] | None = None,
     args: Sequence[str] = (),
 ) -> Run:
     """Continue a run in a new one and join their curves.
@@ -53,7 +59,11 @@ def resume(
         nproc_per_node: processes on this machine, or `gpu` for one per GPU; None for the run's own number. The samples
             keep their order.
         gpus: GPU indices; `()` for the CPU; None for the run's own.
+        nnodes: number of machines, as for `launch`; None for the run's own number.
+        cluster: as for `launch`; None for the run's own.
         max_restarts: as for `launch`; None for the run's own value.
+        stop_on: as for `launch`; None for the run's own conditions.
+        on_end: as for `launch`; never the run's own, which would execute words from a run directory.
         args: further arguments of the script; they come last and override earlier ones.
 
     Raises:
@@ -67,8 +77,9 @@ def resume(
         for needed, _ in _lineage(parent):
             # `nbtools clean` could otherwise remove a checkpoint that is about to be read.
             kept.enter_context(in_use(needed.files))
-        found, notes = _newest(parent) if checkpoint is None else (_named(parent, checkpoint), [])
-        settings = _settings(parent, nproc_per_node, gpus, max_restarts)
+        found, notes = _newest(parent) if checkpoint is None else (named_checkpoint(parent, checkpoint), [])
+        asked = {"nnodes": nnodes, "max_restarts": max_restarts, "stop_on": stop_on, "on_end": on_end}
+        settings = _settings(parent, nproc_per_node, gpus, cluster, **asked)
         forked, more = _forked(parent, found, changes or {}, settings)
         try:
             return _started(parent, found, forked, args, settings, notes + more)
@@ -76,6 +87,22 @@ def resume(
             if forked is not None:
                 forked.unlink(missing_ok=True)
             raise
+
+
+def launch_again(run: Run) -> Run:
+    """Start a run's script again, as it is now, with the same arguments and launch settings.
+
+    Raises:
+        LaunchError: the run belongs to another user, its script is gone, or cannot start; nothing is left behind.
+    """
+    if owner := foreign_owner(run.dir):
+        raise LaunchError(f"{run.id}: belongs to {owner}; launch a script of your own")
+    path = Path(str(run.info.get("script")))
+    if not path.is_file():
+        raise LaunchError(f"{path}: the script of {run.id} is not there any more; its copy is {run.files.script}")
+    checked = check_launch(path, _args_of(run), _settings(run, None, None, None))
+    checked = replace(checked, name=run_name(run.name))
+    return start(checked, runs=run.dir.parent, resumed_from=mapping_at(run.info, "resumed_from") or None)
 
 
 def _started(
@@ -176,7 +203,7 @@ def _newest(parent: Run) -> tuple[Checkpoint, list[str]]:
     raise LaunchError(f"{parent.id}: no checkpoint to resume from ({why}); launch the script again")
 
 
-def _named(parent: Run, ref: Checkpoint | Path | str | int) -> Checkpoint:
+def named_checkpoint(parent: Run, ref: Checkpoint | Path | str | int) -> Checkpoint:
     """Find and verify a checkpoint by its step, name or folder; it belongs to the run or to one that it resumed."""
     found = ref if isinstance(ref, Checkpoint) else _read(parent, ref)
     owner = found.path.resolve().parent.parent
@@ -205,17 +232,30 @@ def _read(parent: Run, ref: Path | str | int) -> Checkpoint:
 
 
 def _settings(
-    parent: Run, nproc_per_node: int | Literal["gpu"] | None, gpus: Sequence[int] | None, max_restarts: int | None
+    parent: Run,
+    nproc_per_node: int | Literal["gpu"] | None,
+    gpus: Sequence[int] | None,
+    cluster: Cluster | None,
+    **asked: Any,
 ) -> dict[str, Any]:
     """Return the run's launch settings, with the caller's values replaced."""
-    settings: dict[str, Any] = {name: mapping_at(parent.info, "launch").get(name) for name in Launch.model_fields}
+    recorded = mapping_at(parent.info, "launch")
+    settings: dict[str, Any] = {name: recorded.get(name) for name in Launch.model_fields}
+    settings |= {"nnodes": settings["nnodes"] or 1, "on_end": None}  # nnodes: absent from runs of before
+    if isinstance(settings["cluster"], dict):
+        settings["cluster"] = Slurm.recorded(settings["cluster"])
+    if cluster is not None:
+        known = {name: value for name, value in settings.items() if value is not None}
+        settings = dict(on_cluster(Launch(**known), cluster))
+    if settings["cluster"] is None and recorded:
+        settings["cluster"] = "none"  # whatever the script says
     if nproc_per_node not in (None, settings["nproc_per_node"]):
         settings["omp_num_threads"] = None  # the cores are divided again
         if settings["gpus"]:
             is_fewer = nproc_per_node != "gpu" and nproc_per_node <= len(settings["gpus"])
             settings["gpus"] = settings["gpus"][:nproc_per_node] if is_fewer else None
-    asked = {"nproc_per_node": nproc_per_node, "gpus": gpus, "max_restarts": max_restarts}
-    return settings | {name: value for name, value in asked.items() if value is not None}
+    wanted = {"nproc_per_node": nproc_per_node, "gpus": gpus, **asked}
+    return settings | {name: value for name, value in wanted.items() if value is not None}
 
 
 def _check_fits(run: Run, before: TrainConfig, after: TrainConfig) -> None:
@@ -238,8 +278,9 @@ def _changes(
         ConfigError: the model's shape differs.
         LaunchError: no steps are left.
     """
-    after, world = checked.config, checked.launch.num_processes
-    known = whole(mapping_at(parent.info, "launch").get("nproc_per_node"))
+    after, world = checked.config, checked.launch.world_size
+    on_each, on = (whole(mapping_at(parent.info, "launch").get(name)) for name in ("nproc_per_node", "nnodes"))
+    known = on_each and on_each * (on or 1)
     world_before = whole(found.manifest.get("world_size")) or known or world
     changes = {} if world == world_before else {"nproc_per_node": [world_before, world]}
     if before is None or after is None:
@@ -310,10 +351,12 @@ def _forked(
             "'1e-4'], or after --)"
         ) from None
     kept = {name: value for name, value in settings.items() if value is not None and name != "omp_num_threads"}
-    launch, project = plain.launch.replace(**kept), project_of(parent.files.script)
+    kept["on_end"] = settings["on_end"] or ()  # the words of the parent's script are not the caller's
+    launch = on_cluster(plain.launch, kept.pop("cluster", None), **kept)
+    project = project_of(parent.files.script)
     notes = [*before.uncapped(changes)[1]]
     if "max_steps" in changes and "epochs" not in changes:
-        plan = _plan(parent, before, after, launch.resolved(len(devices())).num_processes, project)
+        plan = _plan(parent, before, after, launch.resolved(len(devices())).world_size, project)
         left = _steps_left(found, after, plan)
         if plan and left is not None and after.max_steps is not None and after.max_steps > found.step + left:
             missing = after.max_steps - found.step - left

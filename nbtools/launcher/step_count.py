@@ -1,5 +1,6 @@
 """Number of samples, epochs and optimizer steps of a training, for form, preflight and training alike."""
 
+import sys
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Self
@@ -27,17 +28,18 @@ class Schedule:
     num_test_samples: int = 0
     num_tested: int = 0
     """Test samples that are measured, once, at the end."""
-    checkpoint_chosen_by: str = "evaluation"
-    """Which part of the data chooses the best checkpoint, for config.json."""
+    checkpoint_chosen_by: str = "evaluation: lowest eval/loss"
+    """Which part of the data chooses the best checkpoint, and by which metric."""
 
     @property
     def held_out(self) -> str:
         """How many held-out samples are measured, of how many, and what they are for."""
         parts = ((self.num_evaluated, self.num_eval_samples), (self.num_tested, self.num_test_samples))
         evaluated, tested = (f"{part:,} of {whole:,}" if part < whole else f"{whole:,}" for part, whole in parts)
+        choice = f"{self.checkpoint_chosen_by.removeprefix('evaluation: ')} chooses the best checkpoint"
         if not self.num_tested:
-            return f"{evaluated} evaluation samples, which choose the best checkpoint and measure it; no test samples"
-        return f"{evaluated} evaluation samples, which choose the best checkpoint, and {tested} test samples for it"
+            return f"{evaluated} evaluation samples: the {choice}, which they also measure; no test samples"
+        return f"{evaluated} evaluation samples: the {choice}, and {tested} test samples measure it"
 
     @classmethod
     def of(cls, config: TrainConfig, world_size: int, num_train: int, num_eval: int, num_test: int = 0) -> Self:
@@ -63,7 +65,15 @@ class Schedule:
         if config.max_steps is not None:
             total_steps = min(total_steps, config.max_steps)
         measured = config.num_evaluated(num_eval), num_test, config.num_evaluated(num_test)
-        return cls(num_train, num_eval, effective_batch, steps_per_epoch, total_steps, *measured)
+        choice = f"evaluation: {recipe_of(config).choice}"
+        return cls(num_train, num_eval, effective_batch, steps_per_epoch, total_steps, *measured, choice)
+
+
+def evaluation_in_words(config: TrainConfig) -> str:
+    """Return what an evaluation measures and what chooses the best checkpoint, where the samples are not counted."""
+    most = config.num_evaluated(sys.maxsize)
+    samples = "all held-out samples" if most == sys.maxsize else f"at most {most:,} held-out samples"
+    return f"evaluations measure {samples}; the {recipe_of(config).choice} chooses the best checkpoint"
 
 
 def schedule(

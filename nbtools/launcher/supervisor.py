@@ -11,93 +11,94 @@ import ctypes
 import errno
 import json
 import os
-import select
 import signal
 import socket
 import subprocess
 import sys
 import time
 import traceback
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 import psutil
 
-from nbtools.errors import FormatError
+from nbtools.errors import FormatError, LaunchError
 from nbtools.failures.failure import Failure, explained, first_failure, was_stopped_from_outside
 from nbtools.failures.known_errors import host_memory
-from nbtools.machine import gpu_queue
+from nbtools.failures.stop_conditions import LOOK_EVERY_S, StopConditions
+from nbtools.machine import gpu_queue, processes
 from nbtools.machine.devices import gpu_use
-from nbtools.machine.processes import STOP_GRACE_S, SWEEP_GRACE_S, living, members, started_by, sweep_processes
-from nbtools.run.checkpoints import newest_verified, resuming
-from nbtools.run.records import mapping_at
-from nbtools.rundir import secret_values
+from nbtools.machine.on_end import sentence_on_end, start_on_end
+from nbtools.machine.signals import Signals, asks_to_stop
+from nbtools.run.checkpoints import checkpoints_in, newest_verified, resuming
+from nbtools.run.job import is_active
+from nbtools.run.records import Records, mapping_at
+from nbtools.run.state import state_of
+from nbtools.rundir import machines, secret_values
 from nbtools.rundir.identity import ProcessIdentity
 from nbtools.rundir.json_files import finite, read_json, write_json, write_reserved_json
 from nbtools.rundir.lock import acquire_lock
-from nbtools.rundir.rundir import ATTEMPT_VARIABLE, RUN_DIR_VARIABLE, RUN_ID_VARIABLE, RunDir, goes_on
+from nbtools.rundir.rundir import ATTEMPT_VARIABLE, RUN_DIR_VARIABLE, RUN_ID_VARIABLE, RunDir, has_recipe
 
 SAMPLE_EVERY_S = 5.0
 _SAMPLE_SHARE = 1 / 400  # of one core, at most: a sample costs more on a machine with thousands of processes
 _RECORD_RETRIES_S = 60.0
+_STAMP_EVERY_S = 1.0
+_STAMP_SHARE = 1 / 5000  # of the run's time so far: a month gives some forty thousand lines
 _LOOK_EVERY_S = 0.5
 """Interval between a queued run's checks of the queue."""
 _RESTART_AFTER_S = 1.0
+_MACHINES_EVERY_S = 2.0
+_MACHINES_END_WITHIN_S = 10.0
+"""Time in which the machines of a run end after one has failed; agents on several machines do not notice that."""
 _NEVER_S = 1e8
 
 
-class Signals:
-    """Signals as data: `wait` returns the signals received since the last call.
+class Supervisor:
+    """Supervises one run from its place in the queue to `exit.json`; `held` are descriptors of its lock and ticket.
 
-    The Python handlers do nothing. CPython's C-level handler writes each signal's number into a pipe, and `wait`
-    selects on it: no signal is lost between two waits, no system call is interrupted, and children inherit neither a
-    mask nor an ignored signal.
+    On a machine other than the run's first, `supervise_node` runs its agent alone. `on_end` is the command that the
+    launch wants started at the end.
     """
 
-    HANDLED = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGCHLD)
-
-    def __init__(self) -> None:
-        self._read, write = os.pipe()
-        os.set_blocking(self._read, False)
-        os.set_blocking(write, False)
-        signal.set_wakeup_fd(write, warn_on_full_buffer=False)
-        for number in self.HANDLED:
-            signal.signal(number, lambda *_: None)
-        signal.pthread_sigmask(signal.SIG_SETMASK, ())  # the launching process may have blocked some
-
-    def wait(self, timeout_s: float) -> set[int]:
-        """Return the signals received since the last call; wait at most `timeout_s` for the first one."""
-        select.select([self._read], [], [], max(0.0, timeout_s))
-        with contextlib.suppress(BlockingIOError):
-            return set(os.read(self._read, 4096))
-        return set()
-
-
-class Supervisor:
-    """Supervises one run from its place in the queue to `exit.json`; `held` are descriptors of its lock and ticket."""
-
-    def __init__(self, run: RunDir, held: Sequence[int]) -> None:
+    def __init__(self, run: RunDir, held: Sequence[int] = (), *, node: int = 0, on_end: Sequence[str] = ()) -> None:
         self.run = run
+        self.node = node
+        self.on_end = tuple(on_end)
         self.held = tuple(held)
+        self._log = run.node_output(node) if node else run.log
         self.signals = Signals()
         self.host = socket.gethostname()
         self.plan: dict[str, Any] = {}
         self.agent: subprocess.Popen[bytes] | None = None
         self.returncode: int | None = None
         self.attempt = 1
+        self.num_failed = 0
+        """Number of failed attempts that were followed by another one."""
         self.was_asked = False
         self.was_cancelled = False
         """Whether a stop prevented a restart."""
         self.had_to_kill = False
         self._asked_late = False
         """Whether a stop arrived when the agent had already ended."""
+        self.stopped_on: dict[str, Any] | None = None
+        """The condition of `stop_on` that holds."""
+        self._conditions: StopConditions | None = None
+        self._next_check = float("inf")
         self._log_start = 0
         self._num_swept = 0
+        self._stamped = (-1, 0)
         self._started = time.monotonic()
         self._kill_at = float("inf")
         self._next_sample = self._started
+        self._next_stamp = float("inf")
+        self._next_look = float("inf")
+        """When to look whether the run's other machines stop or have ended."""
+        self._lost_machine_at: float | None = None
+        self._is_ending = False
+        """Whether the agent was asked to end."""
 
     def supervise(self) -> None:
         """Wait in the queue, run the agent, restart it as often as allowed, and record the end.
@@ -112,10 +113,24 @@ class Supervisor:
             failure = self._outlive(error)
         self._record(failure)
 
+    def supervise_node(self, plan: Mapping[str, Any]) -> int:
+        """Run the agent of this machine once and return its exit code; a signal stops it, and no process is left."""
+        self.plan = dict(plan)
+        self._next_sample, self._next_look = self._started + _NEVER_S, self._started
+        self._tell_machines()
+        try:
+            if (failure := self._start(self.plan.get("argv"))) is not None:
+                raise LaunchError(failure.message)
+            self._watch()
+            self._sweep()
+            return self._code
+        finally:
+            self._tell_machines(returncode=self.returncode)
+
     def _run_attempts(self) -> Failure | None:
         """Run the agent when it is its turn, again after a failure as often as allowed; return the last failure."""
         write_json(self.run.process, {"role": "supervisor", **ProcessIdentity.of(os.getpid()).to_json()})
-        self.plan = secret_values.restored(self.run, read_json(self.run.launch) or {})
+        self.plan = self._read_plan()
         self._wait_for_turn()
         failure = None if self.was_asked else self._attempt(self.plan.get("argv"))
         while failure is not None and self._may_restart():
@@ -125,13 +140,16 @@ class Supervisor:
             failure = self._attempt(self._prepare_restart(failure))
         return failure
 
+    def _read_plan(self) -> dict[str, Any]:
+        return secret_values.restored(self.run, read_json(self.run.launch) or {})
+
     def _outlive(self, error: Exception) -> Failure | None:
         """After an error of the supervisor, wait for the end of an agent that runs; return the failure."""
         message = f"the supervisor failed: {type(error).__name__}: {error}"
         if self.agent is None:
             return explained(Failure(None, self.host, None, None, message, traceback.format_exc()), self.run)
-        self._next_sample = time.monotonic() + _NEVER_S
-        self._watch(self._shutdown_timeout_s)
+        self._next_sample = self._next_check = time.monotonic() + _NEVER_S
+        self._watch()
         self._num_swept += self._sweep()
         try:
             return self._failure()
@@ -141,18 +159,27 @@ class Supervisor:
     def _wait_for_turn(self) -> None:
         """Return when no earlier run claims one of the GPUs and the awaited run has ended, or on a stop."""
         ticket, after = self.plan.get("ticket"), self.plan.get("after")
+        self.was_asked = asks_to_stop(self.signals.wait(0))
         while not self.was_asked:
             is_our_turn = not (isinstance(ticket, str) and gpu_queue.ahead(Path(ticket)))
             self._keep_ticket()
-            if is_our_turn and not (isinstance(after, str) and goes_on(RunDir(after))):
+            if is_our_turn and not (isinstance(after, str) and is_active(RunDir(after))):
                 return
-            self.was_asked = _asks_to_stop(self.signals.wait(_LOOK_EVERY_S))
+            self.was_asked = asks_to_stop(self.signals.wait(_LOOK_EVERY_S))
 
     def _attempt(self, argv: object) -> Failure | None:
         """Run the agent once, end its leftover processes, and return the failure if there is one."""
         failure = self._start(argv)
         if failure is None:
-            self._watch(self._shutdown_timeout_s)
+            if machines.num_machines(self.plan) > 1:
+                self._next_look = time.monotonic()
+            self._begin_checks()
+            self._watch()
+            if self._next_stamp < _NEVER_S:
+                self._stamp(time.monotonic())
+                self._next_stamp = float("inf")
+            self._tell_machines(returncode=self.returncode)
+            self._wait_for_machines()
         self._num_swept += self._sweep()
         return failure or self._failure()
 
@@ -161,6 +188,93 @@ class Supervisor:
         if self.returncode == 0 or self._was_stopped():
             return None
         return first_failure(self.run, self._code, self.host, since=self._log_start)
+
+    # --- the conditions of stop_on ---
+
+    def _begin_checks(self) -> None:
+        settings = mapping_at(mapping_at(self.plan, "launch"), "stop_on")
+        if self._conditions is None and any(settings.values()):
+            best_by = str(self.plan.get("best_by") or "")
+            self._conditions = StopConditions(self.run, settings, best_by, lower=self.plan.get("lower_is_better", True))
+            self._next_check = time.monotonic() + LOOK_EVERY_S
+
+    def _check(self, now: float) -> None:
+        """Stop the run if one of the conditions holds."""
+        assert self._conditions is not None
+        self._next_check = now + LOOK_EVERY_S
+        if (found := self._conditions.look()) is None:
+            return
+        self._next_check = float("inf")
+        if not self.was_asked:
+            self.stopped_on = found
+            self._stop()
+
+    def _end_checks(self) -> None:
+        """End what the checks have started, and add the checkpoint before a value that is not finite."""
+        if self._conditions is not None:
+            self._conditions.close()
+        if self.stopped_on is not None and self.stopped_on["condition"] == "nan":
+            last = self.stopped_on["finite_step"]
+            older = [found.name for found in checkpoints_in(self.run.checkpoints) if found.step <= last]
+            self.stopped_on["checkpoint"] = older[-1] if older else None
+            said = f"last checkpoint before it: {older[-1]}" if older else "no checkpoint is older"
+            self.stopped_on["sentence"] += f"; {said}"
+
+    # --- the run's other machines ---
+
+    def _tell_machines(self, **state: object) -> None:
+        """Record for the others how this machine's part of the run is."""
+        if machines.num_machines(self.plan) > 1:
+            machines.write_record(self.run, self.node, stopping=self.was_asked, **state)
+
+    def _other_machines(self) -> list[int]:
+        """Return the machines that this one watches: the first watches those whose ranks have started, and they it."""
+        if self.node:
+            return [0]
+        return [n for n in range(1, machines.num_machines(self.plan)) if machines.has_ranks(self.run, n)]
+
+    def _wait_for_machines(self) -> None:
+        """Wait a moment until the other machines have ended: one of them may have failed first."""
+        deadline = time.monotonic() + self._grace_s(self._code)
+        while time.monotonic() < deadline:
+            if all("returncode" in machines.record(self.run, node) for node in self._other_machines()):
+                return
+            time.sleep(_LOOK_EVERY_S)
+
+    def _look_at_machines(self, now: float) -> None:
+        """Stop when another machine stops; end the agent a while after another one's has ended."""
+        self._next_look = now + _MACHINES_EVERY_S
+        records = [machines.record(self.run, node) for node in self._other_machines()]
+        if any(record.get("stopping") is True for record in records):
+            self._stop()
+        has_ended = [record for record in records if "returncode" in record]
+        if self._lost_machine_at is None and any(self.node or record["returncode"] != 0 for record in has_ended):
+            self._lost_machine_at = now
+        grace_s = max((self._grace_s(record["returncode"]) for record in has_ended), default=0.0)
+        is_lost = self._lost_machine_at is not None and now - self._lost_machine_at > grace_s
+        if is_lost:
+            self._end_agent()
+        if (is_lost or self.was_asked) and not processes.ranks_among(processes.started_by(psutil.Process(), self.run)):
+            # torchrun waits five minutes for the other agents after its ranks have ended, deaf to signals.
+            self._kill_at = min(self._kill_at, now + _MACHINES_EVERY_S)
+
+    def _grace_s(self, returncode: object) -> float:
+        """Return how long a machine may run after another one's agent has ended: longer if that was in order."""
+        return self._shutdown_timeout_s if returncode == 0 else _MACHINES_END_WITHIN_S
+
+    def _stop(self) -> None:
+        """Ask the agent to end because a stop was asked for, here or on another machine."""
+        if not self.was_asked:
+            self.was_asked = True
+            self._tell_machines()
+        self._end_agent()
+
+    def _end_agent(self) -> None:
+        """Ask the agent to end, once: a second signal would disturb ranks that save their last checkpoint."""
+        if not self._is_ending:
+            self._is_ending = True
+            self._kill_at = time.monotonic() + self._shutdown_timeout_s + processes.STOP_GRACE_S
+            self._signal_agent(signal.SIGTERM)
 
     @property
     def _shutdown_timeout_s(self) -> float:
@@ -179,42 +293,38 @@ class Supervisor:
     def _may_restart(self) -> bool:
         allowed = mapping_at(self.plan, "launch").get("max_restarts", 0)
         has_run = self.agent is not None and not self.was_asked
-        return has_run and isinstance(allowed, int) and self.attempt <= allowed
+        return has_run and isinstance(allowed, int) and self.num_failed < allowed
 
     def _pause(self) -> bool:
         """Wait before a restart, so that a program that fails at once does not loop; False if a stop arrived."""
         self.was_asked = self._asked_late
         until = time.monotonic() + _RESTART_AFTER_S
         while not self.was_asked and (left := until - time.monotonic()) > 0:
-            self.was_asked = _asks_to_stop(self.signals.wait(left))
+            self.was_asked = asks_to_stop(self.signals.wait(left))
         return not self.was_asked
 
     def _prepare_restart(self, failure: Failure) -> list[str]:
         """Record the failed attempt, delete its state files, and return the next attempt's command."""
         argv = list(self.plan["argv"])
         checkpoint, passed_over = newest_verified(self.run.checkpoints)
-        recipe = self.plan.get("recipe") or (read_json(self.run.config) or {}).get("recipe")
-        if recipe is None:
-            checkpoint = None  # a script without a recipe starts from its beginning
+        if not has_recipe(self.run):
+            checkpoint = None  # it starts from its beginning
         elif checkpoint is not None:
             argv = resuming(argv, checkpoint.path)
-        line = {
-            "format": 1,
-            "attempt": self.attempt,
-            "time": time.time(),
-            "returncode": self.returncode,
-            "failure": failure.to_json(),
-            "checkpoint": None if checkpoint is None else checkpoint.name,
-            "passed_over": passed_over,
-        }
-        with contextlib.suppress(OSError), self.run.attempts.open("a", encoding="utf-8") as file:
-            file.write(json.dumps(line) + "\n")
-        stale = [self.run.finished, self.run.error, *self.run.ranks.glob("*.heartbeat.json")]
-        for path in [*stale, *self.run.ranks.glob("*.asked")]:  # or they would be read as the next attempt's
-            path.unlink(missing_ok=True)
+        close_attempt(
+            self.run,
+            {
+                "attempt": self.attempt,
+                "returncode": self.returncode,
+                "failure": failure.to_json(),
+                "checkpoint": None if checkpoint is None else checkpoint.name,
+                "passed_over": passed_over,
+            },
+        )
+        self.num_failed += 1
         self.attempt += 1
         self.agent = self.returncode = None
-        self.had_to_kill = False
+        self.had_to_kill = self._is_ending = False
         return argv
 
     # --- the agent ---
@@ -224,18 +334,27 @@ class Supervisor:
         marks = {RUN_ID_VARIABLE: self.run.id, RUN_DIR_VARIABLE: str(self.run.path)}
         marks[ATTEMPT_VARIABLE] = str(self.attempt)
         # The agent copies the first failing rank's error file to this path, and writes its own to it.
-        marks["TORCHELASTIC_ERROR_FILE"] = str(self.run.error)
+        error = self.run.ranks / f"node{self.node}-error.json" if self.node else self.run.error
+        marks["TORCHELASTIC_ERROR_FILE"] = str(error)
         if not isinstance(argv, list) or not argv:
             self.returncode = 127
             return Failure(None, self.host, 127, None, f"{self.run.launch}: contains no command to run")
-        with self.run.log.open("ab") as log:
+        with self._log.open("ab") as log:
             self._log_start = log.tell()
+            if not self.node and not has_recipe(self.run):
+                self._stamp(time.monotonic())
             try:
                 self.agent = subprocess.Popen(
                     argv,
                     cwd=self.plan.get("cwd"),
                     # A crash in native code then leaves the Python stacks in the log.
-                    env={"PYTHONFAULTHANDLER": "1", **os.environ, **self.plan.get("env", {}), **marks},
+                    env={
+                        "PYTHONFAULTHANDLER": "1",
+                        **self._folders(),
+                        **os.environ,
+                        **self.plan.get("env", {}),
+                        **marks,
+                    },
                     stdin=subprocess.DEVNULL,
                     stdout=log,
                     stderr=subprocess.STDOUT,
@@ -251,7 +370,13 @@ class Supervisor:
                 return Failure(None, self.host, 127, None, f"could not start {argv[0]!r}: {error}")
         return None
 
-    def _watch(self, shutdown_timeout_s: float) -> None:
+    def _folders(self) -> dict[str, str]:
+        """Where other libraries write their metrics, unless the user said otherwise: files of a run are found there."""
+        if has_recipe(self.run):
+            return {}
+        return {"TENSORBOARD_LOGGING_DIR": str(self.run.tensorboard), "WANDB_DIR": str(self.run.path)}
+
+    def _watch(self) -> None:
         """Return when the agent has ended, by itself or after a stop."""
         while True:
             self._reap()
@@ -264,15 +389,19 @@ class Supervisor:
                 self._signal_agent(signal.SIGKILL)
             if now >= self._next_sample:
                 self._sample()
-            came = self.signals.wait(min(self._next_sample, self._kill_at) - time.monotonic())
-            if _asks_to_stop(came) and not self.was_asked:
-                # Only the first one: a second would disturb ranks that save their last checkpoint.
+            if now >= self._next_stamp:
+                self._stamp(now)
+            if now >= self._next_look:
+                self._look_at_machines(now)
+            if now >= self._next_check:
+                self._check(now)
+            next_s = min(self._next_sample, self._next_stamp, self._next_look, self._next_check, self._kill_at)
+            came = self.signals.wait(next_s - time.monotonic())
+            if asks_to_stop(came) and not self.was_asked:
                 self._reap()
                 self._asked_late = self.returncode is not None
                 if not self._asked_late:
-                    self.was_asked = True
-                    self._kill_at = time.monotonic() + shutdown_timeout_s + STOP_GRACE_S
-                    self._signal_agent(signal.SIGTERM)
+                    self._stop()
 
     def _signal_agent(self, number: signal.Signals) -> None:
         if self.agent is not None and self.returncode is None:
@@ -298,13 +427,15 @@ class Supervisor:
         def survivors() -> list[psutil.Process]:
             self._reap()
             # Orphans are children of this process, even those without NBTOOLS_RUN_ID in their environment.
-            return living({*started_by(psutil.Process(), self.run), *members(self.run)})
+            own = processes.started_by(psutil.Process(), self.run)
+            return processes.living({*own, *(() if self.node else processes.members(self.run))})
 
         # After a stop that killed the agent, the ranks' shutdown timeout is over.
-        return sweep_processes(survivors, grace_s=0 if self.had_to_kill else SWEEP_GRACE_S)
+        return processes.sweep_processes(survivors, grace_s=0 if self.had_to_kill else processes.SWEEP_GRACE_S)
 
-    def _record(self, failure: Failure | None) -> None:
+    def _record(self, failure: Failure | None, **more: object) -> None:
         """Write exit.json, with retries unless the file system is read-only: its errors may have caused the end."""
+        self._end_checks()
         content = {
             "returncode": self.returncode,
             "signal": -self._code if self._code < 0 else None,
@@ -314,15 +445,30 @@ class Supervisor:
             "duration_s": round(time.monotonic() - self._started, 3),
             "swept": self._num_swept,
             "attempt": self.attempt,
+            **({} if self.stopped_on is None else {"stopped_on": self.stopped_on}),
+            **more,
         }
         deadline = time.monotonic() + _RECORD_RETRIES_S
         while True:
             try:
-                return write_reserved_json(self.run.exit, content)
+                write_reserved_json(self.run.exit, content)
+                return self._tell_end(content)
             except OSError as error:
                 if error.errno == errno.EROFS or time.monotonic() > deadline:
                     raise
                 time.sleep(1)
+
+    def _tell_end(self, ended: Mapping[str, Any]) -> None:
+        """Start the command of `on_end`, once the lock and the GPUs are free for others."""
+        if not self.on_end:
+            return
+        for descriptor in self.held:
+            os.close(descriptor)
+        state = str(state_of(Records(self.run)))
+        name = str(self.plan.get("name") or self.run.id)
+        words = {"{sentence}": sentence_on_end(self.run, name, state, ended), "{run}": self.run.id, "{state}": state}
+        with contextlib.suppress(OSError):
+            start_on_end(self.on_end, words, self.run)
 
     @property
     def _code(self) -> int:
@@ -331,9 +477,13 @@ class Supervisor:
 
     def _was_stopped(self) -> bool:
         """Distinguish a stop from a failure; torchrun exits 1 on both."""
+        if self._lost_machine_at is not None and not self.was_asked:
+            return False
         why = None
         with contextlib.suppress(FormatError):  # the training has a newer nbtools
             why = (read_json(self.run.finished) or {}).get("why")
+        if self.stopped_on is not None and self.stopped_on["condition"] == "nan" and why == "failed":
+            return True  # weights that are not finite are not saved, which is a failure of its own otherwise
         if self.was_asked:
             return why != "failed" and (self.returncode, why) != (0, "completed")
         if self._code == -signal.SIGKILL:
@@ -343,12 +493,22 @@ class Supervisor:
 
     # --- the machine ---
 
+    def _stamp(self, now: float) -> None:
+        """Append the size of the log and the time: a script that only prints gives its curves no other time."""
+        self._next_stamp = now + max(_STAMP_EVERY_S, (now - self._started) * _STAMP_SHARE)
+        with contextlib.suppress(OSError):
+            size = self._log.stat().st_size
+            if (size, self.attempt) != self._stamped:
+                self._stamped = size, self.attempt
+                with self.run.log_times.open("a") as file:
+                    file.write(f"[{size},{time.time():.2f},{self.attempt}]\n")
+
     def _sample(self) -> None:
         """Append one row to system.jsonl; its cost determines the time of the next one."""
         began = time.process_time()
         self._keep_ticket()
         num_processes = rss = 0
-        for process in started_by(psutil.Process(), self.run):
+        for process in processes.started_by(psutil.Process(), self.run):
             with contextlib.suppress(psutil.Error):
                 rss += process.memory_info().rss
                 num_processes += 1
@@ -367,6 +527,7 @@ def main() -> None:
     parser.add_argument("--lock-fd", type=int, help="descriptor of the held lock; by default the lock is taken")
     parser.add_argument("--no-lock", action="store_true", help="the file system has no locks")
     parser.add_argument("--ticket-fd", type=int, help="descriptor of the locked ticket for GPUs")
+    parser.add_argument("--on-end", type=json.loads, default=[], help="words of a command for the end, as JSON")
     arguments = parser.parse_args()
     run = RunDir(arguments.run_dir.resolve())
     if not run.launch.is_file():
@@ -376,14 +537,27 @@ def main() -> None:
         parser.error(f"{run.id}: is already running (its lock is held)")
     if run.process.exists() or run.exit.exists():
         parser.error(f"{run.id}: was already started; a run directory is used once")
+    adopt_orphans()
+    held = [descriptor for descriptor in (lock, arguments.ticket_fd) if descriptor is not None]
+    Supervisor(run, held, on_end=arguments.on_end).supervise()
+
+
+def close_attempt(run: RunDir, line: Mapping[str, Any]) -> None:
+    """Append a line on an ended attempt to attempts.jsonl, and delete its state files, which the next one writes."""
+    with contextlib.suppress(OSError), run.attempts.open("a", encoding="utf-8") as file:
+        file.write(json.dumps({"format": 1, "time": time.time(), **line}) + "\n")
+    for pattern in ("*.heartbeat.json", "*.asked", "node*.json", f"{run.collectives.name}*"):
+        for path in run.ranks.glob(pattern):
+            path.unlink(missing_ok=True)
+    for path in (run.finished, run.error):
+        path.unlink(missing_ok=True)
+
+
+def adopt_orphans() -> None:
+    """Become the parent of orphaned descendants, so that a sweep finds all of them; on Linux."""
     if sys.platform.startswith("linux"):
-        set_child_subreaper = 36  # adopt orphaned descendants, so that the sweep finds all
+        set_child_subreaper = 36
         ctypes.CDLL(None).prctl(set_child_subreaper, 1, 0, 0, 0)
-    Supervisor(run, [held for held in (lock, arguments.ticket_fd) if held is not None]).supervise()
-
-
-def _asks_to_stop(came: set[int]) -> bool:
-    return bool(came & {signal.SIGTERM, signal.SIGINT})
 
 
 if __name__ == "__main__":

@@ -58,6 +58,8 @@ class Device:
     holders: tuple[Holder, ...]
     selector: str
     """Its entry for CUDA_VISIBLE_DEVICES: its index, or the UUID that the variable already holds."""
+    compute_capability: tuple[int, int] | None = None
+    """None if the driver does not tell it."""
 
 
 def devices() -> list[Device]:
@@ -177,6 +179,10 @@ def _device(nvml: Any, selector: str, position: int) -> Device:
         index = int(nvml.nvmlDeviceGetIndex(handle))
     except nvml.NVMLError:  # a MIG instance has none
         index = position
+    capability = None
+    with contextlib.suppress(nvml.NVMLError):
+        major, minor = nvml.nvmlDeviceGetCudaComputeCapability(handle)
+        capability = (int(major), int(minor))
     memory = nvml.nvmlDeviceGetMemoryInfo(handle)
     return Device(
         index=index,
@@ -186,6 +192,7 @@ def _device(nvml: Any, selector: str, position: int) -> Device:
         memory_used_bytes=int(memory.used),
         holders=_holders(nvml, handle),
         selector=selector,
+        compute_capability=capability,
     )
 
 

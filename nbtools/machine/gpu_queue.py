@@ -80,23 +80,33 @@ def ahead(path: Path) -> list[Ticket]:
     own = _read(path)
     if own is None:
         return []
-    found = []
-    for number, other in sorted(_paths(path.parent).items()):
-        if number < own.number and is_locked(other) and (ticket := _read(other)) and ticket.devices & own.devices:
-            found.append(ticket)
-    return found
+    tickets = map(_read, _before(path))
+    return [ticket for ticket in tickets if ticket and ticket.devices & own.devices]
 
 
 def newer(path: Path) -> list[Path]:
     """Return the locked tickets before the one at `path` that a newer nbtools wrote; `ahead` ignores them."""
     found = []
-    for number, other in sorted(_paths(path.parent).items()):
-        if other != path and number < int(path.stem) and is_locked(other):
-            try:
-                read_json(other)
-            except FormatError:
-                found.append(other)
+    for other in _before(path):
+        try:
+            read_json(other)
+        except FormatError:
+            found.append(other)
     return found
+
+
+def claimed() -> frozenset[str]:
+    """Return the UUIDs of the devices that locked tickets name: those of runs that train or wait."""
+    folder = Path(os.environ.get(FOLDER_VARIABLE) or _FOLDER)
+    tickets = (_read(path) for path in _paths(folder).values() if is_locked(path))
+    return frozenset(uuid for ticket in tickets if ticket for uuid in ticket.devices)
+
+
+def _before(path: Path) -> list[Path]:
+    """Return the locked tickets before the one at `path`, in order."""
+    return [
+        other for number, other in sorted(_paths(path.parent).items()) if number < int(path.stem) and is_locked(other)
+    ]
 
 
 def _folder() -> Path:

@@ -316,7 +316,12 @@ def _record_stop(run: RunDir) -> None:
         return
     try:
         if read_json(run.exit) is None and read_json(run.finished) is None:
-            content = {"returncode": None, "signal": None, "stopped": True, "failure": None, "time": time.time()}
-            write_reserved_json(run.exit, content)
+            record_stop(run)
     finally:
         os.close(descriptor)
+
+
+def record_stop(run: RunDir, **more: object) -> None:
+    """Write exit.json for a supervisor that could not."""
+    content = {"returncode": None, "signal": None, "stopped": True, "failure": None, "time": time.time()}
+    write_reserved_json(run.exit, {**content, **more})

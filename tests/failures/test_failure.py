@@ -203,6 +203,19 @@ def test_an_exception_that_was_recorded_counts_more_than_a_crash_while_leaving(r
     assert (found.message, found.signal) == ("ValueError: boom", "SIGABRT")
 
 
+def test_ranks_of_several_machines_are_named_with_their_machines(run: RunDir) -> None:
+    write_json(run.launch, {"launch": {"nnodes": 2, "nproc_per_node": 1}})
+    write_json(run.node_record(1), {"host": "n2", "returncode": 1})
+    run.log.write_text(
+        "W0101 api.py:1028] Sending process 100 closing signal SIGTERM\n"
+        + summary(root=block(0, 0, -15, 100, host="n1"))
+    )
+    run.node_output(1).write_text(summary(root=block(0, 1, 1, 100, error_file(run, "ValueError: boom"), host="n2")))
+    found = first_failure(run, 1, "n1")
+    assert found.headline == "rank 1 on n2: ValueError: boom"
+    assert found.other_lines == ["rank 0 on n1: closed by torchrun (SIGTERM)"]
+
+
 def test_the_other_ranks_are_told_in_their_order_those_that_ended_in_order_too(run: RunDir) -> None:
     closing = "".join(f"W0101 api.py:1028] Sending process {pid} closing signal SIGTERM\n" for pid in (100, 102, 103))
     others = [block(0, 2, -15, 102), block(1, 3, -9, 103)]

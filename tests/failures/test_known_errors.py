@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from nbtools.failures.evidence import error_line, last_output
 from nbtools.failures.known_errors import (
     CAUSES,
     SIGNALS,
@@ -20,11 +21,22 @@ from nbtools.failures.known_errors import (
 
 # As torch 2.13, Python 3.11 and the kernel said it.
 GLOO = "RuntimeError: [/pytorch/third_party/gloo/gloo/transport/tcp/"
+NCCL = "torch.distributed.DistBackendError: NCCL error in: /pytorch/torch/csrc/distributed/c10d/NCCLUtils.hpp:268, "
+DUPLICATE = (
+    NCCL + "invalid usage (run with NCCL_DEBUG=WARN for details), NCCL version 2.20.5\n"
+    "ncclInvalidUsage: This usually reflects invalid usage of NCCL library.\n"
+    "Last error:\nDuplicate GPU detected : rank 1 and rank 0 both on CUDA device 10\n"
+)
 SAID = {
     "the GPU ran out of memory": [
         "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB. GPU 0 has a total capacity of …",
         "RuntimeError: CUDA error: out of memory",
         "RuntimeError: CUDA error: CUBLAS_STATUS_ALLOC_FAILED when calling `cublasCreate(handle)`",
+        error_line(
+            NCCL + "unhandled cuda error (run with NCCL_DEBUG=INFO for details), NCCL version 2.21.5\n"
+            "ncclUnhandledCudaError: Call to CUDA function failed.\nLast error:\nCuda failure 2 'out of memory'"
+        ),
+        "include/alloc.h:178 NCCL WARN Cuda failure 'out of memory'",
     ],
     "the process could get no more memory": [
         "MemoryError",
@@ -59,12 +71,18 @@ SAID = {
         "NumelOut=4, Timeout(ms)=600000) ran for 600028 milliseconds before timing out.",
         "torch.distributed.DistStoreError: wait timeout after 600000ms, keys: /0//cpu//0/1",
     ],
+    "the machines of the run did not meet": [
+        "torch.distributed.DistStoreError: Timed out after 3601 seconds waiting for clients. 1/2 clients joined.",
+        "torch.distributed.DistNetworkError: The client socket has timed out after 60000ms while trying to connect to "
+        "(10.0.0.1, 29500).",
+    ],
     "an index was out of range on the GPU (device-side assert)": [
         "torch.AcceleratorError: CUDA error: device-side assert triggered"
     ],
     "this build of torch has no code for this GPU": [
         "RuntimeError: CUDA error: no kernel image is available for execution on the device"
     ],
+    "two ranks use the same GPU": [error_line(DUPLICATE)],
     "a network port is taken": [
         "torch.distributed.DistNetworkError: The server socket has failed to listen on any local network address. "
         "port: 29500, useIpv6: false, code: -98, name: EADDRINUSE, message: address already in use",
@@ -75,8 +93,11 @@ SAID = {
         "crashing. Check the logs of the remote worker before reporting an error.",
         GLOO + "pair.cc:544] Read error [127.0.0.1]:48812: Connection reset by peer",
         GLOO + "pair.cc:547] writev [127.0.0.1]:48812: Broken pipe",
-        "torch.distributed.DistBackendError: NCCL error in: NCCLUtils.cpp:77, remote process exited or there was a "
-        "network error, NCCL version 2.21.5\nncclRemoteError: A call failed possibly due to a network error",
+        NCCL + "remote process exited or there was a network error, NCCL version 2.21.5",
+        error_line(
+            NCCL + "internal error, NCCL version 2.14.3\nncclInternalError: Internal check failed.\nLast error:\n"
+            "Net : Connection closed by remote peer user<50260>\n"
+        ),
     ],
 }
 
@@ -93,6 +114,15 @@ def test_a_known_error_is_told_apart_in_words_with_what_to_do(words: str, said: 
 
 def test_every_row_of_the_table_is_reached_by_an_error_that_was_seen() -> None:
     assert {cause.words for cause in CAUSES} == set(SAID)
+
+
+def test_nccl_s_reason_is_part_of_the_one_line_that_is_shown() -> None:
+    reason = "NCCL version 2.20.5 (Duplicate GPU detected : rank 1 and rank 0 both on CUDA device 10)"
+    assert error_line(DUPLICATE).endswith(reason)
+    frames = 'Traceback (most recent call last):\n  File "train.py", line 3, in <module>\n    dist.barrier()\n'
+    message, traceback = last_output(f"noise\n{frames}{DUPLICATE}", 1)
+    assert message.endswith(reason) and traceback is not None
+    assert error_line("ValueError: boom\nLast error:\nof another program") == "ValueError: boom"
 
 
 @pytest.mark.parametrize(

@@ -16,9 +16,9 @@ import pytest
 
 import nbtools as nt
 from nbtools.errors import LaunchError
-from nbtools.launcher import placement, preflight
+from nbtools.launcher import placement, preflight, sizes
 from nbtools.launcher.findings import Finding, epochs, ok, problem, render_html, size, warn
-from nbtools.launcher.sizes import checkpoint_bytes, num_checkpoints_kept
+from nbtools.launcher.sizes import checkpoint_bytes, num_checkpoints_kept, precision_of
 from nbtools.launcher.step_count import Schedule
 from nbtools.machine.devices import Device, Holder
 from nbtools.project import Project
@@ -146,7 +146,8 @@ def test_a_dataset_is_told_with_its_files_and_samples(project: Project) -> None:
         (folder / f"{name}.txt").write_text(TEXT)
     checked = nt.preflight(written(project, dataset="data", sequence_length=8, batch_size=1))
     said = re.fullmatch(
-        r"data: 3 files, 4\.8 KiB, (\d+) training samples, (\d+) evaluation samples, .* and \d+ test samples for it",
+        r"data: 3 files, 4\.8 KiB, (\d+) training samples, (\d+) evaluation samples: the lowest eval/loss chooses "
+        r"the best checkpoint, and \d+ test samples measure it",
         found(checked, "dataset").text,
     )
     assert said, found(checked, "dataset")
@@ -158,7 +159,10 @@ def test_a_dataset_that_takes_long_to_count_is_left_to_the_training(project: Pro
     large.touch()
     os.truncate(large, preflight._COUNTED_BYTES + 1)
     checked = nt.preflight(written(project, dataset="large.txt", max_steps=50, epochs=2))
-    assert found(checked, "dataset").text == "large.txt: 1 file, 4.0 MiB; the training counts its samples"
+    assert found(checked, "dataset").text == (
+        "large.txt: 1 file, 4.0 MiB; the training counts its samples; evaluations measure at most 2,000 held-out "
+        "samples; the lowest eval/loss chooses the best checkpoint"
+    )
     assert found(checked, "steps").text == "known once the training has read the data: 2 epochs, at most 50"
 
 
@@ -191,7 +195,7 @@ def test_a_file_that_cannot_be_read_is_refused_by_name(project: Project, monkeyp
 
 def with_free(monkeypatch: pytest.MonkeyPatch, num_bytes: int) -> None:
     usage = SimpleNamespace(total=2**40, used=0, free=num_bytes)
-    monkeypatch.setattr(placement.shutil, "disk_usage", lambda path: usage)
+    monkeypatch.setattr(sizes.shutil, "disk_usage", lambda path: usage)
 
 
 @pytest.mark.promise("guide-M7")
@@ -261,6 +265,19 @@ def script(project: Project) -> Path:
     path = project.scripts / "train.py"
     path.write_text("pass\n")
     return path
+
+
+@pytest.mark.parametrize(
+    ("capabilities", "precision"),
+    [([], "fp32"), ([(9, 0), (8, 0)], "bf16"), ([(9, 0), (7, 5)], "fp32"), ([(9, 0), None], "auto")],
+)
+def test_auto_is_told_as_the_precision_that_the_gpus_make_it(
+    capabilities: list[tuple[int, int] | None], precision: str
+) -> None:
+    gpus = [Device(0, "GPU-0", "a GPU", 80 * 2**30, 0, (), "0", capability) for capability in capabilities]
+    said = {finding.subject: finding.text for finding in preflight.check_size(MLM.config_class(), 1, gpus)}
+    assert said["parameters"].endswith(f"trained in {precision}")
+    assert precision_of(MLM.config_class(precision="fp16"), gpus) == "fp16"
 
 
 def test_whoever_holds_memory_is_named_with_what_to_do(gpus: list[Device], script: Path) -> None:

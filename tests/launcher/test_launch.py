@@ -203,6 +203,14 @@ def test_by_default_the_first_gpus_are_taken_one_per_process(script: Path, four_
     assert checked.warnings == ()
 
 
+def test_runs_on_several_gpus_record_their_collectives_in_their_run_directory(script: Path, four_gpus: None) -> None:
+    run = RunDir("/runs/r")
+    names = preflight(script, nproc_per_node=2).placement.variables(run)
+    assert names["TORCH_FR_DUMP_TEMP_FILE"] == f"{run.ranks}/nccl_trace_rank_"
+    for alone in (preflight(script, nproc_per_node=1), preflight(script, nproc_per_node=2, gpus=())):
+        assert not any(name.startswith("TORCH_") for name in alone.placement.variables(run))
+
+
 @pytest.mark.promise("safety-gpu-count")
 def test_the_word_gpu_is_resolved_on_the_machine_that_launches(
     script: Path, four_gpus: None, monkeypatch: pytest.MonkeyPatch

@@ -16,10 +16,11 @@ from typing import Any
 import pytest
 import torch
 
-from nbtools.config import Launch
+from nbtools.config import Launch, Slurm, StopOn
 from nbtools.errors import CheckpointError, ConfigError, LaunchError, NbtoolsError
 from nbtools.launcher import launch as launching
 from nbtools.launcher.resume import _new_script, config_of, resume
+from nbtools.launcher.slurm import SlurmFlags
 from nbtools.project import Project
 from nbtools.recipes import MLMPretrainingConfig
 from nbtools.run.checkpoints import Checkpoint
@@ -28,7 +29,7 @@ from nbtools.run.run import Run
 from nbtools.run.state import RunState
 from nbtools.rundir.json_files import read_json, write_json
 from nbtools.rundir.rundir import RunDir
-from nbtools.script.script import read_script, write_script
+from nbtools.script.script import read_script, render, write_script
 from nbtools.training.engine.flags import Flags
 from nbtools.training.engine.sampler import epoch_order
 from nbtools.training.engine.worker import run as train_here
@@ -249,11 +250,16 @@ def test_a_fork_has_a_script_of_its_own_and_tells_what_changed(parent: Run, proj
     taken = project.scripts / "tiny_2.py"
     taken.write_text("# mine\n")
     original = (project.scripts / "tiny.py").read_bytes()
+    words = render(CONFIG, "tiny", Launch(gpus=(), on_end=("touch", "proof"), stop_on=StopOn(nan=True)))
+    parent.files.script.write_text(words)  # of which a fork has the conditions only: words could be anybody's
+    change(
+        parent.files.launch, launch={**parent.info["launch"], "on_end": ["touch", "proof"], "stop_on": {"nan": True}}
+    )
     child = resume(parent, "step-000004", changes={"learning_rate": 1e-4, "max_steps": 5}, max_restarts=1)
     path = project.scripts / "tiny_3.py"
     script = read_script(path)
     assert script.config == CONFIG.replace(learning_rate=1e-4, max_steps=5)
-    assert script.launch == Launch(gpus=(), max_restarts=1)
+    assert script.launch == Launch(gpus=(), max_restarts=1, stop_on=StopOn(nan=True))
     assert (taken.read_text(), (project.scripts / "tiny.py").read_bytes()) == ("# mine\n", original)
     assert child.files.script.read_bytes() == path.read_bytes()
     assert child.id.endswith("_tiny_3")
@@ -265,6 +271,21 @@ def test_a_fork_has_a_script_of_its_own_and_tells_what_changed(parent: Run, proj
     told = f"forked from {parent.id} at step 4: max_steps 6 -> 5, learning_rate 0.01 -> 0.0001"
     assert child.summary()["origin"] == told
     assert child.history["train/loss"].steps.tolist()[:4] == [1, 2, 3, 4]
+
+
+@pytest.mark.usefixtures("unstarted")
+def test_a_fork_of_a_record_from_before_keeps_the_meaning_of_what_it_lacks(parent: Run, project: Project) -> None:
+    later = {"clean": "light", "test_fraction": 0.0, "eval_samples": None, "special_tokens": "tokens"}
+    content = read_json(parent.files.config)
+    assert content is not None
+    change(parent.files.config, config={name: value for name, value in content["config"].items() if name not in later})
+    for path in (parent.files.script, project.scripts / "tiny.py"):
+        lines = path.read_text().splitlines(keepends=True)
+        path.write_text("".join(line for line in lines if not line.strip().startswith(tuple(f"{n}=" for n in later))))
+    resume(parent, "step-000004", changes={"learning_rate": 1e-4, "max_steps": 5})
+    forked = read_script(project.scripts / "tiny_2.py").config.model_dump()
+    assert {name: forked[name] for name in later} == later
+    assert (forked["learning_rate"], forked["max_steps"]) == (1e-4, 5)
 
 
 @pytest.mark.usefixtures("unstarted")
@@ -531,3 +552,40 @@ def test_other_world_sizes_go_on_with_the_same_samples(
         told = f"batch_size {6 // before} -> {batch_size}, nproc_per_node {before} -> {nproc_per_node}"
         assert child.summary()["origin"] == f"forked from {origin.id} at step {step}: {told}"
         origin = child if before == 1 else origin
+
+
+# --- on Slurm ---------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def unsubmitted(unstarted: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As `unstarted`, and no job is submitted."""
+    monkeypatch.setattr(launching, "with_site", lambda checked, runs: checked)
+    monkeypatch.setattr("nbtools.machine.slurm.submit", lambda *_: (71, None))
+
+
+def test_a_resumed_run_stays_where_it_ran_unless_the_call_says_otherwise(parent: Run, unsubmitted: None) -> None:
+    unfinished(parent)
+    job = resume(parent, cluster=Slurm(partition="low", gpus_per_node=0, mem="1G"))
+    assert (read_json(job.files.slurm) or {})["job_id"] == 71 and job.info["launch"]["gpus"] is None
+    assert job.info["resumed_from"]["step"] == 4 and job.info["args"][-2] == "--resume-from"
+    write_json(job.files.exit, {"returncode": 1, "stopped": True, "time": 3.0})
+    again = resume(job)
+    assert again.info["launch"]["cluster"] == job.info["launch"]["cluster"]
+    longer = resume(job, cluster=SlurmFlags({"time_limit": "8:00:00"}))
+    assert longer.info["launch"]["cluster"] == {**job.info["launch"]["cluster"], "time_limit": "8:00:00"}
+    here = resume(job, cluster="none")
+    assert (
+        here.info["launch"]["cluster"] is None and here.info["launch"]["gpus"] == [] and not here.files.slurm.exists()
+    )
+    with pytest.raises(LaunchError, match="mem=2G: is for Slurm"):
+        resume(parent, cluster=SlurmFlags({"mem": "2G"}))
+
+
+def test_a_fork_of_a_job_writes_its_settings_into_the_script(parent: Run, unsubmitted: None) -> None:
+    fork = resume(parent, changes={"max_steps": 20}, cluster=Slurm(partition="low", gpus_per_node=0))
+    written = read_script(fork.info["script"])
+    assert written.launch.cluster == Slurm(partition="low", gpus_per_node=0) and written.launch.gpus is None
+    write_json(fork.files.exit, {"returncode": 1, "stopped": True, "time": 3.0})
+    other = resume(fork, parent.checkpoints[-1].path, changes={"learning_rate": 1e-4}, cluster="none")
+    assert read_script(other.info["script"]).launch == Launch(gpus=())

@@ -80,6 +80,19 @@ def test_output_of_rank_0_and_of_the_agent_is_in_the_log(supervised: Start) -> N
     assert "rank 0 step 2" in run.log()
 
 
+def test_printed_curves_have_times(supervised: Start, tmp_path: Path) -> None:
+    script = tmp_path / "prints.py"
+    script.write_text("for step in range(3):\n    print(f'step {step}/3 loss {3 - step}.5', flush=True)\n")
+    before = time.time()
+    run = supervised(sys.executable, script)
+    assert run.wait(timeout_s=60) is RunState.SUCCEEDED
+    loss = run.history["train/loss"]
+    assert loss.steps.tolist() == [0, 1, 2]
+    assert all(before - 1 < when < time.time() + 1 for when in loss.times.tolist())
+    assert run.total_steps == 3
+    assert [row[2] for row in map(json.loads, run.files.log_times.read_text().splitlines())] == [1, 1]
+
+
 def test_the_first_failing_rank_is_named_with_its_traceback(supervised: Start) -> None:
     run = supervised(*agent(TRAINER, "--fail-at", "3", "--failing-rank", "1"))
     assert run.wait(timeout_s=60, check=False) is RunState.FAILED

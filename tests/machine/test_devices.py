@@ -47,6 +47,11 @@ class NVML:
     def nvmlDeviceGetMemoryInfo(self, handle: int) -> Any:
         return SimpleNamespace(total=80 * 2**30, used=handle * 2**30)
 
+    def nvmlDeviceGetCudaComputeCapability(self, handle: int) -> list[int]:
+        if handle:
+            raise self.NVMLError
+        return [9, 0]
+
     def nvmlDeviceGetComputeRunningProcesses(self, handle: int) -> list[Any]:
         return [SimpleNamespace(pid=os.getpid(), usedGpuMemory=None)] if handle else []
 
@@ -78,6 +83,7 @@ def test_gpus_are_listed_with_memory_and_holders(two_gpus: None) -> None:
     assert (first.holders, second.memory_used_bytes) == ((), 2**30)
     me = psutil.Process()
     assert second.holders == (Holder(os.getpid(), me.name(), me.username(), None),)
+    assert (first.compute_capability, second.compute_capability) == ((9, 0), None)
     assert driver_version() == "580.1"
 
 

@@ -65,6 +65,10 @@ def fork_loader_workers(number: int) -> list[int]:
     return children
 
 
+def loss(options: argparse.Namespace, step: int) -> float | str:
+    return "NaN" if options.nan_from is not None and step >= options.nan_from else 1 / step
+
+
 def train(options: argparse.Namespace, run: RunDir, rank: int) -> None:
     for step in range(options.first_step + 1, options.steps + 1):
         if options.fail_at == step and rank == options.failing_rank and options.fail_attempt in (None, ATTEMPT):
@@ -75,9 +79,12 @@ def train(options: argparse.Namespace, run: RunDir, rank: int) -> None:
         if rank == 0:
             with run.metrics.open("a") as file:
                 file.write(
-                    json.dumps({"step": step, "time": time.time(), "attempt": ATTEMPT, "train/loss": 1 / step}) + "\n"
+                    json.dumps(
+                        {"step": step, "time": time.time(), "attempt": ATTEMPT, "train/loss": loss(options, step)}
+                    )
+                    + "\n"
                 )
-            if step % options.checkpoint_every == 0 or stopping:
+            if step % options.checkpoint_every == 0 or (stopping and not options.save_no_last):
                 save(run, step)
         print(f"rank {rank} step {step}", flush=True)
         if stopping:
@@ -94,10 +101,12 @@ def main() -> int:
     parser.add_argument("--steps", type=int, default=1000)
     parser.add_argument("--step-s", type=float, default=0.05)
     parser.add_argument("--checkpoint-every", type=int, default=1000)
+    parser.add_argument("--nan-from", type=int, help="step from which the loss is NaN")
     parser.add_argument("--fail-at", type=int)
     parser.add_argument("--fail-attempt", type=int, help="fail in this attempt only, not in every one")
     parser.add_argument("--resume-from", type=Path)
     parser.add_argument("--failing-rank", type=int, default=0)
+    parser.add_argument("--save-no-last", action="store_true", help="save no checkpoint at a stop")
     parser.add_argument("--leave-no-word", action="store_true", help="do not write finished.json")
     parser.add_argument("--loader-workers", type=int, default=0, help="forked children of every rank")
     options = parser.parse_args()

@@ -1,0 +1,33 @@
+"""torchrun in a Slurm job: `python -m nbtools.machine.agent` takes torchrun's arguments.
+
+At the end of a job, Slurm sends SIGTERM to every process of it, so torchrun gets one from Slurm, one from the
+supervisor and, on other nodes, one through srun. A later one aborts its shutdown (torch 2.13 survives two), and ranks
+that save their last checkpoint would die with it.
+"""
+
+import runpy
+import signal
+from types import FrameType
+from typing import Any
+
+
+def main() -> None:
+    """Run torchrun, which sees the first SIGTERM only."""
+    set_handler: Any = signal.signal
+
+    def signal_once(number: int, handler: Any) -> Any:
+        if number != signal.SIGTERM or not callable(handler):
+            return set_handler(number, handler)
+
+        def first(number: int, frame: FrameType | None) -> None:
+            set_handler(number, lambda *_: None)  # not SIG_IGN, which children would inherit
+            handler(number, frame)
+
+        return set_handler(number, first)
+
+    vars(signal)["signal"] = signal_once
+    runpy.run_module("torch.distributed.run", run_name="__main__", alter_sys=True)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,89 @@
+"""The address at which other machines reach this one."""
+
+import contextlib
+import os
+import socket
+from collections.abc import Sequence
+
+import psutil
+
+from nbtools.errors import LaunchError
+from nbtools.machine.devices import GLOO_INTERFACE
+
+_ELSEWHERE = "192.0.2.1"
+"""An address for documentation (RFC 5737): the system says how it would be reached, and no packet is sent."""
+_LARGEST_PORT = 65_535
+_LOOPBACK = "127."
+
+
+def meeting_point(peers: Sequence[str] = ()) -> tuple[str, int]:
+    """Return address and port of this machine where others can meet: MASTER_ADDR and MASTER_PORT where they are set.
+
+    By default, the address of the interface that GLOO_SOCKET_IFNAME names, else of the route to one of the `peers`
+    (host names), else of the default route; and a free port.
+
+    Raises:
+        LaunchError: no interface has an address that other machines reach, or MASTER_PORT is not a port.
+    """
+    port = os.environ.get("MASTER_PORT")
+    if port is not None and not (port.isascii() and port.isdecimal() and 0 < int(port) <= _LARGEST_PORT):
+        raise LaunchError(
+            f"MASTER_PORT={port[:40]!r}: must be a number from 1 to {_LARGEST_PORT}; unset it for a free port"
+        )
+    given = os.environ.get("MASTER_ADDR")
+    address = given or _address_of(os.environ.get(GLOO_INTERFACE)) or _towards(peers) or _own_address(_ELSEWHERE)
+    if address is None or address == "localhost" or address.startswith(_LOOPBACK):
+        what = f"MASTER_ADDR={given[:80]!r}" if given else "no network interface"
+        raise LaunchError(
+            f"nnodes: {what}: not an address of this machine that others reach; set MASTER_ADDR to one, or "
+            "GLOO_SOCKET_IFNAME to an interface"
+        )
+    return address, _free_port() if port is None else int(port)
+
+
+def interface_towards(address: str) -> str | None:
+    """Return the name of the network interface through which this machine reaches an address; None if unknown."""
+    own = _own_address(address) or ""
+    if own.startswith(_LOOPBACK):  # the own name, which /etc/hosts often gives such an address
+        own = _own_address(_ELSEWHERE) or ""
+    return next((name for name, found in _addresses() if found == own and not own.startswith(_LOOPBACK)), None)
+
+
+def _own_address(other: str) -> str | None:
+    """Return the address of this machine from which it reaches another one, by the routes of the system."""
+    try:
+        return _routed_to(other)
+    except OSError:  # no route, or an unknown name
+        return next((found for _, found in _addresses() if not found.startswith(_LOOPBACK)), None)
+
+
+def _towards(peers: Sequence[str]) -> str | None:
+    """Return the address of this machine from which it reaches one of its peers; None if no name leads elsewhere."""
+    for peer in peers:
+        with contextlib.suppress(OSError):
+            if not (address := _routed_to(peer)).startswith(_LOOPBACK):
+                return address
+    return None
+
+
+def _routed_to(other: str) -> str:
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+        probe.connect((other, 9))  # of a datagram socket: sends nothing
+        address: str = probe.getsockname()[0]
+        return address
+
+
+def _address_of(interface: str | None) -> str | None:
+    return next((address for name, address in _addresses() if name == interface), None)
+
+
+def _addresses() -> list[tuple[str, str]]:
+    """Return interfaces and their IPv4 addresses."""
+    found = psutil.net_if_addrs().items()
+    return [(name, entry.address) for name, entries in found for entry in entries if entry.family == socket.AF_INET]
+
+
+def _free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("", 0))
+        return int(probe.getsockname()[1])

@@ -1,0 +1,51 @@
+"""Memory per process of both strategies, from the config alone: against figures computed by hand and real models."""
+
+import pytest
+from transformers import ModernBertConfig, ModernBertForMaskedLM
+
+from nbtools.errors import LaunchError
+from nbtools.launcher.preflight import check_size
+from nbtools.launcher.sizes import sharded_bytes, training_bytes
+from nbtools.machine.devices import Device
+from nbtools.recipes import RECIPES, MaskedDiffusionConfig, MLMPretrainingConfig
+from nbtools.recipes.modernbert import modernbert_settings, num_gathered
+
+LLADA = MaskedDiffusionConfig(model_name="GSAI-ML/LLaDA-8B-Instruct", precision="bf16", batch_size=1)
+GB = 10**9
+
+
+def gpus(gib: int, count: int) -> list[Device]:
+    return [Device(index, f"GPU-{index}", "a GPU", gib * 2**30, 0, (), str(index), (9, 0)) for index in range(count)]
+
+
+def test_llada_by_hand() -> None:
+    """16 bytes for 8.016 billion weights; two tables of 126,464 x 4,096 (1.036) and two of 32 blocks are gathered."""
+    assert training_bytes(LLADA, "bf16") == pytest.approx(128.25 * GB, rel=1e-3)
+    gathered = 8 * 1.036 * GB + 4 * 0.2181 * GB
+    for world_size in (1, 2, 8):
+        found = sharded_bytes(LLADA, world_size, "bf16")
+        assert found == pytest.approx(128.25 * GB / world_size + gathered, rel=1e-3)
+
+
+@pytest.mark.parametrize("layers", [1, 2, 5])
+def test_weights_outside_the_blocks_and_of_a_block_are_those_of_the_real_model(layers: int) -> None:
+    config = MLMPretrainingConfig(num_layers=layers, num_heads=2, hidden_size=32, vocab_size=60)
+    model = ModernBertForMaskedLM(ModernBertConfig(**modernbert_settings(config, 60)))
+    last = sum(weight.numel() for weight in model.model.layers[-1].parameters())
+    blocks = sum(weight.numel() for weight in model.model.layers.parameters())
+    outside, block = num_gathered(config, 60)
+    assert outside == sum(weight.numel() for weight in model.parameters()) - blocks
+    assert layers == 1 or block == last
+
+
+def test_what_does_not_fit_is_refused_with_the_strategy_that_does(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(MaskedDiffusionConfig, "can_be_sharded", True)
+    sharded = LLADA.replace(strategy="fsdp")
+    with pytest.raises(LaunchError, match=r"take 119\.4 GiB .* has 80\.0 GiB: set strategy='fsdp', .* 23\.5 GiB"):
+        check_size(LLADA, 8, gpus(80, 8))
+    for config in (LLADA, sharded):
+        with pytest.raises(LaunchError, match=r"GPU 0 \(a GPU\) has 24\.0 GiB: choose GPUs with more memory"):
+            check_size(config, 1, gpus(24, 1))
+    assert "23.5 GiB per process" in str(check_size(sharded, 8, gpus(80, 8))[-1])
+    assert "68.3 GiB per process" in str(check_size(sharded, 2, gpus(141, 2))[-1])
+    assert RECIPES["masked_diffusion"].num_gathered(LLADA.replace(model_name="my/own")) is None

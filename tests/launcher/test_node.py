@@ -1,0 +1,359 @@
+"""Several machines in one run: here all of them are this one, which needs no other port or folder."""
+
+import os
+import shlex
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from nbtools.config import Launch
+from nbtools.errors import ConfigError, LaunchError
+from nbtools.failures.failure import Failure, explained, first_failure
+from nbtools.launcher.launch import launch
+from nbtools.launcher.node import run_node
+from nbtools.launcher.placement import place
+from nbtools.machine import network
+from nbtools.notebook.panel.snapshot import notes_of
+from nbtools.project import Project
+from nbtools.run.records import Records
+from nbtools.run.run import Run
+from nbtools.run.state import RunState, commands_to_join, state_of, waiting_for
+from nbtools.run.stop import left_behind, other_machines
+from nbtools.rundir import machines
+from nbtools.rundir.identity import ProcessIdentity
+from nbtools.rundir.json_files import read_json, write_json
+from nbtools.rundir.rundir import RunDir
+from nbtools.script.compat.shell import shell_text
+from nbtools.script.script import read_script, write_script
+from nbtools.script.torchrun import Meeting, torchrun_command
+
+MEETING = Meeting("10.0.0.1", 4711)
+
+
+def test_each_machine_has_its_number_and_its_logs_and_all_have_the_meeting_point() -> None:
+    two = Launch(nproc_per_node=2, nnodes=2)
+    first, second = (torchrun_command("a.py", two, run=Path("/r"), meeting=MEETING, node=node) for node in (0, 1))
+    common = {"--nnodes=2", "--nproc-per-node=2", "--master-addr=10.0.0.1", "--master-port=4711", "--max-restarts=0"}
+    assert common < set(first) & set(second)
+    assert {"--node-rank=0", "--log-dir=/r/ranks", "--redirects=1:3"} < set(first)
+    assert {"--node-rank=1", "--log-dir=/r/ranks/node1", "--redirects=3"} < set(second)
+
+
+def test_the_logs_of_a_rank_are_found_on_its_machine(tmp_path: Path) -> None:
+    run = RunDir(tmp_path)
+    write_json(run.launch, {"launch": {"nproc_per_node": 2, "nnodes": 2}})
+    for folder, local_rank in ((run.ranks, 1), (run.ranks / "node1", 0), (run.ranks / "node1", 1)):
+        log = folder / "id_x" / "attempt_0" / str(local_rank) / "stdout.log"
+        log.parent.mkdir(parents=True)
+        log.write_text(f"{folder.name} {local_rank}")
+    assert [run.rank_logs(rank)[0].read_text() for rank in (1, 2, 3)] == ["ranks 1", "node1 0", "node1 1"]
+
+
+def test_a_restart_that_would_reach_one_machine_only_is_refused() -> None:
+    with pytest.raises(ConfigError, match=r"max_restarts=2 with nnodes=2: .*resume the run"):
+        Launch(nnodes=2, max_restarts=2)
+    assert Launch(nproc_per_node=4, nnodes=3).world_size == 12
+
+
+def test_a_script_keeps_the_number_of_machines_and_says_how_to_start_them_by_hand(
+    project: Project, tiny_config: Callable[..., Any]
+) -> None:
+    path = write_script(tiny_config(), "two", Launch(nproc_per_node=4, nnodes=2), project=project)
+    assert read_script(path).launch.nnodes == 2
+    assert "2 machines x 4 processes" in path.read_text()
+    assert "torchrun --nnodes=2 --node-rank=NODE --master-addr=ADDRESS" in path.read_text()
+    text = shell_text("two", Launch(nnodes=2), "mlm_pretraining")
+    assert '"--node-rank=${NODE_RANK:?' in text and '"--master-addr=${MASTER_ADDR:?' in text
+    refused = subprocess.run(["bash", "-c", text], capture_output=True, text=True, check=False, cwd=project.root)
+    assert refused.returncode != 0 and "NODE_RANK: set it to the number of this machine" in refused.stderr
+
+
+# --- where machines meet ----------------------------------------------------------------------------
+
+
+def test_the_meeting_point_is_what_the_environment_says_else_an_address_of_this_machine(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    for name in ("MASTER_ADDR", "MASTER_PORT", "GLOO_SOCKET_IFNAME"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setattr(network, "_addresses", lambda: [("lo", "127.0.0.1"), ("ib0", "10.1.0.7")])
+    monkeypatch.setattr(network, "_own_address", lambda other: "10.1.0.7" if other == "10.1.0.8" else "172.16.0.2")
+    address, port = network.meeting_point()
+    assert address == "172.16.0.2" and 1024 <= port < 65536
+    monkeypatch.setenv("GLOO_SOCKET_IFNAME", "ib0")
+    assert network.meeting_point()[0] == "10.1.0.7"
+    monkeypatch.setenv("MASTER_ADDR", "head")
+    monkeypatch.setenv("MASTER_PORT", "12355")
+    assert network.meeting_point() == ("head", 12355)
+    assert network.interface_towards("10.1.0.8") == "ib0"
+    assert network.interface_towards("elsewhere") is None
+    monkeypatch.setattr(network, "_own_address", lambda other: "127.0.1.1" if other == "me" else "10.1.0.7")
+    assert network.interface_towards("me") == "ib0", "the loopback address of the own name"
+    for wrong in ("localhost", "127.0.0.1"):
+        monkeypatch.setenv("MASTER_ADDR", wrong)
+        with pytest.raises(LaunchError, match=f"MASTER_ADDR='{wrong}': not an address .* that others reach"):
+            network.meeting_point()
+
+
+@pytest.mark.parametrize("port", ["0", "x", "70000", "-1", ""])
+def test_a_port_that_is_none_is_refused(monkeypatch: pytest.MonkeyPatch, port: str) -> None:
+    monkeypatch.setenv("MASTER_PORT", port)
+    with pytest.raises(LaunchError, match=r"MASTER_PORT=.*must be a number from 1 to 65535"):
+        network.meeting_point()
+
+
+def test_a_machine_uses_the_interface_that_leads_to_the_first(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("GLOO_SOCKET_IFNAME", raising=False)
+    monkeypatch.setattr(network, "interface_towards", lambda _: "ib0")
+    placed = place(Launch(nproc_per_node=2, nnodes=2, gpus=()), MEETING)
+    assert placed.meeting == MEETING and placed.environment["GLOO_SOCKET_IFNAME"] == "ib0"
+    assert "2, which meet at 10.0.0.1:4711 (ib0)" in str(placed.findings[0])
+    monkeypatch.setenv("GLOO_SOCKET_IFNAME", "eth7")
+    assert "GLOO_SOCKET_IFNAME" not in place(Launch(nnodes=2, gpus=()), MEETING).environment, "the user's stays"
+
+
+# --- a machine that cannot join ----------------------------------------------------------------------
+
+
+@pytest.fixture
+def two(project: Project) -> RunDir:
+    """A run of two machines whose supervisor seems to run."""
+    run = RunDir.create(project.runs, "two")
+    run.script.write_text("")
+    run.log.touch()
+    settings = Launch(nnodes=2, gpus=()).model_dump(mode="json")
+    plan = {"launch": settings, "meeting": ["10.0.0.1", 4711], "cwd": str(project.root), "script": str(run.script)}
+    write_json(run.launch, {**plan, "recipe": "mlm_pretraining", "root": str(project.root), "flock": False})
+    write_json(run.process, {"role": "supervisor", **ProcessIdentity.of(1).to_json()})
+    return run
+
+
+@pytest.mark.parametrize(
+    ("change", "node", "said"),
+    [
+        (lambda run: None, 2, r"--node 2: .* has 2 machines; give 1 to 1"),
+        (lambda run: write_json(run.exit, {"returncode": 1, "failure": None}), 1, "is FAILED; launch or resume it"),
+        (lambda run: write_json(run.launch, {"launch": {"nnodes": 1}, "flock": False}), 1, "cannot be used .*meeting"),
+        (lambda run: run.script.unlink(), 1, "script.py: not on .*under one path"),
+        (
+            lambda run: write_json(run.node_record(1), {"pid": 7, "start_time": 1.0, "boot_id": "b", "host": "other"}),
+            1,
+            r"machine 1 of .* is other already \(process 7\); if that process has ended, remove .*node1.json",
+        ),
+    ],
+)
+def test_a_machine_that_cannot_join_is_told_why(
+    two: RunDir, change: Callable[[RunDir], None], node: int, said: str
+) -> None:
+    change(two)
+    with pytest.raises(LaunchError, match=said):
+        run_node(two.path, node)
+
+
+def test_a_machine_that_does_not_see_the_run_says_so(tmp_path: Path) -> None:
+    with pytest.raises(LaunchError, match=rf"no run directory on {socket.gethostname()}; all machines need .*shared"):
+        run_node(tmp_path / "runs" / "x", 1)
+
+
+# --- real ranks ---------------------------------------------------------------------------------------
+
+
+def joined(run: Run) -> "subprocess.Popen[str]":
+    """Start machine 1 with the command that the run says."""
+    (command,) = run.info["join"]
+    assert waiting_for(run.records) == "waiting for machine 1"
+    assert run.summary()["join"] == {"1": command} and notes_of(run, []) == [f"run on machine 1: {command}"]
+    return subprocess.Popen(shlex.split(command), stdout=subprocess.PIPE, text=True)
+
+
+@pytest.mark.promise("guide-L12", "guide-O10")
+@pytest.mark.slow
+def test_two_machines_train_as_one(texts: Project, tiny_config: Callable[..., Any]) -> None:
+    script = write_script(tiny_config(max_steps=3), "tiny", Launch(nnodes=2, gpus=()), project=texts)
+    run = launch(script)
+    machine = joined(run)
+    said, _ = machine.communicate(timeout=200)
+    assert run.wait(60) is RunState.SUCCEEDED
+    assert machine.returncode == 0 and said.startswith(f"machine 1 of {run.id}: joins at ")
+    assert (run.config or {})["derived"]["world_size"] == 2 and run.step == 3
+    assert [rank["rank"] for rank in run.summary()["ranks"]] == [0, 1]
+    record = read_json(run.files.node_record(1)) or {}
+    assert (record["host"], record["returncode"], record["stopping"]) == (socket.gethostname(), 0, False)
+    assert waiting_for(run.records) == ""
+
+
+@pytest.fixture
+def hosts() -> Iterator[list[list[str]]]:
+    """Two network namespaces with one cable and no other route: the beginnings of commands that run in them."""
+    ends = [f"nbt{os.getpid()}{letter}" for letter in "ab"]
+    commands = [f"ip link add {ends[0]} type veth peer name {ends[1]}", *(f"ip netns add {end}" for end in ends)]
+    for number, end in enumerate(ends, start=1):
+        commands += [f"ip link set {end} netns {end}", f"ip -n {end} addr add 10.77.0.{number}/24 dev {end}"]
+        commands += [f"ip -n {end} link set {end} up", f"ip -n {end} link set lo up"]
+    try:
+        for command in commands:
+            subprocess.run(command.split(), check=True)
+        yield [["ip", "netns", "exec", end] for end in ends]
+    finally:
+        for end in ends:
+            subprocess.run(["ip", "netns", "del", end], check=False)
+
+
+@pytest.mark.needs("network namespaces")
+@pytest.mark.slow
+def test_two_hosts_meet_over_the_cable_between_them(
+    texts: Project, tiny_config: Callable[..., Any], hosts: list[list[str]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    script = write_script(tiny_config(max_steps=3), "tiny", Launch(nnodes=2, gpus=()), project=texts)
+    monkeypatch.setenv("NBTOOLS_ROOT", str(texts.root))
+    command = [*hosts[0], sys.executable, "-P", "-m", "nbtools", "launch", str(script)]
+    run = Run(texts.runs / subprocess.run(command, check=True, capture_output=True, text=True).stdout.strip())
+    assert run.info["meeting"][0] == "10.77.0.1"
+    said = subprocess.run([*hosts[1], *shlex.split(run.info["join"][0])], check=False, capture_output=True, text=True)
+    assert run.wait(60) is RunState.SUCCEEDED and said.returncode == 0
+    assert (run.config or {})["derived"]["world_size"] == 2 and run.step == 3
+
+
+FAILS = """
+import os, sys, time
+from torch.distributed.elastic.multiprocessing.errors import record
+
+@record
+def main():
+    if os.environ["RANK"] == "1":
+        raise ValueError("a shard of machine 1 is damaged")
+    time.sleep(600)
+
+main()
+"""
+
+
+@pytest.mark.slow
+def test_a_failure_on_another_machine_ends_the_run_and_is_its_failure(project: Project) -> None:
+    script = project.scripts / "fails.py"
+    script.write_text(FAILS)
+    run = launch(script, gpus=(), nnodes=2, shutdown_timeout_s=5)
+    machine = joined(run)
+    machine.communicate(timeout=120)
+    assert machine.returncode == 1
+    assert run.wait(60, check=False) is RunState.FAILED
+    failure = run.failure
+    assert failure is not None and failure.rank == 1
+    assert failure.headline == f"rank 1 on {socket.gethostname()}: ValueError: a shard of machine 1 is damaged"
+
+
+@pytest.mark.slow
+def test_a_stop_before_the_other_machine_has_joined_leaves_nothing(project: Project) -> None:
+    script = project.scripts / "waits.py"
+    script.write_text("import time; time.sleep(600)")
+    run = launch(script, gpus=(), nnodes=2, shutdown_timeout_s=5)
+    deadline = time.monotonic() + 60
+    while not run.files.log.exists():
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+    run.stop()
+    assert run.state is RunState.STOPPED and not left_behind(run.records)
+    command = [sys.executable, "-P", "-m", "nbtools", "launch", str(run.dir), "--node", "1"]
+    late = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert late.returncode == 2 and "is STOPPED; launch or resume it first" in late.stderr
+
+
+STOPS = """
+import os, signal, sys, time
+signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
+open(os.path.join(os.environ["NBTOOLS_RUN_DIR"], "rank" + os.environ["RANK"]), "w").close()
+time.sleep(600)
+"""
+
+
+@pytest.mark.slow
+def test_ctrl_c_on_another_machine_leaves_no_process_there(project: Project) -> None:
+    script = project.scripts / "stops.py"
+    script.write_text(STOPS)
+    run = launch(script, gpus=(), nnodes=2, shutdown_timeout_s=5)
+    machine = joined(run)
+    deadline = time.monotonic() + 100
+    while not (run.dir / "rank1").exists():
+        assert time.monotonic() < deadline and machine.poll() is None
+        time.sleep(0.1)
+    machine.send_signal(signal.SIGINT)
+    machine.communicate(timeout=60)
+    assert run.wait(60, check=False) is RunState.STOPPED
+    record = read_json(run.files.node_record(1)) or {}
+    assert record["stopping"] is True and "returncode" in record
+    assert other_machines(run.records) == [f"machine 1 ({socket.gethostname()}) ended"]
+    assert not left_behind(run.records)
+
+
+ENDS_EARLY = """
+import os, time
+if os.environ["RANK"] == "1":
+    time.sleep(2)
+    raise ValueError("late")
+"""
+
+
+@pytest.mark.slow
+def test_a_failure_after_the_end_of_the_first_machines_ranks_is_the_runs(project: Project) -> None:
+    """torchrun waits there for the other agents for minutes, deaf to signals."""
+    script = project.scripts / "early.py"
+    script.write_text(ENDS_EARLY)
+    run = launch(script, gpus=(), nnodes=2, shutdown_timeout_s=60)
+    joined(run).communicate(timeout=120)
+    assert run.wait(50, check=False) is RunState.FAILED
+    failure = run.failure
+    assert failure is not None and failure.rank == 1 and "ValueError: late" in failure.message
+
+
+def test_a_machine_that_ended_before_all_have_met_is_missing_again(two: RunDir) -> None:
+    records = Records(two)
+    assert list(commands_to_join(records)) == [1]
+    machines.write_record(two, 1, returncode=1)
+    assert list(commands_to_join(records)) == [1]
+    (two.node_logs(1) / "id" / "attempt_0").mkdir(parents=True)
+    assert commands_to_join(records) == {} and other_machines(records)[0].endswith("ended")
+
+
+def test_a_command_from_the_files_of_a_run_is_never_shown(two: RunDir) -> None:
+    write_json(two.launch, {**(read_json(two.launch) or {}), "join": ["rm -rf ~"] * 500_000})
+    (command,) = commands_to_join(Records(two)).values()
+    assert shlex.split(command) == [sys.executable, "-P", "-m", "nbtools", "launch", str(two.path), "--node", "1"]
+
+
+def test_a_run_that_only_its_first_machine_can_see_running_is_joined(two: RunDir) -> None:
+    """Where locks do not reach other machines, the run looks LOST from them."""
+    write_json(two.process, {"role": "supervisor", "pid": 1, "start_time": 1.0, "boot_id": "b", "host": "first"})
+    assert state_of(Records(two)) is RunState.LOST
+    two.script.unlink()
+    with pytest.raises(LaunchError, match=r"script\.py: not on"):  # it came that far
+        run_node(two.path, 1)
+
+
+def test_a_failure_of_torchrun_on_another_machine_is_named(two: RunDir) -> None:
+    (two.node_logs(1) / "id" / "attempt_0").mkdir(parents=True)
+    two.node_output(1).write_text("RuntimeError: no route to the first machine\n")
+    machines.write_record(two, 1, returncode=1)
+    failure = first_failure(two, -9, "first")
+    assert failure.message.startswith("machine 1 ended with code 1") and failure.host == socket.gethostname()
+
+
+def test_a_time_out_on_one_machine_says_nothing_of_others(two: RunDir) -> None:
+    message = "torch.distributed.DistStoreError: Timed out after 601 seconds waiting for clients. 1/2 clients joined."
+    failure = Failure(0, "h", 1, None, message)
+    assert explained(failure, two).message.startswith("the machines of the run did not meet")
+    write_json(two.launch, {"launch": {"nproc_per_node": 2}})
+    assert explained(failure, two).message.startswith("waited ")
+
+
+def test_other_options_are_refused_beside_the_number_of_a_machine(capsys: pytest.CaptureFixture[str]) -> None:
+    from nbtools.cli.commands import main
+
+    assert main(["launch", "runs/x", "--node", "1", "--dry-run"]) == 2
+    assert "--node: goes with --gpus only, not with dry_run" in capsys.readouterr().err
