@@ -4,13 +4,13 @@ One declaration feeds the form, the flags, the validation and the docs. Configs 
 literals; each recipe inherits from `TrainConfig` once.
 """
 
-import difflib
-from collections.abc import Collection, Mapping
-from typing import Annotated, Any, Literal, Self
+import re
+from collections.abc import Collection, Iterator, Mapping
+from typing import Annotated, Any, ClassVar, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
 
-from nbtools.errors import ConfigError, shown
+from nbtools.errors import ConfigError, did_you_mean, html_table, shown
 
 
 def setting(
@@ -40,6 +40,17 @@ def setting(
     return Field(default, description=help, json_schema_extra=extra, **bounds)
 
 
+def beta(default: float, of: str) -> Any:
+    """Declare a decay of AdamW; recipes have their own defaults."""
+    return setting(default, f"AdamW's decay per step of the mean {of}.", ge=0, lt=1)
+
+
+def num_evaluated_samples(what: str, unit: str) -> Any:
+    """Declare `eval_samples`; a run from before that field existed measured all."""
+    text = f"Held-out {what} that an evaluation measures, the same every time; None for all."
+    return setting(2000, text, unit, ge=1, le=1_000_000_000, before=None)
+
+
 class Settings(BaseModel):
     """A frozen pydantic model that rejects unknown names, wrong types, NaN and infinity."""
 
@@ -52,6 +63,17 @@ class Settings(BaseModel):
             super().__init__(**values)
         except ValidationError as error:
             raise ConfigError("\n".join(_explained(item, type(self)) for item in error.errors())) from None
+
+    def __repr_args__(self) -> Iterator[tuple[str, Any]]:
+        """Yield the values that differ from the defaults: those make the same config again."""
+        for name, info in type(self).model_fields.items():
+            if info.is_required() or getattr(self, name) != info.get_default(call_default_factory=True):
+                yield name, getattr(self, name)
+
+    def _repr_html_(self) -> str:
+        fields = type(self).model_fields.items()
+        rows = [(name, shown(getattr(self, name)), self.unit(name), info.description or "") for name, info in fields]
+        return html_table([(type(self).__name__, "", "", ""), *rows])
 
     def replace(self, **changes: Any) -> Self:
         """Return a validated copy with some values changed."""
@@ -130,8 +152,7 @@ def _message(item: Any, cls: type[Settings]) -> str:
     """Return what is allowed, by the field's declaration."""
     kind, context = item["type"], item.get("ctx", {})
     if kind == "extra_forbidden":
-        close = difflib.get_close_matches(str(item["loc"][0])[:100], cls.model_fields, n=1)
-        hint = f"did you mean {close[0]}?" if close else f"it has {', '.join(cls.model_fields)}"
+        hint = did_you_mean(str(item["loc"][0]), cls.model_fields) or f"it has {', '.join(cls.model_fields)}"
         return f"{cls.__name__} has no such field; {hint}"
     if kind in _BOUNDS:
         return "must be " + _BOUNDS[kind].format(**{key: _plain_number(value) for key, value in context.items()})
@@ -148,7 +169,115 @@ def _plain_number(value: object) -> object:
     return int(value) if isinstance(value, float) and value.is_integer() else value
 
 
+_GRES = r"(?:[A-Za-z0-9_.-]+:)?[0-9]{1,4}"
+_TIME_LIMIT = r"[0-9]{1,6}(?::[0-9]{1,2}){0,2}|[0-9]{1,4}-[0-9]{1,2}(?::[0-9]{1,2}){0,2}"
+_MEMORY = r"[0-9]{1,9}[KMGT]?"
+_WORDS = r"[A-Za-z0-9_.,+:@-]{1,200}"
+_FEATURES = r"[A-Za-z0-9_.,+:@&|*()\[\]-]{1,200}"
+"""What may stand in an `#SBATCH` line: nothing that bash or sbatch reads as more than the value."""
+
+
+class Slurm(Settings):
+    """What a run asks of Slurm, under sbatch's names; None leaves a value to the site's default."""
+
+    partition: str | None = setting(None, "Partition; None for the default one.", basic=True)
+    account: str | None = setting(None, "Account that the job is charged to.", basic=True)
+    qos: str | None = setting(None, "Quality of service.")
+    time_limit: str | None = setting(
+        None,
+        "Largest duration, as 30 (minutes), 8:00:00 or 2-12:00:00 (days-hours); None for the partition's.",
+        basic=True,
+    )
+    gpus_per_node: int | str | None = setting(
+        None,
+        "GPUs on each node, also with their type, as a100:4; 0 for the CPU; None for nproc_per_node.",
+        "GPUs per node",
+        basic=True,
+    )
+    cpus_per_task: int | None = setting(
+        None, "CPU cores on each node, which has one task: torchrun.", "cores per node", ge=1, le=4096
+    )
+    mem: str | None = setting(None, "Memory on each node, as 64G; 0 for all.", "per node")
+    constraint: str | None = setting(None, "Features that the nodes must have, as a100&nvlink.")
+    preamble: str = setting("", "Lines of bash before the training, such as module load cuda/12.4.")
+    requeue: bool = setting(
+        True, "Continue from the latest verified checkpoint as the next attempt after a preemption or the time limit."
+    )
+
+    @field_validator("gpus_per_node", "cpus_per_task", mode="before")
+    @classmethod
+    def _a_number(cls, value: object) -> object:
+        if isinstance(value, bool):
+            raise ValueError(f"{value} is a truth value, not a number")
+        return value
+
+    @field_validator("partition", "account", "qos", "time_limit", "gpus_per_node", "mem", "constraint")
+    @classmethod
+    def _fits_a_line(cls, value: object, info: Any) -> object:
+        patterns = {
+            "time_limit": (_TIME_LIMIT, "must be minutes (30), hours:minutes:seconds (8:00:00) or days-hours (2-12)"),
+            "gpus_per_node": (_GRES, "must be a number, or a type and a number such as a100:4"),
+            "mem": (_MEMORY, "must be a number and a unit, such as 64G"),
+            "constraint": (_FEATURES, "must be features joined by & or |"),
+        }
+        pattern, allowed = patterns.get(info.field_name, (_WORDS, "must be one word of letters, digits and _.,+:@-"))
+        if value is not None and not re.fullmatch(pattern, str(value)):
+            raise ValueError(allowed)
+        return value
+
+    @field_validator("preamble")
+    @classmethod
+    def _is_text(cls, value: str) -> str:
+        if "\0" in value or "\r" in value or len(value) > _LONGEST_PREAMBLE:
+            raise ValueError(f"must be lines of bash, without carriage returns, at most {_LONGEST_PREAMBLE} characters")
+        return value
+
+    def num_gpus(self, nproc_per_node: int | Literal["gpu"]) -> int | None:
+        """Return the GPUs on each node; None if neither setting says it."""
+        if self.gpus_per_node is None:
+            return None if nproc_per_node == "gpu" else nproc_per_node
+        return int(str(self.gpus_per_node).rpartition(":")[2])
+
+
+class StopOn(Settings):
+    """Conditions on which the supervisor stops a run as the Stop button does; True stands for the usual value."""
+
+    nan: bool = setting(False, "A logged loss that is NaN or infinite.")
+    no_improvement: int | None = setting(
+        None,
+        "Evaluations in a row without a better value of the metric that chooses the best checkpoint; True for 20.",
+        "evaluations",
+        ge=1,
+        le=1_000_000,
+    )
+    loss_above: float | None = setting(
+        None,
+        "Training loss, the median of five rows, above this multiple of its median over the last 1,000; True for 10.",
+        "x its median",
+        gt=1,
+        le=1_000_000,
+    )
+    time_budget_h: float | None = setting(None, "Time since the start of the processes.", "hours", gt=0, le=100_000)
+
+    @field_validator("no_improvement", "loss_above", "time_budget_h", mode="before")
+    @classmethod
+    def _usual_value(cls, value: object, info: Any) -> object:
+        if isinstance(value, str):
+            raise ValueError("is text; give a number")
+        if not isinstance(value, bool):
+            return value
+        if info.field_name == "time_budget_h":
+            raise ValueError(f"{value} is a truth value, not a number of hours")
+        return _USUAL[info.field_name] if value else None
+
+
+_USUAL = {"no_improvement": 20, "loss_above": 10.0}
+"""Values that gave no false alarm in healthy runs of the recipes."""
+_LONGEST_PREAMBLE = 10_000
+PLACEHOLDERS = ("{sentence}", "{run}", "{state}")
+"""Words of `on_end` that are replaced."""
 _MOST_PROCESSES = 1024
+_MOST_MACHINES = 1024
 GPUIndex = Annotated[int, Field(ge=0, le=1023)]
 
 
@@ -166,6 +295,16 @@ class Launch(Settings):
         "GPU indices to use; () for CPU only; None for the first nproc_per_node GPUs, or the CPU without GPUs.",
         basic=True,
     )
+    nnodes: int = setting(
+        1,
+        "Machines, with nproc_per_node processes each; the launch tells the command that each further one needs.",
+        "machines",
+        ge=1,
+        le=_MOST_MACHINES,
+    )
+    cluster: Slurm | None = setting(
+        None, "Slurm(...) submits the run as a job of this user; None runs it on this machine.", basic=True
+    )
     omp_num_threads: int | None = setting(
         None, "CPU threads per process; None for cores // nproc_per_node, at least 1.", "threads", ge=1, le=4096
     )
@@ -175,6 +314,39 @@ class Launch(Settings):
     max_restarts: int = setting(
         0, "Automatic restarts of a failed run, each from its latest verified checkpoint.", "restarts", ge=0, le=1000
     )
+
+    stop_on: StopOn | None = setting(
+        None, "StopOn(...): conditions on which the run is stopped, with a checkpoint, while no one watches."
+    )
+    on_end: tuple[str, ...] = setting(
+        (),
+        "Program and arguments started at the end of the run, without a shell; {sentence}, {run} and {state} as "
+        "arguments of their own are replaced. A fork or a resumed run has none unless given one.",
+    )
+
+    @field_validator("stop_on", mode="before")
+    @classmethod
+    def _conditions(cls, value: object) -> object:
+        return StopOn(**value) if isinstance(value, dict) else value  # whose messages name the condition
+
+    @field_validator("on_end", mode="before")
+    @classmethod
+    def _are_words(cls, value: object) -> object:
+        if isinstance(value, str):
+            raise ValueError("is one text; give a list of words, since no shell divides it: shlex.split(text)")
+        return value
+
+    @field_validator("on_end")
+    @classmethod
+    def _is_a_command(cls, words: tuple[str, ...]) -> tuple[str, ...]:
+        if words and (not words[0].strip() or words[0] in PLACEHOLDERS):
+            raise ValueError("must begin with a program, such as ('notify-send', '{sentence}')")
+        for word in words:
+            if "\0" in word:
+                raise ValueError("must not contain a null character")
+            if found := next((name for name in PLACEHOLDERS if name in word and name != word), None):
+                raise ValueError(f"{found} must be an argument of its own: a shell would execute a part of a message")
+        return words
 
     @field_validator("nproc_per_node", mode="before")
     @classmethod
@@ -192,6 +364,8 @@ class Launch(Settings):
         """Return the settings on a machine with so many GPUs: `gpu` becomes a number, one process on the CPU."""
         if self.nproc_per_node != "gpu":
             return self
+        if self.cluster is not None:
+            return self.replace(nproc_per_node=max(1, self.cluster.num_gpus("gpu") or 0))
         return self.replace(nproc_per_node=max(1, num_gpus if self.gpus is None else len(self.gpus)))
 
     @property
@@ -200,8 +374,45 @@ class Launch(Settings):
         assert self.nproc_per_node != "gpu", "resolve the settings on a machine first"
         return self.nproc_per_node
 
+    @property
+    def world_size(self) -> int:
+        """Processes on all machines, of resolved settings."""
+        return self.nnodes * self.num_processes
+
     @model_validator(mode="after")
-    def _one_process_per_gpu(self) -> Self:
+    def _devices_of_a_job(self) -> Self:
+        if self.cluster is None:
+            return self
+        count = self.cluster.num_gpus(self.nproc_per_node)
+        if self.on_end:
+            raise ValueError(
+                f"on_end={self.on_end} with cluster=Slurm(...): it is for runs on this machine; set on_end=(), and "
+                "wait with nbtools wait RUN"
+            )
+        if self.gpus is not None:
+            raise ValueError(
+                f"gpus={self.gpus} with cluster=Slurm(...): Slurm chooses the devices; set gpus=None and "
+                "gpus_per_node, which is 0 for the CPU"
+            )
+        if count is None:
+            raise ValueError(
+                "nproc_per_node='gpu' with cluster=Slurm(...): the machine that submits does not know the GPUs of a "
+                "node; give gpus_per_node"
+            )
+        if count and self.nproc_per_node != "gpu" and self.nproc_per_node > count:
+            raise ValueError(
+                f"nproc_per_node={self.nproc_per_node} with gpus_per_node={self.cluster.gpus_per_node!r}: at most one "
+                "process per GPU"
+            )
+        return self
+
+    @model_validator(mode="after")
+    def _on_these_machines(self) -> Self:
+        if self.nnodes > 1 and self.max_restarts:
+            raise ValueError(
+                f"max_restarts={self.max_restarts} with nnodes={self.nnodes}: a restart reaches this machine only; set "
+                "max_restarts=0, and resume the run when it has failed"
+            )
         if self.gpus is not None:
             if len(set(self.gpus)) != len(self.gpus):
                 raise ValueError(f"gpus={self.gpus}: each index may appear once")
@@ -219,6 +430,8 @@ class TrainConfig(Settings):
     Intervals and `max_steps` count optimizer steps; `batch_size` is per process everywhere.
     """
 
+    can_be_sharded: ClassVar[bool] = False
+    """Whether the recipe's training has `strategy="fsdp"`."""
     batch_size: int = setting(
         32, "Sequences per process and forward pass.", "sequences per process", ge=1, le=1_000_000, basic=True
     )
@@ -237,6 +450,8 @@ class TrainConfig(Settings):
     )
     warmup_ratio: float = setting(0.1, "Share of the steps spent warming up.", "of all steps", ge=0, le=1)
     weight_decay: float = setting(0.01, "AdamW's decoupled weight decay (not on biases and norms).", ge=0)
+    adam_beta1: float = beta(0.9, "gradient")
+    adam_beta2: float = beta(0.999, "squared gradient")
     gradient_clip: float = setting(1.0, "Largest gradient norm; 0 turns clipping off.", ge=0)
     max_skipped_steps: int = setting(
         20,
@@ -255,11 +470,25 @@ class TrainConfig(Settings):
         lt=1,
         before=0.0,
     )
-    precision: Literal["fp32", "bf16", "fp16"] = setting(
-        "fp32", "bf16 and fp16 mean autocast, fp16 with a loss scale; weights and optimizer stay fp32.", basic=True
+    precision: Literal["auto", "bf16", "fp16", "tf32", "fp32"] = setting(
+        "auto",
+        "auto is bf16 on GPUs that have it (compute capability 8.0 or above), else fp32. bf16 and fp16 mean autocast, "
+        "fp16 with a loss scale; weights and optimizer stay fp32. tf32 is fp32 with the operands of GPU products "
+        "rounded to TF32, as in all but fp32.",
+        basic=True,
+        before="fp32",
+    )
+    strategy: Literal["ddp", "fsdp"] = setting(
+        "ddp",
+        "ddp keeps the whole model on every GPU and averages gradients; fsdp (FSDP2) divides weights, gradients and "
+        "AdamW's moments among all processes, for a model that is larger than a GPU.",
+        before="ddp",
     )
     gradient_checkpointing: bool = setting(
         False, "Recompute activations in the backward pass: less memory, about a third more time."
+    )
+    compile: bool = setting(
+        False, "Compile the model's forward and backward pass (torch.compile): the first steps take minutes longer."
     )
     seed: int = setting(0, "Seeds weights, data order and masking.", ge=0, lt=2**32)
     deterministic: bool = setting(False, "Use deterministic kernels only: reproducible on GPUs, but slower.")
@@ -294,6 +523,14 @@ class TrainConfig(Settings):
     collective_timeout_min: int = setting(
         10, "Time that ranks wait for one another in a collective before the run fails.", "minutes", ge=1, le=1440
     )
+
+    @model_validator(mode="after")
+    def _not_compiled_and_sharded(self) -> Self:
+        if self.compile and self.strategy == "fsdp":
+            raise ValueError("compile=True with strategy='fsdp': sharded models are not compiled; set compile=False")
+        if self.strategy == "fsdp" and not self.can_be_sharded:
+            raise ValueError(f"strategy='fsdp': {type(self).__name__} has strategy='ddp' only")
+        return self
 
     def uncapped(self, changes: Mapping[str, object]) -> tuple[dict[str, object], tuple[str, ...]]:
         """Return the changes and notes on them: `epochs` without `max_steps` lifts the cap of this config.

@@ -1,4 +1,8 @@
-"""The exceptions that nbtools raises, and what their messages are made of."""
+"""The exceptions that nbtools raises, and what messages and displays are made of."""
+
+import difflib
+import html
+from collections.abc import Iterable
 
 
 def shown(value: object, limit: int = 80) -> str:
@@ -10,13 +14,29 @@ def shown(value: object, limit: int = 80) -> str:
     return text if len(text) <= limit else f"{text[:limit]}… ({len(text)} characters)"
 
 
+def did_you_mean(given: str, known: Iterable[object], *, most: int = 1) -> str:
+    """Return the most similar known words as a question: `did you mean launch?`; empty if none is similar."""
+    near = difflib.get_close_matches(given[:80], map(str, known), n=most)
+    return f"did you mean {', '.join(near)}?" if near else ""
+
+
 def plural(count: int, noun: str) -> str:
     """Return a count with its noun: `1 run`, `2,000 processes`."""
     return f"{count:,} {noun}{'' if count == 1 else 'es' if noun.endswith('s') else 's'}"
 
 
+def html_table(rows: Iterable[Iterable[str]]) -> str:
+    """Return rows of plain text as an HTML table; every cell is escaped."""
+    cells = ("".join(f"<td style='text-align:left'>{html.escape(cell)}</td>" for cell in row) for row in rows)
+    return f"<table class='mathjax_ignore tex2jax_ignore'>{''.join(f'<tr>{row}</tr>' for row in cells)}</table>"
+
+
 class NbtoolsError(Exception):
     """Base class of all errors that nbtools raises. Messages say what was given, what is allowed, and what to do."""
+
+    def _render_traceback_(self) -> list[str]:
+        """Return what IPython shows instead of a traceback: the message says what to do."""
+        return [f"{type(self).__name__}: {self}"]
 
 
 class ConfigError(NbtoolsError, ValueError):

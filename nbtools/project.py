@@ -102,6 +102,14 @@ def located(path: str | Path) -> Path:
     return Path(os.path.realpath(found.parent), found.name)
 
 
+def user_cache(kind: str, path: Path) -> Path:
+    """Return the JSON file of one kind about a path, below `$XDG_CACHE_HOME` or `~/.cache`; OSError without a home."""
+    root = Path(os.environ.get("XDG_CACHE_HOME") or expanded("~/.cache"))
+    if not root.is_absolute():
+        raise FileNotFoundError(f"{root}: no cache folder")
+    return root / "nbtools" / kind / f"{hashlib.sha256(os.fsencode(path.resolve())).hexdigest()[:32]}.json"
+
+
 def file_digest(path: Path) -> str:
     """Return the SHA-256 of a file as hexadecimal digits: launch.json records that of the script."""
     return hashlib.sha256(path.read_bytes()).hexdigest()

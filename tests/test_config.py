@@ -18,7 +18,7 @@ def test_a_wrong_value_says_what_was_given_and_what_is_allowed() -> None:
 
 
 def test_a_wrong_choice_lists_the_choices() -> None:
-    with pytest.raises(ConfigError, match=r"^precision='fp64': .*'fp32', 'bf16' or 'fp16'"):
+    with pytest.raises(ConfigError, match=r"^precision='fp64': .*'auto', 'bf16', 'fp16', 'tf32' or 'fp32'"):
         MLMPretrainingConfig(precision="fp64")
 
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Self
 
-from nbtools.errors import CheckpointError, FormatError
+from nbtools.errors import CheckpointError, FormatError, html_table
 from nbtools.rundir.atomic import retried
 from nbtools.rundir.json_files import finite, read_json, strict_number, whole
 from nbtools.rundir.tail import open_regular
@@ -61,6 +61,14 @@ class Checkpoint:
     time: float
     metrics: dict[str, float] = field(compare=False)
     manifest: dict[str, Any] = field(compare=False, repr=False)
+
+    def __repr__(self) -> str:
+        values = "".join(f", {name} {value:.4g}" for name, value in self.metrics.items() if name.endswith("/loss"))
+        return f"Checkpoint({self.name!r}{values})"
+
+    def _repr_html_(self) -> str:
+        values = [(name, f"{value:.5g}") for name, value in self.metrics.items()]
+        return html_table([(self.name, str(self.path)), *values])
 
     @property
     def name(self) -> str:

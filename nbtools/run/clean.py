@@ -18,11 +18,12 @@ from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from nbtools.errors import CheckpointError, FormatError, RunNotFoundError
+from nbtools.errors import CheckpointError, ConfigError, FormatError, RunNotFoundError, html_table, plural, shown
 from nbtools.machine.processes import members
-from nbtools.project import located
+from nbtools.project import Project, find_project, located
 from nbtools.run.checkpoints import Checkpoint, best_of, checkpoint_folders, checkpoints_in, newest_verified
 from nbtools.run.disk_usage import Stored, belongs_to_other, is_folder, num_bytes_in, survey
+from nbtools.run.job import has_active_job, is_active
 from nbtools.run.lineage import Origins
 from nbtools.run.records import local_time
 from nbtools.run.run import Run
@@ -31,7 +32,8 @@ from nbtools.rundir.atomic import open_descriptor
 from nbtools.rundir.identity import ProcessIdentity, foreign_owner
 from nbtools.rundir.json_files import read_json
 from nbtools.rundir.lock import NO_LOCKS, acquire_lock, wait_for_lock
-from nbtools.rundir.rundir import RunDir, find_run, goes_on, is_run, run_folders
+from nbtools.rundir.names import find_run
+from nbtools.rundir.rundir import RunDir, is_run, run_folders
 
 CACHE = ".cache"
 _GONE = "does not exist any more"
@@ -76,6 +78,53 @@ class RemovalPlan:
         """Total size of the items."""
         return sum(item.num_bytes for item in self.items)
 
+    def remove(self) -> str:
+        """Remove the items for ever; return what was removed, and what is kept and why."""
+        gone, kept = remove(self)
+        freed = sum(item.num_bytes for item in gone)
+        said = f"removed {plural(len(gone), 'item')}, {freed / 1e6:,.1f} MB"
+        return "; ".join([said, *(f"{name} is kept: {why}" for name, why in kept)])
+
+    def __repr__(self) -> str:
+        return f"<{plural(len(self.items), 'item')} to remove, {self.num_bytes / 1e6:,.1f} MB; .remove() removes them>"
+
+    def _repr_html_(self) -> str:
+        rows = [(item.path.name, item.what, f"{item.num_bytes / 1e6:,.1f} MB") for item in self.items]
+        rows += [(name, f"is kept: {why}", "") for name, why in self.kept]
+        return html_table([*rows, (repr(self), "", "")])
+
+
+def clean(
+    *refs: str | Path,
+    older_than_s: float | None = None,
+    state: str | None = None,
+    checkpoints: bool = False,
+    cache: bool = False,
+    project: Project | str | Path | None = None,
+) -> RemovalPlan:
+    """Select ended runs, checkpoints or the cache to remove, as `nbtools clean` does; `.remove()` removes them.
+
+    Args:
+        refs: Ids, unique prefixes, names or paths of runs; none for every run that the other arguments select.
+        older_than_s: Only runs that ended longer ago than this.
+        state: Only runs in this state, such as `FAILED`.
+        checkpoints: Keep the runs and remove their checkpoints, except the newest, the best, and those resumed from.
+        cache: Remove tokenized texts and learning histories; the next run prepares them again.
+        project: A project or a path in it. Default: the project of the working directory.
+
+    Raises:
+        RunNotFoundError: A ref matches no run, several runs, or a run in another folder.
+        ConfigError: There is no such final state.
+    """
+    if state is not None and not (state.upper() in set(RunState) and RunState(state.upper()).is_final):
+        ended = ", ".join(known for known in RunState if known.is_final)
+        raise ConfigError(f"state={shown(state)}: must be one of {ended}")
+    found = project if isinstance(project, Project) else find_project(project)
+    states = () if state is None else (RunState(state.upper()),)
+    return plan_removal(
+        found.runs, refs, older_than_s=older_than_s, states=states, checkpoints=checkpoints, cache=cache
+    )
+
 
 # --- select --------------------------------------------------------------------------------------
 
@@ -89,20 +138,9 @@ def plan_removal(
     checkpoints: bool = False,
     cache: bool = False,
 ) -> RemovalPlan:
-    """Select the items to remove; nothing is changed.
+    """Select the items to remove from a project's folder of runs, as `clean` does; nothing is changed.
 
-    Args:
-        runs: The project's folder of runs.
-        refs: Ids, unique prefixes or paths of runs; empty for every run that the other arguments select. Without
-            `refs`, `older_than_s`, `states` and `checkpoints`, no run is selected.
-        older_than_s: Only runs that ended longer ago than this.
-        states: Only runs in one of these states.
-        checkpoints: Keep the runs and remove their checkpoints, except the newest and the best that verify, and those
-            that other runs resumed from.
-        cache: Remove tokenized texts and learning histories; the next run prepares them again.
-
-    Raises:
-        RunNotFoundError: A ref matches no run, several runs, or a run in another folder.
+    Without `refs`, `older_than_s`, `states` and `checkpoints`, no run is selected.
     """
     runs = runs.resolve()
     named = {_named(runs, ref) for ref in refs}
@@ -126,11 +164,11 @@ def plan_removal(
             items += found
             kept += [(run.path.name, why)] if why else []
     else:
-        selected = {run.path.name for run in chosen}
-        kept_for = _kept_descendants(selected, origins)
-        for run in _children_first(chosen, origins):
-            if needed := kept_for.get(run.path.name):
-                kept.append((run.path.name, _needed_by(needed)))
+        descendants = {run.path.name: origins.descendants(run.path.name) for run in chosen}
+        # A run follows those that resumed it, which have fewer descendants: a child protects its parent.
+        for run in sorted(chosen, key=lambda run: len(descendants[run.path.name])):
+            if others := descendants[run.path.name] - descendants.keys():
+                kept.append((run.path.name, _needed_by(min(others))))
             else:
                 what = f"run, {run.state} {local_time(run.since)}"
                 items.append(Item(run.path, RunDir(run.path), what, run.num_bytes))
@@ -156,34 +194,6 @@ def _named(runs: Path, ref: str | Path) -> Path:
             raise RunNotFoundError(f"{path}: is not a run in {runs}; give an id, or change to the run's project")
         return path
     return find_run(runs, ref)
-
-
-def _kept_descendants(selected: Collection[str], origins: Origins) -> dict[str, str]:
-    """Return, for every selected run that has a descendant which is not, the name of one such descendant."""
-    found: dict[str, str] = {}
-    for name in sorted(origins.names() - set(selected)):  # so the first name is reported
-        parent, seen = origins.parent(name), {name}
-        while parent and parent not in seen and parent not in found:
-            seen.add(parent)
-            found[parent] = name
-            parent = origins.parent(parent)
-    return found
-
-
-def _children_first(runs: Sequence[Stored], origins: Origins) -> list[Stored]:
-    """Order runs so that each follows those that resumed it: a child protects its parent."""
-    by_name, ordered, seen = {run.path.name: run for run in runs}, [], set()
-    for start in by_name:
-        left = [(start, False)]
-        while left:
-            name, has_children_before = left.pop()
-            if has_children_before:
-                ordered.append(by_name[name])
-            elif name not in seen:
-                seen.add(name)
-                left.append((name, True)) if name in by_name else None
-                left += [(child, False) for child in origins.children(name)]
-    return ordered
 
 
 def _needed_by(child: str) -> str:
@@ -228,7 +238,7 @@ def _verifies(checkpoint: Checkpoint) -> bool:
 
 def _read_by(runs: Path) -> str:
     """Return why the cache must be kept: an active run reads it; empty if it may be removed."""
-    active = [path.name for path in run_folders(runs) if goes_on(RunDir(path))]
+    active = [path.name for path in run_folders(runs) if is_active(RunDir(path))]
     return f"{active[0]} may be reading it" if active else ""
 
 
@@ -376,7 +386,7 @@ def _locked(run: RunDir | None, locks: contextlib.ExitStack, deadline: float) ->
     if descriptor is None:
         return "is in use"
     locks.callback(os.close, descriptor)
-    return ""
+    return "is in use" if has_active_job(run) else ""
 
 
 def _hidden(path: Path, runs: Path) -> Path:

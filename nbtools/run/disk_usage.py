@@ -70,9 +70,7 @@ def _stored(path: Path) -> Stored:
         since = records.ended_at or records.started_at or since
         if not state.is_final:
             obstacle = f"is {state}"
-        elif obstacle:
-            pass
-        elif state is RunState.LOST and time.time() - since < _STARTING_S:
+        elif not obstacle and state is RunState.LOST and time.time() - since < _STARTING_S:
             obstacle = "was started less than a minute ago"
     except (FormatError, OSError) as error:
         obstacle = str(error)

@@ -74,14 +74,6 @@ class Origins:
         if (known := self._known.pop(name, None)) is not None:
             self._children[known[0]].discard(name)
 
-    def names(self) -> set[str]:
-        """Return the runs that resumed another."""
-        return {name for name, known in self._known.items() if known is not None}
-
-    def parent(self, name: str) -> str:
-        """Return the run that the run `name` resumed; empty if it resumed none."""
-        return (self._known.get(name) or ("", ""))[0]
-
     def children(self, name: str) -> set[str]:
         """Return the runs that resumed the run `name` directly."""
         return self._children.get(name, set())

@@ -1,58 +1,335 @@
-"""The runs of a project, as a list and as a table."""
+"""The runs of a project: a row of each for lists, kept once it has ended, and the runs themselves, made when needed."""
 
 import contextlib
-from collections.abc import Collection, Iterator
+import json
+import math
+import os
+import stat
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from datetime import timedelta
+from fnmatch import fnmatchcase
 from pathlib import Path
+from typing import Any, NamedTuple, Self, overload
 
-from nbtools.errors import FormatError, RunNotFoundError, plural
-from nbtools.project import Project, file_digest, find_project
-from nbtools.run.records import local_time
-from nbtools.run.run import Run, html_table, newest_metrics, step_of_total
-from nbtools.run.state import RunState
-from nbtools.rundir.rundir import RunDir, found_runs, newest_first
+from nbtools.errors import FormatError, RunNotFoundError, html_table, plural
+from nbtools.project import Project, file_digest, user_cache
+from nbtools.run.job import ends_too_early, job_in_words, time_left_s
+from nbtools.run.records import Records, local_time, mapping_at
+from nbtools.run.run import Run, newest_metrics, remaining_s
+from nbtools.run.state import RunState, state_of, waiting_for
+from nbtools.rundir.atomic import retried, write_file
+from nbtools.rundir.json_files import finite, read_json, strict_number, whole
+from nbtools.rundir.names import Labels, labels_file
+from nbtools.rundir.rundir import RunDir, found_runs, is_run, launch_order, name_of, newest_first
+from nbtools.rundir.tail import one_line
 
-_NUM_DISPLAYED = 100
+NUM_STORED = 50
+"""Rows of the table that a notebook stores."""
+_MOST_CACHED = 20_000
+_STATES = frozenset(map(str, RunState))
+Stamp = tuple[int, int, int, int]
+"""Inodes and times of change of exit.json and labels.json."""
 
 
-class RunList(list[Run]):
-    """Runs, newest first; a notebook displays the newest 100 as a table."""
+class RunRow(NamedTuple):
+    """What a list shows of a run: all of it is in launch.json and the records of the end, but for `is_complete`."""
+
+    id: str
+    name: str
+    recipe: str
+    """Empty for a script without a recipe."""
+    script: str
+    """File name of the script, and its own arguments."""
+    state: str
+    """A `RunState`; empty if the run cannot be read."""
+    order: tuple[float, bool, int]
+    """By `launch_order`."""
+    started_at: float | None = None
+    ended_at: float | None = None
+    duration_s: float | None = None
+    step: int | None = None
+    total_steps: int | None = None
+    loss: float | None = None
+    """Last training loss."""
+    tags: tuple[str, ...] = ()
+    note: str = ""
+    problem: str = ""
+    """Why the run cannot be read, or what an active one waits for or is limited by."""
+    is_complete: bool = False
+    """Whether `Rows.completed` has added what is in the other files."""
+
+    @property
+    def is_final(self) -> bool:
+        """Whether the run has ended or cannot be read."""
+        return self.state not in (RunState.QUEUED, RunState.RUNNING)
+
+
+class Rows:
+    """The rows of a folder's runs; those of ended runs are kept in the user's cache folder.
+
+    `save` writes what was added. A cache that cannot be read, or is not of this form, counts as none.
+    """
+
+    def __init__(self, runs: Path) -> None:
+        self.runs = runs
+        self._known: dict[str, tuple[Stamp, RunRow]] = {}
+        self._is_changed = False
+        with contextlib.suppress(OSError, FormatError):
+            for name, entry in mapping_at(read_json(user_cache("runs", runs)) or {}, "runs").items():
+                with contextlib.suppress(TypeError, ValueError, KeyError, IndexError):
+                    number = [int(part) for part in entry["stamp"]]
+                    self._known[name] = (number[0], number[1], number[2], number[3]), _row_from(name, entry["row"])
+
+    def every(self) -> list[RunRow]:
+        """Return the rows of all runs, newest first."""
+        rows = []
+        try:
+            names = retried(lambda: os.listdir(self.runs))  # noqa: PTH208 - thousands of names
+        except OSError:
+            names = []
+        for name in names:
+            if (row := self._cached(name, stamp := self._stamp(name))) is not None:
+                rows.append(row)
+            elif is_run(self.runs / name):
+                rows.append(self._read(name, stamp))
+        for name in self._known.keys() - set(names):
+            del self._known[name]
+        return sorted(rows, key=lambda row: (row.order, row.id))
+
+    def newest(self) -> Iterator[RunRow]:
+        """Yield the rows, newest first; no file of a run is opened before its turn, but a few launch.json."""
+        for path in newest_first(self.runs):
+            if not path.is_symlink() or path.exists():  # a link to a run that has just been removed
+                yield self.row(path.name)
+
+    def row(self, name: str) -> RunRow:
+        """Return the row of the run with this id as it is now."""
+        stamp = self._stamp(name)
+        return self._cached(name, stamp) or self._read(name, stamp)
+
+    def completed(self, row: RunRow) -> RunRow:
+        """Return a row with what is in the other files of a run: all steps, and a step or loss that no record has."""
+        known = self._known.get(row.id)
+        row = row if known is None else known[1]
+        if row.is_complete or not row.state:
+            return row
+        try:
+            run = self.run(row.id)
+            run.records = _Once(run.files)
+            step = run.step if known is None or row.step is None else row.step  # the record of the end has it
+            metrics = {} if row.loss is not None else newest_metrics(run)
+            problem = "" if row.is_final else waiting_for(run.records) or limit_in_words(run)
+            loss = finite_or_not(metrics.get("train/loss", metrics.get("loss"))) if metrics else row.loss
+            row = row._replace(step=step, total_steps=run.total_steps, loss=loss, problem=problem)
+        except (FormatError, OSError, RunNotFoundError) as error:
+            return row._replace(problem=str(error))
+        if known is not None:
+            row = row._replace(is_complete=True)
+            self._known[row.id], self._is_changed = (known[0], row), True
+        return row
+
+    def run(self, name: str) -> Run:
+        """Return a run; a link is followed."""
+        return _listed(self.runs / name)
+
+    def summary(self, name: str) -> dict[str, Any]:
+        """Return the brief summary of a run; each of its records is read once."""
+        run = self.run(name)
+        run.records = _Once(run.files)
+        return run.summary(brief=True)
+
+    def save(self) -> None:
+        """Write the rows that were added into the user's cache folder, as far as that is possible."""
+        if not self._is_changed:
+            return
+        self._is_changed = False
+        entries = {}
+        for name, (stamp, row) in list(self._known.items())[-_MOST_CACHED:]:
+            loss = None if row.loss is None else strict_number(row.loss)
+            entries[name] = {"stamp": stamp, "row": [*row._replace(loss=loss)[1:]]}  # type: ignore[arg-type]
+        with contextlib.suppress(OSError, ValueError):
+            path = user_cache("runs", self.runs)
+            path.parent.mkdir(parents=True, exist_ok=True)
+            write_file(path, json.dumps({"format": 1, "runs": entries}, allow_nan=False).encode(), mode=0o600)
+
+    def _stamp(self, name: str) -> Stamp | None:
+        """Return what changes with the row of an ended run; None for one without a record of its supervisor."""
+        folder, labelled = f"{self.runs}/{name}", None
+        try:
+            ended = os.stat(f"{folder}/exit.json")  # noqa: PTH116 - thousands of files, here and below
+        except OSError:
+            return None
+        own = f"{folder}/labels.json"
+        with contextlib.suppress(OSError):
+            labelled = os.stat(own if ended.st_uid == os.geteuid() else labels_file(RunDir(folder)))  # noqa: PTH116
+        change = (0, 0) if labelled is None else (labelled.st_ino, labelled.st_mtime_ns)
+        return (ended.st_ino, ended.st_mtime_ns, *change) if stat.S_ISREG(ended.st_mode) else None
+
+    def _cached(self, name: str, stamp: Stamp | None) -> RunRow | None:
+        known = self._known.get(name)
+        return known[1] if known is not None and known[0] == stamp else None
+
+    def _read(self, name: str, stamp: Stamp | None) -> RunRow:
+        path = self.runs / name
+        records = _Once(RunDir(path))
+        try:
+            # A stamp tells whether there are labels; most runs have none.
+            row = _row_of(path, records, Labels() if stamp is not None and stamp[2:] == (0, 0) else records.labels)
+            has_ended = records.exit is not None
+        except (FormatError, OSError) as error:
+            return RunRow(name, name_of(name), "", "", "", launch_order(path, {}), problem=str(error))
+        if stamp is not None and has_ended:
+            self._known[name], self._is_changed = (stamp, row), True
+        return row
+
+
+class _Once(Records):
+    """Records of which each file that is there is read once, without a look whether it was replaced."""
+
+    def __init__(self, files: RunDir) -> None:
+        super().__init__(files)
+        self._once: dict[Path, dict[str, Any]] = {}
+
+    def _read(self, path: Path) -> dict[str, Any] | None:
+        if (known := self._once.get(path)) is None and (known := read_json(path)) is not None:
+            self._once[path] = known
+        return known
+
+
+def _row_of(path: Path, records: Records, labels: Labels) -> RunRow:
+    launch, finished, state = records.launch, records.finished, state_of(records)
+    metrics, started, end = mapping_at(finished, "metrics"), finite(launch.get("time")), records.exit or {}
+    ended, duration = finite(end.get("time", finished.get("time"))), finite(end.get("duration_s"))
+    if duration is None and started is not None and ended is not None:
+        duration = ended - started
+    arguments = launch.get("args")
+    words = [Path(str(launch.get("script") or "")).name, *map(str, arguments if isinstance(arguments, list) else ())]
+    return RunRow(
+        id=path.name,
+        name=labels.name or str(launch.get("name") or name_of(path.name)),
+        recipe=str(launch.get("recipe") or ""),
+        script=" ".join(words)[:500],
+        state=str(state),
+        started_at=started,
+        ended_at=ended,
+        duration_s=duration,
+        step=whole(finished.get("step")),
+        total_steps=None,
+        loss=finite_or_not(metrics.get("train/loss", metrics.get("loss"))),
+        order=launch_order(path, launch),
+        tags=labels.tags,
+        note=labels.note,
+    )
+
+
+def finite_or_not(value: object) -> float | None:
+    """Return a number of a record as a float, also one that is not finite; None for anything else."""
+    return float(str(value)) if value in ("NaN", "Infinity", "-Infinity") else finite(value)
+
+
+def _row_from(name: str, values: Sequence[Any]) -> RunRow:
+    """Return a row of the cache; ValueError, TypeError or IndexError if it is none."""
+    row = RunRow(name, *values)
+    started, is_copy, written = row.order
+    row = row._replace(
+        started_at=finite(row.started_at),
+        ended_at=finite(row.ended_at),
+        duration_s=finite(row.duration_s),
+        step=whole(row.step),
+        total_steps=whole(row.total_steps),
+        loss=finite_or_not(row.loss),
+        order=(float(started), bool(is_copy), int(written)),
+        tags=tuple(map(str, row.tags)),
+    )
+    texts = (row.name, row.recipe, row.script, row.note, row.problem)
+    if row.state not in _STATES or not all(type(text) is str for text in texts) or type(row.is_complete) is not bool:
+        raise ValueError(name)
+    return row
+
+
+class RunList(Sequence[Run]):
+    """Runs, newest first. A slice is a list of its own, `[0]` the newest run."""
+
+    def __init__(self, rows: Rows, listed: Sequence[RunRow]) -> None:
+        self.rows = rows
+        self.listed = listed
+        """The rows as they were when the list was made."""
+        self._made: dict[str, Run] = {}
+
+    def __len__(self) -> int:
+        return len(self.listed)
+
+    @overload
+    def __getitem__(self, index: int) -> Run: ...
+    @overload
+    def __getitem__(self, index: slice) -> Self: ...
+    def __getitem__(self, index: int | slice) -> Run | Self:
+        if isinstance(index, slice):
+            return type(self)(self.rows, self.listed[index])
+        name = self.listed[index].id
+        if name not in self._made:
+            self._made[name] = self.rows.run(name)
+        return self._made[name]
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Sequence) and list(self) == list(other)
+
+    __hash__ = None  # type: ignore[assignment]
+
+    def __repr__(self) -> str:
+        first = [f"{one_line(row.id, 100)} {row.state or one_line(row.problem, 200)}" for row in self.listed[:3]]
+        return f"<{plural(len(self), 'run')}: {', '.join(first)}{', …' if len(self) > 3 else ''}>"
 
     def _repr_html_(self) -> str:
-        rows = [("run", "state", "step", "started")]
-        for run in self[:_NUM_DISPLAYED]:
-            try:
-                rows.append((run.id, str(run.state), step_of_total(run), local_time(run.records.started_at)))
-            except (FormatError, OSError) as error:  # the other runs are still listed
-                rows.append((run.id, str(error), "", ""))
-        if (others := len(self) - _NUM_DISPLAYED) > 0:
-            rows.append((f"and {plural(others, 'earlier run')}", "", "", "nbtools runs --all lists them"))
+        rows: list[tuple[str, ...]] = [("run", "state", "step", "train loss", "duration", "started", "")]
+        for row in self.newest(NUM_STORED):
+            rows.append((row.id, *cells(row), local_time(row.started_at), row.problem))
+        if (others := len(self) - NUM_STORED) > 0:
+            rows.append((f"and {plural(others, 'earlier run')}", *[""] * 4, "nbtools runs --all lists them", ""))
         return html_table(rows)
 
+    def newest(self, num_rows: int) -> list[RunRow]:
+        """Return the first rows, completed, as they are now."""
+        found = [self.rows.completed(self.rows.row(row.id)) for row in self.listed[:num_rows]]
+        self.rows.save()
+        return found
 
-def runs(project: Project | str | Path | None = None) -> RunList:
-    """Return all runs of a project, newest first, including those started by hand in a terminal.
 
-    Args:
-        project: A project or a path in it. Default: the project of the working directory.
+def cells(row: RunRow) -> tuple[str, str, str, str]:
+    """Return state, step, loss and duration of a completed row as text."""
+    step = "" if row.step is None else f"{row.step}" if row.total_steps is None else f"{row.step}/{row.total_steps}"
+    took = "" if row.duration_s is None or row.duration_s < 0 else str(timedelta(seconds=round(row.duration_s)))
+    return row.state, step, "" if row.loss is None else f"{row.loss:.5g}", took
+
+
+def selected(
+    rows: Iterable[RunRow], *, name: str | None = None, states: Collection[str] = (), recipe: str | None = None
+) -> Iterator[RunRow]:
+    """Yield the rows with a name (or a pattern such as `lr-*`), in one of these states, and of a recipe.
+
+    A run that cannot be read is in every state.
     """
-    found = project if isinstance(project, Project) else find_project(project)
-    return RunList(newest(found))
+    for row in rows:
+        is_named = name is None or fnmatchcase(row.name, name)
+        is_in_state = not states or not row.state or row.state in states
+        if is_named and is_in_state and (recipe is None or row.recipe == recipe):
+            yield row
 
 
-def newest(project: Project, states: Collection[RunState] = ()) -> Iterator[Run]:
-    """Yield the runs in one of these states, newest first; no file of a run is opened before its turn.
+_KEYS: dict[str, Callable[[RunRow], float | None]] = {
+    "loss": lambda row: row.loss,
+    "step": lambda row: None if row.step is None else -row.step,
+    "duration": lambda row: None if row.duration_s is None else -row.duration_s,
+}
+ORDERS = ("name", *_KEYS)
+"""By what `in_order` sorts: the smallest loss, the greatest step and the longest duration first."""
 
-    One that cannot be read (FormatError, OSError) is yielded too, whatever the states.
-    """
-    for path in newest_first(project.runs.resolve()):
-        try:
-            run = _listed(path)
-        except RunNotFoundError:  # a link to a run that has just been removed
-            continue
-        with contextlib.suppress(FormatError, OSError):
-            if states and run.state not in states:
-                continue
-        yield run
+
+def in_order(rows: Iterable[RunRow], by: str) -> list[RunRow]:
+    """Return completed rows in one of the `ORDERS`; those without the value, or with a loss of NaN, are last."""
+    if by == "name":
+        return sorted(rows, key=lambda row: row.name)
+    return sorted(rows, key=lambda row: math.inf if (key := finite(_KEYS[by](row))) is None else key)
 
 
 def _listed(path: Path) -> Run:
@@ -60,16 +337,12 @@ def _listed(path: Path) -> Run:
     return Run(path if path.is_symlink() else RunDir(path))
 
 
-def run_line(run: Run) -> tuple[str, str, str, str, str]:
-    """Return id, state, step, loss and start of a run, for a list of runs.
-
-    Raises:
-        FormatError: A newer nbtools wrote the run.
-    """
-    metrics = newest_metrics(run)
-    loss = metrics.get("train/loss", metrics.get("loss"))
-    started = local_time(run.records.started_at)
-    return run.id, str(run.state), step_of_total(run), "" if loss is None else f"{loss:.5g}", started
+def limit_in_words(run: Run) -> str:
+    """Return when a run's job ends by its time limit, and whether before the last step; empty without a limit."""
+    if (left_s := time_left_s(run.records)) is None:
+        return ""
+    early = ", before the training" if ends_too_early(left_s, remaining_s(run)) else ""
+    return f"job {job_in_words(run.records)} ends in {timedelta(seconds=round(max(0.0, left_s)))}{early}"
 
 
 def active_run(script: Path, project: Project) -> Run | None:

@@ -1,11 +1,14 @@
 """The JSON records of a run, read from its directory as they are now."""
 
+import contextlib
 from datetime import datetime
 from pathlib import Path
 from typing import Any
 
+from nbtools.errors import FormatError
 from nbtools.rundir.identity import ProcessIdentity
 from nbtools.rundir.json_files import finite, read_json
+from nbtools.rundir.names import Labels, labels_file
 from nbtools.rundir.rundir import RunDir
 
 
@@ -43,6 +46,13 @@ class Records:
     def exit(self) -> dict[str, Any] | None:
         """What the supervisor recorded at the end; None if it recorded nothing."""
         return self._read(self.files.exit)
+
+    @property
+    def labels(self) -> Labels:
+        """The name, tags and note that the user gave the run."""
+        with contextlib.suppress(FormatError):
+            return Labels.from_json(self._read(labels_file(self.files)) or {})
+        return Labels()
 
     @property
     def started_at(self) -> float | None:

@@ -1,36 +1,40 @@
 """A run: its state, curves, checkpoints and log, derived from the run directory at each access."""
 
 import contextlib
-import html
 import math
 import os
 import threading
 import time
-from collections.abc import Iterable
+from collections.abc import Callable, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any, Self
 
-from nbtools.errors import RunFailed, RunNotFoundError
+from nbtools.errors import FormatError, RunFailed, RunNotFoundError, html_table
 from nbtools.failures.failure import Failure, lost
 from nbtools.failures.restarts import read_restarts
 from nbtools.machine import processes
 from nbtools.metrics.history import History, newest_rows
+from nbtools.metrics.readers.found import FoundMetrics
 from nbtools.metrics.readers.printed import LogMetrics
 from nbtools.project import find_project, located
 from nbtools.run.checkpoints import Checkpoint, best_of, checkpoints_in
+from nbtools.run.job import end_in_words, job_facts, runs_on_slurm
 from nbtools.run.lineage import ancestors, origin_in_words, parent_folder
+from nbtools.run.ranks.stacks import take_stacks
+from nbtools.run.ranks.stragglers import Straggler, stragglers
 from nbtools.run.records import Records, mapping_at
-from nbtools.run.stacks import take_stacks
-from nbtools.run.state import RunState, state_of, waiting_for
-from nbtools.run.stop import chosen_gpus, left_behind, released
-from nbtools.run.stragglers import Straggler, stragglers
+from nbtools.run.state import RunState, commands_to_join, state_of, waiting_for, why_stopped
+from nbtools.run.stop import chosen_gpus, left_behind, other_machines, released, stop_job
 from nbtools.rundir import media
-from nbtools.rundir.heartbeat import read_heartbeats
+from nbtools.rundir.heartbeat import RankHeartbeat, read_heartbeats
+from nbtools.rundir.identity import foreign_owner
 from nbtools.rundir.json_files import MAX_STEP, finite, strict_number, whole
 from nbtools.rundir.media import MediaItem
-from nbtools.rundir.rundir import RunDir, find_run, is_run, name_of
-from nbtools.rundir.tail import Tail, last_lines
+from nbtools.rundir.names import find_run
+from nbtools.rundir.rundir import RunDir, is_run, name_of
+from nbtools.rundir.source import source_in_words
+from nbtools.rundir.tail import Tail, last_lines, one_line
 
 
 class Run:
@@ -41,8 +45,8 @@ class Run:
     `waiting_for`.
 
     Args:
-        ref: A run's id, a prefix of exactly one id, `"latest"`, or the path of a run directory. A `RunDir` is not
-            looked for.
+        ref: A run's id, a prefix of exactly one id, a name for the newest run of that name (`"second~1"`: the one
+            before), `"latest"`, or the path of a run directory. A `RunDir` is not looked for.
 
     Attributes:
         id: The name of the run directory.
@@ -65,7 +69,9 @@ class Run:
         self._newest: tuple[object, tuple[int, dict[str, float]]] | None = None
         self._ancestors: list[tuple[Path, int]] | None = None
         self._last_step: int | None = None
-        self._printed = LogMetrics(self.files.log)
+        self._is_read = False
+        self._printed = LogMetrics(self.files.log, self.files.log_times)
+        self._found = FoundMetrics(self.dir, self._printed)
 
     @classmethod
     def latest(cls) -> Self:
@@ -74,8 +80,8 @@ class Run:
 
     @property
     def name(self) -> str:
-        """The name of the script, without `.py`."""
-        return str(self.info.get("name") or name_of(self.id))
+        """The name that the user gave the run, else that of the script, without `.py`."""
+        return self.records.labels.name or str(self.info.get("name") or name_of(self.id))
 
     @property
     def info(self) -> dict[str, Any]:
@@ -104,6 +110,8 @@ class Run:
         state = self.state
         if state is RunState.LOST:
             process = self.records.process
+            if ended := end_in_words(self.records):
+                return Failure(None, process.host if process else None, None, None, ended, step=self.step)
             return lost(self.files, process.host if process else None, self.step)
         if state is not RunState.FAILED:
             return None
@@ -111,6 +119,8 @@ class Run:
             failure = Failure.from_json(record.get("failure"))
             if failure is not None:
                 return failure
+        if self.records.exit is None and (ended := end_in_words(self.records)):
+            return Failure(None, None, None, None, ended, step=self.step)
         return Failure(None, None, self.returncode, None, f"exited with code {self.returncode}")
 
     @property
@@ -122,19 +132,12 @@ class Run:
     @property
     def step(self) -> int:
         """The last optimizer step: as rank 0 recorded it at its end, else the greatest in metrics and heartbeats."""
-        recorded = whole(self.records.finished.get("step"))
-        if recorded is not None:
-            return recorded
-        if (last := self._last_step) is None:
-            has_ended = self.records.exit is not None  # no row follows, so the value can be kept
-            last = max(self._newest_values()[0], *(beat.step for beat in read_heartbeats(self.files)), 0)
-            self._last_step = last if has_ended else None
-        return last
+        return last_step(self, lambda: read_heartbeats(self.files))
 
     @property
     def total_steps(self) -> int | None:
-        """Number of steps of the config; None before training starts, and for a script that is not a recipe's."""
-        return whole(mapping_at(self.config or {}, "derived").get("total_steps"))
+        """Number of steps of the config, or as a script prints it (`17/250`); None if unknown."""
+        return whole(mapping_at(self.config or {}, "derived").get("total_steps")) or self._printed.total_steps
 
     @property
     def parent(self) -> "Run | None":
@@ -148,17 +151,34 @@ class Run:
     def own_history(self) -> History:
         """Metric rows of this run alone; each access reads only the rows that were added since the last."""
         with self._reading:
-            # A foreign script has only its log; an edited recipe script writes metrics.jsonl later.
-            if self.info.get("recipe") is None and self.files.log.exists() and not self.files.metrics.exists():
-                return self._printed.history
-            self._own.follow(self._own_tail)
-            return self._own
+            if self._has_only_a_log:
+                args = self.info.get("args")
+                found = self._found.history(
+                    cwd if isinstance(cwd := self.info.get("cwd"), str) else None,
+                    args if isinstance(args, list) else [],
+                    self.records.started_at,
+                    self.records.ended_at,
+                )
+                self._is_read = True
+                return found
+        self._own.follow(self._own_tail)  # without the lock: a long file takes seconds
+        self._is_read = True
+        return self._own
+
+    @property
+    def _has_only_a_log(self) -> bool:
+        """Whether the script is a foreign one; an edited recipe script writes metrics.jsonl later."""
+        return self.info.get("recipe") is None and self.files.log.exists() and not self.files.metrics.exists()
 
     def _newest_rows(self) -> History:
         """Return the newest metric rows, at least: the whole file is not read for them."""
         with self._reading:
-            is_read = self._own.num_rows > 0 or not self.files.metrics.exists()
+            is_read = self._has_rows or not self.files.metrics.exists()
             return self.own_history if is_read else newest_rows(self.files.metrics)
+
+    @property
+    def _has_rows(self) -> bool:
+        return self._is_read and self._own.num_rows > 0
 
     def _newest_values(self) -> tuple[int, dict[str, float]]:
         """Return the last step (0: none) and the last values in the newest rows; reads them again if they changed."""
@@ -166,7 +186,7 @@ class Run:
             stamp = None
             with contextlib.suppress(OSError):
                 status = self.files.metrics.stat()
-                stamp = status.st_ino, status.st_size, status.st_mtime_ns, self._own.num_rows > 0
+                stamp = status.st_ino, status.st_size, status.st_mtime_ns, self._has_rows
             if self._newest is None or stamp is None or stamp != self._newest[0]:
                 rows = self._newest_rows()
                 self._newest = stamp, (rows.last_step or 0, _last_values(rows))
@@ -178,13 +198,15 @@ class Run:
         with self._reading:
             if self._ancestors is None and self.info:
                 self._ancestors = ancestors(self.dir, self.info)
-            if not self._ancestors:
-                return self.own_history
-            if self._joined is None:  # the ancestors have ended, so they are read once
-                parts = [(Run(path).own_history, step) for path, step in reversed(self._ancestors)]
-                self._joined = History.chained([*parts, (History(), MAX_STEP)])
-            self._joined.follow(self._joined_tail)
-            return self._joined
+        if not self._ancestors:
+            return self.own_history
+        if self._joined is None:  # the ancestors have ended, so they are read once
+            parts = [(Run(path).own_history, step) for path, step in reversed(self._ancestors)]
+            joined = History.chained([*parts, (History(), MAX_STEP)])
+            with self._reading:
+                self._joined = joined if self._joined is None else self._joined
+        self._joined.follow(self._joined_tail)
+        return self._joined
 
     @property
     def metrics(self) -> dict[str, float]:
@@ -226,7 +248,10 @@ class Run:
         if before.is_final and before is not RunState.LOST and not left_behind(self.records):
             return f"{self.id} had already ended: {before} at step {self.step}"
         used = chosen_gpus(settings.get("gpus"))
-        ending = processes.stop_processes(self.files, lambda: self.state.is_final, timeout_s)
+        if runs_on_slurm(self.records) and not before.is_final:
+            ending = stop_job(self.records, timeout_s)
+        else:
+            ending = processes.stop_processes(self.files, lambda: self.state.is_final, timeout_s)
         state, saved = self.state, self.checkpoints
         if state is RunState.STOPPED and not self.files.log.exists() and not ending.left:
             return "cancelled while queued; it had not started"
@@ -238,7 +263,7 @@ class Run:
         else:
             is_old = saved[-1].step in known
             parts.append(f"newest checkpoint {saved[-1].name}" if is_old else f"checkpoint {saved[-1].name} saved")
-        return "; ".join([*parts, str(ending), *released(used)])
+        return "; ".join([*parts, str(ending), *other_machines(self.records), *released(used)])
 
     def wait(self, timeout_s: float | None = None, check: bool = True) -> RunState:
         """Wait for the end and return the state.
@@ -259,6 +284,12 @@ class Run:
 
     # --- display ---
 
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Run) and self.dir == other.dir
+
+    def __hash__(self) -> int:
+        return hash(self.dir)
+
     def summary(self, *, stacks: bool = False, brief: bool = False) -> dict[str, Any]:
         """Return what `nbtools show --json` prints, as strict JSON values.
 
@@ -268,38 +299,86 @@ class Run:
         """
         saved, state, failure = self.checkpoints, self.state, self.failure
         metrics = newest_metrics(self) if brief else self.metrics
-        best = best_of(saved)
+        best, labels = best_of(saved), self.records.labels
         return {
             "id": self.id,
             "name": self.name,
+            "tags": list(labels.tags),
+            "note": labels.note,
             "script": self.info.get("script"),
             "state": str(state),
             "returncode": self.returncode,
             "step": self.step,
             "total_steps": self.total_steps,
             "metrics": {name: strict_number(value) for name, value in metrics.items()},
+            "curves": curve_sources(self),
             "checkpoints": [{**checkpoint.to_json(), "best": checkpoint in best} for checkpoint in saved],
             "ranks": [beat.to_json() for beat in read_heartbeats(self.files)],
             "stragglers": [{"rank": one.beat.rank, "message": str(one)} for one in self.stragglers],
             **({"stacks": [asdict(found) for found in take_stacks(self.files)]} if stacks else {}),
             "waiting_for": waiting_for(self.records),
+            "stopped_on": why_stopped(self.records),
+            "eta_s": remaining_s(self),
+            "job": job_facts(self.records, is_active=not state.is_final),
+            "join": {str(node): command for node, command in commands_to_join(self.records).items()},
             "restarts": len(read_restarts(self.files)),
             "failure": None if failure is None else failure.to_json(),
             "started_at": self.records.started_at,
             "ended_at": self.records.ended_at,
             "parent": parent.id if (parent := self.parent) else None,
+            "code": source_in_words(self.info),
             "origin": origin_in_words(self.info.get("resumed_from")),
         }
 
     def __repr__(self) -> str:
-        return f"Run({self.id!r}, {self.state}, step {step_of_total(self)})"
+        try:
+            return f"Run({self.id!r}, {self.state}, step {step_of_total(self)})"
+        except (FormatError, OSError) as error:
+            return f"Run({self.id!r}, unreadable: {one_line(str(error))})"
 
     def _repr_html_(self) -> str:
-        failure = self.failure
-        rows = [("state", str(self.state)), ("step", step_of_total(self)), ("directory", str(self.dir))]
-        rows += [(name, f"{value:.4g}") for name, value in sorted(self.metrics.items())]
-        rows += [] if failure is None else [("failure", failure.headline)]
+        try:
+            rows = [("state", str(self.state)), ("step", step_of_total(self)), ("directory", str(self.dir))]
+            rows += [(name, f"{value:.4g}") for name, value in sorted(self.metrics.items())]
+            rows += [] if (failure := self.failure) is None else [("failure", failure.headline)]
+        except (FormatError, OSError) as error:
+            rows = [("unreadable", str(error))]
         return html_table([(self.id, ""), *rows])
+
+
+def last_step(run: Run, read: Callable[[], Sequence[RankHeartbeat]]) -> int:
+    """Return `run.step`; `read` returns the ranks' heartbeats, and is called only if they are needed."""
+    recorded = whole(run.records.finished.get("step"))
+    if recorded is not None:
+        return recorded
+    if (last := run._last_step) is None:
+        has_ended = run.records.exit is not None  # no row follows, so the value can be kept
+        last = max(run._newest_values()[0], *(beat.step for beat in read()), 0)
+        run._last_step = last if has_ended else None
+    return last
+
+
+def curve_sources(run: Run) -> list[str]:
+    """Return, a line each, from which file the curves of a script come, and what was seen but not understood."""
+    return run._found.notes() if run._has_only_a_log and run.own_history is not run._own else []
+
+
+def remaining_s(run: Run) -> float | None:
+    """Return the estimated seconds to the last step of an active run; None if unknown."""
+    if run.state.is_final:
+        return None
+    pace, _ = run._newest_rows().pace()  # without the pause between the parent and the resume
+    return max(0, run.total_steps - run.step) * pace if pace and run.total_steps else None
+
+
+def is_read(run: Run) -> bool:
+    """Whether the metric rows of a run were read before, so that its history takes little time."""
+    return run._is_read
+
+
+def newest_history(run: Run) -> History:
+    """Return the newest metric rows of a run, at least; a long file is not read for them."""
+    return run._newest_rows()
 
 
 def newest_metrics(run: Run) -> dict[str, float]:
@@ -312,7 +391,7 @@ def newest_metrics(run: Run) -> dict[str, float]:
 
 
 def _last_values(history: History) -> dict[str, float]:
-    found = {name: history.last(name) for name in history.keys()}  # noqa: SIM118 - not a dict
+    found = {name: history.last(name) for name in history}
     return {name: value for name, value in found.items() if value is not None}
 
 
@@ -321,7 +400,8 @@ def _located(ref: str | Path) -> Path:
         path = located(ref)
         if not is_run(path):
             raise RunNotFoundError(f"{path}: is not a run directory (it has neither launch.json nor lock)")
-        return path.resolve() if path.is_symlink() else path
+        # Another user's link keeps its name, so that it is not taken for the run of this user to which it may lead.
+        return path.resolve() if path.is_symlink() and foreign_owner(path) is None else path
     return find_run(find_project().runs, ref)
 
 
@@ -329,9 +409,3 @@ def step_of_total(run: Run) -> str:
     """Return the step of a run, and the number of steps where that is known: `20/400`."""
     total = run.total_steps
     return f"{run.step}" if total is None else f"{run.step}/{total}"
-
-
-def html_table(rows: Iterable[Iterable[str]]) -> str:
-    """Return rows of plain text as an HTML table; every cell is escaped."""
-    cells = ("".join(f"<td style='text-align:left'>{html.escape(cell)}</td>" for cell in row) for row in rows)
-    return f"<table class='mathjax_ignore tex2jax_ignore'>{''.join(f'<tr>{row}</tr>' for row in cells)}</table>"

@@ -3,10 +3,16 @@
 from enum import StrEnum
 from pathlib import Path
 
-from nbtools.machine import gpu_queue
-from nbtools.run.records import Records
+from nbtools.errors import plural
+from nbtools.failures.restarts import read_restarts
+from nbtools.machine import gpu_queue, slurm
+from nbtools.machine.slurm_words import reason_in_words
+from nbtools.run.job import CANCELLED, cluster_of, in_job, is_active, is_waiting, job_of, runs_on_slurm, why_ended
+from nbtools.run.records import Records, mapping_at
+from nbtools.rundir.identity import foreign_owner
 from nbtools.rundir.lock import is_locked
-from nbtools.rundir.rundir import RunDir, goes_on, lives_without_lock, name_of
+from nbtools.rundir.machines import has_joined, join_command, num_machines
+from nbtools.rundir.rundir import RunDir, lives_without_lock, name_of
 from nbtools.rundir.tail import one_line
 
 
@@ -30,13 +36,28 @@ _BY_RANK_0 = {"completed": RunState.SUCCEEDED, "stopped": RunState.STOPPED, "fai
 
 
 def state_of(records: Records) -> RunState:
-    """Derive the state: exit.json decides; else a held lock means RUNNING or QUEUED; else finished.json; else LOST."""
+    """Derive the state: exit.json decides; else a held lock means RUNNING or QUEUED; else finished.json; else LOST.
+
+    Of a run on Slurm, the job takes the place of the lock, which other machines may not see.
+    """
     if (recorded := _by_supervisor(records)) is not None:
         return recorded
+    if runs_on_slurm(records):
+        return _on_slurm(records)
     if _is_held(records):
         return RunState.RUNNING if records.files.log.exists() else RunState.QUEUED
     # The run may have ended between the two checks: the records are final only once the lock is free.
     return _by_supervisor(records) or _BY_RANK_0.get(str(records.finished.get("why")), RunState.LOST)
+
+
+def _on_slurm(records: Records) -> RunState:
+    if in_job(records):
+        job, has_started = job_of(records), records.process is not None and records.files.log.exists()
+        return RunState.RUNNING if has_started and not (job and is_waiting(job)) else RunState.QUEUED
+    if (state := _by_supervisor(records) or _BY_RANK_0.get(str(records.finished.get("why")))) is not None:
+        return state
+    why = why_ended(records)
+    return RunState.STOPPED if why == CANCELLED else RunState.FAILED if why else RunState.LOST
 
 
 def _by_supervisor(records: Records) -> RunState | None:
@@ -51,6 +72,12 @@ def _by_supervisor(records: Records) -> RunState | None:
     return RunState.FAILED
 
 
+def why_stopped(records: Records) -> str:
+    """Return the condition of `stop_on` that has stopped a run, as a sentence; empty if none has."""
+    found = mapping_at(records.exit or {}, "stopped_on").get("sentence")
+    return one_line(found, 300) if isinstance(found, str) else ""
+
+
 def _is_held(records: Records) -> bool:
     if records.launch.get("flock", True):
         return is_locked(records.files.lock)
@@ -58,13 +85,37 @@ def _is_held(records: Records) -> bool:
 
 
 def waiting_for(records: Records) -> str:
-    """Return what a QUEUED run waits for: `behind ID on GPU 0,1`, or `after ID`; empty in every other state."""
+    """Return what a run waits for: `behind ID on GPU 0,1`, `after ID`, machines that have not joined, or Slurm."""
+    if missing := list(commands_to_join(records)):
+        more = f" and {plural(len(missing) - 1, 'machine')} more" if len(missing) > 1 else ""
+        return f"waiting for machine {missing[0]}{more}"
     if state_of(records) is not RunState.QUEUED:
         return ""
+    if runs_on_slurm(records):
+        return _waiting_on_slurm(records)
     ticket, after = records.launch.get("ticket"), records.launch.get("after")
     before = gpu_queue.ahead(Path(ticket)) if isinstance(ticket, str) else []
     if before:
         return f"behind {before[-1]}" + (f" and {len(before) - 1} more" if len(before) > 1 else "")
     return (
-        f"after {one_line(name_of(Path(after).name), 200)}" if isinstance(after, str) and goes_on(RunDir(after)) else ""
+        f"after {one_line(name_of(Path(after).name), 200)}"
+        if isinstance(after, str) and is_active(RunDir(after))
+        else ""
     )
+
+
+def _waiting_on_slurm(records: Records) -> str:
+    """Return why Slurm has not started a run's job yet, and before a later attempt its number."""
+    job = job_of(records)
+    why = reason_in_words(job) if job is not None else slurm.silence(cluster_of(records)) or ""
+    ended = max((restart.attempt for restart in read_restarts(records.files)), default=0)
+    return ": ".join(filter(None, [f"attempt {ended + 1}" if ended else "", why]))
+
+
+def commands_to_join(records: Records) -> dict[int, str]:
+    """Return the machines that a RUNNING run of this user waits for, and the command for a shell of each."""
+    run, count = records.files, num_machines(records.launch)
+    if count == 1 or runs_on_slurm(records) or state_of(records) is not RunState.RUNNING or foreign_owner(run.path):
+        return {}
+    # Not read from the run's files, since it will be executed.
+    return {node: join_command(run, node) for node in range(1, count) if not has_joined(run, node)}

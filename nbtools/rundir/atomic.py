@@ -31,7 +31,7 @@ def write_file(
         sync: force the content to disk before the rename.
 
     Raises:
-        OSError: the file cannot be written; an earlier file at `path` is unchanged.
+        OSError: the file cannot be written, or not with this `mode`; an earlier file at `path` is unchanged.
     """
     retried(lambda: _write_file(path, content, mode, sync))
 
@@ -48,6 +48,8 @@ def _write_file(path: Path, content: bytes | Callable[[Path], object], mode: int
     try:
         if isinstance(content, bytes):
             with os.fdopen(descriptor, "wb") as stream:
+                if mode is not None and os.fstat(descriptor).st_mode & 0o777 & ~mode:  # exFAT by FUSE lets chmod pass
+                    raise PermissionError(errno.EPERM, "this file system has no permissions", str(path))
                 stream.write(content)
         else:
             content(file)

@@ -1,5 +1,6 @@
 """The heartbeat file of a rank: its format, and its reader."""
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any, Self
 
@@ -60,6 +61,16 @@ class RankHeartbeat:
         """Whether the phase may take minutes in a healthy run; reading data may, before the first step."""
         long = ("start", "evaluation", "checkpoint", "profile", "outputs")
         return self.phase in long or (self.phase == "data" and self.step == 0)
+
+
+def nodes_of(beats: Iterable[RankHeartbeat], nproc_per_node: int | None) -> dict[int, list[RankHeartbeat]]:
+    """Group heartbeats, in order of rank, by the number of their node; without `nproc_per_node`, by host."""
+    found: dict[int, list[RankHeartbeat]] = {}
+    numbers: dict[str, int] = {}
+    for beat in beats:
+        node = beat.rank // nproc_per_node if nproc_per_node else numbers.setdefault(beat.host, len(numbers))
+        found.setdefault(node, []).append(beat)
+    return found
 
 
 def read_heartbeats(run: RunDir) -> list[RankHeartbeat]:

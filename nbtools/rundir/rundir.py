@@ -13,18 +13,17 @@ import math
 import os
 import re
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import cached_property
 from pathlib import Path
 from typing import Any, Self
 
-from nbtools.errors import NbtoolsError, RunNotFoundError
+from nbtools.errors import NbtoolsError
 from nbtools.project import Project, find_project
 from nbtools.rundir.atomic import retried
 from nbtools.rundir.identity import ProcessIdentity
-from nbtools.rundir.json_files import finite, read_json
+from nbtools.rundir.json_files import finite, read_json, whole
 from nbtools.rundir.lock import is_locked
-from nbtools.rundir.tail import one_line
 
 RUN_ID_VARIABLE = "NBTOOLS_RUN_ID"
 """Environment variable that every process of a launched run carries from its start."""
@@ -53,14 +52,32 @@ class RunDir:
     """The command: argv, cwd, the relevant environment, versions (launcher, once)."""
     secrets = _file("secrets.json")
     """The secret arguments and variables, which launch.json shows as `***`; mode 0600 (launcher, once, if any)."""
+    job_script = _file("job.sbatch")
+    """What sbatch was given (launcher, once; a run on this machine has none)."""
+    slurm = _file("slurm.json")
+    """The Slurm job: `job_id`, `cluster`, `time` of the submission (launcher, once; the supervisor of a job that finds
+    no such file)."""
+    job = _file("job.json")
+    """How the newest attempt of a job runs on its nodes: `command`, `env`, `meeting`, `nodes`, `attempt`, `resume_from`
+    (the batch step, before each attempt)."""
+    stop_mark = _file("ranks/stop.json")
+    """Left by a stop before it signals the job: the supervisor cannot see who sent a signal (the stopping process)."""
+    job_log = _file("ranks/slurm.log")
+    """Output of the job outside torchrun: the preamble's, the supervisor's, and Slurm's own messages."""
+    labels = _file("labels.json")
+    """The name, tags and note that the owner gave the run: see `nbtools.rundir.names` (the owner's viewers)."""
     script = _file("script.py")
     """The bytes that ran (launcher, once)."""
+    source = _file("source.diff")
+    """Changes of tracked files since the commit in launch.json, at most 1 MiB; mode 0600 (launcher, once, if any)."""
     config = _file("config.json")
     """The resolved config: `config`, `overridden`, `derived` (rank 0, once)."""
     process = _file("process.json")
     """The process to signal: a `ProcessIdentity` and its `role` (supervisor, or rank 0 of a run by hand; once)."""
     log = _file("rank0.log")
     """Output of rank 0 and of torchrun; exists from the moment torchrun starts."""
+    log_times = _file("rank0.times.jsonl")
+    """`[size of rank0.log, time, attempt]` while it grows, if the script is no recipe's (supervisor, appended)."""
     metrics = _file("metrics.jsonl")
     """Metric rows (rank 0, appended)."""
     system = _file("system.jsonl")
@@ -69,6 +86,8 @@ class RunDir:
     """Folder of the heartbeats, and of the other ranks' logs as torchrun lays them out."""
     error = _file("ranks/error.json")
     """Traceback of the first failing rank, written by torch's `@record`."""
+    collectives = _file("ranks/nccl_trace_rank_")
+    """Start of the names of NCCL's last collectives, a file per rank (torch, when one of them times out)."""
     supervisor_log = _file("ranks/supervisor.log")
     """Output of the supervisor itself; empty unless it failed."""
     checkpoints = _file("checkpoints")
@@ -86,7 +105,9 @@ class RunDir:
     finished = _file("finished.json")
     """`why` (completed, stopped, failed), last `step`, final `metrics` (rank 0, once)."""
     exit = _file("exit.json")
-    """`returncode`, `signal`, `stopped`, `failure` (supervisor, once)."""
+    """`returncode`, `signal`, `stopped`, `failure`, `stopped_on` (supervisor, once)."""
+    on_end_log = _file("ranks/on_end.log")
+    """Output of the command that the launch gave as `on_end` (supervisor)."""
     attempts = _file("attempts.jsonl")
     """One line per automatic restart: the failed `attempt`, `failure`, the next `checkpoint` (supervisor)."""
     lock = _file("lock")
@@ -129,11 +150,31 @@ class RunDir:
         """Folder of the checkpoint after `step` optimizer steps; it exists only when it is complete."""
         return self.checkpoints / f"step-{step:06d}"
 
+    def node_logs(self, node: int) -> Path:
+        """Folder of the logs of a machine's ranks, as torchrun lays them out by local rank."""
+        return self.ranks / f"node{node}" if node else self.ranks
+
+    def node_output(self, node: int) -> Path:
+        """Output of torchrun on a machine other than the first."""
+        return self.ranks / f"node{node}.log"
+
+    def node_record(self, node: int) -> Path:
+        """The process that runs torchrun on a machine other than the first, and at the end its `returncode`."""
+        return self.ranks / f"node{node}.json"
+
     def rank_logs(self, rank: int) -> list[Path]:
         """Log files of a rank other than 0 from the newest torchrun agent; each agent makes a folder of its own."""
-        logs = sorted(self.ranks.glob(f"*/attempt_*/{rank}/std*.log"))
+        node, local_rank = self._place(rank)
+        logs = sorted(self.node_logs(node).glob(f"*/attempt_*/{local_rank}/std*.log"))
         newest = max((log.parents[2] for log in logs), key=_written_at, default=None)
         return [log for log in logs if log.parents[2] == newest]
+
+    def _place(self, rank: int) -> tuple[int, int]:
+        """Return the machine of a rank and its number there."""
+        launch = launch_of(self.path).get("launch")
+        counts = [launch.get(name) for name in ("nnodes", "nproc_per_node")] if isinstance(launch, dict) else [1, 1]
+        num_nodes, num_ranks = (whole(count) or 1 for count in counts)
+        return divmod(rank, num_ranks) if num_nodes > 1 else (0, rank)
 
 
 def is_run(path: Path) -> bool:
@@ -149,24 +190,30 @@ def run_folders(runs: Path) -> list[Path]:
     return list(newest_first(runs))
 
 
-def newest_first(runs: Path) -> Iterator[Path]:
-    """Yield the run directories in `runs` by the time of their launch, the newest first.
+def newest_first(runs: Path, found: Iterable[Path] | None = None) -> Iterator[Path]:
+    """Yield the run directories in `runs`, or those of them in `found`, by the time of their launch, the newest first.
 
     Folders may be copied or renamed, and the local time in an id is ambiguous when summer time ends and differs between
     time zones: launch.json has the time. The ids say which launch.json files need to be read for the next run.
     """
     ready: list[tuple[float, bool, int, str]] = []
-    for named_at, path in sorted(((_named_at(path), path) for path in found_runs(runs)), reverse=True):
+    for named_at, path in sorted(
+        ((_named_at(path), path) for path in (found_runs(runs) if found is None else found)), reverse=True
+    ):
         while ready and -ready[0][0] > named_at + _CLOCKS_DIFFER_S:
             yield runs / heapq.heappop(ready)[-1]
-        launch = _launch_of(path)
-        started = finite(launch.get("time"))
-        if started is None:
-            started = named_at if math.isfinite(named_at) else _written_at(path) / 1e9
-        is_copy = _id_of(launch) not in (None, path.name)
-        heapq.heappush(ready, (-started, is_copy, -_written_at(path / "launch.json"), path.name))
+        heapq.heappush(ready, (*launch_order(path, launch_of(path)), path.name))
     while ready:
         yield runs / heapq.heappop(ready)[-1]
+
+
+def launch_order(path: Path, launch: Mapping[str, Any]) -> tuple[float, bool, int]:
+    """Return by what runs are sorted, the newest first: the time of the launch, copies after their originals."""
+    written = _written_at(path / "launch.json")
+    if (started := finite(launch.get("time"))) is None:
+        named_at = _named_at(path)
+        started = named_at if math.isfinite(named_at) else _written_at(path) / 1e9
+    return -started, _id_of(launch) not in (None, path.name), -written
 
 
 def found_runs(runs: Path, prefix: str = "") -> list[Path]:
@@ -181,7 +228,8 @@ def found_runs(runs: Path, prefix: str = "") -> list[Path]:
         return []
 
 
-def _launch_of(path: Path) -> dict[str, Any]:
+def launch_of(path: Path) -> dict[str, Any]:
+    """Return launch.json of a run directory; empty if there is none that this nbtools can read."""
     with contextlib.suppress(NbtoolsError, OSError):  # written by a newer nbtools
         return read_json(path / "launch.json") or {}
     return {}
@@ -199,26 +247,6 @@ def _named_at(path: Path) -> float:
         return datetime.datetime.strptime(path.name[:17], "%Y-%m-%d_%H%M%S").timestamp()
     except (ValueError, OverflowError, OSError):
         return math.inf
-
-
-def find_run(runs: Path, ref: str) -> Path:
-    """Return the run directory in `runs` with the id `ref`, with the unique prefix `ref`, or the newest for `latest`.
-
-    Raises:
-        RunNotFoundError: no run fits, or more than one.
-    """
-    if ref == "latest":
-        if (newest := next(newest_first(runs), None)) is None:
-            raise RunNotFoundError(f"no run in {runs} yet: start one with nbtools launch SCRIPT")
-        return newest
-    fitting = sorted(found_runs(runs, ref), reverse=True) if ref else []
-    fitting = [path for path in fitting if path.name == ref] or fitting
-    if len(fitting) > 1:
-        names = ", ".join(one_line(path.name, 200) for path in fitting[:5]) + (", …" if len(fitting) > 5 else "")
-        raise RunNotFoundError(f"run {ref!r}: {len(fitting)} runs have this prefix ({names}); give more of the id")
-    if not fitting:
-        raise RunNotFoundError(f"run {ref[:80]!r}: no run in {runs} has this id or prefix; see nbtools runs")
-    return fitting[0]
 
 
 def project_of(script: Path) -> Project:
@@ -251,6 +279,11 @@ def _written_at(path: Path) -> int:
         return path.stat().st_mtime_ns  # launch.json is written once: this orders runs of the same second
     except OSError:
         return 0
+
+
+def has_recipe(run: RunDir) -> bool:
+    """Whether the script of a run is a recipe's, which resumes from a checkpoint; others start from their beginning."""
+    return any((read_json(file) or {}).get("recipe") for file in (run.launch, run.config))
 
 
 def goes_on(run: RunDir) -> bool:

@@ -68,6 +68,11 @@ class Tail:
     def __repr__(self) -> str:
         return f"Tail({str(self.path)!r}, offset={self._offset}, generation={self.generation})"
 
+    @property
+    def position(self) -> int:
+        """Offset in the file of the first byte that `read` has not returned."""
+        return self._offset - len(self.partial)
+
     def skip_to_end(self, num_bytes: int) -> None:
         """Continue with the lines that begin in the last `num_bytes` of the file; earlier ones are not read."""
         with contextlib.suppress(FileNotFoundError), open_regular(self.path) as file:
@@ -148,8 +153,6 @@ class Tail:
         return b""
 
 
-# --- the end of a log ----------------------------------------------------------------------------
-
 MAX_LINE_CHARACTERS: Final = 2000
 
 _ANSI: Final = re.compile(
@@ -186,6 +189,11 @@ def terminal_text(data: bytes, max_characters: int = MAX_LINE_CHARACTERS) -> str
     `max_characters` is cut and states its length. The result is text, not HTML.
     """
     return "\n".join(_clean_line(line, max_characters) for line in data.split(b"\n"))
+
+
+def printable(text: str) -> str:
+    """Return text as `terminal_text` does: it cannot move the cursor or change colours."""
+    return terminal_text(text.encode(errors="backslashreplace"))
 
 
 def one_line(text: str, max_characters: int = MAX_LINE_CHARACTERS) -> str:

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any, NoReturn, TypeVar
 
 from nbtools import __version__
-from nbtools.config import Launch, Settings, TrainConfig, complaints
+from nbtools.config import Launch, Settings, Slurm, StopOn, TrainConfig, complaints
 from nbtools.errors import HandEditedError, NotPlainError, ProjectError, ScriptError, plural, shown
 from nbtools.project import NAME_PATTERN, Project, check_name, find_project, located
 from nbtools.recipes import RECIPES, Recipe, recipe_of
@@ -27,7 +27,7 @@ from nbtools.script import torchrun
 
 PLAIN = (
     "a plain script has only a docstring, imports from nbtools, launch = Launch(...), config = SomeConfig(...) with "
-    'literal values, and main(config) under if __name__ == "__main__"'
+    'literal values (and cluster=Slurm(...), stop_on=StopOn(...)), and main(config) under if __name__ == "__main__"'
 )
 LARGEST_SCRIPT_BYTES = 2**20
 
@@ -71,9 +71,10 @@ def render(config: TrainConfig, name: str, launch: Launch | None = None) -> str:
 def _body(config: TrainConfig, name: str, launch: Launch, without: Collection[str] = ()) -> str:
     """Return the text of a script up to the line of its version; it does not name the fields `without`."""
     recipe = recipe_of(config)
+    names = ", ".join(["Launch", *(type(value).__name__ for _, value in launch if isinstance(value, Settings))])
     return f"""{_docstring(recipe, config, name, launch)}
 
-from nbtools import Launch
+from nbtools import {names}
 from nbtools.recipes import {recipe.config_class.__name__}
 from {recipe.module} import main
 
@@ -196,22 +197,33 @@ def _docstring(recipe: Recipe, config: TrainConfig, name: str, launch: Launch) -
     here = " ".join([*(f"{key}={value}" for key, value in torchrun.variables(launch).items()), ""]).lstrip()
     count = launch.nproc_per_node
     processes = "one process per GPU" if count == "gpu" else plural(count, "process")
+    machines = "machines" if launch.cluster is None else "nodes"
+    processes = f"{launch.nnodes} {machines} x {processes}" if launch.nnodes > 1 else processes
+    if launch.cluster is None:
+        ways = "In the background as the notebook does it; here and now"
+        line = f"{here}{shlex.join(torchrun.by_hand(f'scripts/{name}.py', launch))}"
+    else:
+        ways = "As a Slurm job; with sbatch, for which nbtools new --sbatch writes the file"
+        line = f"sbatch scripts/{name}.sbatch"
     return f'''"""{name}: {recipe.title[0].lower()}{recipe.title[1:]}, {processes} x {config.batch_size} sequences.
 
-In the background as the notebook does it; here and now; on one process, where flags override the values below:
+{ways}; on one process, where flags override the values below:
 
     nbtools launch scripts/{name}.py
-    {here}{shlex.join(torchrun.by_hand(f"scripts/{name}.py", launch))}
+    {line}
     {here}python scripts/{name}.py --batch-size 8
 """'''
 
 
-def _call(settings: Settings, without: Collection[str]) -> str:
+def _call(settings: Settings, without: Collection[str], prefix: str = "") -> str:
+    """Return the call that builds `settings`; `prefix` is the name of the field that holds them, with a dot."""
+    indent = "    " * prefix.count(".")
     lines = [f"{type(settings).__name__}("]
-    for name, value in ((name, value) for name, value in settings if name not in without):
+    for name, value in ((name, value) for name, value in settings if prefix + name not in without):
         unit = type(settings).unit(name)
-        lines.append(f"    {name}={_literal(value)},{f'  # {unit}' if unit else ''}")
-    return "\n".join([*lines, ")"])
+        text = _call(value, without, f"{prefix}{name}.") if isinstance(value, Settings) else _literal(value)
+        lines.append(f"{indent}    {name}={text},{f'  # {unit}' if unit else ''}")
+    return "\n".join([*lines, f"{indent})"])
 
 
 def _literal(value: object) -> str:
@@ -330,7 +342,7 @@ class _Source:
         assert isinstance(call.func, ast.Name)
         return self._imported.get(call.func.id, call.func.id)
 
-    def _built(self, cls: type[_S], call: ast.Call) -> _S:
+    def _built(self, cls: type[_S], call: ast.Call, prefix: str = "") -> _S:
         if call.args:
             self._refuse(call.args[0], f"{ast.unparse(call.args[0])[:80]!r} has no name; write field=value")
         values: dict[str, Any] = {}
@@ -341,7 +353,7 @@ class _Source:
             if keyword.arg in values:
                 self._refuse(keyword, f"{keyword.arg} is given twice")
             try:
-                values[keyword.arg] = ast.literal_eval(keyword.value)
+                values[keyword.arg] = self._value(keyword, prefix)
             except (ValueError, TypeError, RecursionError, MemoryError):
                 text = ast.unparse(keyword.value)[:80]
                 self._refuse(keyword.value, f"{keyword.arg} is computed ({text!r})")
@@ -352,8 +364,20 @@ class _Source:
         ]
         if problems:
             raise ScriptError("\n".join(problems))
-        self.lacks += tuple(name for name in cls.model_fields if name not in values)
+        self.lacks += tuple(prefix + name for name in cls.model_fields if name not in values)
         return cls(**values)
+
+    def _value(self, keyword: ast.keyword, prefix: str) -> object:
+        """Return the value of an argument: a literal, or the one call that is allowed among them."""
+        call = keyword.value
+        nested: dict[str | None, type[Settings]] = {"cluster": Slurm, "stop_on": StopOn}
+        cls = nested.get(keyword.arg)
+        if cls is not None and isinstance(call, ast.Call) and isinstance(call.func, ast.Name):
+            if self._origin(call) not in (f"nbtools.{cls.__name__}", f"nbtools.config.{cls.__name__}"):
+                called = ast.unparse(call.func)[:80]
+                self._refuse(call, f"{keyword.arg} is built by {called!r} instead of {cls.__name__}")
+            return self._built(cls, call, f"{prefix}{keyword.arg}.")
+        return ast.literal_eval(call)
 
     def _refuse(self, node: ast.AST | None, what: str) -> NoReturn:
         line = getattr(node, "lineno", 1)
@@ -394,11 +418,7 @@ def _check_known(path: Path, config: TrainConfig, launch: Launch) -> None:
 
 
 def put_in_place(path: Path, data: bytes, mode: int | None = None) -> None:
-    """Write a script atomically.
-
-    Raises:
-        ProjectError: it cannot be written.
-    """
+    """Write a script atomically; ProjectError if it cannot be written."""
     try:
         write_file(path, data, mode=mode)
     except OSError as error:

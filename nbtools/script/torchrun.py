@@ -2,28 +2,58 @@
 
 import sys
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 from nbtools.config import Launch
+from nbtools.rundir.rundir import RunDir
+
+
+@dataclass(frozen=True)
+class Meeting:
+    """Where the machines of a launch meet: an address and a free port of the first one."""
+
+    address: str
+    port: int
+
+
+_JOIN_WITHIN_S = 3600
+"""Time in which all machines have to join."""
 
 
 def torchrun_command(
-    script: str | Path, launch: Launch, *, run: Path, args: Sequence[str] = (), has_shutdown_timeout: bool = True
+    script: str | Path,
+    launch: Launch,
+    *,
+    run: Path,
+    args: Sequence[str] = (),
+    has_shutdown_timeout: bool = True,
+    meeting: Meeting | None = None,
+    node: int = 0,
 ) -> list[str]:
-    """Return the command that starts `script` with its `args` on this machine, without a fixed port or restarts.
+    """Return the command that starts `script` with its `args` on one machine, without restarts.
 
     Rank 0 writes to torchrun's output, the other ranks to files below `run/ranks`; the name of the directory `run` is
     the rendezvous id. `has_shutdown_timeout` says whether torchrun has `--shutdown-timeout` (torch 2.4 has not).
+
+    Args:
+        meeting: where the machines meet; None for a single one, which needs no fixed port.
+        node: number of the machine.
     """
-    redirects = ",".join(f"{rank}:3" for rank in range(1, launch.num_processes))
+    redirects = ",".join(f"{rank}:3" for rank in range(1, launch.num_processes)) if node == 0 else "3"
+    if meeting is None:
+        rendezvous = ["--rdzv-backend=c10d", "--rdzv-endpoint=localhost:0"]
+    else:
+        rendezvous = [f"--node-rank={node}", f"--rdzv-conf=timeout={_JOIN_WITHIN_S}"]
+        rendezvous += [f"--master-addr={meeting.address}", f"--master-port={meeting.port}"]
     return [
         # -P: a random.py in the working directory must not shadow Python's
         *(sys.executable, "-P", "-m", "torch.distributed.run"),
-        *("--nnodes=1", f"--nproc-per-node={launch.num_processes}"),
-        *("--rdzv-backend=c10d", "--rdzv-endpoint=localhost:0", f"--rdzv-id={run.name}"),
+        *(f"--nnodes={launch.nnodes}", f"--nproc-per-node={launch.num_processes}"),
+        *(*rendezvous, f"--rdzv-id={run.name}"),
         "--max-restarts=0",
         *([f"--shutdown-timeout={launch.shutdown_timeout_s}"] if has_shutdown_timeout else []),
-        f"--log-dir={run / 'ranks'}",
+        f"--log-dir={RunDir(run).node_logs(node)}",
         *([f"--redirects={redirects}"] if redirects else []),
         str(script),
         *args,
@@ -31,9 +61,17 @@ def torchrun_command(
 
 
 def by_hand(script: str, launch: Launch) -> list[str]:
-    """Return the command for a terminal in the project's root; rank 0 then creates the run directory."""
+    """Return the command for a terminal in the project's root; rank 0 then creates the run directory.
+
+    On several machines, NODE stands for the number of each, from 0, and ADDRESS for that of the first one.
+    """
     count = 1 if launch.gpus == () and launch.nproc_per_node == "gpu" else launch.nproc_per_node
-    return ["torchrun", "--standalone", f"--nproc-per-node={count}", script]
+    several = [f"--nnodes={launch.nnodes}", f"--node-rank={NODE}", f"--master-addr={ADDRESS}", "--master-port=29500"]
+    where = ["--standalone"] if launch.nnodes == 1 else several
+    return ["torchrun", *where, f"--nproc-per-node={count}", script]
+
+
+NODE, ADDRESS = "NODE", "ADDRESS"
 
 
 def variables(launch: Launch) -> dict[str, str]:

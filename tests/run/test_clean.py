@@ -435,10 +435,11 @@ def test_a_trap_in_place_of_the_hidden_folder_is_refused(project: Project, tmp_p
 def test_without_arguments_it_shows_what_there_is_and_explains_itself(project: Project, cli: Cli) -> None:
     saved(made(project, "a", "FAILED"), 10)
     made(project, "b", size=3 * 2**20)
-    said = cli("clean").stdout
+    done = cli("clean")
+    said = done.stdout
     assert re.search(r"_a +FAILED +20\d\d-\d\d-\d\d \d\d:\d\d:\d\d +[\d.]+ KiB", said)
     assert re.search(r"total +2 runs +3\.0 MiB", said)
-    assert "--older-than 30d" in said
+    assert "--older-than 30d" in done.stderr
     assert left(project) == {"a", "b"}
 
 

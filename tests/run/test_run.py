@@ -18,6 +18,7 @@ from typing import Any
 import psutil
 import pytest
 
+from nbtools import runs
 from nbtools.errors import CheckpointError, FormatError, NbtoolsError, RunFailed, RunNotFoundError
 from nbtools.machine import processes
 from nbtools.machine.devices import Device, Holder
@@ -26,9 +27,8 @@ from nbtools.project import Project
 from nbtools.run import stop
 from nbtools.run.checkpoints import checkpoints_in, newest_verified
 from nbtools.run.lineage import resumed_step
-from nbtools.run.listing import runs
 from nbtools.run.records import local_time
-from nbtools.run.run import Run
+from nbtools.run.run import Run, is_read, newest_history
 from nbtools.run.state import RunState
 from nbtools.rundir.heartbeat import read_heartbeats
 from nbtools.rundir.identity import ProcessIdentity
@@ -168,6 +168,16 @@ def test_where_there_are_no_locks_the_supervisors_process_decides(files: RunDir)
     assert Run(files.path).state is RunState.LOST
 
 
+@pytest.mark.parametrize("name", ["launch.json", "exit.json", "config.json"])
+def test_a_run_that_cannot_be_read_hides_no_other_in_a_notebook(files: RunDir, project: Project, name: str) -> None:
+    good = RunDir.create(project.runs, "good")
+    write_json(good.launch, {"name": "good"})
+    (files.path / name).write_text('{"format": 1000000}')
+    for text in (runs()._repr_html_(), *[repr(runs())] * (name != "config.json")):  # which a row of the list lacks
+        assert good.id in text and files.id in text and "update nbtools" in text
+    assert "update nbtools" in Run(files.path)._repr_html_() and files.id in Run(files.path)._repr_html_()
+
+
 def test_a_record_of_a_newer_nbtools_is_refused_and_not_guessed_at(files: RunDir) -> None:
     files.exit.write_text(json.dumps({"format": 99, "stopped": True}))
     with pytest.raises(FormatError, match="update nbtools"):
@@ -194,6 +204,8 @@ def test_a_summary_is_strict_json_and_names_everything(files: RunDir) -> None:
         "name": "toy",
         "script": "/p/scripts/toy.py",
         "state": "FAILED",
+        "tags": [],
+        "note": "",
         "returncode": 1,
         "step": 4,
         "total_steps": 40,
@@ -201,13 +213,18 @@ def test_a_summary_is_strict_json_and_names_everything(files: RunDir) -> None:
         "checkpoints": [],
         "ranks": [beat],
         "stragglers": [],
+        "curves": [],
         "failure": {**FAILED, "where": None, "advice": None, "step": None, "loss": None, "others": []},
         "waiting_for": "",
+        "eta_s": None,
+        "job": None,
+        "join": {},
         "restarts": 0,
         "started_at": 1000.0,
         "ended_at": 1010.0,
         "parent": None,
         "origin": "",
+        "code": "",
     }
 
 
@@ -218,6 +235,22 @@ def test_the_table_and_the_repr_escape_what_others_wrote(project: Project) -> No
     shown = Run(run.path)._repr_html_() + runs(project)._repr_html_()
     assert "<img" not in shown
     assert "&lt;img" in shown
+
+
+def test_a_run_tells_its_step_while_another_thread_reads_all_rows(
+    files: RunDir, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    files.metrics.write_text("".join(f'{{"step": {step}, "train/loss": {step}}}\n' for step in range(1, 9)))
+    run, held, opened = Run(files.path), threading.Event(), threading.Event()
+    follow = run._own.follow
+    monkeypatch.setattr(run._own, "follow", lambda tail: held.set() or (opened.wait(20) and follow(tail)))
+    with ThreadPoolExecutor(2) as threads:
+        reading = threads.submit(lambda: run.history.last_step)
+        assert held.wait(20) and not is_read(run)
+        asked = threads.submit(lambda: (run.step, newest_history(run).last("train/loss"), run.state))
+        assert asked.result(10)[:2] == (8, 8.0)
+        opened.set()
+        assert reading.result(20) == 8 and is_read(run)
 
 
 def test_runs_lists_every_run_newest_first(project: Project) -> None:
@@ -344,6 +377,20 @@ def test_without_a_whole_checkpoint_every_one_has_its_reason(tmp_path: Path) -> 
     found, reasons = newest_verified(tmp_path)
     assert found is None
     assert [reason[:11] for reason in reasons] == ["step-000002", "step-000001"]
+
+
+@pytest.mark.promise("safety-model-files")
+@pytest.mark.parametrize("is_absolute", [False, True])
+def test_a_manifest_that_names_a_file_outside_its_checkpoint_is_refused(tmp_path: Path, is_absolute: bool) -> None:
+    path = checkpoint(tmp_path, 1)
+    (tmp_path / "thesis.txt").write_text("precious")
+    claim = {"bytes": 8, "sha256": sha256(b"precious").hexdigest()}
+    content = json.loads((path / "manifest.json").read_text())
+    content["files"][str(tmp_path / "thesis.txt") if is_absolute else "../thesis.txt"] = claim
+    (path / "manifest.json").write_text(json.dumps(content))
+    found, (reason,) = newest_verified(tmp_path)
+    assert found is None
+    assert "lies outside its checkpoint" in reason
 
 
 @pytest.mark.parametrize(

@@ -13,11 +13,11 @@ import pytest
 
 from nbtools.machine.processes import kinds_of, living, members, ranks_among
 from nbtools.project import Project
-from nbtools.run import stacks
+from nbtools.run.ranks import stacks
+from nbtools.run.ranks.stacks import take_stacks
+from nbtools.run.ranks.stragglers import Straggler, process_condition, stragglers
 from nbtools.run.run import Run
-from nbtools.run.stacks import take_stacks
 from nbtools.run.state import RunState
-from nbtools.run.stragglers import Straggler, process_condition, stragglers
 from nbtools.rundir.heartbeat import RankHeartbeat, read_heartbeats
 from nbtools.rundir.identity import ProcessIdentity
 from nbtools.rundir.json_files import write_json

@@ -18,7 +18,8 @@ from nbtools.errors import FormatError, RunNotFoundError
 from nbtools.rundir.identity import ProcessIdentity
 from nbtools.rundir.json_files import read_json, write_json
 from nbtools.rundir.lock import acquire_lock, create_lock, is_locked
-from nbtools.rundir.rundir import RunDir, find_run, is_run, run_folders
+from nbtools.rundir.names import find_run
+from nbtools.rundir.rundir import RunDir, is_run, run_folders
 
 
 def test_runs_created_at_once_all_get_directories_of_their_own(tmp_path: Path) -> None:

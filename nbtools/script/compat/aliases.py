@@ -40,9 +40,21 @@ ALIASES: Mapping[str, str] = {older: field for field, names in _OLDER_NAMES.item
 IGNORED: Mapping[str, str] = {
     "local_rank": "the launcher's environment says which process this is",
     "distributed": "the number of processes is read from the environment",
+    "use_compressed_context": "compress_interval says it",
     "save_checkpoints": "checkpoints are always saved, every checkpoint_every steps and at each epoch's end",
 }
 """Arguments of older launchers and programs that have no effect, and the reason."""
+
+REFUSED: Mapping[str, str] = {
+    "packing": (
+        "is no choice: documents fill their sequences without padding; pairs share none, since they would attend "
+        "to each other, which is another loss, and those of similar length share a batch instead"
+    )
+}
+"""Names of other programs that have no field, and the reason."""
+
+ENABLES: Mapping[str, str] = {"use_compressed_context": "compress_interval"}
+"""Older switch -> field that is None when it is off; on, the field's own entry says it, and has to be there."""
 
 QUOTIENTS: Mapping[str, tuple[str, str]] = {
     "num_warmup_steps": ("warmup_ratio", "max_steps"),
@@ -103,7 +115,7 @@ def translated(cls: type[BaseModel], name: str, text: str | None) -> tuple[str, 
     The name has dashes or underscores; `text` is None for a flag without a value.
 
     Raises:
-        ConfigError: the name is an older one for a field that `cls` lacks.
+        ConfigError: the name is an older one for a field that `cls` lacks, or in `REFUSED`.
     """
     name = name.replace("-", "_")
     fields = cls.model_fields
@@ -111,6 +123,8 @@ def translated(cls: type[BaseModel], name: str, text: str | None) -> tuple[str, 
         on, off = SWITCHES[name]
         truth = TRUTHS.get(text.lower()) if text is not None else True
         return "precision", str(text) if truth is None else on if truth else off
+    if name in REFUSED and name not in fields:
+        raise ConfigError(f"{name}: {REFUSED[name]}; leave it out")
     field = name if name in fields else ALIASES.get(name, name)
     if field not in fields:
         if field != name:

@@ -3,7 +3,6 @@
 Values are read as text, so that `no`, `1e-4` and `500k` keep their spelling instead of YAML 1.1's types.
 """
 
-import difflib
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,7 +11,7 @@ from typing import Any
 import yaml
 
 from nbtools.config import TrainConfig, errors_by_field
-from nbtools.errors import ConfigError, shown
+from nbtools.errors import ConfigError, did_you_mean, shown
 from nbtools.script.compat import aliases
 
 LARGEST_BYTES = 2**18
@@ -57,6 +56,10 @@ def read_flat_yaml(path: Path, cls: type[TrainConfig]) -> FlatYAML:
         values[field], said_by[field] = meant, key
         if wrong := errors_by_field(cls, {field: meant}).get(field):
             raise ConfigError(f"{path}:{line}: {key}={shown(meant)}: {wrong} ({cls.__name__})")
+    for key in unknown:  # switches that are on
+        field = aliases.ENABLES.get(key.replace("-", "_"), "")
+        if field in cls.model_fields and values.get(field) is None:
+            raise ConfigError(f"{path}: {key} needs {field}, which is not there; add {field}: N ({cls.__name__})")
     for key in said_by.values():
         values = {**aliases.IMPLIED.get(key.replace("-", "_"), {}), **values}
     if remarks:
@@ -109,20 +112,19 @@ def _entries(path: Path, text: str) -> Iterator[tuple[int, str, yaml.Node, str]]
 
 
 def _meaning(cls: type[TrainConfig], key: str, value: yaml.Node, known: Mapping[str, Any]) -> tuple[str, Any]:
-    """Return the field and its value; `known` are the values of other fields.
-
-    Raises:
-        ConfigError: this recipe has no such field; the message gives the reason.
-    """
+    """Return the field and its value, given those of other fields; ConfigError with the reason if there is none."""
     name = key.replace("-", "_")
+    says_off = isinstance(value, yaml.ScalarNode) and aliases.TRUTHS.get(value.value.lower()) is False
+    if says_off and aliases.ENABLES.get(name) in cls.model_fields:
+        return aliases.ENABLES[name], None
     if name in aliases.IGNORED:
         raise ConfigError(f"is not needed: {aliases.IGNORED[name]}")
     if name in aliases.QUOTIENTS:
         return _quotient(cls, name, value, known)
     field, _ = aliases.translated(cls, name, "")
     if field not in cls.model_fields:
-        close = difflib.get_close_matches(name[:100], [*cls.model_fields, *aliases.ALIASES], n=1)
-        raise ConfigError(f"{cls.__name__} has no such field" + (f"; did you mean {close[0]}?" if close else ""))
+        near = did_you_mean(name, [*cls.model_fields, *aliases.ALIASES])
+        raise ConfigError(f"{cls.__name__} has no such field" + (near and f"; {near}"))
     if isinstance(value, yaml.ScalarNode):
         is_null = value.tag == "tag:yaml.org,2002:null"
         return aliases.translated_value(cls, name, "None" if is_null else value.value)
@@ -134,11 +136,7 @@ def _meaning(cls: type[TrainConfig], key: str, value: yaml.Node, known: Mapping[
 
 
 def _quotient(cls: type[TrainConfig], name: str, value: yaml.Node, known: Mapping[str, Any]) -> tuple[str, Any]:
-    """Return the field and its value for a number that another field's value divides.
-
-    Raises:
-        ConfigError: the recipe lacks one of the two fields, or the number is not divisible.
-    """
+    """Return the field and its value for a number that another field's value divides; ConfigError if it cannot."""
     field, divisor = aliases.QUOTIENTS[name]
     if not {field, divisor} <= cls.model_fields.keys():
         raise ConfigError(f"means {field} x {divisor}, which {cls.__name__} does not have")

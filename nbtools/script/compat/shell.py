@@ -9,7 +9,7 @@ from nbtools.config import Launch
 from nbtools.errors import HandEditedError
 from nbtools.project import Project, check_name
 from nbtools.script.script import put_in_place
-from nbtools.script.torchrun import by_hand, variables
+from nbtools.script.torchrun import ADDRESS, NODE, by_hand, variables
 
 _NPROC = "nproc-per-node"
 WORDS: Mapping[str, tuple[str, ...]] = MappingProxyType(
@@ -43,6 +43,10 @@ def shell_text(name: str, launch: Launch, recipe: str = "") -> str:
     check_name(name)
     exports = "".join(f"export {key}={shlex.quote(value)}\n" for key, value in variables(launch).items())
     command = shlex.join(by_hand(f"scripts/{name}.py", launch))
+    command = command.replace(f"--node-rank={NODE}", '"--node-rank=${NODE_RANK:?set it to the number of this machine}"')
+    command = command.replace(
+        f"--master-addr={ADDRESS}", '"--master-addr=${MASTER_ADDR:?set it to the address of machine 0}"'
+    )
     words = _reading(recipe)
     if words:
         command = command.replace(f"--{_NPROC}={launch.nproc_per_node}", f'"--{_NPROC}=$processes"')

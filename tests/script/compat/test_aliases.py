@@ -1,5 +1,6 @@
 """What older programs wrote, on command lines, in `--set` and in YAML files, means the same everywhere."""
 
+import math
 from pathlib import Path
 
 import pytest
@@ -12,9 +13,13 @@ from nbtools.errors import ConfigError
 from nbtools.launcher.step_count import schedule
 from nbtools.project import Project
 from nbtools.recipes import RECIPES, AlgorithmDistillationConfig, MLMPretrainingConfig, TextClassificationConfig
+from nbtools.rundir.json_files import read_json
 from nbtools.script.compat.aliases import ALIASES, IGNORED, IMPLIED, QUOTIENTS, SWITCHES, assigned, counted
 from nbtools.script.compat.flat_yaml import LARGEST_BYTES, read_flat_yaml
 from nbtools.script.script import read_script
+from nbtools.training.engine.flags import normalized
+
+from trainings import by_hand, rows
 
 REPOSITORY = Path(__file__).resolve().parents[3]
 
@@ -290,6 +295,7 @@ def test_the_old_config_of_algorithm_distillation_becomes_a_script_that_trains_a
         num_heads=4,
         dropout=0.1,
         sequence_length=328,
+        compress_interval=80,
         learning_rate=0.0003,
         batch_size=512,
         eval_batch_size=2048,
@@ -304,11 +310,45 @@ def test_the_old_config_of_algorithm_distillation_becomes_a_script_that_trains_a
     )
     found = schedule(config, 2, root=project.root)
     assert found is not None and found.total_steps == 100_000
-    named = ["include", "model", "use_compressed_context", "compress_interval", "tf_n_inner", "tf_attn_dropout"]
+    named = ["include", "model", "use_compressed_context", "tf_n_inner", "tf_attn_dropout"]
     said = capsys.readouterr().err.splitlines()
     assert [line.partition(f"{path}: ")[2].partition(":")[0] for line in said] == named
     kept = (project.scripts / "dark.py").read_text().splitlines()[-len(named) :]
     assert kept == [f"#   {line}" for line in DARKROOM.splitlines() if line.partition(":")[0] in named]
+
+
+@pytest.mark.promise("guide-A5")
+@pytest.mark.slow
+def test_the_script_of_the_old_config_trains_with_a_compressed_context(cpu_project: Project, tmp_path: Path) -> None:
+    path = tmp_path / "ad_dr_compressed.yaml"
+    path.write_text(DARKROOM)
+    assert main(["new", "algorithm_distillation", "dark", "--from-yaml", str(path)]) == 0
+    small = ["--max-steps", "2", "--train-batch-size", "16", "--num-histories", "2", "--num-workers", "0"]
+    small += ["--eval-rollouts", "1", "--eval-episodes", "8", "--test-fraction", "0"]
+    with by_hand(cpu_project) as start:  # fp16 is 80 times slower than fp32 on a CPU
+        run = start.forked(cpu_project.scripts / "dark.py", *small, "--mixed_precision", "no", nproc=1)
+    resolved = read_json(run.files.config) or {}
+    assert resolved["config"].items() >= {"compress_interval": 80, "sequence_length": 328}.items()
+    settings = read_json(run.files.outputs / "model" / "config.json") or {}
+    assert (settings["n_layer"], settings["n_head"], settings["n_embd"], settings["attn_pdrop"]) == (4, 4, 64, 0.1)
+    losses = [row["train/loss"] for row in rows(run.files) if "train/loss" in row]
+    assert losses[-1] == pytest.approx(math.log(5), rel=0.1), "five actions, untrained"
+
+
+def test_an_old_config_that_turns_compression_off_trains_without_or_is_asked_which(tmp_path: Path) -> None:
+    for value in ("false", "no"):
+        off = old(tmp_path, f"use_compressed_context: {value}\nn_transit: 80\n")
+        assert read_flat_yaml(off, AlgorithmDistillationConfig).values == {
+            "compress_interval": None,
+            "sequence_length": 80,
+        }
+    both = old(tmp_path, "compress_interval: 80\nuse_compressed_context: false\n")
+    with pytest.raises(ConfigError, match="use_compressed_context and compress_interval both mean compress_interval"):
+        read_flat_yaml(both, AlgorithmDistillationConfig)
+    alone = old(tmp_path, "use_compressed_context: true\n")
+    with pytest.raises(ConfigError, match=r"use_compressed_context needs compress_interval, which is not there; add"):
+        read_flat_yaml(alone, AlgorithmDistillationConfig)
+    assert "is not needed" in read_flat_yaml(alone, MLMPretrainingConfig).unknown["use_compressed_context"]
 
 
 @pytest.mark.parametrize(
@@ -350,3 +390,11 @@ def test_a_near_miss_is_told_the_nearest_field(tmp_path: Path) -> None:
     read = read_flat_yaml(old(tmp_path, "learning_rat: 1\nzzz: 2"), MLMPretrainingConfig)
     assert "did you mean learning_rate?" in read.unknown["learning_rat"]
     assert "did you mean" not in read.unknown["zzz"]
+
+
+@pytest.mark.parametrize("recipe", sorted(RECIPES))
+def test_packing_is_refused_with_the_reason(recipe: str, project: Project, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["new", recipe, "x", "--set", "packing=True"]) == 2
+    assert "packing: is no choice: documents fill" in capsys.readouterr().err
+    with pytest.raises(ConfigError, match="pairs share none"):
+        normalized(["--packing", "true"], RECIPES[recipe].config_class())

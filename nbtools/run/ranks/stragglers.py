@@ -24,11 +24,14 @@ class Straggler:
     """Whether another rank is further."""
     condition: str
     """`gone` or `stopped (state T)` if the rank is on this machine and in that state; else empty."""
+    node: str = ""
+    """Host of the rank, in a run on several; else empty."""
 
     def __str__(self) -> str:
         beat, what = self.beat, "is behind" if self.is_behind else "is stuck"
         condition = f", {self.condition}" if self.condition else ""
-        return f"rank {beat.rank} {what}: {beat.phase} at step {beat.step} for {self.silent_s:.0f} s{condition}"
+        on = f" on {self.node}" if self.node else ""
+        return f"rank {beat.rank}{on} {what}: {beat.phase} at step {beat.step} for {self.silent_s:.0f} s{condition}"
 
 
 def process_condition(beat: RankHeartbeat) -> str:
@@ -66,6 +69,10 @@ def stragglers(
         return []
     last, first = min(beat.place for beat in active), max(beat.place for beat in active)
     late = [beat for beat in active if now - beat.time > patience_s]
-    found = [Straggler(beat, now - beat.time, beat.place < first, condition(beat)) for beat in late]
+    has_nodes = len({beat.host for beat in beats}) > 1
+    found = [
+        Straggler(beat, now - beat.time, beat.place < first, condition(beat), beat.host if has_nodes else "")
+        for beat in late
+    ]
     held = [straggler for straggler in found if straggler.condition]
     return held or [one for one in found if one.beat.place == last and not one.beat.may_take_long]

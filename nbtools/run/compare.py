@@ -1,0 +1,360 @@
+"""What differs between runs: fields, launch, versions, code; and the best and last value of each metric."""
+
+import ast
+import contextlib
+import difflib
+import fnmatch
+import itertools
+import json
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from nbtools.config import Launch
+from nbtools.errors import ConfigError, FormatError, RunNotFoundError, plural, shown
+from nbtools.metrics.columns import Series
+from nbtools.metrics.direction import direction_of
+from nbtools.metrics.history import History
+from nbtools.project import Project, find_project
+from nbtools.run.lineage import ancestors, origin_in_words
+from nbtools.run.listing import Rows
+from nbtools.run.records import mapping_at
+from nbtools.run.run import Run
+from nbtools.rundir.json_files import whole
+from nbtools.rundir.rundir import RunDir
+from nbtools.rundir.secret_values import MASK
+
+MOST_RUNS = 20
+"""Runs that one comparison draws; it names the others."""
+Facts = dict[str, str]
+"""Field -> value as text. Fields of the config have their own names, all others a prefix: `launch.nproc_per_node`."""
+Meaning = Callable[[str, Mapping[str, Any]], Mapping[str, Any]]
+"""Returns the values, of a recipe's config, that a record made before their fields existed lacks."""
+
+_OWN_VARIABLES = "NBTOOLS_RUN_", "NBTOOLS_ATTEMPT"
+_IN_VERSIONS = "torch", "python"
+_MOST_CHARACTERS = 60
+_MOST_SCRIPT_BYTES = 1 << 20
+
+
+@dataclass(frozen=True)
+class Difference:
+    """A field that is not equal in all compared runs."""
+
+    name: str
+    values: tuple[str, ...]
+    """One per run, as text; `–` where a run has none."""
+
+
+@dataclass(frozen=True)
+class Ends:
+    """The last value of a metric, and its best where smaller or greater values are known to be better."""
+
+    last: float
+    last_step: int
+    best: float | None = None
+    best_step: int | None = None
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """Runs side by side."""
+
+    runs: Sequence[Run]
+    labels: Sequence[str]
+    """A distinct name per run: its own, else with the fields that tell the runs of one name apart, else its id."""
+    facts: Sequence[Facts]
+    differences: Sequence[Difference]
+    sources: Sequence[Sequence[tuple[str, int]]]
+    """Per run, the runs whose rows precede its own, nearest first, each with its last step."""
+    notes: Sequence[str] = ()
+    """Sentences on what is left out: unreadable runs, repeated ones, and those beyond `MOST_RUNS`."""
+    nproc: Sequence[int | None] = ()
+    """Per run, the number of its processes; None if it is not recorded."""
+
+    def values(self, name: str) -> tuple[str, ...]:
+        """Return a field's value in each run, also of one that is equal; `nproc_per_node` is found without prefix.
+
+        Raises:
+            ConfigError: no run has such a field.
+        """
+        known = dict.fromkeys(itertools.chain.from_iterable(self.facts))
+        found = [name] if name in known else [field for field in known if field.rpartition(".")[2] == name]
+        if not found:
+            close = difflib.get_close_matches(name, known, 3) or [difference.name for difference in self.differences]
+            raise ConfigError(f"split={shown(name)}: no compared run has such a field; there are {', '.join(close)}")
+        differing = [one.values for one in self.differences if one.name == found[0]]
+        return differing[0] if differing else tuple(_cut(facts.get(found[0], "–")) for facts in self.facts)
+
+
+def compare_runs(
+    *refs: object, project: Project | str | Path | None = None, meaning: Meaning | None = None
+) -> Comparison:
+    """Read what differs between runs, of any script and in any state; curves are not read.
+
+    Args:
+        refs: runs, ids, names, paths of run directories, or patterns such as `lr-*` for names and ids; lists of these.
+        project: where patterns look. Default: the project of the working directory.
+        meaning: returns the values that an older record of a recipe's config lacks.
+
+    Raises:
+        RunNotFoundError: a reference or pattern fits no run.
+        ConfigError: fewer than two runs can be read.
+    """
+    notes: list[str] = []
+    chosen = _chosen(refs, project, notes)
+    runs: list[Run] = []
+    facts: list[Facts] = []
+    for run in chosen:
+        try:
+            found = facts_of(run, meaning)
+        except (FormatError, OSError) as error:
+            notes.append(f"{run.id}: left out, it cannot be read: {error}")
+            continue
+        runs.append(run)
+        facts.append(found)
+    if len(runs) < 2:
+        given = "; ".join([f"{plural(len(runs), 'run')} to compare, at least 2 are needed", *notes])
+        raise ConfigError(f"{given}; nbtools runs lists all")
+    if others := runs[MOST_RUNS:]:
+        names = ", ".join(run.id for run in others)
+        notes.append(f"{MOST_RUNS} of {len(runs)} runs are drawn; left out: {names}")
+        runs, facts = runs[:MOST_RUNS], facts[:MOST_RUNS]
+    differences = _differences(runs, facts)
+    sources = [[(path.name, step) for path, step in ancestors(run.dir, run.info)] for run in runs]
+    labels = _labels(runs, differences)
+    return Comparison(runs, labels, facts, differences, sources, notes, [world_size(run) for run in runs])
+
+
+def ends_of(history: History) -> dict[str, Ends]:
+    """Return the best and last value of each metric."""
+    return {name: _ends(name, history[name]) for name in history}
+
+
+def _ends(name: str, series: Series) -> Ends:
+    last, last_step, direction = float(series.values[-1]), int(series.steps[-1]), direction_of(name)
+    finite = np.isfinite(series.values)
+    if direction is None or not finite.any():
+        return Ends(last, last_step)
+    worst = np.inf if direction == "lower" else -np.inf
+    values = np.where(finite, series.values, worst)
+    at = int(values.argmin() if direction == "lower" else values.argmax())
+    return Ends(last, last_step, float(series.values[at]), int(series.steps[at]))
+
+
+def world_size(run: Run) -> int | None:
+    """Return the number of a run's processes on all machines; None if it is not recorded."""
+    launch = mapping_at(run.info, "launch")
+    recorded = whole(mapping_at(run.config or {}, "derived").get("world_size"))
+    on_each, nodes = whole(launch.get("nproc_per_node")), whole(launch.get("nnodes", 1))
+    return recorded or (on_each * nodes if on_each and nodes else None)
+
+
+# --- which runs ------------------------------------------------------------------------------------
+
+
+def _chosen(refs: Iterable[object], project: Project | str | Path | None, notes: list[str]) -> list[Run]:
+    found: dict[Path, Run] = {}
+    for ref in _flat(refs):
+        if isinstance(ref, str) and any(sign in ref for sign in "*?["):
+            for run in _fitting(ref, project):
+                found.setdefault(run.dir.resolve(), run)
+            continue
+        run = ref if isinstance(ref, Run) else Run(ref)
+        if run.dir.resolve() in found:
+            notes.append(f"{run.id}: was given twice and is drawn once")
+        found.setdefault(run.dir.resolve(), run)
+    return list(found.values())
+
+
+def _flat(refs: Iterable[object]) -> Iterator[str | Path | RunDir | Run]:
+    for ref in refs:
+        if isinstance(ref, str | Path | RunDir | Run):
+            yield ref
+        elif isinstance(ref, Iterable):
+            yield from _flat(ref)
+        else:
+            raise ConfigError(f"{shown(ref)}: is no run; give runs, ids, names, or a pattern such as 'lr-*'")
+
+
+def _fitting(pattern: str, project: Project | str | Path | None) -> list[Run]:
+    """Return the runs whose name or id fits a pattern, oldest first."""
+    where = project if isinstance(project, Project) else find_project(project)
+    rows = Rows(where.runs.resolve())
+    listed = list(rows.newest())
+    fitting = [rows.run(row.id) for row in listed if any(fnmatch.filter((row.id, row.name), pattern))]
+    if not fitting:
+        known = ", ".join(list(dict.fromkeys(row.name for row in listed))[:8]) or "no run yet"
+        raise RunNotFoundError(f"{shown(pattern)}: fits no name or id of a run in {where.runs}; there are: {known}")
+    return fitting[::-1]
+
+
+# --- what is recorded of a run ----------------------------------------------------------------------
+
+
+def facts_of(run: Run, meaning: Meaning | None = None) -> Facts:
+    """Return all recorded values of a run that may differ, as text; FormatError if a newer nbtools wrote the run."""
+    launch, config = run.info, run.config or {}
+    found: Facts = {"code.recipe": str(launch["recipe"] or "none")} if "recipe" in launch else {}
+    values = mapping_at(config, "config")
+    found |= _flattened("", values)
+    if meaning is not None and values and isinstance(launch.get("recipe"), str):
+        lacking = {name: value for name, value in meaning(launch["recipe"], values).items() if name not in values}
+        found |= {name: f"{value} (not recorded)" for name, value in _flattened("", lacking).items()}
+    found |= {} if values else _arguments(launch.get("args"))
+    found |= _flattened("derived.", mapping_at(config, "derived"))
+    found |= _flattened("launch.", _settings(mapping_at(launch, "launch")))
+    found |= _flattened("versions.", mapping_at(launch, "versions"))
+    found |= _code(run)
+    device = {name: v for name, v in mapping_at(config, "environment").items() if name not in _IN_VERSIONS}
+    found |= _flattened("machine.", {"host": launch.get("host"), **device})
+    variables = mapping_at(launch, "env").items()
+    found |= _flattened("variables.", {k: v for k, v in variables if not k.startswith(_OWN_VARIABLES)})
+    if origin := origin_in_words(launch.get("resumed_from")):
+        found["origin"] = origin
+    return found
+
+
+def _flattened(prefix: str, values: Mapping[str, Any]) -> Facts:
+    found: Facts = {}
+    for name, value in values.items():
+        if isinstance(value, dict) and value:
+            found |= _flattened(f"{prefix}{name}.", value)
+        else:
+            found[f"{prefix}{name}"] = _text(value)
+    return found
+
+
+def _text(value: object) -> str:
+    text = value if isinstance(value, str) and value.strip() == value and value else json.dumps(value, default=repr)
+    return {"null": "None", "true": "True", "false": "False"}.get(text, text)
+
+
+def _settings(recorded: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the settings of a launch with the values of fields that did not exist yet; of a job, only what it asks."""
+    if not recorded:
+        return {}
+    defaults = {name: info.default for name, info in Launch.model_fields.items() if name != "cluster"}
+    settings = {**defaults, **Launch.values_before(recorded), **recorded}
+    cluster = settings.pop("cluster", None)
+    asked = (
+        {name: value for name, value in cluster.items() if value not in (None, "")} if isinstance(cluster, dict) else {}
+    )
+    return {
+        **settings,
+        "on": "Slurm" if isinstance(cluster, dict) else "this machine",
+        **({"slurm": asked} if asked else {}),
+    }
+
+
+def _arguments(args: object) -> Facts:
+    """Return the arguments of a script without a config: `--lr 0.1`, `--lr=0.1`, `lr=0.1`, `--fast`, and the others."""
+    found: Facts = {}
+    words = [str(word) for word in args] if isinstance(args, list) else []
+    flag, number = "", 0
+    for word in words:
+        name, is_assigned, value = word.partition("=")
+        is_flag = word.startswith("-") and not word[1:2].isdigit()
+        if is_flag or (is_assigned and name.isidentifier()):
+            key = f"arguments.{name.lstrip('-').replace('-', '_')}"
+            found[key] = value if is_assigned else "given"
+            flag = "" if is_assigned else key
+        elif flag:
+            found[flag] = word if found[flag] == "given" else f"{found[flag]} {word}"
+        else:
+            number += 1
+            found[f"arguments.{number}"] = word
+    return found
+
+
+def _code(run: Run) -> Facts:
+    """Return the commit, its uncommitted changes, and the lines of the script.
+
+    Of a recipe's script the values of its config are left out: they are compared as fields.
+    """
+    code, found = mapping_at(run.info, "code"), Facts()
+    if commit := code.get("commit"):
+        found["code.commit"] = str(commit)[:12]
+        changed = f"{plural(whole(code.get('lines')) or 0, 'line')} ({str(code.get('sha256'))[:8]})"
+        found["code.uncommitted"] = changed if code.get("lines") else "none"
+    try:
+        with run.files.script.open("rb") as file:
+            source = file.read(_MOST_SCRIPT_BYTES).decode(errors="replace")
+    except OSError:
+        return found
+    lines = source.splitlines()
+    if run.info.get("recipe") is not None:
+        with contextlib.suppress(SyntaxError, ValueError, RecursionError):
+            for node in reversed(ast.parse(source).body):
+                is_value = isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) in ("launch", "config")
+                if is_value or (isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant)):
+                    del lines[node.lineno - 1 : node.end_lineno]
+        lines = [line for line in lines if not line.startswith("#")]  # the last one has a checksum of the values
+    return {**found, "code.script": "\n".join(line.rstrip() for line in lines if line.strip())}
+
+
+# --- what differs ------------------------------------------------------------------------------------
+
+
+def _differences(runs: Sequence[Run], facts: Sequence[Facts]) -> list[Difference]:
+    """Return the fields that differ, config first; never one that is equal in all runs that can have it.
+
+    A run that cannot have a field, as the config of another recipe, does not count; a value that is hidden, neither.
+    """
+    found = []
+    are_arguments = not any(mapping_at(run.config or {}, "config") for run in runs)
+    for name in dict.fromkeys(itertools.chain.from_iterable(facts)):
+        missing = "from its beginning" if name == "origin" else "–" if name.startswith("launch.slurm.") else None
+        if name.startswith("arguments.") and are_arguments:
+            missing = "not given"
+        values = [one.get(name, missing) for one in facts]
+        known = {value.removesuffix(" (not recorded)") for value in values if value is not None and value != MASK}
+        if len(known) > 1:
+            shown_values = _scripts(values) if name == "code.script" else values
+            found.append(Difference(name, tuple("–" if value is None else _cut(value) for value in shown_values)))
+    order = {prefix: i for i, prefix in enumerate(("", "arguments", "launch", "code", "origin", "versions", "derived"))}
+
+    def rank(difference: Difference) -> int:
+        prefix, dot, _ = difference.name.partition(".")
+        return order.get(prefix if dot or prefix == "origin" else "", len(order))
+
+    return sorted(found, key=rank)
+
+
+def _scripts(sources: Sequence[str | None]) -> list[str | None]:
+    """Return, for each script, how many lines it has, or how many differ from those of the first."""
+    first = next(source for source in sources if source is not None).splitlines()
+    found: list[str | None] = []
+    for source in sources:
+        if source is None or source.splitlines() == first:
+            found.append(None if source is None else f"{plural(len(first), 'line')}")
+            continue
+        signs = [
+            line[:1] for line in difflib.unified_diff(first, source.splitlines(), n=0) if line[:3] not in ("+++", "---")
+        ]
+        found.append(f"+{signs.count('+')} −{signs.count('-')} lines")
+    return found
+
+
+def _cut(text: str) -> str:
+    return text if len(text) <= _MOST_CHARACTERS else f"{text[: _MOST_CHARACTERS - 1]}…"
+
+
+def _labels(runs: Sequence[Run], differences: Sequence[Difference]) -> list[str]:
+    names = [run.name for run in runs]
+    if len(set(names)) == len(names):
+        return names
+    fields = [difference for difference in differences if not difference.name.startswith(("versions", "derived"))]
+    fields = sorted(fields, key=lambda difference: difference.name != "launch.nproc_per_node")[:12]
+    for count in (1, 2):
+        for chosen in itertools.combinations(fields, count):
+            told = [
+                ", ".join(f"{one.name.rpartition('.')[2]} {one.values[i]}" for one in chosen) for i in range(len(runs))
+            ]
+            labels = [f"{name} · {text}" for name, text in zip(names, told, strict=True)]
+            if len(set(labels)) == len(labels):
+                return labels
+    return [run.id for run in runs]

@@ -1,0 +1,320 @@
+"""The curves of a run in few columns, kept in the user's cache, so that many long runs are drawn without their rows.
+
+`python -m nbtools.run.curves DIR ...` reads runs in a process of its own and prints the id of each that is ready;
+`--part DIR FIRST LAST ...` writes the curves of parts of runs to its output.
+"""
+
+import contextlib
+import os
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any, Final, Self
+
+import numpy as np
+import numpy.typing as npt
+import orjson
+
+from nbtools.errors import NbtoolsError
+from nbtools.failures.restarts import read_restarts
+from nbtools.metrics.columns import Series
+from nbtools.metrics.history import History, newest_rows
+from nbtools.project import user_cache
+from nbtools.run.compare import Ends, ends_of
+from nbtools.run.lineage import ancestors
+from nbtools.run.run import Run, is_read
+from nbtools.rundir.atomic import write_file
+from nbtools.rundir.rundir import RunDir
+from nbtools.rundir.tail import open_regular
+
+Floats = npt.NDArray[np.float64]
+NUM_COLUMNS: Final = 8192
+SMALL_BYTES: Final = 1 << 20
+"""A file up to this size is read in some 15 ms, so it is not cached."""
+_MOST_CACHED_BYTES: Final = 256 << 20
+"""Of all runs; when a file is added, the ones written longest ago go."""
+_FORMAT: Final = 1
+_HEAD_BYTES: Final = 64 << 10
+_FIELDS: Final = ("steps", "times", "samples", "low", "high", "mean", "counts")
+
+
+@dataclass(frozen=True, eq=False)
+class Sketch:
+    """A metric in at most `NUM_COLUMNS` columns of successive rows; a column of one row is that row."""
+
+    steps: Floats
+    """Step of the row in the middle of a column, and so are times and samples."""
+    times: Floats
+    samples: Floats
+    low: Floats
+    """Extremes and mean of the finite values in a column; NaN where there are none."""
+    high: Floats
+    mean: Floats
+    counts: Floats
+    """Number of rows."""
+    ends: Ends
+    diverged_at: int | None = None
+    """The step from which on no value is finite."""
+    is_complete: bool = True
+    """False if rows in the middle have not been read."""
+
+    def __len__(self) -> int:
+        return len(self.steps)
+
+    @property
+    def last(self) -> float:
+        """The last value."""
+        return self.ends.last
+
+    @classmethod
+    def of(cls, series: Series, ends: Ends) -> Self:
+        """Reduce a series with at least one value."""
+        finite, n = np.isfinite(series.values), len(series)
+        diverged_at = None if finite[-1] else int(series.steps[len(finite) - int(np.argmax(finite[::-1]))])
+        if not finite.any():
+            diverged_at = int(series.steps[0])
+        first = np.linspace(0, n, min(n, NUM_COLUMNS) + 1).astype(np.int64)
+        first, middle, counts = first[:-1], (first[:-1] + first[1:] - 1) // 2, np.diff(first).astype(float)
+        low = np.minimum.reduceat(np.where(finite, series.values, np.inf), first)
+        high = np.maximum.reduceat(np.where(finite, series.values, -np.inf), first)
+        used = np.add.reduceat(finite.astype(float), first)
+        with np.errstate(invalid="ignore", divide="ignore", over="ignore"):
+            mean = np.add.reduceat(np.where(finite, series.values, 0.0), first) / used
+        low[used == 0] = high[used == 0] = np.nan
+        steps = series.steps[middle].astype(float)
+        return cls(steps, series.times[middle], series.samples[middle], low, high, mean, counts, ends, diverged_at)
+
+
+Curves = Mapping[str, Sketch]
+"""The curves of a run, by metric."""
+
+
+def curves_of(history: History) -> dict[str, Sketch]:
+    """Return all curves of a history."""
+    ends = ends_of(history)
+    return {name: Sketch.of(history[name], ends[name]) for name in ends}
+
+
+def read_curves(run: Run) -> Curves:
+    """Return the curves of a run and of those it resumed: from the cache, else from all rows, which fills the cache."""
+    if (found := cached(run)) is not None:
+        return found
+    stamp = curve_files(run)
+    found = curves_of(run.history)
+    if num_bytes(run) > SMALL_BYTES:
+        with contextlib.suppress(OSError):  # no home, or a full disk
+            path = _cache_file(run)
+            path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+            write_file(path, _encoded(found, stamp), mode=0o600)
+            _forget_oldest(path.parent)
+    return found
+
+
+def _forget_oldest(folder: Path) -> None:
+    found, kept = [(path.stat(), path) for path in folder.glob("*.bin")], 0
+    for status, path in sorted(found, key=lambda each: -each[0].st_mtime_ns):
+        kept += status.st_size
+        if kept > _MOST_CACHED_BYTES:
+            path.unlink(missing_ok=True)
+
+
+def cached(run: Run, *, may_lag: bool = False) -> Curves | None:
+    """Return the curves in the cache; None if there are none, or the run has changed since.
+
+    With `may_lag`, the last rows may be missing.
+    """
+    try:
+        data = _cache_file(run).read_bytes()
+        header = orjson.loads(data[: data.index(b"\n")])
+        known, now = header["stamp"], curve_files(run)
+        if may_lag:
+            known, now = [file[:2] for file in known], [file[:2] for file in now]
+        return _decoded(header, data) if header["format"] == _FORMAT and known == now else None
+    except (OSError, ValueError, KeyError, TypeError):
+        return None
+
+
+def first_curves(run: Run) -> tuple[Curves, str] | None:
+    """Return the curves of a long run that cost milliseconds, and a sentence on what they lack, empty for nothing.
+
+    None if its rows are few, or have been read.
+    """
+    if is_read(run) or num_bytes(run) <= SMALL_BYTES:
+        return None
+    if (found := cached(run)) is not None:
+        return found, ""
+    if (found := cached(run, may_lag=True)) is not None:
+        return found, "the newest rows are being read"
+    found = glimpse(run)
+    return found, "the curves show the first and the last rows; all are being read" if found else "rows are being read"
+
+
+def read_rows(run: Run) -> int:
+    """Read all rows of a run, and return their number; the curves of a long one are kept for the next look at it."""
+    was_read = is_read(run)
+    num_rows = max(run.history.num_rows, run.own_history.num_rows)
+    if not was_read and num_bytes(run) > SMALL_BYTES:
+        read_curves(run)
+    return num_rows
+
+
+def glimpse(run: Run) -> Curves:
+    """Return the curves of the first and the last rows of a long run, with a gap between them; the bests are unknown.
+
+    It costs milliseconds. A run whose metrics are only printed has none.
+    """
+    head, tail = History(), newest_rows(run.files.metrics)
+    with contextlib.suppress(OSError), open_regular(run.files.metrics) as file:
+        head.extend(os.read(file.fileno(), _HEAD_BYTES))
+    found = {}
+    for name in dict.fromkeys([*head, *tail]):
+        parts = [Sketch.of(part[name], Ends(0, 0)) for part in (head, tail) if name in part]
+        last = (tail if name in tail else head)[name]
+        joined = [np.concatenate([getattr(part, field) for part in parts]) for field in _FIELDS]
+        if len(parts) == 2:
+            at = len(parts[0].steps)
+            gap = [
+                np.nan if field in ("low", "high", "mean") else column[at - 1]
+                for field, column in zip(_FIELDS, joined, strict=True)
+            ]
+            joined = [np.insert(column, at, value) for column, value in zip(joined, gap, strict=True)]
+        ends = Ends(float(last.values[-1]), int(last.steps[-1]))
+        found[name] = _sketch(joined, ends, parts[-1].diverged_at, is_complete=False)
+    return found
+
+
+def part_of(run: Run, first: int, last: int) -> Curves:
+    """Return the curves of the rows with steps from `first` to `last`; other rows are read only where they must be."""
+    history, found = _rows_between(run, first, last) or run.history, {}
+    for name, series in history.items():
+        part = slice(*np.searchsorted(series.steps, (first, last + 1)))
+        cut = Series(series.steps[part], series.values[part], series.times[part], series.samples[part])
+        if len(cut):
+            found[name] = Sketch.of(cut, Ends(float(cut.values[-1]), int(cut.steps[-1])))
+    return found
+
+
+def refined(sketch: Sketch, part: Sketch) -> Sketch:
+    """Return a sketch with the columns of a part in the place of its own there, of which half ones may be lost."""
+    start = int(np.searchsorted(sketch.steps, part.steps[0], "left"))
+    stop = int(np.searchsorted(sketch.steps, part.steps[-1], "right"))
+    columns = []
+    for name in _FIELDS:
+        own, finer = getattr(sketch, name), getattr(part, name)
+        columns.append(np.concatenate((own[:start], finer, own[stop:])))
+    return _sketch(columns, sketch.ends, sketch.diverged_at, is_complete=sketch.is_complete)
+
+
+def _rows_between(run: Run, first: int, last: int) -> History | None:
+    """Return the rows around some steps, found by halving; None if the run's steps do not ascend in one file."""
+    if ancestors(run.dir, run.info) or read_restarts(run.files):
+        return None
+    found, seen = History(), dict[int, int]()
+    try:
+        with open_regular(run.files.metrics) as file:
+            descriptor = file.fileno()
+            seen[0] = orjson.loads(os.pread(descriptor, _HEAD_BYTES, 0).split(b"\n", 1)[0])["step"]
+            start, _ = _place(descriptor, first, seen)
+            _, stop = _place(descriptor, last + 1, seen)
+            block = os.pread(descriptor, stop + _HEAD_BYTES - start, start)
+    except (OSError, ValueError, LookupError, TypeError):
+        return None
+    steps = [*(seen[place] for place in sorted(seen)), newest_rows(run.files.metrics).last_step or 0]
+    if steps != sorted(steps):
+        return None
+    found.extend(block[block.find(b"\n") + 1 if start else 0 : block.rfind(b"\n") + 1])
+    return found
+
+
+def _place(descriptor: int, step: int, seen: dict[int, int]) -> tuple[int, int]:
+    """Return two places in a file, at most `_HEAD_BYTES` apart, between which the first row of at least `step` begins.
+
+    `seen` gets the place and step of each row that was looked at.
+    """
+    low, high = 0, os.fstat(descriptor).st_size
+    while high - low > _HEAD_BYTES:
+        middle = (low + high) // 2
+        row = os.pread(descriptor, _HEAD_BYTES, middle).split(b"\n", 2)[1]
+        seen[middle] = orjson.loads(row)["step"]
+        low, high = (middle, high) if seen[middle] < step else (low, middle)
+    return low, high
+
+
+def _sketch(columns: Sequence[Floats], ends: Ends, diverged_at: int | None, *, is_complete: bool = True) -> Sketch:
+    steps, times, samples, low, high, mean, counts = columns
+    return Sketch(steps, times, samples, low, high, mean, counts, ends, diverged_at, is_complete)
+
+
+def num_bytes(run: Run) -> int:
+    """Return the bytes to read for the curves of a run, with those of the runs it resumed."""
+    return sum(size for _, _, size, _ in curve_files(run))
+
+
+def curve_files(run: Run) -> list[list[Any]]:
+    """Return what changes with the rows: name, inode, size and time of each file that they are in."""
+    found: list[list[Any]] = []
+    for folder, step in [(run.dir, 0), *ancestors(run.dir, run.info)]:
+        files = RunDir(folder)
+        with contextlib.suppress(OSError):
+            status = (files.metrics if files.metrics.exists() else files.log).stat()
+            found.append([f"{folder.name} {step}", status.st_ino, status.st_size, status.st_mtime_ns])
+    return found
+
+
+def _cache_file(run: Run) -> Path:
+    return user_cache("curves", run.dir).with_suffix(".bin")
+
+
+def _encoded(curves: Curves, stamp: Sequence[Any]) -> bytes:
+    told = [
+        {"name": name, "n": len(one.steps), "diverged_at": one.diverged_at, "ends": asdict(one.ends)}
+        for name, one in curves.items()
+    ]
+    # orjson writes null for a value that is not finite.
+    header = orjson.dumps({"format": _FORMAT, "stamp": stamp, "curves": told})
+    columns = [getattr(one, name).tobytes() for one in curves.values() for name in _FIELDS]
+    return b"".join((header, b" " * (-len(header) - 1 & 7), b"\n", *columns))  # at multiples of eight bytes
+
+
+def _decoded(header: Mapping[str, Any], data: bytes) -> dict[str, Sketch]:
+    at, found = data.index(b"\n") + 1, {}
+    for told in header["curves"]:
+        n = told["n"]
+        columns = np.frombuffer(data, np.float64, n * len(_FIELDS), at).reshape(len(_FIELDS), n)
+        at += columns.nbytes
+        ends: dict[str, Any] = {**told["ends"]}
+        ends["last"] = np.nan if ends["last"] is None else ends["last"]
+        found[told["name"]] = _sketch(list(columns), Ends(**ends), told["diverged_at"])
+    return found
+
+
+def read_parts(data: bytes) -> dict[tuple[str, int, int], Curves]:
+    """Return what a process wrote with `--part`: the curves by directory, first and last step."""
+    found: dict[tuple[str, int, int], Curves] = {}
+    while data:
+        size, data = int.from_bytes(data[:8], "little"), data[8:]
+        header = orjson.loads(data[: data.index(b"\n")])
+        found[header["stamp"][0], header["stamp"][1], header["stamp"][2]] = _decoded(header, data[:size])
+        data = data[size:]
+    return found
+
+
+def main(folders: Sequence[str]) -> None:
+    """Fill the cache with the curves of runs, and print the id of each; or write the curves of parts."""
+    os.nice(5)  # trainings on this machine come first
+    if folders[:1] == ["--part"]:
+        for folder, *steps in zip(*[iter(folders[1:])] * 3, strict=True):
+            with contextlib.suppress(NbtoolsError, OSError):
+                first, last = map(int, steps)
+                written = _encoded(part_of(Run(RunDir(folder)), first, last), [folder, first, last])
+                sys.stdout.buffer.write(len(written).to_bytes(8, "little") + written)
+        return
+    for folder in folders:
+        with contextlib.suppress(NbtoolsError, OSError):
+            read_curves(run := Run(RunDir(folder)))
+            print(run.id, flush=True)
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

@@ -1,0 +1,164 @@
+"""Curves in few columns: what they keep of all rows, their cache, and the glimpse of a long run."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from nbtools.metrics.history import History
+from nbtools.project import Project
+from nbtools.run import curves
+from nbtools.run.compare import ends_of
+from nbtools.run.curves import NUM_COLUMNS, cached, curves_of, glimpse, part_of, read_curves, read_parts, refined
+from nbtools.run.run import Run
+from nbtools.rundir.json_files import write_json
+from nbtools.rundir.rundir import RunDir
+
+
+def rows(count: int, first: int = 1) -> bytes:
+    """Return metric rows with a spike in the middle of all that are asked for."""
+    lines = []
+    for step in range(first, first + count):
+        row = {"step": step, "time": 1e9 + step / 2, "samples": step * 8, "train/loss": 5 / step, "eval/accuracy": 0.5}
+        if step == first + count // 2:
+            row["train/loss"] = 99.0
+        lines.append(json.dumps(row))
+    return "\n".join(lines).encode() + b"\n"
+
+
+@pytest.fixture
+def run(project: Project, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Run:
+    """A run of 30,000 rows, and a cache folder of the test's own."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    files = RunDir.create(project.runs, "long")
+    write_json(files.launch, {"name": "long", "recipe": "mlm_pretraining", "time": 1e9})
+    files.metrics.write_bytes(rows(30_000))
+    return Run(files.path)
+
+
+def test_no_extreme_of_a_column_is_lost_and_the_mean_is_of_all_rows(run: Run) -> None:
+    series, sketch = run.history["train/loss"], curves_of(run.history)["train/loss"]
+    assert len(sketch.steps) == NUM_COLUMNS and sketch.counts.sum() == len(series) == 30_000
+    assert sketch.high.max() == 99.0 and sketch.low.min() == series.values.min()
+    assert np.average(sketch.mean, weights=sketch.counts) == pytest.approx(series.values.mean())
+    assert (np.diff(sketch.steps) > 0).all()
+
+
+def test_a_part_has_each_of_its_rows_and_no_others_are_read(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    series, sketch = run.history["train/loss"], curves_of(run.history)["train/loss"]
+    with monkeypatch.context() as patch:
+        patch.setattr(Run, "history", property(lambda _: pytest.fail("all rows are read")))
+        parts = [part_of(Run(run.dir), *steps)["train/loss"] for steps in ((14_800, 15_200), (-(2**53), 50))]
+    for part, steps in zip(parts, (range(14_800, 15_201), range(1, 51)), strict=True):
+        assert part.steps.tolist() == list(steps) and set(part.counts) == {1}
+        np.testing.assert_array_equal(part.mean, series.values[steps[0] - 1 : steps[-1]])
+        finer = refined(sketch, part)
+        assert (np.diff(finer.steps) > 0).all() and finer.high.max() == 99.0 and finer.low.min() == sketch.low.min()
+        inside = (finer.steps >= steps[0]) & (finer.steps <= steps[-1]) & (finer.counts == 1)
+        assert inside.sum() == len(steps)
+
+
+def test_a_part_of_rows_that_do_not_ascend_is_found_too(run: Run) -> None:
+    run.files.metrics.write_bytes(rows(15_000, 15_001) + rows(15_000))
+    for first in (100, 20_000):
+        assert part_of(Run(run.dir), first, first + 99)["train/loss"].steps.tolist() == list(range(first, first + 100))
+
+
+def test_a_process_writes_the_parts_of_several_runs(run: Run) -> None:
+    words = [str(run.dir), "5", "9", str(run.dir), "20000", "20003"]
+    command = [sys.executable, "-m", "nbtools.run.curves", "--part", *words]
+    done = subprocess.run(command, capture_output=True, check=True)
+    found = read_parts(done.stdout)
+    assert [(first, last, len(one["train/loss"].steps)) for (_, first, last), one in found.items()] == [
+        (5, 9, 5),
+        (20_000, 20_003, 4),
+    ]
+
+
+def test_a_short_curve_is_kept_as_it_is_with_its_gaps_and_its_divergence() -> None:
+    history = History()
+    history.extend(
+        b'{"step":1,"loss":2.0}\n{"step":2,"loss":"NaN"}\n{"step":3,"loss":1.0}\n{"step":5,"loss":"Infinity"}\n'
+    )
+    sketch = curves_of(history)["loss"]
+    assert np.array_equal(sketch.mean, [2.0, np.nan, 1.0, np.nan], equal_nan=True)
+    assert sketch.diverged_at == 5 and sketch.ends.best == 1.0 and sketch.ends.last == np.inf
+
+
+def test_the_cache_gives_the_same_curves_until_rows_are_added(run: Run) -> None:
+    assert cached(run) is None
+    read = read_curves(run)
+    again = cached(Run(run.dir))
+    assert again is not None and list(again) == list(read)
+    for name in read:
+        assert again[name].ends == read[name].ends
+        for column in ("steps", "times", "samples", "low", "high", "mean", "counts"):
+            assert np.array_equal(getattr(again[name], column), getattr(read[name], column)), column
+    with run.files.metrics.open("ab") as file:
+        file.write(rows(1, first=30_001))
+    assert cached(run) is None
+    assert not list(run.dir.glob("**/*.bin")), "the cache is never in the run"
+
+
+def test_a_damaged_cache_is_read_again(run: Run) -> None:
+    read_curves(run)
+    path = curves._cache_file(run)
+    for damage in (path.read_bytes()[:-8], b"{}\n", b"", b'{"format": 1, "stamp"'):
+        path.write_bytes(damage)
+        assert cached(run) is None
+    assert len(read_curves(run)["train/loss"].steps) == NUM_COLUMNS
+
+
+def test_the_cache_has_a_size_and_the_file_written_last_stays(
+    project: Project, run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    read_curves(run)
+    path = curves._cache_file(run)
+    size = path.stat().st_size
+    for age in range(4):
+        older = path.with_name(f"{age}.bin")
+        older.write_bytes(bytes(size))
+        os.utime(older, ns=(0, path.stat().st_mtime_ns - 10**9 * (age + 1)))
+    monkeypatch.setattr(curves, "_MOST_CACHED_BYTES", 3 * size + 5000)
+    with run.files.metrics.open("ab") as file:
+        file.write(rows(1, first=30_001))
+    read_curves(run)
+    assert sorted(file.name for file in path.parent.iterdir()) == sorted([path.name, "0.bin", "1.bin"])
+    monkeypatch.setattr(curves, "_MOST_CACHED_BYTES", 0)
+    path.unlink()
+    assert len(read_curves(run)) == 2 and not list(path.parent.iterdir()), "one that is too large is not kept"
+
+
+def test_curves_of_a_resumed_run_change_with_its_parent(project: Project, run: Run) -> None:
+    files = RunDir.create(project.runs, "second")
+    write_json(
+        files.launch, {"name": "second", "recipe": "mlm_pretraining", "resumed_from": {"run": run.id, "step": 100}}
+    )
+    files.metrics.write_bytes(rows(10, first=101))
+    child = Run(files.path)
+    sketch = read_curves(child)["train/loss"]
+    assert sketch.counts.sum() == 110 and cached(child) is not None
+    with run.files.metrics.open("ab") as file:
+        file.write(rows(1, first=30_001))
+    assert cached(child) is None
+
+
+def test_a_glimpse_has_both_ends_a_gap_and_no_best(run: Run) -> None:
+    found = glimpse(run)
+    sketch, ends = found["train/loss"], ends_of(run.history)["train/loss"]
+    assert not sketch.is_complete and (sketch.ends.last, sketch.ends.last_step) == (ends.last, ends.last_step)
+    assert sketch.ends.best is None and sketch.steps[0] == 1 and sketch.steps[-1] == 30_000
+    assert np.isnan(sketch.mean).sum() == 1 and sketch.high[np.isfinite(sketch.high)].max() < 99
+
+
+def test_a_process_of_its_own_fills_the_cache_and_goes_on_after_a_bad_run(project: Project, run: Run) -> None:
+    bad = RunDir.create(project.runs, "newer")
+    bad.launch.write_text('{"format": 99}')
+    command = [sys.executable, "-P", "-m", "nbtools.run.curves", str(bad.path), str(run.dir)]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    assert done.stdout == f"{run.id}\n" and done.stderr == ""
+    assert cached(run) is not None
