@@ -11,15 +11,22 @@ from nbtools._version import __version__ as __version__
 
 _HOME = {
     "Launch": "nbtools.config",
+    "Slurm": "nbtools.config",
+    "StopOn": "nbtools.config",
+    "compare": "nbtools.notebook.comparison.comparison",
+    "clean": "nbtools.run.clean",
+    "doctor": "nbtools.cli.doctor",
     "launch": "nbtools.launcher.launch",
     "preflight": "nbtools.launcher.preflight",
     "resume": "nbtools.launcher.resume",
     "History": "nbtools.metrics.history",
     "ConfigForm": "nbtools.notebook.form.form",
     "LivePlot": "nbtools.notebook.panel.panel",
+    "Playground": "nbtools.notebook.playground.playground",
+    "scaling": "nbtools.notebook.comparison.scaling",
     "RECIPES": "nbtools.recipes",
     "Checkpoint": "nbtools.run.checkpoints",
-    "runs": "nbtools.run.listing",
+    "runs": "nbtools.notebook.run_table.runs",
     "Run": "nbtools.run.run",
     "RunState": "nbtools.run.state",
     "read_script": "nbtools.script.script",
@@ -32,16 +39,23 @@ _HELPERS = {"media": "nbtools.rundir.media", "exhibits": "nbtools.rundir.media"}
 __all__ = sorted([*_HOME, "__version__"])
 
 if TYPE_CHECKING:
+    from nbtools.cli.doctor import doctor as doctor
     from nbtools.config import Launch as Launch
+    from nbtools.config import Slurm as Slurm
+    from nbtools.config import StopOn as StopOn
     from nbtools.launcher.launch import launch as launch
     from nbtools.launcher.preflight import preflight as preflight
     from nbtools.launcher.resume import resume as resume
     from nbtools.metrics.history import History as History
+    from nbtools.notebook.comparison.comparison import compare as compare
+    from nbtools.notebook.comparison.scaling import scaling as scaling
     from nbtools.notebook.form.form import ConfigForm as ConfigForm
     from nbtools.notebook.panel.panel import LivePlot as LivePlot
+    from nbtools.notebook.playground.playground import Playground as Playground
+    from nbtools.notebook.run_table.runs import runs as runs
     from nbtools.recipes import RECIPES as RECIPES
     from nbtools.run.checkpoints import Checkpoint as Checkpoint
-    from nbtools.run.listing import runs as runs
+    from nbtools.run.clean import clean as clean
     from nbtools.run.run import Run as Run
     from nbtools.run.state import RunState as RunState
     from nbtools.script.script import read_script as read_script

@@ -63,6 +63,7 @@ def execute(path: Path, target: Path, *, timeout_s: int = 1800) -> bool:
         resources={"metadata": {"path": str(path.resolve().parent)}},
         extra_arguments=["--IPKernelApp.log_level=ERROR"],  # it warns about TCP at each start
         store_widget_state=False,
+        coalesce_streams=True,  # as JupyterLab shows it, however the kernel divided it
         record_timing=False,
     )
     cells = [(index, cell) for index, cell in enumerate(notebook.cells) if cell.cell_type == "code" and cell.source]

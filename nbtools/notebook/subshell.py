@@ -1,4 +1,6 @@
-"""Whether the kernel answers widget messages while a cell runs."""
+"""What the kernel tells of its page: whether it answers while a cell runs, and whether a person is there."""
+
+from typing import Any
 
 import ipywidgets as widgets
 from IPython.core.interactiveshell import InteractiveShell
@@ -17,3 +19,10 @@ def answers_beside_cells(control: widgets.Widget) -> bool:
         return not InteractiveShell.initialized()
     comm._reply_subshell_for = lambda data, default: default
     return True
+
+
+def is_attended() -> bool:
+    """Whether the cell was started in a page, which shows later changes of its outputs; nbclient allows no input."""
+    kernel: Any = getattr(InteractiveShell.instance(), "kernel", None) if InteractiveShell.initialized() else None
+    parent = kernel.get_parent() if hasattr(kernel, "get_parent") else {}
+    return parent.get("content", {}).get("allow_stdin") is True

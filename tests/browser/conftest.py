@@ -18,6 +18,10 @@ from typing import Any
 import nbformat
 import pytest
 
+from nbtools.rundir.json_files import write_json
+from nbtools.rundir.lock import acquire_lock
+from nbtools.rundir.rundir import RunDir
+
 ROOT = Path(__file__).resolve().parents[2]
 # Read at import: the tests themselves run without any NBTOOLS_ variable.
 SCREENSHOTS = os.environ.get("NBTOOLS_SCREENSHOTS")
@@ -30,6 +34,8 @@ READY = """async () => {
   const kernel = widget.sessionContext.session?.kernel;
   return kernel?.connectionStatus === 'connected' && kernel.status === 'idle';
 }"""
+SLOW_PAGE = "[anywidget] Failed to initialize model."
+"""anywidget says so after two seconds, as on a loaded machine; the panel then keeps its picture."""
 QUIET = [
     *("--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--disable-background-networking"),
     *("--disable-component-update", "--disable-sync", "--force-color-profile=srgb"),
@@ -76,7 +82,7 @@ class Notebook:
 
     def open(self, path: str) -> None:
         """Open a notebook and wait until its kernel is there."""
-        self.page.on("pageerror", lambda error: self.mistakes.append(str(error)))
+        self.page.on("pageerror", lambda error: self._on_mistake(str(error)))
         self.page.on("console", self._on_console)
         self.page.goto(f"{self.lab.url}/doc/tree/{path}?token={self.lab.token}&reset")
         self.page.locator(".jp-Notebook .jp-Cell").first.wait_for(timeout=DEADLINE_S * 1000)
@@ -84,7 +90,11 @@ class Notebook:
 
     def _on_console(self, message: Any) -> None:
         if message.type == "error" and "favicon" not in message.text:
-            self.mistakes.append(message.text)
+            self._on_mistake(message.text)
+
+    def _on_mistake(self, text: str) -> None:
+        if SLOW_PAGE not in text:
+            self.mistakes.append(text)
 
     def wait_ready(self) -> None:
         """Wait until the kernel is connected and idle."""
@@ -220,8 +230,8 @@ def lab(chromium: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Lab
 
 
 def _stop_runs(project: Path) -> None:
+    from nbtools import runs
     from nbtools.project import Project
-    from nbtools.run.listing import runs
 
     for run in runs(Project(project)):
         if not run.state.is_final:
@@ -237,6 +247,68 @@ def browser(chromium: str) -> Iterator[Any]:
         started = playwright.chromium.launch(executable_path=chromium, headless=True, args=QUIET)
         yield started
         started.close()
+
+
+class Record:
+    """A run directory as the processes of a run would write it, some time ago."""
+
+    def __init__(self, project: Path, name: str, **launch: Any) -> None:
+        self.files = RunDir.create(project / "runs", name)
+        self.lock = acquire_lock(self.files.lock)
+        info = {"name": name, "script": f"/{name}.py", "recipe": "mlm_pretraining", "args": [], "time": time.time()}
+        write_json(self.files.launch, {**info, "launch": {"nproc_per_node": 2, "max_restarts": 3}, **launch})
+        write_json(self.files.config, {"config": {}, "derived": {"total_steps": 2000}})
+
+    def train(self, first: int, last: int, started: float, every_s: float = 4.0, attempt: int = 1) -> None:
+        with self.files.log.open("a") as log:
+            log.writelines(f"step {step} of 2,000\n" for step in range(first, last + 1, 5))
+        with self.files.metrics.open("a") as file:
+            for step in range(first, last + 1, 5):
+                row = {"step": step, "time": started + every_s * (step - first), "attempt": attempt}
+                loss = 3 + 5 * 0.995**step + 0.1 * ((step * 7919) % 13 - 6) / 6
+                values = {"train/loss": loss, "train/grad_norm": 1 + loss / 9, "train/tokens_per_s": 21_000 + step % 70}
+                file.write(json.dumps({**row, **values}) + "\n")
+                if step % 200 == 0:
+                    file.write(json.dumps({**row, "eval/loss": 3.1 + 5 * 0.995**step}) + "\n")
+                    self.checkpoint(step, row["time"], 3.1 + 5 * 0.995**step)
+        for rank in (0, 1):
+            beat = {"rank": rank, "pid": 1, "host": "node", "step": last, "phase": "forward", "time": time.time()}
+            write_json(self.files.heartbeat(rank), beat)
+
+    def checkpoint(self, step: int, at: float, loss: float) -> None:
+        folder = self.files.checkpoint(step)
+        folder.mkdir(exist_ok=True)
+        files = {"state.pt": {"bytes": 1, "sha256": "0"}}
+        write_json(folder / "manifest.json", {"step": step, "time": at, "metrics": {"eval/loss": loss}, "files": files})
+
+    def restart(self, attempt: int, at: float, checkpoint: str) -> None:
+        failure = {"rank": 1, "host": "node", "exitcode": -9, "signal": "SIGKILL", "message": "killed by SIGKILL"}
+        line = {"format": 1, "attempt": attempt, "time": at, "failure": failure, "checkpoint": checkpoint}
+        with self.files.attempts.open("a") as file:
+            file.write(json.dumps(line) + "\n")
+
+    def end(self, **content: Any) -> None:
+        write_json(self.files.exit, {"returncode": 0, "stopped": False, "time": time.time(), **content})
+        self.release()
+
+    def release(self) -> None:
+        if self.lock is not None:
+            os.close(self.lock)
+            self.lock = None
+
+
+@pytest.fixture
+def record(lab: Any) -> Iterator[Callable[..., Record]]:
+    made: list[Record] = []
+
+    def make(name: str, **launch: Any) -> Record:
+        made.append(Record(lab.project, name, **launch))
+        return made[-1]
+
+    yield make
+    for each in made:
+        each.release()
+        shutil.rmtree(each.files.path)
 
 
 @pytest.fixture

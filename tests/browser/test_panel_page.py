@@ -6,12 +6,11 @@ import shutil
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
-from pages import see
+from pages import see, show
 
 from nbtools.machine import gpu_queue
 from nbtools.metrics.writer import MetricWriter
@@ -22,82 +21,11 @@ from nbtools.run.state import RunState
 from nbtools.rundir import media
 from nbtools.rundir.heartbeat import read_heartbeats
 from nbtools.rundir.json_files import write_json
-from nbtools.rundir.lock import acquire_lock
 from nbtools.rundir.rundir import RunDir
 
 pytestmark = [pytest.mark.browser, pytest.mark.slow, pytest.mark.timeout(600)]
 
 PROGRAMS = Path(__file__).parents[1] / "programs"
-NOTHING = "print('no panel here')"
-
-
-class Record:
-    """A run directory as the processes of a run would write it, some time ago."""
-
-    def __init__(self, project: Path, name: str, **launch: Any) -> None:
-        self.files = RunDir.create(project / "runs", name)
-        self.lock = acquire_lock(self.files.lock)
-        info = {"name": name, "script": f"/{name}.py", "recipe": "mlm_pretraining", "args": [], "time": time.time()}
-        write_json(self.files.launch, {**info, "launch": {"nproc_per_node": 2, "max_restarts": 3}, **launch})
-        write_json(self.files.config, {"config": {}, "derived": {"total_steps": 2000}})
-
-    def train(self, first: int, last: int, started: float, every_s: float = 4.0, attempt: int = 1) -> None:
-        with self.files.log.open("a") as log:
-            log.writelines(f"step {step} of 2,000\n" for step in range(first, last + 1, 5))
-        with self.files.metrics.open("a") as file:
-            for step in range(first, last + 1, 5):
-                row = {"step": step, "time": started + every_s * (step - first), "attempt": attempt}
-                loss = 3 + 5 * 0.995**step + 0.1 * ((step * 7919) % 13 - 6) / 6
-                values = {"train/loss": loss, "train/grad_norm": 1 + loss / 9, "train/tokens_per_s": 21_000 + step % 70}
-                file.write(json.dumps({**row, **values}) + "\n")
-                if step % 200 == 0:
-                    file.write(json.dumps({**row, "eval/loss": 3.1 + 5 * 0.995**step}) + "\n")
-                    self.checkpoint(step, row["time"], 3.1 + 5 * 0.995**step)
-        for rank in (0, 1):
-            beat = {"rank": rank, "pid": 1, "host": "node", "step": last, "phase": "forward", "time": time.time()}
-            write_json(self.files.heartbeat(rank), beat)
-
-    def checkpoint(self, step: int, at: float, loss: float) -> None:
-        folder = self.files.checkpoint(step)
-        folder.mkdir(exist_ok=True)
-        files = {"state.pt": {"bytes": 1, "sha256": "0"}}
-        write_json(folder / "manifest.json", {"step": step, "time": at, "metrics": {"eval/loss": loss}, "files": files})
-
-    def restart(self, attempt: int, at: float, checkpoint: str) -> None:
-        failure = {"rank": 1, "host": "node", "exitcode": -9, "signal": "SIGKILL", "message": "killed by SIGKILL"}
-        line = {"format": 1, "attempt": attempt, "time": at, "failure": failure, "checkpoint": checkpoint}
-        with self.files.attempts.open("a") as file:
-            file.write(json.dumps(line) + "\n")
-
-    def end(self, **content: Any) -> None:
-        write_json(self.files.exit, {"returncode": 0, "stopped": False, "time": time.time(), **content})
-        self.release()
-
-    def release(self) -> None:
-        if self.lock is not None:
-            os.close(self.lock)
-            self.lock = None
-
-
-@pytest.fixture
-def record(lab: Any) -> Iterator[Callable[..., Record]]:
-    made: list[Record] = []
-
-    def make(name: str, **launch: Any) -> Record:
-        made.append(Record(lab.project, name, **launch))
-        return made[-1]
-
-    yield make
-    for each in made:
-        each.release()
-        shutil.rmtree(each.files.path)
-
-
-def show(notebook: Any, name: str, run: RunDir) -> Any:
-    """Open a notebook with a panel of a run; return the locator of its outputs."""
-    notebook.open(notebook.lab.write_notebook(name, f"import nbtools as nt\nnt.LivePlot({run.id!r})", NOTHING))
-    notebook.run_cell(0)
-    return notebook.output(0)
 
 
 def test_stop_is_answered_while_a_cell_blocks_the_kernel(notebook: Any, eventually: Any) -> None:
@@ -166,7 +94,7 @@ def test_a_fresh_kernel_shows_what_changed_since_the_last_look(notebook: Any, re
 
     run.end(returncode=1, failure={"rank": 0, "host": "node", "message": "ValueError: boom"})
     see(panel, "FAILED")
-    panel.locator("[data-mime-type='image/png'] img").wait_for()
+    panel.locator(".nbt-chart").first.wait_for()
     see(panel, "Since the last look")
     assert notebook.mistakes == []
 
@@ -224,7 +152,7 @@ def test_a_failed_run_shows_first_what_matters(notebook: Any, record: Any) -> No
     see(panel, "FAILED")
     see(panel, "CUDA out of memory")
     see(panel, "What to do: lower batch_size (32)")
-    panel.locator("[data-mime-type='image/png'] img").wait_for()
+    panel.locator(".nbt-chart").first.wait_for()
     notebook.shoot("failed", panel)
     assert notebook.mistakes == []
 
@@ -239,7 +167,8 @@ def test_changes_are_checked_in_place_before_a_fork(notebook: Any, record: Any) 
     run.end()
     panel = show(notebook, "fork.ipynb", run.files)
     see(panel, f"forked from {parent.files.id} at step 400: learning_rate 0.003 -> 0.0001")
-    typed, resume = panel.get_by_placeholder("learning_rate=1e-4"), panel.get_by_role("button", name="Resume")
+    panel.get_by_role("tab", name="Checkpoints").click()
+    typed, resume = panel.get_by_placeholder("learning_rate=1e-4"), panel.get_by_role("button", name="Start")
     typed.fill("learning_rate=1e-4 num_heads=2")
     see(panel, "are of a model with num_heads=4")
     assert resume.is_disabled()
@@ -261,14 +190,15 @@ def test_without_its_kernel_a_panel_is_a_picture_and_one_sentence(
     sentence, path = "Training was not affected", notebook.lab.project / "notebooks" / "no_kernel.ipynb"
     panel.get_by_role("button", name="Stop").wait_for()
     eventually(lambda: picture_in(notebook) is not None, "the output has a static picture")
-    assert_one_picture(panel)
+    assert_live_curves(panel)
     assert not panel.get_by_text(sentence).is_visible()
     notebook.shoot("live", panel)
     first, size = picture_in(notebook), 0
     for last in (800, 1000):  # the static picture follows, and replaces the earlier one
         run.train(last - 195, last, now - 1500)
         before = picture_in(notebook)
-        eventually(lambda before=before: picture_in(notebook) != before, "the static picture is renewed")
+        # while the page draws, it is made once a minute
+        eventually(lambda before=before: picture_in(notebook) != before, "the static picture is renewed", 120)
         notebook.command("docmanager:save")
         size = size or path.stat().st_size
     assert picture_in(notebook) != first
@@ -289,11 +219,11 @@ def test_without_its_kernel_a_panel_is_a_picture_and_one_sentence(
     notebook.run_cell(0)
     panel = notebook.output(0)
     panel.get_by_role("button", name="Stop").wait_for()
-    assert_one_picture(panel)
+    assert_live_curves(panel)
     run.end()
     see(panel, "Succeeded")
     assert panel.get_by_role("button", name="Resume").is_visible()
-    assert_one_picture(panel)
+    assert_live_curves(panel)
     note = "Run this cell again for the controls."  # the outputs of the end are drawn after the words in the widgets
     eventually(lambda: note in text_in(notebook), "the outputs are those of a run that has ended")
     notebook.command("docmanager:save")
@@ -328,6 +258,12 @@ def text_in(notebook: Any) -> str:
             }"""
         )
     )
+
+
+def assert_live_curves(panel: Any) -> None:
+    """Assert that the page draws the curves, and shows no picture of them beside."""
+    panel.locator(".nbt-chart").first.wait_for()
+    assert panel.locator("img:visible").count() == 0
 
 
 def assert_one_picture(panel: Any) -> None:
@@ -387,7 +323,6 @@ def test_what_a_training_shows_can_be_played_and_stays(notebook: Any, record: An
     labels = {"x_label": "episode", "y_label": "return"}
     media.append(folder, "returns", 400, media.series("Return by episode", list(range(32)), returns, **labels))
     panel = show(notebook, "shows.ipynb", run.files)
-    panel.get_by_role("button", name="Samples and charts").wait_for()
     see(panel, "smith and farmer 19")
     assert panel.get_by_text("smith and farmer 20").count() == 0
     see(panel, "and 5 more rows")
@@ -406,10 +341,10 @@ def test_what_a_training_shows_can_be_played_and_stays(notebook: Any, record: An
     eventually(lambda: state() == len(text), "it plays to the end")
     run.end()
     see(panel, "Succeeded")
-    panel.locator("details[open] summary", has_text="Samples and charts").wait_for()
-    panel.locator("details[open]").get_by_text("smith and farmer 19").wait_for()
-    assert panel.locator("details[open] img").count() == 1
-    assert panel.locator(".widget-play").count() == 1, "what can be played still can"
+    eventually(lambda: panel.locator("details[open] img").count() == 1, "the static outputs have it")
+    panel.get_by_role("tab", name="Samples").wait_for()  # which the widgets cover
+    see(panel, "smith and farmer 19")
+    assert panel.locator(".widget-play").locator("visible=true").count() == 1, "what can be played still can"
     notebook.shoot("media-ended", panel)
     assert notebook.mistakes == []
 
@@ -452,7 +387,8 @@ def test_hostile_text_is_shown_literally_on_the_page_and_in_the_exported_one(
         assert_literal(page)
         for index in (0, 3):
             panel = notebook.output(index)
-            assert panel.get_by_text("Since the last look").count() == (index == 0), "the first panel alone shows it"
+            news = panel.get_by_text("Since the last look").locator("visible=true")
+            assert news.count() == (index == 0), "the first panel alone shows it"
             assert panel.get_by_text(HOSTILE).count() >= 5
         notebook.shoot("hostile", notebook.output(0))
         notebook.command("docmanager:save")

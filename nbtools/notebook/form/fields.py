@@ -4,6 +4,7 @@ Numbers are text inputs: a bounded number widget clamps silently, while a wrong 
 error. Only core widgets, so that VS Code and Colab show the same form.
 """
 
+import shlex
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from html import escape
@@ -19,6 +20,12 @@ from nbtools.script.assignments import split_names
 LABEL_WIDTH = "204px"
 INPUT_WIDTH = "372px"
 INPUT_SHAPE = {"style": {"description_width": LABEL_WIDTH}, "layout": {"width": INPUT_WIDTH, "flex": "0 0 auto"}}
+
+_SEVERAL_LINES = {"preamble": 4}
+"""Fields whose value is lines of text, and the height of their input in lines."""
+
+_COMMAND = "on_end"
+"""The field whose value is the words of a command, written as in a shell."""
 
 # Colours follow JupyterLab's theme (--jp-*); other front ends use the page's text colour.
 STYLE = """<style>
@@ -37,7 +44,8 @@ STYLE = """<style>
   color: var(--jp-error-color1, #d32f2f); }
 .nbtools-form .nbtools-note mark { background: none; font-weight: 500; padding-right: 6px;
   color: var(--jp-warn-color0, #b26a00); }
-.nbtools-form .nbtools-wrong input, .nbtools-form .nbtools-wrong select {
+.nbtools-form textarea { white-space: pre; font: 12px/1.45 var(--jp-code-font-family, monospace); }
+.nbtools-form .nbtools-wrong :is(input, select, textarea) {
   border-color: var(--jp-error-color1, #d32f2f) !important; }
 .nbtools-form .nbtools-changed .widget-label, .nbtools-form .nbtools-changed .nbtools-label { font-weight: 700; }
 .nbtools-tiles { display: flex; flex-wrap: wrap; gap: 8px; margin: 14px 0 8px; }
@@ -81,14 +89,13 @@ class Field:
 
     def __init__(self, settings: type[Settings], name: str, on_edit: Callable[[object], None]) -> None:
         """Make the row of field `name`; `on_edit` is called after every edit, with an argument to ignore."""
-        info = settings.model_fields[name]
         self.name = name
-        options, self._kinds = _allowed(info.annotation)
+        self._lines = _SEVERAL_LINES.get(name, 1)
+        options, self._kinds = _allowed(settings.model_fields[name].annotation)
         is_open = options is not None and any(kind is not NoneType for kind in self._kinds)
         self._options = None if is_open else options
         self._words = (options or ()) if is_open else ()
-        self._help = info.description or ""
-        self._unit = settings.unit(name)
+        self.unit, self.help = described(settings, name)
         self._given: tuple[Any, Any] | None = None
         self._input = self._make_input()
         self._input.observe(on_edit, names="value")
@@ -96,12 +103,14 @@ class Field:
         self.mark()
 
     def _make_input(self) -> widgets.DOMWidget:
-        shared = {"description": self.name, "tooltip": f"{self.name}: {self._help}", **INPUT_SHAPE}
+        shared = {"description": self.name, "tooltip": f"{self.name}: {self.help}", **INPUT_SHAPE}
         if self._options is not None:
             options = [("none" if option is None else str(option), option) for option in self._options]
             return widgets.Dropdown(options=options, **shared)
         if self._kinds == (bool,):
             return widgets.Checkbox(indent=False, tooltip=shared["tooltip"], layout={"width": "auto"})
+        if self._lines > 1:
+            return widgets.Textarea(rows=self._lines, **shared)
         return widgets.Text(placeholder="none" if NoneType in self._kinds else "", **shared)
 
     def _labelled(self) -> widgets.DOMWidget:
@@ -124,17 +133,20 @@ class Field:
             return self._given[0]
         if entry in self._words:
             return entry
+        if self.name == _COMMAND:
+            return tuple(shlex.split(entry))  # ValueError: an open quotation
         return parse_value(entry, self._kinds) if isinstance(self._input, widgets.Text) else entry
 
     @value.setter
     def value(self, value: Any) -> None:
-        entry = _written(value) if isinstance(self._input, widgets.Text) else value
+        written = shlex.join(value) if self.name == _COMMAND else _written(value)
+        entry = written if isinstance(self._input, widgets.Text) else value
         self._input.value = entry
         self._given = (value, entry)
 
     def mark(self, mistake: str = "", was: str = "") -> None:
         """Show the error of the value, or else its unit and help and its earlier value."""
-        mark(self.widget, mistake, was, self._help, self._unit)
+        mark(self.widget, mistake, was, self.help, self.unit)
 
 
 class GPUField:
@@ -173,6 +185,11 @@ class GPUField:
         self._choice.layout.display = "" if self._mode.value == "chosen" else "none"
 
     @property
+    def is_for_cpu(self) -> bool:
+        """Whether the choice is the CPU."""
+        return bool(self._mode.value == "cpu")
+
+    @property
     def value(self) -> tuple[int, ...] | None:
         """GPU indices, including absent GPUs; () for CPU only; None for the first GPUs, or the CPU without GPUs.
 
@@ -200,6 +217,11 @@ class GPUField:
         """Show the error of the choice, or else the number of GPUs and the earlier choice."""
         have = f"{len(self._gpus)} on this machine" if self._gpus else "none on this machine: the CPU is used"
         mark(self._line, mistake, was, have)
+
+
+def described(settings: type[Settings], name: str) -> tuple[str, str]:
+    """Return unit and help of a field."""
+    return settings.unit(name), settings.model_fields[name].description or ""
 
 
 def note_widget() -> widgets.HTML:
@@ -237,7 +259,7 @@ def parse_value(text: str, kinds: tuple[type, ...]) -> Any:
     if not stripped and NoneType in kinds:
         return None
     if str in kinds:
-        return text
+        return int(stripped) if int in kinds and stripped.isdecimal() else text
     if tuple[str, ...] in kinds:
         return split_names(text)
     if stripped.lower() == "none" and NoneType in kinds:

@@ -9,10 +9,12 @@ from typing import Any
 
 from IPython.display import display
 
-from nbtools.config import Launch, TrainConfig, errors_by_field
+from nbtools.config import Launch, Slurm, StopOn, TrainConfig, errors_by_field
 from nbtools.errors import ConfigError, HandEditedError, LaunchError, NbtoolsError, plural, shown
 from nbtools.launcher.launch import launch_once
 from nbtools.launcher.placement import place
+from nbtools.launcher.slurm import site_defaults
+from nbtools.notebook.form.cluster import HERE, JobCheck, launch_values, values_of_rows
 from nbtools.notebook.form.fields import WITHOUT_KERNEL, mark
 from nbtools.notebook.form.layout import FormLayout
 from nbtools.notebook.form.overwrite import (
@@ -25,7 +27,7 @@ from nbtools.notebook.form.overwrite import (
 )
 from nbtools.notebook.form.summary import Summary
 from nbtools.project import check_name, find_project
-from nbtools.recipes import recipe_named, recipe_of
+from nbtools.recipes import PresetName, RecipeKey, recipe_named, recipe_of
 from nbtools.run.run import Run
 from nbtools.script.script import read_script, write_script
 
@@ -40,10 +42,10 @@ class ConfigForm:
 
     def __init__(
         self,
-        recipe: str = "mlm_pretraining",
+        recipe: RecipeKey | str = "mlm_pretraining",
         *,
         name: str | None = None,
-        preset: str | None = None,
+        preset: PresetName | str | None = None,
         config: TrainConfig | None = None,
         launch: Launch | None = None,
     ) -> None:
@@ -72,6 +74,7 @@ class ConfigForm:
         assert config is not None
         self._lock = threading.RLock()
         self._is_filling = False
+        self._has_site_defaults = False
         self._loaded_over: Values = {}
         self._known = KnownScripts()
         self._is_new = False
@@ -79,8 +82,8 @@ class ConfigForm:
         """The run that this form launched last."""
         self._panel: Any = None
         self._view = FormLayout(self._recipe, recipe if name is None else name, preset, self._guarded(self._edited))
-        self._fields = self._view.fields
         self._summary = Summary(self._project.root, self._guarded(self._refresh))
+        self._job = JobCheck(self._project.runs, self._guarded(self._refresh))
         self._question = OverwriteQuestion(self._guarded)
         self.widget = self._view.arrange(self._summary.widget, self._question.widget)
         self._view.preset.observe(self._guarded(self._apply_preset), names="value")
@@ -88,7 +91,7 @@ class ConfigForm:
         self._view.write.on_click(self._guarded(lambda: self._ask_or(self._write_and_say)))
         self._view.launch.on_click(self._guarded(lambda: self._ask_or(self._launch_and_watch)))
         self._view.load.on_click(self._guarded(self.load))
-        self._fill(config, launch or Launch())
+        self._fill(values_of_rows(config, launch or Launch()))
         if (path := self._path()) is not None and differs(path, config, launch or Launch()) == []:
             self._known.remember(path)
 
@@ -171,12 +174,12 @@ class ConfigForm:
             if script.recipe != self._recipe.key:
                 raise ConfigError(f'{script.path}: trains {script.recipe}; use nt.ConfigForm("{script.recipe}")')
             before = self._read()[0]
-            after = {**script.config.model_dump(), **script.launch.model_dump()}
+            after = values_of_rows(script.config, script.launch)
             self._loaded_over = {name: before.get(name) for name in after if before.get(name) != after[name]}
             if script.path.resolve().parent == self._project.scripts.resolve():
                 self._view.name.value = script.path.stem
                 self._known.remember(script.path)
-            self._fill(script.config, script.launch)
+            self._fill(after)
             edited = ", edited by hand" if script.hand_edited else ""
             changed = plural(len(self._loaded_over), "field")
             lacks = f" It does not name {', '.join(script.lacks)}: defaults." if script.lacks else ""
@@ -201,13 +204,16 @@ class ConfigForm:
         """Return the valid values and the errors by field; the key "" holds errors of several fields."""
         values: Values = {}
         mistakes: dict[str, str] = {}
-        for name, field in self._fields.items():
+        for name, field in self._view.fields.items():
             try:
                 values[name] = field.value
             except ValueError as error:
                 mistakes[name] = str(error)
-        for cls in (self._recipe.config_class, Launch):
+        for cls in (self._recipe.config_class, Slurm, StopOn, Launch):
             given = {name: values[name] for name in cls.model_fields if name in values}
+            if cls is Launch:
+                valid = {name: value for name, value in values.items() if name not in mistakes}
+                given = launch_values(values if not mistakes else {**valid, "cluster": HERE})
             found = errors_by_field(cls, given)
             several = found.pop("", "")
             if several and not found and not mistakes:  # else defaults replaced the wrong values
@@ -225,16 +231,17 @@ class ConfigForm:
 
     def _built(self, values: Values) -> tuple[TrainConfig, Launch]:
         recipe = self._recipe.config_class
-        return (
-            recipe(**{name: values[name] for name in recipe.model_fields}),
-            Launch(**{name: values[name] for name in Launch.model_fields}),
-        )
+        return recipe(**{name: values[name] for name in recipe.model_fields}), Launch(**launch_values(values))
 
-    def _fill(self, config: TrainConfig, launch: Launch) -> None:
+    def _fill(self, values: Values) -> None:
         self._is_filling = True
         try:
-            for name, value in (*config, *launch):
-                self._fields[name].value = value
+            if "cluster" in values:
+                self._view.cluster.value = values["cluster"]
+                self._has_site_defaults = self._has_site_defaults or self._view.is_for_slurm
+            for name, field in self._view.fields.items():
+                if name in values:
+                    field.value = values[name]
         finally:
             self._is_filling = False
         self._refresh()
@@ -259,23 +266,25 @@ class ConfigForm:
 
         The script can still be written: it may be for another machine.
         """
-        obstacles = {}
+        said, obstacles = self._job.look(settings)
         path = self._path()
         script = f"scripts/{path.name if path else 'NAME.py'}"
-        commands = [f"nbtools launch {script}"]
-        try:
-            commands.append(place(settings).shell_line(Path("runs/ID/script.py")))
-        except LaunchError as error:
-            obstacles["gpus"] = str(error)
+        commands = [f"nbtools launch {script}", *([said] if said else [])]
+        if settings.cluster is None:
+            try:
+                commands.append(place(settings).shell_line(Path("runs/ID/script.py")))
+            except LaunchError as error:
+                obstacles["gpus"] = str(error)
         if unfit := self._summary.show(config, settings, commands):
-            obstacles["dataset" if "dataset" in self._fields else ""] = unfit
+            obstacles["dataset" if "dataset" in self._view.fields else ""] = unfit
         return obstacles
 
     def _mark(self, values: Values, wrong: dict[str, str]) -> None:
         preset = self._view.preset.value
-        base: Values = {} if preset is None else dict(pair for part in self._recipe.preset(preset) for pair in part)
+        base: Values = {} if preset is None else values_of_rows(*self._recipe.preset(preset))
+        base = {name: base[name] for name in self._view.fields if name in base and name != "cluster"}
         changed = [name for name in base if name not in values or values[name] != base[name]]
-        for name, field in self._fields.items():
+        for name, field in self._view.fields.items():
             if name in self._loaded_over and name in values:
                 was = f"was {shown(self._loaded_over[name], 60)}"
             else:
@@ -318,7 +327,12 @@ class ConfigForm:
             self._refresh()
             return
         self._loaded_over = {}
-        self._fill(*self._recipe.preset(self._view.preset.value))
+        config, launch = self._recipe.preset(self._view.preset.value)
+        values = values_of_rows(config, launch)
+        del values["cluster"]  # a preset does not say where a run runs
+        if self._view.is_for_slurm:
+            values["gpus_per_node"] = 0 if launch.gpus == () else self._view.fields["gpus_per_node"].value or None
+        self._fill(values)
 
     def _say(self, text: str, *, wrong: bool = False) -> None:
         kind = "nbtools-error" if wrong else "nbtools-said"
@@ -348,6 +362,12 @@ class ConfigForm:
 
     def _edited(self) -> None:
         self._question.close()
+        if self._view.is_for_slurm and not self._has_site_defaults and not self._is_filling:
+            self._has_site_defaults = True
+            values = dict(site_defaults())
+            if self._view.gpus.is_for_cpu:
+                values["gpus_per_node"] = 0
+            self._fill(values)
         self._refresh()
 
     def _ask_or(self, act: Callable[[bool], object]) -> None:

@@ -1,6 +1,5 @@
 """Tiles below the form: effective batch, optimizer steps, training samples, parameters, and the commands."""
 
-import threading
 from collections.abc import Callable, Sequence
 from html import escape
 from pathlib import Path
@@ -10,11 +9,10 @@ import ipywidgets as widgets
 from nbtools.config import Launch, TrainConfig
 from nbtools.errors import DataError
 from nbtools.launcher import findings
-from nbtools.launcher.sizes import num_trainable_parameters
-from nbtools.launcher.step_count import Schedule, schedule
-from nbtools.machine.devices import devices
-
-_PATIENCE_S = 0.05
+from nbtools.launcher.sizes import activation_bytes, memory_of_strategies, num_trainable_parameters, precision_of
+from nbtools.launcher.step_count import Schedule, evaluation_in_words, schedule
+from nbtools.machine.devices import Device, devices
+from nbtools.notebook.form.background import Background
 
 
 class Summary:
@@ -24,59 +22,40 @@ class Summary:
         """Count below project root `root`, and call `on_counted` from the thread after each count."""
         self.widget = widgets.HTML()
         self._root = root
-        self._on_counted = on_counted
-        self._lock = threading.Lock()
-        self._arrived = threading.Event()
-        self._thread: threading.Thread | None = None
-        self._wanted: tuple[TrainConfig, int] | None = None
-        self._counted: tuple[tuple[TrainConfig, int], Schedule | DataError | None] | None = None
+        self._counts = Background(self._counted, on_counted)
 
     def count(self, config: TrainConfig, world_size: int) -> Schedule | DataError | str | None:
         """Return the schedule, its error, None if only the training can know it, or "counting"."""
-        wanted = (config, world_size)
-        with self._lock:
-            if self._counted is None or self._counted[0] != wanted:
-                self._wanted = wanted
-                self._arrived.clear()
-                if self._thread is None:
-                    self._thread = threading.Thread(target=self._work, name="nbtools-count", daemon=True)
-                    self._thread.start()
-        # A cached count arrives at once, without a flicker.
-        self._arrived.wait(_PATIENCE_S)
-        with self._lock:
-            return self._counted[1] if self._counted and self._counted[0] == wanted else "counting"
+        found = self._counts.answer((config, world_size))
+        return "counting" if found is None else found[0]
 
-    def _work(self) -> None:
-        while True:
-            with self._lock:
-                wanted = self._wanted
-                if wanted is None:
-                    self._thread = None
-                    return
-            outcome: Schedule | DataError | None
-            try:
-                outcome = schedule(*wanted, root=self._root)
-            except DataError as error:
-                outcome = error
-            except Exception as error:  # noqa: BLE001 - the thread continues with the next values
-                outcome = DataError(str(error) if isinstance(error, OSError) else f"{type(error).__name__}: {error}")
-            with self._lock:
-                self._counted = (wanted, outcome)
-                if self._wanted == wanted:
-                    self._wanted = None
-                    self._arrived.set()
-            self._on_counted()
+    def _counted(self, wanted: tuple[TrainConfig, int]) -> Schedule | DataError | None:
+        try:
+            return schedule(*wanted, root=self._root)
+        except DataError as error:
+            return error
+        except Exception as error:  # noqa: BLE001 - the thread continues with the next values
+            return DataError(str(error) if isinstance(error, OSError) else f"{type(error).__name__}: {error}")
 
     def show(self, config: TrainConfig, launch: Launch, commands: Sequence[str]) -> str:
         """Show the tiles; return why the data cannot be used, or an empty string."""
-        num_processes = launch.resolved(len(devices())).num_processes
+        found = devices() if launch.cluster is None else []
+        resolved = launch.resolved(len(found))
+        gpus = [gpu for gpu in found if launch.gpus is None or gpu.index in launch.gpus][: resolved.num_processes]
+        is_known = launch.cluster is None or launch.cluster.num_gpus(resolved.num_processes) == 0
+        precision = precision_of(config, gpus) if is_known else config.precision  # the GPUs of a job are not known yet
+        num_processes = resolved.world_size
         outcome = self.count(config, num_processes)
         parameters = num_trainable_parameters(config)
         batch, product = findings.batch(config, num_processes)
         tiles = [
             _tile(f"{batch:,}", "effective batch", product),
             *_data_tiles(config, outcome),
-            _tile(f"{parameters:,}", "parameters", f"trained in {config.precision}")
+            _tile(
+                f"{parameters:,}",
+                "parameters",
+                f"trained in {precision}{_memory(config, num_processes, precision, gpus)}",
+            )
             if parameters is not None
             else _tile("?", "parameters", "known after the model is loaded"),
         ]
@@ -90,20 +69,35 @@ class Summary:
         self.widget.value = f'<div class="nbtools-tiles">{"".join(tiles)}</div>'
 
 
+def _memory(config: TrainConfig, world_size: int, precision: str, gpus: Sequence[Device]) -> str:
+    needed, sharded = memory_of_strategies(config, world_size, precision)
+    kept = activation_bytes(config, precision)
+    if needed is None:
+        return ""
+    text = f", about {findings.size(needed + (kept or 0))} per process"
+    text += "" if kept is not None else " before activations"
+    least = min((gpu.memory_total_bytes for gpu in gpus), default=None)
+    if least is None or least >= needed + (kept or 0):
+        return text
+    text += f": a GPU has {findings.size(least)}"
+    return text if sharded is None else f"{text}; {findings.size(sharded + (kept or 0))} with strategy fsdp"
+
+
 def _data_tiles(config: TrainConfig, outcome: Schedule | DataError | str | None) -> list[str]:
     if isinstance(outcome, Schedule):
         return [
             _tile(f"{outcome.total_steps:,}", "optimizer steps", findings.epochs(outcome)),
             _tile(f"{outcome.num_train_samples:,}", "training samples", outcome.held_out),
         ]
+    read = ""
     if isinstance(outcome, DataError):
         value, why = "–", "see above"
     elif outcome is None:
-        value, why = "?", "known after the training has read the data"
+        value, why, read = "?", "known after the training has read the data", f"; {evaluation_in_words(config)}"
     else:
         value, why = "…", "counting"
     steps = f"at most {config.max_steps:,}" if config.max_steps is not None and outcome is None else value
-    return [_tile(steps, "optimizer steps", why), _tile(value, "training samples", why)]
+    return [_tile(steps, "optimizer steps", why), _tile(value, "training samples", why + read)]
 
 
 def _tile(value: str, name: str, detail: str = "") -> str:

@@ -1,78 +1,154 @@
 """The widgets of a panel and their layout; `panel` connects them to the run."""
 
+from collections.abc import Callable
+from importlib import import_module
 from typing import Any
 
 import ipywidgets as widgets
 
-from nbtools.notebook.panel.html import LIVE
-from nbtools.notebook.panel.media import MediaView, close_tree, html_widget
-from nbtools.notebook.plots.figure import UNTITLED_HEIGHT, WIDTH
-from nbtools.notebook.plots.layout import X
+from nbtools.notebook.panel.html import FONT, LIVE, MUTED, copy_button
+from nbtools.notebook.panel.media import close_tree, html_widget
+from nbtools.notebook.panel.tabs import Tabs
+from nbtools.notebook.plots.figure import WIDTH
+from nbtools.notebook.plots.live import LiveCharts
+from nbtools.notebook.plots.view import KINDS
+from nbtools.run.run import Run
 
-LATEST = ""
-"""Value of the choice "latest verified"; a drop-down uses None for "nothing chosen"."""
+STOP = ("Stop", "Save a checkpoint, then end every process of this run")
+CANCEL = ("Cancel", "Take the run from its queue; a later attempt of it does not start")
+"""Text and tooltip of the button that ends a run."""
 _CONTROLS = {
     "Log scale": ("Logarithmic y axes for loss and gradient norm", 90, 0),
     "Smoothing": ("Weight of earlier values in the bold lines; the thin lines are the raw values", 260, 76),
     "x axis": ("Unit of the x axis", 145, 45),
     "Range %": ("Share of the x axis to show", 275, 60),
     "Dark": ("Dark background for a dark notebook", 64, 0),
-    "Stop": ("Save a checkpoint, then end every process of this run", 92, 0),
+    STOP[0]: (STOP[1], 84, 0),
+    "Launch again": ("Start the script again as it is now, from the beginning, and show the new run here", 128, 0),
+    "Resume": ("Continue from the latest verified checkpoint in a new run, and show it here", 96, 0),
+    "Menu": ("Stacks of the ranks, commands to copy, and options of the curves", 80, 0),
     "Stacks": ("Show the Python stack of every rank; the training continues", 92, 0),
-    "Checkpoint": ("Checkpoint that Resume starts from", 290, 80),
-    "Changes": ("field=value pairs, separated by spaces; the new run gets its own script with them", 300, 62),
-    "Resume": ("Start a new run from this checkpoint, with these changes, and show it in this panel", 100, 0),
 }
 """Tooltip of each control, its width, and the width of its label if that is in front, in pixels."""
 
 
 class Controls:
-    """Core widgets only, each with a description and a tooltip, styled by the notebook's theme."""
+    """Core widgets only, each with a description and a tooltip, styled by the notebook's theme.
 
-    def __init__(self, dark: bool, log: bool, smoothing: float, x: X) -> None:
-        self.header, self.progress, self.news, self.failure, self.ranks = (html_widget() for _ in range(5))
-        self.tail, self.losses, self.trouble, self.note, self.changing, self.taken = (html_widget() for _ in range(6))
-        # Explicit width and height keep the page from jumping; hidden until the first drawing.
-        layout = widgets.Layout(max_width="100%", height="auto", visibility="hidden")
-        self.image = widgets.Image(format="png", width=WIDTH, height=UNTITLED_HEIGHT, layout=layout)
+    Args:
+        changed: called after a choice that is drawn differs.
+        typed: called after the typed changes of a fork differ.
+    """
+
+    def __init__(
+        self,
+        dark: bool,
+        log: bool,
+        smoothing: float,
+        charts: LiveCharts,
+        changed: Callable[..., None],
+        typed: Callable[..., None],
+    ) -> None:
+        self.header, self.progress, self.news, self.failure, self.ranks, self.waiting = (
+            html_widget() for _ in range(6)
+        )
+        self.losses, self.trouble, self.note, self.taken, self._commands = (html_widget() for _ in range(5))
+        self.image, self.canvas = charts.image, charts.box
         self.log = _control(widgets.ToggleButton, "Log scale", value=log)
         self.smoothing = _control(widgets.FloatSlider, "Smoothing", value=smoothing, max=0.99, step=0.01)
-        self.x = _control(widgets.Dropdown, "x axis", options=["step", "samples", "time"], value=x)
+        self.x = _control(widgets.Dropdown, "x axis", options=KINDS, value=charts.choices.x)
         self.span = _control(widgets.FloatRangeSlider, "Range %", value=(0, 100), step=0.5, readout_format=".0f")
         self.smoothing.continuous_update = self.span.continuous_update = False
         self.dark = _control(widgets.ToggleButton, "Dark", value=dark)
-        self.stop = _control(widgets.Button, "Stop", icon="stop", button_style="warning")
+        self.stop = _control(widgets.Button, "Stop", icon="stop")
+        self.stop.add_class("nbt-stop")
+        self.again = _control(widgets.Button, "Launch again", icon="repeat")
+        self.onward = _control(widgets.Button, "Resume", icon="play")
+        self.menu = _control(widgets.ToggleButton, "Menu", icon="bars")
         self.stacks = _control(widgets.Button, "Stacks", icon="list")
-        self.checkpoint = _control(widgets.Dropdown, "Checkpoint", options=[("no checkpoint", LATEST)])
-        self.changes = _control(widgets.Text, "Changes", placeholder="learning_rate=1e-4 seed=1")
-        self.resume = _control(widgets.Button, "Resume", icon="play")
-        self.checkpoint.disabled = self.changes.disabled = self.resume.disabled = True
+        self.tabs = Tabs(changed, typed)
+        self.shown, self.tail = self.tabs.samples, self.tabs.log.text
+        found = self.tabs.checkpoints
+        self.checkpoint, self.changes, self.changing, self.resume = (
+            found.choice,
+            found.changes,
+            found.changing,
+            found.start,
+        )
         self.options = (self.log, self.smoothing, self.x, self.span, self.dark)
-        self.actions = (self.stop, self.stacks, self.checkpoint, self.changes, self.resume)
-        row, actions = _row(*self.options), _row(*self.actions)
-        self.upper = _column(self.header, self.progress, self.news, self.ranks, self.failure)
-        self.shown = MediaView()
-        self.lower = _column(row, actions, self.changing, self.note, self.taken, self.losses, self.trouble, self.tail)
-        self.whole = _column(self.upper, self.image, self.shown.widget, self.lower)
-
+        acts = (self.stop, self.again, self.onward, self.menu, self.stacks)
+        self.actions = (*acts, found.verify, self.checkpoint, self.changes, self.resume)
+        self._commands.layout.width = "auto"
+        self._menu_row = _row(self.stacks, self._commands, *self.options)
+        self._menu_row.layout.display = "none"
+        self.menu.observe(self._unfold, "value")
+        self.page = _page()
+        self.words = (self.header, self.progress, self.news, self.ranks, self.failure, self.waiting)
+        """In the order in which a page without widgets has them."""
+        buttons = _row(self.stop, self.again, self.onward, self.menu)
+        buttons.layout.width, buttons.layout.margin = "auto", "0 0 0 12px"
+        state = _column(self.header, self.progress)
+        state.layout.width, state.layout.flex = "0", "1 1 420px"
+        top = _row(state, buttons)
+        top.layout.align_items = "flex-start"
+        acting = (self._menu_row, self.note, self.taken)
+        self.lower = _column(self.losses, self.trouble, self.tabs.widget, *([] if self.page is None else [self.page]))
+        upper = _column(top, self._menu_row, *self.words[2:], self.note, self.taken)
+        self.whole = _column(upper, self.image, self.canvas, self.lower)
+        self.below = _column(buttons, *acting, self.canvas, self.lower)
+        """What is below the static outputs of a run that has ended, until the canvas answers."""
         for box in (self.lower, self.whole):
             box.add_class(LIVE)
 
-    def show_playable(self, is_shown: bool) -> None:
-        """Show the parts with a play button above the controls, for media that have become static, or hide them."""
-        others = tuple(child for child in self.lower.children if child is not self.shown.playable)
-        is_shown = is_shown and bool(self.shown.playable.children)
-        self.lower.children = (self.shown.playable, *others) if is_shown else others
+    def hide_own(self) -> None:
+        """Hide the controls that the canvas has itself."""
+        for control in (self.log, self.x, self.span, self.dark):
+            control.layout.display = "none"
+
+    def offer(self, *, is_final: bool, is_running: bool, may_launch: bool, may_resume: bool) -> None:
+        """Show the buttons that a run in this state has a use for."""
+        for button, is_useful in (
+            (self.stop, not is_final),
+            (self.again, is_final and may_launch),
+            (self.onward, is_final and may_resume),
+        ):
+            button.layout.display = "" if is_useful else "none"
+            button.disabled = not is_useful
+        self.stacks.disabled = not is_running
+
+    def name_run(self, run: Run) -> None:
+        """Offer the commands of this run for copying."""
+        commands = {
+            "id": run.id,
+            "nbtools watch": f"nbtools watch {run.id}",
+            "nbtools stop": f"nbtools stop {run.id}",
+            "nt.LivePlot": f'nt.LivePlot("{run.id}")',
+        }
+        buttons = "".join(copy_button(text, content) for text, content in commands.items())
+        self._commands.value = f"<div style='{FONT}{MUTED}padding:0 12px'>Copy: {buttons}</div>"
 
     def close(self) -> None:
         """Remove every widget from the page."""
-        self.shown.close()
         close_tree(self.whole)
+        self.below.close()
+
+    def _unfold(self, change: Any) -> None:
+        self._menu_row.layout.display = "" if change.new else "none"
 
 
 def view_bundle(widget: widgets.Widget, text: str) -> dict[str, Any]:
     """Return the output that shows a widget, with `text` for a front end without widgets."""
     return {**widget._repr_mimebundle_(), "text/plain": text}
+
+
+def _page() -> Any:
+    """Return the widget that acts on the page; None where anywidget is not installed."""
+    try:
+        page = import_module("nbtools.notebook.panel.page").Page()
+    except ModuleNotFoundError:
+        return None
+    page.layout = widgets.Layout(display="none")  # also hides the error of a page that cannot load it
+    return page
 
 
 def _control(kind: type[widgets.DOMWidget], description: str, **traits: Any) -> Any:

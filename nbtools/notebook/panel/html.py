@@ -4,7 +4,7 @@ A notebook trusts the output of its user's cells: JupyterLab does not remove scr
 """
 
 import unicodedata
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from html import escape
 
 from nbtools.errors import plural
@@ -12,10 +12,11 @@ from nbtools.failures.failure import Failure
 from nbtools.notebook.panel.news import Change
 from nbtools.notebook.panel.snapshot import Snapshot
 from nbtools.notebook.plots.decimation import duration
+from nbtools.run.job import ends_too_early
+from nbtools.run.ranks.stacks import RankStacks
+from nbtools.run.ranks.stragglers import Straggler
 from nbtools.run.records import local_time
-from nbtools.run.stacks import RankStacks
-from nbtools.run.stragglers import Straggler
-from nbtools.rundir.heartbeat import RankHeartbeat
+from nbtools.rundir.heartbeat import RankHeartbeat, nodes_of
 
 NO_FORMULAS = "mathjax_ignore tex2jax_ignore"
 """Classes of elements whose dollar signs JupyterLab's MathJax, and the older one of exported pages, leave alone."""
@@ -26,10 +27,12 @@ TEXT = "color:var(--jp-ui-font-color1,inherit);"
 MUTED = "color:var(--jp-ui-font-color2,#6b7280);"
 MONO = "font-family:var(--jp-code-font-family,ui-monospace,monospace);font-size:12px;line-height:1.45;"
 BORDER = "1px solid var(--jp-border-color2,#d0d7de)"
+WARN = "color:var(--jp-warn-color0,#b35900);"
+AMBER = "#c77700"
 _SURFACE = "background:rgba(127,127,127,.13);"
 
 # A sign and a word beside each colour, for readers who cannot distinguish two hues.
-_STATES = {
+STATES = {
     "QUEUED": ("○", "#717581", "Queued", "waiting for its processes to start"),
     "RUNNING": ("●", "#3f90da", "Running", ""),
     "STOPPED": ("■", "#8a6d3b", "Stopped", "on request"),
@@ -55,14 +58,16 @@ _STYLE = f"""<style>
 </style>"""
 
 
-def without_kernel(live_at: float | None) -> str:
+def without_kernel(live_at: float | None, *, is_covered: bool = False) -> str:
     """Return the sentence that a page shows instead of the widgets while they have no kernel, and its style.
 
-    `live_at` is the Unix time of the static outputs of an active run; None for a run that has ended.
+    `live_at` is the Unix time of the static outputs of an active run; None for a run that has ended. Those of an
+    active run, and with `is_covered` any, are hidden while the widgets have a kernel.
     """
     if live_at is None:
         text = "Run this cell again for the controls."
-        return f"{_STYLE}<div class='nbtools-panel-note' style='{FONT}{MUTED}margin:6px 0'>{text}</div>"
+        kind = "nbtools-panel-note nbtools-panel-covered" if is_covered else "nbtools-panel-note"
+        return f"{_STYLE}<div class='{kind}' style='{FONT}{MUTED}margin:6px 0'>{text}</div>"
     style = f"{FONT}{TEXT}{_SURFACE}border-left:4px solid #3f90da;padding:4px 10px;margin:6px 0"
     text = f"State at {local_time(live_at)}. Training was not affected: run this cell again to see it live."
     return f"{_STYLE}<div class='nbtools-panel-note nbtools-panel-covered' role='note' style='{style}'>{text}</div>"
@@ -76,29 +81,49 @@ def literal(text: str) -> str:
     return escape("".join(shown))
 
 
-def header(run_id: str, state: str, script: str, notes: Sequence[str] = (), waiting_for: str = "") -> str:
-    """Return the run's id, state (a `RunState`) and script; `notes`, the origin and the attempt, are below the id.
+def header(
+    name: str,
+    run_id: str,
+    state: str,
+    script: str,
+    notes: Sequence[str] = (),
+    waiting_for: str = "",
+    alarms: Sequence[str] = (),
+) -> str:
+    """Return the run's name, id, state (a `RunState`) and script; `notes`, as the origin and the commit, are below.
 
-    `waiting_for` is what a queued run waits for, such as `behind mlm_tiny on GPU 0,1`.
+    `waiting_for` is what the run waits for, such as `behind mlm_tiny on GPU 0,1`, or why it was stopped; `alarms` what
+    it needs help with.
     """
-    sign, colour, word, meaning = _STATES[state]
+    sign, colour, word, meaning = STATES[state]
+    if alarms:
+        sign, colour = "▲", AMBER
     word, meaning = (f"{word} {waiting_for}", "") if waiting_for else (word, meaning)
     below = f"<span style='{MUTED}flex-basis:100%'>{literal(' · '.join(notes))}</span>" if notes else ""
     detail = f"<span style='{MUTED}'> · {literal(meaning)}</span>" if meaning else ""
+    detail += f"<b role='alert' style='{WARN}'> · {literal(' · '.join(alarms))}</b>" if alarms else ""
     return (
         f"<div style='{FONT}{TEXT}display:flex;flex-wrap:wrap;gap:2px 14px;align-items:baseline'>"
-        f"<b style='font-size:15px'>{literal(run_id)}</b>"
+        f"<b style='font-size:15px'>{literal(name)}</b>"
+        f"<span style='{MUTED}{MONO}'>{literal(run_id)}</span>"
         f"<span role='status'><span aria-hidden='true' style='color:{colour};font-weight:700'>{sign}</span> "
         f"<b>{literal(word)}</b>{detail}</span>"
         f"<span style='{MUTED}{MONO}margin-left:auto'>{literal(script)}</span>{below}</div>"
     )
 
 
+def title(name: str, state: str, facts: Snapshot, *, is_alarming: bool) -> str:
+    """Return what the browser's tab says of a run: a sign, the share that is done, and its name."""
+    sign = "▲" if is_alarming else STATES[state][0]
+    share = f"{100 * facts.step / facts.total_steps:.0f}% " if facts.total_steps and state == "RUNNING" else ""
+    return f"{sign} {share}{name}"
+
+
 def news(changes: Sequence[Change], absent_s: float) -> str:
     """Return what changed since the last look as one line that unfolds; empty without changes."""
     if not changes:
         return ""
-    colour = "#c77700" if any(change.is_trouble for change in changes) else "#3f90da"
+    colour = AMBER if any(change.is_trouble for change in changes) else "#3f90da"
     short = " · ".join(f"<span style='white-space:nowrap'>{literal(change.short)}</span>" for change in changes)
     lines = [line for change in changes for line in change.details or (change.short,)]
     items = "".join(f"<li>{literal(line)}</li>" for line in lines)
@@ -111,8 +136,13 @@ def news(changes: Sequence[Change], absent_s: float) -> str:
     )
 
 
-def progress(facts: Snapshot, elapsed_s: float | None, remaining_s: float | None, state: str) -> str:
-    """Return a progress bar with the step, the elapsed and the remaining time, and the pace."""
+def progress(
+    facts: Snapshot, elapsed_s: float | None, remaining_s: float | None, state: str, job_s: float | None = None
+) -> str:
+    """Return a progress bar with the step, the elapsed and the remaining time, and the pace.
+
+    `job_s` is the time to the end of the Slurm job; it is amber if the training needs more.
+    """
     step, total_steps, pace = facts.step, facts.total_steps, facts.seconds_per_step
     share = min(1.0, step / total_steps) if total_steps else 0.0
     parts = [f"step {step:,} of {total_steps:,}" if total_steps else f"step {step:,}"]
@@ -122,34 +152,65 @@ def progress(facts: Snapshot, elapsed_s: float | None, remaining_s: float | None
         parts.append(f"{'waiting for' if state == 'QUEUED' else 'elapsed'} {duration(max(1.0, elapsed_s))}")
     if remaining_s is not None:
         parts.append(f"about {duration(remaining_s)} left" if remaining_s >= 1 else "nearly done")
+    parts = [literal(part) for part in parts]
+    if job_s is not None:
+        limit = f"the job ends in {duration(max(0.0, job_s))}"
+        is_early = ends_too_early(job_s, remaining_s)
+        parts.append(f"<b style='{WARN}'>{limit}, before the training</b>" if is_early else limit)
     if pace:
         parts.append(f"{1 / pace:.3g} steps/s" if pace <= 10 else f"{pace:.3g} s/step")
+    parts += map(literal, facts.use)
     bar = (
         f"<div role='progressbar' aria-label='training progress' aria-valuemin='0' aria-valuemax='100' "
         f"aria-valuenow='{100 * share:.0f}' "
         f"style='{_SURFACE}height:6px;border-radius:3px;overflow:hidden;margin:5px 0 3px'>"
-        f"<div style='width:{100 * share:.2f}%;height:100%;background:{_STATES[state][1]}'></div></div>"
+        f"<div style='width:{100 * share:.2f}%;height:100%;background:{STATES[state][1]}'></div></div>"
     )
-    words = " · ".join(parts)
-    return f"<div style='{FONT}{MUTED}'>{bar if total_steps else ''}<span>{literal(words)}</span></div>"
+    return f"<div style='{FONT}{MUTED}'>{bar if total_steps else ''}<span>{' · '.join(parts)}</span></div>"
+
+
+def waiting(items: Sequence[tuple[str, bool, str]]) -> str:
+    """Return the list of what lies before the first step; what is done has a tick, the first that is not is bold."""
+    if not items:
+        return ""
+    now = next((at for at, (_, is_done, _) in enumerate(items) if not is_done), len(items))
+    lines = []
+    for at, (name, is_done, detail) in enumerate(items):
+        sign, colour = ("✓", "#2e8b57") if is_done else ("●", "#3f90da") if at == now else ("○", "#717581")
+        weight = "font-weight:600" if at == now else "" if is_done else MUTED
+        more = f"<span style='{MUTED}font-weight:400'> {literal(detail)}</span>" if detail else ""
+        mark = f"<span aria-hidden='true' style='color:{colour};display:inline-block;width:20px'>{sign}</span>"
+        said = "done: " if is_done else ""
+        label = literal(f"{said}{name}")
+        content = f"{mark}{literal(name)}{more}"
+        lines.append(f"<li style='{weight};list-style:none;margin:0' aria-label='{label}'>{content}</li>")
+    return f"<ul aria-label='before the first step' style='{FONT}{TEXT}padding:0;margin:8px 0'>{''.join(lines)}</ul>"
+
+
+def copy_button(text: str, content: str) -> str:
+    """Return a button that copies `content`; hidden in a page that cannot."""
+    return f"<button type='button' data-copy='{escape(content)}' style='display:none'>{literal(text)}</button>"
 
 
 def failure(found: Failure, log_path: str) -> str:
-    """Return the failure card: first failing rank, exception, place, progress and remedy; the rest is folded."""
+    """Return the failure card: exception, first failing rank, place, progress and remedy; the rest is folded."""
+    place = "" if found.rank is None else f"rank {found.rank}" + (f" on {found.host}" if found.host else "")
     trace = (found.traceback or "").rstrip().splitlines()
     num_cut = max(0, len(trace) - _MAX_TRACE_LINES)
     trace = ([f"… {num_cut} more lines above"] if num_cut else []) + [line[:500] for line in trace[num_cut:]]
     others = [line[:400] for line in found.other_lines]
+    told = "\n".join([*found.lines, "", *trace, f"log: {log_path}"])
     return (
         f"<div role='alert' style='{FONT}{TEXT}box-sizing:border-box;width:0;min-width:100%;overflow-wrap:anywhere;"
         f"border-left:4px solid #d13a1f;padding:2px 0 2px 10px;margin:6px 0'>"
-        f"<b>{literal(found.headline[:2000])}</b>"
+        f"<b style='font-size:15px'>{literal(found.message[:2000])}</b>"
+        + (f"<div>{literal(place)}</div>" if place else "")
         + (f"<div style='{MONO}'>at {literal(found.where[:500])}</div>" if found.where else "")
         + (f"<div style='{MUTED}'>{literal(found.progress)}</div>" if found.progress else "")
         + (f"<div>What to do: {literal(found.advice[:1000])}</div>" if found.advice else "")
         + _folded("traceback", trace)
         + _folded(plural(len(others), "other rank"), others)
-        + f"<div style='{MUTED}font-size:12px'>log: {literal(log_path)}</div></div>"
+        + f"<div style='{MUTED}font-size:12px'>{copy_button('Copy', told)}log: {literal(log_path)}</div></div>"
     )
 
 
@@ -174,52 +235,96 @@ def _folded(title: str, lines: Sequence[str], is_open: bool = False) -> str:
     )
 
 
-def ranks(beats: Sequence[RankHeartbeat], stragglers: Sequence[Straggler], now: float, is_running: bool) -> str:
-    """Return one chip per rank with its step and phase; stragglers show for how long they have been silent."""
+def ranks(
+    beats: Sequence[RankHeartbeat],
+    stragglers: Sequence[Straggler],
+    now: float,
+    is_running: bool,
+    nproc_per_node: int | None = None,
+) -> str:
+    """Return one chip per rank with its step and phase, a line per node; of a large run, one chip per node.
+
+    Stragglers show for how long they have been silent; their ranks and nodes are shown before the others.
+    """
     if not beats:
         return ""
-    ahead = max(beat.step for beat in beats)
     late = {straggler.beat.rank: straggler for straggler in stragglers}
+    nodes = nodes_of(beats, nproc_per_node)
+    if len(nodes) == 1:
+        lines = [_rank_chips(beats, late, now, is_running)]
+    elif len(beats) <= _MAX_CHIPS:
+        lines = [
+            [f"<span style='min-width:88px'>{_node(node, on)}</span>", *_rank_chips(on, late, now, is_running)]
+            for node, on in nodes.items()
+        ]
+    else:
+        lines = [_node_chips(nodes, late, now, is_running), _rank_chips(beats, late, now, is_running, only_late=True)]
+    style = f"{FONT}{MUTED}font-size:12px;display:flex;flex-wrap:wrap;align-items:baseline;gap:4px 6px;margin:5px 0"
+    return "".join(f"<div style='{style}'>{''.join(line)}</div>" for line in lines if line)
+
+
+def _rank_chips(
+    beats: Sequence[RankHeartbeat], late: Mapping[int, Straggler], now: float, is_running: bool, only_late: bool = False
+) -> list[str]:
     shown = sorted(beats, key=lambda beat: (beat.rank not in late, beat.rank))[:_MAX_CHIPS]
     chips = []
     for beat in sorted(shown, key=lambda beat: beat.rank):
-        age = now - beat.time
-        silent = ""
-        if straggler := late.get(beat.rank):
+        straggler = late.get(beat.rank)
+        if straggler is None and only_late:
+            continue
+        silent = node = ""
+        if straggler:
             condition = f", {literal(straggler.condition)}" if straggler.condition else ""
             silent = f" · <b>silent for {duration(straggler.silent_s)}{condition}</b>"
+            node = f" on {literal(straggler.node)}" if straggler.node and only_late else ""
+        age = now - beat.time
         seen = f" · {duration(age)} ago" if is_running and not silent and age >= 3 else ""
-        edge = "1px solid #c77700;background:rgba(255,169,14,.16)" if beat.rank in late else BORDER
-        chips.append(
-            f"<span style='border:{edge};border-radius:10px;padding:0 8px;white-space:nowrap'>"
-            f"rank {beat.rank} · step {beat.step:,} · {literal(beat.phase[:40])}{seen}{silent}</span>"
-        )
-    if len(beats) > len(shown):
-        behind = min(beat.step for beat in beats)
-        where = f"all at step {ahead:,}" if behind == ahead else f"steps {behind:,} to {ahead:,}"
-        chips.append(f"<span>and {len(beats) - len(shown)} more ranks, {where}</span>")
-    return (
-        f"<div style='{FONT}{MUTED}font-size:12px;display:flex;flex-wrap:wrap;gap:4px 6px;margin:5px 0'>"
-        f"{''.join(chips)}</div>"
-    )
+        words = f"rank {beat.rank}{node} · step {beat.step:,} · {literal(beat.phase[:40])}{seen}{silent}"
+        chips.append(_chip(words, is_late=straggler is not None))
+    if len(beats) > len(shown) and not only_late:
+        chips.append(f"<span>and {len(beats) - len(shown)} more ranks, {_steps_of(beats)}</span>")
+    return chips
 
 
-def log(lines: Sequence[str]) -> str:
-    """Return the end of rank 0's log in a box of fixed height."""
-    body = "\n".join(line[:500] for line in lines) or "(no output)"
-    style = f"{MONO}{TEXT}border:{BORDER};margin:0;padding:6px 8px;height:212px;overflow:auto;white-space:pre"
-    # width:0 with min-width:100%: a long line scrolls in its box instead of widening the panel.
-    return (
-        f"<div style='{FONT}width:0;min-width:100%'>"
-        f"<div style='{MUTED}font-size:12px;margin:4px 0 2px'>Log of rank 0</div>"
-        f"<pre tabindex='0' aria-label='end of the log of rank 0' style='{style}'>{literal(body)}</pre></div>"
-    )
+def _node_chips(
+    nodes: Mapping[int, Sequence[RankHeartbeat]], late: Mapping[int, Straggler], now: float, is_running: bool
+) -> list[str]:
+    """Return one chip per node: those with stragglers first, then those that are furthest behind."""
+    is_late = {node: any(beat.rank in late for beat in on) for node, on in nodes.items()}
+    order = sorted(nodes, key=lambda node: (not is_late[node], min(beat.place for beat in nodes[node]), node))
+    chips = []
+    for node in sorted(order[:_MAX_CHIPS]):
+        on = nodes[node]
+        behind = min(on, key=lambda beat: beat.place)
+        age = now - max(beat.time for beat in on)
+        seen = f" · {duration(age)} ago" if is_running and age >= 3 else ""
+        words = f"{_node(node, on)} · {plural(len(on), 'rank')} · {_steps_of(on)} · {literal(behind.phase[:40])}{seen}"
+        chips.append(_chip(words, is_late=is_late[node]))
+    every = [beat for on in nodes.values() for beat in on]
+    others = f"and {plural(len(nodes) - len(chips), 'more node')}; " if len(nodes) > len(chips) else ""
+    return [*chips, f"<span>{others}{len(every):,} ranks on {len(nodes):,} nodes, {_steps_of(every)}</span>"]
+
+
+def _chip(words: str, *, is_late: bool) -> str:
+    edge = f"1px solid {AMBER};background:rgba(255,169,14,.16)" if is_late else BORDER
+    return f"<span style='border:{edge};border-radius:10px;padding:0 8px;white-space:nowrap'>{words}</span>"
+
+
+def _node(number: int, beats: Sequence[RankHeartbeat]) -> str:
+    return f"node {number} <span style='{MONO}'>{literal(beats[0].host[:40])}</span>"
+
+
+def _steps_of(beats: Sequence[RankHeartbeat]) -> str:
+    behind, ahead = min(beat.step for beat in beats), max(beat.step for beat in beats)
+    if len(beats) == 1:
+        return f"step {ahead:,}"
+    return f"all at step {ahead:,}" if behind == ahead else f"steps {behind:,} to {ahead:,}"
 
 
 def note(text: str, *, is_warning: bool = False) -> str:
     """Return a status line for the buttons, or a warning."""
     if not text:
         return ""
-    colour = "color:var(--jp-warn-color0,#b35900);" if is_warning else TEXT
+    colour = WARN if is_warning else TEXT
     role = "alert" if is_warning else "status"
     return f"<div role='{role}' style='{FONT}{colour}white-space:pre-wrap;overflow-wrap:anywhere'>{literal(text)}</div>"

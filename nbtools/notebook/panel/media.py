@@ -32,13 +32,11 @@ class MediaView:
     """The media of a run below its curves; an item is drawn again only after a newer showing."""
 
     def __init__(self) -> None:
-        self.widget = widgets.VBox(layout=widgets.Layout(width="100%", max_width=f"{WIDTH}px", display="none"))
-        self.playable = widgets.VBox(layout=widgets.Layout(width="100%"))
-        """The parts with a play button, for a panel whose other parts have become static."""
-        tooltip, layout = "Show or hide samples and charts", widgets.Layout(width="auto", align_self="flex-start")
-        self._fold = widgets.ToggleButton(value=True, description=HEADING, tooltip=tooltip, layout=layout)
-        self._fold.observe(lambda _: self._arrange(), "value")
-        answers_beside_cells(self._fold)
+        self._none = html_widget()
+        self._none.value = (
+            f"<div style='{FONT}{MUTED}'>Nothing has been shown yet: samples come with an evaluation.</div>"
+        )
+        self.widget = widgets.VBox([self._none], layout=widgets.Layout(width="100%", max_width=f"{WIDTH}px"))
         self._stamp: object = None
         self._parts: dict[tuple[str, str], _Part] = {}
 
@@ -51,13 +49,18 @@ class MediaView:
         parts: dict[tuple[str, str], _Part] = {}
         for item in media.latest(folder):
             key = item.name, item.kind
-            parts[key] = self._parts.get(key) or (_Frames() if item.kind == "frames" else _Part())
+            parts[key] = self._parts.get(key) or (FramesPart() if item.kind == "frames" else _Part())
             parts[key].show(item, dark, media.read(folder, item.name)[:-1] if item.kind == "series" else ())
         for gone in self._parts.keys() - parts.keys():
             self._parts[gone].close()
         self._parts = parts
-        self._arrange()
+        self.widget.children = [part.widget for part in parts.values()] or [self._none]
         return True
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether there is nothing to show."""
+        return not self._parts
 
     def html(self) -> str:
         """Return everything as HTML without widgets, for the output of a run that has ended."""
@@ -68,22 +71,6 @@ class MediaView:
             f"<div class='{NO_FORMULAS}' style='max-width:{WIDTH}px'><details open style='{_FONT}'>"
             f"<summary style='cursor:pointer'><b>{HEADING}</b></summary>{body}</details></div>"
         )
-
-    def close(self) -> None:
-        """Remove every widget from the page."""
-        for part in self._parts.values():
-            part.close()
-        for widget in (self._fold, self.playable, self.widget):
-            widget.close()
-
-    def _arrange(self) -> None:
-        """Order the parts by name; hide the widget without parts."""
-        is_open = self._fold.value
-        self._fold.icon = "chevron-down" if is_open else "chevron-right"
-        parts = list(self._parts.values())
-        self.widget.children = (self._fold, *(part.widget for part in parts if is_open)) if parts else ()
-        self.widget.layout.display = "" if parts else "none"
-        self.playable.children = [part.widget for part in parts if isinstance(part, _Frames)]
 
 
 def html_widget() -> widgets.HTML:
@@ -128,7 +115,7 @@ class _Part:
         close_tree(self.widget)
 
 
-class _Frames(_Part):
+class FramesPart(_Part):
     """The frames of a text or drawing, with a play button and a slider."""
 
     def __init__(self) -> None:

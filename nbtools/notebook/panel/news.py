@@ -1,6 +1,5 @@
 """What changed in a run since the last look, which is recorded in the user's cache: the run may be another user's."""
 
-import hashlib
 import os
 import re
 from collections import Counter
@@ -14,8 +13,8 @@ import numpy as np
 from nbtools.errors import FormatError, plural
 from nbtools.failures.restarts import read_restarts, restarted
 from nbtools.metrics.history import History
-from nbtools.notebook.plots.layout import grouped, kind_of, label_of
-from nbtools.project import expanded
+from nbtools.notebook.plots.metric_names import grouped, kind_of, label_of
+from nbtools.project import user_cache
 from nbtools.run.lineage import resumed_step
 from nbtools.run.records import local_time
 from nbtools.run.run import Run
@@ -50,11 +49,8 @@ class Change:
 
 
 def cache_file(run: RunDir) -> Path:
-    """Return the file of the last look at a run, below `$XDG_CACHE_HOME` or `~/.cache`; OSError without a home."""
-    root = Path(os.environ.get("XDG_CACHE_HOME") or expanded("~/.cache"))
-    if not root.is_absolute():
-        raise FileNotFoundError(f"{root}: no cache folder")
-    return root / "nbtools" / "looks" / f"{hashlib.sha256(os.fsencode(run.path.resolve())).hexdigest()[:32]}.json"
+    """Return the file of the last look at a run; OSError without a cache folder."""
+    return user_cache("looks", run.path)
 
 
 def read_look(run: RunDir) -> Look | None:

@@ -10,7 +10,7 @@ import time
 import uuid
 import warnings
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -20,27 +20,37 @@ from IPython.core.interactiveshell import InteractiveShell
 from IPython.display import Image, publish_display_data
 
 from nbtools.errors import ConfigError, NbtoolsError
-from nbtools.launcher.resume import changed, config_of, read_changes, resume
+from nbtools.launcher.resume import changed, config_of, launch_again, read_changes, resume
 from nbtools.notebook.panel import html
-from nbtools.notebook.panel.controls import LATEST, Controls, view_bundle
+from nbtools.notebook.panel.checkpoint_list import LATEST
+from nbtools.notebook.panel.controls import CANCEL, STOP, Controls, view_bundle
 from nbtools.notebook.panel.news import MIN_ABSENCE_S, RECORD_EVERY_S, changes_since, read_look, record_look
-from nbtools.notebook.panel.snapshot import Snapshot, notes_of, stamp_of, take_snapshot
+from nbtools.notebook.panel.snapshot import Snapshot, alarms_of, notes_of, stamp_of, take_snapshot, waits_of
+from nbtools.notebook.panel.tabs import SAMPLES, SYSTEM
+from nbtools.notebook.plots.charts import charts_of
 from nbtools.notebook.plots.figure import HEIGHT, UNTITLED_HEIGHT, WIDTH, RunFigure, png
-from nbtools.notebook.plots.layout import X, view_of
-from nbtools.notebook.subshell import answers_beside_cells
-from nbtools.run.checkpoints import Checkpoint, best_of
+from nbtools.notebook.plots.live import LiveCharts
+from nbtools.notebook.plots.system import NEWEST_BYTES, SystemReader
+from nbtools.notebook.plots.view import Limits, View, X, view_of
+from nbtools.notebook.subshell import answers_beside_cells, is_attended
+from nbtools.run.checkpoints import Checkpoint
+from nbtools.run.curves import Curves, first_curves, read_rows
+from nbtools.run.job import time_left_s
 from nbtools.run.lineage import changes_in_words, origin_in_words
+from nbtools.run.ranks.stacks import take_stacks
+from nbtools.run.ranks.stragglers import Straggler, stragglers
 from nbtools.run.records import mapping_at
-from nbtools.run.run import Run
-from nbtools.run.stacks import take_stacks
-from nbtools.run.state import RunState, waiting_for
-from nbtools.run.stragglers import Straggler, stragglers
+from nbtools.run.run import Run, is_read
+from nbtools.run.state import RunState, waiting_for, why_stopped
 from nbtools.rundir import media
+from nbtools.rundir.identity import foreign_owner
 from nbtools.script.script import differences
 
 _SIZE: dict[str, Any] = {"image/png": {"width": WIDTH, "height": UNTITLED_HEIGHT}}
 STORE_EVERY_S = 10.0
 """Least time between two renewals of the static outputs of a live panel, which a saved notebook keeps."""
+RENDER_EVERY_S = 60.0
+"""The same while the page draws the curves, since the picture is made for them alone."""
 _LOOKS_AT_LOST = 5
 """On a network file system the record of a run's end can arrive after its lock is free, so LOST is checked again."""
 
@@ -52,12 +62,13 @@ class LivePlot:
     kernel shows the same.
 
     Args:
-        run: a run, its id, a unique prefix of it, `"latest"`, or the path of its directory.
+        run: a run, its id, a unique prefix of it, its name, `"latest"`, or the path of its directory.
         refresh_s: seconds between two checks of the files.
         dark: dark picture; the kernel does not know the notebook's theme.
         log: logarithmic y axes.
         smoothing: weight of earlier values in the bold lines, 0 to 0.99.
-        x: x axis: `step`, `samples` or `time`.
+        metrics: patterns such as `grad*`; charts with a metric that matches one are open. By default, the usual ones.
+        x: x axis: `step`, `samples`, `time` (of the clock) or `relative` (since the first row).
 
     Raises:
         RunNotFoundError: no run matches.
@@ -72,6 +83,7 @@ class LivePlot:
         log: bool = False,
         smoothing: float = 0.6,
         x: X = "step",
+        metrics: Sequence[str] = (),
     ) -> None:
         self.run = run if isinstance(run, Run) else Run(run)
         self.refresh_s = refresh_s
@@ -80,20 +92,30 @@ class LivePlot:
         self._thread: threading.Thread | None = None
         self._is_closed = False
         self._displays: list[tuple[str, ...]] = []
+        self._charts = LiveCharts(self._lock, self._hear, x, UNTITLED_HEIGHT)
+        self._choices = self._charts.choices
         self._forget()
-        self._is_acting = False
-        self._is_static = False
+        self._is_acting = self._is_static = False
         self._is_change_wrong = False
+        self._metrics = (metrics,) if isinstance(metrics, str) else tuple(metrics)
+        self._full: Limits = (0.0, 1.0)
         self._has_checkpoint = False
         """Of this run, or of the one that it resumed."""
-        self._widgets = Controls(dark, log, smoothing, x)
+        self._widgets = Controls(dark, log, smoothing, self._charts, self._changed, self._check_changes)
+        self._widgets.name_run(self.run)
+        self._look_at_samples(self.run.state)  # chooses the tab before the page has it
+        self._widgets.span.observe(self._cut, "value")
+        self._widgets.x.observe(lambda change: self._choices.take({"x": change.new}), "value")
         for option in self._widgets.options:
             option.observe(self._changed, "value")
         self._widgets.stop.on_click(lambda _: self._act("Stopping…", lambda: self.run.stop()))
         self._widgets.stacks.on_click(lambda _: self._act("Asking the ranks…", self._take_stacks))
-        self._widgets.changes.observe(self._check_changes, "value")
-        self._widgets.resume.on_click(lambda _: self._act("Resuming…", self._resume_run))
-        if not answers_beside_cells(self._widgets.lower):
+        self._widgets.resume.on_click(lambda _: self._act("Resuming…", self._resume_chosen))
+        self._widgets.onward.on_click(lambda _: self._act("Resuming…", self._resume_run))
+        self._widgets.again.on_click(lambda _: self._act("Launching…", self._launch_again))
+        checkpoints = self._widgets.tabs.checkpoints
+        checkpoints.verify.on_click(lambda _: self._act("Comparing checksums…", checkpoints.check))
+        if not answers_beside_cells(self._widgets.whole):
             self._widgets.note.value = html.note(f"While a cell runs, stop with: nbtools stop {self.run.id}")
         self._start()
 
@@ -115,7 +137,9 @@ class LivePlot:
         """
         _close_earlier(self)
         with self._lock:
-            if self.run.state.is_final:
+            if self.run.state.is_final and is_attended():
+                self._look()
+            elif self.run.state.is_final:
                 self.refresh()
             ids = tuple(uuid.uuid4().hex for _ in range(4))
             self._displays.append(ids)
@@ -137,18 +161,20 @@ class LivePlot:
         return Image(data, format="png", width=WIDTH, height=HEIGHT, alt=alt)  # type: ignore[no-untyped-call]
 
     def _words(self, note: str = "") -> str:
-        words = "".join(part.value for part in self._widgets.upper.children)
+        words = "".join(part.value for part in self._widgets.words)
         return f"<div class='{html.NO_FORMULAS}' style='max-width:{WIDTH}px'>{words}{note}</div>"
 
     def _outputs(self, ids: tuple[str, ...]) -> list[tuple[dict[str, Any], dict[str, Any], str]]:
         widgets, state = self._widgets, self._drawn_state
         is_live = state is None or not state.is_final
-        note = html.without_kernel(time.time() if is_live else None)
+        is_live_page = is_live or self._choices.is_ready
+        note = html.without_kernel(time.time() if is_live else None, is_covered=is_live_page)
         words = {"text/html": self._words(note), "text/plain": repr(self)}
+        widgets.shown.look(media.folder_of(self.run.files), dark=self._is_dark)
         below = widgets.shown.html()
         shown = {"text/html": below, "text/plain": ""} if below else {"text/plain": ""}
         picture = {"image/png": self._png, "text/plain": ""} if self._png else {"text/plain": ""}
-        controls = view_bundle(widgets.whole if is_live else widgets.lower, "")
+        controls = view_bundle(widgets.whole if is_live_page else widgets.below, "")
         size = _SIZE if self._png else {}
         return [(words, {}, ids[0]), (picture, size, ids[1]), (shown, {}, ids[2]), (controls, {}, ids[3])]
 
@@ -163,7 +189,9 @@ class LivePlot:
     # --- keeping it up to date ---
 
     def refresh(self) -> None:
-        """Check the run directory now, and draw what changed."""
+        """Check the run directory now, read all rows, and draw what changed."""
+        if not self._is_closed:
+            self._read()
         with self._lock:
             if not self._is_closed:
                 self._look()
@@ -197,17 +225,28 @@ class LivePlot:
                     return
                 self._look_guarded()
                 looks_at_lost = looks_at_lost + 1 if self._drawn_state is RunState.LOST else 0
-                ended = self._drawn_state is not None and self._drawn_state.is_final
-                if ended and not 0 < looks_at_lost < _LOOKS_AT_LOST and not self._wake.is_set():
+                ended, is_whole = self._drawn_state is not None and self._drawn_state.is_final, self._first is None
+                if ended and is_whole and not 0 < looks_at_lost < _LOOKS_AT_LOST and not self._wake.is_set():
                     self._thread = None
                     return
-            self._wake.wait(self.refresh_s)
+            if is_whole or not self._read():
+                self._wake.wait(self.refresh_s)
+
+    def _read(self) -> bool:
+        """Read all rows, beside what the page asks for meanwhile; returns whether that was possible."""
+        try:
+            read_rows(self.run)
+        except (NbtoolsError, OSError):  # the next look shows it
+            return False
+        return True
 
     def _changed(self, *_: object) -> None:
         """Draw after an option changed: in the thread, or in this call if the thread has ended."""
         with self._lock:
             if self._thread is None:
                 self._look_guarded()
+                if self._first is not None:
+                    self._start()
             else:
                 self._wake.set()
 
@@ -229,63 +268,129 @@ class LivePlot:
 
     def _forget(self) -> None:
         self._stamp: object = None
-        self._snapshot = Snapshot()
+        self._first: tuple[Curves, str] | None = None
+        """Curves to show until all rows are read, and what they lack."""
+        self._snapshot, self._choices.span = Snapshot(), None
         self._wanted: tuple[object, ...] = ()
         self._png = b""
         self._figure: RunFigure | None = None
         self._drawn_state: RunState | None = None
         self._earlier, self._recorded_at, self._news = read_look(self.run.files), 0.0, ""
+        self._system: SystemReader | None = None
+        self._is_all_read, self._measured = False, 0
+        self._was_active = False
         self._stragglers: list[Straggler] = []
         self._stored_at, self._is_stored = 0.0, True
 
     def _look(self) -> None:
         now, state, widgets = time.time(), self.run.state, self._widgets
         stamp = (state, *stamp_of(self.run))
-        if stamp != self._stamp:
-            self._snapshot, self._stamp = take_snapshot(self.run, state), stamp
+        if stamp != self._stamp or (self._first is not None and is_read(self.run)):
+            self._first = first_curves(self.run)
+            self._snapshot = take_snapshot(self.run, state, self._first and self._first[0])
+            self._stamp = stamp
             self._offer_checkpoints()
-        earlier, self._earlier = self._earlier, None
-        if earlier is not None and now - earlier.time >= MIN_ABSENCE_S:
-            self._news = html.news(changes_since(self.run, earlier), now - earlier.time)
+        if self._first is None and (earlier := self._earlier) is not None:
+            self._earlier = None
+            if now - earlier.time >= MIN_ABSENCE_S:
+                self._news = html.news(changes_since(self.run, earlier), now - earlier.time)
         if state.is_final or not 0 <= now - self._recorded_at < RECORD_EVERY_S:
             self._recorded_at = now
             record_look(self.run.files, now)
         self._say(state, now)
-        wanted = (widgets.dark.value, self._snapshot.version, state, *self._options().items())
-        shows_more = widgets.shown.look(media.folder_of(self.run.files), dark=widgets.dark.value)
+        self._measure()
+        choices, options = self._choices, self._options()
+        is_live_page = choices.is_ready
+        drawn = (widgets.dark.value, self._snapshot.version, state)
+        wanted = (*drawn, self._measured, choices.is_ready, choices.is_hidden, choices.width, *options.items())
+        shows_more = self._look_at_samples(state)
+        is_stopped = state is RunState.STOPPED or any(restart.why for restart in self._snapshot.restarts)
+        widgets.tabs.look(self.run, now, is_stopped=is_stopped, system=self._system)
         if wanted == self._wanted and not shows_more:
             self._store(now)
             return
         if wanted != self._wanted:
-            if self._figure is None or wanted[0] != self._wanted[0]:
-                self._figure = RunFigure(dark=widgets.dark.value, titled=False)
-            self._figure.update(view_of(self.run, **self._options()))
-            self._png = widgets.image.value = self._figure.png()
-            widgets.image.layout.visibility = "visible"
+            if is_live_page and (not choices.is_hidden or self._charts.is_empty):
+                self._send()
+            if not is_live_page or (state.is_final and drawn != self._wanted[: len(drawn)]):
+                self._render()
+        was_final = self._drawn_state is not None and self._drawn_state.is_final
         self._wanted, self._drawn_state = wanted, state
-        if state.is_final or self._is_static:
-            widgets.show_playable(state.is_final and bool(self._displays))
-            self._is_static = state.is_final
+        is_static = state.is_final and not is_live_page
+        if is_static or self._is_static:
+            self._is_static = is_static
             self._update_displays()
-        else:
+        elif not state.is_final:
             self._is_stored = False
             self._store(now)
-        if state.is_final:
+        elif shows_more or not was_final:
+            self._update_displays(is_static=True)
+        if state.is_final and self._first is None:
             self._release()
+
+    @property
+    def _is_dark(self) -> bool:
+        return self._choices.is_dark if self._choices.is_ready else bool(self._widgets.dark.value)
+
+    def _look_at_samples(self, state: RunState) -> bool:
+        """Draw new samples if they are shown, or stay as those of the end; returns whether there were any."""
+        tabs, folder = self._widgets.tabs, media.folder_of(self.run.files)
+        if tabs.samples.is_empty and media.names(folder):
+            tabs.show_samples()
+        is_shown = tabs.index == SAMPLES or state.is_final
+        return is_shown and tabs.samples.look(folder, dark=self._is_dark)
+
+    def _measure(self) -> None:
+        """Read what the machine measures while it is shown: all of it if a chart is open, else the newest rows."""
+        is_open = any(key.startswith("system/") and value for key, value in self._choices.opened.items())
+        if is_open or self._widgets.tabs.index == SYSTEM:
+            if self._system is None or is_open is not self._is_all_read:
+                self._is_all_read = is_open
+                self._system = SystemReader(self.run.files.system, None if is_open else NEWEST_BYTES)
+            self._system.read()
+        self._measured = self._system.num_rows if is_open and self._system is not None else 0
+
+    def _view(self) -> View:
+        curves, reading = self._first or (self.run.history, "")
+        system = {} if self._system is None else self._system.series(curves)
+        return view_of(self.run, curves, system=system, reading=reading, **self._options())
+
+    def _send(self) -> None:
+        """Draw the charts in the page."""
+        charts = charts_of(self._view(), self._charts.sizes)
+        self._full = charts.full
+        self._charts.show(charts, f"curves of {self.run.id}", self._widgets.smoothing.value)
+
+    def _render(self) -> None:
+        """Draw the picture."""
+        widgets = self._widgets
+        if self._figure is None or self._figure.is_dark != widgets.dark.value:
+            self._figure = RunFigure(dark=widgets.dark.value, titled=False)
+        self._full = self._figure.update(self._view()).full
+        self._png = self._figure.png()
+        self._charts.show_picture(self._png)
 
     def _store(self, now: float) -> None:
         """Renew the static outputs of a live panel, which a saved notebook keeps, if it is time."""
-        if self._displays and not self._is_stored and not 0 <= now - self._stored_at < STORE_EVERY_S:
-            self._stored_at, self._is_stored = now, True
+        every_s = RENDER_EVERY_S if self._choices.is_ready else STORE_EVERY_S
+        if self._displays and not self._is_stored and not 0 <= now - self._stored_at < every_s:
+            if self._choices.is_ready:
+                self._render()
             self._update_displays(is_static=True)
+            self._stored_at, self._is_stored = now, True
 
     def _release(self) -> None:
-        """Drop the figure and what was read of the curves: an option that changes reads and draws them again."""
+        """Drop the figure and what was read of the curves: an option that changes reads and draws them again.
+
+        A page that draws the curves asks for parts of them, so they stay while it shows them, or may soon.
+        """
         if self._figure is not None:
             self._figure.close()
             self._figure = None
-        with suppress(NbtoolsError):  # the directory was removed
-            self.run = Run(self.run.dir)
+        is_shown = self._choices.is_ready or (self._charts.canvas is not None and self._displays)
+        if not is_shown or self._choices.is_hidden:
+            with suppress(NbtoolsError):  # the directory was removed
+                self.run = Run(self.run.dir)
 
     def _say(self, state: RunState, now: float) -> None:
         """Update the text at each check: ages and the remaining time change although no file does."""
@@ -293,50 +398,59 @@ class LivePlot:
         remaining = facts.remaining_s(now) if state is RunState.RUNNING else None
         started, ended = self.run.records.started_at, self.run.records.ended_at or facts.last_row
         end = ended if state.is_final else now
+        if state is RunState.QUEUED and facts.restarts:
+            started = facts.restarts[-1].time  # since it is queued again
         if (elapsed := self.run.records.duration_s) is None and end and started:
             elapsed = end - started
         script, notes = Path(str(self.run.info.get("script") or "")).name, notes_of(self.run, facts.restarts)
-        blocker = waiting_for(self.run.records) if state is RunState.QUEUED else ""
-        widgets.header.value = html.header(self.run.id, state, script, notes, blocker)
-        widgets.progress.value = html.progress(facts, elapsed, remaining, state)
+        notes += [self._first[1]] if self._first is not None and self._first[1] else []
+        why = why_stopped(self.run.records) if state is RunState.STOPPED else ""
+        blocker = f"by stop_on: {why}" if why else "" if state.is_final else waiting_for(self.run.records)
+        is_running, job_s = state is RunState.RUNNING, time_left_s(self.run.records)
+        self._stragglers = stragglers(facts.ranks, now, facts.seconds_per_step) if is_running else []
+        alarms = alarms_of(facts, self._stragglers, job_s, now) if is_running else []
+        widgets.header.value = html.header(self.run.name, self.run.id, state, script, notes, blocker, alarms)
+        widgets.progress.value = html.progress(facts, elapsed, remaining, state, job_s)
+        widgets.waiting.value = html.waiting(waits_of(self.run, state, facts))
         widgets.news.value = self._news
         widgets.failure.value = html.failure(facts.failure, str(self.run.files.log)) if facts.failure else ""
-        is_running = state is RunState.RUNNING
-        self._stragglers = stragglers(facts.ranks, now, facts.seconds_per_step) if is_running else []
-        widgets.ranks.value = html.ranks(facts.ranks, self._stragglers, now, is_running)
-        widgets.tail.value = html.log(facts.log)
+        widgets.ranks.value = html.ranks(facts.ranks, self._stragglers, now, is_running, facts.nproc_per_node)
         widgets.losses.value = html.note("\n".join(facts.warnings), is_warning=True)
         if not self._is_acting:
-            widgets.stop.disabled, widgets.stop.button_style = state.is_final, "" if state.is_final else "warning"
-            widgets.stop.description = "Cancel" if blocker else "Stop"
-            widgets.stacks.disabled = not is_running
+            widgets.stop.description, widgets.stop.tooltip = CANCEL if state is RunState.QUEUED else STOP
+            may_launch = foreign_owner(self.run.dir) is None
+            may_resume = self._has_checkpoint
+            widgets.offer(is_final=state.is_final, is_running=is_running, may_launch=may_launch, may_resume=may_resume)
             widgets.resume.disabled = not self._may_resume(state)
+        self._was_active |= not state.is_final
+        if widgets.page is not None and self._was_active:
+            widgets.page.title = html.title(self.run.name, state, facts, is_alarming=bool(alarms))
 
     # --- controls ---
 
     def _options(self) -> dict[str, Any]:
-        widgets, (first, last) = self._widgets, self._widgets.span.value
-        options = {"x": widgets.x.value, "log": widgets.log.value, "smoothing": widgets.smoothing.value}
-        return {**options, "span": (first / 100, last / 100)}
+        options = self._choices.options(self._metrics)
+        return {**options, "log": self._widgets.log.value, "smoothing": self._widgets.smoothing.value}
+
+    def _cut(self, *_: object) -> None:
+        """Turn the chosen share of the x axis into limits, which later rows do not move."""
+        (first, last), (left, right) = self._widgets.span.value, self._full
+        limits = left + first / 100 * (right - left), left + last / 100 * (right - left)
+        self._choices.span = None if (first, last) == (0, 100) else limits
+
+    def _hear(self) -> None:
+        """Act on a message of the canvas."""
+        if self._choices.is_ready:
+            self._widgets.hide_own()
+        if self._choices.is_hidden:  # JupyterLab tells no kernel of a save; a page that is left is often saved next
+            self._stored_at = 0.0
+        self._widgets.x.value = self._choices.x
+        self._changed()
 
     def _offer_checkpoints(self) -> None:
-        found, choice = self._snapshot.checkpoints, self._widgets.checkpoint
-        best = best_of(found)
-        offered: list[tuple[str, Checkpoint | str]] = []
-        for checkpoint in reversed(found):
-            loss = checkpoint.metrics.get("eval/loss")
-            label = f"step {checkpoint.step:,}" + ("" if loss is None else f" · eval loss {loss:.4g}")
-            label += " · best" if checkpoint in best else ""
-            offered.append((label, checkpoint))
         is_resumed = bool(mapping_at(self.run.info, "resumed_from"))
-        latest = "latest verified" if found else "latest of the parent" if is_resumed else "no checkpoint"
-        offered.insert(0, (latest, LATEST))
-        if [label for label, _ in offered] != [label for label, _ in choice.options]:
-            chosen = choice.value
-            choice.options = offered
-            choice.value = chosen if chosen in found else LATEST
-        self._has_checkpoint = bool(found) or is_resumed
-        choice.disabled = self._widgets.changes.disabled = not self._has_checkpoint
+        offered = self._widgets.tabs.checkpoints.offer(self._snapshot.checkpoints, is_resumed=is_resumed)
+        self._has_checkpoint = offered
 
     def _changes(self) -> dict[str, Any]:
         """Return the values to change in the new run, as typed.
@@ -374,7 +488,9 @@ class LivePlot:
         with self._lock:
             if self._is_acting:
                 return
-            self._is_acting = widgets.stop.disabled = widgets.stacks.disabled = widgets.resume.disabled = True
+            self._is_acting = True
+            for button in (widgets.stop, widgets.stacks, widgets.resume, widgets.again, widgets.onward):
+                button.disabled = True
             widgets.note.value = html.note(doing)
 
         def work() -> None:
@@ -391,17 +507,29 @@ class LivePlot:
         taken = sum(item.has_stacks for item in found)
         return f"Stacks of {taken} of {len(found)} ranks at {time.strftime('%X')}" if found else "No rank has started"
 
-    def _resume_run(self) -> str:
+    def _resume_chosen(self) -> str:
         chosen = self._widgets.checkpoint.value
+        return self._resume_run(None if chosen == LATEST else chosen, self._changes())
+
+    def _resume_run(self, checkpoint: Checkpoint | None = None, changes: Mapping[str, Any] | None = None) -> str:
+        return self._follow(lambda: resume(self.run, checkpoint, changes=changes or {}))
+
+    def _launch_again(self) -> str:
+        return self._follow(lambda: launch_again(self.run))
+
+    def _follow(self, start: Callable[[], Run]) -> str:
+        """Show a new run in the place of this one; returns where it comes from, and the warnings of its launch."""
+        parent = self.run.id
         with warnings.catch_warnings(record=True) as said:  # a thread must not print them
             warnings.simplefilter("always")
-            child = resume(self.run, None if chosen == LATEST else chosen, changes=self._changes())
+            child = start()
         with self._lock:
             self.run = child
             self._widgets.changes.value = self._widgets.taken.value = ""
+            self._widgets.name_run(child)
             self._forget()
             self._start()
-        origin = origin_in_words(child.info.get("resumed_from"))
+        origin = origin_in_words(child.info.get("resumed_from")) or f"launched again after {parent}"
         return "\n".join([f"{origin.capitalize()}, as {child.id}", *(str(warning.message) for warning in said)])
 
 

@@ -1,6 +1,8 @@
 """The data that a panel shows of a run, read from its directory after a file has changed."""
 
+import math
 import re
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -8,17 +10,24 @@ from pathlib import Path
 from nbtools.errors import plural
 from nbtools.failures.failure import Failure
 from nbtools.failures.restarts import Restart, read_restarts, restarted
+from nbtools.metrics.columns import Series
 from nbtools.metrics.history import History
-from nbtools.notebook.plots.decimation import find_break
+from nbtools.notebook.plots.decimation import break_of, duration
 from nbtools.run.checkpoints import Checkpoint
+from nbtools.run.curves import Curves, Sketch
+from nbtools.run.job import ends_too_early, job_in_words
 from nbtools.run.lineage import origin_in_words
+from nbtools.run.ranks.stragglers import Straggler
 from nbtools.run.records import mapping_at
-from nbtools.run.run import Run
-from nbtools.run.state import RunState
+from nbtools.run.run import Run, last_step, newest_history
+from nbtools.run.state import RunState, commands_to_join, waiting_for
 from nbtools.rundir.heartbeat import RankHeartbeat, read_heartbeats
+from nbtools.rundir.json_files import whole
+from nbtools.rundir.source import source_in_words
 
-_NUM_LOG_LINES = 12
 _NUM_BREAKS = 4
+_STALL_S, _STALL_STEPS = 300.0, 20
+"""Without heartbeats, a training is silent for too long after so many seconds, and so many steps."""
 _NUM_STOP_LINES = 400
 """Lines to search after a stop for torchrun's traceback and its one line per process."""
 
@@ -40,15 +49,20 @@ class Snapshot:
     step: int = 0
     total_steps: int | None = None
     seconds_per_step: float | None = None
+    use: Sequence[str] = ()
+    """What the newest row says of waiting for data, the GPU's use and its memory, in words."""
     last_row: float | None = None
     """Unix time of the newest metric row."""
     ranks: list[RankHeartbeat] = field(default_factory=list)
+    nproc_per_node: int | None = None
+    """Of a run on several nodes; None if unknown."""
     failure: Failure | None = None
     checkpoints: list[Checkpoint] = field(default_factory=list)
-    log: list[str] = field(default_factory=list)
     restarts: list[Restart] = field(default_factory=list)
     warnings: list[str] = field(default_factory=list)
     """Sentences on non-finite values and on metrics that are missing from the curves."""
+    diverged: list[str] = field(default_factory=list)
+    """Those among them on metrics whose newest value is not finite."""
     version: object = None
     """Differs from the earlier one if the picture has to be drawn again."""
 
@@ -76,43 +90,58 @@ def stamp_of(run: Run) -> tuple[object, ...]:
     shown = (*written_once, files.metrics, files.log, files.checkpoints, files.attempts)
     stamps: list[object] = [file_stamp(path) for path in shown]
     with suppress(OSError):
-        stamps += [(path.name, file_stamp(path)) for path in sorted(files.ranks.glob("*.heartbeat.json"))]
+        stamps += sorted((path.name, file_stamp(path)) for path in files.ranks.glob("*.heartbeat.json"))
     return tuple(stamps)
 
 
-def take_snapshot(run: Run, state: RunState) -> Snapshot:
-    """Read the run directory."""
-    history, own, checkpoints, restarts = run.history, run.own_history, run.checkpoints, read_restarts(run.files)
+def take_snapshot(run: Run, state: RunState, first: Curves | None = None) -> Snapshot:
+    """Read the run directory; the rows of a long run are not read if its `first` curves are given."""
+    history, own = (run.history, run.own_history) if first is None else (first, newest_history(run))
+    checkpoints, restarts = run.checkpoints, read_restarts(run.files)
+    ranks = read_heartbeats(run.files)
     seconds_per_step, last_row = own.pace()  # without the pause between the parent and the resume
     saved = [checkpoint.step for checkpoint in checkpoints]
+    breaks, diverged = _breaks_of(history)
     return Snapshot(
-        step=run.step,
+        step=last_step(run, lambda: ranks),
         total_steps=run.total_steps,
         seconds_per_step=seconds_per_step,
+        use=_use_of(own),
         last_row=last_row,
-        ranks=read_heartbeats(run.files),
+        ranks=ranks,
+        nproc_per_node=_nproc_per_node(run),
         failure=run.failure if state.is_final else None,
         checkpoints=checkpoints,
-        log=log_of(run, state),
         restarts=restarts,
-        warnings=_breaks_of(history) + _gaps_of(own),
-        version=(run.id, id(history), history.version, history.last_step, saved, len(restarts)),
+        warnings=breaks + _gaps_of(own),
+        diverged=diverged,
+        version=(run.id, id(history), own.version, own.last_step, saved, len(restarts)),
     )
 
 
-def _breaks_of(history: History) -> list[str]:
-    """Return a sentence for each of the first four metrics with non-finite values."""
-    said = []
-    for name in history:
-        series = history[name]
-        found = find_break(series.values)
-        if found is None:
+def _use_of(own: History) -> list[str]:
+    """Put the newest figures of a recipe's steps in words; none for other programs, whose units may differ."""
+    known = {name: own.last(f"train/{name}") for name in ("data_wait", "mfu")}
+    found = {name: math.nan if value is None else value for name, value in known.items()}
+    said = [f"{found['data_wait']:.0%} of the time waiting for data", f"MFU {found['mfu']:.0%}"]
+    if math.isnan(found["data_wait"]):
+        return []
+    peak = own.last("system/peak_memory_gb")
+    return [*said[: 1 + math.isfinite(found["mfu"])], *([f"peak {peak:.3g} GB"] if peak is not None else [])]
+
+
+def _breaks_of(history: Mapping[str, Series | Sketch]) -> tuple[list[str], list[str]]:
+    """Return a sentence for each of the first four metrics with non-finite values, and those that stay so."""
+    said, stay = [], []
+    for name, series in history.items():
+        if (broken := break_of(series)) is None:
             continue
-        step, values = f"{series.steps[found.index]:,}", plural(found.count, "value")
+        found, step, values = broken[0], f"{broken[1]:,}", plural(broken[0].count, "value")
         some = f"{name}: {values} not finite, first at step {step}"
         said.append(f"{name} is not finite since step {step}" if found.is_end else some)
+        stay += said[-1:] if found.is_end else []
     hidden = len(said) - _NUM_BREAKS
-    return [*said[:_NUM_BREAKS], f"and {hidden:,} more metrics"] if hidden > 0 else said
+    return [*said[:_NUM_BREAKS], f"and {hidden:,} more metrics"] if hidden > 0 else said, stay
 
 
 def _gaps_of(own: History) -> list[str]:
@@ -128,22 +157,64 @@ def _gaps_of(own: History) -> list[str]:
     return said
 
 
+def _nproc_per_node(run: Run) -> int | None:
+    """Return the number of ranks on each node; all of them on a single one."""
+    launch = mapping_at(run.info, "launch")
+    return whole(launch.get("nproc_per_node")) if whole(launch.get("nnodes")) not in (None, 1) else None
+
+
 def notes_of(run: Run, restarts: list[Restart]) -> list[str]:
-    """Return the origin of a run, its attempt, its last restart, and how many steps it skipped."""
-    origin = origin_in_words(run.info.get("resumed_from"))
-    notes = [origin] if origin else []
+    """Return a run's job, origin, attempt, last restart, skipped steps, commit, and commands of further machines."""
+    job, origin = job_in_words(run.records), origin_in_words(run.info.get("resumed_from"))
+    notes = [*([f"job {job}"] if job else []), *([origin] if origin else [])]
     if restarts:
         allowed = mapping_at(run.info, "launch").get("max_restarts")
-        total = f" of {allowed + 1}" if isinstance(allowed, int) else ""
+        total = f" of {allowed + 1}" if isinstance(allowed, int) and not restarts[-1].why else ""
         notes += [f"attempt {restarts[-1].attempt + 1}{total}", restarted(restarts[-1])]
-    if skipped := run.own_history.last("train/skipped_steps"):
+    if skipped := newest_history(run).last("train/skipped_steps"):
         notes.append(f"{plural(int(skipped), 'step')} skipped: the gradient norm was not finite")
-    return notes
+    if code := source_in_words(run.info):
+        notes.append(f"commit {code}")
+    return [*notes, *(f"run on machine {n}: {command}" for n, command in commands_to_join(run.records).items())]
 
 
-def log_of(run: Run, state: RunState) -> list[str]:
+def log_of(run: Run, num_lines: int, *, is_stopped: bool) -> list[str]:
     """Return the end of rank 0's log; after a stop without torchrun's own lines, which look like a failure."""
-    if state is not RunState.STOPPED:
-        return run.log(_NUM_LOG_LINES).splitlines()
-    kept = _OF_TORCHRUN.sub("", run.log(_NUM_STOP_LINES) + "\n")
-    return kept.splitlines()[-_NUM_LOG_LINES:]
+    if not is_stopped:
+        return run.log(num_lines).splitlines()
+    kept = _OF_TORCHRUN.sub("", run.log(num_lines + _NUM_STOP_LINES) + "\n")
+    return kept.splitlines()[-num_lines:]
+
+
+def alarms_of(facts: Snapshot, late: Sequence[Straggler], job_s: float | None, now: float) -> list[str]:
+    """Return what a running training needs help with: values that are not finite, a stall, too little time."""
+    remaining_s = facts.remaining_s(now)
+    alarms = facts.diverged[:1]
+    alarms += [f"rank {one.beat.rank} silent for {duration(one.silent_s)}" for one in late[:1]]
+    usual_s = max(_STALL_S, _STALL_STEPS * (facts.seconds_per_step or 0.0))
+    if not facts.ranks and facts.last_row and now - facts.last_row > usual_s:
+        alarms.append(f"no new values for {duration(now - facts.last_row)}")
+    if ends_too_early(job_s, remaining_s):
+        alarms.append("the job's time limit comes before the last step")
+    return alarms
+
+
+def waits_of(run: Run, state: RunState, facts: Snapshot) -> list[tuple[str, bool, str]]:
+    """Return what lies before the first step: a name, whether it is done, and a detail; [] once it is done."""
+    beats = facts.ranks
+    if state.is_final or facts.last_row is not None or any(beat.step for beat in beats) or facts.restarts:
+        return []
+    launch = mapping_at(run.info, "launch")
+    world, is_queued = (
+        (whole(launch.get("nproc_per_node")) or 1) * (whole(launch.get("nnodes")) or 1),
+        state is RunState.QUEUED,
+    )
+    started = f"{len(beats)} of {world}" if beats else ""
+    is_ready = bool(mapping_at(run.config or {}, "derived")) and bool(beats)
+    phase = min(beats, key=lambda beat: beat.place).phase if beats else ""
+    return [
+        ("Place in the queue", not is_queued, waiting_for(run.records) if is_queued else ""),
+        ("Processes", len(beats) >= world, started),
+        ("Data and model", is_ready, f"rank 0: {phase}" if phase and not is_ready else ""),
+        ("First step", False, phase if is_ready else ""),
+    ]

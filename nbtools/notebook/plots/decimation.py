@@ -1,12 +1,20 @@
 """The arithmetic of a plot: decimation, smoothing and ticks, in plain numpy."""
 
 import math
+import time
+from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import lru_cache
+from itertools import accumulate
 from typing import Any
 
 import numpy as np
 from matplotlib.ticker import MaxNLocator
 from numpy.typing import NDArray
+
+from nbtools.metrics.blocks import ROWS, Blocks
+from nbtools.metrics.columns import Series
+from nbtools.run.curves import Sketch
 
 Floats = NDArray[np.float64]
 
@@ -21,6 +29,8 @@ class Curve:
     mean: Floats
     is_exact: bool
     """Every point is kept: `low`, `high` and `mean` are the values."""
+    per_column: float = 1.0
+    """Mean number of points in a column."""
 
     def path(self) -> tuple[Floats, Floats]:
         """Return the points of the line: each column goes from its lowest to its highest value."""
@@ -29,11 +39,14 @@ class Curve:
         return np.repeat(self.x, 2), np.stack((self.low, self.high), axis=1).ravel()
 
 
-def decimate(x: NDArray[Any], y: Floats, left: float, right: float, num_columns: int) -> Curve:
+def decimate(
+    x: NDArray[Any], y: Floats, left: float, right: float, num_columns: int, blocks: Blocks | None = None
+) -> Curve:
     """Reduce the points between `left` and `right` to the minimum, maximum and mean of each pixel column.
 
     Every extreme is kept, because all points of a column count, not a sample. A column without a finite value becomes
-    NaN, which draws as a gap. Positions `x` ascend; values `y` may be NaN and infinite.
+    NaN, which draws as a gap. Positions `x` ascend; values `y` may be NaN and infinite. With their `blocks`, many are
+    reduced in little time.
     """
     edges: NDArray[Any] = np.linspace(left, right, num_columns + 1)
     centres = (edges[:-1] + edges[1:]) / 2
@@ -44,12 +57,17 @@ def decimate(x: NDArray[Any], y: Floats, left: float, right: float, num_columns:
         inside = slice(max(start - 1, 0), stop + 1)  # one neighbour on each side, so that lines reach the edge
         values = np.where(np.isfinite(y[inside]), y[inside], np.nan)
         return Curve(x[inside].astype(float), values, values, values, True)
-    x, y = x[start:stop], y[start:stop]
-    first = np.searchsorted(x, edges[:-1], "left")
-    counts = np.diff(first, append=len(x))
+    first = start + np.searchsorted(x[start:stop], edges[:-1], "left")
+    counts = np.diff(first, append=stop)
     used = counts > 0
     first, counts = first[used], counts[used]
-    if np.isfinite(y).all():
+    per_column = float(counts.mean())
+    if blocks is not None and counts.min() >= 2 * ROWS:
+        low, high, total, counts = blocks.between(y, np.append(first, stop))
+        low[counts == 0] = high[counts == 0] = total[counts == 0] = np.nan
+        return Curve(centres[used], low, high, total / np.maximum(counts, 1), False, per_column)
+    y, first = y[start:stop], first - start
+    if all_finite(y):
         low, high, total = np.minimum.reduceat(y, first), np.maximum.reduceat(y, first), np.add.reduceat(y, first)
     else:
         finite = np.isfinite(y)
@@ -58,7 +76,45 @@ def decimate(x: NDArray[Any], y: Floats, left: float, right: float, num_columns:
         total = np.add.reduceat(np.where(finite, y, 0.0), first)
         counts = np.add.reduceat(finite.astype(np.int64), first)
         low[counts == 0] = high[counts == 0] = total[counts == 0] = np.nan
-    return Curve(centres[used], low, high, total / np.maximum(counts, 1), False)
+    return Curve(centres[used], low, high, total / np.maximum(counts, 1), False, per_column)
+
+
+def columns_of(sketch: Sketch, x: NDArray[Any], limits: tuple[float, float], num_columns: int) -> Curve:
+    """Reduce a sketch to pixel columns; no extreme is lost.
+
+    Args:
+        sketch: the curve.
+        x: position of each of its columns, ascending.
+        limits: first and last position of the result.
+        num_columns: number of pixel columns; up to twice as many of the sketch's columns are kept as they are.
+    """
+    edges = np.linspace(*limits, num_columns + 1)
+    start, stop = int(np.searchsorted(x, edges[0], "left")), int(np.searchsorted(x, edges[-1], "right"))
+    if stop - start <= 2 * num_columns:
+        inside = slice(max(start - 1, 0), stop + 1)  # one neighbour on each side, so that lines reach the edge
+        counts = sketch.counts[inside]
+        is_exact = bool((counts <= 1).all())
+        per_column = float(counts.mean()) if len(counts) else 1.0
+        low, high, mean = sketch.low[inside], sketch.high[inside], sketch.mean[inside]
+        return Curve(x[inside].astype(float), low, high, mean, is_exact, per_column)
+    first = np.searchsorted(x[start:stop], edges[:-1], "left")
+    used = np.diff(first, append=stop - start) > 0
+    first = first[used]
+    low, high, mean, counts = (column[start:stop] for column in (sketch.low, sketch.high, sketch.mean, sketch.counts))
+    known = np.isfinite(mean)
+    weights = np.add.reduceat(np.where(known, counts, 0.0), first)
+    with np.errstate(invalid="ignore", divide="ignore", over="ignore"):
+        means = np.add.reduceat(np.where(known, mean * counts, 0.0), first) / weights
+    lows = np.fmin.reduceat(low, first)
+    centres = ((edges[:-1] + edges[1:]) / 2)[used]
+    per_column = float(counts.sum()) / len(first)
+    return Curve(centres, lows, np.fmax.reduceat(high, first), means, False, per_column)
+
+
+def all_finite(values: Floats) -> bool:
+    """Whether all values are finite; their sum tells it at once, unless it is too large."""
+    with np.errstate(over="ignore", invalid="ignore"):
+        return math.isfinite(values.sum()) or bool(np.isfinite(values).all())
 
 
 def smooth(values: Floats, weight: float) -> Floats:
@@ -66,13 +122,10 @@ def smooth(values: Floats, weight: float) -> Floats:
 
     NaN stays NaN and does not enter the average; `weight`, the share of earlier values, is 0 to below 1.
     """
-    smoothed = np.full(len(values), np.nan)
-    average, bias = 0.0, 1.0
-    for index, value in enumerate(values.tolist()):
-        if math.isfinite(value):
-            average = weight * average + (1 - weight) * value
-            bias *= weight
-            smoothed[index] = average / (1 - bias)
+    smoothed, finite = np.full(len(values), np.nan), np.isfinite(values)
+    added = ((1 - weight) * values[finite]).tolist()
+    averages = list(accumulate(added, lambda average, value: weight * average + value, initial=0.0))[1:]
+    smoothed[finite] = np.array(averages) / (1 - np.multiply.accumulate(np.full(len(added), weight)))
     return smoothed
 
 
@@ -92,11 +145,23 @@ class Break:
     count: int
 
 
+def break_of(series: Series | Sketch) -> tuple[Break, int] | None:
+    """Return the break of a series and its step; of a sketch only one that is the end is known."""
+    if isinstance(series, Sketch):
+        if (step := series.diverged_at) is None:
+            return None
+        index = min(int(np.searchsorted(series.steps, step)), len(series) - 1)
+        return Break(index, True, int(series.counts[index:].sum())), step
+    if series.blocks.is_finite(series.values) or (found := find_break(series.values)) is None:
+        return None
+    return found, int(series.steps[found.index])
+
+
 def find_break(values: Floats) -> Break | None:
     """Return the start of the non-finite tail, else the first non-finite value, else None."""
-    finite = np.isfinite(values)
-    if finite.all():
+    if all_finite(values):
         return None
+    finite = np.isfinite(values)
     count = len(values) - int(np.count_nonzero(finite))
     if finite[-1]:
         return Break(int(np.argmin(finite)), False, count)
@@ -108,13 +173,14 @@ def find_break(values: Floats) -> Break | None:
 _SECONDS = (1, 2, 5, 10, 15, 30, 60, 120, 300, 600, 900, 1800, 3600, 7200, 10800, 21600, 43200, 86400)
 
 
-def ticks(low: float, high: float, num_max: int, *, whole: bool = False) -> list[tuple[float, str]]:
+@lru_cache(maxsize=256)  # charts share an axis, and the others seldom change
+def ticks(low: float, high: float, num_max: int, *, whole: bool = False) -> Sequence[tuple[float, str]]:
     """Return positions and labels of about `num_max` round numbers from `low` to `high`."""
     locator = MaxNLocator(num_max, steps=[1, 2, 5, 10] if whole else [1, 2, 2.5, 5, 10], integer=whole)
     values = [float(v) for v in locator.tick_values(low, high) if low - 1e-12 <= v <= high + 1e-12]
     spacing = values[1] - values[0] if len(values) > 1 else 0.0
     size = max(map(abs, values), default=0.0)
-    return [(value, number(value, spacing, size)) for value in values]
+    return tuple((value, number(value, spacing, size)) for value in values)
 
 
 def log_ticks(low: float, high: float, num_max: int) -> list[tuple[float, str]]:
@@ -136,6 +202,19 @@ def time_ticks(low: float, high: float, num_max: int) -> list[tuple[float, str]]
     if spacing is None:
         spacing = 86400 * math.ceil((high - low) / 86400 / num_max)
     return [(float(s), duration(s)) for s in range(math.ceil(low / spacing) * spacing, math.floor(high) + 1, spacing)]
+
+
+def clock_ticks(low: float, high: float, num_max: int) -> list[tuple[float, str]]:
+    """Return ticks of an axis in Unix seconds at round times of this machine's clock; a day begins with its date."""
+    ahead = time.localtime(high).tm_gmtoff  # of UTC
+    positions = [position - ahead for position, _ in time_ticks(low + ahead, high + ahead, num_max)]
+    spacing = positions[1] - positions[0] if len(positions) > 1 else 0.0
+    labels = []
+    for position in positions:
+        is_midnight = (position + ahead) % 86400 == 0
+        shape = "%b %d" if is_midnight else "%H:%M:%S" if spacing < 60 else "%H:%M"
+        labels.append(time.strftime(shape, time.localtime(position)))
+    return list(zip(positions, labels, strict=True))
 
 
 def number(value: float, spacing: float = 0.0, size: float = 0.0) -> str:

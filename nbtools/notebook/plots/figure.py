@@ -25,13 +25,25 @@ from matplotlib.text import Text
 from matplotlib.transforms import Affine2D, Bbox, Transform, blended_transform_factory
 from PIL import Image, ImageColor  # matplotlib's own PNG writer
 
-from nbtools.notebook.plots.decimation import Floats, is_lone, log_ticks, ticks
-from nbtools.notebook.plots.layout import DARK, LIGHT, TITLES, Axis, Trace, View, grouped, traces_of, view_of
+from nbtools.errors import plural
+from nbtools.notebook.plots.charts import (
+    DARK,
+    LIGHT,
+    MARGIN,
+    Chart,
+    Charts,
+    Level,
+    Size,
+    Ticks,
+    Trace,
+    charts_of,
+    log10,
+)
+from nbtools.notebook.plots.decimation import is_lone
+from nbtools.notebook.plots.view import Limits, View, view_of
 from nbtools.run.run import Run
 
 _A = TypeVar("_A", bound=Artist)
-Limits = tuple[float, float]
-Ticks = Sequence[tuple[float, str]]
 
 WIDTH, HEIGHT = 900, 540
 """Size of the picture in CSS pixels."""
@@ -40,8 +52,8 @@ SCALE = 2
 _MAX_BYTES = 100_000
 """A larger PNG is encoded again with fewer pixels."""
 _NUM_PANELS = 4
-_NUM_SERIES = 5
-_MARGIN = {"left": 56, "right": 16, "top": 34, "bottom": 24}
+_NUM_ENTRIES = 6
+"""Of a legend."""
 _HEADER, _FOOTER = 30, 16
 UNTITLED_HEIGHT = HEIGHT - _HEADER + 4
 """Height of a picture without the line that names the run."""
@@ -78,30 +90,52 @@ class RunFigure:
     def __init__(self, height: int | None = None, *, dark: bool = False, titled: bool = True) -> None:
         self.height = height or (HEIGHT if titled else UNTITLED_HEIGHT)
         self._header = _HEADER if titled else 4
-        self.theme = DARK if dark else LIGHT
+        self.is_dark, self.theme = dark, DARK if dark else LIGHT
         # At 72 dpi a point is a pixel: sizes of fonts and lines are then in CSS pixels.
-        self.figure = Figure((WIDTH / 72, self.height / 72), dpi=72 * SCALE, facecolor=self.theme.background)
+        self.figure = Figure((WIDTH / 72, self.height / 72), dpi=72 * SCALE, facecolor=self.theme["background"])
         self.figure.set_layout_engine("none")
         self.canvas = FigureCanvasAgg(self.figure)
         self.panels: list[Panel] = []
 
-    def update(self, view: View) -> None:
-        """Update every line, tick and label to the view."""
-        groups = grouped(view.history)[:_NUM_PANELS]
-        if len(self.panels) != max(1, len(groups)):
-            self.lay_out(max(1, len(groups)))
+    def update(self, view: View) -> Charts:
+        """Update every line, tick and label to the view; returns what is drawn."""
+        charts = charts_of(view, self._sizes)
+        self.draw(charts, view.title, view.subtitle)
+        return charts
+
+    def draw(self, charts: Charts, title: str = "", subtitle: str = "") -> None:
+        """Update every line, tick and label to the open charts, at most four of them."""
+        shown = charts.shown[:_NUM_PANELS]
+        if len(self.panels) != max(1, len(shown)):
+            self.lay_out(max(1, len(shown)))
         is_titled = self._header == _HEADER
-        self._title.set_text(plain(view.title, 70) if is_titled else "")
-        self._subtitle.set_text(plain(view.subtitle, 60) if is_titled else "")
-        if not groups:
-            self.panels[0].message.set_text(
-                "No metrics were recorded" if view.has_ended else "Waiting for the first metrics"
-            )
-            return
-        with np.errstate(over="ignore", invalid="ignore"):  # sums of values near the largest float
-            axis = Axis(view, [name for _, names in groups for name in names])
-            for panel, (group, names) in zip(self.panels, groups, strict=True):
-                panel.update(group, names, view, axis)
+        self._title.set_text(plain(title, 60) if is_titled else "")
+        self._subtitle.set_text(plain(subtitle, 90) if is_titled else "")
+        others = [chart for chart in charts.charts if chart not in shown and not chart.key.startswith("system/")]
+        is_narrow = self.panels[-1].width < WIDTH / 2
+        self._others.set_text(plain(_named(others, 110 if is_narrow else 76), 124 if is_narrow else 86))
+        for panel, chart in zip(self.panels, shown, strict=False):
+            panel.update(chart, charts)
+        if others and is_narrow:
+            self.panels[-1].x_label.set_text("")  # the line on the others needs its place
+        if not shown:
+            self.panels[0].message.set_text(charts.message or "No chart is open")
+
+    def _sizes(self, num_charts: int) -> list[Size]:
+        """Return the sizes of the plot areas; of more charts than four, those of the first."""
+        places = self._places(min(num_charts, _NUM_PANELS))
+        across, along = MARGIN["left"] + MARGIN["right"], MARGIN["top"] + MARGIN["bottom"]
+        return [(width - across, height - along) for _, _, width, height in places]
+
+    def _places(self, num_panels: int) -> list[tuple[float, float, float, float]]:
+        """Return left, bottom, width and height of each panel, in two columns."""
+        num_rows = max(1, -(-num_panels // 2))
+        height, places = (self.height - self._header - _FOOTER) / num_rows, []
+        for index in range(num_panels):
+            row, column = divmod(index, 2)
+            width = WIDTH / min(2, num_panels - 2 * row)
+            places.append((column * width, _FOOTER + (num_rows - 1 - row) * height, width, height))
+        return places
 
     def png(self) -> bytes:
         """Draw and encode; a picture of noise gets fewer pixels, to stay at most 100 kB."""
@@ -118,7 +152,7 @@ class RunFigure:
         """Return a PNG with a palette, a third of the size of one without."""
         image = image.quantize(128, method=Image.Quantize.FASTOCTREE, dither=Image.Dither.NONE)
         palette, first = image.getpalette() or [], 3 * int(np.asarray(image)[0, 0])
-        palette[first : first + 3] = ImageColor.getrgb(self.theme.background)  # an average otherwise
+        palette[first : first + 3] = ImageColor.getrgb(self.theme["background"])  # an average otherwise
         image.putpalette(palette)
         buffer = io.BytesIO()
         image.save(buffer, "PNG", compress_level=compress_level)
@@ -139,111 +173,111 @@ class RunFigure:
         self.figure.clear()
         add, css = self.add, Affine2D().scale(SCALE)
         y = self.height - 17
-        self._title = add(text_at(16, y, 12, self.theme.text, css, va="center", weight="bold"))
-        self._subtitle = add(text_at(WIDTH - 16, y, 11, self.theme.muted, css, "right", "center"))
-        self.panels = []
-        num_rows = -(-num_panels // 2)
-        height = (self.height - self._header - _FOOTER) / num_rows
-        for row in range(num_rows):
-            in_row = min(2, num_panels - 2 * row)
-            width, bottom = WIDTH / in_row, _FOOTER + (num_rows - 1 - row) * height
-            for column in range(in_row):
-                self.panels.append(Panel(self, column * width, bottom, width, height, row == num_rows - 1))
+        self._title = add(text_at(16, y, 12, self.theme["text"], css, va="center", weight="bold"))
+        self._subtitle = add(text_at(WIDTH - 16, y, 11, self.theme["muted"], css, "right", "center"))
+        self._others = add(text_at(WIDTH - 16, 6, 9.5, self.theme["muted"], css, "right"))
+        places = self._places(num_panels)
+        self.panels = [Panel(self, *place, is_last_row=place[1] == _FOOTER) for place in places]
 
 
 class Panel:
     """One pair of axes with its lines, in CSS pixels of its figure."""
 
     def __init__(
-        self, owner: RunFigure, left: float, bottom: float, width: float, height: float, is_last_row: bool
+        self, owner: RunFigure, left: float, bottom: float, width: float, height: float, *, is_last_row: bool
     ) -> None:
         self._theme, self._renderer = owner.theme, owner.canvas.get_renderer()  # type: ignore[no-untyped-call]
-        self.left, self.bottom = left + _MARGIN["left"], bottom + _MARGIN["bottom"]
-        self.right, self.top = left + width - _MARGIN["right"], bottom + height - _MARGIN["top"]
+        self.left, self.bottom = left + MARGIN["left"], bottom + MARGIN["bottom"]
+        self.right, self.top = left + width - MARGIN["right"], bottom + height - MARGIN["top"]
         self.width, self.height = self.right - self.left, self.top - self.bottom
-        css, theme, muted = Affine2D().scale(SCALE), owner.theme, owner.theme.muted
+        css, theme, muted = Affine2D().scale(SCALE), owner.theme, owner.theme["muted"]
         self.place = Affine2D()
         # Each places a value on one axis; the other coordinate is in CSS pixels.
         x_place, y_place = blended_transform_factory(self.place, css), blended_transform_factory(css, self.place)
         clip = Bbox(np.array([[self.left, self.bottom - 2], [self.right + 2, self.top + 2]]) * SCALE)
         add, title_y = owner.add, self.top + 17
-        self._grid = add(LineCollection([], colors=theme.grid, linewidths=1, transform=y_place, zorder=0))
-        self._floor = add(line_of(css, zorder=1, color=theme.axis, linewidth=1))
+        self._grid = add(LineCollection([], colors=theme["grid"], linewidths=1, transform=y_place, zorder=0))
+        self._floor = add(line_of(css, zorder=1, color=theme["axis"], linewidth=1))
         self._floor.set_data([self.left, self.right], [self.bottom, self.bottom])
-        self.title = add(text_at(left + 16, title_y, 12.5, theme.text, css, va="center", weight="bold"))
-        self._x_ticks = [add(text_at(0, self.bottom - 6, 10.5, muted, x_place, "center", "top")) for _ in range(16)]
-        self._y_ticks = [add(text_at(self.left - 7, 0, 10.5, muted, y_place, "right", "center")) for _ in range(12)]
+        self.title = add(text_at(left + 16, title_y, 12.5, theme["text"], css, va="center", weight="bold"))
+        self._x_ticks = [add(text_at(0, self.bottom - 6, 10.5, muted, x_place, "center", "top")) for _ in range(20)]
+        self._y_ticks = [add(text_at(self.left - 7, 0, 10.5, muted, y_place, "right", "center")) for _ in range(24)]
         middle = (self.left + self.right) / 2
-        self._x_label = add(text_at(middle, self.bottom - 34, 10.5, muted, css, "center"))
+        self.x_label = add(text_at(middle, self.bottom - 34, 10.5, muted, css, "center"))
         self._has_x_label = is_last_row
         self.message = add(text_at(middle, (self.bottom + self.top) / 2, 12, muted, css, "center", "center"))
-        thin = {"zorder": 2, "linewidth": 1, "alpha": 0.38}
-        self.raw = [add(line_of(self.place, clip_box=clip, **thin)) for _ in range(_NUM_SERIES)]
-        self.lines = [add(line_of(self.place, clip_box=clip, zorder=3)) for _ in range(_NUM_SERIES)]
-        texts = [add(text_at(0, title_y, 11, theme.text, css, va="center")) for _ in range(_NUM_SERIES + 1)]
+        self._add, self._clip = add, clip
+        self.raw: list[Line2D] = []
+        """The thin line through all extremes of each curve."""
+        self.lines: list[Line2D] = []
+        texts = [add(text_at(0, title_y, 11, theme["text"], css, va="center")) for _ in range(_NUM_ENTRIES)]
         self._legend = [(add(line_of(css)), text) for text in texts]
+        self.make_lines(_NUM_ENTRIES - 1)
         self._veil = add(Rectangle((0, self.bottom + 1), 0, self.height, transform=x_place, zorder=5))
-        self._veil.set(facecolor=theme.background, alpha=0.6, linewidth=0)
+        self._veil.set(facecolor=theme["background"], alpha=0.6, linewidth=0)
         self._resume = add(line_of(x_place, zorder=6, color=muted, linewidth=1, linestyle=(0, (2, 2))))
         beside = x_place + Affine2D().translate(5 * SCALE, 0)
         self._resume_label = add(text_at(0, self.top - 2, 10, muted, beside, va="top", zorder=7))
-        edge = {"markeredgecolor": theme.background, "markeredgewidth": 0.8, "linestyle": "none"}
-        self.checkpoint_marks = add(line_of(x_place, zorder=7, marker="^", markersize=7, color=theme.text, **edge))
-        ring = {"markerfacecolor": "none", "markeredgewidth": 1.3, "linestyle": "none", "color": theme.evaluation}
+        edge = {"markeredgecolor": theme["background"], "markeredgewidth": 0.8, "linestyle": "none"}
+        self.checkpoint_marks = add(line_of(x_place, zorder=7, marker="^", markersize=7, color=theme["text"], **edge))
+        ring = {"markerfacecolor": "none", "markeredgewidth": 1.3, "linestyle": "none", "color": theme["evaluation"]}
         self.checkpoint_rings = add(line_of(self.place, zorder=4, marker="o", markersize=9, **ring))
-        self._break_line = add(line_of(x_place, zorder=6, color=theme.alarm, linewidth=1.2, linestyle=(0, (1, 2))))
-        self.break_mark = add(line_of(x_place, zorder=8, marker="X", markersize=8, color=theme.alarm, **edge))
+        self._break_line = add(line_of(x_place, zorder=6, color=theme["alarm"], linewidth=1.2, linestyle=(0, (1, 2))))
+        self.break_mark = add(line_of(x_place, zorder=8, marker="X", markersize=8, color=theme["alarm"], **edge))
         self.badge = add(text_at(self.right - 6, self.top - 6, 10.5, "#ffffff", css, "right", "top", "bold", 9))
-        self.badge.set_bbox({"boxstyle": "round,pad=0.35", "facecolor": theme.alarm, "linewidth": 0})
+        self.badge.set_bbox({"boxstyle": "round,pad=0.35", "facecolor": theme["alarm"], "linewidth": 0})
 
-    def update(self, group: str, names: Sequence[str], view: View, axis: Axis) -> None:
-        """Update the lines of this panel to the values of these metrics."""
+    def make_lines(self, num_lines: int) -> None:
+        """Have at least this number of lines."""
+        for _ in range(num_lines - len(self.lines)):
+            thin = {"zorder": 2, "linewidth": 1, "alpha": 0.38}
+            self.raw.append(self._add(line_of(self.place, clip_box=self._clip, **thin)))
+            self.lines.append(self._add(line_of(self.place, clip_box=self._clip, zorder=3)))
+
+    def update(self, chart: Chart, charts: Charts) -> None:
+        """Update the lines of this panel to a chart."""
         self.message.set_text("")
-        self.title.set_text(plain(TITLES.get(group, group), 34))
-        log = view.log and group not in ("learning_rate", "throughput")
-        traces = traces_of(group, names[:_NUM_SERIES], view, axis, round(self.width), self._theme)
-        marks = [(axis.of_step(step), loss) for step, loss in view.checkpoints] if group == "loss" else []
-        marks = [(x, loss) for x, loss in marks if axis.left <= x <= axis.right]
-        rings = np.array([(x, loss) for x, loss in marks if loss is not None], dtype=float).reshape(-1, 2)
-        self._scale_axes(group, [*(t.thin[1] for t in traces), rings[:, 1]], log, axis)
-        scaled = _log10 if log else np.asarray
-        for line, raw, drawn in zip_longest(self.lines, self.raw, traces):
-            line.set_data((drawn.bold[0], scaled(drawn.bold[1])) if drawn else ([], []))
-            raw.set_data((drawn.thin[0], scaled(drawn.thin[1])) if drawn and drawn.is_smoothed else ([], []))
-            if drawn:
-                x, y = (np.asarray(values, dtype=float) for values in line.get_data())
-                is_dot = is_lone(x, y)
-                dot = {"marker": "o", "markersize": 5} if is_dot else {}
-                line.set(**{"marker": "none", **drawn.style, **dot})
-                line.set_clip_on(not (is_dot and axis.left <= x[np.isfinite(y)][0] <= axis.right))
-                raw.set_color(drawn.style["color"])
-        self.checkpoint_marks.set_data([x for x, _ in marks], [self.bottom + 4] * len(marks))
+        self.title.set_text(plain(chart.title, 34))
+        left, right = charts.limits
+        self.set_axes(charts.limits, chart.y, chart.x_ticks, chart.y_ticks, charts.x_label)
+        scaled = log10 if chart.is_log else np.asarray
+        drawn: list[Trace | Level] = [*chart.series, *chart.levels]
+        self.make_lines(len(drawn))
+        for line, raw, item in zip_longest(self.lines, self.raw, drawn):
+            raw.set_data([], [])
+            line.set_data([], [])
+            if item is None:
+                continue
+            if isinstance(item, Level):
+                line.set_data([left, right], scaled(np.full(2, item.y)))
+                line.set(clip_on=True, **self._style(item))
+                continue
+            thin = item.path()
+            x, y = (item.x, scaled(item.bold)) if item.is_smoothed else (thin[0], scaled(thin[1]))
+            line.set_data(x, y)
+            if item.is_smoothed:
+                raw.set_data(thin[0], scaled(thin[1]))
+            is_dot = is_lone(x, y)
+            line.set(**{**self._style(item), "markersize": 5 if is_dot else 4.5})
+            line.set_clip_on(not (is_dot and left <= x[np.isfinite(y)][0] <= right))
+            raw.set_color(self._theme[item.colour])
+        rings = np.array([(mark.x, mark.y) for mark in chart.marks if mark.y is not None], float).reshape(-1, 2)
+        self.checkpoint_marks.set_data([mark.x for mark in chart.marks], [self.bottom + 4] * len(chart.marks))
         self.checkpoint_rings.set_data(rings[:, 0], scaled(rings[:, 1]))
-        self._show_resume(view, axis, group == "loss")
-        self._show_breaks([t for t in traces if t.found], axis)
-        entries = [(t.label, t.style) for t in traces]
-        if marks:
-            entries.append(("checkpoint", {"color": self._theme.text, "linestyle": "none", "marker": "^"}))
+        self._show_cuts(chart, left)
+        self._show_badge(chart, left, right)
+        entries = [(f"{item.label} {item.value}".strip(), self._style(item)) for item in drawn]
+        if chart.marks:
+            entries.append(("checkpoint", {"color": self._theme["text"], "linestyle": "none", "marker": "^"}))
         self.show_legend(entries)
 
     # --- parts ---
 
-    def _scale_axes(self, group: str, values: Sequence[Floats], log: bool, axis: Axis) -> None:
-        shown = np.concatenate(values)
-        if log:
-            shown = _log10(shown)
-        largest = 300.0 if log else 1e300  # so that limits and margins are finite
-        shown = np.clip(shown[np.isfinite(shown)], -largest, largest)
-        low, high = (float(shown.min()), float(shown.max())) if len(shown) else (0.0, 1.0)
-        if not log and group in ("return", "learning_rate", "throughput", "grad_norm") and low >= 0:
-            low = 0.0
-        margin = 0.06 * (high - low)
-        if margin <= 1e-9 * max(abs(low), abs(high)):
-            margin = 0.5 if log else max(0.1 * abs(high), 1e-12)
-        low, high = (low if low == 0 and high > 0 and not log else low - margin), high + margin
-        x_ticks = axis.ticks(max(4, int(self.width / 75)))
-        y_ticks = (log_ticks if log else ticks)(low, high, max(4, int(self.height / 30)))
-        self.set_axes((axis.left, axis.right), (low, high), x_ticks, y_ticks, axis.kind)
+    def _style(self, item: Trace | Level) -> dict[str, Any]:
+        dash: Any = (0, item.dash) if item.dash else "-"
+        marker = "o" if isinstance(item, Trace) and item.dots else "none"
+        style = {"color": self._theme[item.colour], "linestyle": dash, "linewidth": item.width}
+        return {**style, "marker": marker, "markersize": 4.5}
 
     def set_axes(self, x: Limits, y: Limits, x_ticks: Ticks, y_ticks: Ticks, x_label: str) -> None:
         """Set the limits of both axes, their ticks and grid; only the last row of panels names the x axis."""
@@ -254,34 +288,23 @@ class Panel:
         for text, tick in zip_longest(self._y_ticks, y_ticks[: len(self._y_ticks)]):
             text.set(text=tick[1] if tick else "", y=tick[0] if tick else 0)
         self._grid.set_segments([[(self.left, v), (self.right, v)] for v, _ in y_ticks])
-        self._x_label.set_text(x_label if self._has_x_label else "")
+        self.x_label.set_text(x_label if self._has_x_label else "")
 
-    def _show_resume(self, view: View, axis: Axis, is_labelled: bool) -> None:
+    def _show_cuts(self, chart: Chart, left: float) -> None:
         """Dim the parent's part of the curves, and draw a thin line at the resume and at each restart."""
-        at = axis.left if view.resumed_at is None else axis.of_step(view.resumed_at)
-        edge = min(max(at, axis.left), axis.right)
-        self._veil.set(x=axis.left, width=edge - axis.left)
-        cuts = [x for x in (at, *map(axis.of_step, view.restarted_at)) if axis.left < x < axis.right]
+        self._veil.set(x=left, width=0 if chart.veil is None else chart.veil - left)
+        cuts = [x for x, _ in chart.cuts]
         self._resume.set_data(np.repeat(cuts, 3), [self.bottom, self.top, np.nan] * len(cuts))
-        label = f"resumed at {view.resumed_at:,}" if axis.left < at < axis.right and is_labelled else ""
-        self._resume_label.set(text=label, x=edge)
+        x, label = next(((x, label) for x, label in chart.cuts if label), (left, ""))
+        self._resume_label.set(text=label, x=x)
 
-    def _show_breaks(self, broken: Sequence[Trace], axis: Axis) -> None:
-        """Show a badge, and a mark at the step where values become non-finite."""
-        self.badge.set_text("")
-        self.break_mark.set_data([], [])
-        self._break_line.set_data([], [])
-        if not broken:
-            return
-        worst = min(broken, key=lambda t: (not (t.found and t.found.is_end), t.break_step))
-        x, step, found = worst.break_x, worst.break_step, worst.found
-        if found and found.is_end:
-            self.badge.set_text(f"diverged at step {step:,}")
-        elif found:
-            self.badge.set_text(f"{found.count:,} not finite, first at step {step:,}")
-        if axis.left <= x <= axis.right:
-            self.break_mark.set_data([x], [self.top - 32])
-            self._break_line.set_data([x, x], [self.bottom, self.top - 32])
+    def _show_badge(self, chart: Chart, left: float, right: float) -> None:
+        """Show a badge, and a mark at the position where values become non-finite."""
+        badge = chart.badge
+        at = [badge.x] if badge and left <= badge.x <= right else []
+        self.badge.set_text(badge.text if badge else "")
+        self.break_mark.set_data(at, [self.top - 32] * len(at))
+        self._break_line.set_data(at * 2, [self.bottom, self.top - 32] if at else [])
 
     def show_legend(self, entries: Sequence[tuple[str, dict[str, Any]]]) -> None:
         """Draw the legend in the title's line, flush right; entries without room are left out from the end."""
@@ -307,6 +330,18 @@ class Panel:
             xs = [] if not swatch else [left, left + 16] if swatch > 16 else [left + 4]
             sample.set_data(xs, [text.get_position()[1]] * len(xs))
             right = left - 13
+
+
+def _named(charts: Sequence[Chart], room: int) -> str:
+    """Return the titles of charts that a picture leaves out, and their metrics, in about `room` characters."""
+    text, num_named = f"{plural(len(charts), 'more chart')}: " if charts else "", 0
+    for chart in charts:
+        names = f" ({', '.join(chart.names)})" if len(chart.names) > 1 else ""
+        words = f"{', ' if num_named else ''}{chart.title}{names}"
+        if num_named and len(text) + len(words) > room:
+            return f"{text} and {len(charts) - num_named} more"
+        text, num_named = text + words, num_named + 1
+    return text
 
 
 @lru_cache(maxsize=1)
@@ -351,8 +386,3 @@ def line_of(transform: Transform, **style: Any) -> Line2D:
     line = Line2D([], [], **style)
     line.set(transform=transform, path_effects=[], antialiased=True)
     return line
-
-
-def _log10(values: Floats) -> Floats:
-    """Return log10, NaN for values that have none."""
-    return np.log10(np.where(values > 0, values, np.nan))

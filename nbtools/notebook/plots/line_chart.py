@@ -4,6 +4,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from nbtools.notebook.plots.charts import OTHERS
 from nbtools.notebook.plots.decimation import Floats, is_lone, ticks
 from nbtools.notebook.plots.figure import RunFigure, line_of, plain
 from nbtools.rundir.media import MediaItem
@@ -32,7 +33,7 @@ def draw_series(item: MediaItem, *, dark: bool, earlier: Sequence[MediaItem] = (
     panel.set_axes(x, y, ticks(*x, 9), ticks(*y, 5), plain(item.x_label, 60))
     panel.title.set_text(plain(item.y_label, 40))
     entries = []
-    colours = (theme.line, theme.evaluation, *theme.others)
+    colours = tuple(theme[role] for role in ("line", "evaluation", *OTHERS))
     colour_of = dict(zip((name for name, _, _ in curves), colours, strict=False))
     for age, showing in enumerate(reversed(behind)):
         for name, xs, ys in showing:
@@ -44,7 +45,7 @@ def draw_series(item: MediaItem, *, dark: bool, earlier: Sequence[MediaItem] = (
         line.set(color=colour, linewidth=1.8, marker="o" if is_lone(xs, ys) else "none")
         entries.append((plain(name, 24), {"color": colour, "linestyle": "-"}))
     if (hidden := len(curves) - len(colours)) > 0:
-        entries.append((f"and {hidden} more", {"color": theme.muted, "linestyle": "none"}))
+        entries.append((f"and {hidden} more", {"color": theme["muted"], "linestyle": "none"}))
     panel.show_legend(entries)
     return figure.png()
 

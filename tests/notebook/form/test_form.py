@@ -13,12 +13,14 @@ import ipywidgets
 import pytest
 
 import nbtools as nt
-from nbtools.config import Launch
+from nbtools.config import Launch, Slurm, StopOn
 from nbtools.errors import ConfigError, HandEditedError, ScriptError
 from nbtools.notebook.form import summary
 from nbtools.notebook.form.fields import Field, GPUField, parse_value
 from nbtools.project import Project
 from nbtools.recipes import RECIPES, MLMPretrainingConfig
+
+from slurm_cluster import SlurmCluster
 
 ROOT = Path(__file__).resolve().parents[3]
 HOSTILE = [
@@ -97,9 +99,9 @@ def test_new_form_is_valid_and_shows_the_first_preset(project: Project) -> None:
 def test_every_field_has_a_row_with_its_unit_and_help(form: nt.ConfigForm) -> None:
     control(form, "More settings").value = True
     shown = text(form)
-    for cls in (MLMPretrainingConfig, Launch):
+    for cls in (MLMPretrainingConfig, Launch, StopOn):
         for name in cls.model_fields:
-            if name != "gpus":
+            if name not in ("gpus", "cluster", "stop_on"):
                 assert cls.unit(name) in shown
                 assert (cls.model_fields[name].description or "(undescribed)") in shown, name
 
@@ -290,6 +292,150 @@ def test_absent_gpu_forbids_the_launch_but_not_the_script(project: Project) -> N
     assert "gpus=(97,)" in form.write().read_text()
 
 
+# --- Slurm ----------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def commands(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The only folder on the path, without any command; a form looks for Slurm's there."""
+    monkeypatch.setenv("PATH", str(tmp_path / "bin"))
+    (tmp_path / "bin").mkdir()
+    return tmp_path / "bin"
+
+
+def test_rows_of_slurm_are_shown_with_slurm_only(form: nt.ConfigForm) -> None:
+    control(form, "More settings").value = True
+    assert is_visible(form, control(form, "gpus"))
+    assert "Machines, with nproc_per_node processes each" in text(form)
+    assert not any(is_visible(form, control(form, name)) for name in Slurm.model_fields if name != "requeue")
+    control(form, "where").value = "Slurm"
+    assert not is_visible(form, control(form, "gpus"))
+    assert "Nodes of the job, with nproc_per_node processes each." in text(form)
+    assert "Processes on this machine" not in text(form)
+    for name in Slurm.model_fields:
+        assert (Slurm.model_fields[name].description or "(undescribed)") in text(form), name
+    control(form, "Fewer settings").value = False
+    assert is_visible(form, control(form, "nnodes"))
+    assert not is_visible(form, control(form, "qos"))
+    control(form, "where").value = "this machine"
+    assert is_visible(form, control(form, "gpus"))
+    assert form.launch_settings.cluster is None
+
+
+def test_values_of_slurm_are_read_from_their_rows(form: nt.ConfigForm) -> None:
+    control(form, "where").value = "Slurm"
+    for name, typed in {
+        "nnodes": "2",
+        "partition": "gpu",
+        "time_limit": "8:00:00",
+        "gpus_per_node": "a100:4",
+        "cpus_per_task": "16",
+        "preamble": "module load cuda\nexport A=1",
+    }.items():
+        control(form, name).value = typed
+    assert form.launch_settings.nnodes == 2
+    assert form.launch_settings.cluster == Slurm(
+        partition="gpu",
+        time_limit="8:00:00",
+        gpus_per_node="a100:4",
+        cpus_per_task=16,
+        preamble="module load cuda\nexport A=1",
+    )
+    control(form, "gpus_per_node").value = "2"
+    assert getattr(form.launch_settings.cluster, "gpus_per_node", None) == 2
+
+
+@pytest.mark.parametrize(
+    ("field", "typed", "message"),
+    [
+        ("partition", "two words", "must be one word"),
+        ("time_limit", "tomorrow", "must be minutes (30)"),
+        ("gpus_per_node", "many", "must be a number, or a type and a number"),
+        ("cpus_per_task", "0", "must be >= 1"),
+        ("mem", "64 Go", "must be a number and a unit, such as 64G"),
+        ("nproc_per_node", "gpu", "know the GPUs of a node; give gpus_per_node"),
+        ("nproc_per_node", "4", "at most one process per GPU"),
+    ],
+)
+def test_wrong_value_of_slurm_is_explained_in_its_row(
+    form: nt.ConfigForm, field: str, typed: str, message: str
+) -> None:
+    control(form, "where").value = "Slurm"
+    control(form, "gpus_per_node").value = "" if typed == "gpu" else "2"
+    control(form, field).value = typed
+    row = next(w for w in widgets_of(form) if control(form, field) in getattr(w, "children", ()))
+    assert message in html.unescape(row.children[1].value)
+    assert control(form, "Write script").disabled
+    control(form, "where").value = "this machine"  # where its rows do not count
+    control(form, "nproc_per_node").value = "2"
+    assert not control(form, "Write script").disabled
+
+
+def test_choice_of_slurm_keeps_the_cpu_as_no_gpus_and_a_preset_changes_that(form: nt.ConfigForm) -> None:
+    control(form, "where").value = "Slurm"
+    assert (control(form, "gpus_per_node").value, form.launch_settings.gpus) == ("0", None)
+    control(form, "partition").value = "gpu"
+    control(form, "preset").value = "4gpu_standard"
+    cluster = form.launch_settings.cluster
+    assert cluster is not None
+    assert (cluster.partition, cluster.gpus_per_node) == ("gpu", None)
+    assert "change" not in text(form).partition("script")[0]
+
+
+def test_first_choice_of_slurm_fills_in_the_sites_defaults(
+    form: nt.ConfigForm, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "config"))
+    (tmp_path / "config" / "nbtools").mkdir(parents=True)
+    (tmp_path / "config" / "nbtools" / "slurm.toml").write_text('partition = "gpu"\naccount = "lab"\n')
+    control(form, "where").value = "Slurm"
+    assert form.launch_settings.cluster == Slurm(partition="gpu", account="lab", gpus_per_node=0)
+    control(form, "partition").value = "other"
+    control(form, "where").value = "this machine"
+    control(form, "where").value = "Slurm"  # not again
+    assert getattr(form.launch_settings.cluster, "partition", None) == "other"
+
+
+def test_script_with_slurm_comes_back_from_the_form_with_the_same_bytes(project: Project) -> None:
+    cluster = Slurm(partition="gpu", gpus_per_node="2", preamble="module load cuda\n", requeue=False)
+    path = nt.write_script(
+        MLMPretrainingConfig(max_steps=7), "demo", Launch(nproc_per_node=2, nnodes=2, cluster=cluster)
+    )
+    before = path.read_bytes()
+    form = nt.ConfigForm(name="demo")
+    control(form, "Load from script").click()
+    assert form.launch_settings.cluster == cluster
+    assert "was 'this machine'" in text(form)
+    assert "has these values" in text(form)
+    form.write(overwrite=True)
+    assert path.read_bytes() == before
+
+
+def test_without_slurms_commands_a_script_can_be_written_but_not_launched(form: nt.ConfigForm, commands: Path) -> None:
+    control(form, "where").value = "Slurm"
+    assert "sbatch is not on the path" in text(form)
+    assert control(form, "Launch").disabled
+    assert "cluster=Slurm(" in form.write().read_text()
+    for name in ("sbatch", "squeue"):
+        (commands / name).write_text("#!/bin/false\n")
+        (commands / name).chmod(0o755)
+    control(form, "partition").value = "gpu"
+    assert "sbatch is not on the path" not in text(form)
+
+
+@pytest.mark.needs("slurm")
+def test_sbatch_tells_the_expected_start_or_refuses_a_field_in_its_row(
+    form: nt.ConfigForm, slurm_cluster: SlurmCluster
+) -> None:
+    control(form, "where").value = "Slurm"
+    eventually(lambda: "to start at" in text(form))
+    assert not control(form, "Launch").disabled
+    control(form, "partition").value = "absent"
+    eventually(lambda: control(form, "Launch").disabled)
+    assert re.search("Cannot launch: partition=absent: .*invalid partition", text(form))
+    assert not control(form, "Write script").disabled
+
+
 # --- what the values come to ----------------------------------------------------------------------
 
 
@@ -334,6 +480,7 @@ def test_summary_says_what_only_the_training_will_know(form: nt.ConfigForm) -> N
     control(form, "model_name").value = "some/model"
     eventually(lambda: "known after the training has read the data" in text(form))
     assert "known after the model is loaded" in text(form)
+    assert "at most 2,000 held-out samples; the lowest eval/loss chooses the best checkpoint" in text(form)
 
 
 def test_slow_count_does_not_hold_up_the_typing(form: nt.ConfigForm, project: Project) -> None:

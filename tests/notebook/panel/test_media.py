@@ -16,7 +16,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from nbtools.notebook.panel.media import MediaView, state_html, static_html
+from nbtools.notebook.panel.media import MediaView, close_tree, state_html, static_html
 from nbtools.notebook.panel.panel import LivePlot
 from nbtools.notebook.plots.line_chart import draw_series
 from nbtools.rundir import media
@@ -36,7 +36,7 @@ SERIES = media.series("Return", [1, 2, 3], {"unseen": [0.5, 2.0, 6.9]}, x_label=
 def view() -> Iterator[MediaView]:
     made = MediaView()
     yield made
-    made.close()
+    close_tree(made.widget)
 
 
 def everything(widget: widgets.Widget) -> list[widgets.Widget]:
@@ -60,22 +60,17 @@ def chart(html: str) -> bytes:
     return base64.b64decode(data)
 
 
-def is_visible(view: MediaView) -> bool:
-    return bool(view.widget.layout.display != "none")
-
-
 def test_nothing_is_shown_where_there_is_nothing(view: MediaView, tmp_path: Path) -> None:
     view.look(tmp_path / "missing", dark=False)
-    assert not is_visible(view)
-    assert view.widget.children == ()
-    assert view.html() == ""
+    assert "Nothing has been shown yet" in words(view.widget)
+    assert view.is_empty and view.html() == ""
 
 
 def test_each_kind_is_shown_and_kept_as_html(view: MediaView, tmp_path: Path) -> None:
     for name, item in (("a", media.text("Sample", "once upon")), ("b", TABLE), ("c", FRAMES), ("d", SERIES)):
         append(tmp_path, name, 1200, item)
     assert view.look(tmp_path, dark=False)
-    assert is_visible(view)
+    assert not view.is_empty
     for said in (words(view.widget), view.html()):
         assert "once upon" in said and "Mistakes" in said and "step 1,200" in said
         assert "row 19" in said and "row 20" not in said and "10 more rows" in said
@@ -107,21 +102,7 @@ def test_an_item_may_come_change_its_kind_and_go(view: MediaView, tmp_path: Path
     assert not [part for part in everything(view.widget) if isinstance(part, widgets.Play)]
     (tmp_path / "a.jsonl").unlink()
     view.look(tmp_path, dark=False)
-    assert not is_visible(view)
-
-
-def test_the_fold_hides_all_of_it(view: MediaView, tmp_path: Path) -> None:
-    append(tmp_path, "a", 1, media.text("Sample", "once"))
-    view.look(tmp_path, dark=False)
-    fold = only(view, widgets.ToggleButton)
-    assert fold.description == "Samples and charts"
-    fold.value = False
-    assert "once" not in words(view.widget)
-    fold.value = True
-    assert "once" in words(view.widget)
-
-
-# --- a text that changes ----------------------------------------------------------------------------
+    assert view.is_empty
 
 
 def test_the_slider_and_the_play_button_go_through_the_states(view: MediaView, tmp_path: Path) -> None:
@@ -270,7 +251,7 @@ def test_a_live_panel_shows_what_comes_without_drawing_the_curves_again(files: R
     shown = panel._widgets.shown
     until(lambda: bool(panel._widgets.image.value))
     picture = panel._widgets.image.value
-    assert not is_visible(shown)
+    assert shown.is_empty
     append(files.media, "sample", 5, media.text("A sample", "once upon a time"))
     until(lambda: "once upon a time" in words(panel.widget))
     assert panel._widgets.image.value is picture
@@ -280,7 +261,7 @@ def test_the_picture_that_stays_holds_it_and_what_can_be_played_stays(files: Run
     append(files.media, "unmasked", 5, FRAMES)
     panel._displays.append(("a", "b", "c", "d"))
     write_json(files.exit, {"returncode": 0, "stopped": False, "failure": None, "time": time.time()})
-    until(lambda: bool(panel._widgets.shown.playable in panel._widgets.lower.children))
+    until(lambda: "Unmasked" in words(panel.widget))
     panel.refresh()
     outputs = panel._outputs(("a", "b", "c", "d"))
     assert "Unmasked" in outputs[2][0]["text/html"]

@@ -3,6 +3,7 @@
 import gc
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -24,13 +25,14 @@ from nbtools.failures.failure import Failure
 from nbtools.notebook.panel import html
 from nbtools.notebook.panel.news import cache_file, read_look, record_look
 from nbtools.notebook.panel.panel import LivePlot
-from nbtools.notebook.panel.snapshot import log_of, stamp_of, take_snapshot
+from nbtools.notebook.panel.snapshot import Snapshot, log_of, stamp_of, take_snapshot
 from nbtools.notebook.plots.figure import RunFigure
-from nbtools.notebook.plots.layout import view_of
-from nbtools.run.run import Run
-from nbtools.run.stacks import RankStacks
+from nbtools.notebook.plots.metric_names import grouped
+from nbtools.notebook.plots.view import view_of
+from nbtools.run.ranks.stacks import RankStacks
+from nbtools.run.ranks.stragglers import stragglers
+from nbtools.run.run import Run, is_read
 from nbtools.run.state import RunState
-from nbtools.run.stragglers import stragglers
 from nbtools.rundir.heartbeat import RankHeartbeat, read_heartbeats
 from nbtools.rundir.identity import ProcessIdentity
 from nbtools.rundir.json_files import write_json
@@ -249,7 +251,7 @@ def test_a_panel_opened_before_the_first_line_waits(folder: Folder, show: Callab
     folder.files.log.unlink()
     panel = show(folder)
     until(lambda: "Queued" in words(panel) and image(panel)[:4] == b"\x89PNG")
-    assert "(no output)" in words(panel)
+    assert "(no output yet)" in words(panel)
     folder.files.log.write_text("hello from rank 0\n")
     until(lambda: "Running" in words(panel) and "hello from rank 0" in words(panel))
 
@@ -342,6 +344,7 @@ def test_a_failure_names_the_rank_the_message_and_the_end_of_the_traceback(
     shown = words(panel)
     for part in ("Failed", "rank 1", "ValueError: boom", "line 299", "102 more lines above", str(folder.files.log)):
         assert part in shown
+    assert "<b style='font-size:15px'>ValueError: boom</b><div>rank 1 on node7</div>" in shown, "the exception is first"
     assert "line 1\n" not in shown
 
 
@@ -375,9 +378,116 @@ def test_the_thread_of_a_lost_run_ends_although_an_option_changes_at_its_last_lo
 
 @pytest.mark.parametrize("state", list(RunState))
 def test_every_state_has_a_sign_and_a_word(state: RunState) -> None:
-    signs = {html._STATES[other][0] for other in RunState}
+    signs = {html.STATES[other][0] for other in RunState}
     assert len(signs) == len(RunState)
-    assert state.value.capitalize() in html.header("id", state, "x.py")
+    assert state.value.capitalize() in html.header("name", "id", state, "x.py")
+
+
+def test_titles_lead_with_the_name_and_keep_the_id_and_the_commit(
+    folder: Folder, show: Callable[..., LivePlot]
+) -> None:
+    code = {"commit": "3f2a91c04b" + 30 * "0", "lines": 12, "sha256": 64 * "a"}
+    info = json.loads(folder.files.launch.read_text())
+    write_json(folder.files.launch, {**info, "name": "second <try>", "code": code})
+    folder.rows(1, 3)
+    panel = show(folder)
+    panel.refresh()
+    header = panel._widgets.header.value
+    assert 0 < header.index("second &lt;try&gt;") < header.index(folder.files.id) < header.index("Running")
+    assert "commit 3f2a91c04b + uncommitted changes (12 lines)" in header
+    view = view_of(Run(folder.files.path))
+    assert view.title == "second <try>" and view.subtitle.startswith(f"{folder.files.id} · running · step 3")
+
+
+class Gate:
+    """Holds the reading of all rows by panels until it is opened."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.opened, read = threading.Event(), LivePlot._read
+        monkeypatch.setattr(LivePlot, "_read", lambda panel: self.opened.wait(20) and read(panel))
+
+
+def long_run(folder: Folder) -> None:
+    """Write 30,000 rows with a spike in the middle, and end the run."""
+    with folder.files.metrics.open("w") as file:
+        for step in range(1, 30_001):
+            row = {"step": step, "time": folder.started + step, "train/loss": 99.0 if step == 15_000 else 5 / step}
+            file.write(json.dumps(row) + "\n")
+
+
+def highest(panel: LivePlot) -> float:
+    """Return the upper limit of the first chart in the picture."""
+    assert panel._figure is not None
+    place = panel._figure.panels[0].place.inverted()
+    return float(place.transform((0, panel._figure.panels[0].top * 2))[1])
+
+
+def test_a_long_run_first_shows_its_ends_and_says_so_while_all_rows_are_read(
+    folder: Folder, show: Callable[..., LivePlot], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    long_run(folder)
+    gate = Gate(monkeypatch)
+    panel = show(folder)
+    until(lambda: bool(panel._png))
+    said = "the curves show the first and the last rows; all are being read"
+    assert said in panel._widgets.header.value and "step 30,000" in panel._widgets.progress.value
+    assert not is_read(panel.run) and highest(panel) < 10, "the spike in the middle is not known"
+    panel._widgets.smoothing.value = 0.0  # the panel is not locked while rows are read
+    first = panel._png
+    gate.opened.set()
+    until(lambda: said not in panel._widgets.header.value and panel._png != first)
+    assert highest(panel) > 99 and is_read(panel.run)
+    whole = show(folder, smoothing=0.0)
+    whole.refresh()
+    assert panel._png == whole._png
+
+
+def test_a_long_run_that_was_opened_before_is_whole_at_once(
+    folder: Folder, show: Callable[..., LivePlot], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    long_run(folder)
+    show(folder).refresh()
+    gate = Gate(monkeypatch)
+    panel = show(folder)
+    until(lambda: bool(panel._png))
+    assert highest(panel) > 99 and "being read" not in panel._widgets.header.value
+    assert not is_read(panel.run)
+    folder.rows(30_001, 30_001)
+    lagging = show(folder)
+    until(lambda: bool(lagging._png))
+    assert "the newest rows are being read" in lagging._widgets.header.value
+    gate.opened.set()
+    until(lambda: "being read" not in lagging._widgets.header.value)
+    assert lagging.run.history.last_step == 30_001
+
+
+def test_a_notebook_that_a_program_executes_stores_all_rows(folder: Folder) -> None:
+    long_run(folder)
+    folder.end()
+    sources = [f"import nbtools as nt\nnt.LivePlot({str(folder.files.path)!r})"]
+    notebook = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell(source) for source in sources])
+    NotebookClient(notebook, timeout=60, kernel_name="python3", store_widget_state=False).execute()
+    words, picture = notebook.cells[0].outputs[:2]
+    assert "being read" not in words.data["text/html"] and "image/png" in picture.data
+
+
+def test_waiting_for_data_and_the_use_of_the_gpu_are_told_beside_the_bar_and_take_no_chart(folder: Folder) -> None:
+    folder.rows(1, 3)
+    folder.rows(1, 3, "train/data_wait", 0.031)
+    charts = [name for name, _ in grouped(Run(folder.files.path).history)]
+    assert charts == ["loss"]
+    facts = take_snapshot(Run(folder.files.path), RunState.RUNNING)
+    assert "3% of the time waiting for data" in html.progress(facts, None, None, "RUNNING")
+    folder.rows(1, 3, "train/mfu", 0.412)
+    folder.rows(1, 3, "system/peak_memory_gb", 12.34)
+    facts = take_snapshot(Run(folder.files.path), RunState.RUNNING)
+    assert "waiting for data · MFU 41% · peak 12.3 GB" in html.progress(facts, None, None, "RUNNING")
+
+
+def test_another_program_s_mfu_is_drawn_and_not_taken_for_a_share(folder: Folder) -> None:
+    folder.rows(1, 3, "train/mfu", 41.2)
+    assert [name for name, _ in grouped(Run(folder.files.path).history)] == ["mfu"]
+    assert list(take_snapshot(Run(folder.files.path), RunState.RUNNING).use) == []
 
 
 @pytest.mark.promise("guide-M10")
@@ -430,6 +540,42 @@ def test_the_straggler_is_named_and_not_those_who_wait_for_it() -> None:
     assert late((10, "checkpoint", 60.0), (10, "evaluation", 60.0)) == [False, False]
 
 
+def on_nodes(num_ranks: int, per_node: int, *late: int) -> str:
+    """The strip of ranks on several nodes, where those in `late` are a step behind for a minute."""
+    found = [
+        RankHeartbeat(rank, 1, f"n{rank // per_node}", 9 if rank in late else 10, "backward", 940 if late else 999)
+        for rank in range(num_ranks)
+    ]
+    return html.ranks(found, stragglers(found, 1000.0, 0.5), 1000.0, True, per_node)
+
+
+def plain(markup: str) -> str:
+    return " ".join(re.sub(r"<[^>]*>", " ", markup).split())
+
+
+def test_ranks_of_several_nodes_are_shown_in_a_line_per_node() -> None:
+    lines = [plain(line) for line in on_nodes(4, 2, 3).split("</div>")]
+    assert lines[0] == "node 0 n0 rank 0 · step 10 · backward · 1m ago rank 1 · step 10 · backward · 1m ago"
+    assert lines[1].startswith("node 1 n1 rank 2 · step 10 · backward · 1m ago rank 3 · step 9 · backward · silent for")
+
+
+def test_a_thousand_ranks_are_shown_by_node_and_the_straggler_by_name() -> None:
+    shown = on_nodes(1000, 8, 777)
+    assert len(shown) < 10_000
+    words = plain(shown)
+    assert "node 97 n97 · 8 ranks · steps 9 to 10 · backward" in words
+    assert "rank 777 on n97 · step 9 · backward · silent for 1m" in words
+    assert "and 109 more nodes; 1,000 ranks on 125 nodes, steps 9 to 10" in words
+    assert "1,000 ranks on 125 nodes, all at step 10" in plain(on_nodes(1000, 8))
+
+
+@pytest.mark.parametrize(("job_s", "is_early"), [(3600, False), (600, True)])
+def test_a_job_that_ends_before_the_training_is_said_in_amber(job_s: float, is_early: bool) -> None:
+    said = html.progress(Snapshot(step=5, total_steps=10), 60.0, 1800.0, "RUNNING", job_s)
+    assert f"the job ends in {'10m, before the training' if is_early else '1h'}" in plain(said)
+    assert ("--jp-warn-color0" in said) is is_early
+
+
 def test_a_straggler_that_was_stopped_or_killed_is_told_as_such(folder: Folder, show: Callable[..., LivePlot]) -> None:
     held = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"])
     try:
@@ -441,7 +587,8 @@ def test_a_straggler_that_was_stopped_or_killed_is_told_as_such(folder: Folder, 
         write_json(folder.files.heartbeat(1), {**beat, **identity})
         panel = show(folder)
         until(lambda: ", stopped (state T)</b>" in words(panel))
-        assert words(panel).count("silent") == 1
+        assert "rank 1 silent for" in panel._widgets.header.value
+        assert words(panel).count("silent") == 2, "in the header, and at the rank"
     finally:
         held.kill()
         held.wait()
@@ -497,7 +644,7 @@ def test_only_the_end_of_a_flood_of_output_is_read_and_shown(folder: Folder, sho
     panel = show(folder, refresh_s=60.0)
     panel.refresh()
     assert "last line" in words(panel)
-    assert len(words(panel)) < 20_000
+    assert len(words(panel)) < 60_000
     with folder.files.log.open("ab") as file:
         file.write(b"z" * 10_000_000)
     began = time.thread_time()
@@ -563,7 +710,7 @@ def test_a_queued_run_says_what_it_waits_for_and_can_be_cancelled(
 
 
 def test_what_is_waited_for_continues_the_word_queued() -> None:
-    shown = html.header("id", "QUEUED", "x.py", waiting_for="behind mlm_tiny on GPU 0,1")
+    shown = html.header("name", "id", "QUEUED", "x.py", waiting_for="behind mlm_tiny on GPU 0,1")
     assert "<b>Queued behind mlm_tiny on GPU 0,1</b>" in shown
     assert "waiting for its processes" not in shown
 
@@ -707,11 +854,10 @@ torch.distributed.elastic.multiprocessing.api.SignalException: Process 123 got s
 def test_after_a_stop_the_log_ends_in_what_the_ranks_said(folder: Folder) -> None:
     folder.files.log.write_text(STOP_LOG)
     run = Run(folder.files.path)
-    assert log_of(run, RunState.STOPPED) == [*STOP_LOG.splitlines()[:4], "saved step-000305"]
-    for state in set(RunState) - {RunState.STOPPED}:
-        assert log_of(run, state) == STOP_LOG.splitlines()[-12:]
+    assert log_of(run, 12, is_stopped=True) == [*STOP_LOG.splitlines()[:4], "saved step-000305"]
+    assert log_of(run, 12, is_stopped=False) == STOP_LOG.splitlines()[-12:]
     folder.files.log.write_text("".join(f"step {i}\n" for i in range(30)) + STOP_LOG)
-    assert len(log_of(run, RunState.STOPPED)) == 12
+    assert len(log_of(run, 12, is_stopped=True)) == 12
 
 
 def test_a_stopped_run_shows_no_traceback(folder: Folder, show: Callable[..., LivePlot]) -> None:
@@ -943,6 +1089,153 @@ def test_a_failure_without_a_traceback_is_one_line() -> None:
     shown = html.failure(Failure(1, "h", None, "SIGKILL", "killed by SIGKILL", None), "/r/rank0.log")
     assert "SIGKILL" in shown
     assert "<pre" not in shown
+
+
+# --- the canvas ---
+
+
+def tell(panel: LivePlot, **message: Any) -> None:
+    """Send a message as the page does."""
+    panel._charts.canvas._handle_custom_msg(message, [])
+
+
+def drawn(panel: LivePlot) -> dict[str, Any]:
+    """What the page was told last."""
+    return dict(panel._charts.canvas.spec)
+
+
+def steps(panel: LivePlot) -> list[float]:
+    """The steps of the first curve."""
+    canvas = panel._charts.canvas
+    curve = drawn(panel)["charts"][0]["series"][0]
+    return np.frombuffer(canvas.data, "<f8", curve["n"], curve["at"][0]).tolist()
+
+
+def test_the_canvas_replaces_the_picture_once_the_page_answers(folder: Folder, show: Callable[..., LivePlot]) -> None:
+    folder.rows(1, 20)
+    panel = show(folder)
+    until(lambda: image(panel)[:4] == b"\x89PNG")
+    canvas, charts = panel._charts.canvas, panel._charts
+    assert (canvas.version, charts.box.layout.display, charts.image.layout.display) == (0, "none", None)
+    first = panel._png
+    tell(panel, ready=True, width=900)
+    until(lambda: canvas.version > 0)
+    assert (charts.box.layout.display, charts.image.layout.display) == ("block", "none")
+    folder.rows(21, 40)
+    until(lambda: bool(drawn(panel)) and steps(panel)[-1] == 40)
+    assert panel._png == first == image(panel), "no picture is made meanwhile"
+    folder.end()
+    until(lambda: threads(panel) == [])
+    assert panel._png != first, "but one at the end"
+    version = canvas.version
+    tell(panel, zoom=[10, 20])
+    assert canvas.version == version + 1, "an ended run is zoomed, too"
+    assert drawn(panel)["x"]["limits"] == (10, 20)
+    assert [x for x in steps(panel) if 10 <= x <= 20] == list(range(10, 21))
+
+
+def test_a_page_that_never_answers_has_the_picture(folder: Folder, show: Callable[..., LivePlot]) -> None:
+    folder.rows(1, 20)
+    panel = show(folder)
+    until(lambda: image(panel)[:4] == b"\x89PNG")
+    before = image(panel)
+    folder.rows(21, 40)
+    until(lambda: image(panel) != before)
+    assert (panel._charts.canvas.version, panel._charts.canvas.data) == (0, b"")
+
+
+def test_without_anywidget_a_panel_has_the_picture(
+    folder: Folder, show: Callable[..., LivePlot], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delitem(sys.modules, "nbtools.notebook.plots.canvas", raising=False)
+    monkeypatch.setitem(sys.modules, "anywidget", None)
+    folder.rows(1, 20)
+    panel = show(folder)
+    until(lambda: image(panel)[:4] == b"\x89PNG")
+    assert panel._charts.canvas is None
+    folder.end()
+    until(lambda: threads(panel) == [])
+
+
+def test_a_hidden_canvas_gets_nothing_until_it_is_seen_again(folder: Folder, show: Callable[..., LivePlot]) -> None:
+    folder.rows(1, 20)
+    panel = show(folder, refresh_s=60.0)
+    panel.refresh()
+    tell(panel, ready=True, width=900)
+    tell(panel, visible=False, view="a")
+    panel.refresh()
+    version = panel._charts.canvas.version
+    folder.rows(21, 40)
+    panel.refresh()
+    assert panel._charts.canvas.version == version
+    tell(panel, visible=True, view="a")
+    panel.refresh()
+    assert steps(panel)[-1] == 40
+
+
+def test_a_page_that_is_left_has_the_picture_of_that_moment(folder: Folder, show: Callable[..., LivePlot]) -> None:
+    folder.rows(1, 20)
+    panel = show(folder, refresh_s=60.0)
+    panel._displays.append(("words", "picture", "samples", "widgets"))
+    tell(panel, ready=True, width=900)
+    panel.refresh()
+    panel._stored_at, earlier = time.time(), panel._png  # as after a renewal
+    folder.rows(21, 40)
+    panel.refresh()
+    assert panel._png == earlier, "a picture a minute while the page draws"
+    tell(panel, visible=False, view="a")
+    panel.refresh()
+    left = panel._png
+    assert left != earlier
+    folder.rows(41, 60)
+    panel.refresh()
+    assert panel._png == left, "once, not for every row of a page in the background"
+
+
+def test_an_empty_canvas_that_is_not_seen_gets_its_first_charts(folder: Folder, show: Callable[..., LivePlot]) -> None:
+    folder.rows(1, 20)
+    folder.end()
+    panel = show(folder)
+    until(lambda: threads(panel) == [])
+    tell(panel, visible=False, view="a")
+    tell(panel, ready=True, dark=False)
+    assert steps(panel)[-1] == 20
+    tell(panel, zoom=[5, 10])
+    assert drawn(panel)["x"]["limits"] == (5, 10)
+
+
+def test_metrics_name_the_charts_that_are_open(folder: Folder, show: Callable[..., LivePlot]) -> None:
+    for name in ("train/loss", "train/grad_norm", "gate/depth"):
+        folder.rows(1, 20, name)
+    panel = show(folder, refresh_s=60.0, metrics=("gate/*",))
+    tell(panel, ready=True, width=900)
+
+    def opened() -> list[str]:
+        panel.refresh()
+        return [chart["key"] for chart in drawn(panel)["charts"] if chart["open"]]
+
+    assert opened() == ["gate/depth"]
+    tell(panel, filter="grad*")
+    assert opened() == ["grad_norm"]
+    tell(panel, open="loss", is_open=True)
+    assert opened() == ["loss", "grad_norm"]
+
+
+def test_messages_beside_refreshes_leave_one_consistent_state(folder: Folder, show: Callable[..., LivePlot]) -> None:
+    folder.rows(1, 500)
+    panel = show(folder, refresh_s=0.0)
+    tell(panel, ready=True, width=900)
+    senders = [
+        threading.Thread(target=lambda k=k: [tell(panel, zoom=[k, 100 + i]) for i in range(20)])  # type: ignore[misc]
+        for k in range(3)
+    ]
+    for sender in senders:
+        sender.start()
+    for sender in senders:
+        sender.join()
+    panel.refresh()
+    assert drawn(panel)["x"]["limits"] == panel._choices.span
+    assert min(steps(panel)) <= panel._choices.span[0] + 1  # type: ignore[index]
 
 
 # --- what stays of a panel ---

@@ -2,6 +2,7 @@
 
 import io
 import json
+import time
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -14,9 +15,20 @@ from matplotlib.text import Text
 from PIL import Image
 
 from nbtools.metrics.history import History
-from nbtools.notebook.plots.decimation import decimate, find_break, log_ticks, number, smooth, ticks, time_ticks
+from nbtools.notebook.plots.charts import DARK, LIGHT
+from nbtools.notebook.plots.decimation import (
+    clock_ticks,
+    decimate,
+    find_break,
+    log_ticks,
+    number,
+    smooth,
+    ticks,
+    time_ticks,
+)
 from nbtools.notebook.plots.figure import HEIGHT, SCALE, WIDTH, Panel, RunFigure, save_plot
-from nbtools.notebook.plots.layout import DARK, LIGHT, View, grouped
+from nbtools.notebook.plots.metric_names import grouped
+from nbtools.notebook.plots.view import View
 from nbtools.run.run import Run
 
 BACKGROUND = (255, 255, 255)
@@ -147,6 +159,18 @@ def test_log_ticks_lie_within_the_axis() -> None:
     assert len(log_ticks(0.4, 0.9, 6)) >= 3
 
 
+def test_clock_ticks_are_round_times_of_the_day_and_dates() -> None:
+    midnight = time.mktime((2026, 3, 2, 0, 0, 0, 0, 0, -1))
+    assert [label for _, label in clock_ticks(midnight + 50_000, midnight + 50_400, 5)] == [
+        "13:54",
+        "13:56",
+        "13:58",
+        "14:00",
+    ]
+    labels = [label for _, label in clock_ticks(midnight - 40_000, midnight + 40_000, 8)]
+    assert labels == ["15:00", "18:00", "21:00", "Mar 02", "03:00", "06:00", "09:00"]
+
+
 def test_time_ticks_are_round_times() -> None:
     assert [label for _, label in time_ticks(0, 200, 6)] == ["0", "1m", "2m", "3m"]
     assert [label for _, label in time_ticks(0, 5 * 3600, 6)] == ["0", "1h", "2h", "3h", "4h", "5h"]
@@ -273,6 +297,7 @@ def test_the_usual_panels_come_first_and_in_order() -> None:
     assert [group for group, _ in groups] == ["loss", "scores", "learning_rate", "throughput", "grad_norm"]
     assert groups[0][1] == ["train/loss", "eval/loss", "eval/unigram_loss"]
     figure = drawn(View(history(ROWS)))
+    assert "2 more charts: Gradient norm, train/epoch" in texts(figure)
     titles = [panel.title.get_text() for panel in figure.panels]
     assert titles == ["Loss", "Scores", "Learning rate", "Throughput"]
     assert {"train 0.05", "eval 0.06", "unigram 4", "accuracy 0.5"} <= set(texts(figure))
@@ -310,6 +335,10 @@ def test_the_copy_rate_stands_beside_that_of_human_texts() -> None:
     every = history([{"step": i, "time": i, **row} for i in (1, 2)])
     assert dict(grouped(every))["copy_rate"] == ["eval/copy_rate", "eval/human_copy_rate"]
     assert {"eval 0.4", "human 0.25"} <= set(texts(drawn(View(every))))
+    repeats = history(
+        [{"step": i, "time": i, **row, "eval/self_bleu": 0.9, "eval/human_self_bleu": 0.3} for i in (1, 2)]
+    )
+    assert dict(grouped(repeats))["self_bleu"] == ["eval/self_bleu", "eval/human_self_bleu"]
 
 
 def test_a_test_at_the_end_is_a_number_and_one_at_every_evaluation_a_curve() -> None:
@@ -331,11 +360,22 @@ def test_every_curve_has_a_name_in_the_legend_if_need_be_without_its_value() -> 
     scores = ("accuracy", "exact", "flat_accuracy", "precision", "recall", "f1", "majority_accuracy")
     row = {f"eval/{name}": 0.1234 + number / 10 for number, name in enumerate(scores)}
     row |= {"train/loss": 2.345, "eval/loss": 2.5, "eval/unigram_loss": 3.5, "eval/bigram_loss": 2.75}
-    figure = drawn(View(history([{"step": i, "time": i, **row} for i in range(1, 9)])))
-    assert {"train 2.345", "eval 2.5", "unigram", "bigram"} <= set(texts(figure))
-    assert {"accuracy", "exact", "flat accuracy", "majority"} <= set(texts(figure))
-    (panel,) = (panel for panel in figure.panels if panel.title.get_text() == "Scores")
-    assert sum(len(line.get_xdata()) > 0 for line in panel.lines) == 4, "what nobody could name is not drawn"
+    every = history([{"step": i, "time": i, **row} for i in range(1, 9)])
+    figure = drawn(View(every))
+    assert {"train 2.345", "eval 2.5", "unigram 3.5", "bigram"} <= set(texts(figure))
+    assert {"Scores, 1 of 3", "accuracy 0.1234", "exact", "majority"} <= set(texts(figure))
+    parts = "Scores, 2 of 3 (eval/flat_accuracy, eval/precision), Scores, 3 of 3 (eval/recall, eval/f1)"
+    assert f"2 more charts: {parts}" in texts(figure)
+    rest = {"flat accuracy 0.3234", "precision 0.4234", "recall 0.5234", "f1 0.6234"}
+    assert rest <= set(texts(drawn(View(every, metrics=("scores",)))))
+
+
+def test_a_picture_says_how_many_charts_it_leaves_out_and_names_the_first() -> None:
+    row = {f"gate/{index}": 1.0 for index in range(40)}
+    (said,) = (text for text in texts(drawn(View(history([{"step": 1, "time": 1, **row}])))) if "more chart" in text)
+    assert said.startswith("36 more charts: gate/4, gate/5, ") and said.endswith(" more")
+    num_named = said.count("gate/")
+    assert num_named + int(said.split()[-2]) == 36 and num_named > 8
 
 
 def test_panels_adapt_to_a_foreign_run() -> None:
@@ -344,7 +384,7 @@ def test_panels_adapt_to_a_foreign_run() -> None:
     assert len(drawn(View(losses([1.0]))).panels) == 1
 
 
-def test_the_x_axis_counts_steps_samples_or_time() -> None:
+def test_the_x_axis_counts_steps_samples_or_seconds() -> None:
     view = View(history(ROWS), smoothing=0.0)
 
     def end(**options: Any) -> float:
@@ -352,14 +392,15 @@ def test_the_x_axis_counts_steps_samples_or_time() -> None:
 
     assert end(x="step") == 100
     assert end(x="samples") == 3200
-    assert end(x="time") == 1198
-    assert end(x="time", resumed_at=60) == 198, "the pause before the resume is left out"
+    assert end(x="time") == 1e9 + 1200
+    assert end(x="relative") == 1198
+    assert end(x="relative", resumed_at=60) == 198, "the pause before the resume is left out"
     assert end(x="samples") == 3200
     assert "step" in texts(drawn(replace(View(losses([1.0, 2.0])), x="samples"))), "falls back where nothing is counted"
 
 
 def test_a_range_shows_that_part_of_the_axis() -> None:
-    figure = drawn(View(history(ROWS), span=(0.5, 1.0), smoothing=0.0))
+    figure = drawn(View(history(ROWS), span=(50.0, 100.0), smoothing=0.0))
     shown = np.asarray(figure.panels[0].lines[0].get_xdata())
     assert 49 <= shown[0] <= 50
     assert shown[-1] == 100
@@ -397,7 +438,7 @@ def test_a_run_that_ended_without_a_row_is_not_waited_for() -> None:
 def test_the_background_is_jupyterlabs_own(dark: bool) -> None:
     image = pixels(drawn(View(history(ROWS)), dark=dark))
     theme = DARK if dark else LIGHT
-    assert "#{:02x}{:02x}{:02x}".format(*image[2, 2]) == theme.background
+    assert "#{:02x}{:02x}{:02x}".format(*image[2, 2]) == theme["background"]
     assert image.shape == (2 * HEIGHT, 2 * WIDTH, 3)
 
 
@@ -419,7 +460,7 @@ def test_a_picture_of_noise_stays_small() -> None:
 def test_one_value_and_constant_values_are_drawn() -> None:
     for values in ([2.0], [2.0, 2.0], [0.0, 0.0], ["NaN"], [1e308, -1e308]):
         drawn(View(losses(values))).png()
-        drawn(View(losses(values), log=True, x="time")).png()
+        drawn(View(losses(values), log=True, x="relative")).png()
 
 
 @pytest.mark.parametrize("values", [[2.0], [2.0, "NaN"], ["NaN", 2.0]])
@@ -436,11 +477,11 @@ def test_a_single_finite_value_is_a_dot(values: list[Any], options: dict[str, An
 
 
 def test_a_dot_outside_the_range_is_not_drawn_beside_the_axes() -> None:
-    panel = drawn(View(losses(["NaN"] * 50 + [2.0] + ["NaN"] * 49), span=(0.52, 1.0))).panels[0]
+    panel = drawn(View(losses(["NaN"] * 50 + [2.0] + ["NaN"] * 49), span=(52.0, 100.0))).panels[0]
     assert panel.lines[0].get_clip_on()
 
 
-@pytest.mark.parametrize(("x", "end"), [("step", 105.0), ("samples", 3360.0), ("time", 208.0)])
+@pytest.mark.parametrize(("x", "end"), [("step", 105.0), ("samples", 3360.0), ("relative", 208.0), ("time", 210.0)])
 def test_the_axis_reaches_the_checkpoint_of_a_stop(x: Any, end: float) -> None:
     rows = [{"step": i, "time": 2 * i, "samples": 32 * i, "loss": 1 / i} for i in range(1, 101)]
     view = View(history(rows), checkpoints=[(105, None), (50, 0.2)], x=x)

@@ -1,0 +1,331 @@
+"""`compare`: runs side by side in a notebook, live while they train; and their picture as a PNG file."""
+
+import threading
+import time
+import uuid
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import ipywidgets as widgets
+from IPython.core.interactiveshell import InteractiveShell
+from IPython.display import publish_display_data
+
+from nbtools.errors import NbtoolsError, plural
+from nbtools.notebook.comparison.overlay import ComparisonFigure, Options, coarse_parts, overlay
+from nbtools.notebook.comparison.reading import CurveReader
+from nbtools.notebook.comparison.report import report
+from nbtools.notebook.panel.html import LIVE, note
+from nbtools.notebook.panel.media import close_tree
+from nbtools.notebook.plots.figure import WIDTH
+from nbtools.notebook.plots.live import LiveCharts
+from nbtools.notebook.plots.view import KINDS, X
+from nbtools.notebook.subshell import answers_beside_cells
+from nbtools.recipes import RECIPES
+from nbtools.run.compare import Comparison, compare_runs
+from nbtools.run.curves import read_curves
+
+_publish: Any = publish_display_data  # IPython's own has no types
+_REFRESH_S = 2.0
+_READING_S = 0.3
+_STORE_EVERY_S = 60.0
+_DRAW_EVERY_S = 5.0
+"""While long runs are being read."""
+_COVER = "nbtools-comparison-cover"
+_CONNECTED = f".{LIVE}:not(.jupyter-widgets-disconnected)"
+# The outputs are a mark, the static picture, the widgets, and the tables. The picture is hidden as long as the widgets
+# have a kernel, and the widgets without one, which JupyterLab shows as broken links.
+_STYLE = f"""<style>
+.jp-OutputArea-child:has(.{_COVER}):has(+ * + * {_CONNECTED}),
+.jp-OutputArea-child:has(.{_COVER}) + .jp-OutputArea-child:has(+ * {_CONNECTED}),
+.jp-OutputArea-child:has(.{_COVER}) + * + .jp-OutputArea-child:not(:has({_CONNECTED})) {{display: none}}
+</style><div class='{_COVER}'></div>"""
+
+
+def compare(
+    *runs: object,
+    x: X = "step",
+    log: bool = False,
+    smoothing: float = 0.6,
+    split: str = "",
+    metrics: Sequence[str] = (),
+    dark: bool = False,
+) -> "ComparisonPanel":
+    """Show runs side by side: their curves over each other, what differs, best and last values.
+
+    The runs may be of any script and in any state; active ones are followed. At most 20 are drawn, one colour each.
+    Runs that differ in the number of processes get a card on how training scales.
+
+    Args:
+        runs: runs, ids, names, or patterns such as `"lr-*"` for names and ids; lists of these.
+        x: unit of the x axis: step, samples, relative (time since the start) or time (of the clock).
+        log: logarithmic y axes.
+        smoothing: weight of earlier values in the bold lines of training metrics, 0 to below 1.
+        split: a field, such as `"learning_rate"`: each of its values has charts of its own.
+        metrics: patterns of the metrics to show first, such as `("eval/*",)`; the usual ones by default.
+        dark: light lines on a dark background in the stored picture.
+
+    Raises:
+        RunNotFoundError: a reference or pattern fits no run.
+        ConfigError: fewer than two runs can be read, or no run has the field of `split`.
+    """
+    found = compare_runs(*runs, meaning=meaning_of)
+    return ComparisonPanel(found, Options(x, log, smoothing, split, metrics=tuple(metrics)), dark=dark)
+
+
+def meaning_of(recipe: str, recorded: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Return the values of a recipe's config that a record lacks: what they meant when it was made."""
+    if recipe not in RECIPES:
+        return {}
+    config = RECIPES[recipe].config_class
+    defaults = {name: info.get_default(call_default_factory=True) for name, info in config.model_fields.items()}
+    return {**defaults, **config.values_before(recorded)}
+
+
+def save_comparison(refs: Sequence[object], path: str | Path, *, dark: bool = False, **options: Any) -> Comparison:
+    """Write the picture of a comparison as a PNG file, from all rows; `options` are those of `Options`.
+
+    Raises:
+        ValueError: the path does not end in `.png`.
+        ConfigError: fewer than two runs can be read.
+    """
+    path = Path(path)
+    if path.suffix.lower() != ".png":
+        raise ValueError(f"{path}: the picture is a PNG, so the name must end in .png")
+    comparison = compare_runs(*refs, meaning=meaning_of)
+    figure = ComparisonFigure(comparison.labels, dark=dark)
+    curves = [read_curves(run) for run in comparison.runs]
+    figure.draw(overlay(comparison, curves, Options(**options), figure.sizes), _title(comparison))
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_bytes(figure.png())
+    return comparison
+
+
+def _title(comparison: Comparison) -> str:
+    names = list(dict.fromkeys(run.name for run in comparison.runs))
+    shown = ", ".join(names[:3]) + (f" and {plural(len(names) - 3, 'other name')}" if len(names) > 3 else "")
+    return f"{plural(len(comparison.runs), 'run')}: {shown}"
+
+
+class ComparisonPanel:
+    """Runs side by side as widgets, with a static picture and tables that a saved notebook keeps.
+
+    Attributes:
+        comparison: What is compared and what differs.
+        widget: The widgets, to place into others; without the tables if the panel itself is displayed.
+    """
+
+    def __init__(self, comparison: Comparison, options: Options, *, dark: bool = False) -> None:
+        self.comparison = comparison
+        self._given, self._figure = options, ComparisonFigure(comparison.labels, dark=dark)
+        self._reader = CurveReader(comparison.runs)
+        self._lock, self._wake = threading.RLock(), threading.Event()
+        self._is_closed = False
+        self._thread: threading.Thread | None = None
+        self._displays: list[tuple[str, ...]] = []
+        self._png, self._tables, self._pictured_at = b"", "", 0.0
+        self._charts = LiveCharts(self._lock, self._hear, options.x, self._figure.height)
+        names = {difference.name for difference in comparison.differences}
+        fields = ["", *sorted({options.split, *(name for name in names if name != "code.script")} - {""})]
+        self._x = widgets.Dropdown(description="x axis", options=KINDS, value=options.x, layout={"width": "auto"})
+        self._split = widgets.Dropdown(
+            description="Split by", options=fields, value=options.split, layout={"width": "auto"}
+        )
+        self._log = widgets.ToggleButton(description="Log scale", value=options.log, layout={"width": "auto"})
+        self._smoothing = widgets.FloatSlider(
+            description="Smoothing", value=options.smoothing, max=0.99, step=0.01, continuous_update=False
+        )
+        self._note, self._words = widgets.HTML(), widgets.HTML()
+        row = widgets.HBox([self._x, self._split, self._log, self._smoothing], layout={"flex_flow": "row wrap"})
+        self._drawn = widgets.VBox([self._charts.image, self._charts.box, row, self._note])
+        self._drawn.add_class(LIVE)
+        self.widget = widgets.VBox([self._drawn, self._words])
+        self.refresh()  # raises ConfigError for a wrong split
+        for each in (self._x, self._split, self._log, self._smoothing):
+            each.observe(self._changed, "value")
+        answers_beside_cells(self.widget)
+        self._start()
+
+    def __repr__(self) -> str:
+        return f"<comparison of {plural(len(self.comparison.runs), 'run')}>"
+
+    # --- display ---
+
+    def _ipython_display_(self) -> None:
+        """Display a mark, the static picture, the widgets and the tables."""
+        with self._lock:
+            ids = tuple(uuid.uuid4().hex for _ in range(4))
+            self._displays.append(ids)
+            for data, metadata, display_id in self._outputs(ids):
+                _publish(data, metadata, transient={"display_id": display_id})
+
+    def _repr_mimebundle_(self, **_: Any) -> tuple[dict[str, Any], dict[str, Any]]:
+        words = {"text/plain": repr(self), "text/html": self._tables, "image/png": self._png}
+        return words, {"image/png": {"width": WIDTH, "height": self._figure.height}}
+
+    def _outputs(self, ids: Sequence[str]) -> list[tuple[dict[str, Any], dict[str, Any], str]]:
+        size = {"image/png": {"width": WIDTH, "height": self._figure.height}}
+        controls = self._drawn._repr_mimebundle_() or {}
+        return [
+            ({"text/html": _STYLE, "text/plain": repr(self)}, {}, ids[0]),
+            ({"image/png": self._png, "text/plain": ""}, size, ids[1]),
+            ({**controls, "text/plain": ""}, {}, ids[2]),
+            ({"text/html": self._tables, "text/plain": ""}, {}, ids[3]),
+        ]
+
+    # --- keeping it up to date ---
+
+    def refresh(self) -> None:
+        """Read what is new and draw it."""
+        with self._lock:
+            if not self._is_closed:
+                self._reader.look()
+                self._draw_all()
+
+    def wait(self, timeout_s: float | None = None) -> "ComparisonPanel":
+        """Wait until all runs have ended and their curves are read, then draw them; returns this panel.
+
+        Raises:
+            TimeoutError: a run has not ended after `timeout_s`; it continues.
+        """
+        deadline = None if timeout_s is None else time.monotonic() + timeout_s
+        for run in self.comparison.runs:
+            run.wait(None if deadline is None else max(0.0, deadline - time.monotonic()), check=False)
+        while True:
+            with self._lock:
+                self._reader.look()
+                if self._is_closed or not self._reader.num_unread or not self._reader.is_reading:
+                    self._compare_again()
+                    self.refresh()
+                    self._store()
+                    return self
+            time.sleep(_READING_S)
+
+    def close(self) -> None:
+        """End the thread and remove the widgets; the runs continue."""
+        with self._lock:
+            self._is_closed, thread = True, self._thread
+        self._wake.set()
+        if thread is not None and thread is not threading.current_thread():
+            thread.join(timeout=10)
+        self._reader.close()
+        close_tree(self.widget)
+        self._figure.close()
+
+    def _start(self) -> None:
+        self._thread = threading.Thread(target=self._keep_looking, name="comparison", daemon=True)
+        self._thread.start()
+
+    def _keep_looking(self) -> None:
+        is_last = changed = False
+        drawn_at = time.monotonic()
+        while not self._is_closed:
+            is_done = is_last
+            try:
+                with self._lock:
+                    if self._is_closed:
+                        return
+                    ended = all(run.state.is_final for run in self.comparison.runs)
+                    is_last = ended and not (self._reader.num_unread and self._reader.is_reading)
+                    is_last = is_last and not self._reader.is_asked
+                    again = self._compare_again() if not ended or is_last else False
+                    changed |= self._reader.look() or again
+                    if changed and (not self._reader.is_reading or time.monotonic() - drawn_at > _DRAW_EVERY_S):
+                        self._draw_all()
+                        self._store()
+                        changed, drawn_at = False, time.monotonic()
+                    if is_done and is_last:
+                        self._thread = None
+                        return
+            except (NbtoolsError, OSError) as error:  # a run was removed, or its disk is away
+                self._note.value = note(str(error), is_warning=True)
+            is_soon = self._reader.is_reading or self._reader.is_asked
+            self._wake.wait(_READING_S if is_soon else _REFRESH_S)
+            self._wake.clear()
+
+    def _compare_again(self) -> bool:
+        """Read the records again, which an active run adds to; returns whether a difference changed."""
+        before = self.comparison
+        now = compare_runs(before.runs, meaning=meaning_of)
+        if len(now.runs) != len(before.runs) or (now.differences, now.nproc) == (before.differences, before.nproc):
+            return False
+        self.comparison = Comparison(
+            before.runs, before.labels, now.facts, now.differences, now.sources, before.notes, now.nproc
+        )
+        return True
+
+    def _hear(self) -> None:
+        """Draw after a message of the page, whose canvas chooses the x axis itself."""
+        self._x.layout.display = "none" if self._charts.choices.is_ready else ""
+        if self._charts.choices.x != self._x.value:
+            self._x.value = self._charts.choices.x  # which draws
+        elif not self._is_closed:
+            self._draw()
+
+    def _changed(self, *_: object) -> None:
+        with self._lock:
+            self._charts.choices.take({"x": self._x.value})
+            if not self._is_closed:
+                self._draw()
+
+    @property
+    def _options(self) -> Options:
+        choices, given = self._charts.choices, self._given
+        patterns = choices.filter.replace(",", " ").split() or given.metrics
+        return Options(
+            choices.x,
+            self._log.value,
+            self._smoothing.value,
+            self._split.value,
+            choices.span,
+            tuple(patterns),
+            dict(choices.opened),
+            choices.switched,
+        )
+
+    def _draw_all(self) -> None:
+        self._draw()
+        self._tables = self._words.value = report(self.comparison, self._reader.curves)
+
+    def _draw(self) -> None:
+        """Draw the canvas where a page shows it, else a picture."""
+        curves, choices, unread = self._reader.curves, self._charts.choices, self._reader.num_unread
+        reading = f"{plural(unread, 'run')} with first and last rows only: the rest is being read" if unread else ""
+        if choices.is_ready and not choices.is_hidden:
+            options, sizes = self._options, self._charts.sizes
+            charts = overlay(self.comparison, curves, options, sizes)
+            width = sizes(len(charts.shown))[0][0] if charts.shown and charts.is_zoomed else 0.0
+            self._reader.ask(coarse_parts(self.comparison, curves, charts, width))
+            if (closer := self._reader.closer()) != curves:
+                charts = overlay(self.comparison, closer, options, sizes)
+            if self._reader.is_asked:
+                reading = reading or "this part shows means and ranges: its rows are being read"
+                self._wake.set()
+                if self._thread is None and not self._is_closed:
+                    self._start()
+            self._charts.show(charts, f"curves of {_title(self.comparison)}", options.smoothing)
+        if not choices.is_ready:
+            self._draw_picture(reading)
+        self._note.value = note(reading)
+
+    def _draw_picture(self, subtitle: str = "") -> None:
+        options = replace(self._options, span=None)
+        charts = overlay(self.comparison, self._reader.curves, options, self._figure.sizes)
+        self._figure.draw(charts, _title(self.comparison), subtitle)
+        self._png, self._pictured_at = self._figure.png(), time.monotonic()
+        self._charts.show_picture(self._png)
+
+    def _store(self) -> None:
+        """Renew the static outputs, which a saved notebook keeps."""
+        if not InteractiveShell.initialized():
+            return
+        is_last = not self._reader.num_unread and all(run.state.is_final for run in self.comparison.runs)
+        if self._charts.choices.is_ready:  # the picture is for the saved notebook alone
+            if not is_last and time.monotonic() - self._pictured_at < _STORE_EVERY_S:
+                return
+            self._draw_picture()
+        for ids in self._displays:
+            for index, (data, metadata, display_id) in enumerate(self._outputs(ids)):
+                if index in (1, 3):
+                    _publish(data, metadata, transient={"display_id": display_id}, update=True)

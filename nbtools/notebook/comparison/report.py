@@ -1,0 +1,204 @@
+"""The words of a comparison as HTML: what differs, best and last values, and how training scales."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from nbtools.errors import FormatError, plural
+from nbtools.metrics.direction import direction_of
+from nbtools.notebook.comparison.overlay import role
+from nbtools.notebook.panel.html import BORDER, FONT, MONO, MUTED, NO_FORMULAS, TEXT, literal
+from nbtools.notebook.plots.charts import LIGHT
+from nbtools.notebook.plots.decimation import number
+from nbtools.notebook.plots.metric_names import kind_of
+from nbtools.run.compare import Comparison
+from nbtools.run.curves import Curves, Sketch
+from nbtools.run.run import step_of_total
+
+_MOST_METRICS = 8
+_CELL = "padding:2px 10px 2px 0;text-align:left;vertical-align:top;white-space:nowrap"
+
+
+def report(comparison: Comparison, curves: Sequence[Curves]) -> str:
+    """Return all tables of a comparison; names and values are escaped."""
+    parts = [_notes(comparison), _scaling_card(comparison, curves), _ends(comparison, curves), _differences(comparison)]
+    return f"<div class='{NO_FORMULAS}' style='{FONT}{TEXT}max-width:100%'>{''.join(parts)}</div>"
+
+
+def _notes(comparison: Comparison) -> str:
+    lines = list(comparison.notes)
+    for label, sources in zip(comparison.labels, comparison.sources, strict=True):
+        if sources:
+            told = ", ".join(f"{name} up to step {step:,}" for name, step in sources)
+            lines.append(f"{label}: its curves begin with those of {told}")
+    return "".join(f"<div style='{MUTED}'>{literal(line)}</div>" for line in lines)
+
+
+def _swatch(index: int) -> str:
+    colour, dash = role(index)
+    dashes = f" stroke-dasharray='{' '.join(f'{2 * part:g}' for part in dash)}'" if dash else ""
+    return (
+        "<svg width='24' height='8' aria-hidden='true' style='max-width:none;vertical-align:middle;margin-right:6px'>"
+        f"<line x1='0' y1='4' x2='24' y2='4' stroke='{LIGHT[colour]}' stroke-width='2.5'{dashes}/></svg>"
+    )
+
+
+def _run_cells(comparison: Comparison) -> list[str]:
+    return [
+        f"<span title='{literal(run.id)}'>{_swatch(index)}{literal(label)}</span>"
+        for index, (run, label) in enumerate(zip(comparison.runs, comparison.labels, strict=True))
+    ]
+
+
+def _table(title: str, rows: Sequence[Sequence[str]], note: str = "") -> str:
+    """Return a table of escaped cells; the first row and the first column are headings."""
+    head = "".join(f"<th scope='col' style='{_CELL};font-weight:600'>{cell}</th>" for cell in rows[0])
+    body = "".join(
+        f"<tr style='border-top:{BORDER}'><th scope='row' style='{_CELL};font-weight:400'>{row[0]}</th>"
+        + "".join(f"<td style='{_CELL};{MONO}'>{cell}</td>" for cell in row[1:])
+        + "</tr>"
+        for row in rows[1:]
+    )
+    below = f"<div style='{MUTED}'>{note}</div>" if note else ""
+    return (
+        f"<div style='margin:12px 0 2px'><b>{title}</b></div><div style='overflow-x:auto'>"
+        f"<table style='border-collapse:collapse;table-layout:auto;width:auto;{FONT}{TEXT}margin:0'>"
+        f"<thead><tr>{head}</tr></thead><tbody>{body}</tbody></table></div>{below}"
+    )
+
+
+def _differences(comparison: Comparison) -> str:
+    if not comparison.differences:
+        return f"<div style='{MUTED}margin:12px 0 2px'>No recorded field, version or line of code differs.</div>"
+    runs = _run_cells(comparison)
+    fields = [literal(difference.name) for difference in comparison.differences]
+    columns = [[literal(value) for value in difference.values] for difference in comparison.differences]
+    rows = [[run, *values] for run, values in zip(runs, zip(*columns, strict=True), strict=True)]
+    table = [["run", *fields], *rows]
+    if len(comparison.differences) > len(comparison.runs):
+        table = [list(row) for row in zip(*table, strict=True)]
+        table[0][0] = "field"
+    has_old = any("(not recorded)" in value for one in comparison.differences for value in one.values)
+    note = "(not recorded): the run is older than the field; the value is what it meant then" if has_old else ""
+    return _table("What differs", table, note)
+
+
+def _ends(comparison: Comparison, curves: Sequence[Curves]) -> str:
+    names = [name for one in curves for name in one if kind_of(name) != "baseline" and not name.endswith("epoch")]
+    names = list(dict.fromkeys(names))
+    names = sorted(names, key=lambda name: (direction_of(name) is None, name.endswith("_per_s")))
+    if not (shown := names[:_MOST_METRICS]):
+        return ""
+    rows = [["run", "state", "step", *(literal(name) for name in shown)]]
+    best = {name: _best_of(name, curves) for name in shown}
+    for run, cell, one in zip(comparison.runs, _run_cells(comparison), curves, strict=True):
+        try:
+            told = [literal(str(run.state)), literal(step_of_total(run))]
+        except (FormatError, OSError) as error:
+            told = [literal(str(error)[:60]), ""]
+        rows.append([cell, *told, *(_end_cell(one.get(name), best[name]) for name in shown)])
+    others = len(names) - len(shown)
+    note = "best (at its step) → last; the best of all runs is bold"
+    if others > 0:
+        note += f"; {plural(others, 'more metric')}"
+    return _table("Best and last", rows, note)
+
+
+def _best_of(name: str, curves: Sequence[Curves]) -> float | None:
+    found = [best for one in curves if name in one and (best := one[name].ends.best) is not None]
+    return None if len(set(found)) < 2 else min(found) if direction_of(name) == "lower" else max(found)
+
+
+def _end_cell(sketch: Sketch | None, best: float | None) -> str:
+    if sketch is None:
+        return "–"
+    ends, last = sketch.ends, literal(number(sketch.ends.last))
+    if ends.best is None:
+        return last if sketch.is_complete else f"… → {last}"
+    told = f"{literal(number(ends.best))} ({ends.best_step:,})"
+    return f"{f'<b>{told}</b>' if ends.best == best else told} → {last}"
+
+
+# --- scaling ----------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Scaling:
+    """How fast a run trains on its processes."""
+
+    nproc: int
+    rate: float | None
+    """Work of all processes per second; None if the run has not recorded enough rows."""
+    unit: str
+    efficiency: float | None
+    """Rate per process against that of the run with the fewest processes."""
+    data_wait: float | None
+    """Share of the time in which the slowest process waits for data."""
+
+
+def scaling_of(nproc: Sequence[int | None], curves: Sequence[Curves]) -> list[Scaling | None]:
+    """Return the scaling of runs, None for one whose processes are not recorded; empty unless the numbers differ."""
+    if len({count for count in nproc if count}) < 2:
+        return []
+    has_samples = all(
+        _pace(one, "samples") is not None for one, count in zip(curves, nproc, strict=True) if count and one
+    )
+    unit = "samples" if has_samples else "steps"
+    rates = [_pace(one, unit) if count else None for one, count in zip(curves, nproc, strict=True)]
+    known = [(count, rate / count) for count, rate in zip(nproc, rates, strict=True) if count and rate]
+    smallest = min(known, default=(0, 0.0))[1]
+    found: list[Scaling | None] = []
+    for one, count, rate in zip(curves, nproc, rates, strict=True):
+        if count is None:
+            found.append(None)
+            continue
+        efficiency = rate / count / smallest if rate and smallest else None
+        found.append(Scaling(count, rate, f"{unit}/s", efficiency, _mean(one, "data_wait")))
+    return found
+
+
+def _pace(curves: Curves, unit: str) -> float | None:
+    """Return the median pace between successive rows of the longest metric, so that pauses do not count."""
+    if not curves:
+        return None
+    sketch = max(curves.values(), key=lambda one: one.counts.sum())
+    work = np.diff(sketch.samples if unit == "samples" else sketch.steps)
+    taken = np.diff(sketch.times)
+    used = np.isfinite(work) & (taken > 0) & (work > 0)
+    return float(np.median(work[used] / taken[used])) if used.any() else None
+
+
+def _mean(curves: Curves, ending: str) -> float | None:
+    for name, sketch in curves.items():
+        known = np.isfinite(sketch.mean)
+        if name.endswith(ending) and known.any():
+            return float(np.average(sketch.mean[known], weights=sketch.counts[known]))
+    return None
+
+
+def _scaling_card(comparison: Comparison, curves: Sequence[Curves]) -> str:
+    found = scaling_of(comparison.nproc, curves)
+    rows = [["run", "processes", "throughput", "efficiency", "waiting for data"]]
+    for index, (cell, one) in enumerate(zip(_run_cells(comparison), found, strict=False)):
+        if one is None:
+            continue
+        rate = "not yet known" if one.rate is None else f"{number(one.rate)} {one.unit}"
+        wait = "not recorded" if one.data_wait is None else f"{one.data_wait:.0%}"
+        rows.append([cell, str(one.nproc), rate, _bar(one.efficiency, index), wait])
+    if len(rows) < 3:
+        return ""
+    least = min(one.nproc for one in found if one)
+    note = f"efficiency: throughput per process against the run on {plural(least, 'process')}; 100% is linear scaling"
+    return _table("Scaling", rows, note)
+
+
+def _bar(share: float | None, index: int) -> str:
+    if share is None:
+        return "not yet known"
+    colour = LIGHT[role(index)[0]]
+    return (
+        "<span style='display:inline-block;width:80px;height:7px;border-radius:3px;background:rgba(127,127,127,.18);"
+        f"margin-right:8px'><span style='display:block;height:7px;border-radius:3px;background:{colour};"
+        f"width:{min(100, 100 * share):.0f}%'></span></span>{share:.0%}"
+    )

@@ -1,0 +1,61 @@
+"""Computes in a thread what takes seconds: counts of the data, Slurm's answer."""
+
+import threading
+from collections.abc import Callable
+from typing import Generic, TypeVar
+
+Question = TypeVar("Question")
+Answer = TypeVar("Answer")
+_PATIENCE_S = 0.05
+
+
+class Background(Generic[Question, Answer]):
+    """Keeps the answer to the newest question; questions that are replaced before their turn are not computed."""
+
+    def __init__(
+        self, compute: Callable[[Question], Answer], on_answer: Callable[[], None], settle_s: float = 0.0
+    ) -> None:
+        """Compute answers by `compute`, which raises nothing, and call `on_answer` from the thread after each.
+
+        A question is computed once no other one has come for `settle_s`.
+        """
+        self._compute, self._on_answer, self._settle_s = compute, on_answer, settle_s
+        self._lock = threading.Lock()
+        self._arrived, self._asked = threading.Event(), threading.Event()
+        self._thread: threading.Thread | None = None
+        self._wanted: Question | None = None
+        self._known: tuple[Question, Answer] | None = None
+
+    def answer(self, wanted: Question) -> tuple[Answer] | None:
+        """Return the answer, in a tuple; None as long as it is not known."""
+        with self._lock:
+            if self._known is None or self._known[0] != wanted:
+                if self._wanted != wanted:
+                    self._asked.set()
+                self._wanted = wanted
+                self._arrived.clear()
+                if self._thread is None:
+                    self._thread = threading.Thread(target=self._work, name="nbtools-form", daemon=True)
+                    self._thread.start()
+        # A cached answer arrives at once, without a flicker.
+        self._arrived.wait(_PATIENCE_S)
+        with self._lock:
+            return (self._known[1],) if self._known and self._known[0] == wanted else None
+
+    def _work(self) -> None:
+        while True:
+            with self._lock:
+                wanted = self._wanted
+                if wanted is None:
+                    self._thread = None
+                    return
+                self._asked.clear()
+            if self._settle_s and self._asked.wait(self._settle_s):
+                continue
+            found = self._compute(wanted)
+            with self._lock:
+                self._known = (wanted, found)
+                if self._wanted == wanted:
+                    self._wanted = None
+                    self._arrived.set()
+            self._on_answer()

@@ -1,0 +1,160 @@
+"""The checkpoints of a run as a list, and the controls that continue from one of them."""
+
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import ipywidgets as widgets
+
+from nbtools.errors import CheckpointError, plural
+from nbtools.launcher.findings import size
+from nbtools.notebook.panel.html import BORDER, FONT, MUTED, WARN, literal
+from nbtools.notebook.panel.media import html_widget
+from nbtools.notebook.subshell import answers_beside_cells
+from nbtools.run.checkpoints import BEST_BY, Checkpoint, best_of
+from nbtools.run.records import local_time
+from nbtools.rundir.json_files import whole
+
+LATEST = ""
+"""Value of the choice "latest verified"; a drop-down uses None for "nothing chosen"."""
+_MOST_ROWS = 20
+_ROW_PX = 30
+
+
+class CheckpointList:
+    """A table of the newest checkpoints with a button in each row, above the choice, the changes, and the start.
+
+    Args:
+        changed: called after the typed changes differ.
+    """
+
+    def __init__(self, changed: Callable[[object], None]) -> None:
+        none = [("no checkpoint", LATEST)]
+        self.choice = widgets.Dropdown(
+            description="Continue from",
+            tooltip="Checkpoint that the new run starts from",
+            options=none,
+            layout={"width": "350px"},
+            style={"description_width": "100px"},
+        )
+        self.changes = widgets.Text(
+            description="Changes",
+            placeholder="learning_rate=1e-4 seed=1",
+            tooltip="field=value pairs, separated by spaces; the new run gets its own script with them",
+            layout={"width": "320px"},
+            style={"description_width": "62px"},
+        )
+        start = "Start a new run from this checkpoint, with these changes, and show it in this panel"
+        self.start = widgets.Button(description="Start", icon="play", tooltip=start, layout={"width": "92px"})
+        verify = "Compare the files of the listed checkpoints with their checksums"
+        self.verify = widgets.Button(description="Verify", icon="check", tooltip=verify, layout={"width": "92px"})
+        self.changing = html_widget()
+        self.choice.disabled = self.changes.disabled = self.start.disabled = True
+        self._table, self._buttons = html_widget(), widgets.VBox(layout=widgets.Layout(width="170px", flex="0 0 auto"))
+        self._table.layout.flex = "1 1 auto"
+        self._table.layout.width = "0"
+        rows = widgets.HBox([self._table, self._buttons], layout=widgets.Layout(width="100%"))
+        wrapped = widgets.Layout(flex_flow="row wrap", align_items="center", margin="6px 0 0")
+        self._form = widgets.HBox([self.choice, self.changes, self.start, self.verify], layout=wrapped)
+        self.widget = widgets.VBox([rows, self._form, self.changing], layout=widgets.Layout(width="100%"))
+        self.changes.observe(changed, "value")
+        self.found: list[Checkpoint] = []
+        self._said: dict[Path, str] = {}
+        self._key: object = None
+
+    def offer(self, found: Sequence[Checkpoint], *, is_resumed: bool) -> bool:
+        """Offer checkpoints, newest first; returns whether there is one, or the run that this one resumed may have."""
+        self.found, best = list(found), best_of(found)
+        offered: list[tuple[str, Checkpoint | str]] = []
+        for checkpoint in reversed(self.found):
+            loss = checkpoint.metrics.get("eval/loss")
+            label = f"step {checkpoint.step:,}" + ("" if loss is None else f" · eval loss {loss:.4g}")
+            offered.append((label + (" · best" if checkpoint in best else ""), checkpoint))
+        latest = "latest verified" if found else "latest of the parent" if is_resumed else "no checkpoint"
+        offered.insert(0, (latest, LATEST))
+        if [label for label, _ in offered] != [label for label, _ in self.choice.options]:
+            chosen = self.choice.value
+            self.choice.options = offered
+            self.choice.value = chosen if chosen in self.found else LATEST
+        self.choice.disabled = self.changes.disabled = not (self.found or is_resumed)
+        return bool(self.found) or is_resumed
+
+    def look(self) -> None:
+        """Draw the table if it differs; called while it is shown."""
+        key = [checkpoint.path for checkpoint in self.found], dict(self._said)
+        if key == self._key:
+            return
+        shown = self.found[-_MOST_ROWS:][::-1]
+        if self._key is None or [button.name for button in self._buttons.children[1:]] != [c.name for c in shown]:
+            self._make_buttons(shown)
+        self._key = key
+        self.verify.disabled = not shown
+        self._table.value = _table(shown, self._said, len(self.found) - len(shown), best_of(self.found))
+
+    def check(self) -> str:
+        """Compare the files of the checkpoints in the list with their checksums; returns the result in words."""
+        shown = self.found[-_MOST_ROWS:][::-1]
+        for checkpoint in shown:
+            try:
+                checkpoint.verify()
+                self._said[checkpoint.path] = ""
+            except CheckpointError as error:
+                self._said[checkpoint.path] = str(error)
+        damaged = sum(bool(self._said[checkpoint.path]) for checkpoint in shown)
+        return f"Verified at {time.strftime('%X')}: {len(shown) - damaged} of {plural(len(shown), 'checkpoint')} whole"
+
+    def _make_buttons(self, shown: Sequence[Checkpoint]) -> None:
+        for button in self._buttons.children:
+            button.close()
+        head = widgets.Box(layout=widgets.Layout(height=f"{_ROW_PX}px", flex="0 0 auto"))
+        self._buttons.children = (head, *(self._button(checkpoint) for checkpoint in shown))
+
+    def _button(self, checkpoint: Checkpoint) -> widgets.Button:
+        text, layout = (
+            "Continue from here…",
+            widgets.Layout(width="164px", height="26px", margin="2px", flex="0 0 auto"),
+        )
+        button = widgets.Button(description=text, tooltip=f"Choose step {checkpoint.step:,} below", layout=layout)
+        button.name = checkpoint.name
+
+        def choose(_: object) -> None:
+            if checkpoint in self.found:
+                self.choice.value = checkpoint
+                self.changes.focus()
+
+        button.on_click(choose)
+        answers_beside_cells(button)
+        return button
+
+
+def _table(shown: Sequence[Checkpoint], said: dict[Path, str], num_more: int, best: Sequence[Checkpoint]) -> str:
+    if not shown:
+        return f"<div style='{FONT}{MUTED}'>No checkpoint has been saved yet.</div>"
+    metric = str(shown[0].manifest.get("best_by", BEST_BY))
+    cell = f"height:{_ROW_PX}px;padding:0 14px 0 0;text-align:left;white-space:nowrap;border-bottom:{BORDER}"
+
+    def row(cells: Sequence[str], tag: str = "td") -> str:
+        return "<tr>" + "".join(f"<{tag} style='{cell}'>{text}</{tag}>" for text in cells) + "</tr>"
+
+    rows = []
+    for checkpoint in shown:
+        value = checkpoint.metrics.get(metric)
+        sizes = (
+            whole(claim.get("bytes")) for claim in checkpoint.manifest["files"].values() if isinstance(claim, dict)
+        )
+        is_best = " <b>best</b>" if checkpoint in best else ""
+        step = f"<b>{checkpoint.step:,}</b>"
+        measured = "–" if value is None else f"{value:.4g}{is_best}"
+        saved, checked = local_time(checkpoint.time), _checked(checkpoint, said)
+        rows.append(row([step, measured, size(sum(filter(None, sizes))), saved, checked]))
+    head = row(["step", literal(metric), "size", "saved", "files"], "th")
+    more = f"<div style='{FONT}{MUTED}'>and {num_more} older, in the choice below</div>" if num_more > 0 else ""
+    style = f"{FONT}border-collapse:collapse;margin:0;width:100%;table-layout:auto;background:none"
+    return f"<div style='overflow-x:auto'><table style='{style}'>{head}{''.join(rows)}</table></div>{more}"
+
+
+def _checked(checkpoint: Checkpoint, said: dict[Path, str]) -> str:
+    wrong = said.get(checkpoint.path)
+    if wrong is None:
+        return f"<span style='{MUTED}'>not checked</span>"
+    return f"<b style='{WARN}' title='{literal(wrong)}'>✕ damaged</b>" if wrong else "✓ verified"

@@ -1,0 +1,18 @@
+"""What the page does for a panel: the title of the browser's tab, the place of a log that is read, and copying."""
+
+from pathlib import Path
+
+import anywidget
+import traitlets
+
+_HERE = Path(__file__).parent
+
+
+class Page(anywidget.AnyWidget):
+    """A widget without a picture; its script acts on the panel around it."""
+
+    # As text: anywidget keeps a widget alive for each path, to reload it when the file changes.
+    _esm = (_HERE / "page.js").read_text(encoding="utf-8")
+    _css = (_HERE / "page.css").read_text(encoding="utf-8")
+    title = traitlets.Unicode("").tag(sync=True)
+    """Put before the title of the page; empty for a run that had ended when the panel was opened."""

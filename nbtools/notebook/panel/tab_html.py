@@ -1,0 +1,128 @@
+"""The HTML of the tabs that are text alone: config, machine and files of a run; every text is escaped."""
+
+import os
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
+from typing import Any
+
+from nbtools.errors import shown
+from nbtools.launcher.findings import size
+from nbtools.notebook.panel.html import BORDER, FONT, MONO, MUTED, TEXT, copy_button, literal
+from nbtools.recipes import RECIPES
+from nbtools.run.disk_usage import num_bytes_in
+from nbtools.run.records import local_time, mapping_at
+from nbtools.run.run import Run
+
+_MOST_FILES = 200
+_CELL = f"padding:1px 18px 1px 0;text-align:left;vertical-align:top;border-bottom:{BORDER};overflow-wrap:anywhere"
+
+
+def config(run: Run) -> str:
+    """Return the values of a run: those that differ from the recipe's defaults first, the others folded."""
+    known = run.config or {}
+    values, flags = mapping_at(known, "config"), mapping_at(known, "overridden")
+    key = str(known.get("recipe") or run.info.get("recipe") or "")
+    own: list[tuple[str, ...]] = []
+    usual: list[tuple[str, ...]] = []
+    fields = RECIPES[key].config_class.model_fields if key in RECIPES else {}
+    for name, value in values.items():
+        is_known = name in fields and not fields[name].is_required()
+        default = _plain(fields[name].get_default(call_default_factory=True)) if is_known else None
+        if is_known and default == _plain(value):
+            usual.append((name, shown(value, 200)))
+        else:
+            own.append((name, shown(value, 200), shown(default, 100) if is_known else "", "flag" * (name in flags)))
+    launch = {**mapping_at(run.info, "launch"), **mapping_at(known, "derived")}
+    launched = [("script", str(run.info.get("script") or "")), ("arguments", _words(run.info.get("args")))]
+    launched += [(name, shown(value, 200)) for name, value in launch.items() if value not in (None, [], {})]
+    parts = (
+        [_titled(f"Differs from the default ({len(own)})", _table(own, ("field", "value", "default", "")))]
+        if own
+        else []
+    )
+    if usual:
+        parts.append(_folded(f"As by default ({len(usual)})", _table(usual)))
+    parts.append(_folded("Launch", _table(launched), is_open=not values))
+    return "".join(parts)
+
+
+def machine(newest: Mapping[str, Sequence[float]]) -> str:
+    """Return the last values of each quantity of the machine, each with a curve."""
+    rows = []
+    for name, values in newest.items():
+        _, title, *label = name.split("/", 2)
+        title, _, unit = title.rpartition(" ")
+        top = 100.0 if unit == "%" else 0.0
+        said = f"{values[-1]:.0f}%" if unit == "%" else f"{values[-1]:.3g} {literal(unit)}"
+        most = f"{max(values):.0f}%" if unit == "%" else f"{max(values):.3g} {literal(unit)}"
+        of = f" <span style='{MUTED}'>{literal(label[0])}</span>" if label else ""
+        cells = (
+            f"{literal(title)}{of}",
+            f"<b>{said}</b>",
+            _sparkline(values, top),
+            f"<span style='{MUTED}'>most {most}</span>",
+        )
+        rows.append("<tr>" + "".join(f"<td style='{_CELL}'>{cell}</td>" for cell in cells) + "</tr>")
+    if not rows:
+        return f"<div style='{FONT}{MUTED}'>Nothing has been measured yet.</div>"
+    return f"<table style='{FONT}{TEXT}border-collapse:collapse;margin:0;background:none'>{''.join(rows)}</table>"
+
+
+def _sparkline(values: Sequence[float], top: float) -> str:
+    """Return values as a curve of 160 by 20 pixels from 0 up to `top`, or up to their greatest if that is more."""
+    top = max(top, *values, 1e-12)
+    places = [(158 * index / max(len(values) - 1, 1) + 1, 19 - 18 * max(v, 0) / top) for index, v in enumerate(values)]
+    points = " ".join(f"{x:.1f},{y:.1f}" for x, y in places)
+    line = f"<polyline points='{points}' fill='none' stroke='#3f90da' stroke-width='1.4'/>"
+    return f"<svg width='160' height='20' style='vertical-align:-5px' aria-hidden='true'>{line}</svg>"
+
+
+def files(run: Run) -> str:
+    """Return the names, sizes and times of what is in a run's directory; a folder counts with all that is in it."""
+    found: list[tuple[str, ...]] = []
+    with suppress(OSError), os.scandir(run.dir) as entries:
+        for entry in sorted(entries, key=lambda entry: entry.name):
+            with suppress(OSError):
+                status, is_folder = entry.stat(follow_symlinks=False), entry.is_dir(follow_symlinks=False)
+                count = num_bytes_in(run.dir / entry.name) if is_folder else status.st_size
+                found.append((entry.name + "/" * is_folder, size(count), local_time(status.st_mtime)))
+    more = len(found) - _MOST_FILES
+    note = f"<div style='{FONT}{MUTED}'>and {more:,} more</div>" if more > 0 else ""
+    path = str(run.dir)
+    head = f"<div style='{FONT}{MUTED}{MONO}margin:0 0 4px'>{literal(path)} {copy_button('Copy', path)}</div>"
+    return head + _table(found[:_MOST_FILES], ("name", "size", "changed")) + note
+
+
+def _table(rows: Iterable[Sequence[str]], head: Sequence[str] = ()) -> str:
+    """Return rows of plain text as a table as wide as its content; the first column is in bold."""
+    lines = (
+        ["<tr>" + "".join(f"<th style='{_CELL}{MUTED}'>{literal(cell)}</th>" for cell in head) + "</tr>"]
+        if head
+        else []
+    )
+    for first, *others in rows:
+        cells = "".join(f"<td style='{_CELL}{MONO}'>{literal(cell)}</td>" for cell in others)
+        lines.append(f"<tr><td style='{_CELL}'>{literal(first)}</td>{cells}</tr>")
+    return (
+        f"<table style='{FONT}{TEXT}border-collapse:collapse;margin:0 0 8px;background:none'>{''.join(lines)}</table>"
+    )
+
+
+def _titled(title: str, body: str) -> str:
+    return f"<div style='{FONT}{TEXT}margin:0 0 2px'><b>{title}</b></div>{body}"
+
+
+def _folded(title: str, body: str, *, is_open: bool = False) -> str:
+    style = f"{FONT}{TEXT}cursor:pointer;margin:2px 0"
+    return f"<details{' open' * is_open}><summary style='{style}'>{literal(title)}</summary>{body}</details>"
+
+
+def _plain(value: object) -> object:
+    """Return a value as JSON has it."""
+    if isinstance(value, tuple | list):
+        return [_plain(each) for each in value]
+    return getattr(value, "value", value)
+
+
+def _words(args: Any) -> str:
+    return " ".join(str(arg) for arg in args) if isinstance(args, list) else ""

@@ -1,0 +1,73 @@
+"""The tabs below the curves; only the one that is shown reads and draws anything."""
+
+from collections.abc import Callable
+
+import ipywidgets as widgets
+
+from nbtools.notebook.panel import tab_html
+from nbtools.notebook.panel.checkpoint_list import CheckpointList
+from nbtools.notebook.panel.log_view import LogView
+from nbtools.notebook.panel.media import MediaView, html_widget
+from nbtools.notebook.panel.snapshot import file_stamp
+from nbtools.notebook.plots.system import SystemReader
+from nbtools.run.run import Run
+
+SAMPLES, LOG, CHECKPOINTS, CONFIG, SYSTEM, FILES = range(6)
+TITLES = ("Samples", "Log", "Checkpoints", "Config", "System", "Files")
+_FILES_EVERY_S = 5.0
+_NUM_MEASURED = 120
+"""Values in the small curves of what the machine measures."""
+
+
+class Tabs:
+    """The six tabs of a panel.
+
+    Args:
+        changed: called after another tab was chosen, or the search of the log.
+        typed: called after the typed changes of a fork differ.
+    """
+
+    def __init__(self, changed: Callable[[object], None], typed: Callable[[object], None]) -> None:
+        self.samples, self.log, self.checkpoints = MediaView(), LogView(changed), CheckpointList(typed)
+        self.config, self.system, self.files = (html_widget() for _ in range(3))
+        shown = (self.samples.widget, self.log.widget, self.checkpoints.widget, self.config, self.system, self.files)
+        self.widget = widgets.Tab(shown, titles=TITLES, selected_index=LOG)
+        self.widget.add_class("nbt-tabs")
+        self.widget.observe(self._choose, "selected_index")
+        self._changed = changed
+        self._is_chosen = False
+        self._keys: dict[int, object] = {}
+
+    @property
+    def index(self) -> int:
+        """The tab that is shown."""
+        return int(self.widget.selected_index or 0)
+
+    def show_samples(self) -> None:
+        """Show the samples, unless the user has chosen a tab."""
+        if not self._is_chosen and self.index != SAMPLES:
+            self.widget.selected_index = SAMPLES
+            self._is_chosen = False
+
+    def look(self, run: Run, now: float, *, is_stopped: bool, system: SystemReader | None) -> None:
+        """Bring the shown tab up to date; the samples are drawn by the panel, which also stores them."""
+        index = self.index
+        if index == LOG:
+            self.log.look(run, is_stopped=is_stopped)
+        elif index == CHECKPOINTS:
+            self.checkpoints.look()
+        elif index == CONFIG and self._is_new(index, (run.id, file_stamp(run.files.config))):
+            self.config.value = tab_html.config(run)
+        elif index == SYSTEM and system is not None and self._is_new(index, (run.id, system.num_rows)):
+            self.system.value = tab_html.machine(system.newest(_NUM_MEASURED))
+        elif index == FILES and self._is_new(index, (run.id, now // _FILES_EVERY_S)):
+            self.files.value = tab_html.files(run)
+
+    def _choose(self, change: object) -> None:
+        self._is_chosen = True
+        self._keys.clear()
+        self._changed(change)
+
+    def _is_new(self, index: int, key: object) -> bool:
+        is_new, self._keys[index] = self._keys.get(index) != key, key
+        return is_new

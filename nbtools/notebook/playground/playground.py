@@ -1,0 +1,321 @@
+"""The playground: a run's model in a process of its own, its settings, an input, and the answers."""
+
+import re
+import shlex
+import threading
+import uuid
+import weakref
+from collections.abc import Callable, Sequence
+from html import escape
+from typing import Any
+
+import ipywidgets as widgets
+from IPython.display import publish_display_data
+
+from nbtools.config import errors_by_field
+from nbtools.errors import ConfigError, LaunchError, NbtoolsError
+from nbtools.launcher.resume import config_of, named_checkpoint
+from nbtools.notebook.form.fields import INPUT_SHAPE, STYLE, WITHOUT_KERNEL, Field, mark, note_widget, row
+from nbtools.notebook.form.overwrite import button
+from nbtools.notebook.panel.media import FramesPart, close_tree, html_widget
+from nbtools.notebook.playground.answers import answers_html, frames_of
+from nbtools.notebook.subshell import answers_beside_cells
+from nbtools.predict.model_process import ModelProcess
+from nbtools.recipes import recipe_of
+from nbtools.recipes.predict import settings_of
+from nbtools.run.checkpoints import Checkpoint
+from nbtools.run.run import Run
+
+_LATEST = ""
+_NUM_FRAMES = 65
+_publish: Any = publish_display_data  # IPython's own has no types
+_of_runs: dict[str, "weakref.ref[Playground]"] = {}
+"""The playground of each run whose process may be open: a run has one process, however often its cell is run."""
+
+
+class Playground:
+    """Uses the model of a run, also while it trains: fills masks, assigns codes, writes, explores.
+
+    The model runs in a process of its own, on a GPU that no process holds, or on the CPU. The process ends with
+    `close`, with the kernel, or when another playground of the run computes.
+    """
+
+    def __init__(self, run: Run | str, *inputs: str, checkpoint: str | int | None = None, **settings: object) -> None:
+        """Make a playground; `inputs` that are given here are answered when it is displayed.
+
+        Args:
+            run: the run, or its id, a prefix of it, or `latest`.
+            checkpoint: a name such as `step-000200`, or its step; None for the latest verified one.
+            settings: values of the settings by name; the others have the run's values.
+
+        Raises:
+            ConfigError: a setting does not exist or has a wrong value, or the recipe has no predictions.
+            CheckpointError: there is no such checkpoint.
+        """
+        self.run = run if isinstance(run, Run) else Run(run)
+        self.results: list[dict[str, Any]] = []
+        """The last answers, one for each input."""
+        recipe = recipe_of(config_of(self.run))
+        self._defaults = settings_of(config_of(self.run))
+        chosen = self._defaults.replace(**settings)
+        self._lock = threading.RLock()
+        self._process: ModelProcess | None = None
+        self._loaded: object = None
+        self._step = 0
+        self._is_stopped = False
+        self._thread: threading.Thread | None = None
+        self._displays: list[str] = []
+        self._asked: tuple[str, ...] = inputs
+        self._given = (inputs, "\n\n".join(inputs))
+        self._made(f"Playground: {recipe.title}")
+        self._offer_checkpoints()
+        if checkpoint is not None:
+            self._checkpoint.value = named_checkpoint(self.run, checkpoint).name
+        for name, field in self._fields.items():
+            field.value = getattr(chosen, name)
+        self._input.value = self._given[1]
+
+    def _made(self, title: str) -> None:
+        """Make the widgets."""
+        kind = type(self._defaults)
+        self._checkpoint = widgets.Dropdown(
+            options=[("latest verified", _LATEST)], description="checkpoint", **INPUT_SHAPE
+        )
+        self._input = widgets.Textarea(
+            rows=3, placeholder=kind.example, tooltip=kind.input_help, layout={"width": "auto"}
+        )
+        names = [name for name in kind.model_fields if name != "num_frames"]
+        self._fields = {name: Field(kind, name, self._guarded(self._check)) for name in names}
+        self._more = widgets.ToggleButton(description="More settings", icon="chevron-down", layout={"width": "auto"})
+        self._more.add_class("nbtools-more")
+        self._folded = widgets.VBox([field.widget for name, field in self._fields.items() if not kind.is_basic(name)])
+        self._more.observe(self._guarded(self._fold), names="value")
+        self._go = button("Run", "play", "Compute the answers", style="primary")
+        self._stop = button("Stop", "stop", "End the model's process")
+        self._copy = button("Copy as command", "terminal", "Show the command that computes the same in a terminal")
+        self._go.on_click(self._guarded(self._start))
+        self._stop.on_click(self._guarded(self._end_early))
+        self._copy.on_click(self._guarded(self._show_command))
+        self._status, self._command, self._answers = (html_widget() for _ in range(3))
+        self._frames = FramesPart()
+        hint = note_widget()
+        hint.value = f"{escape(kind.input_help)} A blank line separates several inputs."
+        basic = [field.widget for name, field in self._fields.items() if kind.is_basic(name)]
+        heading = f"{STYLE}<h3>{escape(title)}</h3><p>{escape(self.run.id)}</p>"
+        buttons = row(self._go, self._stop, self._copy)
+        buttons.layout.margin = "12px 0 4px"
+        chosen = row(self._checkpoint, note_widget())
+        mark(chosen, "", help="Checkpoint whose weights are loaded; a run that trains may have a newer one meanwhile.")
+        children = [widgets.HTML(heading), self._input, row(hint), chosen, *basic, self._more, self._folded]
+        self.widget = widgets.VBox(
+            [*children, buttons, self._status, self._command, self._answers, self._frames.widget]
+        )
+        self.widget.add_class("nbtools-form")
+        answers_beside_cells(self.widget)
+        self._fold()
+        self._show_busy(False)
+        self._frames.widget.layout.display = "none"
+
+    # --- what is asked ------------------------------------------------------------------------------
+
+    def answer(self) -> list[dict[str, Any]]:
+        """Compute the answers to the inputs with the settings as shown; `results` keeps them.
+
+        Raises:
+            ConfigError: a setting is wrong, or there is no input.
+            CheckpointError: the checkpoint is missing or damaged.
+            LaunchError: the model's process could not be started, or ended.
+        """
+        with self._lock:
+            inputs, settings = self._inputs(), self._defaults.replace(**self._values())
+            if "num_frames" in type(settings).model_fields:
+                settings = settings.replace(num_frames=_NUM_FRAMES if len(inputs) == 1 else 0)
+            self._asked, self.results, self._command.value = inputs, [], ""
+            process = self._opened()
+            self._step = process.checkpoint.step
+        if self._is_stopped:
+            raise LaunchError("stopped")
+        for answered in process.predict(inputs, settings):
+            self.results.append(answered)
+            self._say(f"Computing on {process.device}: {len(self.results):,} of {len(inputs):,}")
+        self._show(inputs)
+        self._say(f"{process.checkpoint.name} on {process.device}, {process.ready['parameters']:,} parameters")
+        return self.results
+
+    def close(self) -> None:
+        """End the model's process and remove the widgets; the run continues."""
+        self._end()
+        self._frames.close()
+        close_tree(self.widget)
+        self._displays.clear()
+
+    def __repr__(self) -> str:
+        return f"Playground({self.run.id!r})"
+
+    def _ipython_display_(self) -> None:
+        """Display two outputs: the answers for a page without a kernel, and the widgets."""
+        if self._given[0] and not self.results:
+            try:
+                self.answer()
+            except NbtoolsError as error:
+                self._say(str(error), is_wrong=True)
+        self._displays.append(uuid.uuid4().hex)
+        _publish(self._static(), {}, transient={"display_id": self._displays[-1]})
+        view = "application/vnd.jupyter.widget-view+json"
+        _publish({view: self.widget._repr_mimebundle_()[view]}, {})
+
+    def _static(self) -> dict[str, str]:
+        words = answers_html(self._asked, self.results, step=self._step) if self.results else ""
+        note = f"<p>{escape(repr(self))} needs a kernel: run this cell again. Training is not affected.</p>"
+        style = f"{STYLE}{WITHOUT_KERNEL}"
+        return {"text/html": f"{style}<div class='nbtools-no-kernel'>{words}{note}</div>", "text/plain": repr(self)}
+
+    def _inputs(self) -> tuple[str, ...]:
+        """Return the inputs as given, or as typed since."""
+        if self._given[0] and self._input.value == self._given[1]:
+            return self._given[0]
+        found = tuple(part for part in re.split(r"\n(?:[ \t]*\n)+", self._input.value) if part.strip())
+        if not found and self._defaults.needs_input:
+            raise ConfigError(f"the input is empty; type one, such as {self._defaults.example!r}")
+        return found or ("",)
+
+    def _values(self) -> dict[str, Any]:
+        """Return the settings as shown, and mark the wrong ones.
+
+        Raises:
+            ConfigError: one of them is wrong.
+        """
+        values: dict[str, Any] = {}
+        mistakes: dict[str, str] = {}
+        for name, field in self._fields.items():
+            try:
+                values[name] = field.value
+            except ValueError as error:
+                mistakes[name] = str(error)
+        mistakes = {**errors_by_field(type(self._defaults), values), **mistakes}
+        for name, field in self._fields.items():
+            field.mark(mistakes.get(name, ""))
+        if mistakes:
+            raise ConfigError("; ".join(f"{name}: {why}" if name else why for name, why in mistakes.items()))
+        return values
+
+    def _offer_checkpoints(self) -> None:
+        """List the checkpoints that the run has now; a choice that is gone becomes the latest."""
+        found = [(_labelled(saved), saved.name) for saved in reversed(self.run.checkpoints)]
+        options, before = [("latest verified", _LATEST), *found], self._checkpoint.value
+        if tuple(options) != tuple(self._checkpoint.options):
+            self._checkpoint.options = options
+            self._checkpoint.value = before if before in dict(found).values() else _LATEST
+
+    def _opened(self) -> ModelProcess:
+        """Return the process of the chosen checkpoint; another one that this run's playgrounds have open ends."""
+        self._offer_checkpoints()
+        saved = self.run.checkpoints
+        wanted = self._checkpoint.value or (saved[-1].name if saved else "")
+        if self._process is None or self._loaded != wanted:
+            self._end()
+            earlier = _of_runs.get(self.run.id, lambda: None)()
+            if earlier is not None and earlier is not self:
+                earlier._end()
+            _of_runs[self.run.id] = weakref.ref(self)
+            self._say(f"Loading {wanted or 'the model'}")
+            self._process = ModelProcess(self.run, self._checkpoint.value or None)
+            self._loaded = wanted
+        return self._process
+
+    # --- what is shown ------------------------------------------------------------------------------
+
+    def _show(self, inputs: Sequence[str]) -> None:
+        self._answers.value = answers_html(inputs, self.results)
+        item = frames_of(self.results, self._step)
+        self._frames.widget.layout.display = "none" if item is None else ""
+        if item is not None:
+            self._frames.show(item, False, ())
+        for display_id in self._displays:
+            _publish(self._static(), {}, transient={"display_id": display_id}, update=True)
+
+    def _show_command(self) -> None:
+        inputs, values = self._inputs(), self._values()
+        name = self._checkpoint.value
+        words = [
+            "nbtools",
+            "predict",
+            self.run.id,
+            *(inputs if len(inputs) == 1 and inputs[0] else ["-"] if inputs[1:] else []),
+        ]
+        words += ["--checkpoint", name] if name else []
+        for field, value in values.items():
+            if value != getattr(self._defaults, field):
+                words += [f"--{field.replace('_', '-')}", str(value)]
+        command = shlex.join(words)
+        if len(inputs) > 1:
+            command = f"printf '%s\\n' {shlex.join(inputs)} | {command}"
+        copy = "navigator.clipboard?.writeText(this.innerText)"
+        self._command.value = (
+            f'<div class="nbtools-run" title="click to copy"><code style="user-select:all;cursor:copy" '
+            f'onclick="{copy}">{escape(command)}</code></div>'
+        )
+
+    def _say(self, text: str, *, is_wrong: bool = False) -> None:
+        kind = "nbtools-error" if is_wrong else "nbtools-said"
+        self._status.value = f'<div class="{kind}">{escape(text)}</div>' if text else ""
+
+    def _show_busy(self, is_busy: bool) -> None:
+        self._go.disabled = is_busy
+        self._stop.layout.display = "" if is_busy else "none"
+
+    def _fold(self) -> None:
+        is_open = self._more.value
+        self._more.layout.display = "" if self._folded.children else "none"
+        self._folded.layout.display = "" if is_open else "none"
+        self._more.icon = "chevron-up" if is_open else "chevron-down"
+        self._more.description = "Fewer settings" if is_open else "More settings"
+
+    # --- buttons ------------------------------------------------------------------------------------
+
+    def _guarded(self, action: Callable[[], object]) -> Callable[..., None]:
+        """Wrap a callback: an exception becomes words here, not a traceback in an unrelated cell."""
+
+        def run(*_: object) -> None:
+            try:
+                action()
+            except Exception as error:  # noqa: BLE001 - front ends do not show errors of callbacks
+                if self._is_stopped:
+                    self._say("Stopped.")
+                else:
+                    kind = "" if isinstance(error, NbtoolsError) else f"{type(error).__name__}: "
+                    self._say(f"{kind}{error}", is_wrong=True)
+
+        return run
+
+    def _check(self) -> None:
+        self._values()
+        self._say("")
+
+    def _start(self) -> None:
+        if self._thread is not None and self._thread.is_alive():
+            return
+        self._values()
+        self._inputs()
+        self._is_stopped = False
+        self._show_busy(True)
+        self._thread = threading.Thread(target=self._work, name=f"playground {self.run.id}", daemon=True)
+        self._thread.start()
+
+    def _work(self) -> None:
+        self._guarded(self.answer)()
+        self._show_busy(False)
+
+    def _end_early(self) -> None:
+        self._is_stopped = True
+        self._end()
+
+    def _end(self) -> None:
+        process, self._process = self._process, None
+        if process is not None:
+            process.close()
+
+
+def _labelled(checkpoint: Checkpoint) -> str:
+    loss = checkpoint.metrics.get("eval/loss")
+    return checkpoint.name if loss is None else f"{checkpoint.name} · eval/loss {loss:.4g}"

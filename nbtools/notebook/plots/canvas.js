@@ -1,0 +1,700 @@
+// The live canvas of a run: draws the charts that the kernel describes in `spec`, and their curves in `data`, one value
+// per pixel column; asks for other columns when width or zoom change. A chart has two canvases, curves below and
+// crosshair above, so that a moving pointer draws no curve. Names come from a run's files: they are set as text only.
+
+const MARGIN = { left: 56, right: 16, top: 34, bottom: 24 };
+const FRAME_COST = 72; // in curves; further charts are drawn in the next frame
+const NEAR_PX = 22; // how near to a curve the pointer must be to raise it
+const MANY = 8; // of more curves only the raised one has a band, and a value in the other charts
+const KINDS = ["step", "samples", "time", "relative"];
+const EVENTS = "pointerdown pointermove pointerup pointercancel pointerleave blur dblclick keydown".split(" ");
+const SCALES = [[1e12, 1e12, "T"], [1e9, 1e9, "G"], [1e6, 1e6, "M"], [1e4, 1e3, "k"], [0, 1, ""]];
+const UNITS = [[86400, Infinity, "d"], [3600, 24, "h"], [60, 60, "min"], [1, 60, "s"]];
+const CLOCK = { month: "short", day: "numeric", hour: "2-digit", minute: "2-digit", second: "2-digit" };
+const HELP = "drag: zoom · shift-drag: move · 0: all · ← →: crosshair · + −: zoom";
+
+// --- arithmetic ---------------------------------------------------------------------------------
+
+/** Size of a chart in CSS pixels; the kernel computes the same, to send one value per pixel column. */
+export function layout(width, numOpen) {
+  const columns = width >= 640 && numOpen > 1 ? 2 : 1, chart = Math.floor(width / columns);
+  return { columns, width: chart, height: Math.min(255, Math.max(180, Math.round(0.55 * chart))) };
+}
+
+/** A number in few characters, as the pictures have it: 0.25, 31.74k, 3e-4. */
+export function formatNumber(value, digits = 4) {
+  const size = Math.abs(value), [, scale, suffix] = SCALES.find(([least]) => size >= least) ?? [];
+  if (!Number.isFinite(value)) return String(value).replace("Infinity", "∞");
+  if (size === 0 || (size >= 1e-3 && size < 1e15)) return `${Number((value / scale).toPrecision(digits))}${suffix}`;
+  return value.toExponential(digits - 1).replace(/\.?0*e\+?/, "e");
+}
+
+/** A value given as a position on the y axis, in no more digits than the steps between positions leave. */
+export function formatPosition(position, step, isLog) {
+  if (position === -Infinity) return "≤ 0"; // no logarithm
+  const value = isLog ? 10 ** position : position, spacing = isLog ? value * (10 ** step - 1) : step;
+  if (!value || Math.abs(value) < spacing) return value ? "≈ 0" : "0";
+  const digits = Math.floor(Math.log10(Math.abs(value))) - Math.ceil(Math.log10(spacing)) + 1;
+  return formatNumber(value, Math.min(4, Math.max(1, digits)));
+}
+
+/** A position on the x axis in words; `unit` is count, seconds (since the start) or clock (since 1970). */
+export function formatX(x, unit) {
+  if (unit === "clock") return new Date(1000 * x).toLocaleString("en-GB", CLOCK);
+  if (unit === "count") return Math.round(x).toLocaleString("en");
+  const size = Math.abs(x), sign = x < 0 ? "−" : "";
+  if (size < 59.5) return `${sign}${size < 10 ? Number(size.toFixed(1)) : Math.round(size)} s`;
+  const parts = UNITS.map(([length, modulus, name]) => [Math.floor(Math.round(size) / length) % modulus, name]);
+  const first = parts.findIndex(([count]) => count > 0);
+  return sign + parts.slice(first, first + 3).map(([count, name]) => `${count} ${name}`).join(" ");
+}
+
+/** Index of the value of an ascending array that is nearest to x; -1 of an empty one. */
+export function nearest(xs, x) {
+  let low = 0, high = xs.length - 1;
+  while (high - low > 1) {
+    const middle = (low + high) >> 1;
+    [low, high] = xs[middle] <= x ? [middle, high] : [low, middle];
+  }
+  return high < 0 || x - xs[low] <= xs[high] - x ? Math.min(low, high) : high;
+}
+
+/** The charts of a spec, each series with its columns; `data` may begin anywhere in its buffer, so it is copied. */
+export function unpack(spec, { buffer, byteOffset, byteLength }) {
+  const bytes = buffer.slice(byteOffset, byteOffset + byteLength);
+  // `mean` has values; low, high and bold give positions on the y axis: exponents of 10 if it is logarithmic.
+  const columns = ({ at, n, from, step, is_wide: isWide, ...series }) => {
+    const column = (k, Type) => new Type(bytes, at[k], n), mean = column(3, isWide ? Float64Array : Float32Array);
+    const position = (code) => (code === 65535 ? NaN : code === 0 ? -Infinity : from + (code - 1) * step);
+    const [low, high, bold] = [1, 2, 4].map((k) => column(k, Uint16Array)).map((codes) => (i) => position(codes[i]));
+    return { ...series, n, step, x: column(0, Float64Array), low, high, mean, bold };
+  };
+  return spec.charts.map((chart) => ({ ...chart, series: (chart.series ?? []).map(columns) }));
+}
+
+// --- the page -----------------------------------------------------------------------------------
+
+function make(tag, className, parent, properties = {}) {
+  const element = Object.assign(document.createElement(tag), { className, ...properties });
+  parent?.append(element);
+  return element;
+}
+
+const closest = (items, distance, limit) =>
+  items.filter((item) => distance(item) <= limit).sort((a, b) => distance(a) - distance(b))[0];
+const words = (...parts) => parts.filter(Boolean).join(" ");
+const button = (parent, properties) => make("button", "", parent, { type: "button", ...properties });
+
+/** Set a text only where it differs: most of a tooltip stays while the pointer moves. */
+const setText = (element, text) => element.textContent === text || (element.textContent = text);
+/** Whether a value differs from the one that this object was last asked about. */
+const isNew = (object, value) => object.seenValue !== (object.seenValue = JSON.stringify(value));
+
+function isDark() {
+  const { className, dataset } = document.body;
+  if (dataset.jpThemeLight) return dataset.jpThemeLight === "false";
+  if (/\bvscode-/.test(className)) return /\bvscode-(dark|high-contrast)(?!-light)\b/.test(className);
+  return matchMedia("(prefers-color-scheme: dark)").matches;
+}
+
+/** An entry of a legend: a line with its dashes and dots, or a triangle, and a text. */
+function legendEntry(colour, { text, title = text, dash = [], dots = false, isTriangle = false }) {
+  const element = make("span", "nbt-entry", null, { title, text });
+  const kind = isTriangle ? "triangle" : dash.length ? "dashed" : "solid";
+  make("i", `nbt-sample nbt-${kind}${dots ? " nbt-dots" : ""}`, element).style.color = colour;
+  return Object.assign(element, { label: make("span", "", element, { textContent: text, dir: "auto" }) });
+}
+
+const polyline = (...points) => new Path2D(`M${points.join("L")}`);
+const box = (x, y, width, height) => polyline([x, y], [x + width, y], [x + width, y + height], [x, y + height], [x, y]);
+const disc = (x, y, r) => new Path2D(`M${x - r},${y}a${r},${r} 0 1 1 ${2 * r},0a${r},${r} 0 1 1 ${-2 * r},0Z`);
+
+/** Stroke and fill a path; dashes are in widths of the line, which lines of the width `hair` can make up together. */
+function paint(ctx, path, { stroke, fill, width = 1, hair = width, dash = [], opacity = 1, clip }) {
+  const count = Math.ceil(width / hair), gap = (width - hair) / Math.max(1, count - 1);
+  ctx.save();
+  if (clip) ctx.clip(clip);
+  Object.assign(ctx, { globalAlpha: opacity, lineWidth: hair, lineJoin: "round" });
+  Object.assign(ctx, { strokeStyle: stroke, fillStyle: fill });
+  ctx.setLineDash(dash.map((length) => length * width));
+  ctx.translate(0, (hair - width) / 2);
+  for (let k = 0; stroke && k < count; k++, ctx.translate(0, gap)) ctx.stroke(path);
+  if (fill) ctx.fill(path);
+  ctx.restore();
+}
+
+// --- one chart ----------------------------------------------------------------------------------
+
+class Chart {
+  isDirty = true; // the curves must be drawn again
+  isSeen = true; // in the viewport
+
+  constructor(owner, key) {
+    Object.assign(this, { owner, key, root: make("div", "nbt-chart") });
+    const canvas = (properties) => make("canvas", "", this.root, properties).getContext("2d");
+    this.layers = [this.base, this.top] = [canvas(), canvas({ tabIndex: 0, role: "img" })];
+    const head = make("div", "nbt-head", this.root);
+    this.title = make("div", "nbt-title", head, { dir: "auto" });
+    const tools = make("div", "nbt-tools", head);
+    this.log = button(tools, { textContent: "log", onclick: () => owner.send({ log: key }) });
+    this.fold = button(tools, { textContent: "–", onclick: () => owner.send({ open: key, is_open: false }) });
+    this.badge = make("div", "nbt-badge", this.root);
+    this.legend = make("div", "nbt-legend", head);
+    owner.listen(this, this.top.canvas);
+  }
+
+  /** Take what the kernel says that this chart is. */
+  update(spec, hasRuns, alt) {
+    const { title, series, is_log: isLog } = spec, hasLabels = !hasRuns || new Set(series.map((s) => s.label)).size > 1;
+    for (const s of series) s.text = words(s.run, hasLabels && s.label);
+    const densest = series.reduce((best, s) => (s.n > best.n ? s : best), { n: 0, x: [] });
+    Object.assign(this, { spec, series, densest, hasRuns, isDirty: true });
+    Object.assign(this.log, { hidden: !spec.can_log, ariaPressed: String(isLog), title: "Logarithmic axis" });
+    setText(Object.assign(this.title, { title }), title);
+    this.fold.title = `Fold ${title}`;
+    setText(Object.assign(this.badge, { hidden: !spec.badge }), spec.badge?.text ?? "");
+    this.top.canvas.ariaLabel = `${title}, ${alt}: ${series.map((s) => words(s.text, s.value)).join(", ")}`;
+    this.showLegend();
+  }
+
+  /** Names and last values in the title's line; entries without room are left out from the end. */
+  showLegend() {
+    const { owner, series, hasRuns } = this, { levels, marks } = this.spec;
+    const withText = (s) => ({ ...s, title: s.name ?? s.label, text: words(s.text ?? s.label, s.value) });
+    const checkpoint = marks.length && !hasRuns ? [{ text: "checkpoint", colour: "text", isTriangle: true }] : [];
+    const entries = [...[...series, ...levels].map(withText), ...checkpoint];
+    if (!isNew(this.legend, entries.map((e) => [e.text, owner.colour(e.colour), e.dash, e.dots, e.name]))) return;
+    this.entries = entries.map((entry) => {
+      const element = legendEntry(owner.colour(entry.colour), entry);
+      return entry.name ? owner.raises(element, { chart: this.key, name: entry.name }) : element;
+    });
+    this.legend.classList.toggle("nbt-lone", entries.length === 1 && !hasRuns);
+    this.legend.replaceChildren(...this.entries);
+    this.readOut(null);
+  }
+
+  resize(width, height, scale) {
+    Object.assign(this, { width, height, scale, isDirty: true });
+    this.root.style.height = `${height}px`;
+    this.plot = { left: MARGIN.left, right: width - MARGIN.right, top: MARGIN.top, bottom: height - MARGIN.bottom };
+    const { left, right, top, bottom } = this.plot;
+    this.clip = box(left, top - 2, right - left + 2, bottom - top + 4);
+    for (const ctx of this.layers) {
+      Object.assign(ctx.canvas, { width: Math.round(width * scale), height: Math.round(height * scale) });
+      ctx.setTransform(scale, 0, 0, scale, 0, 0);
+    }
+  }
+
+  /** Functions from values to pixels; what has no logarithm becomes NaN. */
+  get scales() {
+    const { left, right, top, bottom } = this.plot, [from, to] = this.owner.limits, [low, high] = this.spec.y;
+    const xScale = (right - left) / (to - from), yScale = (bottom - top) / (high - low);
+    const toY = (y) => bottom - (y - low) * yScale;
+    return [(x) => left + (x - from) * xScale, this.spec.is_log ? (y) => toY(y > 0 ? Math.log10(y) : NaN) : toY, toY];
+  }
+  fromX(pixel) {
+    const { left, right } = this.plot, [from, to] = this.owner.limits;
+    return from + ((Math.min(right, Math.max(left, pixel)) - left) / (right - left)) * (to - from);
+  }
+  isInside = (x) => x >= this.plot.left - 1 && x <= this.plot.right + 1;
+  isWithin = (y) => y >= this.plot.top - 2 && y <= this.plot.bottom + 2;
+  across = (y) => polyline([this.plot.left, y], [this.plot.right, y]);
+  upright = (x, top = this.plot.top) => polyline([x, this.plot.bottom], [x, top]);
+
+  /** Draw the curves and all that does not move with the pointer; return what it cost, in curves. */
+  draw() {
+    const { base: ctx, owner, series, spec } = this, { levels, veil, badge } = spec, [toX, toY] = this.scales;
+    const { run, chart, name } = owner.raised ?? {}; // the others of that chart, or of all charts, become faint
+    const opacity = (s) => ((run && s.run !== run) || (chart === this.key && s.name !== name) ? 0.15 : 1);
+    const style = (s, width, faint = 1) => ({ stroke: owner.colour(s.colour), width, opacity: faint * opacity(s) });
+    ctx.clearRect(0, 0, this.width, this.height);
+    ctx.save();
+    ctx.clip(this.clip);
+    for (const s of levels) paint(ctx, this.across(toY(s.y)), { ...style(s, 1.4), dash: s.dash, opacity: 1 });
+    const banded = series.filter((s) => s.is_smoothed && (series.length <= MANY || (run && s.run === run)));
+    for (const s of banded) paint(ctx, this.path(s, s.low, s.high), style(s, 1, 0.38));
+    // A line of one device pixel costs a sixth of a wider one.
+    const thin = series.length > MANY ? { hair: 1 / this.scale } : {};
+    for (const s of [...series].sort((a, b) => opacity(a) - opacity(b))) {
+      s.path = s.is_smoothed || s.is_exact ? this.path(s, s.bold, s.bold) : this.path(s, s.low, s.high);
+      paint(ctx, s.path, { ...style(s, s.width), dash: s.dash, ...thin });
+      paint(ctx, this.dots(s), { fill: owner.colour(s.colour), opacity: opacity(s) });
+    }
+    ctx.restore();
+    if (Number.isFinite(veil)) { // dim the part of a resumed run's parent
+      Object.assign(ctx, { globalCompositeOperation: "destination-out", fillStyle: "rgb(0 0 0 / 60%)" });
+      ctx.fillRect(0, 0, Math.max(0, toX(veil)), this.height);
+    }
+    ctx.globalCompositeOperation = "destination-over"; // behind the curves, and not dimmed
+    this.drawAxes(ctx);
+    ctx.globalCompositeOperation = "source-over";
+    this.drawCuts(ctx, toX);
+    for (const { kind, x, y } of spec.marks) this.drawMark(ctx, kind, toX(x), toY(y ?? NaN));
+    if (badge) this.drawAlarm(ctx, toX(badge.x));
+    this.isDirty = false;
+    return series.length + 4; // the axes cost as much as some curves
+  }
+
+  /** A line through the lowest and the highest value of each column within the limits, the nearer first, with gaps. */
+  path({ x, n }, low, high) {
+    const path = new Path2D(), [toX, , toY] = this.scales, floor = this.plot.bottom + 4;
+    const [start, stop] = this.owner.limits.map((limit) => nearest(x, limit)); // and a neighbour on each side
+    for (let i = Math.max(0, start - 1), last = NaN; i < Math.min(n, stop + 2); i++) {
+      const at = toX(x[i]), top = toY(high(i)), isGap = !Number.isFinite(top), least = toY(low(i));
+      const bottom = isGap || Number.isFinite(least) ? least : floor; // no logarithm
+      const first = Math.abs(last - top) < Math.abs(last - bottom) ? top : bottom, second = top + bottom - first;
+      if (Number.isNaN(last)) path.moveTo(at, first); // what is not finite is ignored
+      else path.lineTo(at, first);
+      if (second !== first) path.lineTo(at, second);
+      last = isGap ? NaN : second;
+    }
+    return path;
+  }
+
+  /** Points of a sparse curve, and any point between two gaps, where a line draws nothing. */
+  dots({ n, x, bold, dots }) {
+    const path = new Path2D(), [toX, , toY] = this.scales, isShown = (i) => i >= 0 && i < n && Number.isFinite(bold(i));
+    const isDot = (i) => (dots || (!isShown(i - 1) && !isShown(i + 1))) && isShown(i);
+    for (let i = 0; i < n; i++) if (isDot(i)) path.addPath(disc(toX(x[i]), toY(bold(i)), 2.4));
+    return path;
+  }
+  drawAxes(ctx) {
+    const { plot, owner, spec } = this, { text, muted } = owner.ink, [toX, , toY] = this.scales;
+    const sharp = (y) => Math.round(y) + 0.5;
+    paint(ctx, this.across(plot.bottom + 0.5), { stroke: text, opacity: 0.27 });
+    for (const [value] of spec.y_ticks) paint(ctx, this.across(sharp(toY(value))), { stroke: text, opacity: 0.1 });
+    Object.assign(ctx, { fillStyle: muted, font: owner.font(10.5), textAlign: "right", textBaseline: "middle" });
+    for (const [value, label] of spec.y_ticks) ctx.fillText(label, plot.left - 7, sharp(toY(value)), plot.left - 10);
+    Object.assign(ctx, { textAlign: "center", textBaseline: "top" });
+    for (const [value, label] of spec.x_ticks) {
+      const x = toX(value), right = this.width - 2 - ctx.measureText(label).width / 2;
+      if (this.isInside(x)) ctx.fillText(label, Math.min(x, right), plot.bottom + 7);
+    }
+  }
+
+  /** A thin line where the run was resumed or restarted, and the label of a resume. */
+  drawCuts(ctx, toX) {
+    const { plot, owner } = this, { muted, page } = owner.ink;
+    Object.assign(ctx, { font: owner.font(10), textBaseline: "top", textAlign: "left", fillStyle: muted });
+    Object.assign(ctx, { strokeStyle: page, lineWidth: 3 });
+    for (const cut of this.spec.cuts) {
+      const x = Math.round(toX(cut.x)) + 0.5, { width } = ctx.measureText(cut.label);
+      if (!this.isInside(x)) continue;
+      paint(ctx, this.upright(x), { stroke: muted, dash: [2, 2] });
+      const left = x + 5 + width > plot.right ? x - 5 - width : x + 5;
+      ctx.strokeText(cut.label, left, plot.top + 1);
+      ctx.fillText(cut.label, left, plot.top + 1);
+    }
+  }
+
+  /** A triangle on the floor for a checkpoint, a ring at its evaluation; the best one is filled. */
+  drawMark(ctx, kind, x, y) {
+    const { plot, owner } = this, stroke = owner.colour("evaluation"), floor = plot.bottom - 1;
+    if (!this.isInside(x)) return;
+    const triangle = polyline([x, floor - 7], [x + 4, floor], [x - 4, floor], [x, floor - 7]);
+    paint(ctx, triangle, { stroke: owner.ink.page, fill: owner.colour("text"), width: 1.6 });
+    if (this.isWithin(y)) paint(ctx, disc(x, y, 4.6), { stroke, fill: kind === "best" && stroke, width: 1.3 });
+  }
+
+  /** Where values are not finite. */
+  drawAlarm(ctx, x) {
+    const { plot, owner } = this, alarm = owner.colour("alarm"), y = plot.top + 30;
+    this.badge.style.background = alarm;
+    if (!this.isInside(x)) return;
+    paint(ctx, this.upright(x, y), { stroke: alarm, width: 1.2, dash: [1, 2] });
+    const cross = new Path2D(`M${x - 3},${y - 3}l6,6m0,-6l-6,6`);
+    for (const [stroke, width] of [[owner.ink.page, 4.6], [alarm, 2.8]]) paint(ctx, cross, { stroke, width });
+  }
+
+  /** The value of each curve at x; `where` names the point of a sparse curve that lies elsewhere. */
+  read(x, shown) {
+    const [toX, toY] = this.scales, { unit } = this.owner.spec.x, { is_log: isLog } = this.spec;
+    return shown.flatMap((series) => {
+      const i = nearest(series.x, x), at = toX(series.x[i]);
+      if (i < 0 || !this.isInside(at)) return [];
+      const mean = series.mean[i], low = series.low(i), high = series.high(i);
+      const number = (position) => formatPosition(position, series.step, isLog);
+      return {
+        ...{ series, x: at, y: toY(mean), mean, colour: series.colour, label: series.text },
+        value: formatNumber(mean, series.is_exact ? 6 : 4),
+        range: !series.is_exact && low < high ? `[${number(low)}, ${number(high)}]` : "",
+        where: Math.abs(at - toX(x)) > 1.5 ? `at ${formatX(series.x[i], unit)}` : "",
+      };
+    });
+  }
+
+  /** Draw crosshair and selection; return the values, of which `hot` is the curve near the pointer. */
+  drawTop(cross, selection) {
+    const { top: ctx, plot, owner } = this, [toX] = this.scales, { accent, text, page } = owner.ink;
+    ctx.clearRect(0, 0, this.width, this.height);
+    if (selection) {
+      const [a, b] = [selection.from, selection.to].map(toX);
+      paint(ctx, box(a, plot.top, b - a, plot.bottom - plot.top), { fill: accent, opacity: 0.14 });
+      for (const x of [a, b]) paint(ctx, this.upright(x), { stroke: accent, opacity: 0.7 });
+    }
+    const isHot = (s) => (s.run ? s.run === owner.hot?.run : s === owner.hot), isHere = cross?.chart === this;
+    const read = isHere || this.series.length <= MANY ? this.series : this.series.filter(isHot);
+    const rows = cross ? this.read(cross.x, read) : [], x = cross && Math.round(toX(cross.x)) + 0.5;
+    const near = cross && rows.length > 1 && closest(rows, ({ y }) => Math.abs(y - (cross.y ?? NaN)), NEAR_PX);
+    if (isHere) owner.hot = near?.series;
+    const hot = rows.find(({ series }) => isHot(series));
+    if (cross && this.isInside(x)) paint(ctx, this.upright(x), { stroke: text, opacity: 0.4 });
+    const { path, width, dash } = hot?.series ?? {};
+    if (path) paint(ctx, path, { stroke: owner.colour(hot.colour), width: width + 1.2, dash, clip: this.clip });
+    for (const row of rows.filter(({ y }) => this.isWithin(y))) {
+      const radius = row === hot ? 4.2 : rows.length > MANY ? 2.2 : 3.2, stroke = radius > 3 && page;
+      paint(ctx, disc(row.x, row.y, radius), { fill: owner.colour(row.colour), stroke, width: 1.5 });
+    }
+    this.readOut(cross && !isHere ? rows : null, hot);
+    return cross && { rows, hot };
+  }
+
+  /** Show the values at the crosshair of another chart in the title's line; of compared runs only the raised one. */
+  readOut(rows, hot) {
+    this.series.forEach((series, i) => {
+      const row = rows?.find((each) => each.series === series), { label, text } = this.entries[i];
+      setText(label, row ? words(row.label, row.value, row.range) : text);
+      this.entries[i].hidden = this.hasRuns && (!row || row !== hot);
+    });
+  }
+
+  /** The checkpoint whose triangle is near the pointer. */
+  markAt({ x, y }) {
+    const [toX] = this.scales, isOnFloor = y === null || y >= this.plot.bottom - NEAR_PX;
+    const mark = isOnFloor && closest(this.spec.marks, (each) => Math.abs(toX(each.x) - toX(x)), 7);
+    return mark ? `▲ ${mark.label}${mark.kind === "best" ? " · best" : ""}` : "";
+  }
+}
+
+// --- the values of the chart under the pointer ----------------------------------------------------
+
+class Tip {
+  rows = [];
+  constructor(parent) {
+    this.root = make("div", "nbt-tip", parent, { hidden: true, ariaHidden: "true" }); // the live region says the same
+    this.header = make("header", "", this.root, { dir: "auto" });
+  }
+
+  /** Write the rows and put the tooltip beside the crosshair, within the canvas; return what it says. */
+  show(owner, { chart, x, y }, { rows, hot }) {
+    const perColumn = Math.round(Math.max(1, ...rows.map(({ series }) => (series.is_exact ? 1 : series.per_column))));
+    const mean = perColumn > 1 && `mean of ${perColumn.toLocaleString("en")} steps`;
+    const position = words(owner.spec.x.unit === "count" && owner.spec.x.label, formatX(x, owner.spec.x.unit));
+    const header = [position, mean, chart.markAt({ x, y })].filter(Boolean).join(" · ");
+    const lines = rows.length > 6 ? [...rows].sort((a, b) => b.mean - a.mean) : [...rows, ...chart.spec.levels];
+    setText(this.header, header);
+    while (this.rows.length < lines.length) {
+      const root = make("div", "", this.root), parts = ["i", "span", "b", "small"].map((tag) => make(tag, "", root));
+      this.rows.push({ root, parts });
+    }
+    lines.forEach((line, index) => {
+      const { root, parts: [swatch, ...texts] } = this.rows[index];
+      Object.assign(root, { hidden: false, className: line === hot ? "nbt-hot" : "" });
+      if (isNew(swatch, [line.colour, owner.theme])) swatch.style.background = owner.colour(line.colour);
+      [line.label, line.value, words(line.range, line.where)].forEach((text, k) => setText(texts[k], text));
+    });
+    for (const { root } of this.rows.slice(lines.length)) root.hidden = true;
+    this.root.classList.toggle("nbt-wide", lines.length > 12 && owner.width > 620);
+    this.root.hidden = false;
+    const { offsetWidth: wide, offsetHeight: tall } = this.root, { offsetLeft, offsetTop } = chart.root;
+    const at = offsetLeft + chart.scales[0](x), lower = offsetTop + (y ?? 42), upper = lower - tall - 12;
+    const left = at + 14 + wide > owner.width ? at - 14 - wide : at + 14, top = upper < 0 ? lower + 14 : upper;
+    const within = (value, room) => `${Math.round(Math.max(2, Math.min(room - 2, value)))}px`;
+    const place = [within(left, owner.width - wide), within(top, owner.root.clientHeight - tall)];
+    this.root.style.transform = `translate(${place})`;
+    return `${chart.spec.title}, ${header}: ${lines.map((r) => words(r.label, r.value, r.range, r.where)).join(", ")}`;
+  }
+}
+
+// --- all charts ---------------------------------------------------------------------------------
+
+class Canvas {
+  spec = { x: { limits: [0, 1], full: [0, 1] }, charts: [] };
+  charts = new Map();
+  open = []; // the charts in their order
+  asked = null; // a zoom that the kernel has not answered yet: {span, patience, time}
+  cross = null; // {x, chart, y}: where the crosshair stands; y is null for keys
+  drag = null; // {kind, chart, from, to, …}
+  isVisible = this.isSeen = true; // seen: in the viewport; visible: and so is the page
+  name = Math.random().toString(36).slice(2); // a widget may be shown several times
+  timers = new Map();
+  stopping = new AbortController();
+  close = () => this.stopping.abort();
+  constructor(model, el) {
+    const root = make("div", "nbt-canvas mathjax_ignore tex2jax_ignore", el), bar = make("div", "nbt-bar", root);
+    Object.assign(this, { model, el, root, bar });
+    this.kinds = make("div", "nbt-kinds", bar, { role: "group", ariaLabel: "x axis" });
+    for (const x of KINDS) button(this.kinds, { textContent: x, value: x, onclick: () => this.send({ x }) });
+    this.filter = make("input", "nbt-filter", bar, {
+      ...{ type: "search", placeholder: "filter: grad*", ariaLabel: "Show the metrics whose names match" },
+      oninput: () => this.later("filter", 200, () => this.send({ filter: this.filter.value })),
+      onkeydown: (event) => event.stopPropagation(),
+    });
+    this.chip = button(bar, { className: "nbt-chip", title: "Show all", hidden: true, onclick: () => this.zoom(null) });
+    make("span", "nbt-help", bar, { textContent: HELP });
+    this.runs = make("div", "nbt-runs", root, { hidden: true });
+    this.message = make("div", "nbt-message", root, { hidden: true });
+    this.grid = make("div", "nbt-grid", root, { role: "group" });
+    this.folded = make("div", "nbt-folded", root, { hidden: true });
+    this.live = make("div", "nbt-live", root, { ariaLive: "polite" });
+    this.tip = new Tip(root);
+    this.watch();
+    this.change();
+  }
+
+  /** Follow the size of the output, the theme, and whether any of it is on the screen. */
+  watch() {
+    const { signal } = this.stopping, change = () => this.change();
+    const on = (target, type, action) => target.addEventListener(type, action, { signal });
+    const resized = new ResizeObserver(() => this.resize()), themed = new MutationObserver(() => this.retheme());
+    this.seen = new IntersectionObserver((entries) => this.see(entries));
+    this.model.on("change:version", change);
+    resized.observe(this.root);
+    this.seen.observe(this.root);
+    themed.observe(document.body, { attributeFilter: ["class", "data-jp-theme-light", "data-jp-theme-name"] });
+    on(matchMedia("(prefers-color-scheme: dark)"), "change", () => this.retheme());
+    on(document, "visibilitychange", () => this.see([]));
+    on(window, "resize", () => this.resize()); // the density of pixels changes with it
+    this.later("ready", 60, () => this.tellReady()); // an output that is not shown has no size yet
+    signal.addEventListener("abort", () => {
+      this.model.off("change:version", change);
+      for (const observer of [resized, this.seen, themed]) observer.disconnect();
+      for (const timer of this.timers.values()) clearTimeout(timer);
+      cancelAnimationFrame(this.frame);
+    });
+  }
+
+  /** Run an action once, some time after the last call with this name. */
+  later(name, ms, action) {
+    clearTimeout(this.timers.get(name));
+    this.timers.set(name, setTimeout(action, ms));
+  }
+
+  /** Tell the kernel; without a kernel the page works on with the columns that it has. */
+  send(message) {
+    try { this.model.send(message); } catch (error) { this.el.dataset.unsent = String(error); }
+  }
+  tellWidth = () => this.send({ width: (this.sentWidth = this.width) });
+  tellReady = () => this.sentWidth ?? this.send({ ready: true, width: (this.sentWidth = this.width), dark: isDark() });
+  see(entries) {
+    const seen = new Map(entries.map(({ target, isIntersecting }) => [target, isIntersecting]));
+    for (const part of [this, ...this.open]) part.isSeen = seen.get(part.root) ?? part.isSeen;
+    const isVisible = this.isSeen && !document.hidden;
+    if (isVisible !== this.isVisible) this.send({ visible: (this.isVisible = isVisible), view: this.name });
+    this.request();
+  }
+  get limits() { return this.asked ? (this.asked.span ?? this.spec.x.full) : this.spec.x.limits; }
+  change() {
+    const spec = this.model.get("spec"), { children } = this.grid;
+    this.retheme();
+    if (!spec?.x) return;
+    const charts = unpack(spec, this.model.get("data")), open = charts.filter((chart) => chart.open);
+    const runs = new Map(open.flatMap((chart) => chart.series).filter((s) => s.run).map((s) => [s.run, s]));
+    if (spec.x.kind !== this.spec.x.kind) this.asked = this.cross = null; // positions on another axis
+    Object.assign(this, { spec, isTopDirty: true });
+    this.settle();
+    for (const [key, chart] of [...this.charts].filter(([name]) => !open.some((each) => each.key === name))) {
+      this.charts.delete(key);
+      chart.root.remove();
+      if (this.cross?.chart === chart) this.cross = this.drag = null;
+    }
+    this.open = open.map((chart, index) => {
+      const drawn = this.charts.get(chart.key) ?? new Chart(this, chart.key);
+      this.charts.set(chart.key, drawn);
+      drawn.update(chart, runs.size > 0, spec.alt);
+      // A chart that stays keeps its element, and with it the focus.
+      if (children[index] !== drawn.root) this.grid.insertBefore(drawn.root, children[index] ?? null);
+      this.seen.observe(drawn.root);
+      return drawn;
+    });
+    setText(Object.assign(this.message, { hidden: !spec.message }), spec.message);
+    this.showBar(charts.length > 0);
+    this.showRuns(runs);
+    this.showFolded(charts.filter((chart) => !chart.open));
+    this.resize();
+  }
+  showBar(hasCharts) {
+    const { x, filter } = this.spec, shown = x.kinds ?? KINDS;
+    this.bar.hidden = !hasCharts && !filter;
+    this.kinds.hidden = shown.length < 2;
+    for (const kind of this.kinds.children) {
+      Object.assign(kind, { hidden: !shown.includes(kind.value), ariaPressed: String(kind.value === x.kind) });
+    }
+    if (document.activeElement !== this.filter) this.filter.value = filter;
+    this.showChip();
+  }
+  showChip() {
+    this.chip.hidden = !(this.asked ? this.asked.span : this.spec.x.is_zoomed);
+    setText(this.chip, `zoomed ${this.limits.map((x) => formatX(x, this.spec.x.unit)).join("–")} ✕`);
+  }
+
+  /** The legend of compared runs, one for all charts. */
+  showRuns(runs) {
+    this.runs.hidden = !runs.size;
+    if (!isNew(this.runs, [...[...runs.values()].map((s) => [s.run, s.colour, s.dash]), this.theme])) return;
+    const entry = ({ run, colour, dash }) =>
+      this.raises(legendEntry(this.colour(colour), { text: run, dash }), { run });
+    this.runs.replaceChildren(...[...runs.values()].map(entry));
+  }
+  showFolded(charts) {
+    this.folded.hidden = !charts.length;
+    if (!isNew(this.folded, charts.map(({ key, title, names }) => [key, title, names]))) return;
+    this.folded.replaceChildren(...charts.map(({ key, title, names }) => {
+      const textContent = `${title} · ${names} metric${names === 1 ? "" : "s"}`;
+      return button(null, { textContent, dir: "auto", onclick: () => this.send({ open: key, is_open: true }) });
+    }));
+  }
+
+  resize() {
+    const width = this.root.clientWidth, scale = window.devicePixelRatio || 1;
+    if (!width) return;
+    this.retheme(); // outside of a page nothing has a colour
+    const size = layout((this.width = width), this.open.length), wanted = [size.width, size.height, scale];
+    this.grid.style.gridTemplateColumns = `repeat(${size.columns}, ${size.width}px)`;
+    for (const chart of this.open) if (isNew(chart, wanted)) chart.resize(...wanted);
+    this.tellReady();
+    if (width !== this.sentWidth) this.later("width", this.sentWidth && 150, this.tellWidth);
+    this.request();
+  }
+  retheme() {
+    const theme = isDark() ? "dark" : "light";
+    if (this.theme && theme !== this.theme) this.send({ dark: isDark() });
+    this.theme = this.root.dataset.theme = theme;
+    const style = getComputedStyle(this.root), value = (name) => style.getPropertyValue(`--nbt-${name}`).trim();
+    const ink = { text: style.color, muted: value("muted"), page: value("page"), accent: value("accent") };
+    const palette = this.model.get("palette")?.[this.theme] ?? {}, family = style.fontFamily;
+    if (!isNew(this, [ink, palette, family])) return;
+    Object.assign(this, { ink, palette, family, isTopDirty: true });
+    this.open.forEach((chart) => chart.showLegend());
+    this.redraw();
+  }
+  colour = (role) => this.palette[role] ?? this.ink[role] ?? this.ink.text;
+  font = (size, weight = 400) => `${weight} ${size}px ${this.family}`;
+
+  /** Let an entry of a legend raise its curve, or its run in all charts, while the pointer is on it. */
+  raises(element, wanted) {
+    const raise = (raised) => Object.assign(this, { raised }).redraw();
+    return Object.assign(element, { onpointerenter: () => raise(wanted), onpointerleave: () => raise(null) });
+  }
+
+  request = () => this.frame || !this.isVisible || !this.width || (this.frame = requestAnimationFrame(this.paint));
+  redraw() {
+    for (const chart of this.open) chart.isDirty = true;
+    this.request();
+  }
+  paint = () => {
+    const waiting = this.open.filter((chart) => chart.isDirty && chart.isSeen);
+    this.frame = 0;
+    for (let cost = 0; waiting.length && cost < FRAME_COST;) cost += waiting.shift().draw();
+    if (waiting.length) this.request();
+    else { // for benchmarks and tests
+      if (this.answered) this.el.dataset.zoomed = (performance.now() - this.answered).toFixed(1);
+      this.el.dataset.version = this.model.get("version");
+      this.answered = 0;
+    }
+    if (this.isTopDirty) this.paintTop();
+  };
+  paintTop() {
+    const { cross, drag } = this, selection = drag?.kind === "select" && drag.isMoved && drag;
+    Object.assign(this, { isTopDirty: false, hot: null }); // hot: the curve near the pointer
+    const found = cross?.chart.drawTop(cross, selection); // the first: it says which curve is near
+    for (const chart of this.open) if (chart !== cross?.chart && chart.isSeen) chart.drawTop(cross, selection);
+    this.tip.root.hidden = !found;
+    const said = found ? this.tip.show(this, cross, found) : "";
+    this.later("live", 500, () => setText(this.live, said));
+    this.el.dataset.tip = said;
+  }
+
+  /** Show a span at once, as far as its columns are here, and ask the kernel for it; null is all. */
+  zoom(span, isSent = true) {
+    const [first, last] = this.spec.x.full, width = span ? span[1] - span[0] : Infinity;
+    const from = span && Math.min(Math.max(span[0], first), last - width);
+    const wanted = width < last - first ? [from, from + width] : null;
+    this.asked = { span: wanted, patience: isSent ? 2 : Infinity, time: performance.now() };
+    if (isSent) this.send({ zoom: wanted });
+    this.isTopDirty = true;
+    this.showChip();
+    this.redraw();
+  }
+
+  /** Return to the kernel's limits once they are the ones asked for: an older refresh may arrive in between. */
+  settle() {
+    const { span, time } = this.asked ?? {}, { limits, is_zoomed: isZoomed } = this.spec.x;
+    const isSame = span ? limits.every((x, i) => Math.abs(x - span[i]) <= 1e-6 * (span[1] - span[0])) : !isZoomed;
+    if (!this.asked || (!isSame && --this.asked.patience > 0)) return;
+    Object.assign(this, { answered: time, asked: null });
+  }
+
+  listen(chart, canvas) {
+    for (const type of EVENTS) canvas.addEventListener(type, (event) => this[type](chart, event), this.stopping);
+  }
+  point = (cross) => Object.assign(this, { cross, isTopDirty: true }).request();
+
+  /** Put the crosshair on the column of the chart's densest curve that is nearest to the pointer. */
+  pointAt(chart, { offsetX, offsetY: y }) {
+    const { plot, densest } = chart, x = chart.fromX(offsetX), i = nearest(densest.x, x);
+    const isInside = offsetX > plot.left - 6 && offsetX < plot.right + 6;
+    this.point(isInside || this.drag ? { x: i < 0 ? x : densest.x[i], chart, y } : null);
+  }
+  dblclick = () => this.zoom(null);
+  blur = () => this.drag ?? this.point(null);
+  pointerleave = (_, { pointerType }) => pointerType === "mouse" && this.blur(); // a finger leaves the crosshair there
+  pointerdown(chart, event) {
+    if (event.button !== 0) return;
+    const { canvas } = chart.top, from = chart.fromX(event.offsetX), kind = event.shiftKey ? "pan" : "select";
+    event.preventDefault(); // no selection of the page's text
+    canvas.focus({ preventScroll: true });
+    canvas.setPointerCapture(event.pointerId);
+    this.drag = { kind, chart, from, to: from, startPx: event.offsetX, limits: this.limits, isMoved: false };
+  }
+  pointermove(chart, event) {
+    const { drag } = this, { left, right } = chart.plot;
+    if (drag) {
+      drag.isMoved ||= Math.abs(event.offsetX - drag.startPx) >= 4; // else it is a click
+      drag.to = chart.fromX(event.offsetX);
+    }
+    if (drag?.isMoved && drag.kind === "pan") {
+      const [from, to] = drag.limits, shift = ((drag.startPx - event.offsetX) / (right - left)) * (to - from);
+      this.zoom([from + shift, to + shift], false);
+    }
+    this.pointAt(chart, event);
+  }
+  pointerup(chart, event) {
+    const { drag } = this;
+    this.drag = null;
+    if (drag?.isMoved) this.zoom(drag.kind === "pan" ? this.limits : [drag.from, drag.to].sort((a, b) => a - b));
+    this.pointAt(chart, event);
+  }
+  pointercancel() {
+    if (this.drag?.kind === "pan") this.zoom(this.drag.limits);
+    this.drag = null;
+    this.point(null);
+  }
+
+  /** Act on a key; one that is used is kept from the notebook, where 0 twice would restart the kernel. */
+  keydown(chart, event) {
+    const { key } = event, [from, to] = this.limits, pace = event.shiftKey ? 10 : 1;
+    const centre = this.cross?.x ?? (from + to) / 2, scale = (by) => [from, to].map((x) => centre + (x - centre) * by);
+    const escape = () => (this.drag ? this.pointercancel() : this.chip.hidden ? this.point(null) : this.zoom(null));
+    const actions = {
+      ...{ ArrowLeft: () => this.step(chart, -pace), ArrowRight: () => this.step(chart, pace) },
+      ...{ Home: () => this.step(chart, -Infinity), End: () => this.step(chart, Infinity), 0: () => this.zoom(null) },
+      ...{ "+": () => this.zoom(scale(0.5)), "=": () => this.zoom(scale(0.5)), "-": () => this.zoom(scale(2)) },
+      ...(this.drag || this.cross || !this.chip.hidden ? { Escape: escape } : {}),
+    };
+    if (event.ctrlKey || event.metaKey || event.altKey || !Object.hasOwn(actions, key)) return;
+    actions[key]();
+    event.preventDefault();
+    event.stopPropagation();
+  }
+
+  /** Move the crosshair by so many columns. */
+  step(chart, count) {
+    const { x } = chart.densest, [from, to] = this.limits, shown = x.filter((value) => value >= from && value <= to);
+    if (!shown.length) return;
+    const now = this.cross ? nearest(shown, this.cross.x) : count > 0 ? -1 : shown.length;
+    this.point({ x: shown[Math.min(shown.length - 1, Math.max(0, now + count))], chart, y: null });
+  }
+}
+
+export default { render: ({ model, el }) => new Canvas(model, el).close };

@@ -1,0 +1,472 @@
+"""What a chart is: its limits, ticks, curves, colours, labels and marks, for the picture and the canvas alike.
+
+Sizes are in CSS pixels, colours are roles in `PALETTE`, dashes are in widths of their line.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, Final, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from nbtools.metrics.columns import Series
+from nbtools.notebook.plots.decimation import (
+    Break,
+    Curve,
+    Floats,
+    break_of,
+    columns_of,
+    decimate,
+    is_lone,
+    log_ticks,
+    number,
+    smooth,
+    ticks,
+)
+from nbtools.notebook.plots.metric_names import (
+    TITLES,
+    divided,
+    grouped,
+    kind_of,
+    labels_of,
+    legend_room,
+    legend_width,
+    matches,
+    system_groups,
+)
+from nbtools.notebook.plots.view import KINDS, Axis, Limits, View, X, x_ticks
+from nbtools.run.curves import Sketch
+
+Ticks = Sequence[tuple[float, str]]
+Size = tuple[float, float]
+"""Width and height of a chart's plot area."""
+
+MARGIN: Final = {"left": 56, "right": 16, "top": 34, "bottom": 24}
+"""Between a chart's edge and its plot area; the title and the legend are at the top."""
+_TWO_COLUMNS_FROM = 640
+_NUM_OPEN = 4
+_RUNS = ("#3f90da", "#e76300", "#832db6", "#bd1f01", "#a96b59", "#717581", "#c98a00", "#2e9e8f", "#92a4a2", "#8f8a3a")
+_RUNS_ON_DARK = (
+    *("#5aa5ea", "#ff8b3d", "#b98be0", "#f0654a", "#c98f7d", "#9aa0ad", "#ffa90e", "#4cc4b4", "#b5c4c2", "#b9ac70"),
+)
+# The hues are those of petroff10 (Petroff 2021, arXiv:2107.02270), distinguishable under colour blindness.
+LIGHT: Final = {
+    "background": "#ffffff",
+    "text": "#24292f",
+    "muted": "#6b7280",
+    "grid": "#e9ebee",
+    "axis": "#c3c8ce",
+    "line": "#3f90da",
+    "evaluation": "#e76300",
+    "other0": "#832db6",
+    "other1": "#a96b59",
+    "other2": "#92a4a2",
+    "alarm": "#bd1f01",
+    **{f"run{index}": _RUNS[index % len(_RUNS)] for index in range(20)},
+}
+DARK: Final = {
+    "background": "#111111",
+    "text": "#e3e5e8",
+    "muted": "#9aa0a8",
+    "grid": "#2a2c30",
+    "axis": "#4a4d52",
+    "line": "#5aa5ea",
+    "evaluation": "#ffa90e",
+    "other0": "#b98be0",
+    "other1": "#c98f7d",
+    "other2": "#b9ac70",
+    "alarm": "#c8311a",
+    **{f"run{index}": _RUNS_ON_DARK[index % len(_RUNS)] for index in range(20)},
+}
+PALETTE: Final = {"light": LIGHT, "dark": DARK}
+"""Colour of each role on a light page and on a dark one, on JupyterLab's backgrounds."""
+OTHERS: Final = ("other0", "other1", "other2")
+DASHES: Final[Sequence[tuple[float, ...]]] = ((), (6, 1.5), (4, 1.2, 1, 1.2), (1.5, 1.2))
+
+
+@dataclass(frozen=True, eq=False)
+class Trace:
+    """One curve, reduced to the pixel columns of its chart."""
+
+    name: str
+    label: str
+    value: str
+    """The last one."""
+    colour: str
+    x: Floats
+    low: Floats
+    high: Floats
+    mean: Floats
+    bold: Floats
+    """The smoothed means."""
+    dash: tuple[float, ...] = ()
+    width: float = 1.9
+    dots: bool = False
+    is_smoothed: bool = False
+    """A thin line goes through all extremes, and a bold one over it; else one line goes through the extremes."""
+    is_exact: bool = False
+    """Every column is one point."""
+    per_column: float = 1.0
+    """Mean number of points in a column."""
+    run: str = ""
+    break_: tuple[Break, float, int] | None = None
+    """The first value that is not finite, its position and its step."""
+
+    def path(self) -> tuple[Floats, Floats]:
+        """Return the points of the line through all extremes."""
+        return Curve(self.x, self.low, self.high, self.mean, self.is_exact).path()
+
+
+@dataclass(frozen=True)
+class Level:
+    """A baseline: a level line."""
+
+    label: str
+    value: str
+    y: float
+    colour: str = "muted"
+    dash: tuple[float, ...] = (5, 3)
+    width: float = 1.4
+
+
+@dataclass(frozen=True)
+class Mark:
+    """A checkpoint: a triangle on the floor, and a ring on the curve if it was evaluated."""
+
+    x: float
+    y: float | None
+    kind: str = "checkpoint"
+    """`best` where the evaluation loss is the lowest."""
+    label: str = ""
+
+
+@dataclass(frozen=True)
+class Badge:
+    """Tells that values are not finite; a line is drawn at the first one."""
+
+    text: str
+    x: float
+
+
+@dataclass(frozen=True)
+class Chart:
+    """One pair of axes. A closed chart has a title and nothing to draw."""
+
+    key: str
+    title: str
+    names: Sequence[str] = ()
+    """Those of its metrics."""
+    is_open: bool = False
+    is_log: bool = False
+    can_log: bool = False
+    y: Limits = (0.0, 1.0)
+    """On a logarithmic axis exponents of 10, and so are the positions of the ticks; values of the curves are as is."""
+    x_ticks: Ticks = ()
+    y_ticks: Ticks = ()
+    series: Sequence[Trace] = ()
+    levels: Sequence[Level] = ()
+    marks: Sequence[Mark] = ()
+    cuts: Sequence[tuple[float, str]] = ()
+    """Position and label of each resume and restart."""
+    veil: float | None = None
+    """The part left of it is the parent's."""
+    badge: Badge | None = None
+
+
+@dataclass(frozen=True)
+class Charts:
+    """All charts of a picture, and the x axis that they share."""
+
+    x: X = "step"
+    limits: Limits = (0.0, 1.0)
+    full: Limits = (0.0, 1.0)
+    is_zoomed: bool = False
+    charts: Sequence[Chart] = field(default_factory=list)
+    message: str = ""
+    """Shown instead of charts."""
+    kinds: Sequence[X] = KINDS
+    """Those that the x axis can have."""
+
+    @property
+    def x_label(self) -> str:
+        return "relative time" if self.x == "relative" else self.x
+
+    @property
+    def shown(self) -> list[Chart]:
+        return [chart for chart in self.charts if chart.is_open]
+
+
+# --- layout -------------------------------------------------------------------------------------
+
+
+def num_columns(num_open: int, width: float) -> int:
+    """Return the number of charts in a row of a page of this width."""
+    return 2 if num_open > 1 and width >= _TWO_COLUMNS_FROM else 1
+
+
+def page_sizes(num_open: int, width: float) -> list[Size]:
+    """Return the sizes of the plot areas on a page; canvas.js has the same rule."""
+    chart = int(width / num_columns(num_open, width))
+    height = min(255, max(180, round(0.55 * chart)))
+    return [(chart - MARGIN["left"] - MARGIN["right"], height - MARGIN["top"] - MARGIN["bottom"])] * num_open
+
+
+# --- a run's charts -----------------------------------------------------------------------------
+
+
+def charts_of(view: View, sizes: Callable[[int], Sequence[Size]]) -> Charts:
+    """Return the charts of each group of metrics, and those for the machine at the end; every metric is in one.
+
+    Args:
+        view: the data and options.
+        sizes: returns the sizes of the plot areas of a number of open charts; if there are fewer, the rest is closed.
+    """
+    groups = grouped(view.history)
+    known = {name for _, names in groups for name in names}
+    groups += [(name, [name]) for name in view.history if name not in known and len(view.history[name])]
+    if not groups:
+        missing = "No metrics were recorded" if view.has_ended else "Waiting for the first metrics"
+        return Charts(message=view.reading.capitalize() or missing)
+    first = [group for group, names in groups[:_NUM_OPEN] if names[0] in known]
+    groups += system_groups(view.system)
+    is_usual = {group: group in TITLES or group in first for group, _ in groups}
+    parts = [part for group, names in groups for part in _parts(group, names)]
+    is_open = {part.key: _is_open(view, part, is_usual.get(part.key, False)) for part in parts}
+    areas = sizes(sum(is_open.values()))
+    shown = dict(zip((key for key in is_open if is_open[key]), areas, strict=False))
+    every = [name for part in parts if part.key in shown for name in part.names]
+    with np.errstate(over="ignore", invalid="ignore"):  # sums of values near the largest float
+        axis = Axis(view, every or [name for _, names in groups for name in names])
+        charts = [
+            _chart(part, view, axis, shown[part.key]) if part.key in shown else Chart(part.key, part.title, part.names)
+            for part in parts
+        ]
+    return Charts(axis.kind, (axis.left, axis.right), axis.full, axis.is_zoomed, charts, kinds=axis.kinds)
+
+
+class _Part(NamedTuple):
+    """The metrics of one chart."""
+
+    key: str
+    title: str
+    group: str
+    names: Sequence[str]
+
+
+def _parts(group: str, names: Sequence[str]) -> list[_Part]:
+    title, parts = TITLES.get(group, group.removeprefix("system/")), divided(group, names)
+    if len(parts) == 1:
+        return [_Part(group, title, group, names)]
+    return [
+        _Part(f"{group}\0{number}" if number > 1 else group, f"{title}, {number} of {len(parts)}", group, part)
+        for number, part in enumerate(parts, 1)
+    ]
+
+
+def _is_open(view: View, part: _Part, is_default: bool) -> bool:
+    texts = part.group, *part.names
+    matched = any(matches(text, view.metrics) for text in texts) if view.metrics else is_default
+    return view.opened.get(part.key, matched)
+
+
+def _chart(part: _Part, view: View, axis: Axis, size: Size) -> Chart:
+    key, title, group, names = part
+    is_system = group.startswith("system/")
+    can_log = group not in ("learning_rate", "throughput") and not is_system
+    is_log = can_log and view.log != (key in view.switched)
+    drawn = _curves(group, names, view, axis, size)
+    drawn = _legible(drawn, legend_room(title, size[0]))
+    traces = [item if not is_log else _logarithmic(item) for item in drawn if isinstance(item, Trace)]
+    levels = [item for item in drawn if isinstance(item, Level)]
+    return chart_of(
+        Chart(
+            key,
+            title,
+            names,
+            is_log=is_log,
+            can_log=can_log,
+            series=traces,
+            levels=levels,
+            marks=_marks(view, axis) if key == "loss" else (),
+            badge=_badge(traces),
+            **_resumes(view, axis, is_labelled=key == "loss"),
+        ),
+        (axis.left, axis.right),
+        axis.kind,
+        size,
+        from_zero=group in ("return", "learning_rate", "throughput", "grad_norm") or is_system,
+    )
+
+
+def chart_of(chart: Chart, limits: Limits, kind: X, size: Size, *, from_zero: bool = False) -> Chart:
+    """Return an open chart with the limits of its y axis and the ticks of both axes.
+
+    Args:
+        chart: the curves, levels and marks.
+        limits: of the x axis.
+        kind: unit of the x axis.
+        size: of the plot area.
+        from_zero: the y axis of values that are not negative begins at 0, unless it is logarithmic.
+    """
+    values = [values for trace in chart.series for values in (trace.low, trace.high)]
+    others = [level.y for level in chart.levels] + [mark.y for mark in chart.marks if mark.y is not None]
+    low, high = _y_limits(np.concatenate([*values, np.array(others, float)]), chart.is_log, from_zero)
+    num_x, num_y = max(4, int(size[0] / 75)), max(4, int(size[1] / 30))
+    y_ticks = (log_ticks if chart.is_log else ticks)(low, high, num_y)
+    return replace(chart, is_open=True, y=(low, high), x_ticks=x_ticks(kind, *limits, num_x), y_ticks=y_ticks)
+
+
+def _y_limits(shown: Floats, is_log: bool, from_zero: bool) -> Limits:
+    if is_log:
+        shown = log10(shown)
+    largest = 300.0 if is_log else 1e300  # so that limits and margins are finite
+    shown = np.clip(shown[np.isfinite(shown)], -largest, largest)
+    low, high = (float(shown.min()), float(shown.max())) if len(shown) else (0.0, 1.0)
+    if not is_log and from_zero and low >= 0:
+        low = 0.0
+    margin = 0.06 * (high - low)
+    if margin <= 1e-9 * max(abs(low), abs(high)):
+        margin = 0.5 if is_log else max(0.1 * abs(high), 1e-12)
+    return (low if low == 0 and high > 0 and not is_log else low - margin), high + margin
+
+
+# --- parts --------------------------------------------------------------------------------------
+
+
+def trace_of(
+    series: Series | Sketch,
+    x: NDArray[Any],
+    limits: Limits,
+    full: Limits,
+    columns: int,
+    *,
+    smoothing: float = 0.0,
+    is_dotted: bool = False,
+    **looks: Any,
+) -> Trace:
+    """Reduce a metric to what the pixel columns of a chart can show.
+
+    Args:
+        series: the values.
+        x: the position of each on the x axis, ascending.
+        limits: of the x axis.
+        full: limits that show all points: their columns are smoothed, so that a part has the same bold line.
+        columns: number of pixel columns.
+        smoothing: weight of earlier values in the bold line; 0 for a line through all extremes.
+        is_dotted: draw the points of a short series.
+        looks: further fields of `Trace`; `value` is the last value where it is not given.
+    """
+
+    def reduced(span: Limits) -> Curve:
+        if isinstance(series, Sketch):
+            return columns_of(series, x, span, columns)
+        return decimate(x, series.values, *span, columns, series.blocks)
+
+    curve = reduced(limits)
+    bold = curve.mean
+    if smoothing > 0:
+        whole = curve if limits == full else reduced(full)
+        bold = smooth(whole.mean, smoothing)
+        if whole is not curve:
+            there = np.isfinite(bold)
+            if there.any():
+                bold = np.interp(curve.x, whole.x[there], bold[there])
+                bold[np.isnan(curve.mean)] = np.nan
+            else:
+                bold = curve.mean
+    found = break_of(series)
+    value = number(series.last).replace("nan", "NaN")
+    return Trace(
+        **{"value": value, **looks},
+        x=curve.x,
+        low=curve.low,
+        high=curve.high,
+        mean=curve.mean,
+        bold=bold,
+        dots=(is_dotted and len(curve.x) <= 80) or is_lone(curve.x, bold),
+        is_smoothed=smoothing > 0,
+        is_exact=curve.is_exact,
+        per_column=round(curve.per_column, 1),
+        break_=(found[0], float(x[found[0].index]), found[1]) if found else None,
+    )
+
+
+def _curves(group: str, names: Sequence[str], view: View, axis: Axis, size: Size) -> list[Trace | Level]:
+    """Return the curves and baselines of a group, in order of importance."""
+    drawn: list[Trace | Level] = []
+    for index, (name, label) in enumerate(zip(names, labels_of(names, group), strict=True)):
+        kind, series = kind_of(name), axis.series[name]
+        if kind == "baseline":
+            drawn.append(Level(label, number(series.last).replace("nan", "NaN"), series.last))
+            continue
+        hue = sum(kind_of(earlier) == kind for earlier in names[:index])
+        # Outside the scores panel the first hue belongs to training.
+        colours: tuple[str, ...] = ("line", *OTHERS)
+        if kind == "eval":
+            colours = ("evaluation", *(colours if group == "scores" else OTHERS))
+        # A schedule has no noise: smoothing only delays it.
+        is_smoothed = kind == "train" and group != "learning_rate" and name not in view.system
+        trace = trace_of(
+            series,
+            axis.positions[name],
+            (axis.left, axis.right),
+            axis.full,
+            round(size[0]),
+            smoothing=view.smoothing if is_smoothed else 0.0,
+            is_dotted=kind == "eval",
+            name=name,
+            label=label,
+            colour=colours[hue % len(colours)],
+            dash=DASHES[(hue + hue // len(colours)) % len(DASHES)],
+            width=1.9 if kind == "train" else 1.4,
+        )
+        drawn.append(trace)
+    return drawn
+
+
+def _legible(drawn: Sequence[Trace | Level], room: float) -> list[Trace | Level]:
+    """Leave out values, last ones first, until the legend's line, of `room` pixels, holds all."""
+    shown = list(drawn)
+    for index in reversed(range(len(shown))):
+        if legend_width(f"{item.label} {item.value}".strip() for item in shown) > room:
+            shown[index] = replace(shown[index], value="")
+    return shown
+
+
+def _logarithmic(trace: Trace) -> Trace:
+    """Draw a dot if only one point has a logarithm."""
+    return replace(trace, dots=trace.dots or is_lone(trace.x, log10(trace.bold)))
+
+
+def _marks(view: View, axis: Axis) -> list[Mark]:
+    best = min((loss for _, loss in view.checkpoints if loss is not None and np.isfinite(loss)), default=None)
+    marks = [
+        Mark(axis.of_step(step), loss, "checkpoint" if loss is None or loss != best else "best", f"step {step:,}")
+        for step, loss in view.checkpoints
+    ]
+    return [mark for mark in marks if axis.left <= mark.x <= axis.right]
+
+
+def _resumes(view: View, axis: Axis, *, is_labelled: bool) -> dict[str, Any]:
+    """Return the resume and the restarts as `cuts`, and where the parent's part ends as `veil`."""
+    at = None if view.resumed_at is None else axis.of_step(view.resumed_at)
+    text = f"resumed at {view.resumed_at:,}" if is_labelled and view.resumed_at is not None else ""
+    cuts = [*([(at, text)] if at is not None else []), *((axis.of_step(step), "") for step in view.restarted_at)]
+    veil = min(at, axis.right) if at is not None and at > axis.left else None
+    return {"cuts": [(x, label) for x, label in cuts if axis.left < x < axis.right], "veil": veil}
+
+
+def _badge(traces: Sequence[Trace]) -> Badge | None:
+    """Return the badge of the curve that diverged first, else of the first value that is not finite."""
+    broken = [trace.break_ for trace in traces if trace.break_]
+    if not broken:
+        return None
+    found, x, step = min(broken, key=lambda each: (not each[0].is_end, each[2]))
+    text = f"diverged at step {step:,}" if found.is_end else f"{found.count:,} not finite, first at step {step:,}"
+    return Badge(text, x)
+
+
+def log10(values: Floats) -> Floats:
+    """Return log10, NaN for values that have none."""
+    return np.log10(np.where(values > 0, values, np.nan))

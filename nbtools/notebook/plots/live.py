@@ -1,0 +1,69 @@
+"""Charts in a page: a picture, and a canvas that takes its place where the page can draw it."""
+
+import threading
+from collections.abc import Callable, Mapping
+from importlib import import_module
+from typing import Any
+
+import ipywidgets
+
+from nbtools.notebook.plots.charts import Charts, Size, page_sizes
+from nbtools.notebook.plots.figure import WIDTH
+from nbtools.notebook.plots.view import Choices, X
+
+
+class LiveCharts:
+    """The widgets of a picture and of a canvas.
+
+    The canvas is hidden until the page answers: one that cannot load it would show an error in its place, and keeps
+    the picture.
+
+    Args:
+        lock: held while `choices` change and `changed` is called, perhaps on another thread.
+        changed: called after a message of the page.
+        x: first unit of the x axis.
+        height: of the picture in CSS pixels.
+    """
+
+    def __init__(self, lock: threading.RLock, changed: Callable[[], None], x: X, height: int) -> None:
+        self.choices = Choices(x=x)
+        self._lock, self._changed = lock, changed
+        # Explicit width and height keep the page from jumping; hidden until the first drawing.
+        layout = ipywidgets.Layout(max_width="100%", height="auto", visibility="hidden")
+        self.image = ipywidgets.Image(format="png", width=WIDTH, height=height, layout=layout)
+        self.canvas = _canvas(self._receive)
+        children = [] if self.canvas is None else [self.canvas]
+        self.box = ipywidgets.Box(children, layout=ipywidgets.Layout(display="none", width="100%"))
+
+    @property
+    def is_empty(self) -> bool:
+        """The canvas was sent nothing yet; it has no height then, so the page says that it is not seen."""
+        return self.canvas is not None and self.canvas.version == 0
+
+    def sizes(self, num_open: int) -> list[Size]:
+        """Return the sizes of the plot areas of this number of open charts in the canvas."""
+        return page_sizes(num_open, self.choices.width or WIDTH)
+
+    def show(self, charts: Charts, alt: str, smoothing: float = 0.0) -> None:
+        """Send charts to the canvas."""
+        self.canvas.show(charts, alt=alt, smoothing=smoothing, filter=self.choices.filter, width=self.choices.width)
+
+    def show_picture(self, png: bytes) -> None:
+        """Show a picture, unless the canvas is shown."""
+        if not self.choices.is_ready:
+            self.image.value, self.image.layout.visibility = png, "visible"
+
+    def _receive(self, message: Mapping[str, Any]) -> None:
+        with self._lock:
+            self.choices.take(message)
+            if self.choices.is_ready and self.box.layout.display == "none":
+                self.box.layout.display, self.image.layout.display = "block", "none"
+            self._changed()
+
+
+def _canvas(receive: Callable[[Mapping[str, Any]], None]) -> Any:
+    """Return a canvas; None where anywidget is not installed."""
+    try:
+        return import_module("nbtools.notebook.plots.canvas").Canvas(receive)
+    except ModuleNotFoundError:
+        return None

@@ -1,0 +1,209 @@
+"""What a picture of a run shows: the data, the options, and the axis that its charts share."""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from nbtools.failures.restarts import read_restarts, step_of
+from nbtools.metrics.columns import Series
+from nbtools.metrics.history import History
+from nbtools.notebook.plots.decimation import all_finite, clock_ticks, ticks, time_ticks
+from nbtools.run.curves import Sketch
+from nbtools.run.records import mapping_at
+from nbtools.run.run import Run
+from nbtools.rundir.json_files import finite
+
+X = Literal["step", "samples", "time", "relative"]
+"""Unit of the x axis: `time` is the clock's, `relative` the time since the first row without the pause of a resume."""
+KINDS: tuple[X, ...] = ("step", "samples", "time", "relative")
+Limits = tuple[float, float]
+_MAX_FILTER = 200
+
+
+@dataclass(frozen=True)
+class View:
+    """The data and options of one picture."""
+
+    history: Mapping[str, Series | Sketch]
+    title: str = ""
+    subtitle: str = ""
+    checkpoints: Sequence[tuple[int, float | None]] = ()
+    """Step of each checkpoint and the evaluation loss in its manifest."""
+    resumed_at: int | None = None
+    restarted_at: Sequence[int] = ()
+    """Steps from which later attempts continued."""
+    has_ended: bool = False
+    x: X = "step"
+    log: bool = False
+    smoothing: float = 0.6
+    span: Limits | None = None
+    """Limits of the x axis in its unit; None for all."""
+    metrics: Sequence[str] = ()
+    """Patterns as of a shell; the charts with a metric that matches one are open. Without any, the usual ones are."""
+    opened: Mapping[str, bool] = field(default_factory=dict)
+    """Whether the chart of a group is open, against the rule; by group."""
+    switched: frozenset[str] = frozenset()
+    """Groups whose y axis is linear if `log`, else logarithmic."""
+    system: Mapping[str, Series] = field(default_factory=dict)
+    """What the machine measured of the run, by name: `system/CPU`."""
+    reading: str = ""
+    """What is said instead of charts while there are none, since rows are being read."""
+
+
+def view_of(run: Run, history: Mapping[str, Series | Sketch] | None = None, **options: Any) -> View:
+    """Read the view of a run, with its parent's rows and checkpoints.
+
+    Args:
+        run: the run.
+        history: its curves, if its rows are not to be read.
+        options: fields of `View`.
+    """
+    resumed_at = mapping_at(run.info, "resumed_from").get("step")
+    checkpoints, parent = list(run.checkpoints), run.parent
+    if resumed_at is not None and parent is not None:
+        checkpoints += [checkpoint for checkpoint in parent.checkpoints if checkpoint.step <= resumed_at]
+    losses = [(checkpoint.step, checkpoint.metrics.get("eval/loss")) for checkpoint in checkpoints]
+    restarted_at = [step_of(restart) for restart in read_restarts(run.files)]
+    total = f" of {run.total_steps:,}" if run.total_steps else ""
+    state = run.state
+    subtitle = f"{run.id} · {state.value.lower()} · step {run.step or 0:,}{total}"
+    history = run.history if history is None else history
+    return View(history, run.name, subtitle, losses, resumed_at, restarted_at, state.is_final, **options)
+
+
+@dataclass
+class Choices:
+    """What a page asks of the charts; its messages are untrusted."""
+
+    x: X = "step"
+    span: Limits | None = None
+    filter: str = ""
+    opened: dict[str, bool] = field(default_factory=dict)
+    switched: frozenset[str] = frozenset()
+    width: float = 0.0
+    """Of the page in CSS pixels; 0 if it is not known yet."""
+    hidden: dict[str, bool] = field(default_factory=dict)
+    """Whether a page shows each view of the charts."""
+    is_ready: bool = False
+    """A page draws the charts."""
+    is_dark: bool = False
+
+    @property
+    def is_hidden(self) -> bool:
+        return bool(self.hidden) and all(self.hidden.values())
+
+    def options(self, metrics: Sequence[str] = ()) -> dict[str, Any]:
+        """Return fields of `View`; `metrics` are the patterns without a filter."""
+        patterns = self.filter.replace(",", " ").split() or metrics
+        options = {"x": self.x, "span": self.span, "metrics": tuple(patterns), "switched": self.switched}
+        return {**options, "opened": dict(self.opened)}
+
+    def take(self, message: Mapping[str, Any]) -> None:
+        """Take a message of the page; what it may not say is ignored."""
+        if message.keys() - {"visible", "view", "width", "dark"}:
+            self.hidden.clear()  # some view is in use; those that were closed do not tell
+        self.is_ready |= message.get("ready") is True
+        if isinstance(is_dark := message.get("dark"), bool):
+            self.is_dark = is_dark
+        if "width" in message and (width := finite(message["width"])) is not None and 0 < width < 10_000:
+            self.width = width
+        if "zoom" in message:
+            zoom = message["zoom"]
+            left, right = map(finite, zoom) if isinstance(zoom, list) and len(zoom) == 2 else (None, None)
+            self.span = (left, right) if left is not None and right is not None and left < right else None
+        if (x := message.get("x")) in KINDS and x != self.x:
+            self.x, self.span = x, None
+        if isinstance(text := message.get("filter"), str):
+            self.filter, self.opened = text[:_MAX_FILTER], {}
+        if isinstance(key := message.get("open"), str):
+            self.opened[key] = message.get("is_open") is True
+        if isinstance(key := message.get("log"), str):
+            self.switched ^= {key}
+        if isinstance(visible := message.get("visible"), bool):
+            self.hidden[str(message.get("view"))] = not visible
+
+
+class Axis:
+    """The x axis that all charts share, and the positions of each metric's points on it.
+
+    Args:
+        view: the data and the limits.
+        names: metrics that determine the axis, and have positions on it.
+    """
+
+    def __init__(self, view: View, names: Sequence[str]) -> None:
+        # Taken once: the history may grow in another thread while this picture is made.
+        self.series = every = {name: (view.system if name in view.system else view.history)[name] for name in names}
+        main = max(every, key=lambda name: (name not in view.system, len(every[name].steps)))
+        has = {kind: _has(kind, every.values()) for kind in ("step", "samples", "time")}
+        has["step"] = not isinstance(view.history, History) or view.history.has_steps or not has["time"]
+        self.kinds: Sequence[X] = [kind for kind in KINDS if has["time" if kind == "relative" else kind]]
+        self.kind: X = view.x if view.x in self.kinds else "step" if has["step"] else "relative"
+        start = min(float(series.times[0]) for series in every.values()) if self.kind == "relative" else 0.0
+        pause = _pause(every[main], view.resumed_at) if self.kind == "relative" else 0.0
+        self.positions = {name: self._place(series, start, pause, view.resumed_at) for name, series in every.items()}
+        self._steps, self._main = every[main].steps, self.positions[main]
+        left = min(float(x[0]) for x in self.positions.values())
+        right = max(float(x[-1]) for x in self.positions.values())
+        if view.checkpoints:  # a stop saves between two rows
+            right = max(right, self.of_step(max(step for step, _ in view.checkpoints)))
+        left = 0.0 if 0 < left < 0.15 * right else left
+        if right <= left:
+            left, right = left - 1.0, left + 1.0
+        self.full: Limits = left, right
+        self.is_zoomed = view.span is not None
+        self.left, self.right = view.span or self.full
+        self.right = max(self.right, self.left + 1e-6 * (right - left))
+
+    def _place(self, series: Series | Sketch, start: float, pause: float, resumed_at: int | None) -> NDArray[Any]:
+        if self.kind == "step":
+            return series.steps
+        if self.kind == "samples":
+            return np.maximum.accumulate(series.samples)
+        times = series.times - start
+        if pause and resumed_at is not None:
+            times = np.where(series.steps > resumed_at, times - pause, times)
+        return np.maximum.accumulate(times)  # keeps the curve from folding after the clock was set back
+
+    def of_step(self, step: int) -> float:
+        """Return the position of a step, extrapolated at the average pace after the last row."""
+        if self.kind == "step":
+            return float(step)
+        steps, places, rate = self._steps, self._main, 0.0
+        if step > steps[-1] > steps[0]:
+            rate = float(places[-1] - places[0]) / float(steps[-1] - steps[0])
+        return float(np.interp(step, steps, places)) + rate * max(0.0, float(step - steps[-1]))
+
+    def ticks(self, num_max: int) -> Sequence[tuple[float, str]]:
+        """Return positions and labels of round numbers."""
+        return x_ticks(self.kind, self.left, self.right, num_max)
+
+
+def x_ticks(kind: X, left: float, right: float, num_max: int) -> Sequence[tuple[float, str]]:
+    """Return positions and labels of round numbers, durations or times of the clock."""
+    if kind == "time":
+        return clock_ticks(left, right, num_max)
+    if kind == "relative":
+        return time_ticks(left, right, num_max)
+    return ticks(left, right, num_max, whole=True)
+
+
+def _has(kind: str, every: Iterable[Series | Sketch]) -> bool:
+    """Whether all points have a position on this axis."""
+    if kind == "step":
+        return True
+    columns = (series.samples if kind == "samples" else series.times for series in every)
+    found = {(column.__array_interface__["data"][0], len(column)): column for column in columns}  # often the same one
+    return all(np.isfinite(column[-1]) and all_finite(column) for column in found.values())
+
+
+def _pause(series: Series | Sketch, resumed_at: int | None) -> float:
+    """Return the seconds between the last row before a resume and the first after it, less the usual distance."""
+    index = 0 if resumed_at is None else int(np.searchsorted(series.steps, resumed_at, "right"))
+    if not 0 < index < len(series.steps):
+        return 0.0
+    usual = float(np.median(np.diff(series.times[:index]))) if index > 1 else 0.0
+    return max(0.0, float(series.times[index] - series.times[index - 1]) - usual)

@@ -1,0 +1,62 @@
+"""What the table shows of a run beside its records: one metric's curve, and the fields that differ from a preset."""
+
+from contextlib import suppress
+from typing import Any
+
+from nbtools.errors import FormatError, RunNotFoundError, shown
+from nbtools.metrics.direction import direction_of
+from nbtools.notebook.run_table.row_html import Details, sparkline_points
+from nbtools.recipes import RECIPES
+from nbtools.run.curves import SMALL_BYTES, Curves, cached, glimpse, num_bytes, read_curves
+from nbtools.run.listing import Rows, RunRow
+from nbtools.run.records import mapping_at
+
+_NUM_FIELDS = 4
+
+
+def details_of(rows: Rows, row: RunRow) -> Details:
+    """Read the details of a run; the curves of an ended one come from the cache, or fill it.
+
+    Of a long run that is active, which is read every few seconds, no more is read than its first and last rows.
+    """
+    with suppress(FormatError, OSError, RunNotFoundError):
+        run = rows.run(row.id)
+        is_read = row.is_final or num_bytes(run) <= SMALL_BYTES
+        curves = read_curves(run) if is_read else cached(run, may_lag=True) or glimpse(run)
+        name, config = _chosen(curves), run.config or {}
+        preset, differs = _differs(str(config.get("recipe") or row.recipe), mapping_at(config, "config"))
+        if name:
+            found = curves[name]
+            return Details(name, found.ends.best, found.ends.last, sparkline_points(found.mean), preset, differs)
+        return Details(preset=preset, differs=differs)
+    return Details()
+
+
+def _chosen(curves: Curves) -> str:
+    """Return the metric that says most of a run: an evaluation's loss, a loss, else one with a best value."""
+
+    def rank(name: str) -> tuple[bool, ...]:
+        is_loss, is_eval = name.endswith("loss"), name.startswith(("eval", "val"))
+        return direction_of(name) is None, name != "eval/loss", not (is_loss and is_eval), not is_loss, not is_eval
+
+    return min(curves, key=rank, default="")
+
+
+def _differs(key: str, values: dict[str, Any]) -> tuple[str, str]:
+    """Return the name of the preset that is nearest to a config, and the fields that differ from it."""
+    if key not in RECIPES or not values:
+        return "", ""
+    found: list[tuple[int, str, list[str]]] = []
+    for name in RECIPES[key].presets:
+        preset = RECIPES[key].preset(name)[0].model_dump(mode="json")
+        other = [
+            f"{field} {_short(values[field])}" for field in preset if field in values and values[field] != preset[field]
+        ]
+        found.append((len(other), name, other))
+    _, name, other = min(found, key=lambda one: one[0])
+    more = f", and {len(other) - _NUM_FIELDS} more" if len(other) > _NUM_FIELDS else ""
+    return name, f"{', '.join(other[:_NUM_FIELDS])}{more}"
+
+
+def _short(value: object) -> str:
+    return f"{value:g}" if isinstance(value, float) else shown(value, 24)

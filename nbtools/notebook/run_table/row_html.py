@@ -1,0 +1,143 @@
+"""The HTML of the table of runs: its head and one row, with a sparkline; every text is escaped here."""
+
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from nbtools.notebook.panel.html import FONT, MUTED, NO_FORMULAS, STATES, TEXT, literal
+from nbtools.notebook.plots.decimation import duration
+from nbtools.run.listing import RunRow
+from nbtools.run.records import local_time
+
+_WIDTH, _HEIGHT, _NUM_POINTS = 84, 22, 42
+"""Of a sparkline, in pixels and points."""
+_COLUMNS = "minmax(0,5fr) 96px 84px 58px 58px 62px 54px 66px minmax(0,5fr)"
+_TITLES = ("Run", "State", "", "Best", "Last", "Steps", "Took", "{age}", "Recipe, and what differs")
+_RIGHT = frozenset({3, 4, 5, 6, 7})
+"""Columns of numbers."""
+# width:0 with min-width:100%: a long text is cut instead of widening the table.
+_LINE = (
+    f"{FONT}{TEXT}display:grid;grid-template-columns:{_COLUMNS};column-gap:10px;align-items:center;line-height:1.3;"
+    "width:0;min-width:100%;box-sizing:border-box"
+)
+_CUT = "overflow:hidden;text-overflow:ellipsis;white-space:nowrap"
+_TWO_LINES = (
+    f"{MUTED}font-size:12px;overflow:hidden;display:-webkit-box;-webkit-line-clamp:2;-webkit-box-orient:vertical;"
+    "overflow-wrap:anywhere"
+)
+
+
+@dataclass(frozen=True)
+class Details:
+    """What the list of a run lacks and its other files have."""
+
+    metric: str = ""
+    """The metric of the sparkline, of the best and of the last value."""
+    best: float | None = None
+    last: float | None = None
+    points: Sequence[float] = ()
+    preset: str = ""
+    """The nearest preset of the recipe."""
+    differs: str = ""
+    """The fields that differ from it."""
+
+
+def head(age: str = "Age") -> str:
+    """Return the titles of the columns."""
+    cells = _cells([title.format(age=age) for title in _TITLES])
+    return f"<div class='{NO_FORMULAS}' style='{_LINE};{MUTED}font-size:12px;padding:2px 0'>{cells}</div>"
+
+
+def _cells(values: Sequence[str]) -> str:
+    aligned = (f"{'text-align:right;' * (number in _RIGHT)}min-width:0" for number in range(len(values)))
+    return "".join(f"<div style='{style}'>{value}</div>" for value, style in zip(values, aligned, strict=True))
+
+
+def line(row: RunRow, details: Details | None, *, is_stored: bool = False) -> str:
+    """Return one run.
+
+    Args:
+        row: What is in its records.
+        details: None as long as they have not been read.
+        is_stored: Show the date of the launch instead of the age, which changes.
+    """
+    sign, colour, word, _ = STATES.get(row.state, ("!", "#d13a1f", "Unreadable", ""))
+    state = f"<span aria-hidden='true' style='color:{colour};font-weight:700'>{sign}</span> {word}"
+    chips = "".join(
+        f" <span style='border:1px solid var(--jp-border-color2,#d0d7de);border-radius:8px;padding:0 6px;"
+        f"font-size:11px;font-weight:400'>{literal(tag)}</span>"
+        for tag in row.tags
+    )
+    remark = " · ".join(part for part in (row.problem, row.note) if part)
+    name = (
+        f"<div style='{_CUT}' title='{literal(row.name)}'><b>{literal(row.name)}</b></div>"
+        f"<div style='{_CUT};{MUTED}font-size:11px' title='{literal(row.id)}'>{literal(row.id)}</div>"
+    )
+    if remark or chips:
+        name += f"<div style='{_CUT};font-size:12px' title='{literal(remark)}'>{chips} {literal(remark[:300])}</div>"
+    steps = "" if row.step is None else f"{row.step:,}"
+    of_all = f"<div style='{MUTED}font-size:11px'>of {row.total_steps:,}</div>" if row.total_steps else ""
+    started = local_time(row.started_at)
+    age = started[:10] if is_stored else "" if row.started_at is None else _age(time.time() - row.started_at)
+    waiting = "…" if details is None and not is_stored else ""
+    shown = details or Details()
+    what = f"{row.recipe} {shown.preset}" if row.recipe else row.script
+    differs = f"<div style='{_CUT};font-size:12px' title='{literal(what)}'>{literal(what)}</div>"
+    if shown.differs:
+        differs += f"<div style='{_TWO_LINES}' title='{literal(shown.differs)}'>{literal(shown.differs)}</div>"
+    values = (
+        name,
+        state,
+        sparkline(shown.points, shown.metric),
+        _value(shown.best) or waiting,
+        _value(shown.last) or waiting,
+        f"{steps}{of_all}",
+        "" if row.duration_s is None else _age(row.duration_s),
+        f"<span title='{started}' style='white-space:nowrap{';font-size:11px' * is_stored}'>{age}</span>",
+        differs,
+    )
+    border = "border-top:1px solid var(--jp-border-color2,#d0d7de)"
+    return f"<div class='{NO_FORMULAS}' style='{_LINE};{border};padding:4px 0;min-height:38px'>{_cells(values)}</div>"
+
+
+def stored_table(rows: Sequence[tuple[RunRow, Details | None]], num_more: int) -> str:
+    """Return the table that a notebook stores."""
+    lines = "".join(line(row, details, is_stored=True) for row, details in rows)
+    more = f"<div style='{FONT}{MUTED}padding:4px 0'>and {num_more:,} earlier</div>" if num_more else ""
+    nothing = "" if rows else f"<div style='{FONT}{MUTED}padding:4px 0'>no runs</div>"
+    return f"<div class='nbtools-runs-stored' style='max-width:1100px'>{head('Started')}{lines}{more}{nothing}</div>"
+
+
+def _value(value: float | None) -> str:
+    return "" if value is None else f"{value:.4g}"
+
+
+def _age(seconds: float) -> str:
+    return duration(max(0.0, seconds) if seconds < 3600 else seconds // 60 * 60)
+
+
+def sparkline_points(values: npt.NDArray[np.float64]) -> list[float]:
+    """Return a curve as the means of its finite values in at most 42 equal parts."""
+    values = values[np.isfinite(values)]
+    parts = np.array_split(values, min(_NUM_POINTS, len(values))) if len(values) else []
+    return [float(part.mean()) for part in parts]
+
+
+def sparkline(points: Sequence[float], metric: str) -> str:
+    """Return a small curve as SVG; empty with fewer than two points."""
+    if len(points) < 2:
+        return ""
+    values = np.asarray(points)
+    low, high = float(values.min()), float(values.max())
+    x = np.linspace(1.5, _WIDTH - 3.5, len(values))
+    y = _HEIGHT - 3 - (values - low) / (high - low or 1.0) * (_HEIGHT - 6)
+    path = " ".join(f"{a:.1f},{b:.1f}" for a, b in zip(x, y, strict=True))
+    label = literal(f"{metric} from {points[0]:.4g} to {points[-1]:.4g}")
+    return (
+        f"<svg width='{_WIDTH}' height='{_HEIGHT}' role='img' aria-label='{label}' style='display:block'>"
+        f"<title>{label}</title><polyline points='{path}' fill='none' stroke='#3f90da' stroke-width='1.4' "
+        f"stroke-linejoin='round'/><circle cx='{x[-1]:.1f}' cy='{y[-1]:.1f}' r='2' fill='#3f90da'/></svg>"
+    )

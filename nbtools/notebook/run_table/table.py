@@ -1,0 +1,429 @@
+"""The table of runs with its controls: sorts, filters, labels; opens, compares, stops, resumes and deletes runs.
+
+One daemon thread reads the curves of the rows on screen and looks at active runs every two seconds; it only assigns
+traits. Callbacks may run on another thread beside a busy cell, so one lock guards what they share.
+"""
+
+import contextlib
+import threading
+import uuid
+import warnings
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import ipywidgets as widgets
+from IPython.display import publish_display_data
+
+from nbtools.errors import NbtoolsError, plural
+from nbtools.launcher.findings import size
+from nbtools.launcher.resume import resume
+from nbtools.notebook.comparison.comparison import compare
+from nbtools.notebook.panel import html
+from nbtools.notebook.panel.controls import view_bundle
+from nbtools.notebook.panel.media import close_tree, html_widget
+from nbtools.notebook.panel.panel import LivePlot
+from nbtools.notebook.run_table import row_html
+from nbtools.notebook.run_table.details import details_of
+from nbtools.notebook.run_table.row_html import Details
+from nbtools.notebook.subshell import answers_beside_cells
+from nbtools.run.clean import RemovalPlan, plan_removal, remove
+from nbtools.run.listing import NUM_STORED, RunList, RunRow, selected
+from nbtools.rundir.names import label
+from nbtools.rundir.rundir import RunDir
+
+NUM_ROWS = 12
+"""Rows of a page."""
+REFRESH_S = 2.0
+ANY = "any state"
+_STATES = [ANY, *(state.capitalize() for state in html.STATES)]
+_LAST = float("inf")
+_ORDERS: dict[str, Callable[[RunRow, Details], Any]] = {
+    "newest": lambda row, _: row.order,
+    "oldest": lambda row, _: (-row.order[0], -row.order[2]),
+    "name": lambda row, _: row.name.lower(),
+    "best": lambda _, details: _LAST if details.best is None else details.best,
+    "last": lambda row, details: next((v for v in (details.last, row.loss) if v is not None and v == v), _LAST),
+    "steps": lambda row, _: -(row.step or 0),
+    "duration": lambda row, _: -(row.duration_s or 0.0),
+}
+# The outputs are the stored table and the widgets: of the two, a page shows the one that works.
+_CONNECTED = f".{html.LIVE}:not(.jupyter-widgets-disconnected)"
+_STORED = ".jp-OutputArea-child:has(.nbtools-runs-stored)"
+_STYLE = f"""<style>
+{_STORED}:has(+ * {_CONNECTED}), {_STORED} + .jp-OutputArea-child:not(:has({_CONNECTED})) {{display: none}}
+</style>"""
+
+
+class RunTable:
+    """A table of runs, one page at a time.
+
+    Args:
+        runs: The runs to show.
+    """
+
+    def __init__(self, runs: RunList) -> None:
+        self.runs = runs
+        self._lock = threading.RLock()
+        self._wake = threading.Event()
+        self._thread: threading.Thread | None = None
+        self._is_closed = self._is_acting = False
+        self._rows = list(runs.listed)
+        self._details: dict[str, tuple[RunRow, Details]] = {}
+        self._ticked: set[str] = set()
+        self._page = 0
+        self._shown: list[RunRow] = []
+        self._plan: RemovalPlan | None = None
+        self._num_asked = 0
+        self._labelled = ""
+        folder = runs.rows.runs
+        self._left_out = {path.name for path in folder.iterdir()} if folder.is_dir() else set()
+        self._left_out -= {row.id for row in self._rows}
+        """Folders that are not among the runs to show, which a look for new runs leaves out."""
+        self._opened: Any = None
+        self._displays: list[tuple[str, str]] = []
+        self._make()
+        self._fill()
+        self._start()
+
+    def __repr__(self) -> str:
+        return "a table of runs"
+
+    # --- showing it ---
+
+    def display(self) -> None:
+        """Display two outputs: the table as it is stored, which needs no kernel, and the widgets."""
+        ids = uuid.uuid4().hex, uuid.uuid4().hex
+        with self._lock:
+            self._displays.append(ids)
+            publish: Any = publish_display_data
+            for bundle, display_id in zip(self._outputs(), ids, strict=True):
+                publish(bundle, {}, transient={"display_id": display_id})
+
+    def _outputs(self) -> tuple[dict[str, Any], dict[str, Any]]:
+        stored = [(row, self._known(row)) for row in self._rows[:NUM_STORED]]
+        text = _STYLE + row_html.stored_table(stored, len(self._rows) - len(stored))
+        return {"text/html": text, "text/plain": repr(self)}, view_bundle(self.widget, "")
+
+    def _store(self) -> None:
+        publish: Any = publish_display_data
+        for stored_id, _ in self._displays:
+            publish(self._outputs()[0], {}, transient={"display_id": stored_id}, update=True)
+
+    def close(self) -> None:
+        """End the thread and remove the widgets."""
+        self._is_closed = True
+        self._wake.set()
+        self._close_opened()
+        close_tree(self.widget)
+
+    # --- widgets ---
+
+    def _make(self) -> None:
+        self._text = _control(widgets.Text, "Filter", placeholder="name, tag, recipe, note", width=250, label=38)
+        self._state = _control(widgets.Dropdown, "", options=_STATES, value=ANY, tooltip="State", width=130)
+        self._order = _control(widgets.Dropdown, "Sort by", options=[*_ORDERS], value="newest", width=170, label=48)
+        self._back = _button("", "chevron-left", "Earlier page", self._turn(-1), width=36)
+        self._next = _button("", "chevron-right", "Next page", self._turn(1), width=36)
+        self._reload = _button("", "refresh", "Look for new runs", self._look_again, width=36)
+        self._place = html_widget()
+        self._place.layout.width = "auto"
+        for control in (self._text, self._state, self._order):
+            control.observe(lambda _: self._refill(), "value")
+        self._lines = [_Line(self._on_tick) for _ in range(NUM_ROWS)]
+        self._open = _button("Open", "line-chart", "Show the panel of the ticked run below", self._open_run)
+        self._compare = _button("Compare", "clone", "Draw the ticked runs over each other, below", self._compare_runs)
+        self._stop = _button("Stop", "stop", "Save a checkpoint of each ticked run and end it", self._stop_runs)
+        self._resume = _button("Resume", "play", "Start a new run from the latest checkpoint", self._resume_run)
+        self._delete = _button("Delete…", "trash", "List what would be removed; then it is asked twice", self._ask)
+        self._keep = _button("Keep", "", "Remove nothing", lambda: self._forget_plan("Nothing was removed."))
+        self._name = _control(widgets.Text, "Name", placeholder="the script's", width=210, label=40)
+        self._tags = _control(widgets.Text, "Tags", placeholder="a, b", width=190, label=32)
+        self._note = _control(widgets.Text, "Note", width=300, label=32)
+        self._save = _button("Save", "check", "Write name, tags and note", self._save_labels, width=80)
+        self._labels = _row(self._name, self._tags, self._note, self._save)
+        self._said, self._below, self._head = html_widget(), widgets.VBox(), html_widget()
+        self._head.value = row_html.head()
+        # As wide as the column of tick boxes, so that the titles stand above their columns.
+        head = _row(widgets.Box(layout={"width": "28px"}), self._head, wraps=False)
+        tools = _row(self._text, self._state, self._order, self._back, self._place, self._next, self._reload)
+        self._actions = (self._open, self._compare, self._stop, self._resume, self._delete, self._keep)
+        lines = widgets.VBox([line.box for line in self._lines], layout={"width": "100%", "overflow": "hidden"})
+        parts = [tools, head, lines, _row(*self._actions), self._labels, self._said, self._below]
+        self.widget = widgets.VBox(parts, layout={"width": "100%", "max_width": "1100px"})
+        self.widget.add_class(html.LIVE)
+        answers_beside_cells(self.widget)
+
+    def _refill(self) -> None:
+        with self._lock:
+            self._page = 0
+            self._fill()
+        self._start()
+
+    def _turn(self, pages: int) -> Callable[[], None]:
+        def turn() -> None:
+            with self._lock:
+                self._page += pages
+                self._fill()
+            self._start()
+
+        return turn
+
+    def _look_again(self) -> None:
+        """List all runs of the folder again."""
+        with self._lock:
+            self._rows = [row for row in self.runs.rows.every() if row.id not in self._left_out]
+            self.runs.rows.save()
+            self._ticked &= {row.id for row in self._rows}
+            self._refill()
+
+    def _fill(self) -> None:
+        """Show the page that the filters and the order give."""
+        words, state = self._text.value.lower().split(), self._state.value
+        states = () if state == ANY else (state.upper(),)
+        order = _ORDERS[self._order.value]
+        fitting = [row for row in selected(self._rows, states=states) if _fits(row, words)]
+        fitting.sort(key=lambda row: order(row, self._known(row) or Details()))
+        self._page = max(0, min(self._page, (len(fitting) - 1) // NUM_ROWS))
+        first = self._page * NUM_ROWS
+        self._shown = fitting[first : first + NUM_ROWS]
+        last = first + len(self._shown)
+        text = f"{first + 1:,} to {last:,} of {plural(len(fitting), 'run')}" if fitting else "no runs"
+        self._place.value = f"<span style='{html.FONT}{html.MUTED}white-space:nowrap'>{text}</span>"
+        self._back.disabled, self._next.disabled = first == 0, last == len(fitting)
+        for number, line in enumerate(self._lines):
+            row = self._shown[number] if number < len(self._shown) else None
+            line.show(row, None if row is None else self._known(row), row is not None and row.id in self._ticked)
+        self._offer()
+
+    def _known(self, row: RunRow) -> Details | None:
+        """Return the details of a run as they were last read."""
+        known = self._details.get(row.id)
+        return None if known is None else known[1]
+
+    def _on_tick(self, name: str, is_ticked: bool) -> None:
+        with self._lock:
+            (self._ticked.add if is_ticked else self._ticked.discard)(name)
+            self._forget_plan("")
+            self._offer()
+
+    def _chosen(self) -> list[RunRow]:
+        return [row for row in self._rows if row.id in self._ticked]
+
+    def _offer(self) -> None:
+        """Enable what can be done with the ticked runs."""
+        chosen, idle = self._chosen(), not self._is_acting
+        one = chosen[0] if len(chosen) == 1 else None
+        self._open.disabled = one is None
+        self._compare.disabled = len(chosen) < 2
+        self._stop.disabled = not (idle and any(not row.is_final for row in chosen))
+        self._resume.disabled = not (idle and one is not None and one.is_final)
+        self._delete.disabled = not (idle and chosen)
+        self._keep.layout.display = "none" if self._plan is None else ""
+        self._labels.layout.display = "none" if one is None else ""
+        if one is not None and self._labelled != one.id:
+            self._labelled = one.id
+            given = self.runs.rows.run(one.id).records.labels
+            self._name.value, self._tags.value, self._note.value = given.name, ", ".join(given.tags), given.note
+
+    # --- what is read behind the page ---
+
+    def _start(self) -> None:
+        with self._lock:
+            self._wake.set()
+            if self._thread is None and not self._is_closed:
+                self._thread = threading.Thread(target=self._work, name="nbtools runs", daemon=True)
+                self._thread.start()
+
+    def _work(self) -> None:
+        """Read the rows on screen; and again as long as one of them is active."""
+        while True:
+            self._wake.clear()
+            for row in tuple(self._shown):
+                if self._wake.is_set():
+                    break  # another page
+                self._read(row)
+            self.runs.rows.save()
+            with self._lock:
+                is_idle = all(row.is_final for row in self._shown) and not self._wake.is_set()
+                if self._is_closed or is_idle:
+                    self._thread = None
+                    self._store()
+                    return
+            self._wake.wait(REFRESH_S)
+
+    def _read(self, row: RunRow) -> None:
+        """Read a run as it is now, and its details if they are not known, and show them."""
+        now, (read, details) = row, self._details.get(row.id, (None, None))
+        with contextlib.suppress(OSError):  # removed
+            now = self.runs.rows.completed(self.runs.rows.row(row.id))
+        if details is None or read != now or not now.is_final:
+            details = details_of(self.runs.rows, now)
+        with self._lock:
+            self._details[row.id] = now, details
+            self._rows = [now if one.id == row.id else one for one in self._rows] if now != row else self._rows
+            for number, line in enumerate(self._lines[: len(self._shown)]):
+                if self._shown[number].id == row.id:
+                    self._shown[number] = now
+                    line.show(now, details, row.id in self._ticked)
+
+    # --- actions ---
+
+    def _act(self, doing: str, action: Callable[[], str]) -> None:
+        """Say `doing` at once, and run `action` in a thread; say what it returns, or its error."""
+        with self._lock:
+            if self._is_acting:
+                return
+            self._is_acting = True
+            self._said.value = html.note(doing)
+            self._offer()
+
+        def work() -> None:
+            text, is_wrong = "", False
+            try:
+                with warnings.catch_warnings(record=True) as said:  # a thread must not print them
+                    warnings.simplefilter("always")
+                    text = action()
+                text = "\n".join([text, *(str(warning.message) for warning in said)])
+            except (NbtoolsError, OSError) as error:
+                text, is_wrong = str(error), True
+            with self._lock:
+                self._is_acting = False
+                self._said.value = html.note(text, is_warning=is_wrong)
+                self._look_again()
+
+        threading.Thread(target=work, name=doing, daemon=True).start()
+
+    def _show_below(self, opened: Any) -> None:
+        self._close_opened()
+        self._opened, self._below.children = opened, (opened.widget,)
+        answers_beside_cells(opened.widget)
+
+    def _close_opened(self) -> None:
+        if self._opened is not None:
+            self._below.children = ()
+            self._opened.close()
+            self._opened = None
+
+    def _open_run(self) -> None:
+        self._show_below(LivePlot(self.runs.rows.run(self._chosen()[0].id)))
+
+    def _compare_runs(self) -> None:
+        self._act("Comparing…", self._compared)
+
+    def _compared(self) -> str:
+        compared = compare(*(self.runs.rows.run(row.id) for row in self._chosen()))
+        with self._lock:
+            self._show_below(compared)
+        return ""
+
+    def _stop_runs(self) -> None:
+        chosen = [row for row in self._chosen() if not row.is_final]
+        self._act("Stopping…", lambda: "\n".join(f"{row.name}: {self.runs.rows.run(row.id).stop()}" for row in chosen))
+
+    def _resume_run(self) -> None:
+        parent = self.runs.rows.run(self._chosen()[0].id)
+
+        def start() -> str:
+            child = resume(parent)
+            with self._lock:
+                self._show_below(LivePlot(child))
+            return f"Resumed {parent.id} as {child.id}"
+
+        self._act("Resuming…", start)
+
+    def _save_labels(self) -> None:
+        row = self._chosen()[0]
+        tags = [tag.strip() for tag in self._tags.value.split(",") if tag.strip()]
+        name, note = self._name.value.strip(), self._note.value
+
+        def save() -> str:
+            label(RunDir(self.runs.rows.runs / row.id), name=name, tags=tags, note=note)
+            return f"Saved: {row.id}"
+
+        self._act("Saving…", save)
+
+    def _ask(self) -> None:
+        """List what Delete would remove; ask once more; remove it."""
+        if self._plan is None:
+            names = [row.id for row in self._chosen()]
+            self._act("Looking at what can be removed…", lambda: self._planned(names))
+        elif self._num_asked == 1:
+            self._num_asked = 2
+            self._delete.description, self._delete.button_style = "Yes, delete for ever", "danger"
+        else:
+            plan = self._plan
+            self._plan = None
+            self._act("Deleting…", lambda: self._removed(plan))
+
+    def _planned(self, names: Sequence[str]) -> str:
+        plan = plan_removal(self.runs.rows.runs, [self.runs.rows.runs / name for name in names])
+        kept = [f"{name} is kept: {why}" for name, why in plan.kept]
+        runs = [item for item in plan.items if item.is_run]
+        if not runs:
+            return "\n".join(["Nothing can be removed.", *kept])
+        listed = [f"{item.path.name}: {item.what}, {size(item.num_bytes)}" for item in plan.items]
+        with self._lock:
+            self._plan, self._num_asked = plan, 1
+            self._delete.description = f"Delete {plural(len(runs), 'run')}"
+            self._delete.layout.width, self._delete.button_style = "180px", "warning"
+        return "\n".join([*listed, *kept, f"{size(plan.num_bytes)} in all; what is deleted cannot be restored."])
+
+    def _removed(self, plan: RemovalPlan) -> str:
+        gone, kept = remove(plan)
+        with self._lock:
+            self._forget_plan("")
+        freed = sum(item.num_bytes for item in gone)
+        kept_for = [f"{name} is kept: {why}" for name, why in kept]
+        return "\n".join([f"Removed {plural(len(gone), 'item')}, {size(freed)}", *kept_for])
+
+    def _forget_plan(self, text: str) -> None:
+        self._plan, self._num_asked = None, 0
+        self._delete.description, self._delete.button_style = "Delete…", ""
+        self._delete.layout.width = "110px"
+        self._said.value = html.note(text)
+        self._keep.layout.display = "none"
+
+
+class _Line:
+    """A tick box and one run."""
+
+    def __init__(self, on_tick: Callable[[str, bool], None]) -> None:
+        self._name, self._on_tick = "", on_tick
+        self._tick = widgets.Checkbox(indent=False, layout={"width": "28px", "flex": "0 0 28px"})
+        self._text = html_widget()
+        self._text.layout.min_width = "0"
+        self._tick.observe(self._ticked, "value")
+        self.box = _row(self._tick, self._text, wraps=False)
+
+    def _ticked(self, change: Any) -> None:
+        if self._name:
+            self._on_tick(self._name, change["new"])
+
+    def show(self, row: RunRow | None, details: Details | None, is_ticked: bool) -> None:
+        """Show a run; None shows an empty line."""
+        self._name = ""  # this change of the box is not the user's
+        self._tick.value, self._name = is_ticked, "" if row is None else row.id
+        self._tick.tooltip = self._name
+        self.box.layout.display = "none" if row is None else ""
+        self._text.value = "" if row is None else row_html.line(row, details)
+
+
+def _fits(row: RunRow, words: Sequence[str]) -> bool:
+    text = " ".join((row.name, row.id, row.recipe, row.script, row.note, *row.tags)).lower()
+    return all(word in text for word in words)
+
+
+def _control(kind: type[widgets.DOMWidget], description: str, *, width: int, label: int = 0, **traits: Any) -> Any:
+    style = {"description_width": f"{label}px"} if label else {}
+    return kind(description=description, layout={"width": f"{width}px"}, style=style, **traits)
+
+
+def _button(text: str, icon: str, tooltip: str, act: Callable[[], None], *, width: int = 110) -> widgets.Button:
+    button = widgets.Button(description=text, icon=icon, tooltip=tooltip, layout={"width": f"{width}px"})
+    button.on_click(lambda _: act())
+    return button
+
+
+def _row(*children: widgets.Widget, wraps: bool = True) -> widgets.Box:
+    flow = "row wrap" if wraps else "row nowrap"
+    return widgets.HBox(children, layout=widgets.Layout(flex_flow=flow, align_items="center", width="100%"))

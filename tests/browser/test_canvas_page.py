@@ -1,0 +1,176 @@
+"""The live canvas in JupyterLab: pointer, keys, groups, filter, theme, a busy kernel, and one that restarts."""
+
+import json
+import os
+import re
+import shutil
+import time
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+
+from nbtools.rundir.json_files import write_json
+from nbtools.rundir.lock import acquire_lock
+from nbtools.rundir.rundir import RunDir
+
+pytestmark = [pytest.mark.browser, pytest.mark.slow, pytest.mark.timeout(300)]
+
+NUM_STEPS = 5_000
+DATA = "() => document.querySelector('.nbt-canvas')?.parentElement.dataset ?? {}"
+
+
+class Canvas:
+    """The canvas of a panel in a page."""
+
+    def __init__(self, notebook: Any, panel: Any, eventually: Callable[..., Any]) -> None:
+        self.page, self.panel, self._eventually = notebook.page, panel, eventually
+        panel.locator(".nbt-chart canvas[role=img]").first.wait_for()
+        self.until(lambda: self.data("version"), "the canvas is drawn")
+
+    def data(self, name: str) -> str:
+        return str(self.page.evaluate(DATA).get(name, ""))
+
+    def until(self, condition: Callable[[], Any], what: str) -> Any:
+        return self._eventually(condition, what)
+
+    def chart(self, title: str) -> Any:
+        return self.panel.locator(".nbt-chart", has=self.page.locator(".nbt-title", has_text=re.compile(f"^{title}$")))
+
+    def titles(self) -> list[str]:
+        return list(self.panel.locator(".nbt-title").all_inner_texts())
+
+    def point(self, share: float, title: str = "Loss") -> None:
+        upper = self.chart(title).locator("canvas[role=img]")
+        upper.scroll_into_view_if_needed()
+        box = upper.bounding_box()
+        self.page.mouse.move(box["x"] + 56 + share * (box["width"] - 72), box["y"] + 120)
+
+    def says(self, pattern: str) -> str:
+        return str(self.until(lambda: re.search(pattern, self.data("tip")) and self.data("tip"), f"tip: {pattern}"))
+
+    def chip(self) -> str:
+        return str(self.panel.locator(".nbt-chip").inner_text())
+
+
+@pytest.fixture
+def run(lab: Any) -> Iterator[RunDir]:
+    """A run that is alive, with metrics in six groups."""
+    files = RunDir.create(lab.project / "runs", "canvas")
+    lock = acquire_lock(files.lock)
+    assert lock is not None
+    info = {"name": "canvas", "script": "/canvas.py", "recipe": "mlm_pretraining", "args": [], "time": time.time()}
+    write_json(files.launch, info)
+    write_json(files.config, {"config": {}, "derived": {"total_steps": 2 * NUM_STEPS}})
+    append(files, 0, NUM_STEPS)
+    yield files
+    os.close(lock)
+    shutil.rmtree(files.path)
+
+
+def append(files: RunDir, first: int, last: int) -> None:
+    """Write rows as a training does."""
+    with files.metrics.open("a") as file:
+        for step in range(first, last):
+            loss = 2 + 5 / (1 + step / 200) + ((step * 7919) % 13 - 6) / 40
+            row = {"step": step, "time": 1.7e9 + step, "train/loss": loss, "train/grad_norm": 1 + loss / 9}
+            row |= {"train/learning_rate": 1e-3, "train/tokens_per_s": 21_000 + step % 70, "train/weight_norm": loss}
+            if step % 500 == 0:
+                row |= {"eval/loss": loss + 0.1, "eval/accuracy": step / NUM_STEPS}
+            file.write(json.dumps(row) + "\n")
+
+
+def test_the_canvas_in_jupyterlab(notebook: Any, run: RunDir, eventually: Any) -> None:
+    requests: list[str] = []
+    notebook.page.set_viewport_size({"width": 1100, "height": 1400})
+    notebook.page.on("request", lambda request: requests.append(request.url))
+    blocking = "import time\nwhile not __import__('pathlib').Path('free').exists(): time.sleep(0.05)"
+    cells = f"import nbtools as nt\nnt.LivePlot({run.id!r})", blocking
+    notebook.open(notebook.lab.write_notebook("canvas.ipynb", *cells))
+    notebook.run_cell(0)
+    canvas = Canvas(notebook, notebook.output(0), eventually)
+
+    # hover: every chart tells its values
+    canvas.point(0.5)
+    canvas.says(r"^Loss, step [\d,]+ · mean of \d+ steps: train \S+ \[\S+, \S+\], eval")
+    assert canvas.panel.locator(".nbt-tip").is_visible()
+
+    # drag: exact values once every step has a column
+    canvas.point(0.50)
+    notebook.page.mouse.down()
+    canvas.point(0.52)
+    canvas.point(0.54)
+    notebook.page.mouse.up()
+    eventually(lambda: canvas.data("zoomed"), "the kernel answers the zoom")
+    assert re.fullmatch(r"zoomed [\d,]+–[\d,]+ ✕", canvas.chip())
+    canvas.point(0.3)
+    assert "mean of" not in canvas.says(r"^Loss, step [\d,]+: train \d")
+    span = canvas.chip()
+    append(run, NUM_STEPS, NUM_STEPS + 500)
+    version = canvas.data("version")
+    eventually(lambda: canvas.data("version") != version, "rows arrive")
+    assert canvas.chip() == span, "the span stays where it is"
+
+    # keys: the notebook does not take them
+    canvas.chart("Loss").locator("canvas[role=img]").focus()
+    for key in ("0", "0"):
+        notebook.page.keyboard.press(key)
+    eventually(lambda: not canvas.panel.locator(".nbt-chip").is_visible(), "all is shown")
+    assert notebook.page.locator(".jp-Dialog").count() == 0
+    notebook.page.keyboard.press("Home")
+    canvas.says(r"^Loss, step \d[\d,]* ·")
+    first = canvas.data("tip")
+    notebook.page.keyboard.press("Shift+ArrowRight")
+    eventually(lambda: canvas.data("tip") != first, "the crosshair moves")
+    notebook.page.keyboard.press("+")
+    eventually(lambda: canvas.panel.locator(".nbt-chip").is_visible(), "zoomed by a key")
+    notebook.page.keyboard.press("Escape")
+
+    # groups and filter
+    titles = canvas.titles()
+    folded = canvas.panel.locator(".nbt-folded button")
+    eventually(lambda: folded.count() > 0, "some groups are folded")
+    name = folded.first.inner_text().partition(" · ")[0]
+    folded.first.click()
+    eventually(lambda: name in canvas.titles(), f"{name} is open")
+    canvas.panel.get_by_title(f"Fold {name}", exact=True).click()
+    eventually(lambda: canvas.titles() == titles, f"{name} is folded")
+    canvas.panel.locator(".nbt-filter").fill("*norm*")
+    eventually(lambda: canvas.titles() and "Loss" not in canvas.titles(), "the filter holds")
+    canvas.panel.locator(".nbt-filter").fill("")
+    eventually(lambda: "Loss" in canvas.titles(), "the filter is gone")
+
+    # themes and width
+    root = canvas.panel.locator(".nbt-canvas")
+    notebook.command("apputils:change-theme", theme="JupyterLab Dark")
+    eventually(lambda: root.get_attribute("data-theme") == "dark", "dark")
+    notebook.command("apputils:change-theme", theme="JupyterLab Light")
+    eventually(lambda: root.get_attribute("data-theme") == "light", "light")
+    notebook.page.set_viewport_size({"width": 900, "height": 1400})
+    eventually(lambda: root.evaluate("e => e.scrollWidth <= e.parentElement.clientWidth"), "900 px")
+    notebook.shoot("canvas", canvas.panel)
+
+    # a busy kernel: pointer and zoom still answer
+    notebook.page.evaluate(
+        """() => {
+          window.jupyterapp.shell.currentWidget.content.activeCellIndex = 1;
+          window.jupyterapp.commands.execute('notebook:run-cell');
+        }"""
+    )
+    notebook.page.locator(".jp-Cell[data-windowed-list-index='1'] .jp-InputPrompt").get_by_text("[*]").wait_for()
+    canvas.point(0.5)
+    canvas.says("^Loss, step")
+    before = canvas.data("zoomed")
+    notebook.page.mouse.down()
+    canvas.point(0.6)
+    canvas.point(0.7)
+    notebook.page.mouse.up()
+    eventually(lambda: canvas.data("zoomed") != before, "a busy kernel answers the zoom")
+    (notebook.lab.project / "notebooks" / "free").touch()
+
+    # a restart of the kernel raises no error in the page
+    notebook.restart_kernel()
+    notebook.output(0).locator("visible=true").first.wait_for()
+    assert notebook.mistakes == []
+    outside = [url for url in requests if not url.startswith((notebook.lab.url, "data:", "blob:", "ws"))]
+    assert outside == []

@@ -1,0 +1,175 @@
+"""The tabs, the menu and the buttons of a panel, pressed as a person would, at two widths and in both themes."""
+
+import json
+import time
+from typing import Any
+
+import pytest
+from pages import see, show
+
+from nbtools.rundir import media
+from nbtools.rundir.json_files import write_json
+
+pytestmark = [pytest.mark.browser, pytest.mark.slow, pytest.mark.timeout(600)]
+
+
+def config_of(run: Any, **values: Any) -> None:
+    derived = {"total_steps": 2000, "num_parameters": 1_200_000}
+    content = {"recipe": "mlm_pretraining", "config": values, "overridden": {}, "derived": derived}
+    write_json(run.files.config, content)
+
+
+def filled(run: Any) -> Any:
+    now = time.time()
+    config_of(run, batch_size=16, learning_rate=0.001, epochs=3)
+    run.train(5, 900, now - 3600)
+    media.append(run.files.media, "sample", 400, media.text("A sample", "once upon a time there was\na loss that fell"))
+    with run.files.system.open("a") as file:
+        for at in range(60):
+            gpus = [{"index": 0, "use_percent": 90 + at % 7, "memory_bytes": 12e9, "power_w": 300 + at}]
+            row = {"time": now - 600 + 10 * at, "cpu_percent": 30 + at % 11, "rss_bytes": 2.1e9, "gpus": gpus}
+            file.write(json.dumps(row) + "\n")
+    return run
+
+
+@pytest.mark.parametrize("width", [1600, 900])
+def test_every_tab_shows_its_part_of_the_run(notebook: Any, record: Any, width: int) -> None:
+    notebook.page.set_viewport_size({"width": width, "height": 1300})
+    run = filled(record("mlm_tiny"))
+    panel = show(notebook, f"tabs_{width}.ipynb", run.files)
+    panel.locator(".nbt-chart").first.wait_for()
+    see(panel, "once upon a time")  # samples come first where there are some
+    notebook.shoot(f"tabs-{width}-samples", panel)
+    parts = {
+        "Log": "step 900 of 2,000",
+        "Checkpoints": "not checked",
+        "Config": "Differs from the default",
+        "System": "GPU power",
+        "Files": "metrics.jsonl",
+    }
+    for tab, text in parts.items():
+        panel.get_by_role("tab", name=tab).click()
+        see(panel, text)
+        notebook.shoot(f"tabs-{width}-{tab.lower()}", panel)
+    panel.get_by_role("button", name="Menu").click()
+    panel.get_by_role("button", name="Stacks").wait_for()
+    notebook.shoot(f"tabs-{width}-menu", panel)
+    assert notebook.mistakes == []
+
+
+def test_the_log_stays_at_its_end_or_where_it_is_read_and_is_searched(
+    notebook: Any, record: Any, eventually: Any
+) -> None:
+    run = record("talks")
+    run.train(5, 5, time.time() - 60)
+    run.files.log.write_text("".join(f"line {number}\n" for number in range(200)))
+    panel = show(notebook, "log.ipynb", run.files)
+    box = panel.locator(".nbt-log")
+
+    def bottom_is_seen(text: str) -> bool:
+        line = box.get_by_text(text, exact=True)
+        if line.count() == 0:
+            return False
+        outer, inner = box.bounding_box(), line.bounding_box()
+        return bool(outer["y"] <= inner["y"] <= outer["y"] + outer["height"] - inner["height"] / 2)
+
+    eventually(lambda: bottom_is_seen("line 199"), "the newest line is in view")
+    with run.files.log.open("a") as log:
+        log.writelines(f"line {number}\n" for number in range(200, 260))
+    eventually(lambda: bottom_is_seen("line 259"), "the box follows")
+    box.hover()
+    notebook.page.mouse.wheel(0, -1500)
+    first = """box => [...box.querySelectorAll('[data-line]')]
+      .find(line => line.getBoundingClientRect().bottom > box.getBoundingClientRect().top).textContent"""
+    eventually(lambda: not bottom_is_seen("line 259"), "the reader has scrolled up")
+    notebook.page.wait_for_timeout(500)
+    read = box.evaluate(first)
+    with run.files.log.open("a") as log:
+        log.writelines(f"line {number}\n" for number in range(260, 320))
+    eventually(lambda: box.get_by_text("line 319", exact=True).count() == 1, "new lines arrive")
+    assert box.evaluate(first) == read
+    panel.get_by_placeholder("Search the log").fill("LINE 31")
+    see(panel, "11 lines of the last 320")
+    assert box.locator("mark").count() == 11
+    panel.get_by_role("button", name="Matching lines only").click()
+    eventually(lambda: box.locator("[data-line]").count() == 11, "the other lines are hidden")
+    notebook.shoot("log-search", panel)
+    assert notebook.mistakes == []
+
+
+def test_the_title_of_the_page_follows_the_run_and_comes_back(notebook: Any, record: Any, eventually: Any) -> None:
+    run, other = record("title_one"), record("title_two")
+    run.train(5, 500, time.time() - 600)
+    other.train(5, 1000, time.time() - 600)
+    panel, page = show(notebook, "title.ipynb", run.files), notebook.page
+    eventually(lambda: "25% title_one · " in page.title(), "the title has the progress")
+    base = page.title().split(" · ", 1)[1]
+    notebook.append(f"nt.LivePlot({other.files.id!r})")
+    eventually(lambda: "50% title_two · " in page.title(), "the panel that was opened last has it")
+    run.train(505, 1000, time.time() - 60)
+    see(panel, "step 1,000 of 2,000")
+    page.wait_for_timeout(1000)
+    assert "50% title_two · " in page.title(), "the other one does not take it"
+    panel.get_by_text("title_one").locator("visible=true").first.click()
+    eventually(lambda: "50% title_one · " in page.title(), "the one that is used has it")
+    run.end()
+    eventually(lambda: page.title().startswith("✓ title_one · "), "and tells its end")
+    notebook.restart_kernel()
+    eventually(lambda: page.title() == base, "without its kernel nothing is told")
+    assert notebook.mistakes == []
+
+
+def test_a_failure_can_be_copied_launched_again_and_resumed(notebook: Any, record: Any, eventually: Any) -> None:
+    run, now = record("breaks"), time.time()
+    run.train(5, 600, now - 2500)
+    failure = {"rank": 1, "host": "node", "exitcode": 1, "message": "ValueError: boom", "traceback": "Traceback: boom"}
+    run.end(returncode=1, failure={**failure, "where": "scripts/tiny.py:33 in train: loss.backward()", "step": 600})
+    notebook.page.context.grant_permissions(["clipboard-read", "clipboard-write"])
+    panel = show(notebook, "breaks.ipynb", run.files)
+    see(panel, "ValueError: boom")
+    panel.locator(".nbt-chart").first.wait_for()
+    notebook.shoot("breaks", panel)
+    panel.get_by_role("button", name="Copy", exact=True).first.click()
+    eventually(
+        lambda: "Traceback: boom" in notebook.page.evaluate("navigator.clipboard.readText()"), "the failure is copied"
+    )
+    panel.get_by_role("button", name="Launch again").click()
+    see(panel, "/breaks.py: the script of")
+    panel.get_by_role("button", name="Resume").click()
+    see(panel, "no checkpoint to resume from")
+    panel.get_by_role("tab", name="Checkpoints").click()
+    panel.get_by_role("button", name="Continue from here…").nth(1).click()
+    chosen = panel.get_by_label("Continue from")
+    eventually(lambda: "400" in chosen.evaluate("box => box.selectedOptions[0].text"), "the step of the row is chosen")
+    panel.get_by_role("button", name="Verify").click()
+    see(panel, "✕ damaged")
+    see(panel, "0 of 3 checkpoints whole")
+    notebook.shoot("damaged", panel)
+    panel.get_by_role("button", name="Start").click()
+    see(panel, "state.pt: is missing")
+    assert notebook.mistakes == []
+
+
+def test_what_comes_before_the_first_step_is_ticked_off(notebook: Any, record: Any, eventually: Any) -> None:
+    run = record("begins")
+    run.files.config.unlink()
+    panel = show(notebook, "begins.ipynb", run.files)
+    items = panel.get_by_label("before the first step").locator("visible=true").locator("li")
+    eventually(lambda: items.count() == 4, "the list is there")
+
+    def ticked() -> int:
+        return items.filter(has_text="✓").count()
+
+    assert ticked() == 0
+    run.files.log.touch()
+    for rank in (0, 1):
+        beat = {"rank": rank, "pid": 1, "host": "node", "step": 0, "phase": "data", "time": time.time()}
+        write_json(run.files.heartbeat(rank), beat)
+    eventually(lambda: ticked() == 2, "the processes have started")
+    notebook.shoot("begins", panel)
+    config_of(run, batch_size=32)
+    eventually(lambda: ticked() == 3, "data and model are there")
+    run.train(5, 10, time.time() - 30)
+    panel.locator(".nbt-chart").first.wait_for()
+    eventually(lambda: items.count() == 0, "the list goes with the first step")
+    assert notebook.mistakes == []

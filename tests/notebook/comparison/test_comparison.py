@@ -1,0 +1,325 @@
+"""Runs side by side in a notebook: charts, tables, pictures, and what a saved notebook keeps."""
+
+import io
+import json
+import re
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from IPython.core.interactiveshell import InteractiveShell
+from matplotlib.text import Text
+from PIL import Image
+
+from nbtools.errors import ConfigError
+from nbtools.metrics.history import History
+from nbtools.notebook.comparison.comparison import ComparisonPanel, compare, meaning_of
+from nbtools.notebook.comparison.overlay import ComparisonFigure, Options, overlay, role
+from nbtools.notebook.comparison.reading import CurveReader
+from nbtools.notebook.comparison.report import report, scaling_of
+from nbtools.notebook.plots.charts import DARK, LIGHT, Charts
+from nbtools.notebook.plots.decimation import columns_of
+from nbtools.project import Project
+from nbtools.recipes import MLMPretrainingConfig
+from nbtools.run.compare import Comparison, compare_runs
+from nbtools.run.curves import SMALL_BYTES, Curves, cached, curves_of
+from nbtools.run.run import Run
+from nbtools.rundir.json_files import write_json
+from nbtools.rundir.rundir import RunDir
+
+MakeRun = Callable[..., Run]
+SIZE = (400.0, 200.0)
+
+
+@pytest.fixture
+def make(project: Project, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> MakeRun:
+    """Make an ended run with rows, as the launcher and rank 0 write it; the user's cache is the test's own."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+
+    def make_run(name: str, values: Mapping[str, Any], num_rows: int = 50, nproc: int = 1, **more: float) -> Run:
+        files = RunDir.create(project.runs, name)
+        files.lock.touch()
+        number = len(list(project.runs.iterdir()))
+        launch = {"name": name, "recipe": "none", "time": 1.7e9 + number, "launch": {"nproc_per_node": nproc}}
+        write_json(files.launch, launch)
+        write_json(files.config, {"config": dict(values), "derived": {"total_steps": num_rows}})
+        rows = []
+        for step in range(1, num_rows + 1):
+            row = {"step": step, "time": 1.7e9 + step / nproc, "samples": 8 * step, "train/loss": 5 / step + number}
+            row |= {"eval/accuracy": step / (num_rows + number), "train/learning_rate": 0.1, **more}
+            rows.append(json.dumps(row))
+        files.metrics.write_text("\n".join(rows) + "\n")
+        write_json(files.finished, {"why": "completed", "step": num_rows, "metrics": {}})
+        return Run(files.path)
+
+    return make_run
+
+
+@pytest.fixture
+def opened() -> Iterator[Callable[..., ComparisonPanel]]:
+    panels: list[ComparisonPanel] = []
+
+    def open_panel(*refs: object, **options: Any) -> ComparisonPanel:
+        panels.append(compare(*refs, **options))
+        return panels[-1]
+
+    yield open_panel
+    for panel in panels:
+        panel.close()
+
+
+def charts_of_runs(comparison: Comparison, **options: Any) -> Charts:
+    curves = [curves_of(run.history) for run in comparison.runs]
+    return overlay(comparison, curves, Options(**options), lambda number: [SIZE] * number)
+
+
+def test_every_run_has_one_colour_in_all_charts(make: MakeRun) -> None:
+    found = charts_of_runs(compare_runs(make("a", {"lr": 1}), make("b", {"lr": 2})))
+    assert [chart.key for chart in found.shown] == ["train/loss", "eval/accuracy", "train/learning_rate"]
+    for chart in found.shown:
+        assert [(trace.run, trace.colour) for trace in chart.series] == [("a", "run0"), ("b", "run1")]
+    assert found.limits == (0.0, 50.0)
+
+
+def test_twenty_runs_have_twenty_looks_in_both_themes() -> None:
+    for theme in (LIGHT, DARK):
+        looks = {(theme[colour], dash) for colour, dash in map(role, range(20))}
+        assert len(looks) == 20
+
+
+def test_a_split_makes_a_chart_per_value_with_one_y_axis(make: MakeRun) -> None:
+    runs = [make("a", {"lr": 1}), make("b", {"lr": 2}), make("c", {"lr": 1})]
+    found = charts_of_runs(compare_runs(*runs), split="lr", metrics=("loss",))
+    assert [chart.title for chart in found.shown] == ["train/loss · lr 1", "train/loss · lr 2"]
+    assert [[trace.run for trace in chart.series] for chart in found.shown] == [["a", "c"], ["b"]]
+    assert found.shown[0].y == found.shown[1].y
+    with pytest.raises(ConfigError, match="split='lrs'"):
+        charts_of_runs(compare_runs(*runs), split="lrs")
+
+
+@pytest.mark.parametrize(("x", "limits"), [("samples", (0.0, 400.0)), ("relative", (0.0, 49.0))])
+def test_the_x_axis_is_the_same_for_all_runs(make: MakeRun, x: str, limits: tuple[float, float]) -> None:
+    found = charts_of_runs(compare_runs(make("a", {}), make("b", {}, nproc=2)), x=x)
+    assert found.x == x and found.limits == limits
+    slow, fast = found.shown[0].series
+    assert fast.x[-1] == (slow.x[-1] if x == "samples" else slow.x[-1] / 2)
+
+
+def test_an_axis_that_one_run_lacks_falls_back_to_steps(make: MakeRun) -> None:
+    a, b = make("a", {}), make("b", {})
+    b.files.metrics.write_text('{"step": 1, "train/loss": 2.0}\n{"step": 2, "train/loss": 1.0}\n')
+    assert charts_of_runs(compare_runs(a, b), x="samples").x == "step"
+
+
+def test_the_time_since_the_start_leaves_out_the_pause_before_a_resume(project: Project, make: MakeRun) -> None:
+    a = make("a", {})
+    files = RunDir.create(project.runs, "b")
+    write_json(files.launch, {"name": "b", "recipe": "none", "resumed_from": {"run": a.id, "step": 10}})
+    rows = [{"step": step, "time": 1.8e9 + step, "samples": 8 * step, "train/loss": 1.0} for step in range(11, 21)]
+    files.metrics.write_text("".join(f"{json.dumps(row)}\n" for row in rows))
+    found = charts_of_runs(compare_runs(a, Run(files.path)), x="relative")
+    assert found.shown[0].series[1].x[-1] == 19.0
+
+
+def test_a_reduced_curve_keeps_every_extreme_and_the_mean() -> None:
+    history, rng = History(), np.random.default_rng(0)
+    values = rng.normal(size=100_000)
+    values[77_777] = 50.0
+    lines = (f'{{"step":{step},"loss":{value}}}\n' for step, value in enumerate(values.tolist()))
+    history.extend("".join(lines).encode())
+    sketch = curves_of(history)["loss"]
+    curve = columns_of(sketch, sketch.steps, (0, 99_999), 300)
+    assert len(curve.x) == 300 and not curve.is_exact and curve.per_column == pytest.approx(100_000 / 300)
+    assert curve.high.max() == 50.0 and curve.low.min() == values.min()
+    assert abs(curve.mean.mean() - values.mean()) < 1e-3
+
+
+def test_the_run_that_diverged_first_is_named(make: MakeRun) -> None:
+    a, b = make("a", {}), make("b", {})
+    with b.files.metrics.open("a") as file:
+        file.write('{"step": 51, "train/loss": "NaN"}\n')
+    badge = charts_of_runs(compare_runs(a, b)).shown[0].badge
+    assert badge is not None and badge.text == "b diverged at step 51"
+
+
+def test_the_picture_has_a_legend_of_all_runs_and_stays_small(make: MakeRun) -> None:
+    found = compare_runs([make(f"run_{number}", {"lr": number}) for number in range(20)])
+    figure = ComparisonFigure(found.labels)
+    figure.draw(charts_of_runs(found), "20 runs")
+    texts = {text.get_text() for text in figure.figure.findobj(Text)}
+    assert set(found.labels) <= texts
+    data = figure.png()
+    assert len(data) < 100_000 and Image.open(io.BytesIO(data)).width in (1350, 1800)
+    figure.close()
+
+
+# --- tables -----------------------------------------------------------------------------------------
+
+
+def plain_text(html: str) -> str:
+    return re.sub(r"\s+", " ", re.sub(r"<[^>]*>", " ", html)).strip()
+
+
+def test_tables_tell_what_differs_and_mark_the_best(make: MakeRun) -> None:
+    found = compare_runs(make("a", {"lr": 1, "layers": 2}), make("b", {"lr": 2, "layers": 2}))
+    html = report(found, [curves_of(run.history) for run in found.runs])
+    words = plain_text(html)
+    assert "What differs run lr a 1 b 2" in words and "layers" not in words
+    assert "<b>1.1 (50)</b> → 1.1" in html, "the least loss"
+    assert "Scaling" not in words
+
+
+def test_names_and_values_of_runs_never_become_markup(make: MakeRun) -> None:
+    evil = "<img src=x onerror=alert(1)>"
+    a, b = make("a", {"note": evil}), make("b", {"note": "x", evil: 1})
+    write_json(b.files.launch, {"name": evil, "recipe": "none", "launch": {"nproc_per_node": 1}})
+    with b.files.metrics.open("a") as file:
+        file.write(json.dumps({"step": 51, evil: 1.0}) + "\n")
+    found = compare_runs(a, b)
+    html = report(found, [curves_of(run.history) for run in found.runs])
+    assert "<img" not in html and "&lt;img" in html
+
+
+def test_runs_on_more_processes_get_a_card_on_scaling(make: MakeRun) -> None:
+    runs = [make("one", {}), make("two", {}, nproc=2, **{"train/data_wait": 0.25})]
+    found = compare_runs(runs)
+    curves = [curves_of(run.history) for run in runs]
+    one, two = scaling_of(found.nproc, curves)
+    assert one is not None and two is not None
+    assert (one.rate, one.unit, one.efficiency, one.data_wait) == (8.0, "samples/s", 1.0, None)
+    assert (two.rate, two.efficiency, two.data_wait) == (16.0, 1.0, 0.25)
+    words = plain_text(report(found, curves))
+    assert "Scaling run processes throughput efficiency waiting for data" in words
+    assert "one 1 8 samples/s 100% not recorded" in words and "two 2 16 samples/s 100% 25%" in words
+
+
+def test_without_samples_scaling_counts_steps() -> None:
+    def rows(seconds: float) -> Curves:
+        history = History()
+        history.extend("".join(f'{{"step":{n},"time":{n * seconds},"loss":1}}\n' for n in range(1, 9)).encode())
+        return curves_of(history)
+
+    one, two = scaling_of([1, 4], [rows(1.0), rows(0.5)])
+    assert one is not None and two is not None
+    assert (two.unit, two.rate, two.efficiency) == ("steps/s", 2.0, 0.5)
+    assert scaling_of([2, 2], [rows(1.0), rows(0.5)]) == []
+
+
+def test_the_meaning_of_a_field_that_a_record_lacks_is_that_of_its_time() -> None:
+    recorded = MLMPretrainingConfig().model_dump()
+    del recorded["seed"]
+    assert meaning_of("mlm_pretraining", recorded)["seed"] == MLMPretrainingConfig().seed
+    assert meaning_of("a recipe of a plugin", recorded) == {}
+
+
+# --- the panel --------------------------------------------------------------------------------------
+
+
+def test_a_saved_notebook_keeps_a_constant_text_the_picture_and_the_tables(
+    make: MakeRun, opened: Callable[..., ComparisonPanel]
+) -> None:
+    panel = opened(make("a", {"lr": 1}), make("b", {"lr": 2}))
+    assert repr(panel) == "<comparison of 2 runs>"
+    outputs = [data for data, _, _ in panel._outputs(["1", "2", "3", "4"])]
+    assert [data["text/plain"] for data in outputs] == ["<comparison of 2 runs>", "", "", ""]
+    assert outputs[1]["image/png"].startswith(b"\x89PNG") and "What differs" in outputs[3]["text/html"]
+
+
+def test_options_draw_again(make: MakeRun, opened: Callable[..., ComparisonPanel]) -> None:
+    panel = opened(make("a", {"lr": 1}), make("b", {"lr": 2}), x="samples")
+    before = panel._png
+    panel._split.value = "lr"
+    assert panel._png != before and panel._options.split == "lr" and panel._options.x == "samples"
+    with pytest.raises(ConfigError, match="split='nothing'"):
+        compare(*panel.comparison.runs, split="nothing")
+
+
+def test_rows_of_an_active_run_are_drawn_as_they_come(make: MakeRun, opened: Callable[..., ComparisonPanel]) -> None:
+    a, b = make("a", {"lr": 1}), make("b", {"lr": 2})
+    panel = opened(a, b)
+    with b.files.metrics.open("a") as file:
+        file.write('{"step": 60, "train/loss": 0.5}\n')
+    panel.refresh()
+    assert panel._reader.curves[1]["train/loss"].ends.last_step == 60
+
+
+def test_a_long_run_is_read_by_a_process_of_its_own(make: MakeRun, opened: Callable[..., ComparisonPanel]) -> None:
+    a, b = make("a", {"lr": 1}), make("b", {"lr": 2}, num_rows=9000)
+    assert b.files.metrics.stat().st_size > SMALL_BYTES
+    reader = CurveReader([a, b])
+    assert reader.look() and reader.num_unread == 1 and reader.is_reading
+    assert not reader.curves[1]["train/loss"].is_complete
+    assert reader._child is not None and reader._child.wait(60) == 0
+    assert reader.look() and reader.num_unread == 0 and not reader.look()
+    assert reader.curves[1]["train/loss"].counts.sum() == 9000 and cached(b) is not None
+    assert b._own.num_rows == 0, "its rows are not in this process"
+    reader.close()
+
+
+def test_a_zoom_below_the_cached_columns_reads_the_rows_of_that_part(
+    make: MakeRun, opened: Callable[..., ComparisonPanel]
+) -> None:
+    panel = opened(make("a", {"lr": 1}), make("b", {"lr": 2}, num_rows=20_000)).wait(60)
+
+    def tell(**message: Any) -> dict[str, Any]:
+        panel._charts.canvas._handle_custom_msg(message, [])
+        return next(chart["series"][-1] for chart in panel._charts.canvas.spec["charts"] if chart["open"])
+
+    assert tell(ready=True, width=900)["per_column"] > 40
+    with panel._lock:
+        coarse = tell(zoom=[10_000, 10_100])
+        assert not coarse["is_exact"] and coarse["per_column"] > 2 and "rows are being read" in panel._note.value
+        closer = panel._reader._closer
+        assert closer is not None and closer.wait(60) == 0
+        panel.refresh()
+        exact = next(chart["series"][-1] for chart in panel._charts.canvas.spec["charts"] if chart["open"])
+        assert exact["is_exact"] and exact["n"] >= 101 and "being read" not in panel._note.value
+        tell(zoom=None)
+        assert not panel._reader.is_asked and panel._reader.closer() == panel._reader.curves
+
+
+def test_wait_returns_once_all_is_read(make: MakeRun, opened: Callable[..., ComparisonPanel]) -> None:
+    panel = opened(make("a", {"lr": 1}), make("b", {"lr": 2}, num_rows=9000)).wait(60)
+    assert panel._reader.num_unread == 0 and "last rows only" not in panel._note.value
+
+
+def test_displayed_outputs_are_renewed(
+    make: MakeRun, opened: Callable[..., ComparisonPanel], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    published: list[tuple[Any, bool]] = []
+    monkeypatch.setattr(
+        "nbtools.notebook.comparison.comparison._publish",
+        lambda data, metadata, transient, update=False: published.append((data, update)),
+    )
+    monkeypatch.setattr(InteractiveShell, "initialized", lambda: True)
+    panel = opened(make("a", {"lr": 1}), make("b", {"lr": 2}))
+    panel._ipython_display_()
+    assert [update for _, update in published] == [False] * 4
+    panel._store()
+    assert [list(data) for data, update in published if update] == [
+        ["image/png", "text/plain"],
+        ["text/html", "text/plain"],
+    ]
+
+
+# --- the command line -------------------------------------------------------------------------------
+
+
+def test_plot_draws_several_runs_over_each_other(make: MakeRun, cli: Callable[..., Any], project: Project) -> None:
+    a, b = make("lr_a", {"lr": 1}), make("lr_b", {"lr": 2})
+    path = project.root / "both.png"
+    assert cli("plot", a.id, b.id, "-o", path).stdout == f"{path}\n"
+    first = path.read_bytes()
+    assert cli("plot", "lr_*", "-o", path).stdout == f"{path}\n" and path.read_bytes() == first
+    cli("plot", "lr_*", "-o", path, "--split", "lr", "--x", "relative", "--dark", "--log")
+    assert path.read_bytes() not in (first, b"")
+    assert (
+        "split='seed': no compared run has such a field"
+        in cli("plot", "lr_*", "-o", path, "--split", "seed", code=2).stderr
+    )
+    assert "is for several runs" in cli("plot", a.id, "-o", path, "--split", "lr", code=2).stderr
+    assert "'x*': fits no name" in cli("plot", "x*", "-o", path, code=2).stderr
+    assert f"{a.id}: was given twice" in cli("plot", a.id, b.id, a.id, "-o", path).stderr
+    assert "must end in .png" in cli("plot", a.id, b.id, "-o", "x.pdf", code=2).stderr

@@ -1,0 +1,108 @@
+"""The playground: inputs answered by a real process, settings, the command that does the same, words for errors."""
+
+import html
+import re
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+import nbtools as nt
+from nbtools.errors import CheckpointError, ConfigError
+from nbtools.notebook.playground.answers import answers_html
+from nbtools.notebook.playground.playground import Playground
+from nbtools.project import Project
+from nbtools.recipes import MaskedDiffusionConfig
+from nbtools.run.run import Run
+
+from trainings import TINY, train_here, write_inputs
+
+
+@pytest.fixture
+def run(cpu_project: Project, monkeypatch: pytest.MonkeyPatch) -> Run:
+    write_inputs("masked_diffusion", cpu_project)
+    config = MaskedDiffusionConfig(**{**TINY["masked_diffusion"], "temperature": 0.4})
+    return Run(train_here(cpu_project, config, monkeypatch=monkeypatch))
+
+
+@pytest.fixture
+def playground(run: Run) -> Iterator[Playground]:
+    made = nt.Playground(run, "w1 <b>", sample_steps=4)
+    yield made
+    made.close()
+
+
+def published(playground: Playground, monkeypatch: pytest.MonkeyPatch) -> list[dict[str, Any]]:
+    outputs: list[dict[str, Any]] = []
+    monkeypatch.setattr("nbtools.notebook.playground.playground._publish", lambda data, *_, **__: outputs.append(data))
+    playground._ipython_display_()
+    return outputs
+
+
+@pytest.mark.promise("playground")
+def test_given_inputs_are_answered_and_stored_and_the_command_says_the_same(
+    playground: Playground, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    static, view = published(playground, monkeypatch)
+    assert "w1 &lt;b&gt;" in static["text/html"]
+    assert html.escape(playground.results[0]["text"]) in static["text/html"]
+    assert "Unmasking, step by step" in static["text/html"]
+    assert len(playground.results[0]["frames"]) == 5
+    assert list(view) == ["application/vnd.jupyter.widget-view+json"]
+    playground._copy.click()
+    (command,) = re.findall(r"<code[^>]*>(.*)</code>", playground._command.value)
+    assert html.unescape(command) == f"nbtools predict {playground.run.id} 'w1 <b>' --sample-steps 4"
+    first, process = list(playground.results), playground._process
+    assert process is not None
+    assert playground.answer() == first
+    assert playground._process is process  # loaded once
+    playground._checkpoint.value = "step-000003"
+    playground._input.value = "w1\n\nw2 w3\n\n" + "w" * 20
+    playground._copy.click()
+    assert "step-000003" in playground._command.value
+    rows = playground.answer()
+    assert [set(row) for row in rows] == [{"text"}, {"text"}, {"error"}]
+    assert process._process.poll() is not None
+    assert "step-000003 on" in playground._status.value
+    assert "has 20 tokens" in playground._answers.value
+    child = playground._process._process  # type: ignore[union-attr]
+    playground.close()
+    assert child.poll() is not None
+
+
+def test_a_wrong_setting_is_marked_beside_its_field_and_nothing_is_computed(playground: Playground) -> None:
+    playground._fields["temperature"]._input.value = "-1"
+    playground._go.click()
+    assert "temperature: must be &gt;= 0" in playground._status.value
+    assert playground._process is None
+    with pytest.raises(ConfigError, match="temperature"):
+        playground.answer()
+
+
+def test_what_does_not_exist_is_refused_when_the_playground_is_made(run: Run) -> None:
+    with pytest.raises(ConfigError, match="temprature"):
+        nt.Playground(run, temprature=1.0)
+    with pytest.raises(CheckpointError, match="step-000999"):
+        nt.Playground(run, checkpoint="step-000999")
+    assert nt.Playground(run)._fields["temperature"].value == 0.4
+
+
+def test_answers_of_every_recipe_are_drawn_and_escaped() -> None:
+    candidates = [{"token": "<i>", "probability": 0.75}, {"token": "b", "probability": 0.25}]
+    drawn = answers_html(
+        ["a [MASK] c", "smed", "", "", "x"],
+        [
+            {"text": "a <i> c", "masks": [candidates]},
+            {"codes": ["83110"], "probability": 0.9, "candidates": [{"code": "83110", "probability": 0.9}]},
+            {"text": "", "goal": "7:2", "best": 12, "returns": [0.0, 3.5, 12.0], "is_unseen": True},
+            {"text": "one\n\ntwo", "texts": ["one", "two"]},
+            {"error": "no & never"},
+        ],
+    )
+    assert "a <b style='border-bottom:2px solid #3f90da'>&lt;i&gt;</b> c" in drawn
+    assert "width:90px" in drawn  # 0.75 of 120
+    assert "83110" in drawn
+    assert "Goal 7:2" in drawn
+    assert "0 at first, 12 at last" in drawn
+    assert "no &amp; never" in drawn
+    assert "10 more" in answers_html([""] * 60, [{"text": "a"}] * 60)

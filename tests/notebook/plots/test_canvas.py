@@ -1,0 +1,227 @@
+"""The canvas's side in the kernel: what is sent to the page, and what its messages do. A browser draws it elsewhere."""
+
+import json
+from typing import Any
+
+import numpy as np
+import pytest
+
+from nbtools.metrics.history import History
+from nbtools.notebook.plots.canvas import Canvas, PackedColumns, packed
+from nbtools.notebook.plots.charts import Charts, Trace, charts_of, page_sizes
+from nbtools.notebook.plots.figure import RunFigure
+from nbtools.notebook.plots.view import Choices, View
+
+
+def history(num_rows: int, first: int = 1, every: int = 1, **extra: Any) -> History:
+    made, random = History(), np.random.default_rng(0)
+    for i in range(num_rows):
+        row = {"step": first + every * i, "time": 1e9 + i, "samples": 32 * i, "train/loss": 5 + random.normal() / 9}
+        row |= {"train/learning_rate": 1e-3, "train/grad_norm": 1 + random.random(), "train/tokens_per_s": 9.0, **extra}
+        if i % 20 == 0:
+            row |= {"eval/loss": 6 - i / num_rows, "eval/unigram_loss": 7.0}
+        made.extend(json.dumps(row).encode() + b"\n")
+    return made
+
+
+def charts(view: View, width: float = 900) -> Charts:
+    return charts_of(view, lambda num_open: page_sizes(num_open, width))
+
+
+def unpacked(spec: dict[str, Any], data: bytes) -> dict[str, dict[str, Any]]:
+    """The columns of each curve, read as canvas.js does: low, high and bold are positions on the y axis."""
+    found = {}
+    for chart in spec["charts"]:
+        for series in chart.get("series", ()):
+            kinds = ("<f8", "<u2", "<u2", "<f8" if series["is_wide"] else "<f4", "<u2")
+            columns = [np.frombuffer(data, kind, series["n"], at) for kind, at in zip(kinds, series["at"], strict=True)]
+            for index in (1, 2, 4):
+                codes = columns[index].astype(float)
+                columns[index] = np.where(codes == 65535, np.nan, series["from"] + (codes - 1) * series["step"])
+                columns[index][codes == 0] = -np.inf
+            found[series["name"]] = dict(zip(("x", "low", "high", "mean", "bold"), columns, strict=True))
+    return found
+
+
+def test_the_page_gets_the_columns_at_whole_multiples_of_eight_bytes() -> None:
+    made = charts(View(history(3000)))
+    spec, data = packed(made)
+    json.dumps(spec, allow_nan=False)
+    found = unpacked(spec, data)
+    traces = {trace.name: trace for chart in made.shown for trace in chart.series}
+    assert (
+        found.keys()
+        == traces.keys()
+        == {"train/loss", "eval/loss", "train/learning_rate", "train/grad_norm", "train/tokens_per_s"}
+    )
+    described = {series["name"]: series for chart in spec["charts"] for series in chart.get("series", ())}
+    for name, trace in traces.items():
+        for column, values in found[name].items():
+            allowed = {"rtol": 1e-6} if column in ("x", "mean") else {"rtol": 0, "atol": 0.51 * described[name]["step"]}
+            np.testing.assert_allclose(values, getattr(trace, column), **allowed)
+    offsets = [at for series in described.values() for at in series["at"]]
+    assert not any(at % 8 for at in offsets)
+
+
+@pytest.mark.parametrize("values", [[1e-8, 1e3], [1e9, 1e9 + 1e-3], [-1e308, 1e308], [7.0, 7.0], [-1.0, 0.0]])
+@pytest.mark.parametrize("is_log", [False, True])
+def test_positions_are_right_to_a_step_of_any_range(values: list[float], is_log: bool) -> None:
+    columns, y = PackedColumns(), np.array([*values, np.nan])
+    trace = Trace("a", "a", "", "line", np.arange(3.0), y, y, y, y)
+    series = columns.add(trace, is_log)
+    found = unpacked({"charts": [{"series": [series]}]}, columns.content)["a"]
+    with np.errstate(all="ignore"):
+        expected = np.where(y > 0, np.log10(y), -np.inf) if is_log else np.clip(y, -1e300, 1e300)
+    expected[2] = np.nan
+    for name in ("low", "high", "bold"):
+        np.testing.assert_allclose(found[name], expected, rtol=1e-12, atol=0.51 * series["step"])
+    np.testing.assert_allclose(found["mean"], y, rtol=1e-7)
+    json.dumps(series, allow_nan=False)
+
+
+def test_equal_columns_are_sent_once() -> None:
+    few = packed(charts(View(history(50), smoothing=0.0)))
+    for series in (series for chart in few[0]["charts"] for series in chart["series"]):
+        assert len(set(series["at"])) == 3, "an exact line has one column of values, and one of positions"
+    spec, _ = packed(charts(View(history(3000))))
+    places = [series["at"][0] for chart in spec["charts"] for series in chart["series"] if not series["is_exact"]]
+    assert len(places) == 4 and len(set(places)) == 1, "the x of all columns of one axis"
+
+
+def test_steps_beyond_the_precision_of_float32_stay_apart() -> None:
+    (trace, *_) = unpacked(*packed(charts(View(history(60, first=2**40 + 1))))).values()
+    assert np.diff(trace["x"]).tolist() == [1.0] * 59
+
+
+def test_values_that_are_not_finite_are_gaps_and_the_description_stays_json() -> None:
+    made = history(10)
+    made.extend(
+        b'{"step": 11, "time": 2e9, "train/loss": "NaN", "eval/unigram_loss": "NaN", "train/grad_norm": 1e300}\n'
+    )
+    spec, data = packed(charts(View(made, checkpoints=[(5, float("nan")), (6, 5.0)])))
+    json.dumps(spec, allow_nan=False)
+    found, (loss, *_) = unpacked(spec, data), spec["charts"]
+    assert np.isnan(found["train/loss"]["mean"][-1])
+    assert [mark["y"] for mark in loss["marks"]] == [None, 5.0]
+    assert loss["levels"] == []
+    assert loss["badge"]["text"] == "diverged at step 11"
+
+
+def test_a_closed_chart_sends_its_name_alone() -> None:
+    names = {f"extra/{i}": 1.0 for i in range(37)}
+    many, few = history(2000, **names), history(2000)
+    spec, data = packed(charts(View(many)))
+    assert len(data) == len(packed(charts(View(few)))[1])
+    closed = [chart for chart in spec["charts"] if not chart["open"]]
+    assert len(closed) == 37
+    assert all(chart.keys() == {"key", "title", "open", "names"} for chart in closed)
+
+
+@pytest.mark.parametrize("log", [False, True])
+def test_picture_and_canvas_have_the_same_limits_series_labels_and_marks(log: bool) -> None:
+    view = View(history(3000), checkpoints=[(1000, 5.2), (2000, None)], resumed_at=500, restarted_at=[1500], log=log)
+    figure = RunFigure(titled=False)
+    drawn = figure.update(view)
+    spec, data = packed(charts(view))
+    columns = unpacked(spec, data)
+    opened = [chart for chart in spec["charts"] if chart["open"]]
+    assert len(opened) == len(figure.panels) == 4
+    for panel, chart, picture in zip(figure.panels, opened, drawn.shown, strict=True):
+        assert panel.title.get_text() == chart["title"]
+        low, high = chart["y"]
+        assert low == pytest.approx(picture.y[0]) and high == pytest.approx(picture.y[1])
+        assert [(s["name"], s["label"], s["colour"], s["dash"]) for s in chart["series"]] == [
+            (trace.name, trace.label, trace.colour, trace.dash) for trace in picture.series
+        ]
+        for line, series in zip(panel.lines, chart["series"], strict=False):
+            assert line.get_color() == figure.theme[series["colour"]]
+            bold = columns[series["name"]]["bold"] if series["is_smoothed"] or series["is_exact"] else None
+            if bold is not None:
+                drawn_y = panel.place.transform(np.column_stack(line.get_data()))[:, 1] / 2
+                there = panel.bottom + (bold - low) / (high - low) * panel.height
+                assert np.nanmax(np.abs(drawn_y - there)) < 1.5
+        assert [mark["x"] for mark in chart["marks"]] == list(panel.checkpoint_marks.get_xdata())
+        assert [cut["x"] for cut in chart["cuts"]] == [x for x, _ in picture.cuts] == [500, 1500]
+        assert chart["veil"] == picture.veil == 500
+
+
+def test_the_canvas_sends_one_consistent_state() -> None:
+    sent: list[dict[str, Any]] = []
+    canvas = Canvas(lambda message: None)
+    canvas.send_state = lambda key=None: sent.append({name: getattr(canvas, name) for name in key})
+    canvas.show(charts(View(history(30))), alt="curves of x")
+    assert len(sent) == 1 and sent[0].keys() == {"spec", "data", "version"}
+    assert sent[0]["spec"]["alt"] == "curves of x"
+
+
+# --- messages ---
+
+
+def test_messages_choose_the_axis_the_span_and_the_open_charts() -> None:
+    choices = Choices()
+    for message in (
+        {"ready": True, "width": 640, "dark": True},
+        {"zoom": [200, 600.5]},
+        {"open": "kl", "is_open": True},
+        {"open": "loss", "is_open": False},
+        {"log": "loss"},
+        {"log": "kl"},
+        {"log": "kl"},
+    ):
+        choices.take(message)
+    assert (choices.is_ready, choices.width, choices.is_dark) == (True, 640, True)
+    options = choices.options()
+    assert options["span"] == (200, 600.5)
+    assert options["opened"] == {"kl": True, "loss": False}
+    assert options["switched"] == {"loss"}
+    choices.take({"x": "relative"})
+    assert (choices.x, choices.span) == ("relative", None), "a span has no meaning in another unit"
+    choices.take({"filter": "grad*, kl"})
+    assert choices.options(("loss",))["metrics"] == ("grad*", "kl")
+    assert choices.opened == {}
+    choices.take({"filter": ""})
+    assert choices.options(("loss",))["metrics"] == ("loss",)
+
+
+WRONG = [
+    {"zoom": [1]},
+    {"zoom": 3},
+    {"zoom": ["a", None]},
+    {"zoom": [float("nan"), 3]},
+    {"zoom": [5, 5]},
+    {"x": "furlongs"},
+    {"x": []},
+    {"width": -3},
+    {"width": "wide"},
+    {"width": 1e9},
+    {"filter": None},
+    {"log": ["loss"]},
+    {"open": 7, "is_open": True},
+    {"ready": 1},
+    {},
+]
+
+
+@pytest.mark.parametrize("message", WRONG)
+def test_a_message_that_says_nothing_known_changes_nothing(message: dict[str, Any]) -> None:
+    choices = Choices()
+    choices.take(message)
+    assert choices == Choices()
+
+
+def test_charts_are_hidden_while_no_view_of_them_is_seen() -> None:
+    choices = Choices()
+    assert not choices.is_hidden
+    choices.take({"visible": False, "view": "a"})
+    assert choices.is_hidden
+    choices.take({"visible": True, "view": "b"})
+    assert not choices.is_hidden
+
+
+def test_a_view_in_use_is_seen_although_closed_ones_said_that_they_are_hidden() -> None:
+    choices = Choices()
+    for message in ({"ready": True}, {"zoom": None}, {"filter": ""}, {"log": "loss"}):
+        choices.take({"visible": False, "view": "closed"})
+        assert choices.is_hidden
+        choices.take(message)
+        assert not choices.is_hidden

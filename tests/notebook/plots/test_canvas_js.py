@@ -1,0 +1,559 @@
+"""The live canvas in a page: what it draws, what it sends, and that names are never read as HTML."""
+
+import base64
+import io
+import json
+import re
+import shutil
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from canvas_page import ADDRESS, CANVAS, PALETTE, CanvasPage, Spec, loss_curve, run_of
+
+pytestmark = pytest.mark.browser
+MOST_LINES = 700
+FORBIDDEN = ("innerHTML", "outerHTML", "insertAdjacentHTML", "document.write", "eval(", "Function(", "fetch(", "http")
+Open = Callable[..., CanvasPage]
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Any]:
+    found = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
+    if found is None:
+        pytest.skip("no Chromium: install it with `apt-get install chromium` (or google-chrome)")
+    from playwright.sync_api import sync_playwright
+
+    with sync_playwright() as playwright:
+        started = playwright.chromium.launch(executable_path=found, args=["--no-sandbox", "--disable-gpu"])
+        yield started
+        started.close()
+
+
+@pytest.fixture
+def show(browser: Any) -> Iterator[Open]:
+    """Open a page that shows a spec; at the end nothing went wrong in it and nothing was fetched."""
+    opened: list[tuple[Any, CanvasPage]] = []
+
+    def start(spec: Spec, width: int = 900, scheme: str = "light", **more: Any) -> CanvasPage:
+        context = browser.new_context(viewport={"width": width, "height": 900}, color_scheme=scheme)
+        context.set_default_timeout(20_000)
+        opened.append((context, CanvasPage(context.new_page())))
+        return opened[-1][1].start(spec, **more)
+
+    yield start
+    for context, canvas in opened:
+        assert canvas.mistakes == []
+        assert {url for url in canvas.requests if not url.startswith(ADDRESS)} == set()
+        context.close()
+
+
+def upper(canvas: CanvasPage, index: int = 0) -> Any:
+    return canvas.page.locator(".nbt-chart canvas[role=img]").nth(index)
+
+
+def point(canvas: CanvasPage, share: float, height: float = 120, index: int = 0) -> None:
+    """Move the pointer to a share of the width of a chart's plot."""
+    box = upper(canvas, index).bounding_box()
+    canvas.page.mouse.move(box["x"] + 56 + share * (box["width"] - 72), box["y"] + height)
+    canvas.frame()
+
+
+def drag(canvas: CanvasPage, start: float, end: float, index: int = 0) -> None:
+    point(canvas, start, index=index)
+    canvas.page.mouse.down()
+    point(canvas, (start + end) / 2, index=index)
+    point(canvas, end, index=index)
+    canvas.page.mouse.up()
+    canvas.frame()
+
+
+def pixels(canvas: CanvasPage, index: int = 0, layer: int = 0) -> Any:
+    """The pixels of one layer of a chart: height x width x RGBA."""
+    address = canvas.page.evaluate(
+        """([index, layer]) => document.querySelectorAll('.nbt-chart')[index].querySelectorAll('canvas')[layer]
+          .toDataURL('image/png')""",
+        [index, layer],
+    )
+    return np.asarray(Image.open(io.BytesIO(base64.b64decode(address.partition(",")[2]))).convert("RGBA"))
+
+
+def has_colour(image: Any, colour: str) -> Any:
+    """Where an image has about this colour, opaque."""
+    wanted = [int(colour[i : i + 2], 16) for i in (1, 3, 5)]
+    return (np.abs(image[..., :3].astype(int) - wanted).max(axis=-1) < 24) & (image[..., 3] > 200)
+
+
+# --- the file -------------------------------------------------------------------------------------
+
+
+def test_the_module_is_short_and_names_nothing_that_could_run_or_fetch() -> None:
+    lines = CANVAS.read_text(encoding="utf-8").splitlines()
+    assert len(lines) <= MOST_LINES
+    assert [f"{number}: {len(line)}" for number, line in enumerate(lines, 1) if len(line) > 120] == []
+    assert [f"{n}: {word}" for n, line in enumerate(lines, 1) for word in FORBIDDEN if word in line] == []
+    assert not re.search(r"\bvar\b|==[^=]", re.sub(r"[=!]==|=>|[<>]=", "", "\n".join(lines)))
+    styles = CANVAS.with_suffix(".css").read_text(encoding="utf-8")
+    assert "@import" not in styles and "url(" not in styles
+
+
+# --- drawing --------------------------------------------------------------------------------------
+
+
+def test_curves_are_where_the_values_say(show: Open) -> None:
+    spec, x = Spec(0, 100, 900), np.arange(101)
+    chart = spec.chart("line", spec.series("a", x, 2.0 * x), spec.series("b", x, 200 - 2.0 * x, colour="evaluation"))
+    canvas = show(spec)
+    box = upper(canvas).bounding_box()
+    assert (box["width"], box["height"]) == (900, 255)  # one chart has the whole width
+    image, low, high = pixels(canvas), *chart["y"]
+    for name, value_of in (("line", lambda step: 2.0 * step), ("evaluation", lambda step: 200 - 2.0 * step)):
+        at = has_colour(image, PALETTE["light"][name])
+        for step in (10, 40, 90):
+            column = round(56 + step / 100 * (900 - 72))
+            expected = 255 - 24 - (value_of(step) - low) / (high - low) * (255 - 58)
+            assert abs(np.nonzero(at[:, column])[0].mean() - expected) <= 1.5, (name, step)
+
+
+def test_a_gap_and_a_lone_point_are_drawn_as_such(show: Open) -> None:
+    spec, x = Spec(0, 100, 900), np.arange(101)
+    values = np.full(101, 1.0)
+    values[40:60] = np.nan
+    values[50] = 1.0
+    spec.chart("gap", spec.series("a", x, values))
+    at = has_colour(pixels(show(spec)), PALETTE["light"]["line"]).any(axis=0)
+    column = lambda step: round(56 + step / 100 * (900 - 72))  # noqa: E731
+    assert at[column(20)] and at[column(50)] and at[column(80)]
+    assert not at[column(42) : column(49)].any() and not at[column(51) + 3 : column(58)].any()
+
+
+def test_a_logarithmic_chart_leaves_out_what_has_no_logarithm(show: Open) -> None:
+    spec, x = Spec(0, 100, 900), np.arange(101)
+    chart = spec.chart("log", spec.series("a", x, np.where(x < 50, 0.0, 10.0 ** (x / 25))), is_log=True)
+    canvas = show(spec)
+    at = has_colour(pixels(canvas), PALETTE["light"]["line"])
+    assert not at[:, 60:400].any()
+    low, high = chart["y"]
+    column, expected = round(56 + 0.75 * (900 - 72)), 255 - 24 - (3 - low) / (high - low) * (255 - 58)
+    assert abs(np.nonzero(at[:, column])[0].mean() - expected) <= 1.5
+    assert canvas.page.locator(".nbt-tools [aria-pressed=true]").text_content() == "log"
+    canvas.page.locator(".nbt-tools button", has_text="log").click()
+    assert canvas.sent("log") == ["log"]
+
+
+def test_marks_cuts_and_badge_are_drawn(show: Open) -> None:
+    spec, x = Spec(0, 100, 900), np.arange(101)
+    more = {
+        "marks": [{"x": 50, "y": 1.0, "kind": "best", "label": "step-000050"}],
+        "cuts": [{"x": 25, "label": "resumed at 25"}],
+        "veil": 25,
+        "badge": {"text": "diverged at step 90", "x": 90},
+    }
+    spec.chart("Loss", spec.series("a", x, np.full(101, 1.0)), **more)
+    canvas = show(spec)
+    image, column = pixels(canvas), lambda step: round(56 + step / 100 * (900 - 72))
+    assert has_colour(image, PALETTE["light"]["text"])[231 - 8 : 231, column(50)].any()
+    assert has_colour(image, PALETTE["light"]["evaluation"])[:, column(50)].any()
+    assert has_colour(image, PALETTE["light"]["alarm"])[60:70, column(90) - 4 : column(90) + 5].any()
+    badge = canvas.page.locator(".nbt-badge")
+    assert badge.inner_text() == "diverged at step 90" and badge.bounding_box()["x"] > 700
+    red, green, blue = (int(PALETTE["light"]["alarm"][i : i + 2], 16) for i in (1, 3, 5))
+    assert badge.evaluate("each => getComputedStyle(each).backgroundColor") == f"rgb({red}, {green}, {blue})"
+    line = image[..., 3][:, column(10)].max(), image[..., 3][:, column(40)].max()
+    assert line[0] < 140 < line[1], "the part of the parent is dimmed"
+
+
+@pytest.mark.parametrize(("width", "columns"), [(500, 1), (639, 1), (640, 2), (900, 2), (1600, 2)])
+def test_the_grid_follows_the_width(show: Open, width: int, columns: int) -> None:
+    canvas = show(run_of(1000, width), width)
+    boxes = [upper(canvas, index).bounding_box() for index in range(4)]
+    assert len({box["x"] for box in boxes}) == columns
+    assert {box["width"] for box in boxes} == {width // columns}
+    assert {box["height"] for box in boxes} == {min(255, max(180, int(0.55 * (width // columns) + 0.5)))}
+    assert canvas.page.evaluate("document.documentElement.scrollWidth <= innerWidth")
+
+
+def test_a_new_width_is_told_once(show: Open) -> None:
+    canvas = show(run_of(1000))
+    assert canvas.sent("ready") == [True] and canvas.sent("width") == [900]
+    for width in (860, 820, 800):
+        canvas.page.set_viewport_size({"width": width, "height": 900})
+        canvas.frame()
+    canvas.page.wait_for_function("sent.some(message => message.width === 800)")
+    told = canvas.sent("width")
+    assert (told[0], told[-1]) == (900, 800) and len(set(told)) == len(told)
+
+
+def test_without_charts_there_is_a_message(show: Open) -> None:
+    canvas = show(Spec(0, 1), message="Waiting for the first metrics")
+    assert canvas.page.locator(".nbt-message").inner_text() == "Waiting for the first metrics"
+    assert not canvas.page.locator(".nbt-bar").is_visible()
+    canvas.push(run_of(1000))
+    assert not canvas.page.locator(".nbt-message").is_visible() and upper(canvas, 3).is_visible()
+
+
+def test_names_are_text_in_any_script_and_never_html(show: Open) -> None:
+    spec, x = Spec(0, 1e15), np.arange(101) * 1e13
+    nasty = "<img src=x onerror=alert(1)><script>alert(2)</script>"
+    arabic = "مرحبا بالعالم"
+    spec.chart(nasty, spec.series(nasty, x, x, label=nasty), spec.series(arabic, x, x / 2, label=arabic))
+    spec.folded(nasty, 2)
+    canvas = show(spec, alt=nasty)
+    point(canvas, 0.5)
+    assert canvas.page.locator(".nbt-canvas img, .nbt-canvas script").count() == 0
+    assert canvas.page.locator(".nbt-title").text_content() == nasty
+    assert (
+        arabic in canvas.page.locator(".nbt-tip").inner_text() and nasty in canvas.page.locator(".nbt-tip").inner_text()
+    )
+    assert "500,000,000,000,000" in canvas.data("tip")
+
+
+# --- the crosshair --------------------------------------------------------------------------------
+
+
+def test_the_crosshair_reads_mean_and_range_of_a_column_in_all_charts(show: Open) -> None:
+    canvas = show(run_of(600_000))
+    point(canvas, 0.5)
+    said = canvas.data("tip")
+    assert re.match(r"Loss, step 29\d,\d{3}|Loss, step 300,\d{3}", said) and "mean of 1,587 steps" in said
+    assert re.search(r"train 2\.\d+ \[\d\.\d+, \d\.\d+\], eval 2\.\d+.*, unigram 5\.303", said)
+    rates = canvas.page.locator(".nbt-chart").nth(2).locator(".nbt-legend").inner_text()
+    assert re.search(r"\[0\.00\d+, 0\.00\d+\]", rates), "the other charts tell theirs in the title's line"
+    for index in range(4):
+        assert pixels(canvas, index, 1)[..., 3].any(), index
+    canvas.page.mouse.move(450, 880)
+    canvas.frame()
+    assert canvas.data("tip") == "" and not canvas.page.locator(".nbt-tip").is_visible()
+    assert not any(pixels(canvas, index, 1)[..., 3].any() for index in range(4))
+
+
+def test_the_crosshair_reads_exact_values_where_every_step_is_there(show: Open) -> None:
+    spec = Spec(0, 100)
+    spec.chart("exact", spec.series("train/loss", np.arange(101), 1 / 3 + np.arange(101), value="100.3"))
+    canvas = show(spec)
+    point(canvas, 0.42)
+    assert canvas.data("tip") == "exact, step 42: train 42.3333"
+
+
+@pytest.mark.parametrize("is_log", [False, True])
+def test_a_range_is_read_in_the_digits_that_its_steps_leave(show: Open, is_log: bool) -> None:
+    x, high, low = np.arange(100_000), 1000.0, 1e-8
+    y = np.where(x % 2, high, low)
+    spec = Spec(0, 1e5)
+    spec.chart("wide", spec.series("a", x, y, label="a"), is_log=is_log)
+    canvas = show(spec)
+    point(canvas, 0.5)
+    assert "a 500 [1e-8, 1000]" in canvas.data("tip") if is_log else "a 500 [≈ 0, 1000]" in canvas.data("tip")
+
+
+def test_a_chart_of_small_differences_of_large_values_is_drawn_and_read(show: Open) -> None:
+    spec, x = Spec(0, 100), np.arange(101)
+    trace = spec.series("a", x, 1e9 + x / 100, label="a")
+    described = spec.chart("far", trace)["series"][0]
+    assert described["is_wide"] and described["at"][3] + 8 * 101 <= len(spec.data)
+    canvas = show(spec)
+    rows = np.nonzero(has_colour(pixels(canvas), PALETTE["light"]["line"]).any(axis=1))[0]
+    columns = [np.nonzero(has_colour(pixels(canvas), PALETTE["light"]["line"])[:, at])[0].mean() for at in (300, 500)]
+    assert rows.max() - rows.min() > 150 and columns[0] - columns[1] > 30, "a slope, not the stairs of float32"
+
+
+def test_what_has_no_logarithm_is_named_and_drawn_to_the_floor(show: Open) -> None:
+    spec, x = Spec(0, 1e5), np.arange(100_000)
+    trace = spec.series("a", x, np.where(x % 2, 0.0, 100.0), label="a", colour="line")
+    chart = spec.chart("zeros", trace, is_log=True)
+    chart["y"] = [0.0, 3.0]
+    canvas = show(spec)
+    point(canvas, 0.5)
+    assert "[≤ 0, 100]" in canvas.data("tip")
+    assert (pixels(canvas)[200:230, 100:800, 3] > 140).all()
+
+
+def test_many_curves_are_as_wide_as_few(show: Open) -> None:
+    shown = []
+    for count in (1, 12):
+        spec, x = Spec(0, 100), np.arange(101)
+        curves = [spec.series(f"a{k}", x, np.full(101, 10.0 * k), colour="line", width=3) for k in range(count)]
+        chart = spec.chart("flat", *curves)
+        chart["y"] = [-5.0, 115.0]
+        image = pixels(show(spec))[..., 3].astype(float)
+        row = round(231 - 5 / 120 * 197)
+        shown.append(image[row - 4 : row + 5, 300].sum() / 255)
+    assert shown[0] == pytest.approx(3, abs=0.2) and shown[1] == pytest.approx(3, abs=0.4)
+
+
+def test_a_moving_pointer_draws_no_curve(show: Open) -> None:
+    canvas = show(run_of(60_000))
+    canvas.page.evaluate(
+        """() => {
+          window.strokes = 0;
+          for (const canvas of document.querySelectorAll('.nbt-chart canvas:first-of-type')) {
+            const context = canvas.getContext('2d'), {stroke} = context;
+            context.stroke = function (...args) { window.strokes++; return stroke.apply(this, args); };
+          }
+        }"""
+    )
+    for share in np.linspace(0.1, 0.9, 20):
+        point(canvas, share)
+    assert canvas.page.evaluate("strokes") == 0
+    canvas.page.emulate_media(color_scheme="dark")
+    canvas.page.wait_for_function("strokes > 0")
+
+
+@pytest.mark.parametrize("width", [500, 900])
+def test_the_tooltip_never_leaves_the_canvas(show: Open, width: int) -> None:
+    canvas = show(run_of(60_000, width), width)
+    root = canvas.page.locator(".nbt-canvas").bounding_box()
+    for index in range(4):
+        upper(canvas, index).scroll_into_view_if_needed()
+        root = canvas.page.locator(".nbt-canvas").bounding_box()
+        for share in (0, 0.5, 1):
+            for height in (40, 120, 240):
+                point(canvas, share, height, index)
+                box = canvas.page.locator(".nbt-tip").bounding_box()
+                assert root["x"] <= box["x"] and box["x"] + box["width"] <= root["x"] + root["width"]
+                assert root["y"] <= box["y"] and box["y"] + box["height"] <= root["y"] + root["height"]
+
+
+def test_a_checkpoint_near_the_pointer_is_named(show: Open) -> None:
+    canvas = show(run_of(1000))
+    point(canvas, 0.4, 224)
+    assert "▲ step-000400" in canvas.data("tip") and "best" not in canvas.data("tip")
+    point(canvas, 1.0, 224)
+    assert "▲ step-001000 · best" in canvas.data("tip")
+    point(canvas, 0.4, 80)
+    assert "▲" not in canvas.data("tip")
+
+
+def test_keys_move_the_crosshair_and_do_not_reach_the_notebook(show: Open) -> None:
+    spec = Spec(0, 100)
+    spec.chart("one", spec.series("a", np.arange(101), np.arange(101.0)))
+    canvas = show(spec)
+    canvas.page.evaluate("document.body.addEventListener('keydown', event => sent.push({key: event.key}))")
+    upper(canvas).focus()
+    for key, step in (
+        ("Home", 0),
+        ("ArrowRight", 1),
+        ("Shift+ArrowRight", 11),
+        ("End", 100),
+        ("ArrowLeft", 99),
+        ("Shift+ArrowLeft", 89),
+    ):
+        canvas.page.keyboard.press(key)
+        canvas.frame()
+        assert f"step {step}:" in canvas.data("tip"), key
+    canvas.page.wait_for_function("document.querySelector('.nbt-live').textContent.includes('step 89')")
+    for key in ("+", "-", "0", "Escape"):
+        canvas.page.keyboard.press(key)
+    canvas.page.keyboard.press("j")
+    assert [key for key in canvas.sent("key") if key != "Shift"] == ["j"]
+
+
+# --- zoom -----------------------------------------------------------------------------------------
+
+
+def test_a_drag_asks_once_and_shows_the_span_before_the_answer(show: Open) -> None:
+    canvas = show(run_of(60_000))
+    before = pixels(canvas, 2)
+    drag(canvas, 0.25, 0.5, index=1)
+    ((low, high),) = canvas.sent("zoom")
+    assert abs(low - 15_000) < 300 and abs(high - 30_000) < 300
+    assert (pixels(canvas, 2) != before).any()
+    chip = canvas.page.locator(".nbt-chip")
+    assert chip.inner_text() == f"zoomed {round(low):,}–{round(high):,} ✕"
+    canvas.push(run_of(60_000))  # a refresh from before the request
+    assert chip.is_visible()
+    canvas.push(run_of(60_000, left=low, right=high))
+    assert float(canvas.data("zoomed")) > 0
+    point(canvas, 1.0, index=1)
+    assert f"step {round(high):,}"[:9] in canvas.data("tip")
+    chip.click()
+    assert canvas.sent("zoom")[-1] is None
+    canvas.push(run_of(60_000))
+    assert not chip.is_visible()
+
+
+def test_the_selection_is_shown_in_all_charts(show: Open) -> None:
+    canvas = show(run_of(6_000))
+    point(canvas, 0.2)
+    canvas.page.mouse.down()
+    point(canvas, 0.6)
+    for index in range(4):
+        shown = pixels(canvas, index, 1)[100, :, 3] > 20
+        assert 0.35 < shown[56:].sum() / (450 - 72) < 0.45, index
+    canvas.page.keyboard.press("Escape")
+    canvas.page.mouse.up()
+    assert canvas.sent("zoom") == []
+
+
+def test_double_click_zero_and_escape_show_all(show: Open) -> None:
+    canvas = show(run_of(60_000, left=10_000, right=20_000))
+    upper(canvas).dblclick(position={"x": 200, "y": 100})
+    canvas.page.keyboard.press("0")
+    assert canvas.sent("zoom") == [None, None]
+    canvas.push(run_of(60_000, left=10_000, right=20_000))
+    canvas.push(run_of(60_000, left=10_000, right=20_000))  # the kernel refused: what it says is shown
+    canvas.page.keyboard.press("Escape")
+    assert canvas.sent("zoom") == [None, None, None]
+
+
+def test_shift_drag_moves_the_span_and_stays_within_the_run(show: Open) -> None:
+    canvas = show(run_of(60_000, left=10_000, right=20_000))
+    canvas.page.keyboard.down("Shift")
+    drag(canvas, 0.75, 0.25)
+    canvas.page.keyboard.up("Shift")
+    ((low, high),) = canvas.sent("zoom")
+    assert abs(low - 15_000) < 100 and abs(high - 25_000) < 100
+    canvas.push(run_of(60_000, left=low, right=high))
+    canvas.page.keyboard.down("Shift")
+    for _ in range(2):
+        drag(canvas, 0.02, 0.98)
+    canvas.page.keyboard.up("Shift")
+    low, high = canvas.sent("zoom")[-1]
+    assert low == 0 and abs(high - 10_000) < 1
+
+
+def test_plus_and_minus_zoom_at_the_crosshair(show: Open) -> None:
+    spec = Spec(0, 1000)
+    spec.chart("one", spec.series("a", np.arange(1001), np.arange(1001.0)))
+    canvas = show(spec)
+    point(canvas, 0.25)
+    upper(canvas).focus()
+    canvas.page.keyboard.press("+")
+    ((low, high),) = canvas.sent("zoom")
+    assert abs(low - 125) < 2 and abs(high - 625) < 2
+    canvas.page.keyboard.press("-")
+    assert canvas.sent("zoom")[-1] is None
+
+
+def test_the_span_is_absolute_while_the_run_grows(show: Open) -> None:
+    canvas = show(run_of(60_000, left=10_000, right=20_000))
+    grown = run_of(90_000, left=10_000, right=20_000)
+    canvas.push(grown)
+    assert canvas.page.locator(".nbt-chip").inner_text() == "zoomed 10,000–20,000 ✕"
+    canvas.page.locator(".nbt-chip").click()
+    canvas.frame()
+    point(canvas, 1.0)
+    assert "step 20,0" in canvas.data("tip") or "step 19,9" in canvas.data("tip"), "the last column that is here"
+
+
+# --- groups, axis, theme --------------------------------------------------------------------------
+
+
+def test_groups_open_and_fold_and_the_filter_is_sent_once(show: Open) -> None:
+    canvas = show(run_of(1000))
+    folded = canvas.page.locator(".nbt-folded button")
+    assert folded.all_inner_texts() == ["grad_norm · 3 metrics", "weight_decay · 1 metric", "memory · 2 metrics"]
+    folded.first.click()
+    canvas.page.get_by_title("Fold Scores").click()
+    asked = [message for message in canvas.page.evaluate("sent") if "open" in message]
+    assert asked == [{"open": "grad_norm", "is_open": True}, {"open": "Scores", "is_open": False}]
+    canvas.page.locator(".nbt-filter").press_sequentially("grad*", delay=5)
+    canvas.page.wait_for_function("sent.some(message => message.filter)")
+    assert canvas.sent("filter") == ["grad*"]
+    canvas.page.locator(".nbt-kinds button", has_text="samples").click()
+    assert canvas.sent("x") == ["samples"]
+
+
+def test_a_folded_chart_leaves_and_the_others_stay(show: Open) -> None:
+    canvas = show(run_of(1000))
+    upper(canvas, 2).focus()
+    spec = run_of(1000)
+    spec.charts[1] |= {"open": False, "series": []}
+    canvas.push(spec)
+    assert canvas.page.locator(".nbt-title").all_inner_texts() == ["Loss", "Learning rate", "Throughput"]
+    focused = canvas.page.evaluate("document.activeElement.getAttribute('aria-label')")
+    assert focused.startswith("Learning rate, curves of second")
+
+
+def test_units_of_the_axis_are_written_out(show: Open) -> None:
+    spec = Spec(0, 90_000, kind="relative", unit="seconds", label="relative", kinds=["step", "relative"])
+    spec.chart("one", spec.series("a", np.arange(0, 90_001, 900), np.arange(101.0)))
+    canvas = show(spec)
+    point(canvas, 0.04)
+    assert canvas.data("tip").startswith("one, 1 h 0 min 0 s: ")
+    buttons = canvas.page.locator(".nbt-kinds button:visible")
+    assert buttons.all_inner_texts() == ["step", "relative"]
+
+
+@pytest.mark.parametrize(
+    ("attributes", "scheme", "theme"),
+    [
+        ({"data-jp-theme-light": "false"}, "light", "dark"),
+        ({"data-jp-theme-light": "true"}, "dark", "light"),
+        ({"class": "vscode-dark"}, "light", "dark"),
+        ({"class": "vscode-high-contrast-light"}, "dark", "light"),
+        ({}, "dark", "dark"),
+    ],
+)
+def test_colours_follow_the_page(show: Open, attributes: dict[str, str], scheme: str, theme: str) -> None:
+    canvas = show(run_of(1000), scheme=scheme)
+    canvas.page.evaluate(
+        "all => { for (const [k, v] of Object.entries(all)) document.body.setAttribute(k, v); }", attributes
+    )
+    canvas.frame()
+    canvas.frame()
+    assert canvas.page.locator(".nbt-canvas").get_attribute("data-theme") == theme
+    other = {"light": "dark", "dark": "light"}[theme]
+    image = pixels(canvas)
+    assert has_colour(image, PALETTE[theme]["evaluation"]).any()
+    assert not has_colour(image, PALETTE[other]["evaluation"]).any()
+
+
+def test_a_run_in_the_legend_is_raised_in_all_charts(show: Open) -> None:
+    spec = Spec(0, 5000)
+    for title in ("Loss", "Return"):
+        curves = [loss_curve(5000, seed=index, scale=5 + 2 * index) for index in range(3)]
+        spec.chart(title, *[spec.series("loss", *c, run=f"lr-{i}", colour=f"other{i}") for i, c in enumerate(curves)])
+    canvas = show(spec)
+    colours = [PALETTE["light"][f"other{index}"] for index in range(3)]
+    assert all(has_colour(pixels(canvas, chart), colour).sum() > 200 for chart in (0, 1) for colour in colours)
+    canvas.page.locator(".nbt-runs .nbt-entry").nth(1).hover()
+    canvas.frame()
+    for chart in (0, 1):
+        shown = [int(has_colour(pixels(canvas, chart), colour).sum()) for colour in colours]
+        assert shown[0] == 0 and shown[1] > 200 and shown[2] == 0
+    point(canvas, 0.5, 60)
+    assert all(f"lr-{index} " in canvas.data("tip") for index in range(3))
+
+
+# --- life -----------------------------------------------------------------------------------------
+
+
+def test_a_hidden_canvas_says_so_and_does_no_work(show: Open) -> None:
+    canvas = show(run_of(1000))
+    canvas.page.evaluate("document.body.style.paddingTop = '5000px'")
+    canvas.page.wait_for_function("sent.some(message => message.visible === false)")
+    version = canvas.data("version")
+    spec = run_of(900)
+    canvas.page.evaluate(
+        "([spec, data]) => push(spec, data)", [json.loads(json.dumps(spec.spec())), canvas.encoded(spec)]
+    )
+    canvas.frame()
+    assert canvas.data("version") == version
+    canvas.page.evaluate("document.body.style.paddingTop = '0'")
+    canvas.page.wait_for_function("sent.some(message => message.visible === true)")
+    names = {message["view"] for message in canvas.page.evaluate("sent") if "visible" in message}
+    assert len(names) == 1
+
+
+def test_a_closed_canvas_hears_nothing(show: Open) -> None:
+    canvas = show(run_of(1000))
+    canvas.page.evaluate("stop()")
+    assert canvas.page.evaluate("model.listeners.get('change:version').length") == 0
+    count = len(canvas.page.evaluate("sent"))
+    drag(canvas, 0.2, 0.6)
+    canvas.page.set_viewport_size({"width": 700, "height": 900})
+    canvas.frame()
+    assert len(canvas.page.evaluate("sent")) == count
+
+
+def test_without_a_kernel_the_canvas_still_zooms_what_it_has(show: Open) -> None:
+    canvas = show(run_of(60_000))
+    canvas.page.evaluate("void (model.send = () => { throw new Error('Cannot send'); })")
+    drag(canvas, 0.25, 0.5)
+    assert canvas.page.locator(".nbt-chip").is_visible()
+    point(canvas, 0.0)
+    assert re.search(r"step 1[45],\d{3}", canvas.data("tip"))

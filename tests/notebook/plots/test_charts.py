@@ -1,0 +1,179 @@
+"""What a chart is: which ones are open, their limits, curves and marks, before any renderer."""
+
+import json
+from collections.abc import Iterable
+from typing import Any
+
+import numpy as np
+import pytest
+
+from nbtools.metrics.history import History
+from nbtools.notebook.plots.charts import DARK, LIGHT, Chart, Charts, chart_of, charts_of, page_sizes, trace_of
+from nbtools.notebook.plots.view import View
+
+
+def history(rows: Iterable[dict[str, Any]]) -> History:
+    made = History()
+    made.extend(b"".join(json.dumps(row).encode() + b"\n" for row in rows))
+    return made
+
+
+def charts(view: View, width: float = 900) -> Charts:
+    return charts_of(view, lambda num_open: page_sizes(num_open, width))
+
+
+def noisy(num_rows: int) -> History:
+    values = np.random.default_rng(0).normal(size=num_rows) + np.linspace(5, 1, num_rows)
+    return history({"step": i, "time": 1e9 + i, "train/loss": v} for i, v in enumerate(values.tolist()))
+
+
+NAMES = ("train/loss", "eval/loss", "train/learning_rate", "train/tokens_per_s", "train/grad_norm", "kl", "gate/depth")
+MANY = history(
+    {"step": i, "time": i, **dict.fromkeys((*NAMES, "train/epoch", "train/data_wait"), 1.0 + i)} for i in (1, 2)
+)
+
+
+WIDE = ("accuracy", "exact", "flat_accuracy", "precision", "recall", "f1", "majority_accuracy")
+PREFIXES = {
+    "scores of codes": [f"eval/accuracy_code{index}" for index in range(40)],
+    "returns": [f"eval/return_task_with_a_long_name_{index}" for index in range(40)],
+    "no usual metric": [f"gate/{index}" for index in range(40)],
+    "losses": [f"{split}/{base}loss" for split in ("train", "eval", "val") for base in ("", "oracle_", "unigram_")],
+    "scores and a baseline": [f"{split}/{name}" for split in ("eval", "train") for name in WIDE],
+}
+
+
+def opened(view: View) -> list[str]:
+    return [chart.key for chart in charts(view).shown]
+
+
+def test_every_metric_has_a_chart_and_the_unusual_ones_are_closed_and_named() -> None:
+    found = charts(View(MANY)).charts
+    assert sorted(name for chart in found for name in chart.names) == sorted(MANY)
+    assert [chart.key for chart in found if chart.is_open] == ["loss", "learning_rate", "throughput", "grad_norm"]
+    closed = [chart for chart in found if not chart.is_open]
+    assert [chart.title for chart in closed] == ["kl", "gate/depth", "train/epoch", "train/data_wait"]
+    assert not any(chart.series for chart in closed)
+
+
+def test_rows_that_are_only_numbered_are_drawn_by_time() -> None:
+    made = noisy(5)
+    made.has_steps = False
+    drawn = charts(View(made))
+    assert (drawn.x, drawn.limits) == ("relative", (0.0, 4.0))
+    assert "step" not in drawn.kinds
+
+
+@pytest.mark.parametrize("names", PREFIXES.values(), ids=PREFIXES.keys())
+def test_each_of_many_metrics_is_in_one_chart_that_labels_it(names: list[str]) -> None:
+    made = history({"step": i, "time": i, "train/grad_norm": 1.0, **dict.fromkeys(names, 0.5 + i)} for i in (1, 2))
+    closed = charts(View(made))
+    assert sorted(name for chart in closed.charts for name in chart.names) == sorted(["train/grad_norm", *names])
+    assert not any(chart.series or chart.levels for chart in closed.charts if not chart.is_open)
+    every = charts(View(made, metrics=("*",)))
+    assert (
+        [chart.key for chart in every.charts]
+        == [chart.key for chart in closed.charts]
+        == opened(View(made, metrics="*"))
+    )
+    assert (
+        len({chart.key for chart in every.charts}) == len({chart.title for chart in every.charts}) == len(every.charts)
+    )
+    for chart in every.charts:
+        looks = [(trace.colour, trace.dash) for trace in chart.series]
+        assert len(set(looks)) == len(looks) and len(looks) + len(chart.levels) == len(chart.names) <= 5
+        labels = [item.label for item in (*chart.series, *chart.levels)]
+        assert len(labels) < 3 or len(set(labels)) == len(labels)
+    assert opened(View(made, metrics=("grad*",))) == ["grad_norm"]
+
+
+def test_parts_of_a_group_are_named_in_turn_and_open_one_by_one() -> None:
+    names = [f"eval/accuracy_code{index}" for index in range(40)]
+    made = history({"step": i, "time": i, **dict.fromkeys(names, 0.5)} for i in (1, 2))
+    (first,) = charts(View(made)).shown
+    assert first.key == "scores" and first.title.startswith("Scores, 1 of ")
+    (found,) = charts(View(made, metrics=("code17",))).shown
+    assert "eval/accuracy_code17" in found.names and found.key != "scores"
+    assert opened(View(made, opened={"scores": False, found.key: True})) == [found.key]
+    one = charts(View(made, metrics=("scores",), switched=frozenset({found.key}))).shown
+    assert [chart.key for chart in one if chart.is_log] == [found.key]
+
+
+@pytest.mark.parametrize(
+    ("metrics", "keys"),
+    [
+        (("grad*",), ["grad_norm"]),
+        (("loss",), ["loss"]),
+        (("eval/*",), ["loss"]),
+        (("gate/*", "KL"), ["kl", "gate/depth"]),
+        (("data",), ["train/data_wait"]),
+        (("nothing",), []),
+    ],
+)
+def test_patterns_open_the_charts_of_the_metrics_that_they_match(metrics: tuple[str, ...], keys: list[str]) -> None:
+    assert opened(View(MANY, metrics=metrics)) == keys
+
+
+def test_a_chart_is_opened_and_closed_by_its_key() -> None:
+    assert opened(View(MANY, opened={"kl": True, "loss": False})) == ["learning_rate", "throughput", "grad_norm", "kl"]
+
+
+def test_each_chart_has_a_logarithmic_axis_of_its_own() -> None:
+    found = {chart.key: chart for chart in charts(View(MANY, switched=frozenset({"loss", "learning_rate"}))).charts}
+    assert (found["loss"].is_log, found["grad_norm"].is_log, found["learning_rate"].is_log) == (True, False, False)
+    found = {chart.key: chart for chart in charts(View(MANY, log=True, switched=frozenset({"loss"}))).charts}
+    assert (found["loss"].is_log, found["grad_norm"].is_log) == (False, True)
+    assert found["grad_norm"].y[0] < np.log10(2) < found["grad_norm"].y[1]
+
+
+@pytest.mark.parametrize("num_rows", [300, 20_000])
+def test_the_smoothed_line_is_the_same_in_every_part_of_the_axis(num_rows: int) -> None:
+    made = noisy(num_rows)
+    (whole,) = charts(View(made, smoothing=0.9)).shown[0].series
+    span = 0.5 * num_rows, 0.7 * num_rows
+    zoomed = charts(View(made, smoothing=0.9, span=span))
+    (part,) = zoomed.shown[0].series
+    assert zoomed.limits == span
+    inside = (part.x >= span[0]) & (part.x <= span[1])
+    assert inside.sum() > 50
+    np.testing.assert_allclose(part.bold[inside], np.interp(part.x[inside], whole.x, whole.bold), rtol=1e-12)
+
+
+def test_a_part_of_the_axis_does_not_move_when_rows_arrive() -> None:
+    made = noisy(100)
+    before = charts(View(made, span=(20.0, 40.0)))
+    made.extend(b'{"step": 5000, "time": 2e9, "train/loss": 1.0}\n')
+    after = charts(View(made, span=(20.0, 40.0)))
+    assert before.limits == after.limits == (20.0, 40.0)
+    assert before.full != after.full
+    assert before.is_zoomed and not charts(View(made)).is_zoomed
+
+
+def test_a_column_tells_how_many_points_it_has() -> None:
+    (trace,) = charts(View(noisy(20_000))).shown[0].series
+    assert trace.per_column == pytest.approx(20_000 / len(trace.x), abs=0.1)
+    (exact,) = charts(View(noisy(20_000), span=(100.0, 200.0))).shown[0].series
+    assert exact.is_exact and exact.per_column == 1
+
+
+def test_the_best_checkpoint_is_known() -> None:
+    view = View(MANY, checkpoints=[(1, 2.0), (2, 1.5), (2, None)])
+    assert [mark.kind for mark in charts(view).shown[0].marks] == ["checkpoint", "best", "checkpoint"]
+
+
+def test_curves_of_several_runs_make_a_chart_without_a_run() -> None:
+    limits = (0.0, 299.0)
+    series = [noisy(300)["train/loss"] for _ in range(2)]
+    traces = [
+        trace_of(s, s.steps, limits, limits, 378, name="train/loss", label=f"r{i}", colour=f"run{i}", run=f"r{i}")
+        for i, s in enumerate(series)
+    ]
+    chart = chart_of(Chart("loss", "Loss", ("train/loss",), series=traces), limits, "step", (378, 189))
+    assert chart.is_open and chart.y[0] < min(trace.low.min() for trace in traces)
+    assert {trace.colour for trace in chart.series} <= LIGHT.keys() & DARK.keys()
+
+
+def test_a_narrow_page_has_one_chart_in_a_row() -> None:
+    assert page_sizes(4, 900) == [(378, 190)] * 4
+    assert page_sizes(4, 500) == [(428, 197)] * 4
+    assert page_sizes(1, 900) == [(828, 197)]
