@@ -18,10 +18,20 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from nbtools.cli.parser import WRONG_CALL, complain, parser
-from nbtools.errors import ConfigError, FormatError, NbtoolsError, ProjectError, RunFailed, shown
+from nbtools.errors import (
+    ConfigError,
+    FormatError,
+    NbtoolsError,
+    ProjectError,
+    RunFailed,
+    RunNotFoundError,
+    plural,
+    shown,
+)
 from nbtools.rundir.tail import one_line
 
 if TYPE_CHECKING:
+    from nbtools.launcher.slurm import Cluster
     from nbtools.run.run import Run
 
 DONE, FAILED, STILL_RUNNING, INTERRUPTED = 0, 1, 124, 130
@@ -39,16 +49,17 @@ def main(argv: Sequence[str] | None = None) -> int:
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(errors="backslashreplace")  # for an ASCII terminal
     try:
-        arguments = parser(__doc__).parse_args(own)
+        arguments = parser(__doc__, *([_prediction_fields()] if own[:1] == ["predict"] else [])).parse_args(own)
         arguments.script_args = script_args
         with warnings.catch_warnings():
             warnings.showwarning = _show_warning
             warnings.simplefilter("always", UserWarning)
-            code = VERBS[arguments.verb](arguments)
+            code = VERBS[arguments.verb](arguments) if "verb" in arguments else _overview()
         sys.stdout.flush()
         return code
     except OSError as error:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # or Python reports the error again at exit
+        with contextlib.suppress(io.UnsupportedOperation):  # a stream without a descriptor
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # or Python reports the error again at exit
         return DONE if isinstance(error, BrokenPipeError) else complain(str(error))  # `nbtools log RUN | head`
     except KeyboardInterrupt:
         return INTERRUPTED
@@ -60,6 +71,13 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def _show_warning(message: Warning | str, *_: object, **__: object) -> None:
     complain(f"warning: {message}")
+
+
+def _overview() -> int:
+    from nbtools.cli.overview import print_overview
+
+    print_overview()
+    return DONE
 
 
 # --- recipes and scripts --------------------------------------------------------------------------
@@ -86,6 +104,7 @@ def _recipes(arguments: argparse.Namespace) -> int:
 
 def _new(arguments: argparse.Namespace) -> int:
     from nbtools.config import Launch
+    from nbtools.launcher.slurm import on_cluster, script_text, write_sbatch_script
     from nbtools.project import find_project
     from nbtools.recipes import recipe_named
     from nbtools.script.compat.aliases import assigned
@@ -101,15 +120,22 @@ def _new(arguments: argparse.Namespace) -> int:
     old = None if arguments.from_yaml is None else read_flat_yaml(Path(arguments.from_yaml), type(config))
     asked, notes = config.uncapped({**(old.values if old else {}), **assigned(type(config), arguments.values)})
     config = config.replace(**asked)
-    overrides = {name: getattr(arguments, name) for name in ("nproc_per_node", "gpus")}
-    launch = launch.replace(**{name: value for name, value in overrides.items() if value is not None})
+    overrides = {name: getattr(arguments, name) for name in ("nproc_per_node", "gpus", "nnodes")}
+    given = {name: value for name, value in overrides.items() if value is not None}
+    launch = on_cluster(launch, _cluster(arguments), **given)
+    if arguments.sbatch and launch.cluster is None:
+        return complain("--sbatch: is for a script with --cluster slurm; --sh writes one for this machine")
     name, project, force = arguments.name, find_project(missing_ok=True), arguments.force
     if arguments.sh and not force:  # before any file is written
         check_shell_script(project.script(name).with_suffix(".sh"), shell_text(name, launch, recipe.key))
+    if arguments.sbatch and not force:
+        check_shell_script(project.script(name).with_suffix(".sbatch"), script_text(name, launch))
     remarks = old.remarks if old else ()
     print(_shortest(write_script(config, name, launch, project=project, overwrite=force, remarks=remarks)))
     if arguments.sh:
         print(_shortest(write_shell_script(project, name, launch, recipe.key, overwrite=force)))
+    if arguments.sbatch:
+        print(_shortest(write_sbatch_script(project, name, launch, overwrite=force)))
     if not os.path.lexists(project.runs) and not (project.root / "pyproject.toml").is_file():
         project.runs.mkdir()
         notes = (*notes, f"{project.root} is a project of nbtools now: it has scripts/ and runs/")
@@ -118,6 +144,29 @@ def _new(arguments: argparse.Namespace) -> int:
     for key, why in old.unknown.items() if old else ():
         complain(f"{arguments.from_yaml}: {key}: {why}; kept as a comment at the end of the script", DONE)
     return DONE
+
+
+def _cluster(arguments: argparse.Namespace) -> "Cluster | None":
+    """Return where a call says that a launch runs; None if it says nothing."""
+    from nbtools.config import Slurm
+    from nbtools.launcher.slurm import SlurmFlags
+
+    given = {name: getattr(arguments, name) for name in Slurm.model_fields}
+    values = {name: value for name, value in given.items() if value is not None}
+    if arguments.cluster == "none":
+        if values:
+            raise ConfigError(f"--cluster none: is this machine, and {next(iter(values))} is for Slurm; leave one out")
+        return "none"
+    return SlurmFlags(values, is_asked=arguments.cluster == "slurm") if values or arguments.cluster else None
+
+
+def _stop_on(arguments: argparse.Namespace) -> dict[str, Any] | None:
+    """Return the conditions that a call gives; a name alone means the usual value."""
+    from nbtools.config import StopOn
+    from nbtools.script.compat.aliases import assigned
+
+    given = arguments.stop_on
+    return given and assigned(StopOn, [text if "=" in text else f"{text}=True" for text in given])
 
 
 def _shortest(path: Path) -> Path:
@@ -159,12 +208,22 @@ def _named(arguments: argparse.Namespace) -> "Run":
 
 
 def _launch(arguments: argparse.Namespace) -> int:
+    from nbtools.cli.output import print_findings
     from nbtools.launcher.launch import launch
     from nbtools.launcher.preflight import help_text, preflight
     from nbtools.run.run import Run
 
-    options = {name: getattr(arguments, name) for name in ("nproc_per_node", "gpus", "max_restarts")}
-    options["args"] = tuple(arguments.script_args)
+    if getattr(arguments, "node", None) is not None:
+        from nbtools.launcher.node import run_node
+
+        unused = ("cluster", "nproc_per_node", "nnodes", "max_restarts", "stop_on", "on_end", "after", "no_queue")
+        given = [name for name in (*unused, "json", "dry_run", "script_args") if getattr(arguments, name, None)]
+        if given:
+            return complain(f"--node: goes with --gpus only, not with {given[0]}; the run has the other settings")
+        return FAILED if run_node(arguments.script, arguments.node, gpus=arguments.gpus) else DONE
+    options = {name: getattr(arguments, name) for name in ("nproc_per_node", "gpus", "nnodes", "max_restarts")}
+    options |= {"args": tuple(arguments.script_args), "cluster": _cluster(arguments)}
+    options |= {"stop_on": _stop_on(arguments), "on_end": arguments.on_end}
     if arguments.json and not arguments.dry_run:
         return complain("--json: goes with --dry-run; nbtools show RUN --json describes a launched run")
     if (flags := help_text(arguments.script, options["args"])) is not None:
@@ -178,16 +237,18 @@ def _launch(arguments: argparse.Namespace) -> int:
     if arguments.json:
         _print_json([asdict(finding) for finding in checked.findings])
     else:
-        print(checked)
+        print_findings(checked.findings, checked.title)
     return DONE
 
 
 def _print_started(run: "Run") -> int:
     from nbtools.project import find_project
-    from nbtools.run.state import waiting_for
+    from nbtools.run.state import RunState, waiting_for
 
     print(one_line(run.id))
-    if blocker := waiting_for(run.records):
+    for node, command in enumerate(run.info.get("join") or (), start=1):
+        print(f"# on machine {node}:\n{command}", file=sys.stderr)
+    if run.state is RunState.QUEUED and (blocker := waiting_for(run.records)):
         complain(f"queued {blocker}")
     with contextlib.suppress(ProjectError):
         if find_project().runs.resolve() == run.dir.parent:
@@ -205,12 +266,49 @@ def _resume(arguments: argparse.Namespace) -> int:
         changes=read_changes(parent, arguments.values) if arguments.values else None,
         nproc_per_node=arguments.nproc_per_node,
         gpus=arguments.gpus,
+        nnodes=arguments.nnodes,
+        cluster=_cluster(arguments),
         max_restarts=arguments.max_restarts,
+        stop_on=_stop_on(arguments),
+        on_end=arguments.on_end,
         args=tuple(arguments.script_args),
     )
     if (script := run.info.get("script")) != parent.info.get("script"):
         complain(f"wrote {_shortest(Path(str(script)))}")
     return _print_started(run)
+
+
+def _export(arguments: argparse.Namespace) -> int:
+    from nbtools.cli.export import export
+
+    def merge(*checkpoint: Any) -> None:
+        from nbtools.training.export import merge_parts  # imports torch
+
+        merge_parts(*checkpoint)
+
+    print(_shortest(export(_named(arguments), arguments.out, arguments.checkpoint, merge)))
+    return DONE
+
+
+def _prediction_fields() -> dict[str, str]:
+    from nbtools.cli.predictions import prediction_fields
+
+    return prediction_fields()
+
+
+def _predict(arguments: argparse.Namespace) -> int:
+    from nbtools.cli.predictions import predict
+
+    prefix = "setting:"
+    given = {name: value for name, value in vars(arguments).items() if name.startswith(prefix) and value is not None}
+    options = {name: getattr(arguments, name) for name in ("out", "checkpoint", "device", "column", "overwrite")}
+    values = [f"{name.removeprefix(prefix)}={value}" for name, value in given.items()]
+    report = predict(_named(arguments), arguments.source, values, as_json=arguments.json, **options)
+    if report.num_failed:
+        complain(f"{report.num_failed:,} of {plural(report.num_rows, 'row')} could not be read:")
+        for problem in report.problems:
+            complain(f"  {problem}")
+    return FAILED if report.num_rows and report.num_failed == report.num_rows else DONE
 
 
 def _clean(arguments: argparse.Namespace) -> int:
@@ -244,39 +342,53 @@ def _clean(arguments: argparse.Namespace) -> int:
 def _runs(arguments: argparse.Namespace) -> int:
     from nbtools.cli.output import print_runs
     from nbtools.project import find_project
-    from nbtools.run.listing import newest, run_line
-    from nbtools.run.state import RunState
+    from nbtools.run.listing import Rows, in_order, selected
 
-    project, states = find_project(), [RunState(state) for state in arguments.states]
+    rows, wanted = Rows(find_project().runs.resolve()), {name: getattr(arguments, name) for name in _SELECTIONS}
     num_runs = None if arguments.all else arguments.num_runs
     found: list[Any] = []
     is_complete, has_any = True, False
-    for run in newest(project, states):
+    listed = selected(rows.every() if arguments.all or arguments.sort else rows.newest(), **wanted)
+    for row in in_order(map(rows.completed, listed), arguments.sort) if arguments.sort else listed:
         has_any = True
         if len(found) == num_runs:
             is_complete = False
             break
         try:
-            found.append(run.summary(brief=True) if arguments.json else run_line(run))
-        except (FormatError, OSError) as error:  # the other runs are still listed
-            complain(f"warning: {run.id} is left out: {error}")
+            found.append(rows.summary(row.id) if arguments.json else rows.completed(row))
+        except (FormatError, OSError, RunNotFoundError) as error:  # the other runs are still listed
+            complain(f"warning: {row.id} is left out: {error}")
+    rows.save()
     if arguments.json:
-        _print_json(found)
+        lines = ",\n".join(json.dumps(summary, allow_nan=False) for summary in found)
+        print(f"[\n{lines}\n]" if found else "[]")
     elif found:
         print_runs(found)
     elif not has_any:
-        what = f"no run is {' or '.join(states)}" if states else "no runs yet: nbtools launch SCRIPT starts one"
+        told = [f"{key} {one_line(value, 80)}" for key in ("name", "recipe") if (value := wanted.get(key))]
+        told += [" or ".join(arguments.states)] if arguments.states else []
+        what = f"no run is {', '.join(told)}" if told else "no runs yet: nbtools launch SCRIPT starts one"
         print(what, file=sys.stderr)
     if not is_complete:
-        print(f"nbtools: the newest {len(found)}; -n N lists more, --all lists all", file=sys.stderr)
+        print(
+            f"nbtools: the {'first' if arguments.sort else 'newest'} {len(found)}; -n N lists more, --all lists all",
+            file=sys.stderr,
+        )
     return DONE
+
+
+_SELECTIONS = "states", "name", "recipe"
 
 
 def _show(arguments: argparse.Namespace) -> int:
     from nbtools.cli.output import print_media_item, print_run
     from nbtools.rundir import media
+    from nbtools.rundir.names import label
 
     run = _named(arguments)
+    if not (arguments.rename is arguments.tags is arguments.note is None):
+        tags = None if arguments.tags is None else [tag.strip() for tag in arguments.tags.split(",") if tag.strip()]
+        label(run.files, name=arguments.rename, tags=tags, note=arguments.note)
     summary = run.summary(stacks=arguments.stacks)
     shown = run.media if arguments.media else []
     if arguments.json:
@@ -314,11 +426,23 @@ def _watch(arguments: argparse.Namespace) -> int:
 
 
 def _plot(arguments: argparse.Namespace) -> int:
+    from nbtools.notebook.comparison.comparison import save_comparison
     from nbtools.notebook.plots.figure import save_plot
+    from nbtools.run.run import Run
 
-    run, path = _named(arguments), Path(arguments.output)
+    refs, path = arguments.runs, Path(arguments.output)
+    options = {"dark": arguments.dark, "x": arguments.x, "log": arguments.log}
     try:
-        save_plot(run, path, dark=arguments.dark, x=arguments.x, log=arguments.log)
+        if len(refs) > 1 or any(sign in refs[0] for sign in "*?["):
+            found = save_comparison(refs, path, split=arguments.split, **options)
+            for note in found.notes:
+                complain(one_line(note))
+        elif arguments.split:
+            raise ConfigError(f"--split {arguments.split}: is for several runs, and {refs[0]} is one")
+        else:
+            save_plot(Run(refs[0]), path, **options)
+    except NbtoolsError:
+        raise
     except (OSError, ValueError) as error:
         raise ConfigError(f"{path}: cannot be written: {getattr(error, 'strerror', error)}") from error
     print(path)
@@ -354,13 +478,13 @@ def _exit_code(run: "Run") -> int:
 
 def _doctor(arguments: argparse.Namespace) -> int:
     from nbtools.cli import doctor
+    from nbtools.cli.output import print_findings
 
-    findings = doctor.examine(all_reduce=arguments.all_reduce)
+    findings = doctor.doctor(all_reduce=arguments.all_reduce)
     if arguments.json:
         _print_json([asdict(finding) for finding in findings])
     else:
-        for finding in findings:
-            print(finding)
+        print_findings(findings)
     return FAILED if any(finding.level == "problem" for finding in findings) else DONE
 
 
@@ -380,6 +504,8 @@ VERBS: dict[str, Callable[[argparse.Namespace], int]] = {
     "plot": _plot,
     "stop": _stop,
     "resume": _resume,
+    "export": _export,
+    "predict": _predict,
     "wait": _wait,
     "clean": _clean,
     "doctor": _doctor,

@@ -3,12 +3,14 @@
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
-from nbtools.cli.output import print_table, printable
+from nbtools.cli.output import print_table
+from nbtools.cli.parser import complain
 from nbtools.errors import plural
 from nbtools.launcher.findings import size
 from nbtools.run.clean import CACHE, Item, Kept, RemovalPlan, leftovers
 from nbtools.run.disk_usage import num_bytes_in, survey
 from nbtools.run.records import local_time
+from nbtools.rundir.tail import printable
 
 
 def print_stored(runs: Path) -> None:
@@ -21,12 +23,12 @@ def print_stored(runs: Path) -> None:
         rows.append((run.path.name, str(run.state or run.obstacle), ended, *sizes))
     total, checkpoints = sum(run.num_bytes for run in stored), sum(run.checkpoint_bytes for run in stored)
     rows.append(("total", plural(len(stored), "run"), "", size(total), size(checkpoints)))
-    print_table(rows)
+    print_table(rows, has_header=True)
     rest = sum(item.num_bytes for item in leftovers(runs))
     print(f"cache of prepared data: {size(num_bytes_in(runs / CACHE))}; remains of interrupted removals: {size(rest)}")
-    print(
-        "Nothing was removed. RUN..., --older-than 30d and --state FAILED select ended runs; --checkpoints removes\n"
-        "only their checkpoints (not the newest, the best, and those resumed from); --cache the prepared data."
+    complain(
+        "nothing was removed; RUN..., --older-than 30d and --state FAILED select ended runs, --checkpoints removes "
+        "only their checkpoints (not the newest, the best, and those resumed from), --cache the prepared data"
     )
 
 

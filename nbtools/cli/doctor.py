@@ -19,14 +19,17 @@ from typing import Any
 import psutil
 
 from nbtools import __version__
-from nbtools.errors import ProjectError
-from nbtools.launcher.findings import Finding, ok, problem, warn
+from nbtools.errors import ProjectError, plural
+from nbtools.launcher.findings import Finding, Findings, ok, problem, warn
+from nbtools.machine import slurm
 from nbtools.machine.devices import Device, devices, driver_version, num_cores
+from nbtools.machine.file_systems import local_disk
 from nbtools.project import find_project
 from nbtools.rundir.lock import acquire_lock, is_locked
 
 _PROBE_TIMEOUT_S = 180
 _USUAL_PORTS = (29500, 12355)
+_MOST_PARTITIONS = 6
 
 # Importing torch takes seconds, and a faulty driver can crash it: a subprocess imports it.
 _TORCH_PROBE = """
@@ -46,17 +49,31 @@ print(json.dumps(facts))
 """
 
 
-def examine(*, all_reduce: bool = False) -> list[Finding]:
-    """Check this machine; with `all_reduce`, also run a collective on two processes (about ten seconds)."""
+def doctor(*, all_reduce: bool = False) -> Findings:
+    """Check this machine and this environment, as `nbtools doctor` does.
+
+    Args:
+        all_reduce: Also run a collective on two processes, which takes about ten seconds.
+    """
     gpus = devices()
     facts = _probe_torch()
-    findings = [*_versions(), *_widgets(), *_machine(gpus), *_torch(gpus, facts), *_ports(), *_hub(), *_folders()]
+    findings = [
+        *_versions(),
+        *_widgets(),
+        *_canvas(),
+        *_machine(gpus),
+        *_torch(gpus, facts),
+        *_ports(),
+        *_hub(),
+        *_folders(),
+        *_slurm(),
+    ]
     if all_reduce and isinstance(facts, dict):
         if facts["gloo"]:
             findings.append(_all_reduce("gloo"))
         if facts["nccl"] and facts["num_gpus"] >= 2:
             findings.append(_all_reduce("nccl"))
-    return findings
+    return Findings(findings)
 
 
 def _version(distribution: str) -> str | None:
@@ -102,6 +119,29 @@ def _widgets() -> Iterator[Finding]:
         yield warn("widgets", f"{text}, but {extension} is missing", step)
     else:
         yield ok("widgets", text)
+
+
+def _canvas() -> Iterator[Finding]:
+    """Check that kernel and server have anywidget; without it a panel shows pictures."""
+    step = 'pip install -e ".[notebook]"'
+    if (kernel := _version("anywidget")) is None:
+        yield warn("canvas", "anywidget is not installed: panels show pictures instead of live curves", step)
+        return
+    folders = [Path(folder) for folder in _extension_folders()]
+    if not any((folder / "anywidget" / "package.json").is_file() for folder in folders):
+        text = f"kernel: anywidget {kernel}; none of the server's folders has it: {', '.join(map(str, folders))}"
+        yield warn("canvas", text, "pip install anywidget where JupyterLab runs")
+    else:
+        yield ok("canvas", f"anywidget {kernel} in the kernel's environment and in the server's")
+
+
+def _extension_folders() -> list[str]:
+    """Folders of the extensions of the `jupyter` on PATH, which may be another environment's; else of this one's."""
+    with contextlib.suppress(OSError, subprocess.SubprocessError, ValueError):
+        command = ["jupyter", "--paths", "--json"]
+        said = subprocess.run(command, capture_output=True, timeout=20, check=True).stdout
+        return [f"{folder}/labextensions" for folder in json.loads(said)["data"]]
+    return [f"{sys.prefix}/share/jupyter/labextensions"]
 
 
 def _machine(gpus: list[Device]) -> Iterator[Finding]:
@@ -235,6 +275,43 @@ def _folders() -> Iterator[Finding]:
             yield ok(f"{folder.name}/", text)
         if folder == project.runs:
             yield _locks(existing)
+
+
+def _slurm() -> Iterator[Finding]:
+    """Report the cluster that this machine submits to, with what a run on it depends on; nothing without Slurm."""
+    if not slurm.is_available():
+        return
+    if slurm.own_jobs() is None:
+        text = slurm.silence() or "squeue is installed and does not answer"
+        yield warn("slurm", text, "check SLURM_CONF, or ask the site's administrators; runs on this machine work")
+        return
+    found = slurm.settings()
+    if found.get("PreemptType", "").endswith("none"):
+        preempted = "no job is preempted"
+    elif found.get("JobRequeue") == "1" and "REQUEUE" in found.get("PreemptMode", ""):
+        preempted = "a preempted job is queued again, and its run continues"
+    else:
+        preempted = "a preempted job is not queued again by Slurm itself"
+    cluster, wait = found.get("ClusterName", "of unknown name"), found.get("KillWait", "of unknown length")
+    version = found.get("SLURM_VERSION", "of unknown version")
+    yield ok("slurm", f"{version}, cluster {cluster}; {wait} from SIGTERM to SIGKILL (KillWait); {preempted}")
+    listed = slurm.partitions()
+    for partition in sorted(listed, key=lambda partition: not partition.is_default)[:_MOST_PARTITIONS]:
+        name = f"{partition.name}{' (default)' * partition.is_default}"
+        gpus = ", ".join(partition.gpus) or "none"
+        text = f"{name}: {partition.state}, at most {partition.time_limit}, {plural(partition.num_nodes, 'node')}"
+        yield ok("partition", f"{text}, GPUs: {gpus}")
+    if len(listed) > _MOST_PARTITIONS:
+        yield ok("partition", f"and {len(listed) - _MOST_PARTITIONS} more, see sinfo")
+    with contextlib.suppress(ProjectError):
+        runs = find_project().runs
+        if (disk := local_disk(runs)) is None:
+            yield ok("runs/", "on a type of file system that compute nodes can mount, too")
+        elif not slurm.is_one_machine():
+            step = "put the project on a file system that the nodes of the cluster mount at the same path"
+            yield warn(
+                "runs/", f"{runs} is on a disk of this machine ({disk}): jobs on other nodes do not see it", step
+            )
 
 
 def _locks(folder: Path) -> Finding:

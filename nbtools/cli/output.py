@@ -1,73 +1,181 @@
-"""The terminal output: tables, a followed log, a line of progress; all without control characters."""
+"""The output: tables, a followed log, progress. A terminal gets colours and lines that fit, all else plain lines.
 
+Text of users and programs goes through `printable`, so it cannot control the terminal.
+"""
+
+import contextlib
 import os
 import sys
+import textwrap
 import time
 from collections import deque
 from collections.abc import Iterable
 from datetime import timedelta
+from functools import partial
 from itertools import zip_longest
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import numpy.typing as npt
 
 from nbtools.failures.failure import Failure
+from nbtools.machine.slurm import spoken
+from nbtools.run.job import ends_too_early
+from nbtools.run.listing import RunRow, cells, limit_in_words
 from nbtools.run.records import local_time
-from nbtools.run.run import Run
+from nbtools.run.run import Run, remaining_s
 from nbtools.run.state import waiting_for
 from nbtools.rundir.media import MediaItem
-from nbtools.rundir.tail import Tail, terminal_text
+from nbtools.rundir.rundir import name_of
+from nbtools.rundir.tail import Tail, printable, terminal_text
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    from nbtools.launcher.findings import Finding
 
 _NUM_FRAMES, _NUM_POINTS, _LONGEST_CELL = 4, 12, 60
 """Limits of printed media: frames of a text, points of a chart, characters of a table cell."""
 _LONGEST_ETA_S = 1e8
 _QUIET_INTERVAL_S = 10.0
-_FOLLOWED_BYTES = 1 << 20
 """Least time between two progress lines if stdout is not a terminal, since every line stays."""
+_FOLLOWED_BYTES = 1 << 20
+_LEAST_ROOM, _LONGEST_BAR = 20, 20
+"""Characters for the last column of a table, which else goes below its row, and of a bar or a small curve."""
+_STYLES = {
+    **dict.fromkeys(("RUNNING", "nbtools"), "cyan"),
+    **dict.fromkeys(("SUCCEEDED", "ok"), "green"),
+    **dict.fromkeys(("QUEUED", "STOPPED", "warn"), "yellow"),
+    **dict.fromkeys(("FAILED", "LOST", "problem"), "bold red"),
+}
+"""Style of a cell by its first word."""
+_wrapped = partial(textwrap.wrap, break_long_words=False, break_on_hyphens=False)  # so that paths can be copied
 
 
-def printable(text: str) -> str:
-    """Return text without control characters: it cannot move the cursor or change colours."""
-    return terminal_text(text.encode(errors="backslashreplace"))
+def terminal() -> "Console | None":
+    """Return the terminal at stdout; None for a pipe, a file and TERM=dumb, which get plain lines."""
+    if not sys.stdout.isatty() or os.environ.get("TERM", "dumb") == "dumb":
+        return None
+    from rich.console import Console  # only here: a script that reads the output does not pay for the import
+
+    return Console(
+        color_system=None if os.environ.get("NO_COLOR") else "auto", markup=False, highlight=False, emoji=False
+    )
 
 
-def print_table(rows: Iterable[Iterable[str]]) -> None:
-    """Print rows in aligned columns; rows may differ in length."""
-    rows = [[printable(cell).replace("\n", " ") for cell in row] for row in rows]
-    widths = [max(map(len, column)) for column in zip_longest(*rows, fillvalue="")]
+def print_table(rows: Iterable[Iterable[str]], *, has_header: bool = False) -> None:
+    """Print rows in aligned columns; rows may differ in length. On a terminal the last column wraps within itself."""
+    table = [[printable(cell).replace("\n", " ") for cell in row] for row in rows]
+    widths = [max(map(len, column)) for column in zip_longest(*table, fillvalue="")]
+    if (console := terminal()) is None:
+        for row in table:
+            print("  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=False)).rstrip())
+        return
+    from rich.text import Text
+
+    if (excess := sum(widths[:-1]) + 2 * len(widths[:-1]) - console.width) > 0:  # what is longer has a line of its own
+        widest = widths.index(max(widths[:-1]))
+        widths[widest] = max(min(_LEAST_ROOM // 2, widths[widest]), widths[widest] - excess)
+    indent, between = sum(widths[:-1]) + 2 * len(widths[:-1]), ""
+    if console.width - indent < min(_LEAST_ROOM, *(widths or [0])[-1:]):
+        indent, between = 4, "\n    "
+    lines, room = [], max(console.width - indent, _LEAST_ROOM // 2)
+    for number, row in enumerate(table):
+        *fixed, last = [*row, *[""] * (len(widths) - len(row))]
+        line = Text()
+        for column, (cell, width) in enumerate(zip(fixed, widths, strict=False)):
+            line.append(f"{cell:<{width}}  ", _style(cell))
+            if len(cell) > width:
+                line.rstrip()
+                line.append(f"\n{'':{sum(widths[: column + 1]) + 2 * (column + 1)}}")
+        if between and last:
+            line.rstrip()
+        wrapped = f"\n{'':{indent}}".join(_wrapped(last, room))
+        line.append(between + wrapped if last else "", _style(last))
+        line.rstrip()
+        if has_header and number == 0:
+            line.stylize("bold")
+        lines.append(line)
+    if lines:
+        console.print(Text("\n").join(lines), soft_wrap=True)
+
+
+def _style(cell: str) -> str:
+    return _STYLES.get(cell.partition(" ")[0], "")
+
+
+def print_lines(text: str, style: str = "") -> None:
+    """Print lines of text; on a terminal, what of a line does not fit stands below it, two columns to the right."""
+    console = terminal()
+    for line in printable(text).split("\n"):
+        if console is None:
+            print(line)
+        else:
+            margin = line[: len(line) - len(line.lstrip())] + "  "
+            console.print(
+                "\n".join(_wrapped(line, console.width, subsequent_indent=margin)), style=style, soft_wrap=True
+            )
+
+
+def print_findings(findings: "Iterable[Finding]", title: str = "") -> None:
+    """Print the findings of a check, each with its next step."""
+    if terminal() is None:
+        print("\n".join(filter(None, [title, *map(printable, map(str, findings))])))
+        return
+    rows = [((one.level, one.subject, one.text), ("", "", one.next_step and f"-> {one.next_step}")) for one in findings]
+    if title:
+        print_lines(title, "bold")
+    print_table(row for pair in rows for row in pair if any(row))
+
+
+def print_runs(rows: Iterable[RunRow]) -> None:
+    """Print one line per run: also its name if the id does not tell it, tags, and what an active one waits for."""
+    lines = [["RUN", "STATE", "STEP", "LOSS", "DURATION", "AGE", ""]]
     for row in rows:
-        print("  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=False)).rstrip())
-
-
-def print_runs(lines: Iterable[tuple[str, ...]]) -> None:
-    """Print one line per run, from what `run_line` returns."""
-    print_table([("RUN", "STATE", "STEP", "LOSS", "STARTED"), *lines])
+        age = "" if row.started_at is None else spoken(time.time() - row.started_at)
+        name = row.name if row.name != name_of(row.id) else ""
+        lines.append([row.id, *cells(row), age, " · ".join(filter(None, (name, ", ".join(row.tags), row.problem)))])
+    widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
+    if (console := terminal()) is not None and sum(widths) - widths[-1] + 2 * len(widths) > console.width:
+        lines = [[*line[:5], line[-1]] for line in lines]  # the id tells when a run was started
+    print_table(lines, has_header=True)
 
 
 def print_run(summary: dict[str, Any]) -> None:
     """Print one run in full, from what `Run.summary` returns."""
     code = "" if summary["returncode"] is None else f" (exit code {summary['returncode']})"
     facts: list[tuple[str, Any]] = [
+        ("name", summary["name"]),
         ("run", summary["id"]),
+        ("tags", ", ".join(summary["tags"])),
+        ("note", summary["note"]),
         ("state", f"{summary['state']} {summary['waiting_for']}".rstrip() + code),
+        ("stopped on", summary["stopped_on"]),
+        ("job", _job(summary)),
         ("restarts", summary["restarts"] or None),
         ("script", summary["script"]),
+        ("code", summary["code"]),
         ("started", local_time(summary["started_at"])),
         ("ended", local_time(summary["ended_at"])),
         ("origin", summary["origin"]),
         ("step", _steps(summary["step"], summary["total_steps"])),
         *((name, _number(value)) for name, value in summary["metrics"].items()),
+        *(("curves", line) for line in summary["curves"]),
         ("checkpoints", " ".join(f"{saved['name']}{' (best)' * saved['best']}" for saved in summary["checkpoints"])),
         *((f"rank {rank['rank']}", f"step {rank['step']}, {rank['phase']}") for rank in summary["ranks"]),
     ]
     print_table([(name, str(value)) for name, value in facts if value not in (None, "")])
+    for node, command in summary["join"].items():  # a line of its own, to be copied
+        print(printable(f"on machine {node}, run there: {command}"))
     for straggler in summary["stragglers"]:
-        print(printable(straggler["message"]))
+        print_lines(straggler["message"], "yellow")
     for found in summary.get("stacks", ()):
-        print(f"\n--- rank {found['rank']} (pid {found['pid']})\n{printable(found['text'])}")
+        print_lines(f"\n--- rank {found['rank']} (pid {found['pid']})\n{found['text']}")
     failure = Failure.from_json(summary["failure"])
     if failure is not None:
         headline, *lines = [*failure.lines, *failure.other_lines]
-        paragraphs = [headline, *(f"  {line}" for line in lines), "", failure.traceback or ""]
-        print(printable("\n" + "\n".join(paragraphs)).rstrip())
+        print_lines(f"\n{headline}", "bold red")
+        print_lines("\n".join([*(f"  {line}" for line in lines), "", failure.traceback or ""]).rstrip())
 
 
 def print_media_item(item: MediaItem) -> None:
@@ -115,40 +223,83 @@ def follow(run: Run, num_lines: int) -> None:
 
 
 def watch(run: Run, refresh_s: float = 1.0) -> None:
-    """Print the status line until the run has ended: in place on a terminal, else as separate lines."""
-    is_terminal = sys.stdout.isatty()
-    shown, shown_at = "", 0.0
-    while True:
-        has_ended = run.state.is_final
-        line = status_line(run)
-        if line != shown and (is_terminal or has_ended or time.monotonic() - shown_at >= _QUIET_INTERVAL_S):
-            if is_terminal:
-                print(f"\r\033[K{line[: os.get_terminal_size().columns - 1]}", end="", flush=True)
-            else:
+    """Show the progress until the run has ended: two lines, drawn again in place, on a terminal; else one line each."""
+    last, shown_at = "", 0.0
+    with contextlib.ExitStack() as stack:
+        if (console := terminal()) is not None:
+            from rich.live import Live
+            from rich.text import Text
+
+            live = stack.enter_context(Live(console=console, auto_refresh=False))
+        while True:
+            has_ended = run.state.is_final
+            if console is not None:
+                first, second = status_lines(run, console.width)
+                shown = Text(f"{first}\n{second}", no_wrap=True, overflow="ellipsis")
+                for state, style in _STYLES.items():
+                    shown.highlight_words([f" {state} "], style)
+                live.update(shown, refresh=True)
+            elif (line := "  ".join(status_lines(run))) != last and (
+                has_ended or time.monotonic() - shown_at >= _QUIET_INTERVAL_S
+            ):
                 print(line, flush=True)
-            shown, shown_at = line, time.monotonic()
-        if has_ended:
-            if is_terminal:
-                print()
-            return
-        time.sleep(refresh_s)
+                last, shown_at = line, time.monotonic()
+            if has_ended:
+                return
+            time.sleep(refresh_s)
 
 
-def status_line(run: Run) -> str:
-    """Return one line: state, fraction done, step, losses, remaining time."""
-    state, step, total = run.state, run.step, run.total_steps
-    parts = [f"{run.id} {state} {waiting_for(run.records)}".rstrip()]
+def status_lines(run: Run, width: int = 160) -> list[str]:
+    """Return two lines: state, fraction done and remaining time; step, losses with the training's curve, and rate."""
+    state, step, total, left_s = run.state, run.step, run.total_steps, remaining_s(run)
+    history, first = run.own_history, [f"{run.id} {state}"]
     if total:
-        done = min(step / total, 1.0)
-        parts.append(f"{'█' * round(20 * done):░<20} {done:4.0%}")
-    parts.append(f"step {_steps(step, total)}")
-    parts += [f"{name} {_number(value)}" for name, value in run.metrics.items() if name.endswith("/loss")]
-    seconds_per_step, _ = run.own_history.pace()  # without the pause between the parent and the resume
-    if total and seconds_per_step and not state.is_final:
-        left_s = max(0, total - step) * seconds_per_step
-        if left_s < _LONGEST_ETA_S:
-            parts.append(f"ETA {timedelta(seconds=round(left_s))}")
-    return printable("  ".join(parts))
+        first.append(f"{min(step / total, 1.0):4.0%}")
+    if left_s is not None and left_s < _LONGEST_ETA_S:
+        first.append(f"ETA {timedelta(seconds=round(left_s))}")
+    if total and (room := min(_LONGEST_BAR, width - len("  ".join(first)) - 2)) > 4:
+        first.insert(1, bar(step / total, room))
+    values, (pace, _) = run.metrics, history.pace()
+    second = [waiting_for(run.records), f"step {_steps(step, total)}"]
+    second += [f"{name} {_number(value)}" for name, value in values.items() if name.endswith("/loss")]
+    if not state.is_final:
+        second += [
+            "" if not pace else f"{1 / pace:.3g} steps/s" if pace < 1 else f"{pace:.3g} s/step",
+            limit_in_words(run),
+        ]
+    second = [part for part in second if part]
+    curve = next((name for name in ("train/loss", "loss") if name in values), None)
+    room = min(_LONGEST_BAR, width - len("  ".join(second)) - 1)
+    at = next((number for number, part in enumerate(second) if curve and part.startswith(f"{curve} ")), None)
+    if curve is not None and at is not None and room > 4:
+        second[at] += f" {small_curve(history[curve].values, room)}".rstrip()
+    return [printable("  ".join(first)), printable("  ".join(second))]
+
+
+def bar(done: float, width: int) -> str:
+    """Return a bar of which this fraction is full."""
+    return f"{'█' * round(width * min(max(done, 0.0), 1.0)):░<{width}}"
+
+
+def small_curve(values: npt.NDArray[np.float64], width: int) -> str:
+    """Return a curve in one line of characters: the means of equal parts of its finite values."""
+    known = values[np.isfinite(values)]
+    if len(known) < 2:
+        return ""
+    known = known / (np.abs(known).max() or 1.0)  # the sum of values may be beyond the largest float
+    means = np.array([part.mean() for part in np.array_split(known, min(width, len(known)))])
+    heights = (means - means.min()) / ((means.max() - means.min()) or 1.0)
+    return "".join("▁▂▃▄▅▆▇█"[round(7 * float(height))] for height in heights)
+
+
+def _job(summary: dict[str, Any]) -> str:
+    if (job := summary["job"]) is None:
+        return ""
+    left_s, words = job["time_left_s"], " ".join(str(job[name]) for name in ("id", "state", "nodes") if job[name])
+    if left_s is None:
+        return words
+    early = ", before the training" if ends_too_early(left_s, summary["eta_s"]) else ""
+    return f"{words}, ends in {timedelta(seconds=round(max(0.0, left_s)))}{early}"
 
 
 def _steps(step: int, total: int | None) -> str:

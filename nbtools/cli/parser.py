@@ -2,11 +2,17 @@
 
 import argparse
 import contextlib
+import shlex
 import sys
+import textwrap
+from collections.abc import Mapping
+from shutil import get_terminal_size
+from types import MappingProxyType
 from typing import Any, NoReturn
 
 from nbtools import __version__
-from nbtools.rundir.tail import terminal_text
+from nbtools.errors import did_you_mean
+from nbtools.rundir.tail import printable
 
 WRONG_CALL = 2
 """Exit code of an invalid call."""
@@ -16,7 +22,16 @@ _ENDED = ("STOPPED", "SUCCEEDED", "FAILED", "LOST")
 def complain(message: str, code: int = WRONG_CALL) -> int:
     """Print a message to stderr, without control characters, and return the exit code."""
     for line in message.splitlines():
-        print(f"nbtools: {terminal_text(line.encode(errors='backslashreplace'))}", file=sys.stderr)
+        text = f"nbtools: {printable(line)}"
+        if sys.stderr.isatty():  # words stay whole, so that paths can be copied
+            text = textwrap.fill(
+                text,
+                get_terminal_size().columns,
+                subsequent_indent="  ",
+                break_long_words=False,
+                break_on_hyphens=False,
+            )
+        print(text, file=sys.stderr)
     return code
 
 
@@ -25,7 +40,20 @@ class _Parser(argparse.ArgumentParser):
         message = " ".join(message[:400].splitlines()) + ("…" if len(message) > 400 else "")
         if message.startswith("unrecognized arguments"):
             message += " (a script's own arguments go after --)"
-        raise SystemExit(complain(f"{message}; see {self.prog} --help"))
+        raise SystemExit(complain(f"{message}{'' if message.endswith('?') else ';'} see {self.prog} --help"))
+
+    def _check_value(self, action: argparse.Action, value: Any) -> None:
+        if action.choices is not None and value not in action.choices:
+            advice = did_you_mean(str(value), action.choices) or f"choose from {', '.join(map(str, action.choices))}"
+            raise argparse.ArgumentError(action, f"invalid choice: {value!r}; {advice}")
+
+    def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
+        """Parse; options that a command does not have are an error of that command, which knows similar ones."""
+        found, unknown = super().parse_known_args(args, namespace)
+        if unknown:
+            near = (did_you_mean(word.partition("=")[0], self._option_string_actions) for word in unknown)
+            self.error(f"unrecognized arguments: {' '.join(unknown)}{next((f'; {one}' for one in near if one), '')}")
+        return found, unknown
 
     def _get_values(self, action: argparse.Action, arg_strings: list[str]) -> Any:
         value = super()._get_values(action, arg_strings)
@@ -34,22 +62,34 @@ class _Parser(argparse.ArgumentParser):
         return value
 
 
-def parser(description: str) -> argparse.ArgumentParser:
-    """Return the whole grammar; the attribute `verb` of its result is the name of the command."""
+def parser(description: str, prediction_fields: Mapping[str, str] = MappingProxyType({})) -> argparse.ArgumentParser:
+    """Return the whole grammar; the attribute `verb` of its result is the name of the command.
+
+    Args:
+        prediction_fields: settings of `predict`, and what each means; empty for another command.
+    """
     parser = _Parser(prog="nbtools", description=description, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--version", action="version", version=f"nbtools {__version__}")
-    commands = parser.add_subparsers(metavar="COMMAND", required=True)
+    commands = parser.add_subparsers(metavar="COMMAND")
 
-    run, as_json, settings, restarts, values, recipe, script = (_Parser(add_help=False) for _ in range(7))
-    run.add_argument("run", metavar="RUN", help="the id of a run, a unique prefix of it, latest, or the run directory")
+    run, as_json, settings, restarts, values, recipe, script, where = (_Parser(add_help=False) for _ in range(8))
+    text = "id of a run, a unique prefix of it, latest, NAME (the newest of that name), NAME~1 (the one before), a path"
+    run.add_argument("run", metavar="RUN", help=text)
     as_json.add_argument("--json", action="store_true", help="print JSON")
     text = "processes on this machine, or gpu for one per GPU"
     settings.add_argument("--nproc-per-node", "--nproc_per_node", type=_processes, metavar="N|gpu", help=text)
     settings.add_argument("--gpus", type=_gpus, metavar="0,1|none", help="indices of the GPUs, or none for the CPU")
+    text = "machines; the command that each further one needs is printed"
+    settings.add_argument("--nnodes", type=_at_least_one, metavar="N", help=text)
     text = "restart a failed run at most N times"
     restarts.add_argument("--max-restarts", "--max_restarts", type=int, metavar="N", help=text)
+    text = "stop the run on nan, no_improvement, loss_above (=VALUE for another than the usual) or time_budget_h=HOURS"
+    restarts.add_argument("--stop-on", "--stop_on", action="append", metavar="CONDITION[=VALUE]", help=text)
+    text = "program and arguments in one text, started at the end without a shell; {sentence} says what happened"
+    restarts.add_argument("--on-end", "--on_end", type=shlex.split, metavar="COMMAND", help=text)
     text = "value of a field; may be repeated"
     values.add_argument("--set", dest="values", action="append", default=[], metavar="FIELD=VALUE", help=text)
+    _add_slurm(where)
     recipe.add_argument("recipe", nargs="?", metavar="RECIPE")
     script.add_argument("script", metavar="SCRIPT")
 
@@ -63,17 +103,23 @@ def parser(description: str) -> argparse.ArgumentParser:
     listing.add_argument("--presets", action="store_true", help="list the presets instead")
     command("presets", "List the presets.", recipe, alias_of="recipes").set_defaults(presets=True)
 
-    new = command("new", "Write scripts/NAME.py and print its path.", settings, values)
+    new = command("new", "Write scripts/NAME.py and print its path.", settings, where, values)
     new.add_argument("recipe", metavar="RECIPE")
     new.add_argument("name", metavar="NAME")
     new.add_argument("--preset", help="use the values of this preset instead of the defaults")
     new.add_argument("--from-yaml", "--from_yaml", metavar="OLD.yaml", help="read an older program's config")
     new.add_argument("--sh", action="store_true", help="also write scripts/NAME.sh, which runs torchrun")
+    new.add_argument("--sbatch", action="store_true", help="also write scripts/NAME.sbatch, for sbatch")
     new.add_argument("--force", action="store_true", help="overwrite an existing script that differs")
 
     prepare = command("prepare", "Tokenize a text once, into a new folder for --data-dir.")
     source = prepare.add_mutually_exclusive_group(required=True)
-    source.add_argument("text", metavar="TEXT", nargs="?", help="a text file or a folder of .txt files")
+    source.add_argument(
+        "text",
+        metavar="TEXT",
+        nargs="?",
+        help="as a recipe's dataset: a text file, a folder of .txt files, a table, or hf/OWNER/NAME",
+    )
     text = "a data_dir folder of an older program, whose text is put together again and split again"
     source.add_argument("--from-old", "--from_old", metavar="DIR", help=text)
     prepare.add_argument("--out", required=True, metavar="DIR", help="the folder to create")
@@ -85,25 +131,34 @@ def parser(description: str) -> argparse.ArgumentParser:
     prepare.add_argument("--vocab-size", "--vocab_size", type=_at_least_one, default=50_000, metavar="N", help=text)
 
     text = "Start a script in the background and print the id of the run; the script's own arguments go after --."
-    launch = command("launch", text, settings, restarts, as_json, script)
+    launch = command("launch", text, settings, where, restarts, as_json, script)
     launch.add_argument("--dry-run", "--dry_run", action="store_true", help="check and describe the launch only")
     launch.add_argument("--after", metavar="RUN", help="start when that run has ended, in whatever state")
+    text = "SCRIPT is the directory of a run that was launched on another machine: be its machine N, in the foreground"
+    launch.add_argument("--node", type=_at_least_one, metavar="N", help=text)
     launch.add_argument("--no-queue", action="store_true", help="start at once, beside earlier runs on the same GPUs")
 
     text = "Check and describe a launch; the script's own arguments go after --."
-    preflight = command("preflight", text, settings, restarts, as_json, script, alias_of="launch")
+    preflight = command("preflight", text, settings, where, restarts, as_json, script, alias_of="launch")
     preflight.set_defaults(dry_run=True)
 
     runs = command("runs", "List the newest runs.", as_json)
     runs.add_argument("-n", dest="num_runs", type=_at_least_one, default=20, metavar="N", help="runs (default: 20)")
     runs.add_argument("--all", action="store_true", help="list all runs")
+    text = "the smallest loss, the greatest step or the longest duration first; default: the newest first"
+    runs.add_argument("--sort", choices=("name", "loss", "step", "duration"), help=text)
     states = ("QUEUED", "RUNNING", *_ENDED)
     text = "only runs in this state; may be repeated"
     runs.add_argument("--state", dest="states", action="append", default=[], type=str.upper, choices=states, help=text)
-    show = command("show", "Show the state of a run, its metrics, checkpoints and failure.", run, as_json)
+    runs.add_argument("--name", metavar="PATTERN", help="only runs of this name; lr-* stands for several")
+    runs.add_argument("--recipe", metavar="RECIPE", help="only runs of this recipe")
+    show = command("show", "Show a run: state, metrics, checkpoints, failure; name, tag and note it.", run, as_json)
     show.add_argument("--stacks", action="store_true", help="also the Python stacks of every rank")
     show.add_argument("--media", action="store_true", help="also samples, tables and charts")
     show.add_argument("--exhibits", dest="media", action="store_true", help=argparse.SUPPRESS)  # former name
+    show.add_argument("--rename", metavar="NAME", help="call the run so; an empty name gives it its script's again")
+    show.add_argument("--tags", metavar="A,B", help="replace the tags of the run")
+    show.add_argument("--note", metavar="TEXT", help="replace the note on the run")
 
     log = command("log", "Print the end of rank 0's log.", run)
     log.add_argument("-n", dest="num_lines", type=_at_least_one, default=50, metavar="N", help="lines (default: 50)")
@@ -112,17 +167,40 @@ def parser(description: str) -> argparse.ArgumentParser:
     watch = command("watch", "Show progress until the run ends; Ctrl-C ends the display, not the run.", run)
     watch.add_argument("--refresh", dest="refresh_s", type=_seconds, default=1.0, metavar="SECONDS")
 
-    plot = command("plot", "Draw the curves of a run into a PNG file.", run)
+    plot = command("plot", "Draw the curves of a run, or of several over each other, into a PNG file.")
+    text = "ids, names, unique prefixes, latest or run directories; or patterns such as 'lr-*' for names and ids"
+    plot.add_argument("runs", nargs="+", metavar="RUN", help=text)
+    plot.add_argument("--split", default="", metavar="FIELD", help="several runs: charts for each value of a field")
     plot.add_argument("-o", "--output", required=True, metavar="FILE.png")
     plot.add_argument("--dark", action="store_true", help="light lines on a dark background")
     plot.add_argument("--log", action="store_true", help="logarithmic vertical axes")
-    plot.add_argument("--x", choices=("step", "samples", "time"), default="step", help="horizontal axis")
+    plot.add_argument("--x", choices=("step", "samples", "time", "relative"), default="step", help="horizontal axis")
 
     command("stop", "Stop a run; it saves a checkpoint first.", run)
 
     text = "Resume a run as a new run and print its id; --set changes values (a fork); arguments go after --."
-    resume = command("resume", text, run, settings, restarts, values)
+    resume = command("resume", text, run, settings, where, restarts, values)
     resume.add_argument("--checkpoint", metavar="step-000200", help="default: the newest that verifies")
+
+    text = "Write the model of a run's checkpoint, an adapter merged into it, into a folder that from_pretrained loads."
+    export = command("export", text, run)
+    export.add_argument("-o", dest="out", metavar="DIR", help="a new folder; default: in the run's outputs/")
+    export.add_argument("--checkpoint", metavar="step-000200", help="default: the newest that verifies")
+
+    text = "Use the model of a run, also while it trains: fill masks, assign codes, write."
+    predict = command("predict", text, run, as_json)
+    text = "a text; a .csv, .tsv, .jsonl, .json, .parquet or text file; or - for the lines of stdin"
+    predict.add_argument("source", metavar="TEXT|FILE", nargs="?", help=text)
+    text = "a new .csv, .tsv, .jsonl or .txt file; default: print the results"
+    predict.add_argument("-o", dest="out", metavar="OUT", help=text)
+    predict.add_argument("--overwrite", action="store_true", help="replace OUT if it exists")
+    predict.add_argument("--column", metavar="NAME", help="column with the texts; default: the training's, or text")
+    predict.add_argument("--checkpoint", metavar="step-000200", help="default: the newest that verifies")
+    text = "default: a GPU that no process holds, else the CPU"
+    predict.add_argument("--device", choices=("cpu", "cuda"), help=text)
+    for name, text in prediction_fields.items():
+        spellings = dict.fromkeys((f"--{name.replace('_', '-')}", f"--{name}"))
+        predict.add_argument(*spellings, dest=f"setting:{name}", metavar="VALUE", help=text.replace("%", "%%"))
 
     wait = command("wait", "Wait until a run ends; the exit code gives its state.", run)
     wait.add_argument("--timeout", dest="timeout_s", type=_seconds, metavar="SECONDS")
@@ -139,6 +217,31 @@ def parser(description: str) -> argparse.ArgumentParser:
     doctor = command("doctor", "Check this machine; print what a bug report needs.", as_json)
     doctor.add_argument("--all-reduce", action="store_true", help="also run a collective on two processes")
     return parser
+
+
+def _add_slurm(parser: argparse.ArgumentParser) -> None:
+    text = "submit a Slurm job, or none for this machine; the options below go with a job"
+    parser.add_argument("--cluster", choices=("slurm", "none"), help=text)
+    for name, metavar, help in (
+        ("partition", "NAME", "partition"),
+        ("account", "NAME", "account that the job is charged to"),
+        ("qos", "NAME", "quality of service"),
+        ("time_limit", "8:00:00", "largest duration: minutes, hours:minutes:seconds, or days-hours"),
+        ("gpus_per_node", "N|TYPE:N", "GPUs on each node; 0 for the CPU"),
+        ("cpus_per_task", "N", "CPU cores on each node"),
+        ("mem", "64G", "memory on each node"),
+        ("constraint", "FEATURES", "features that the nodes must have"),
+        ("preamble", "LINES", "lines of bash before the training"),
+    ):
+        spellings = dict.fromkeys((f"--{name.replace('_', '-')}", f"--{name}"))
+        kind = _at_least_one if name == "cpus_per_task" else _gpus_of_node if name == "gpus_per_node" else str
+        parser.add_argument(*spellings, type=kind, metavar=metavar, help=help)
+    text = "the job ends with a preemption or at its time limit"
+    parser.add_argument("--no-requeue", "--no_requeue", dest="requeue", action="store_const", const=False, help=text)
+
+
+def _gpus_of_node(text: str) -> int | str:
+    return int(text) if text.isascii() and text.isdecimal() and len(text) < 5 else text
 
 
 def _processes(text: str) -> int | str:

@@ -12,23 +12,22 @@ _SHAPE = ("num_layers", "num_heads", "hidden_size")
 def print_presets(recipe: Recipe) -> None:
     """Print one line per preset of a recipe: model, batch size, epochs and use."""
     print(f"{recipe.key}: {recipe.title}")
-    rows = [("", "PRESET", "MODEL", "PARAMETERS", "GPU BATCH", "TOTAL BATCH", "EPOCHS", "USE")]
+    rows = [("", "PRESET", "MODEL", "PARAMETERS", "BATCH", "EPOCHS", "USE")]
     for name, preset in recipe.presets.items():
         config, launch = recipe.preset(name)
         shape = [str(getattr(config, field)) for field in _SHAPE if hasattr(config, field)]
         parameters, model_name = num_trainable_parameters(config), getattr(config, "model_name", None)
-        batch, processes = config.effective_batch(1), launch.resolved(len(devices())).num_processes
+        batch, processes = config.effective_batch(1), launch.resolved(len(devices())).world_size
         rows.append(
             (
                 "",
                 name,
                 "/".join(shape) if model_name is None else str(model_name),
                 "-" if parameters is None else f"{parameters:,}",
-                f"{batch} x {processes}",
-                str(batch * processes),
+                f"{batch} x {processes} = {batch * processes}",
                 str(config.epochs) + (f", {config.max_steps:,} steps" if config.max_steps else ""),
                 preset.description,
             )
         )
-    print_table(rows)
-    print("  MODEL is layers/heads/width, GPU BATCH per process x processes")
+    print_table(rows, has_header=True)
+    print("  MODEL is layers/heads/width, BATCH per process x processes = total")

@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -12,12 +13,15 @@ from typing import Any
 
 import pytest
 
+from nbtools import runs
 from nbtools.cli import doctor
 from nbtools.cli.commands import VERBS
+from nbtools.config import Launch, Slurm
 from nbtools.project import Project
 from nbtools.recipes import RECIPES
-from nbtools.run.listing import runs
 from nbtools.run.run import Run
+from nbtools.rundir.json_files import write_json
+from nbtools.rundir.rundir import RunDir
 from nbtools.script.script import read_script
 
 NBTOOLS = [sys.executable, "-m", "nbtools"]
@@ -74,11 +78,11 @@ def test_recipes_and_presets_are_listed(root: Path, cli: Cli) -> None:
     assert listed.startswith(mlm)
     title, columns, *presets, legend = mlm.splitlines()
     assert title == "mlm_pretraining: Masked language modelling"
-    assert columns.split() == ["PRESET", "MODEL", "PARAMETERS", "GPU", "BATCH", "TOTAL", "BATCH", "EPOCHS", "USE"]
+    assert columns.split() == ["PRESET", "MODEL", "PARAMETERS", "BATCH", "EPOCHS", "USE"]
     assert [line.split()[0] for line in presets][:2] == ["cpu_demo", "h200_8gpu_fast"]
     standard = next(line for line in presets if "h200_8gpu_standard" in line)
-    model = ["6/8/16", "183,536", "32", "x", "8", "256", "5"]
-    assert standard.split()[1:8] == model
+    model = ["6/8/16", "183,536", "32", "x", "8", "=", "256", "5"]
+    assert standard.split()[1:9] == model
     assert "1,000,000 documents" in standard
     assert "layers/heads/width" in legend
     for key in RECIPES:
@@ -165,8 +169,11 @@ def test_new_asks_for_force_before_it_replaces_a_hand_edited_script(root: Path, 
         (["new", "mlm_pretraining", "tiny", "--gpus", "a"], "give indices such as 0,1, or none"),
         (["new", "mlm_pretraining", "datasets"], "would shadow the module 'datasets'"),
         (["new", "mlm_pretraining"], "the following arguments are required: NAME"),
-        ([], "the following arguments are required: COMMAND"),
-        (["fly"], "invalid choice: 'fly'"),
+        (["fly"], "invalid choice: 'fly'; choose from recipes"),
+        (["lanch", "x"], "invalid choice: 'lanch'; did you mean launch?"),
+        (["runs", "--state", "faild"], "invalid choice: 'FAILD'; did you mean FAILED?"),
+        (["watch", "x", "--refesh", "2"], "--refesh 2; did you mean --refresh?"),
+        (["new", "mlm_pretrainin", "tiny"], "did you mean mlm_pretraining?"),
         (["launch", "none.py"], "none.py"),
         (["launch", "scripts/a.py", "--max-steps", "5"], "a script's own arguments go after --"),
         (["show", "latest"], "no run in"),
@@ -280,6 +287,26 @@ def test_stopping_following_and_waiting_with_a_limit(root: Path, cli: Cli) -> No
     assert cli("wait", run_id, code=130).stdout == f"{run_id} STOPPED\n"
 
 
+def test_following_a_long_log_reads_its_end_alone(root: Path, cli: Cli) -> None:
+    run = RunDir(root / "runs" / "2026-01-01_000000_long")
+    run.path.mkdir()
+    run.lock.touch()
+    write_json(run.launch, {"name": "long", "time": 1e9})
+    write_json(run.exit, {"returncode": 0, "stopped": False, "failure": None, "time": 1e9})
+    with run.log.open("wb") as log:
+        log.truncate(50 << 20)
+        log.seek(0, os.SEEK_END)
+        log.write(b"\n" + b"".join(b"line %d\n" % number for number in range(200)))
+
+    def megabytes_read() -> float:
+        return int(re.search(r"rchar: (\d+)", Path("/proc/self/io").read_text())[1]) / 1e6  # type: ignore[index]
+
+    for _ in range(2):  # the first imports what it needs
+        before = megabytes_read()
+        assert cli("log", "-f", run.id, "-n", "3").stdout.splitlines() == ["line 197", "line 198", "line 199"]
+    assert megabytes_read() - before < 2
+
+
 def test_a_reader_that_has_seen_enough_is_no_error(root: Path) -> None:
     (root / "runs" / "2026-01-01_000000_x").mkdir()
     with subprocess.Popen([*NBTOOLS, "presets"], stdout=subprocess.PIPE, stderr=subprocess.PIPE) as printing:
@@ -326,7 +353,7 @@ def test_doctor_runs_a_collective_on_two_processes(root: Path, cli: Cli) -> None
 def test_the_command_line_starts_without_torch_or_matplotlib(root: Path) -> None:
     code = (
         "import sys; from nbtools.cli.commands import main; main(['recipes']); main(['runs']);"
-        "print([m for m in ('torch', 'transformers', 'matplotlib', 'ipywidgets') if m in sys.modules])"
+        "print([m for m in ('torch', 'transformers', 'matplotlib', 'ipywidgets', 'rich') if m in sys.modules])"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.splitlines()[-1] == "[]"
@@ -419,3 +446,87 @@ def test_new_never_loses_a_value_that_was_edited_by_hand(root: Path, cli: Cli) -
     cli("new", "mlm_pretraining", "tiny", "--set", "seed=8")
     cli("new", "mlm_pretraining", "tiny", "--force")
     assert "seed=0," in path.read_text()
+
+
+# --- Slurm ------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def site(root: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(root))
+    path = root / "nbtools" / "slurm.toml"
+    path.parent.mkdir(exist_ok=True)
+    path.write_text('partition = "low"\naccount = "lab"\n')
+    return path
+
+
+def test_new_for_slurm_spells_out_the_defaults_of_the_site(root: Path, site: Path, cli: Cli) -> None:
+    words = ["--preset", "cpu_demo", "--cluster", "slurm", "--time_limit", "30", "--no-requeue"]
+    done = cli("new", "mlm_pretraining", "tiny", *words, "--preamble", "module load x\nulimit -c 0", "--sbatch")
+    assert done.stdout.split() == ["scripts/tiny.py", "scripts/tiny.sbatch"]
+    site.unlink()
+    script = read_script(root / "scripts" / "tiny.py")
+    assert script.launch == Launch(
+        nproc_per_node=2,
+        cluster=Slurm(
+            partition="low",
+            account="lab",
+            time_limit="30",
+            gpus_per_node=0,
+            preamble="module load x\nulimit -c 0",
+            requeue=False,
+        ),
+    )
+    assert not script.hand_edited and "sbatch scripts/tiny.sbatch" in script.docstring
+    assert "torchrun" not in script.docstring
+    text = (root / "scripts" / "tiny.sbatch").read_text()
+    assert "#SBATCH --account=lab\n" in text and text.endswith("-m nbtools.launcher.job scripts/tiny.py\n")
+
+
+def test_new_asks_for_force_before_it_replaces_an_sbatch_file(root: Path, site: Path, cli: Cli) -> None:
+    words = ["new", "mlm_pretraining", "tiny", "--preset", "cpu_demo", "--cluster", "slurm", "--sbatch"]
+    cli(*words)
+    path = root / "scripts" / "tiny.sbatch"
+    path.write_text(path.read_text().replace("set -e", "set -eu"))
+    assert "tiny.sbatch: exists with other content" in cli(*words, code=2).stderr
+    assert "set -eu" in path.read_text()
+    cli(*words, "--force")
+    assert "set -eu" not in path.read_text()
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["--partition", "low"], "partition=low: is for Slurm, and this launch is for one machine; add"),
+        (["--cluster", "none", "--mem", "1G"], "--cluster none: is this machine, and mem is for Slurm"),
+        (["--cluster", "slurm", "--time-limit", "an hour"], "time_limit='an hour': must be minutes (30)"),
+        (["--cluster", "slurm", "--gpus", "0"], "gpus=(0,) with cluster=Slurm(...): Slurm chooses the devices"),
+        (["--cluster", "pbs"], "invalid choice: 'pbs'"),
+    ],
+)
+def test_a_wrong_place_is_refused_before_anything_is_submitted(
+    root: Path, site: Path, words: list[str], said: str, cli: Cli
+) -> None:
+    cli("new", "mlm_pretraining", "tiny", "--preset", "cpu_demo")
+    for verb in (["launch"], ["launch", "--dry-run"], ["preflight"]):
+        assert said in cli(*verb, root / "scripts" / "tiny.py", *words, code=2).stderr
+    assert said in cli("new", "mlm_pretraining", "other", *words, code=2).stderr
+    assert not list((root / "runs").iterdir()) and not (root / "scripts" / "other.py").exists()
+
+
+def test_sbatch_is_for_a_script_of_slurm(root: Path, cli: Cli) -> None:
+    assert "--sbatch: is for a script with --cluster slurm" in cli("new", "llm_gan", "x", "--sbatch", code=2).stderr
+
+
+@pytest.mark.needs("slurm")
+def test_launch_submits_and_changes_single_settings(root: Path, site: Path, slurm_cluster: object, cli: Cli) -> None:
+    site.unlink()
+    cli("new", "mlm_pretraining", "tiny", "--preset", "cpu_demo", "--cluster", "slurm", "--partition", "low")
+    path = root / "scripts" / "tiny.py"
+    checked = cli("launch", path, "--dry-run", "--partition", "high", "--mem", "1G").stdout
+    assert "partition=high, mem=1G" in checked and "to start at" in checked
+    run = Run(cli("launch", path, "--qos", "q", "--preamble", "sleep 600").stdout.strip())
+    cluster = run.info["launch"]["cluster"]
+    assert (cluster["partition"], cluster["qos"], cluster["gpus_per_node"]) == ("low", "q", 0)
+    refused = cli("launch", path, "--partition", "nowhere", code=2)
+    assert "partition=nowhere: Slurm refuses the job" in refused.stderr

@@ -8,8 +8,11 @@ from pathlib import Path
 import pytest
 
 from nbtools.cli import doctor
-from nbtools.machine import devices
+from nbtools.machine import devices, file_systems, slurm
 from nbtools.machine.devices import Device
+from nbtools.project import Project
+
+from slurm_cluster import SlurmCluster
 
 FACTS = {"version": "2.13.0", "build": "13.0", "error": "", "num_gpus": 1, "gloo": True, "nccl": True}
 GPU = Device(0, "GPU-1", "NVIDIA H200", 10**11, 0, (), "0")
@@ -28,6 +31,7 @@ def test_a_taken_port_is_told_and_harms_nobody(monkeypatch: pytest.MonkeyPatch) 
     assert finding.text == f"{port} are free"
 
 
+@pytest.mark.promise("safety-wheel")
 @pytest.mark.parametrize(("name", "is_other"), [("nbtools", True), ("nbtools.fork", True), ("nbtools_ddp", False)])
 def test_another_distribution_with_a_package_of_this_name_is_a_problem(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, is_other: bool
@@ -75,3 +79,31 @@ def test_nccl_is_told_with_its_version_and_a_build_without_it_is_no_error(monkey
     assert told["nccl"] == "available 2.27.3 (GPU collectives)"
     facts = {**FACTS, "nccl": False, "num_gpus": 0, "build": None, "nccl_version": ""}
     assert "nccl" not in {finding.subject for finding in doctor._torch([], facts)}
+
+
+@pytest.mark.needs("slurm")
+def test_slurm_is_told_with_its_partitions_and_what_a_run_depends_on(
+    slurm_cluster: SlurmCluster, project: Project, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first, low, high = doctor._slurm()
+    assert first.level == "ok" and ", cluster nbtools; 30 sec from SIGTERM to SIGKILL" in first.text
+    assert first.text.startswith("2") and first.text.endswith("a preempted job is queued again, and its run continues")
+    assert low.text == "low (default): up, at most 2-00:00:00, 2 nodes, GPUs: gpu:toy:2"
+    assert high.text == "high: up, at most infinite, 2 nodes, GPUs: gpu:toy:2"
+    monkeypatch.setattr(slurm.socket, "gethostname", lambda: "login")
+    *_, disk = doctor._slurm()
+    assert disk.level == "warn" and f"{project.runs} is on a disk of this machine" in disk.text
+    mounts = tmp_path / "mounts"
+    mounts.write_text(f"/dev/a / ext4 rw 0 0\nj {project.root} fuse.juicefs rw 0 0\n")
+    monkeypatch.setattr(file_systems, "_MOUNTS", mounts)
+    *_, disk = doctor._slurm()
+    assert disk.level == "ok" and "that compute nodes can mount" in disk.text
+    monkeypatch.setattr(slurm, "_queues", {})
+    monkeypatch.setenv("SLURM_CONF", "/nowhere/slurm.conf")
+    (silent,) = doctor._slurm()
+    assert silent.level == "warn" and "SLURM_CONF=/nowhere/slurm.conf: cannot be read" in silent.text
+
+
+def test_nothing_is_told_of_slurm_where_it_is_not_installed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PATH", "/nonexistent")
+    assert list(doctor._slurm()) == []

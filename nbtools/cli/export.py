@@ -1,0 +1,47 @@
+"""Exports the model of a run as a folder that `from_pretrained` loads."""
+
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+from nbtools.errors import ConfigError, LaunchError, shown
+from nbtools.launcher.resume import named_checkpoint
+from nbtools.project import expanded
+from nbtools.run.checkpoints import Checkpoint, newest_verified
+from nbtools.run.run import Run
+from nbtools.rundir.atomic import new_folder
+
+
+def export(run: Run, out: str | None, checkpoint: str | None, merge: Callable[[Run, Checkpoint, Path], None]) -> Path:
+    """Write the model of a checkpoint, every byte of which is verified, into a new folder, and return the folder.
+
+    Args:
+        out: the folder; None for one of the checkpoint's name in the run's `outputs/`.
+        checkpoint: a name such as `step-000200`; None for the latest verified one.
+        merge: writes the model of a checkpoint with shards or adapters into the folder that it is given.
+
+    Raises:
+        CheckpointError: the checkpoint is missing or damaged.
+        ConfigError: the folder exists or cannot be written.
+        LaunchError: the run has no verified checkpoint.
+    """
+    if checkpoint is not None:
+        found = named_checkpoint(run, checkpoint)
+    else:
+        newest, reasons = newest_verified(run.files.checkpoints)
+        if newest is None:
+            raise LaunchError(f"{run.id}: no checkpoint to export ({'; '.join(reasons) or 'it saved none'})")
+        found = newest
+    folder = run.files.outputs / found.name if out is None else expanded(out).absolute()
+    if folder.exists():
+        raise ConfigError(f"{folder}: exists already; name another folder with -o, or remove it")
+    saved = found.path / "model"
+    try:
+        with new_folder(folder) as built:
+            if "num_shards" in found.manifest or any(saved.rglob("adapter_config.json")):
+                merge(run, found, built)
+            else:
+                shutil.copytree(saved, built, dirs_exist_ok=True)
+    except (OSError, ValueError) as error:  # a null character is a ValueError
+        raise ConfigError(f"{shown(str(folder), 300)}: cannot be written: {error}") from error
+    return folder

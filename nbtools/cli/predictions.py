@@ -1,0 +1,171 @@
+"""`nbtools predict`: rows of a file, lines of stdin or one text through a trained model."""
+
+import io
+import os
+import sys
+import time
+from collections.abc import Callable, Iterable, Iterator
+from functools import partial
+from pathlib import Path
+
+from nbtools.data import tables
+from nbtools.errors import ConfigError, shown
+from nbtools.launcher.resume import config_of
+from nbtools.predict.model_process import ModelProcess
+from nbtools.predict.rows import (
+    Form,
+    InputRow,
+    Report,
+    Result,
+    form_of,
+    read_file,
+    read_lines,
+    result_line,
+    results,
+    write_results,
+)
+from nbtools.project import expanded
+from nbtools.recipes.predict import PREDICT_SETTINGS, PredictSettings, settings_of
+from nbtools.run.run import Run
+from nbtools.rundir.atomic import write_file
+from nbtools.rundir.tail import one_line, printable
+from nbtools.script.compat.aliases import assigned
+
+_REDRAW_S = 0.2
+
+
+def prediction_fields() -> dict[str, str]:
+    """Return the settings of all recipes' predictions by name, with what each means."""
+    helps: dict[str, dict[str, list[str]]] = {}
+    for key, cls in PREDICT_SETTINGS.items():
+        for name, info in cls.model_fields.items():
+            helps.setdefault(name, {}).setdefault(info.description or "", []).append(key)
+    return {
+        name: " ".join(f"{text} ({', '.join(keys)})" for text, keys in texts.items()) for name, texts in helps.items()
+    }
+
+
+def predict(
+    run: Run,
+    source: str | None,
+    values: Iterable[str] = (),
+    *,
+    out: str | None = None,
+    checkpoint: str | None = None,
+    device: str | None = None,
+    column: str | None = None,
+    as_json: bool = False,
+    overwrite: bool = False,
+) -> Report:
+    """Predict for a text, a file's rows or the lines of stdin (`-`), and print or write the results.
+
+    Args:
+        values: settings, such as `top_k=3`.
+
+    Raises:
+        ConfigError: there is no input, a setting is wrong, or `out` exists or cannot be written.
+        DataError: the file cannot be read.
+        NbtoolsError: as `ModelProcess`.
+    """
+    config = config_of(run)
+    settings = settings_of(config)
+    settings = settings.replace(**assigned(type(settings), values))
+    path = _file_named(source)
+    if source is None and settings.needs_input:
+        raise ConfigError(f"no input: give a text, a file, or - for stdin. {settings.input_help}")
+    target = None if out is None else expanded(out).absolute()
+    if target is not None and os.path.lexists(target) and not overwrite:
+        raise ConfigError(f"{target}: exists already; name another file with -o, or replace it with --overwrite")
+    form: Form = "text" if path is None else form_of(path)
+    form = "jsonl" if as_json else form if target is None else form_of(target, is_output=True)
+    total = None if path is None else _num_lines(path)
+
+    def items() -> Iterator[InputRow]:
+        if path is not None:
+            return read_file(path, config, column)
+        if source == "-":
+            return read_lines(sys.stdin.buffer, "stdin")
+        return iter([InputRow("the input", {"input": source or ""}, source or "")])
+
+    with ModelProcess(run, checkpoint, device=device) as process:
+        print(one_line(f"nbtools: {run.id}, {process.checkpoint.name}, on {process.device}"), file=sys.stderr)
+        if target is not None:
+            return _write_file(target, form, settings, lambda: _counted(results(process, items(), settings), total))
+        if source != "-" and path is None and form == "text":
+            return _print_one(results(process, items(), settings), settings)
+        # On a terminal the rows themselves show the progress.
+        rows = results(process, items(), settings)
+        return write_results(rows if sys.stdout.isatty() else _counted(rows, total), form, sys.stdout, settings)
+
+
+def _write_file(target: Path, form: Form, settings: PredictSettings, rows: Callable[[], Iterator[Result]]) -> Report:
+    report = Report()
+
+    def fill(hidden: Path) -> None:
+        nonlocal report
+        newline = "" if form == "csv" else "\n"
+        with hidden.open("w", encoding="utf-8", errors="backslashreplace", newline=newline) as file:
+            report = write_results(rows(), form, file, settings, tabs=target.suffix.lower() == ".tsv")
+
+    try:
+        write_file(target, fill)
+    except OSError as error:
+        raise ConfigError(f"{target}: cannot be written: {error.strerror or error}") from error
+    return report
+
+
+def _file_named(source: str | None) -> Path | None:
+    """Return the file that an argument names; None for a text, stdin or nothing."""
+    if source in (None, "-"):
+        return None
+    try:
+        path = expanded(str(source))
+        if path.is_file():
+            return path
+    except (OSError, ValueError):  # a long text
+        return None
+    if tables.suffix_of(path) in (*tables.SUFFIXES, ".txt") and not str(source).strip().count(" "):
+        raise ConfigError(f"{shown(source)}: no such file; a text may not look like the name of a table")
+    return None
+
+
+def _num_lines(path: Path) -> int | None:
+    """Return the lines of a file for a progress bar; None where there is none."""
+    if not sys.stderr.isatty() or tables.suffix_of(path) == ".parquet":
+        return None
+    with tables.open_bytes(path) as file:
+        return sum(chunk.count(b"\n") for chunk in iter(partial(file.read, 1 << 20), b""))
+
+
+def _counted(rows: Iterator[Result], total: int | None) -> Iterator[Result]:
+    """Yield rows, and show on a terminal how many there were, of how many, and how fast."""
+    if not sys.stderr.isatty():
+        yield from rows
+        return
+    start = shown_at = time.monotonic()
+    number = 0
+    for number, row in enumerate(rows, start=1):
+        yield row
+        if (now := time.monotonic()) - shown_at >= _REDRAW_S:
+            shown_at = now
+            done = min(1.0, number / total) if total else 0.0
+            bar = f"{'█' * round(20 * done):░<20} {done:4.0%}  " if total else ""
+            line = f"{bar}{number:,} rows  {number / (now - start):,.0f} rows/s"
+            print(f"\r\033[K{line[: os.get_terminal_size(2).columns - 1]}", end="", file=sys.stderr, flush=True)
+    if number:
+        print("\r\033[K", end="", file=sys.stderr, flush=True)
+
+
+def _print_one(rows: Iterable[Result], settings: PredictSettings) -> Report:
+    """Print the result for one text, with its candidates and their probabilities."""
+    report = Report()
+    for item, row in rows:
+        report = write_results([(item, row)], "text", io.StringIO(), settings)
+        if report.num_failed:
+            continue
+        print("\n".join(map(printable, result_line(row, settings).splitlines())))
+        groups = [*row.get("masks", ()), *([row["candidates"]] if row.get("candidates") else [])]
+        for number, candidates in enumerate(groups, start=1):
+            listed = (f"{each.get('token', each.get('code'))} {each['probability']:.3f}" for each in candidates)
+            print(printable(f"  {number}: {', '.join(listed)}" if "masks" in row else f"  alone: {', '.join(listed)}"))
+    return report

@@ -1,0 +1,118 @@
+"""`nbtools predict` with real checkpoints: files in and out, unreadable rows, wrong calls before a model is loaded."""
+
+import csv
+import io
+import json
+from pathlib import Path
+
+import pytest
+
+from nbtools.cli import predictions
+from nbtools.cli.commands import main
+from nbtools.project import Project
+from nbtools.recipes import MLMPretrainingConfig, TextClassificationConfig
+from nbtools.rundir.rundir import RunDir
+from nbtools.training.text_classification.predictor import Predictor
+
+from trainings import TINY, train_here, write_inputs
+
+
+def read_csv(path: Path) -> list[dict[str, str]]:
+    with path.open(encoding="utf-8", newline="") as file:
+        return list(csv.DictReader(file))
+
+
+@pytest.fixture
+def classifier(cpu_project: Project, monkeypatch: pytest.MonkeyPatch) -> RunDir:
+    write_inputs("text_classification", cpu_project)
+    config = TextClassificationConfig(**TINY["text_classification"])
+    monkeypatch.chdir(cpu_project.root)
+    return train_here(cpu_project, config, monkeypatch=monkeypatch)
+
+
+@pytest.mark.promise("safety-predict")
+def test_a_table_keeps_its_columns_and_every_row_that_cannot_be_read_says_why(
+    classifier: RunDir, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    texts = [
+        ("smed", "da"),
+        ("farmer, retired", "en"),
+        ("  ", "da"),
+        ("tjenestepige", ""),
+        ("snedker og husmand", "da"),
+    ]
+    table = tmp_path / "new.csv"
+    with table.open("w", encoding="utf-8", newline="") as file:
+        csv.writer(file).writerows([("id", "occ1", "lang"), *((n, *each) for n, each in enumerate(texts))])
+        file.write("5,cut\n")
+    out = tmp_path / "coded.csv"
+    assert main(["predict", str(classifier.path), str(table), "-o", str(out)]) == 0
+    rows = read_csv(out)
+    assert [(row["id"], row["occ1"], row["lang"]) for row in rows[:5]] == [(str(n), *t) for n, t in enumerate(texts)]
+    assert [bool(row["prediction_error"]) for row in rows] == [False, False, True, False, False, True]
+    told = capsys.readouterr().err
+    assert "2 of 6 rows could not be read" in told
+    assert "new.csv, line 4: holds no text" in told
+    assert "new.csv, line 7: column 'lang': is missing in this row" in told
+    read = [row for row in rows if not row["prediction_error"]]
+    expected = Predictor.open(classifier.path).predict([r["occ1"] for r in read], [r["lang"] or "unk" for r in read])
+    assert [row["prediction_codes"] for row in read] == ["&".join(codes) for codes, _ in expected]
+    assert [float(row["prediction_probability"]) for row in read] == pytest.approx([p for _, p in expected], rel=1e-4)
+    before = out.read_bytes()
+    assert main(["predict", str(classifier.path), str(table), "-o", str(out)]) == 2
+    assert "exists already" in capsys.readouterr().err
+    assert out.read_bytes() == before
+
+
+def test_lines_of_stdin_become_json_lines(
+    classifier: RunDir, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    lines = io.TextIOWrapper(io.BytesIO("smed\n\nfarmør\n".encode() + b"\xff\n"))
+    monkeypatch.setattr("sys.stdin", lines)
+    assert main(["predict", str(classifier.path), "-", "--json", "--top-k", "2", "--lang", "da"]) == 0
+    printed = capsys.readouterr()
+    first, second, third = map(json.loads, printed.out.splitlines())
+    assert [each["input"] for each in (first, second)] == ["smed", "farmør"]
+    assert len(first["prediction_candidates"]) == 2
+    assert 0 < first["prediction_probability"] <= 1
+    assert third["prediction_error"] == "is not UTF-8"
+    assert "1 of 3 rows could not be read" in printed.err
+
+
+@pytest.fixture
+def masked_lm(cpu_project: Project, monkeypatch: pytest.MonkeyPatch) -> RunDir:
+    write_inputs("mlm_pretraining", cpu_project)
+    config = MLMPretrainingConfig(**{**TINY["mlm_pretraining"], "strategy": "fsdp"})
+    monkeypatch.chdir(cpu_project.root)
+    return train_here(cpu_project, config, monkeypatch=monkeypatch)
+
+
+def test_a_text_is_filled_by_a_model_saved_in_shards(masked_lm: RunDir, capsys: pytest.CaptureFixture[str]) -> None:
+    assert [*(masked_lm.checkpoint(6) / "model").glob("shard-*")], "the model is in shards"
+    assert main(["predict", str(masked_lm.path), "w1 [MASK] w3", "--top-k=2", "--checkpoint", "3"]) == 0
+    printed = capsys.readouterr()
+    lines = printed.out.splitlines()
+    assert lines[0].startswith("w1 ")
+    assert lines[0].endswith(" w3")
+    assert lines[1].startswith("  1: ")
+    assert lines[1].count(",") == 1
+    assert "step-000003, on the CPU" in printed.err
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        ([], "no input: give a text, a file, or - for stdin"),
+        (["missing.csv"], "no such file"),
+        (["[MASK]", "--top-k", "0"], "top_k=0: must be >= 1"),
+        (["[MASK]", "--lang", "da"], "has no such field"),
+        (["[MASK]", "-o", "texts/00.txt"], "exists already"),
+        (["[MASK]", "-o", "out.pdf"], "results are written as"),
+    ],
+)
+def test_a_wrong_call_is_refused_before_a_model_is_loaded(
+    masked_lm: RunDir, words: list[str], said: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(predictions, "ModelProcess", None)
+    assert main(["predict", str(masked_lm.path), *words]) == 2
+    assert said in capsys.readouterr().err
