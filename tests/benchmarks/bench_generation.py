@@ -1,10 +1,11 @@
-"""Writing 64 tokens with keys and values kept, against the same without a cache. Goal: at least 3 times as fast.
+"""Writing the texts of an optimizer step together, against passes of 4, `generate` and the same without a cache.
 
     python tests/benchmarks/bench_generation.py [rounds]
 
-Both write with the model of the LLM GAN's preset cpu_demo, made long enough, from the same random numbers, rounds
-interleaved, on one thread. They have to write the same tokens; the plain way computes every position anew for each
-token. For information, transformers' own `generate` with a cache, which draws from numbers of its own.
+32 texts of 128 tokens by the model of the LLM GAN's preset cpu_demo, made long enough; rounds interleaved, on one
+thread. Goals: at least 4 times as fast as passes of 4 texts, 3 times as fast as without a cache of keys and values,
+which computes every position anew for each token, and no slower than transformers' own `generate`. All but `generate`,
+which draws from numbers of its own, have to write the same tokens.
 """
 
 import statistics
@@ -21,9 +22,10 @@ from nbtools.training.llm_gan.generator import build_generator
 from nbtools.training.text.sampling import at_rest, drawn, write
 from nbtools.training.text.vocabulary import Alphabet, padded_inputs
 
-GOAL = 3.0
-NUM_TOKENS = 64
+GOALS = {"passes of 4 texts": 4.0, "without a cache": 3.0, "transformers generate": 1.0}
+NUM_TOKENS = 128
 BATCH_SIZE = 32
+PASS_SIZE = 4
 PROMPT_LENGTH = 8
 VOCAB_SIZE = 2000
 Write = Callable[[], torch.Tensor]
@@ -41,6 +43,14 @@ def without_cache(
             tokens_B = drawn(alphabet.without_banned(logits_BV), uniforms_BT[:, place])
             texts_BT = torch.cat([texts_BT, tokens_B[:, None]], dim=1)
     return texts_BT[:, prompts_BP.shape[1] :]
+
+
+def in_passes(
+    model: GPT2LMHeadModel, prompts_BP: torch.Tensor, uniforms_BT: torch.Tensor, alphabet: Alphabet
+) -> torch.Tensor:
+    """The same, a few texts at a time."""
+    passes = zip(torch.split(prompts_BP, PASS_SIZE), torch.split(uniforms_BT, PASS_SIZE), strict=True)
+    return torch.cat([write(model, prompts, uniforms, alphabet) for prompts, uniforms in passes])
 
 
 def generated(model: GPT2LMHeadModel, prompts_BP: torch.Tensor, alphabet: Alphabet) -> torch.Tensor:
@@ -72,8 +82,9 @@ def main(num_rounds: int = 5) -> int:
     prompts_BP[::2, : PROMPT_LENGTH // 2] = alphabet.pad_id
     uniforms_BT = torch.rand(BATCH_SIZE, NUM_TOKENS, dtype=torch.float64)
     ways: dict[str, Write] = {
-        "nbtools write, cache": lambda: write(model, prompts_BP, uniforms_BT, alphabet),
-        "the same without one": lambda: without_cache(model, prompts_BP, uniforms_BT, alphabet),
+        "nbtools, together": lambda: write(model, prompts_BP, uniforms_BT, alphabet),
+        "passes of 4 texts": lambda: in_passes(model, prompts_BP, uniforms_BT, alphabet),
+        "without a cache": lambda: without_cache(model, prompts_BP, uniforms_BT, alphabet),
         "transformers generate": lambda: generated(model, prompts_BP, alphabet),
     }
     spent: dict[str, list[float]] = {name: [] for name in ways}
@@ -85,15 +96,18 @@ def main(num_rounds: int = 5) -> int:
             if number:  # the first round warms up
                 spent[name].append(time.process_time() - before)
     medians = {name: statistics.median(values) for name, values in spent.items()}
-    mine, plain, _ = medians.values()
+    mine = medians["nbtools, together"]
     print(f"{num_rounds} rounds of {BATCH_SIZE} texts of {NUM_TOKENS} tokens, medians of CPU seconds")
     for name, median in medians.items():
         rate = BATCH_SIZE * NUM_TOKENS / median
         print(f"{name:<24}{median:>8.3f} s{rate:>10,.0f} tokens/s{median / mine:>8.2f} x ours")
-    same = bool(torch.equal(*list(texts.values())[:2]))
-    reached = same and plain / mine >= GOAL
-    print(f"the same tokens: {same}; goal: >= {GOAL} x: {'reached' if reached else 'MISSED'} ({plain / mine:.2f})")
-    return int(not reached)
+    first, *others, _ = texts.values()
+    same = all(torch.equal(first, other) for other in others)
+    print(f"the same tokens: {same}")
+    for name, goal in GOALS.items():
+        ratio = medians[name] / mine
+        print(f"goal against {name}: >= {goal} x: {'reached' if ratio >= goal else 'MISSED'} ({ratio:.2f})")
+    return int(not same or any(medians[name] / mine < goal for name, goal in GOALS.items()))
 
 
 if __name__ == "__main__":

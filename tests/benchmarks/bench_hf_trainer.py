@@ -7,8 +7,7 @@ Goals: at least 1.8 x as many steps per second as the Trainer with the model as 
 equally busy for all; CPU time counts. The Trainer gets batches that are masked already, no progress bar, no evaluation
 and no checkpoint; it logs as often as the recipe.
 
-The Trainer needs the package accelerate, which nothing else here does: `pip install accelerate` before, and remove it
-afterwards.
+The Trainer needs the package accelerate, which comes with peft.
 """
 
 import importlib.util

@@ -1,4 +1,4 @@
-"""CPU seconds of one refresh of the live panel, at 1,000 and at 1,000,000 rows of 5 metrics.
+"""CPU seconds of one refresh of the live panel, at 1,000 and at 1,000,000 rows of 5 metrics, and at 1,000 ranks.
 
 Prints ours, the peer and the ratio. The peer draws as livelossplot does: a new figure of all points at each update,
 tight layout, PNG. It draws a quarter of our pixels, and gets its arrays for nothing. Both run in turns.
@@ -116,8 +116,22 @@ def main() -> None:
             print(
                 f"reading {count:>7,} new rows ({len(block) / 1000:>8,.1f} kB) of that run: {1e3 * took:>7.2f} ms CPU"
             )
+        many_ranks(make_run(Path(folder), 10_000))
         for panel, _ in panels.values():
             panel.close()
+
+
+def many_ranks(files: RunDir) -> None:
+    """Print the CPU time of one look at 1,000 ranks on 125 nodes, all of which have a new heartbeat."""
+    write_json(files.launch, {"name": "bench", "launch": {"nnodes": 125, "nproc_per_node": 8}, "time": 1.7e9})
+    panel, took = LivePlot(files.path, refresh_s=3600), []
+    for step in range(ROUNDS):
+        for rank in range(1_000):
+            beat = {"rank": rank, "pid": 7, "host": f"n{rank // 8}", "step": step, "phase": "forward", "nth": 0}
+            write_json(files.heartbeat(rank), {**beat, "time": time.time(), "stacks_signal": 10})
+        took.append(cpu(panel.refresh))
+    print(f"one look at 1,000 ranks: {1e3 * min(took):.0f} ms CPU (at most 100)")
+    panel.close()
 
 
 if __name__ == "__main__":

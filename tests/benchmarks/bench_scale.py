@@ -22,7 +22,8 @@ from nbtools.run.listing import active_run
 from nbtools.run.run import Run
 from nbtools.run.state import RunState
 from nbtools.rundir.json_files import write_json
-from nbtools.rundir.rundir import RunDir, find_run
+from nbtools.rundir.names import find_run
+from nbtools.rundir.rundir import RunDir
 
 NUM_RUNS, NUM_NAMES, NUM_PANELS = 5_000, 10_000, 30
 
@@ -100,7 +101,7 @@ def measure_runs(folder: Path) -> None:
 
 
 def _table(project: Project) -> None:
-    from nbtools.run.listing import runs
+    from nbtools import runs
 
     runs(project)._repr_html_()
 

@@ -96,7 +96,7 @@ def main(key: str, rounds: int = 12) -> None:
             peers.between_steps(worker, config)
 
         Worker.end_step = end_step  # type: ignore[method-assign]
-        run(importlib.import_module(recipe.module).train, Flags(config))
+        run(importlib.import_module(f"{recipe.module}.train").train, Flags(config))
         Worker.end_step = real  # type: ignore[method-assign]
 
 
