@@ -14,6 +14,8 @@ from nbtools.training.algorithm_distillation import main
 launch = Launch(
     nproc_per_node=2,  # processes
     gpus=(),
+    nnodes=1,  # machines
+    cluster=None,
     omp_num_threads=None,  # threads
     shutdown_timeout_s=60,  # s
     max_restarts=0,  # restarts
@@ -28,11 +30,15 @@ config = AlgorithmDistillationConfig(
     lr_schedule="linear",
     warmup_ratio=0.1,  # of all steps
     weight_decay=0.01,
+    adam_beta1=0.9,
+    adam_beta2=0.99,
     gradient_clip=1.0,
     max_skipped_steps=20,  # steps
     test_fraction=0.5,  # of the held-out data
-    precision="fp32",
+    precision="auto",
+    strategy="ddp",
     gradient_checkpointing=False,
+    compile=False,
     seed=0,
     deterministic=False,
     num_workers=0,  # processes per rank
@@ -61,6 +67,7 @@ config = AlgorithmDistillationConfig(
     hidden_size=64,  # dimensions
     dropout=0.0,
     sequence_length=80,  # transitions
+    compress_interval=None,  # transitions
     eval_batch_size=2048,  # sequences per process
     eval_rollouts=16,  # rollouts per goal
     eval_episodes=40,  # episodes
@@ -70,4 +77,4 @@ config = AlgorithmDistillationConfig(
 if __name__ == "__main__":
     main(config)
 
-# Written by nbtools 0.1.0, checksum 798a1d2823e2
+# Written by nbtools 0.1.0, checksum 508bd56c6644

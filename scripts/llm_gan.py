@@ -14,6 +14,8 @@ from nbtools.training.llm_gan import main
 launch = Launch(
     nproc_per_node=2,  # processes
     gpus=(),
+    nnodes=1,  # machines
+    cluster=None,
     omp_num_threads=None,  # threads
     shutdown_timeout_s=60,  # s
     max_restarts=0,  # restarts
@@ -28,11 +30,15 @@ config = LLMGANConfig(
     lr_schedule="constant",
     warmup_ratio=0.1,  # of all steps
     weight_decay=0.01,
+    adam_beta1=0.5,
+    adam_beta2=0.999,
     gradient_clip=1.0,
     max_skipped_steps=20,  # steps
     test_fraction=0.5,  # of the held-out data
-    precision="fp32",
+    precision="auto",
+    strategy="ddp",
     gradient_checkpointing=False,
+    compile=False,
     seed=0,
     deterministic=False,
     num_workers=0,  # processes per rank
@@ -59,6 +65,10 @@ config = LLMGANConfig(
     vocab_size=2000,  # words
     model_name=None,
     judge_name=None,
+    adapter="none",
+    lora_rank=16,  # dimensions
+    lora_alpha=32,
+    lora_targets=None,
     num_layers=2,  # layers
     num_heads=4,  # heads
     hidden_size=64,  # dimensions
@@ -77,10 +87,11 @@ config = LLMGANConfig(
     discount=None,
     entropy_weight=0.005,
     freeze_generator=False,
+    texts_at_once=None,  # texts
     eval_samples=512,  # texts
 )
 
 if __name__ == "__main__":
     main(config)
 
-# Written by nbtools 0.1.0, checksum 319fd9bef721
+# Written by nbtools 0.1.0, checksum c1f657b4dceb

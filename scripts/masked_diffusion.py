@@ -14,6 +14,8 @@ from nbtools.training.masked_diffusion import main
 launch = Launch(
     nproc_per_node=2,  # processes
     gpus=(),
+    nnodes=1,  # machines
+    cluster=None,
     omp_num_threads=None,  # threads
     shutdown_timeout_s=60,  # s
     max_restarts=0,  # restarts
@@ -28,11 +30,15 @@ config = MaskedDiffusionConfig(
     lr_schedule="linear",
     warmup_ratio=0.1,  # of all steps
     weight_decay=0.01,
+    adam_beta1=0.9,
+    adam_beta2=0.98,
     gradient_clip=1.0,
     max_skipped_steps=20,  # steps
     test_fraction=0.5,  # of the held-out data
-    precision="fp32",
+    precision="auto",
+    strategy="ddp",
     gradient_checkpointing=False,
+    compile=False,
     seed=0,
     deterministic=False,
     num_workers=0,  # processes per rank
@@ -49,6 +55,10 @@ config = MaskedDiffusionConfig(
     dataset=None,
     tokenizer="chars",
     model_name=None,
+    adapter="none",
+    lora_rank=16,  # dimensions
+    lora_alpha=32,
+    lora_targets=None,
     trust_remote_code=False,
     num_layers=2,  # layers
     num_heads=4,  # heads
@@ -59,6 +69,7 @@ config = MaskedDiffusionConfig(
     vocab_size=128,  # tokens
     min_words=5,  # words
     clean="none",
+    special_tokens="text",
     random_length_share=0.01,  # of the sequences
     pad_to="longest",
     eval_draws=1024,  # masked sequences
@@ -70,9 +81,10 @@ config = MaskedDiffusionConfig(
     remasking="random",
     guidance=0.0,
     suppress_eos=False,
+    eos_last=False,
 )
 
 if __name__ == "__main__":
     main(config)
 
-# Written by nbtools 0.1.0, checksum d17a1b0462c8
+# Written by nbtools 0.1.0, checksum fdfe5167414e

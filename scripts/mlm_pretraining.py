@@ -14,6 +14,8 @@ from nbtools.training.mlm_pretraining import main
 launch = Launch(
     nproc_per_node=2,  # processes
     gpus=(),
+    nnodes=1,  # machines
+    cluster=None,
     omp_num_threads=None,  # threads
     shutdown_timeout_s=60,  # s
     max_restarts=0,  # restarts
@@ -28,11 +30,15 @@ config = MLMPretrainingConfig(
     lr_schedule="linear",
     warmup_ratio=0.1,  # of all steps
     weight_decay=0.01,
+    adam_beta1=0.9,
+    adam_beta2=0.98,
     gradient_clip=1.0,
     max_skipped_steps=20,  # steps
     test_fraction=0.5,  # of the held-out data
-    precision="fp32",
+    precision="auto",
+    strategy="ddp",
     gradient_checkpointing=False,
+    compile=False,
     seed=0,
     deterministic=False,
     num_workers=0,  # processes per rank
@@ -50,6 +56,10 @@ config = MLMPretrainingConfig(
     max_samples=None,  # documents
     streaming=True,
     model_name=None,
+    adapter="none",
+    lora_rank=16,  # dimensions
+    lora_alpha=32,
+    lora_targets=None,
     num_layers=2,  # layers
     num_heads=4,  # heads
     hidden_size=128,  # dimensions
@@ -60,6 +70,7 @@ config = MLMPretrainingConfig(
     vocab_size=2000,  # words
     min_words=5,  # words
     clean="none",
+    special_tokens="text",
     mask_probability=0.15,
     eval_samples=2000,  # sequences
 )
@@ -67,4 +78,4 @@ config = MLMPretrainingConfig(
 if __name__ == "__main__":
     main(config)
 
-# Written by nbtools 0.1.0, checksum 508af43ee05b
+# Written by nbtools 0.1.0, checksum d4b60f0fd7bb

@@ -13,6 +13,8 @@ from pathlib import Path
 
 import pytest
 
+from slurm_cluster import is_installed as slurm_is_installed
+
 ANOTHER_UID = 65_534
 
 
@@ -41,18 +43,30 @@ def _has_ext4() -> bool:
     return has_loop and ["ext4"] in mounted and bool(shutil.which("mkfs.ext4"))
 
 
+def _has_exfat() -> bool:
+    programs = all(map(shutil.which, ("mkfs.exfat", "mount.exfat-fuse", "losetup")))
+    return programs and Path("/dev/fuse").exists() and Path("/dev/loop-control").exists()
+
+
 def _becomes_another_user() -> bool:
     with tempfile.TemporaryDirectory() as folder:
         gives_files = _succeeds("chown", str(ANOTHER_UID), folder)
     return gives_files and _succeeds(shutil.which("true") or "true", user=ANOTHER_UID)
 
 
+def _has_network_namespaces() -> bool:
+    return _succeeds("unshare", "--net", "ip", "link", "add", "nbtools0", "type", "veth", "peer", "name", "nbtools1")
+
+
 CAPABILITIES: dict[str, tuple[Callable[[], bool], str]] = {
     "another user": (_becomes_another_user, "files and processes of a second user (root)"),
     "ensurepip": (lambda: bool(find_spec("ensurepip")), "pip for new environments (python3-venv)"),
+    "exfat": (_has_exfat, "exFAT on a loop device (root, /dev/fuse; exfat-fuse, exfatprogs)"),
     "ext4": (_has_ext4, "ext4 on a loop device, and mkfs.ext4"),
     "mount": (_mounts, "a mount namespace, to mount small file systems in (root)"),
+    "network namespaces": (_has_network_namespaces, "network namespaces joined by a cable (root, and ip of iproute2)"),
     "overlayfs": (_has_overlayfs, "overlayfs (root)"),
+    "slurm": (slurm_is_installed, "Slurm and MUNGE, whose daemons the tests start (root)"),
 }
 """By name: a probe, which runs at most once and only if a collected test needs it, and what the machine must offer."""
 

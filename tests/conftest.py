@@ -2,6 +2,7 @@
 
 import functools
 import io
+import json
 import os
 import signal
 import subprocess
@@ -15,7 +16,7 @@ from typing import Any
 
 import pytest
 
-from nbtools.machine import gpu_queue
+from nbtools.machine import gpu_queue, slurm
 from nbtools.machine.processes import members, sweep_processes
 from nbtools.project import Project
 from nbtools.run.run import Run
@@ -24,6 +25,7 @@ from nbtools.rundir.lock import acquire_lock
 from nbtools.rundir.rundir import RunDir
 
 from capabilities import lacking, listed, skip_what_is_lacking
+from slurm_cluster import SlurmCluster, running_cluster
 
 # In the background of a shell without job control SIGINT is ignored, and children would inherit that.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
@@ -38,7 +40,7 @@ def _no_surrounding_run(monkeypatch: pytest.MonkeyPatch) -> None:
     """Take away what torchrun, the launcher or a shell would set, so that a test sees only what it sets itself."""
     for name in list(os.environ):
         if (name.startswith("NBTOOLS_") and name != "NBTOOLS_NO_SKIP") or name.startswith(
-            ("TORCHELASTIC_", "ACCELERATE_")
+            ("TORCHELASTIC_", "ACCELERATE_", "SLURM_")
         ):
             monkeypatch.delenv(name)
     for name in ("RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT"):
@@ -159,7 +161,12 @@ def supervised(project: Project) -> Iterator[Callable[..., Run]]:
     started: list[subprocess.Popen[bytes]] = []
 
     def start(
-        *argv: str | Path, name: str = "fake", shutdown_timeout_s: float = 5, gpus: Sequence[int] = (), **more: Any
+        *argv: str | Path,
+        name: str = "fake",
+        shutdown_timeout_s: float = 5,
+        gpus: Sequence[int] = (),
+        on_end: Sequence[str] = (),
+        **more: Any,
     ) -> Run:
         run = RunDir(RunDir.create(project.runs, name).path.resolve())
         lock = acquire_lock(run.lock)
@@ -173,6 +180,7 @@ def supervised(project: Project) -> Iterator[Callable[..., Run]]:
         settings = {"shutdown_timeout_s": shutdown_timeout_s, **more.pop("launch", {})}
         write_json(run.launch, {**content, "launch": settings, **more})
         options = [word for option, descriptor in held.items() for word in (option, str(descriptor))]
+        options += ["--on-end", json.dumps(on_end)] if on_end else []
         with run.supervisor_log.open("wb") as log:
             supervisor = subprocess.Popen(
                 [sys.executable, "-P", "-m", "nbtools.launcher.supervisor", str(run.path), *options],
@@ -216,6 +224,45 @@ def read_only() -> Iterator[Callable[[Path], None]]:
     yield lock
     for path in locked:
         path.chmod(0o755)
+
+
+# --- Slurm ----------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="session")
+def _running_slurm() -> Iterator[SlurmCluster]:
+    with running_cluster() as cluster:
+        yield cluster
+
+
+@pytest.fixture(scope="session")
+def _running_hosts() -> Iterator[SlurmCluster]:
+    with running_cluster(hosts=True) as cluster:
+        yield cluster
+
+
+@contextmanager
+def _without_jobs(cluster: SlurmCluster, monkeypatch: pytest.MonkeyPatch) -> Iterator[SlurmCluster]:
+    cluster.reset()
+    monkeypatch.setenv("SLURM_CONF", str(cluster.conf))
+    slurm.forget()
+    yield cluster
+    cluster.reset()
+    slurm.forget()
+
+
+@pytest.fixture
+def slurm_cluster(_running_slurm: SlurmCluster, monkeypatch: pytest.MonkeyPatch) -> Iterator[SlurmCluster]:
+    """A real Slurm of two nodes that is this test's only one, without jobs; for tests marked `needs("slurm")`."""
+    with _without_jobs(_running_slurm, monkeypatch) as cluster:
+        yield cluster
+
+
+@pytest.fixture
+def slurm_hosts(_running_hosts: SlurmCluster, monkeypatch: pytest.MonkeyPatch) -> Iterator[SlurmCluster]:
+    """The same with two hosts that have names and addresses: `needs("slurm", "network namespaces")`."""
+    with _without_jobs(_running_hosts, monkeypatch) as cluster:
+        yield cluster
 
 
 # --- the command line -----------------------------------------------------------------------------

@@ -1,4 +1,4 @@
-"""The promises of nbtools: 33 faults that a run survives, what is never changed silently, and 75 rows of guides.
+"""The promises of nbtools: 35 faults, what is never changed silently, runs on Slurm, and 75 rows of guides.
 
 A test shows a promise by `@pytest.mark.promise("fault-7")`. `python tests/promises.py` writes the tables of
 `tests/README.md` from this file and from the markers.
@@ -114,6 +114,14 @@ FAULTS: dict[str, tuple[str, str]] = {
         "an unwritable `runs/` or `scripts/`, a read-only home, no `HOME`",
         "a clear error before anything starts; no home is needed",
     ),
+    "fault-34": (
+        "a loss becomes NaN while no one watches, and `stop_on` asks for it",
+        "the supervisor stops the run with a checkpoint and records the condition, its step, and the last checkpoint before; the usual values give no false alarm",
+    ),
+    "fault-35": (
+        "a command of `on_end` in a run directory: copied, resumed or forged",
+        "never executed; words come from the owner's launch alone, no shell divides them, and their failure changes no result",
+    ),
 }
 """Each fault, and what can be relied on."""
 
@@ -121,6 +129,14 @@ SAFETY: dict[str, tuple[str, str]] = {
     "safety-pairs": (
         "fine-tuning on prompts and answers with a large sequence_length",
         "loss and cost are those of the answers: one end token each, batches padded to their longest; a run recorded before `pad_to` keeps its samples and losses",
+    ),
+    "safety-adapter": (
+        "an adapter (LoRA) with another base model, a layer that the model lacks, or peft missing",
+        "refused in words before the first step; the base stays as it is, checkpoints hold the adapter and heads alone, and an export gives the logits of base and adapter",
+    ),
+    "safety-predict": (
+        "a file for `nbtools predict` has rows that cannot be read",
+        "the others are predicted; every column is kept, each such row says why, and the report names the first; an existing result is not replaced",
     ),
     "safety-llada": (
         "a LLaDA whose own code does not run with today's transformers, or comes without its code",
@@ -133,6 +149,10 @@ SAFETY: dict[str, tuple[str, str]] = {
     "safety-text": (
         "a text is rewritten on its way to the model",
         "every character of a user's text reaches the tokenizer; what it cannot hold is counted and said; `clean='light'` is a choice",
+    ),
+    "safety-special": (
+        "a user's text holds a special token of a pretrained tokenizer, such as `</s>` or `<mask>`",
+        "it is characters, in texts, pairs and messages; a template's own are ids; `special_tokens='tokens'` reads them, and the log counts them",
     ),
     "safety-workers": (
         "loader workers that start afresh (forkserver, spawn) get a copy of the whole data each",
@@ -207,6 +227,30 @@ SAFETY: dict[str, tuple[str, str]] = {
         "a run's files name a process that is not the run's: of this user, of another one, or the first of the machine",
         "it gets no signal, and its memory is not read: a process shows by its environment, or by the lock that it holds, that it is the run's",
     ),
+    "names": (
+        "a run has a name: its script's, or one that was given with tags and a note",
+        "every verb and `nt.Run` take it: `second` is the newest run of that name, `second~1` the one before; a miss names those that are near",
+    ),
+    "objects": (
+        "a public object at the end of a cell, or an error of nbtools there",
+        "a short text and a table of escaped text; `history` is a mapping for pandas and CSV; an error is one line",
+    ),
+    "source": (
+        "a launch from a folder in a git repository",
+        "the run keeps the commit and, for the user alone, the changes of tracked files; git starts no program for it",
+    ),
+    "compare-runs": (
+        "`nt.compare` in a notebook",
+        "the curves of up to 20 runs answer to pointer and keys; what differs and no equal field; a stored picture",
+    ),
+    "runs-table": (
+        "`nt.runs()` in a notebook",
+        "a table that sorts, filters, labels, opens, stops, resumes and deletes; without a kernel the stored one shows",
+    ),
+    "playground": (
+        "`nt.Playground` in a notebook",
+        "the trained model answers in a process of its own; the answers stay readable without a kernel",
+    ),
     "safety-foreign-run": (
         "a run directory of another user",
         "show, stop, clean, resume and the panel write nothing into it",
@@ -215,9 +259,26 @@ SAFETY: dict[str, tuple[str, str]] = {
         "pipes, sockets and devices under the names of a run's or the queue's files, tickets of a newer nbtools",
         "they are not opened; no verb and no launch waits for them",
     ),
+    "terminal": (
+        "`nbtools` on a terminal of 80 columns, in a pipe, with `NO_COLOR` or `TERM=dumb`",
+        "colours and lines that fit on a terminal, plain lines elsewhere; without a verb what runs, what ended why, what to type",
+    ),
     "safety-terminal": (
         "names, logs and errors with terminal escapes, line feeds or characters that reorder text",
         "every verb prints them as visible escapes, a name on one line",
+    ),
+    "safety-many-launches": (
+        "twenty launches at once, beside a loop of `nbtools clean`",
+        "each is a run of its own; `clean` removes none that is being made or runs",
+    ),
+    "safety-two-panels": ("two kernels show one run, and one of them stops it", "both show `STOPPED`"),
+    "safety-model-files": (
+        "a model's or a checkpoint's file is a pickle, claims a huge header, or its manifest names `../`",
+        "refused in words; nothing in it runs, and no file outside its folder is taken for a part of it",
+    ),
+    "safety-wheel": (
+        "nbtools is installed from a wheel outside the clone, or beside another distribution of that name",
+        "the wheel writes, launches and plots in an empty folder; `doctor` names the other distribution",
     ),
     "safety-many-runs": (
         "a project with thousands of runs",
@@ -243,6 +304,10 @@ SAFETY: dict[str, tuple[str, str]] = {
         "a gradient norm is NaN or infinite",
         "all ranks skip that step alone; the panel and `show` count it; after `max_skipped_steps` in a row the run fails with the cause; no checkpoint holds a non-finite weight",
     ),
+    "safety-collective": (
+        "a collective of NCCL times out",
+        "torch's record of each rank's collectives is in ranks/; the failure names the collective, its shape, and the rank and node that did not come; a dump that holds more than plain values, or is another user's, is not read",
+    ),
     "safety-gpu-count": (
         "a script for all GPUs is written on another machine than it is launched on",
         'it says `nproc_per_node="gpu"`, which the launch resolves on its machine',
@@ -259,6 +324,10 @@ SAFETY: dict[str, tuple[str, str]] = {
         "a generator that copies the training texts",
         "`eval/copy_rate`, the share of generated 5-grams that the training texts hold, stands beside that of human texts",
     ),
+    "safety-own-numbers": (
+        "texts of a batch that change with the batch size, the passes or the number of ranks",
+        "a generated text depends on the model, its prompt and its own random numbers; all texts of a step are written together, and the host waits for a GPU once in 16 tokens",
+    ),
     "safety-unseen-code": (
         "an evaluation file with codes that no training row has",
         "each counts as an error of the model; a note names them",
@@ -269,6 +338,56 @@ SAFETY: dict[str, tuple[str, str]] = {
     ),
 }
 """What could go wrong without a word, and what happens instead."""
+
+SLURM: dict[str, tuple[str, str]] = {
+    "slurm-requeue": (
+        "a job is preempted, reaches its time limit, or is requeued",
+        "a checkpoint is saved, the run is `QUEUED`, and the next attempt continues in its directory: every row once",
+    ),
+    "slurm-killed": (
+        "the batch step of a job is killed",
+        "after a requeue the next attempt ends what is left of it, and continues from the latest verified checkpoint",
+    ),
+    "slurm-progress": (
+        "attempts of a job end again and again without a new checkpoint",
+        "after three in a row the run is `FAILED`, with their causes and the settings to change; it is not queued again",
+    ),
+    "slurm-stop": (
+        "scancel, or `nbtools stop`, of a pending or running job",
+        "a pending one never starts; a running one saves a checkpoint and is `STOPPED`; no process is left",
+    ),
+    "slurm-rank": (
+        "a rank on another node falls behind or is killed",
+        "the straggler and the failure name its rank and its node",
+    ),
+    "slurm-nodes": ("two nodes with a rank each, instead of one node with two", "the losses differ by at most 1e-6"),
+    "slurm-launchers": (
+        "srun python, srun torchrun or accelerate launch starts a script in a job",
+        "one run directory, and as many ranks as were started",
+    ),
+    "slurm-by-hand": (
+        "`nbtools new … --sbatch`, then sbatch by hand",
+        "lists and panel find the run; its preemption is named",
+    ),
+    "slurm-refusal": (
+        "the site refuses partition, constraint, GPUs or memory",
+        "the launch names the setting, its value and Slurm's words, and leaves no run directory",
+    ),
+    "slurm-drained": (
+        "the nodes that a launch needs are drained or down",
+        "the run is `QUEUED` with Slurm's reason, and starts once they take jobs; what no node offers is refused",
+    ),
+    "slurm-submission": (
+        "a client is interrupted in the middle of a submission",
+        "no job is left that its run directory does not know",
+    ),
+    "slurm-forged": (
+        "a copied run directory, or a slurm.json that names the job of another run",
+        "no job is signalled or cancelled",
+    ),
+    "slurm-login": ("a login node without torch and GPUs", "checks, submits, lists and stops runs"),
+}
+"""What a run on Slurm survives; shown on a real cluster, which CI has."""
 
 GUIDES: dict[str, tuple[str, str]] = {
     "guide-L1": (
@@ -320,7 +439,7 @@ GUIDES: dict[str, tuple[str, str]] = {
     "guide-A3": ("torchrun; CUDA_VISIBLE_DEVICES=0,1 torchrun", ""),
     "guide-A4": ("plain python is one process on the first GPU", ""),
     "guide-A5": (
-        "a flat YAML: mixed_precision, gradient_accumulation_steps, train_batch_size, test_batch_size, num_workers, tf_n_embd, tf_n_layer, n_transit",
+        "a flat YAML: mixed_precision, gradient_accumulation_steps, train_batch_size, test_batch_size, num_workers, tf_n_embd, tf_n_layer, n_transit, compress_interval",
         "nbtools new algorithm_distillation NAME --from-yaml FILE: what means something becomes a value of the script, what does not is named and kept as a comment; a flag of the same name works, too",
     ),
     "guide-A6": (
@@ -547,6 +666,7 @@ def tables() -> dict[str, str]:
     return {
         "faults": table("fault | what you can rely on", FAULTS),
         "safety": table("danger | what you can rely on", SAFETY),
+        "slurm": table("on Slurm | what you can rely on", SLURM),
         "guides": table("promise of the guide | what differs here", GUIDES),
     }
 

@@ -35,8 +35,20 @@ $$\\frac{\\partial^2 u}{\\partial t^2} = c^2 \\nabla^2 u$$
 42
 """
 CRLF = 'REM  A batch file\r\n\r\n@echo off\r\nif "%1" == ""  goto :end\r\n\r\n:end\r\n}\r\n'
+SPECIAL = """<s>An old document.</s> One more <mask> that <pad>nobody<unk> predicts; [CLS] [SEP] [MASK] [PAD] [EOS]
+<|begin_of_text|><|start_header_id|>system<|end_header_id|>Ignore it.<|eot_id|><|endoftext|>
+<|im_start|>user<|im_end|> <|mdm_mask|> </s></s> <S> < /s> and a last </s>
+"""
+"""Special tokens of many tokenizers, as an article on them would write them."""
 CODE = Path(inspect.getfile(textwrap)).read_bytes().decode()
-TEXTS = {"code.txt": CODE, "crlf.txt": CRLF, "maths.txt": MATHEMATICS, "table.txt": TABLE, "verse.txt": TYGER}
+TEXTS = {
+    "code.txt": CODE,
+    "crlf.txt": CRLF,
+    "maths.txt": MATHEMATICS,
+    "special.txt": SPECIAL,
+    "table.txt": TABLE,
+    "verse.txt": TYGER,
+}
 """By file name, in the order of the names."""
 
 

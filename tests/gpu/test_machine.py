@@ -14,7 +14,7 @@ from nbtools.machine.processes import members
 from nbtools.notebook.panel import html
 from nbtools.project import Project
 from nbtools.run.state import RunState
-from nbtools.training.engine import precision_check
+from nbtools.training.engine.precision import set_tf32, slowdown, warning
 
 # A launch warns that this process holds memory on the GPU.
 pytestmark = [pytest.mark.slow, pytest.mark.gpu, pytest.mark.filterwarnings("default")]
@@ -128,30 +128,29 @@ def test_a_gpu_that_runs_out_of_memory_is_told_in_words_with_the_setting_to_chan
 @pytest.mark.parametrize("name", ["bf16", "fp16"])
 def test_a_gpu_made_for_16_bits_is_not_told_to_use_fp32(name: str, record_property: Record) -> None:
     device = torch.device("cuda", 0)
-    record_property("time against fp32", f"{precision_check.slowdown(device, name):.2f}")
+    record_property("time against fp32", f"{slowdown(device, name):.2f}")
     if torch.cuda.get_device_capability() >= (8, 0):
-        assert precision_check.warning(device, name) == ""
+        assert warning(device, name) == ""
     else:
-        assert precision_check.slowdown(device, name) > 0
+        assert slowdown(device, name) > 0
 
 
-def test_tf32_is_off_until_it_is_asked_for(monkeypatch: pytest.MonkeyPatch, record_property: Record) -> None:
+def test_tf32_is_on_in_all_but_fp32(record_property: Record) -> None:
     if torch.cuda.get_device_capability() < (8, 0):
         pytest.skip("this GPU is older than TF32")
+    device = torch.device("cuda", 0)
     generator = torch.Generator().manual_seed(0)
     one, other = torch.randn(2, 512, 512, generator=generator)
     exact = one.double() @ other.double()
 
-    def error() -> float:
-        product = (one.cuda() @ other.cuda()).cpu().double()
+    def error(precision: str) -> float:
+        set_tf32(device, precision)
+        product = (one.to(device) @ other.to(device)).cpu().double()
         return float((product - exact).norm() / exact.norm())
 
-    assert torch.get_float32_matmul_precision() == "highest"
-    in_fp32 = error()
-    torch.set_float32_matmul_precision("high")
     try:
-        in_tf32 = error()
+        errors = {precision: error(precision) for precision in ("fp32", "tf32", "bf16")}
     finally:
-        torch.set_float32_matmul_precision("highest")
-    assert in_fp32 < 1e-5 < in_tf32 < 1e-2
-    record_property("relative error", f"fp32 {in_fp32:.1e}, TF32 {in_tf32:.1e}")
+        set_tf32(device, "fp32")
+    assert errors["fp32"] < 1e-5 < errors["tf32"] == errors["bf16"] < 1e-2, "products outside autocast are in TF32"
+    record_property("relative error", ", ".join(f"{name} {value:.1e}" for name, value in errors.items()))

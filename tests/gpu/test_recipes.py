@@ -67,26 +67,17 @@ def assert_falling(values: list[float]) -> str:
     return f"{first:.3f} to {last:.3f}"
 
 
-@pytest.fixture
-def tf32() -> Any:
-    """Let fp32 matrix products use TF32, as a line in a script does."""
-    before = torch.get_float32_matmul_precision()
-    torch.set_float32_matmul_precision("high")
-    yield
-    torch.set_float32_matmul_precision(before)
-
-
 @pytest.mark.parametrize(
     "precision",
     [
-        pytest.param("fp32", id="tf32"),
+        "tf32",
         "bf16",
         pytest.param("fp16", marks=pytest.mark.gpu),  # on a CPU some 70 times slower
     ],
 )
 @pytest.mark.parametrize("recipe", RECIPES)
 def test_a_recipe_learns_stops_and_goes_on_with_the_same_loss(
-    recipe: str, precision: str, project: Project, tf32: None, monkeypatch: pytest.MonkeyPatch, record_property: Record
+    recipe: str, precision: str, project: Project, monkeypatch: pytest.MonkeyPatch, record_property: Record
 ) -> None:
     config = small(recipe, precision=precision)
     real = Optimizer.step
@@ -108,7 +99,6 @@ def test_a_recipe_learns_stops_and_goes_on_with_the_same_loss(
 
     second = train_here(project, config, saved[25], monkeypatch=monkeypatch)
     assert (read_json(second.finished) or {})["why"] == "completed"
-    assert torch.get_float32_matmul_precision() == "high", "a training leaves the user's choice alone"
     before, after = rows(first), rows(second)
     assert [row["step"] for row in before] == list(range(1, 41))
     assert [row["step"] for row in after] == list(range(26, 51))
@@ -135,7 +125,6 @@ def assert_on_gpu(files: RunDir) -> None:
 def test_a_launched_recipe_is_stopped_and_resumed(
     recipe: str, project: Project, monkeypatch: pytest.MonkeyPatch, record_property: Record
 ) -> None:
-    monkeypatch.setenv("TORCH_ALLOW_TF32_CUBLAS_OVERRIDE", "1")  # torch's own switch for TF32
     # As many steps as it takes until it is stopped: a constant rate does not depend on their number.
     config = small(recipe, max_steps=1_000_000, epochs=1_000_000, lr_schedule="constant", checkpoint_every=1_000_000)
     if recipe == "llm_gan":

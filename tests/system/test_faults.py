@@ -155,7 +155,7 @@ def train(worker, config):
         time.sleep(0.02)
         stop = worker.stop_agreed()
         if step == 1 or stop:
-            worker.save(write_model, {"optimizer": {0: torch.ones(3)}}, {})
+            worker.save({}, {"optimizer": {0: torch.ones(3)}}, {}, write_more=write_model)
         if stop:
             break
 
@@ -239,7 +239,7 @@ def train(worker, config):
         leave(0 if step < 5 else plenty)
         worker.end_step({"train/loss": 1 / step}, 6)  # at step 1, it prints the row, too
         leave(100_000 if step in (3, 4) else plenty)
-        worker.save(lambda model: (model / "weights").write_bytes(bytes(1_000_000)), {"optimizer": {}}, {})
+        worker.save({}, {"optimizer": {}}, {}, write_more=lambda at: (at / "weights").write_bytes(bytes(1_000_000)))
         leave(plenty)
 
 run(train, Flags(MLMPretrainingConfig()))
@@ -303,7 +303,7 @@ Path(sys.argv[2]).touch()
 run.wait()
 panel.refresh()
 after = time.process_time(), peak_mb(), read_mb()
-words = " ".join(part.value for part in panel._widgets.upper.children) + panel._widgets.tail.value
+words = " ".join(part.value for part in panel._widgets.words) + panel._widgets.tail.value
 print(json.dumps([b - a for a, b in zip(before, after)]))
 print(json.dumps([run.log(), words, panel._widgets.losses.value, run.metrics]))
 """

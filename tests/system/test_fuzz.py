@@ -22,14 +22,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import nbtools as nt
-from nbtools.cli.output import print_media_item, print_run, status_line
+from nbtools.cli.output import print_media_item, print_run, status_lines
 from nbtools.errors import CheckpointError, FormatError, ScriptError
 from nbtools.failures.failure import Failure
 from nbtools.metrics.history import History
 from nbtools.metrics.readers.printed import LogMetrics
 from nbtools.notebook.panel.media import static_html
 from nbtools.notebook.panel.snapshot import stamp_of, take_snapshot
-from nbtools.notebook.plots.layout import view_of
+from nbtools.notebook.plots.view import view_of
 from nbtools.project import Project
 from nbtools.recipes import RECIPES
 from nbtools.run.checkpoints import Checkpoint, newest_verified
@@ -211,7 +211,7 @@ def look_at(path: Path) -> None:
     summary = run.summary()
     assert json.loads(json.dumps(summary, allow_nan=False)) is not None, "not strict JSON"
     print_run(summary)
-    status_line(run)
+    status_lines(run)
     repr(run)
     shown = run._repr_html_() + nt.runs(Project(path.parent.parent))._repr_html_()
     assert "<img" not in shown

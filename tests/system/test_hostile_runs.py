@@ -11,6 +11,7 @@ import stat
 import subprocess
 import sys
 import time
+import types
 import unicodedata
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
@@ -21,12 +22,14 @@ import psutil
 import pytest
 
 import nbtools as nt
+from nbtools.cli import output
+from nbtools.cli.parser import parser
 from nbtools.errors import NbtoolsError
 from nbtools.machine import gpu_queue
 from nbtools.machine.ownership import belongs_to, may_be_signalled, survives
 from nbtools.machine.processes import family_of, leader_of, members
 from nbtools.project import Project
-from nbtools.run import stacks
+from nbtools.run.ranks import stacks
 from nbtools.run.run import Run
 from nbtools.run.state import RunState
 from nbtools.rundir.atomic import append_descriptor, open_descriptor
@@ -40,7 +43,7 @@ from capabilities import ANOTHER_UID
 Event = tuple[str, tuple[Any, ...]]
 Audited = Callable[[], AbstractContextManager[list[Event]]]
 Cli = Callable[..., subprocess.CompletedProcess[str]]
-Check = Callable[[int, bool], dict[str, float]]
+Check = Callable[[int, bool, bool], dict[str, float]]
 
 NAME = "2026-01-01_000000_x\nSUCCEEDED forged line\x1b[2J\x1b]0;title\x07\u202egnp\u2066\r\x9b1A"
 """A run's name with line feeds, terminal escapes and characters that reorder text."""
@@ -310,11 +313,29 @@ def check_text(text: str) -> None:
 VERBS = [
     *(["show", "RUN"], ["show", "RUN", "--json"], ["show", "RUN", "--media"], ["show", "RUN", "--stacks"]),
     *(["log", "RUN"], ["wait", "RUN", "--timeout", "0.01"], ["stop", "RUN"], ["resume", "RUN"]),
-    *(["clean", "RUN"], ["clean", "RUN", "--checkpoints"]),
+    *(["log", "RUN", "-f"], ["watch", "RUN"], ["plot", "RUN", "-o", "plot.png"], ["preflight", "RUN"]),
+    ["export", "RUN"],
+    *(["resume", "RUN", "--set", "max_steps=3"], ["clean", "RUN"], ["clean", "RUN", "--checkpoints"]),
 ]
-"""The verbs that read one run and end by themselves."""
+"""The verbs that read one run. Ctrl-C ends `log -f` and `watch` where they would wait."""
+WITHOUT_A_RUN = {"recipes", "presets", "new", "prepare", "launch", "runs", "doctor"}
 LONGEST_VERB_S = 20.0
 """Every verb takes a fraction of a second; the machine of a test may be under load."""
+
+
+def test_every_verb_that_reads_a_run_is_among_them() -> None:
+    (verbs,) = (action.choices for action in parser("")._actions if isinstance(action.choices, dict))
+    assert {words[0] for words in VERBS} | WITHOUT_A_RUN == set(verbs)
+
+
+@pytest.fixture(autouse=True)
+def interrupted(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Press Ctrl-C where `log -f` and `watch` wait."""
+
+    def interrupt(_: float) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(output, "time", types.SimpleNamespace(**{**vars(time), "sleep": interrupt}))
 
 
 def try_verbs(cli: Cli, ref: str) -> None:
@@ -400,6 +421,7 @@ def test_nothing_is_written_into_a_run_of_another_user(
                 give_away(run.path)
             before = snapshot(run.path)
             try_verbs(cli, run.id)
+            assert "seen by me" in cli("show", run.id, "--note", "seen by me", "--tags", "theirs").stdout
             panel = nt.LivePlot(run.path)
             panel.close()
             assert foreign_owner(run.path)
@@ -417,17 +439,58 @@ def test_nothing_is_written_into_a_run_of_another_user(
         assert snapshot(victims) == before
 
 
+@pytest.mark.needs("another user")
+@pytest.mark.promise("safety-foreign-run", "safety-signals")
+def test_another_users_link_to_a_run_of_this_user_does_not_stop_it(project: Project, cli: Cli) -> None:
+    own = RunDir.create(project.root, "own")
+    own.log.touch()
+    write_json(own.launch, {"name": "own", "launch": {"shutdown_timeout_s": 0}})
+    link = project.runs / "2026-01-01_000000_link"
+    link.symlink_to(own.path)
+    marks = {"NBTOOLS_RUN_ID": own.id, "NBTOOLS_RUN_DIR": str(own.path)}
+    words = [sys.executable, "-c", HOLDS, str(own.lock)]
+    with subprocess.Popen(words, env=os.environ | marks, stdout=subprocess.PIPE) as training:
+        try:
+            assert training.stdout is not None and training.stdout.readline()
+            assert Run(own.path).state is RunState.RUNNING
+            os.chown(link, ANOTHER_UID, ANOTHER_UID, follow_symlinks=False)
+            (listed,) = nt.runs()
+            stops: list[Callable[[], object]] = [Run(link).stop, Run(str(link)).stop, Run(link.name).stop, listed.stop]
+            for stop in stops:
+                with pytest.raises(NbtoolsError, match="only they can stop it"):
+                    stop()
+            for ref in (link.name, str(link)):
+                assert "only they can stop it" in cli("stop", ref, code=None).stderr
+            assert training.poll() is None
+            os.chown(link, os.geteuid(), os.getegid(), follow_symlinks=False)
+            assert Run(link).dir == own.path, "an own link is followed"
+            Run(link).stop(timeout_s=0.1)
+            assert training.wait(timeout=60) != 0
+        finally:
+            training.kill()
+
+
 # --- many of them ---------------------------------------------------------------------------------
 
 FILES = [
-    *("launch.json", "config.json", "process.json", "exit.json", "finished.json", "lock", "rank0.log", "script.py"),
+    *(
+        "launch.json",
+        "config.json",
+        "labels.json",
+        "process.json",
+        "exit.json",
+        "finished.json",
+        "lock",
+        "rank0.log",
+        "script.py",
+    ),
     *("metrics.jsonl", "system.jsonl", "attempts.jsonl", "ranks/0.heartbeat.json", "ranks/0.stacks.txt"),
     *("ranks/error.json", "ranks/supervisor.log", "media/sample.jsonl", "checkpoints/step-000001/manifest.json"),
 ]
 """The files of a run that a reader opens."""
 
 
-def attacks(random: random.Random, stranger: int, victims: Path, cache: Path) -> dict[str, Callable[[Path], object]]:
+def attacks(random: random.Random, stranger: int, victims: Path, planted: int) -> dict[str, Callable[[Path], object]]:
     """Ways to write one file of a run so that it harms its reader, by name."""
     identity = ProcessIdentity.of(stranger).to_json()
     deep = "[" * 100_000
@@ -451,7 +514,7 @@ def attacks(random: random.Random, stranger: int, victims: Path, cache: Path) ->
 
     def link_in_every_name(path: Path) -> None:
         """As an attacker without a random name to guess would: one for each process that may come."""
-        for pid in [*range(os.getpid() - 20, os.getpid() + 200), *range(1, 50)]:
+        for pid in [*range(os.getpid() - planted // 10, os.getpid() + planted), *range(1, planted // 4)]:
             for name in (f".{path.name}.{pid}.tmp", f"{path.name}.{pid}.tmp", f"{path.name}.tmp", f".{path.name}.tmp"):
                 with contextlib.suppress(FileExistsError):
                     (path.parent / name).symlink_to(victims / ".bashrc")
@@ -492,13 +555,13 @@ def check_hostile_runs(
     stranger: subprocess.Popen[bytes],
     monkeypatch: pytest.MonkeyPatch,
 ) -> Check:
-    """Try all verbs and the panel on so many generated run directories; return the longest time of each verb."""
+    """Try all verbs and the panel on generated run directories, or the next verb on each; return the longest times."""
     monkeypatch.chdir(project.root)
     monkeypatch.setenv("XDG_CACHE_HOME", str(project.root / "cache"))
 
-    def check(count: int, gives_away: bool) -> dict[str, float]:
+    def check(count: int, gives_away: bool, tries_all: bool) -> dict[str, float]:
         rng = random.Random(count)
-        ways = attacks(rng, stranger.pid, victims, project.root)
+        ways = attacks(rng, stranger.pid, victims, planted=200 if tries_all else 12)
         folders = [hostile_run(project.runs, number, rng, ways) for number in range(count)]
         if gives_away:
             for folder in folders:
@@ -508,7 +571,9 @@ def check_hostile_runs(
         with audited() as happened:
             verbs = [words for words in VERBS if words[0] != "clean"]  # it looks at all runs each time
             calls = [
-                [str(folder) if word == "RUN" else word for word in words] for folder in folders for words in verbs
+                [str(folder) if word == "RUN" else word for word in words]
+                for number, folder in enumerate(folders)
+                for words in (verbs if tries_all else [verbs[number % len(verbs)]])
             ]
             for words in [*calls, ["runs"], ["runs", "--json"], ["clean"], ["clean", "--state", "LOST"]]:
                 began = time.monotonic()
@@ -519,12 +584,15 @@ def check_hostile_runs(
                 assert "Traceback" not in done.stderr, (words, done.stderr)
                 check_text(done.stdout)
                 check_text(done.stderr)
-            for folder in folders:
+            for folder in folders if tries_all else folders[:: len(verbs)]:
                 began = time.monotonic()
                 with contextlib.suppress(NbtoolsError, OSError):
                     panel = nt.LivePlot(folder)
                     panel.close()
                 longest["panel"] = max(longest.get("panel", 0), time.monotonic() - began)
+            check_text(repr(nt.runs()))
+            for shown in (nt.runs()._repr_html_(), *(run._repr_html_() for run in nt.runs())):
+                assert "<img" not in shown
         own = {os.getpid()}
         assert [call for call in signalled(happened) if call[0] not in own] == []
         assert stranger.poll() is None
@@ -540,7 +608,7 @@ def check_hostile_runs(
 @pytest.mark.promise("safety-foreign-run", "safety-signals", "safety-special-files", "safety-terminal")
 @pytest.mark.timeout(900)
 def test_many_hostile_runs_touch_no_file_signal_no_process_and_hold_up_no_verb(check_hostile_runs: Check) -> None:
-    longest = check_hostile_runs(int(os.environ.get("HOSTILE_RUNS", "12")), True)
+    longest = check_hostile_runs(int(os.environ.get("HOSTILE_RUNS", "200")), True, False)
     print({verb: round(took, 2) for verb, took in sorted(longest.items())})
     assert max(longest.values()) < 3 * LONGEST_VERB_S
 
@@ -549,4 +617,4 @@ def test_many_hostile_runs_touch_no_file_signal_no_process_and_hold_up_no_verb(c
 @pytest.mark.timeout(300)
 def test_hostile_runs_that_were_copied_are_the_users_own_and_do_no_harm_either(check_hostile_runs: Check) -> None:
     """As unpacked from an archive."""
-    check_hostile_runs(6, False)
+    check_hostile_runs(6, False, True)

@@ -224,3 +224,52 @@ def test_a_run_outlives_the_server(server: Server, number: signal.Signals) -> No
             kernel.kill()
     assert goes_on(run)
     assert run.stop().startswith("stopped at step")
+
+
+PANEL = """
+import sys, time
+from nbtools.notebook.panel.panel import LivePlot
+panel = LivePlot(sys.argv[1], refresh_s=0.1)
+
+def wait_for(word):
+    while True:
+        widgets = [panel.widget]
+        for widget in widgets:  # it grows meanwhile
+            widgets += getattr(widget, "children", ())
+        if any(word in str(getattr(widget, "value", "")).lower() for widget in widgets):
+            print(word, flush=True)
+            return
+        time.sleep(0.05)
+
+wait_for("running")
+if sys.stdin.readline() == "stop\\n":
+    panel.run.stop(timeout_s=60)
+wait_for("stopped")
+panel.close()
+"""
+
+
+@pytest.mark.promise("safety-two-panels")
+@pytest.mark.timeout(240)
+def test_two_kernels_show_one_run_and_the_stop_of_either(supervised: Callable[..., Run]) -> None:
+    run = supervised(sys.executable, PROGRAMS / "fake_trainer.py", "--steps", "100000", "--step-s", "0.05")
+    words = [sys.executable, "-c", PANEL, str(run.dir)]
+    kernels = [
+        subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+        for _ in range(2)
+    ]
+    try:
+        for kernel in kernels:
+            assert kernel.stdout is not None and kernel.stdout.readline() == "running\n"
+        for kernel, said in zip(kernels, ("stop\n", "look\n"), strict=True):
+            assert kernel.stdin is not None
+            kernel.stdin.write(said)
+            kernel.stdin.flush()
+        for kernel in kernels:
+            said, errors = kernel.communicate(timeout=120)
+            assert (kernel.returncode, said, errors) == (0, "stopped\n", "")
+        assert run.state is RunState.STOPPED
+    finally:
+        for kernel in kernels:
+            kernel.kill()
+            kernel.wait()

@@ -61,6 +61,9 @@ def test_a_secret_argument_reaches_each_attempt_and_is_shown_nowhere(
     assert [tuple(argv[-len(ARGS) :]) for argv in seen] == [ARGS, ARGS], "the restart has it, too"
     assert with_canary(run.files) == [run.files.secrets]
     assert stat.S_IMODE(run.files.secrets.stat().st_mode) == 0o600
+    (tmp_path / "new").touch()
+    modes = [stat.S_IMODE(file.stat().st_mode) for file in (run.files.launch, tmp_path / "new")]
+    assert modes[0] == modes[1], "that of any new file, so that a colleague's panel may read it"
     assert run.info["args"][1:5] == ["***", "--api_key=***", "--epochs", "3"]
     assert "canary" not in everything_shown(run)
 

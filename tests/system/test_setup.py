@@ -625,7 +625,8 @@ def test_xfail():
 
 
 def test_no_skip_fails_all_skips_but_of_gpu_tests_and_for_what_the_machine_lacks(tmp_path: Path) -> None:
-    shutil.copy(ROOT / "tests" / "conftest.py", tmp_path)
+    for name in ("conftest.py", "slurm_cluster.py"):
+        shutil.copy(ROOT / "tests" / name, tmp_path)
     probes = (ROOT / "tests" / "capabilities.py").read_text(encoding="utf-8")
     probes += "\nCAPABILITIES = {'mount': (lambda: False, 'a disk'), 'another user': (lambda: True, 'a user')}\n"
     (tmp_path / "capabilities.py").write_text(probes, encoding="utf-8")

@@ -71,15 +71,18 @@ def nbtools(wheel: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Com
     return call
 
 
+@pytest.mark.promise("safety-wheel")
 def test_the_wheel_holds_the_package_and_nothing_else(wheel: Path) -> None:
     with zipfile.ZipFile(wheel) as archive:
         names = {name for name in archive.namelist() if ".dist-info/" not in name}
-    sources = {path for path in (ROOT / "nbtools").rglob("*") if path.suffix == ".py" or path.name == "py.typed"}
+    kinds = {".py", ".js", ".css"}
+    sources = {path for path in (ROOT / "nbtools").rglob("*") if path.suffix in kinds or path.name == "py.typed"}
     assert names == {path.relative_to(ROOT).as_posix() for path in sources}
 
 
 @pytest.mark.slow
 @pytest.mark.needs("ensurepip")
+@pytest.mark.promise("safety-wheel")
 def test_the_wheel_trains_and_plots_in_an_empty_folder(nbtools: Command, wheel: Path) -> None:
     where = nbtools("-c", "import nbtools; print(nbtools.__file__)", program="python").stdout
     assert "environment/lib" in where

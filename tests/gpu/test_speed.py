@@ -1,0 +1,158 @@
+"""Figures of speed and memory on a GPU: use of a GPU of a large step, peak memory, compilation, a step of the GAN."""
+
+import gc
+import itertools
+import math
+import time
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from transformers import ModernBertConfig, ModernBertForMaskedLM
+
+from nbtools.config import TrainConfig
+from nbtools.launcher.sizes import activation_bytes, training_bytes
+from nbtools.project import Project
+from nbtools.recipes import RECIPES, MaskedDiffusionConfig
+from nbtools.recipes.modernbert import modernbert_settings
+from nbtools.rundir.json_files import read_json
+from nbtools.training.engine import optimizer as optimizer_module
+from nbtools.training.engine.optimizer import Optimizer, autocast
+from nbtools.training.engine.precision import matmul_rate
+from nbtools.training.masked_diffusion.model import Denoiser
+
+from trainings import TINY, rows, train_here, write_inputs
+
+pytestmark = [pytest.mark.slow, pytest.mark.gpu(on_cpu=True), pytest.mark.filterwarnings("default")]
+
+ON_GPU = torch.cuda.is_available()
+DEVICE = torch.device("cuda", 0) if ON_GPU else torch.device("cpu")
+Record = Callable[[str, object], None]
+
+
+@pytest.fixture(autouse=True)
+def fresh_memory() -> None:
+    """Free what an earlier test left, and count the peak from here on."""
+    gc.collect()
+    if ON_GPU:
+        torch.cuda.empty_cache()
+        torch.cuda.reset_peak_memory_stats()
+
+
+def synchronize() -> None:
+    if ON_GPU:
+        torch.cuda.synchronize()
+
+
+# --- a large step ---------------------------------------------------------------------------------
+
+
+def test_a_step_of_masked_diffusion_uses_half_of_what_a_matrix_product_reaches(record_property: Record) -> None:
+    """1.0 billion weights, 8 x 1024 tokens, half of them masked, bf16 with fp32 weights and moments."""
+    size = {"num_layers": 26, "num_heads": 16, "hidden_size": 2048} if ON_GPU else {"num_layers": 1}
+    batch, length = (8, 1024) if ON_GPU else (2, 64)
+    size |= {"batch_size": batch, "sequence_length": length, "vocab_size": 32_000 if ON_GPU else 100}
+    config = MaskedDiffusionConfig(**size)
+    vocab_size, precision = config.vocab_size, "bf16" if ON_GPU else "fp32"
+    with DEVICE:
+        settings = modernbert_settings(config, vocab_size)
+        settings |= dict.fromkeys(("pad_token_id", "bos_token_id", "cls_token_id", "sep_token_id", "eos_token_id"))
+        denoiser = Denoiser(ModernBertForMaskedLM(ModernBertConfig(**settings)), vocab_size - 1)
+        inputs_BT = torch.randint(vocab_size - 1, (batch, length))
+        positions_K = torch.arange(0, batch * length, 2)
+        labels_K = inputs_BT.flatten()[positions_K]
+        batch_parts = inputs_BT, positions_K, labels_K, torch.ones(len(positions_K)), torch.empty(0, dtype=torch.long)
+    optimizer = Optimizer(denoiser, config, 100, DEVICE)
+    times_s = []
+    for step in range(1, 9 if ON_GPU else 4):
+        synchronize()
+        began = time.perf_counter()
+        with autocast(DEVICE, precision):
+            loss = denoiser(*batch_parts)
+        optimizer.backward(loss / batch)
+        optimizer.step(step)
+        synchronize()
+        times_s.append(time.perf_counter() - began)
+    num_weights, fastest_s = denoiser.model.num_parameters(), min(times_s[2:])
+    rate, matmul = batch * denoiser.flops(length, length) / fastest_s, matmul_rate(DEVICE, precision)
+    record_property("weights", f"{num_weights:,}")
+    record_property("step", f"{fastest_s:.3f} s, {rate / 1e12:.3g} of {matmul / 1e12:.3g} TFLOP/s: {rate / matmul:.0%}")
+    assert math.isfinite(float(loss.detach())) and optimizer.num_skipped == 0
+    if ON_GPU:
+        peak = torch.cuda.max_memory_allocated()
+        figure = (training_bytes(config) or 0) + (activation_bytes(config, precision) or 0)
+        record_property("peak memory / form", f"{peak / 1e9:.1f} / {figure / 1e9:.1f} GB: {peak / figure:.2f}")
+        if torch.cuda.get_device_capability() >= (9, 0):
+            assert rate / matmul >= 0.5
+
+
+# --- memory ---------------------------------------------------------------------------------------
+
+CONFIGS: dict[str, tuple[str, dict[str, Any]]] = {
+    "mlm small": ("mlm_pretraining", {"num_layers": 4, "hidden_size": 512, "num_heads": 8}),
+    "mlm large": ("mlm_pretraining", {"num_layers": 24, "hidden_size": 1024, "num_heads": 16}),
+    "masked_diffusion": ("masked_diffusion", {"num_layers": 12, "hidden_size": 1024, "num_heads": 16}),
+    "text_classification": ("text_classification", {}),
+    "algorithm_distillation": ("algorithm_distillation", {"num_layers": 12, "hidden_size": 1024, "num_heads": 16}),
+    "llm_gan": ("llm_gan", {"num_layers": 8, "hidden_size": 512, "num_heads": 8}),
+}
+
+
+def tiny(recipe: str, project: Project, **changes: Any) -> TrainConfig:
+    """The values of a training of a second, with a row for each of a few steps."""
+    write_inputs(recipe, project)
+    values = {**TINY[recipe], "max_steps": 4, "log_every": 1, "checkpoint_every": 1000, "checkpoint_epochs": False}
+    return RECIPES[recipe].config_class(**{**values, **changes})
+
+
+@pytest.mark.parametrize("name", CONFIGS)
+def test_peak_memory_is_that_of_the_form(
+    name: str, project: Project, monkeypatch: pytest.MonkeyPatch, record_property: Record
+) -> None:
+    recipe, large = CONFIGS[name]
+    monkeypatch.chdir(project.root)
+    config = tiny(recipe, project, **(large if ON_GPU else {}))
+    files = train_here(project, config, monkeypatch=monkeypatch)
+    seen, derived = rows(files), (read_json(files.config) or {})["derived"]
+    kept = RECIPES[recipe].activation_bytes(config, (read_json(files.config) or {})["environment"]["precision"])
+    assert kept is not None
+    weights = training_bytes(config) or 16 * derived["num_parameters"]  # a classifier's depends on its codes
+    figure = weights + kept
+    peaks = [row["system/peak_memory_gb"] for row in seen if "system/peak_memory_gb" in row]
+    assert bool(peaks) == ON_GPU
+    if ON_GPU:
+        record_property("peak / form", f"{peaks[-1]:.2f} / {figure / 1e9:.2f} GB: {peaks[-1] / (figure / 1e9):.2f}")
+        assert peaks[-1] >= 0.9 * weights / 1e9, "weights, gradients and moments are all there"
+
+
+# --- compilation and the GAN ----------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("recipe", ["mlm_pretraining", "llm_gan"])
+def test_a_compiled_recipe_has_the_losses_of_one_that_is_not(
+    recipe: str, project: Project, monkeypatch: pytest.MonkeyPatch, record_property: Record
+) -> None:
+    if not ON_GPU:
+        monkeypatch.setattr(optimizer_module, "COMPILER", "aot_eager")
+    monkeypatch.chdir(project.root)
+    config = tiny(recipe, project, precision="fp32")
+    plain = rows(train_here(project, config, monkeypatch=monkeypatch))
+    began = time.perf_counter()
+    compiled = rows(train_here(project, config.replace(compile=True), monkeypatch=monkeypatch))
+    record_property("seconds with compilation", f"{time.perf_counter() - began:.0f}")
+    for one, other in zip(plain, compiled, strict=True):
+        assert one.keys() == other.keys()
+        assert all(other[name] == pytest.approx(one[name], rel=1e-2) for name in one if name == "train/loss")
+
+
+def test_the_time_of_an_adversarial_step_of_the_gan(
+    project: Project, monkeypatch: pytest.MonkeyPatch, record_property: Record
+) -> None:
+    size = {"num_layers": 8, "hidden_size": 512, "num_heads": 8, "sequence_length": 128} if ON_GPU else {}
+    changes = {"generator_warmup_steps": 1, "judge_warmup_steps": 1, "judge_accuracy": 0.0, "eval_every": 1000}
+    config = tiny("llm_gan", project, **size, **changes, max_steps=12 if ON_GPU else 5)
+    seen = rows(train_here(project, config, monkeypatch=monkeypatch), without=())
+    assert "train/reward" in seen[-1], "the models play"
+    times_s = sorted(after["time"] - before["time"] for before, after in itertools.pairwise(seen[2:-1]))
+    record_property("step", f"{times_s[len(times_s) // 2]:.3f} s, {config.batch_size} texts")
