@@ -19,6 +19,8 @@ launch = Launch(
     omp_num_threads=None,  # threads
     shutdown_timeout_s=60,  # s
     max_restarts=0,  # restarts
+    stop_on=None,
+    on_end=(),
 )
 
 config = AlgorithmDistillationConfig(
@@ -77,4 +79,4 @@ config = AlgorithmDistillationConfig(
 if __name__ == "__main__":
     main(config)
 
-# Written by nbtools 0.1.0, checksum 508bd56c6644
+# Written by nbtools 0.1.0, checksum 99686c7b95d6

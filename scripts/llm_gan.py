@@ -19,6 +19,8 @@ launch = Launch(
     omp_num_threads=None,  # threads
     shutdown_timeout_s=60,  # s
     max_restarts=0,  # restarts
+    stop_on=None,
+    on_end=(),
 )
 
 config = LLMGANConfig(
@@ -94,4 +96,4 @@ config = LLMGANConfig(
 if __name__ == "__main__":
     main(config)
 
-# Written by nbtools 0.1.0, checksum c1f657b4dceb
+# Written by nbtools 0.1.0, checksum b588f534cb4b

@@ -19,6 +19,8 @@ launch = Launch(
     omp_num_threads=None,  # threads
     shutdown_timeout_s=60,  # s
     max_restarts=0,  # restarts
+    stop_on=None,
+    on_end=(),
 )
 
 config = MaskedDiffusionConfig(
@@ -87,4 +89,4 @@ config = MaskedDiffusionConfig(
 if __name__ == "__main__":
     main(config)
 
-# Written by nbtools 0.1.0, checksum fdfe5167414e
+# Written by nbtools 0.1.0, checksum 0de47b07eefb

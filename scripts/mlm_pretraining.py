@@ -19,6 +19,8 @@ launch = Launch(
     omp_num_threads=None,  # threads
     shutdown_timeout_s=60,  # s
     max_restarts=0,  # restarts
+    stop_on=None,
+    on_end=(),
 )
 
 config = MLMPretrainingConfig(
@@ -78,4 +80,4 @@ config = MLMPretrainingConfig(
 if __name__ == "__main__":
     main(config)
 
-# Written by nbtools 0.1.0, checksum d4b60f0fd7bb
+# Written by nbtools 0.1.0, checksum 694c49b2210f

@@ -19,6 +19,8 @@ launch = Launch(
     omp_num_threads=None,  # threads
     shutdown_timeout_s=60,  # s
     max_restarts=0,  # restarts
+    stop_on=None,
+    on_end=(),
 )
 
 config = TextClassificationConfig(
@@ -86,4 +88,4 @@ config = TextClassificationConfig(
 if __name__ == "__main__":
     main(config)
 
-# Written by nbtools 0.1.0, checksum 1cbf56c12556
+# Written by nbtools 0.1.0, checksum 5fea8812b291

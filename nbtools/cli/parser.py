@@ -56,10 +56,9 @@ class _Parser(argparse.ArgumentParser):
         return found, unknown
 
     def _get_values(self, action: argparse.Action, arg_strings: list[str]) -> Any:
-        value = super()._get_values(action, arg_strings)
-        if action.nargs is None and isinstance(value, list):  # Python 3.11 drops a value that is "--"
-            self.error(f"argument {'/'.join(action.option_strings) or action.metavar}: '--' is not a value")
-        return value
+        if action.nargs is None and action.option_strings and arg_strings == ["--"]:  # Python 3.11 would drop it
+            self.error(f"argument {'/'.join(action.option_strings)}: '--' is not a value")
+        return super()._get_values(action, arg_strings)
 
 
 def parser(description: str, prediction_fields: Mapping[str, str] = MappingProxyType({})) -> argparse.ArgumentParser:

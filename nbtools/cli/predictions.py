@@ -6,6 +6,7 @@ import sys
 import time
 from collections.abc import Callable, Iterable, Iterator
 from functools import partial
+from itertools import chain, islice
 from pathlib import Path
 
 from nbtools.data import tables
@@ -80,21 +81,21 @@ def predict(
     form = "jsonl" if as_json else form if target is None else form_of(target, is_output=True)
     total = None if path is None else _num_lines(path)
 
-    def items() -> Iterator[InputRow]:
-        if path is not None:
-            return read_file(path, config, column)
-        if source == "-":
-            return read_lines(sys.stdin.buffer, "stdin")
-        return iter([InputRow("the input", {"input": source or ""}, source or "")])
+    items: Iterator[InputRow] = iter([InputRow("the input", {"input": source or ""}, source or "")])
+    if path is not None:
+        items = read_file(path, config, column)
+        items = chain(list(islice(items, 1)), items)  # a wrong column or file is told before the model is loaded
+    elif source == "-":
+        items = read_lines(sys.stdin.buffer, "stdin")
 
     with ModelProcess(run, checkpoint, device=device) as process:
         print(one_line(f"nbtools: {run.id}, {process.checkpoint.name}, on {process.device}"), file=sys.stderr)
         if target is not None:
-            return _write_file(target, form, settings, lambda: _counted(results(process, items(), settings), total))
+            return _write_file(target, form, settings, lambda: _counted(results(process, items, settings), total))
         if source != "-" and path is None and form == "text":
-            return _print_one(results(process, items(), settings), settings)
+            return _print_one(results(process, items, settings), settings)
         # On a terminal the rows themselves show the progress.
-        rows = results(process, items(), settings)
+        rows = results(process, items, settings)
         return write_results(rows if sys.stdout.isatty() else _counted(rows, total), form, sys.stdout, settings)
 
 

@@ -4,6 +4,7 @@ import contextlib
 import json
 import os
 import re
+import shutil
 import subprocess
 import sys
 import warnings
@@ -134,6 +135,8 @@ def check_launch(script: str | Path, args: Sequence[str], overrides: Mapping[str
     with _as_launch_error():
         asked: Any = given.pop("cluster", None)
         wanted = on_cluster(plain.launch if plain else Launch(), asked, **given)
+    if wanted.on_end and shutil.which(wanted.on_end[0]) is None:
+        raise LaunchError(f"on_end={shown(wanted.on_end)}: there is no such program; give one, or its full path")
     arguments = _check_args(args)
     if asks_for_help(plain, arguments):
         shown_by = f"nbtools launch {path.name} -- --help" if plain else f"python {path} --help"

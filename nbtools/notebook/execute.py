@@ -1,11 +1,17 @@
 """Execute notebooks without a browser: `python -m nbtools.notebook.execute NOTEBOOK... [--store | --output DIR]`.
 
-Each notebook runs from top to bottom in its own folder, cell by cell, with progress; the outputs of cells tagged
-`summary` are printed at the end. `--store` writes the outputs back into the notebook, without widget state and without
-metadata that differs between executions; the stored notebooks are made so.
+Each notebook runs from top to bottom in its own folder, cell by cell, with progress. `--store` writes the outputs back
+into the notebook, without widget state and without metadata that differs between executions; the stored notebooks are
+made so. Tags of a cell say what becomes of it:
+
+    summary         its output is printed at the end
+    folded          its source is folded in the stored notebook
+    folded-output   its output is
+    picture         its first picture is also written to pictures/NOTEBOOK.png, which the notebook shows at its top
 """
 
 import argparse
+import base64
 import os
 import sys
 import tempfile
@@ -88,6 +94,7 @@ def execute(path: Path, target: Path, *, timeout_s: int = 1800) -> bool:
         target.parent.mkdir(parents=True, exist_ok=True)
         strip(notebook)
         _format.write(notebook, target)
+        _write_picture(notebook, target)
     if failure:
         print(f"\n{failure}\n\n{path}: failed", file=sys.stderr, flush=True)
         return False
@@ -112,11 +119,27 @@ def strip(notebook: Any) -> None:
             cell.metadata.pop(key, None)
         if cell.cell_type != "code":
             continue
+        tags = cell.metadata.get("tags", [])
+        folded = {"source_hidden": "folded" in tags, "outputs_hidden": "folded-output" in tags}
+        if any(folded.values()):
+            cell.metadata["jupyter"] = {key: True for key, is_hidden in folded.items() if is_hidden}
         for output in cell.outputs:
             # Without its kernel a front end shows "model not found" instead of the text.
             if {"text/plain", _WIDGET} & {*output.get("data", ())}:
                 output.data.pop(_WIDGET, None)
         cell.outputs = [output for output in cell.outputs if output.get("data") not in ({}, {"text/plain": ""})]
+
+
+def _write_picture(notebook: Any, path: Path) -> None:
+    """Write the first picture of the cell tagged `picture` to pictures/ beside the notebook."""
+    tagged = (cell for cell in notebook.cells if "picture" in cell.metadata.get("tags", []))
+    found = (
+        output.data["image/png"] for cell in tagged for output in cell.outputs if "image/png" in output.get("data", ())
+    )
+    if (png := next(found, None)) is not None:
+        target = path.parent / "pictures" / f"{path.stem}.png"
+        target.parent.mkdir(exist_ok=True)
+        target.write_bytes(base64.b64decode(png))
 
 
 @contextmanager

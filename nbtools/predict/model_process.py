@@ -133,8 +133,13 @@ class ModelProcess:
 
 
 def _chosen(run: Run, checkpoint: str | int | None) -> Checkpoint:
-    if checkpoint is not None:
-        return named_checkpoint(run, checkpoint)
+    found = _newest(run) if checkpoint is None else named_checkpoint(run, checkpoint)
+    if not (found.path / "model").is_dir():
+        raise CheckpointError(f"{run.id}, {found.name}: has no folder model/; choose another checkpoint")
+    return found
+
+
+def _newest(run: Run) -> Checkpoint:
     newest, reasons = newest_verified(run.files.checkpoints)
     if newest is None:
         why = "; ".join(reasons) or "it has saved none yet"

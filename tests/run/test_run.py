@@ -213,6 +213,7 @@ def test_a_summary_is_strict_json_and_names_everything(files: RunDir) -> None:
         "checkpoints": [],
         "ranks": [beat],
         "stragglers": [],
+        "stopped_on": "",
         "curves": [],
         "failure": {**FAILED, "where": None, "advice": None, "step": None, "loss": None, "others": []},
         "waiting_for": "",

@@ -117,7 +117,7 @@ COMPANIONS: dict[str, dict[str, Any]] = {
 
 
 def takes_any_text(annotation: Any) -> bool:
-    return annotation is str or (get_origin(annotation) is not Literal and str in get_args(annotation))
+    return annotation is str or (get_origin(annotation) not in (Literal, tuple) and str in get_args(annotation))
 
 
 @pytest.mark.promise("fault-19")
@@ -220,11 +220,16 @@ VALID = {
     "SCRIPT": "scripts/present.py",
     "FILE.png": "out.png",
     "TEXT": "absent.txt",
+    "TEXT|FILE": "rows.csv",
     "DIR": "prepared",
 }
 """What stands for the arguments that are not being tried; by its metavar. A new one needs a line here."""
-FREE_TEXT = {("runs", "name"), ("runs", "recipe"), ("show", "tags"), ("show", "note")}
-"""Arguments in which any text may stand: one that no run has, or a label of a run."""
+FREE_TEXT = {
+    *(("runs", "name"), ("runs", "recipe")),
+    *(("show", "tags"), ("show", "note")),
+    *(("predict", "source"), ("predict", "out")),
+}
+"""Arguments in which any text may stand: one that no run has, a label of a run, what a model reads, a file's path."""
 
 
 def verbs() -> dict[str, argparse.ArgumentParser]:
@@ -249,7 +254,7 @@ def command_line(verb: str, tried: argparse.Action, value: str) -> list[list[str
         if action is tried or action.dest == tried.dest or action.nargs == 0:
             if action.dest == tried.dest and not action.option_strings:
                 positional.append(value)
-        elif action.required or (action.metavar == "TEXT" and tried.dest != "from_old"):
+        elif action.required or (action.metavar in ("TEXT", "TEXT|FILE") and tried.dest != "from_old"):
             options += [action.option_strings[0]] if action.option_strings else []
             (options if action.option_strings else positional).append(VALID[str(action.metavar)])
     if not tried.option_strings:
@@ -269,6 +274,7 @@ def ended(project: Project, monkeypatch: pytest.MonkeyPatch) -> RunDir:
     config = MLMPretrainingConfig()
     run.script.write_text(render(config, "toy"))
     (project.scripts / "present.py").touch()
+    (project.root / "rows.csv").write_text("text\nthe [MASK] was open\n")
     launch = {"name": "toy", "script": str(project.scripts / "toy.py"), "recipe": "mlm_pretraining", "args": []}
     write_json(run.launch, {**launch, "launch": {"gpus": [], "nproc_per_node": 1}, "time": 1e9})
     write_json(run.config, {"recipe": "mlm_pretraining", "config": config.model_dump(), "derived": {"total_steps": 9}})

@@ -1,4 +1,4 @@
-"""Samples and charts of a run below its curves: as widgets while a kernel runs, and as static HTML.
+"""Samples and charts of a run below its curves, and anywhere else: as widgets while a kernel runs, and as static HTML.
 
 `html.literal` or `frames.frame_html` escapes every text. Frames have a slider and a play button, which are core widgets
 and work in the browser alone.
@@ -7,13 +7,14 @@ and work in the browser alone.
 import base64
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import ipywidgets as widgets
 
 from nbtools.notebook.panel.html import BORDER, FONT, MONO, MUTED, NO_FORMULAS, TEXT, literal
 from nbtools.notebook.panel.snapshot import file_stamp
 from nbtools.notebook.plots.figure import WIDTH
-from nbtools.notebook.plots.frames import frame_html, frames_html
+from nbtools.notebook.plots.frames import as_picture, frame_html, frames_html
 from nbtools.notebook.plots.line_chart import HEIGHT, draw_series
 from nbtools.notebook.subshell import answers_beside_cells
 from nbtools.rundir import media
@@ -71,6 +72,39 @@ class MediaView:
             f"<div class='{NO_FORMULAS}' style='max-width:{WIDTH}px'><details open style='{_FONT}'>"
             f"<summary style='cursor:pointer'><b>{HEADING}</b></summary>{body}</details></div>"
         )
+
+
+class ShownMedia:
+    """Samples and charts in the output of a cell; it needs no kernel to stay there."""
+
+    def __init__(self, items: Sequence[MediaItem]) -> None:
+        self.items = tuple(items)
+
+    def __repr__(self) -> str:
+        return "\n".join(f"{item.kind}: {item.title}" for item in self.items)
+
+    def _repr_mimebundle_(self, **_: object) -> dict[str, Any]:
+        """Return HTML, and a picture of the first chart or drawing for pages that show no HTML of a notebook."""
+        body = "".join(static_html(item, dark=False) for item in self.items)
+        bundle = {"text/html": f"<div class='{NO_FORMULAS}'>{body}</div>", "text/plain": repr(self)}
+        picture = next((item for item in self.items if item.kind in ("frames", "series")), None)
+        if picture is None:
+            return bundle
+        if picture.kind == "series":
+            png = draw_series(picture, dark=False)
+        else:
+            most = _NUM_DRAWINGS if picture.keeps_lines else _NUM_STATES
+            png = as_picture(picture.frames, most, keep_lines=picture.keeps_lines).data
+        return {**bundle, "image/png": base64.b64encode(png).decode()}
+
+
+def show_media(*items: MediaItem) -> ShownMedia:
+    """Show samples and charts of a run, or of your own, in the output of a cell.
+
+    Args:
+        items: what `nbtools.media.read` returned, or `media.text`, `table`, `frames` and `series` made.
+    """
+    return ShownMedia(items)
 
 
 def html_widget() -> widgets.HTML:
@@ -160,10 +194,8 @@ class FramesPart(_Part):
 
 
 def _title(item: MediaItem) -> str:
-    return (
-        f"<div style='{_FONT}margin:8px 0 3px'><b>{literal(item.title)}</b> "
-        f"<span style='{MUTED}'>step {item.step:,}</span></div>"
-    )
+    step = f" <span style='{MUTED}'>step {item.step:,}</span>" if item.step else ""
+    return f"<div style='{_FONT}margin:8px 0 3px'><b>{literal(item.title)}</b>{step}</div>"
 
 
 def state_html(item: MediaItem, number: int) -> str:

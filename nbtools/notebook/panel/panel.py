@@ -19,7 +19,7 @@ import ipywidgets
 from IPython.core.interactiveshell import InteractiveShell
 from IPython.display import Image, publish_display_data
 
-from nbtools.errors import ConfigError, NbtoolsError
+from nbtools.errors import ConfigError, FormatError, NbtoolsError
 from nbtools.launcher.resume import changed, config_of, launch_again, read_changes, resume
 from nbtools.notebook.panel import html
 from nbtools.notebook.panel.checkpoint_list import LATEST
@@ -103,7 +103,8 @@ class LivePlot:
         """Of this run, or of the one that it resumed."""
         self._widgets = Controls(dark, log, smoothing, self._charts, self._changed, self._check_changes)
         self._widgets.name_run(self.run)
-        self._look_at_samples(self.run.state)  # chooses the tab before the page has it
+        with suppress(FormatError, OSError):  # which the first look shows
+            self._look_at_samples(self.run.state)  # chooses the tab before the page has it
         self._widgets.span.observe(self._cut, "value")
         self._widgets.x.observe(lambda change: self._choices.take({"x": change.new}), "value")
         for option in self._widgets.options:

@@ -159,8 +159,21 @@ def _cells(frame: str, before: str, keep_lines: bool) -> Iterator[tuple[int, int
     earlier = _lines(before, keep_lines)
     for row, line in enumerate(_lines(frame, keep_lines)):
         was = earlier[row] if row < len(earlier) else ""
+        if not keep_lines:
+            was = _aligned(was, line)
         for column, character in enumerate(line):
             is_new = before and was[column : column + 1] != character and not (keep_lines and character.isspace())
             kind = "masked" if character == MASKED else "new" if is_new else ""
             # An unprintable character would change its neighbours or take no room.
             yield row, column, character if character.isprintable() else "\N{MIDDLE DOT}", kind
+
+
+def _aligned(before: str, line: str) -> str:
+    """Return `before` with each of its words at the place of the same word of `line`, if both have as many words.
+
+    A word that takes the place of a mask moves all that follow it, which did not change.
+    """
+    words, earlier = line.split(" "), before.split(" ")
+    if len(line) == len(before) or len(words) != len(earlier):
+        return before
+    return " ".join(word if word == was else "\0" * len(word) for word, was in zip(words, earlier, strict=True))

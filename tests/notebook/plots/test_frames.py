@@ -38,6 +38,12 @@ def test_what_is_masked_is_a_block_and_what_changed_is_marked() -> None:
     assert [re.findall(r"f5a623[^>]*>(.)<", row) for row in rows] == [[], ["b", "d"], ["a", "c"]]
 
 
+def test_a_word_that_stays_is_not_marked_when_those_before_it_get_longer() -> None:
+    shown = str(as_html(["░ ░ barks", "the ░ barks", "the dog barks"]).data)
+    rows = re.findall(r"<div style='font[^>]*>(.*?)</div>", shown)
+    assert ["".join(re.findall(r"f5a623[^>]*>(.)<", row)) for row in rows] == ["", "the", "dog"]
+
+
 def test_lines_of_a_drawing_stay_lines_and_what_moved_is_marked() -> None:
     blocks = re.findall("<pre[^>]*>(.*?)</pre>", str(as_html(WALK, keep_lines=True).data), re.DOTALL)
     assert [block.count("<br>") for block in blocks] == [2, 2, 2]
