@@ -576,7 +576,8 @@ SHOWN = Failure(
 def test_the_card_shows_the_frame_first_and_folds_the_traceback_and_the_other_ranks() -> None:
     shown = html.failure(SHOWN, "/r/rank0.log")
     parts = [
-        "rank 1 on node7: the GPU ran out of memory",
+        "<b style='font-size:15px'>the GPU ran out of memory",
+        "rank 1 on node7",
         "at scripts/toy.py:33 in train: loss.backward()",
         "last step 1,240, train/loss 2.346",
         "Lower batch_size.",
@@ -586,7 +587,10 @@ def test_the_card_shows_the_frame_first_and_folds_the_traceback_and_the_other_ra
         "rank 0: closed by torchrun",
         "log: /r/rank0.log",
     ]
-    places = [shown.find(part) for part in parts]
+    page, _, copied = shown.partition("<button")
+    places = [page.find(part) for part in parts[:-1]]
+    places.append(shown.rfind(parts[-1]))
+    assert "rank 1 on node7: the GPU ran out of memory" in copied
     assert -1 not in places
     assert places == sorted(places)
     assert shown.count("<details>") == 2  # closed
@@ -598,7 +602,9 @@ def test_the_card_shows_what_others_wrote_literally() -> None:
     shown = html.failure(Failure(1, hostile, 1, None, hostile, hostile, hostile, hostile, 1, 1.0, [other]), hostile)
     assert "<img" not in shown
     assert "\u202e" not in shown
-    assert shown.count(html.literal(hostile)) == 8
+    card, copied, rest = re.split(r"data-copy='([^']*)'", shown)
+    assert (card + rest).count(html.literal(hostile)) == 8
+    assert copied.count(html.literal(hostile)) == 6
 
 
 def test_the_terminal_shows_the_same_with_the_traceback_last(

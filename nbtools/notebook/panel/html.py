@@ -189,7 +189,7 @@ def waiting(items: Sequence[tuple[str, bool, str]]) -> str:
 
 def copy_button(text: str, content: str) -> str:
     """Return a button that copies `content`; hidden in a page that cannot."""
-    return f"<button type='button' data-copy='{escape(content)}' style='display:none'>{literal(text)}</button>"
+    return f"<button type='button' data-copy='{literal(content)}' style='display:none'>{literal(text)}</button>"
 
 
 def failure(found: Failure, log_path: str) -> str:
