@@ -98,8 +98,8 @@ main() {
   run_part mypy "$PYTHON" -m mypy
   # A cell may hold a whole training run, so pytest's own limit per test is raised for cells.
   run_part notebooks "$PYTHON" -m pytest --nbval-lax --nbval-current-env --nbval-cell-timeout=600 -o timeout=660 "$notebooks"
-  # Two files at a time: most tests wait for processes that they started.
-  run_part tests env NBTOOLS_SKIPPED="$SKIPPED" NBTOOLS_FAST_TESTS=$is_fast "$PYTHON" -m pytest --durations=40 -n 2 --dist loadfile "${selection[@]}" ${pytest_arguments[@]+"${pytest_arguments[@]}"}
+  # Three files at a time: most tests wait for processes that they started.
+  run_part tests env NBTOOLS_SKIPPED="$SKIPPED" NBTOOLS_FAST_TESTS=$is_fast "$PYTHON" -m pytest --durations=40 -n 3 --dist loadfile "${selection[@]}" ${pytest_arguments[@]+"${pytest_arguments[@]}"}
   test_on_other_pythons ${pytest_arguments[@]+"${pytest_arguments[@]}"}
 
   printf '\n%s\n%s' "$(cat "$SKIPPED")" "$REPORT"
