@@ -28,7 +28,8 @@ PAGES = [
     *sorted((ROOT / "tests").rglob("*.md")),
 ]
 TEXTS = {page: page.read_text(encoding="utf-8") for page in PAGES}
-MOST_LINES, MOST_BYTES = 171, 13_000
+MOST_LINES, MOST_WORDS, MOST_BYTES = 170, 1_200, 13_000
+MOST_ANIMATION_BYTES = 1_500_000
 
 ACTIONS = parser("", prediction_fields())._actions
 VERBS = next(action for action in ACTIONS if isinstance(action, argparse._SubParsersAction))
@@ -76,7 +77,15 @@ def command_lines(page: Path, *, with_inline: bool = True) -> list[list[str]]:
 
 def test_the_readme_stays_short() -> None:
     assert len(TEXTS[README].splitlines()) <= MOST_LINES
+    assert len(TEXTS[README].split()) <= MOST_WORDS
     assert len(README.read_bytes()) <= MOST_BYTES
+
+
+@pytest.mark.parametrize("theme", ["light", "dark"])
+def test_the_animation_of_the_readme_loads_quickly(theme: str) -> None:
+    animation = ROOT / ".github" / f"tour-{theme}.gif"
+    assert animation.name in TEXTS[README]
+    assert animation.stat().st_size <= MOST_ANIMATION_BYTES
 
 
 def test_every_page_is_within_two_clicks_of_the_readme() -> None:
