@@ -376,6 +376,7 @@ def test_the_public_surface_is_this_list() -> None:
         "resume",
         "runs",
         "scaling",
+        "show_media",
         "write_script",
     ]
     for name in nbtools.__all__:

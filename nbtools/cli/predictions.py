@@ -84,7 +84,7 @@ def predict(
     items: Iterator[InputRow] = iter([InputRow("the input", {"input": source or ""}, source or "")])
     if path is not None:
         items = read_file(path, config, column)
-        items = chain(list(islice(items, 1)), items)  # a wrong column or file is told before the model is loaded
+        items = chain(list(islice(items, 1)), items)  # a wrong column or file is an error before the model is loaded
     elif source == "-":
         items = read_lines(sys.stdin.buffer, "stdin")
 

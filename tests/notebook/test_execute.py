@@ -96,6 +96,15 @@ def test_stored_notebook_keeps_outputs_and_counts_and_nothing_of_the_widgets(tmp
     assert path.read_bytes() == first
 
 
+def test_tags_fold_what_is_stored_and_write_the_picture_of_a_notebook(tmp_path: Path) -> None:
+    png = "from base64 import b64decode\nfrom IPython.display import Image\nImage(b64decode('iVBORw0KGgo='))"
+    path = notebook(tmp_path / "a.ipynb", ("assert True", "folded"), ("print(1)", "folded-output"), (png, "picture"))
+    assert execute(path, "--store") == 0
+    stored = [cell.metadata.get("jupyter") for cell in nbformat.read(path, as_version=4).cells]
+    assert stored == [{"source_hidden": True}, {"outputs_hidden": True}, None]
+    assert (tmp_path / "pictures" / "a.png").read_bytes() == b"\x89PNG\r\n\x1a\n"
+
+
 def test_nbval_notices_another_output_and_a_broken_assert(tmp_path: Path) -> None:
     path = notebook(tmp_path / "a.ipynb", ("print('stored')", "nbval-check-output"), "assert 1 + 1 == 2")
     assert execute(path, "--store") == 0
@@ -123,7 +132,17 @@ def test_stored_notebook_is_executed_and_fit_for_readers(path: Path) -> None:
     checked = [cell for cell in code if "nbval-check-output" in cell.metadata.get("tags", [])]
     assert checked, "nbval would compare nothing"
     assert all(cell.outputs for cell in checked), "a cell without outputs passes nbval whatever it prints"
+    story = [cell for cell in code if "folded" not in cell.metadata.get("tags", [])]
     assert any("assert" in cell.source for cell in code)
+    assert not any(re.search(r"\bassert\b|matplotlib", cell.source) for cell in story), "a check or a plot in the story"
+    for cell in code:
+        folded = cell.metadata.get("jupyter", {})
+        assert folded.get("source_hidden", False) == ("folded" in cell.metadata.get("tags", []))
+        assert folded.get("outputs_hidden", False) == ("folded-output" in cell.metadata.get("tags", []))
+    text = "".join(cell.source for cell in stored.cells if cell.cell_type == "markdown")
+    pictures = re.findall(r"!\[[^\]]{20,}\]\((pictures/[\w.]+)\)", text)
+    assert f"pictures/{path.stem}.png" in pictures, "the result first"
+    assert all((path.parent / picture).is_file() for picture in pictures)
     outputs = [output for cell in code for output in cell.outputs]
     assert any("image/png" in output.get("data", {}) for output in outputs), "no picture for readers without a kernel"
     assert all(output.output_type != "error" and output.get("name") != "stderr" for output in outputs)

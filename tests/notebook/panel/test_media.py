@@ -16,7 +16,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from nbtools.notebook.panel.media import MediaView, close_tree, state_html, static_html
+from nbtools.notebook.panel.media import MediaView, close_tree, show_media, state_html, static_html
 from nbtools.notebook.panel.panel import LivePlot
 from nbtools.notebook.plots.line_chart import draw_series
 from nbtools.rundir import media
@@ -64,6 +64,18 @@ def test_nothing_is_shown_where_there_is_nothing(view: MediaView, tmp_path: Path
     view.look(tmp_path / "missing", dark=False)
     assert "Nothing has been shown yet" in words(view.widget)
     assert view.is_empty and view.html() == ""
+
+
+def test_items_of_ones_own_are_shown_in_a_cell_with_a_picture_of_the_first_drawing() -> None:
+    bundle = show_media(TABLE, SERIES, FRAMES)._repr_mimebundle_()
+    assert "Mistakes" in bundle["text/html"] and "and 10 more rows" in bundle["text/html"]
+    assert "step" not in re.sub("<img[^>]*>", "", bundle["text/html"]), "no step was given"
+    assert bundle["text/plain"] == "table: Mistakes\nseries: Return\nframes: Unmasked"
+    assert base64.b64decode(bundle["image/png"]) == draw_series(SERIES, dark=False)
+    picture = Image.open(io.BytesIO(base64.b64decode(show_media(DRAWINGS)._repr_mimebundle_()["image/png"])))
+    assert picture.width > picture.height
+    assert "image/png" not in show_media(TABLE, *(media.text("a", hostile) for hostile in HOSTILE))._repr_mimebundle_()
+    assert "<img" not in show_media(*(media.text(text, text) for text in HOSTILE))._repr_mimebundle_()["text/html"]
 
 
 def test_each_kind_is_shown_and_kept_as_html(view: MediaView, tmp_path: Path) -> None:
