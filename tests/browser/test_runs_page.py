@@ -90,7 +90,7 @@ def test_the_table_of_runs_sorts_filters_labels_opens_and_deletes(
     assert content is not None and (content["name"], content["tags"]) == ("good", ["sweep", "keep"])
 
     table.get_by_role("button", name="Open").click()
-    table.get_by_text("Log of rank 0").wait_for()
+    table.get_by_role("tab", name="Checkpoints").wait_for()
     notebook.shoot("runs-open", table)
 
     table.get_by_role("button", name="Delete…").click()

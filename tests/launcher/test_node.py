@@ -168,6 +168,9 @@ def test_a_machine_that_does_not_see_the_run_says_so(tmp_path: Path) -> None:
 def joined(run: Run) -> "subprocess.Popen[str]":
     """Start machine 1 with the command that the run says."""
     (command,) = run.info["join"]
+    deadline = time.monotonic() + 60
+    while not waiting_for(run.records) and time.monotonic() < deadline:
+        time.sleep(0.05)  # the supervisor is being started
     assert waiting_for(run.records) == "waiting for machine 1"
     assert run.summary()["join"] == {"1": command} and notes_of(run, []) == [f"run on machine 1: {command}"]
     return subprocess.Popen(shlex.split(command), stdout=subprocess.PIPE, text=True)
