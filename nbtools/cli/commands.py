@@ -290,7 +290,7 @@ def _export(arguments: argparse.Namespace) -> int:
     return DONE
 
 
-def _prediction_fields() -> dict[str, str]:
+def _prediction_fields() -> dict[str, dict[str, str]]:
     from nbtools.cli.predictions import prediction_fields
 
     return prediction_fields()

@@ -61,11 +61,13 @@ class _Parser(argparse.ArgumentParser):
         return super()._get_values(action, arg_strings)
 
 
-def parser(description: str, prediction_fields: Mapping[str, str] = MappingProxyType({})) -> argparse.ArgumentParser:
+def parser(
+    description: str, prediction_fields: Mapping[str, Mapping[str, str]] = MappingProxyType({})
+) -> argparse.ArgumentParser:
     """Return the whole grammar; the attribute `verb` of its result is the name of the command.
 
     Args:
-        prediction_fields: settings of `predict`, and what each means; empty for another command.
+        prediction_fields: settings of `predict` by recipe, and what each means; empty for another command.
     """
     parser = _Parser(prog="nbtools", description=description, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--version", action="version", version=f"nbtools {__version__}")
@@ -197,9 +199,11 @@ def parser(description: str, prediction_fields: Mapping[str, str] = MappingProxy
     predict.add_argument("--checkpoint", metavar="step-000200", help="default: the newest that verifies")
     text = "default: a GPU that no process holds, else the CPU"
     predict.add_argument("--device", choices=("cpu", "cuda"), help=text)
-    for name, text in prediction_fields.items():
-        spellings = dict.fromkeys((f"--{name.replace('_', '-')}", f"--{name}"))
-        predict.add_argument(*spellings, dest=f"setting:{name}", metavar="VALUE", help=text.replace("%", "%%"))
+    for recipes, fields in prediction_fields.items():
+        group = predict.add_argument_group(f"settings of {recipes}")
+        for name, text in fields.items():
+            spellings = dict.fromkeys((f"--{name.replace('_', '-')}", f"--{name}"))
+            group.add_argument(*spellings, dest=f"setting:{name}", metavar="VALUE", help=text.replace("%", "%%"))
 
     wait = command("wait", "Wait until a run ends; the exit code gives its state.", run)
     wait.add_argument("--timeout", dest="timeout_s", type=_seconds, metavar="SECONDS")
