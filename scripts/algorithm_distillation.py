@@ -1,9 +1,15 @@
 """algorithm_distillation: algorithm distillation, 2 processes x 16 sequences.
 
-In the background as the notebook does it; here and now; on one process, where flags override the values below:
+In the background, as the notebook does it:
 
     nbtools launch scripts/algorithm_distillation.py
+
+In the foreground:
+
     CUDA_VISIBLE_DEVICES= torchrun --standalone --nproc-per-node=2 scripts/algorithm_distillation.py
+
+On one process; flags override the values below:
+
     CUDA_VISIBLE_DEVICES= python scripts/algorithm_distillation.py --batch-size 8
 """
 
@@ -16,9 +22,9 @@ launch = Launch(
     gpus=(),
     nnodes=1,  # machines
     cluster=None,
-    omp_num_threads=None,  # threads
-    shutdown_timeout_s=60,  # s
-    max_restarts=0,  # restarts
+    omp_num_threads=None,
+    shutdown_timeout_s=60,
+    max_restarts=0,
     stop_on=None,
     on_end=(),
 )
@@ -26,8 +32,8 @@ launch = Launch(
 config = AlgorithmDistillationConfig(
     batch_size=16,  # sequences per process
     gradient_accumulation_steps=1,  # forward passes
-    epochs=20,  # epochs
-    max_steps=1000,  # steps
+    epochs=20,
+    max_steps=1000,
     learning_rate=0.002,
     lr_schedule="linear",
     warmup_ratio=0.1,  # of all steps
@@ -35,7 +41,7 @@ config = AlgorithmDistillationConfig(
     adam_beta1=0.9,
     adam_beta2=0.99,
     gradient_clip=1.0,
-    max_skipped_steps=20,  # steps
+    max_skipped_steps=20,
     test_fraction=0.5,  # of the held-out data
     precision="auto",
     strategy="ddp",
@@ -52,31 +58,31 @@ config = AlgorithmDistillationConfig(
     keep_best=1,  # checkpoints
     save_dir=None,
     report_to="none",
-    profile_steps=0,  # steps
+    profile_steps=0,
     collective_timeout_min=10,  # minutes
     dataset=None,
     source_algorithm="annealed",
     num_histories=60,  # histories per goal
-    num_episodes=20,  # episodes
-    source_episodes=None,  # episodes
+    num_episodes=20,
+    source_episodes=None,
     grid_size=9,  # cells
     horizon=20,  # steps
     reward_once=False,
     test_share=0.1,  # of the cells
     test_goals=None,
-    num_layers=2,  # layers
-    num_heads=4,  # heads
+    num_layers=2,
+    num_heads=4,
     hidden_size=64,  # dimensions
     dropout=0.0,
     sequence_length=80,  # transitions
     compress_interval=None,  # transitions
     eval_batch_size=2048,  # sequences per process
     eval_rollouts=16,  # rollouts per goal
-    eval_episodes=40,  # episodes
+    eval_episodes=40,
     eval_samples=2000,  # windows
 )
 
 if __name__ == "__main__":
     main(config)
 
-# Written by nbtools 0.1.0, checksum 99686c7b95d6
+# Written by nbtools 0.1.0, checksum 11e049959b53

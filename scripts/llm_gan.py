@@ -1,9 +1,15 @@
 """llm_gan: generator against judge, 2 processes x 128 sequences.
 
-In the background as the notebook does it; here and now; on one process, where flags override the values below:
+In the background, as the notebook does it:
 
     nbtools launch scripts/llm_gan.py
+
+In the foreground:
+
     CUDA_VISIBLE_DEVICES= torchrun --standalone --nproc-per-node=2 scripts/llm_gan.py
+
+On one process; flags override the values below:
+
     CUDA_VISIBLE_DEVICES= python scripts/llm_gan.py --batch-size 8
 """
 
@@ -16,9 +22,9 @@ launch = Launch(
     gpus=(),
     nnodes=1,  # machines
     cluster=None,
-    omp_num_threads=None,  # threads
-    shutdown_timeout_s=60,  # s
-    max_restarts=0,  # restarts
+    omp_num_threads=None,
+    shutdown_timeout_s=60,
+    max_restarts=0,
     stop_on=None,
     on_end=(),
 )
@@ -26,8 +32,8 @@ launch = Launch(
 config = LLMGANConfig(
     batch_size=128,  # sequences per process
     gradient_accumulation_steps=1,  # forward passes
-    epochs=10,  # epochs
-    max_steps=270,  # steps
+    epochs=10,
+    max_steps=270,
     learning_rate=0.0003,
     lr_schedule="constant",
     warmup_ratio=0.1,  # of all steps
@@ -35,7 +41,7 @@ config = LLMGANConfig(
     adam_beta1=0.5,
     adam_beta2=0.999,
     gradient_clip=1.0,
-    max_skipped_steps=20,  # steps
+    max_skipped_steps=20,
     test_fraction=0.5,  # of the held-out data
     precision="auto",
     strategy="ddp",
@@ -52,7 +58,7 @@ config = LLMGANConfig(
     keep_best=1,  # checkpoints
     save_dir=None,
     report_to="none",
-    profile_steps=0,  # steps
+    profile_steps=0,
     collective_timeout_min=10,  # minutes
     dataset=None,
     text_col=None,
@@ -61,8 +67,8 @@ config = LLMGANConfig(
     max_chars=500,  # characters
     short_texts="refuse",
     clean="none",
-    num_sequences=10000,  # sequences
-    num_symbols=30,  # symbols
+    num_sequences=10000,
+    num_symbols=30,
     tokenizer="words",
     vocab_size=2000,  # words
     model_name=None,
@@ -71,17 +77,17 @@ config = LLMGANConfig(
     lora_rank=16,  # dimensions
     lora_alpha=32,
     lora_targets=None,
-    num_layers=2,  # layers
-    num_heads=4,  # heads
+    num_layers=2,
+    num_heads=4,
     hidden_size=64,  # dimensions
     dropout=0.0,
     sequence_length=12,  # tokens
     prompt_length=32,  # tokens
     temperature=1.0,
     judging="scores",
-    max_judge_tokens=16,  # tokens
-    generator_warmup_steps=10,  # steps
-    judge_warmup_steps=100,  # steps
+    max_judge_tokens=16,
+    generator_warmup_steps=10,
+    judge_warmup_steps=100,
     judge_accuracy=0.8,  # of the pairs
     judge_steps=3,  # judge steps
     warmup_learning_rate=0.001,
@@ -89,11 +95,11 @@ config = LLMGANConfig(
     discount=None,
     entropy_weight=0.005,
     freeze_generator=False,
-    texts_at_once=None,  # texts
+    texts_at_once=None,
     eval_samples=512,  # texts
 )
 
 if __name__ == "__main__":
     main(config)
 
-# Written by nbtools 0.1.0, checksum b588f534cb4b
+# Written by nbtools 0.1.0, checksum 6082566993c3

@@ -1,9 +1,15 @@
 """masked_diffusion: masked diffusion, 2 processes x 16 sequences.
 
-In the background as the notebook does it; here and now; on one process, where flags override the values below:
+In the background, as the notebook does it:
 
     nbtools launch scripts/masked_diffusion.py
+
+In the foreground:
+
     CUDA_VISIBLE_DEVICES= torchrun --standalone --nproc-per-node=2 scripts/masked_diffusion.py
+
+On one process; flags override the values below:
+
     CUDA_VISIBLE_DEVICES= python scripts/masked_diffusion.py --batch-size 8
 """
 
@@ -16,9 +22,9 @@ launch = Launch(
     gpus=(),
     nnodes=1,  # machines
     cluster=None,
-    omp_num_threads=None,  # threads
-    shutdown_timeout_s=60,  # s
-    max_restarts=0,  # restarts
+    omp_num_threads=None,
+    shutdown_timeout_s=60,
+    max_restarts=0,
     stop_on=None,
     on_end=(),
 )
@@ -26,8 +32,8 @@ launch = Launch(
 config = MaskedDiffusionConfig(
     batch_size=16,  # sequences per process
     gradient_accumulation_steps=1,  # forward passes
-    epochs=20,  # epochs
-    max_steps=1000,  # steps
+    epochs=20,
+    max_steps=1000,
     learning_rate=0.003,
     lr_schedule="linear",
     warmup_ratio=0.1,  # of all steps
@@ -35,7 +41,7 @@ config = MaskedDiffusionConfig(
     adam_beta1=0.9,
     adam_beta2=0.98,
     gradient_clip=1.0,
-    max_skipped_steps=20,  # steps
+    max_skipped_steps=20,
     test_fraction=0.5,  # of the held-out data
     precision="auto",
     strategy="ddp",
@@ -52,7 +58,7 @@ config = MaskedDiffusionConfig(
     keep_best=1,  # checkpoints
     save_dir=None,
     report_to="none",
-    profile_steps=0,  # steps
+    profile_steps=0,
     collective_timeout_min=10,  # minutes
     dataset=None,
     tokenizer="chars",
@@ -62,22 +68,22 @@ config = MaskedDiffusionConfig(
     lora_alpha=32,
     lora_targets=None,
     trust_remote_code=False,
-    num_layers=2,  # layers
-    num_heads=4,  # heads
+    num_layers=2,
+    num_heads=4,
     hidden_size=128,  # dimensions
     dropout=0.0,
     keep_model_dropout=False,
     sequence_length=64,  # tokens
     vocab_size=128,  # tokens
-    min_words=5,  # words
+    min_words=5,
     clean="none",
     special_tokens="text",
     random_length_share=0.01,  # of the sequences
     pad_to="longest",
     eval_draws=1024,  # masked sequences
-    sample_texts=2,  # texts
+    sample_texts=2,
     sample_length=None,  # tokens
-    sample_steps=None,  # steps
+    sample_steps=None,
     sample_block_length=None,  # tokens
     temperature=0.5,
     remasking="random",
@@ -89,4 +95,4 @@ config = MaskedDiffusionConfig(
 if __name__ == "__main__":
     main(config)
 
-# Written by nbtools 0.1.0, checksum 0de47b07eefb
+# Written by nbtools 0.1.0, checksum 0e5a1a99004f

@@ -1,9 +1,15 @@
 """mlm_pretraining: masked language modelling, 2 processes x 16 sequences.
 
-In the background as the notebook does it; here and now; on one process, where flags override the values below:
+In the background, as the notebook does it:
 
     nbtools launch scripts/mlm_pretraining.py
+
+In the foreground:
+
     CUDA_VISIBLE_DEVICES= torchrun --standalone --nproc-per-node=2 scripts/mlm_pretraining.py
+
+On one process; flags override the values below:
+
     CUDA_VISIBLE_DEVICES= python scripts/mlm_pretraining.py --batch-size 8
 """
 
@@ -16,9 +22,9 @@ launch = Launch(
     gpus=(),
     nnodes=1,  # machines
     cluster=None,
-    omp_num_threads=None,  # threads
-    shutdown_timeout_s=60,  # s
-    max_restarts=0,  # restarts
+    omp_num_threads=None,
+    shutdown_timeout_s=60,
+    max_restarts=0,
     stop_on=None,
     on_end=(),
 )
@@ -26,8 +32,8 @@ launch = Launch(
 config = MLMPretrainingConfig(
     batch_size=16,  # sequences per process
     gradient_accumulation_steps=1,  # forward passes
-    epochs=20,  # epochs
-    max_steps=600,  # steps
+    epochs=20,
+    max_steps=600,
     learning_rate=0.003,
     lr_schedule="linear",
     warmup_ratio=0.1,  # of all steps
@@ -35,7 +41,7 @@ config = MLMPretrainingConfig(
     adam_beta1=0.9,
     adam_beta2=0.98,
     gradient_clip=1.0,
-    max_skipped_steps=20,  # steps
+    max_skipped_steps=20,
     test_fraction=0.5,  # of the held-out data
     precision="auto",
     strategy="ddp",
@@ -52,7 +58,7 @@ config = MLMPretrainingConfig(
     keep_best=1,  # checkpoints
     save_dir=None,
     report_to="none",
-    profile_steps=0,  # steps
+    profile_steps=0,
     collective_timeout_min=10,  # minutes
     dataset=None,
     max_samples=None,  # documents
@@ -62,15 +68,15 @@ config = MLMPretrainingConfig(
     lora_rank=16,  # dimensions
     lora_alpha=32,
     lora_targets=None,
-    num_layers=2,  # layers
-    num_heads=4,  # heads
+    num_layers=2,
+    num_heads=4,
     hidden_size=128,  # dimensions
     dropout=0.0,
     keep_model_dropout=False,
     add_special_tokens=True,
     sequence_length=64,  # tokens
     vocab_size=2000,  # words
-    min_words=5,  # words
+    min_words=5,
     clean="none",
     special_tokens="text",
     mask_probability=0.15,
@@ -80,4 +86,4 @@ config = MLMPretrainingConfig(
 if __name__ == "__main__":
     main(config)
 
-# Written by nbtools 0.1.0, checksum 694c49b2210f
+# Written by nbtools 0.1.0, checksum d4767c79961e

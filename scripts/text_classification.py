@@ -1,9 +1,15 @@
 """text_classification: text classification, 2 processes x 32 sequences.
 
-In the background as the notebook does it; here and now; on one process, where flags override the values below:
+In the background, as the notebook does it:
 
     nbtools launch scripts/text_classification.py
+
+In the foreground:
+
     CUDA_VISIBLE_DEVICES= torchrun --standalone --nproc-per-node=2 scripts/text_classification.py
+
+On one process; flags override the values below:
+
     CUDA_VISIBLE_DEVICES= python scripts/text_classification.py --batch-size 8
 """
 
@@ -16,9 +22,9 @@ launch = Launch(
     gpus=(),
     nnodes=1,  # machines
     cluster=None,
-    omp_num_threads=None,  # threads
-    shutdown_timeout_s=60,  # s
-    max_restarts=0,  # restarts
+    omp_num_threads=None,
+    shutdown_timeout_s=60,
+    max_restarts=0,
     stop_on=None,
     on_end=(),
 )
@@ -26,8 +32,8 @@ launch = Launch(
 config = TextClassificationConfig(
     batch_size=32,  # sequences per process
     gradient_accumulation_steps=1,  # forward passes
-    epochs=20,  # epochs
-    max_steps=400,  # steps
+    epochs=20,
+    max_steps=400,
     learning_rate=0.002,
     lr_schedule="linear",
     warmup_ratio=0.1,  # of all steps
@@ -35,7 +41,7 @@ config = TextClassificationConfig(
     adam_beta1=0.9,
     adam_beta2=0.999,
     gradient_clip=1.0,
-    max_skipped_steps=20,  # steps
+    max_skipped_steps=20,
     test_fraction=0.5,  # of the held-out data
     precision="auto",
     strategy="ddp",
@@ -52,7 +58,7 @@ config = TextClassificationConfig(
     keep_best=1,  # checkpoints
     save_dir=None,
     report_to="none",
-    profile_steps=0,  # steps
+    profile_steps=0,
     collective_timeout_min=10,  # minutes
     dataset=None,
     train_data=None,
@@ -64,18 +70,18 @@ config = TextClassificationConfig(
     clean="none",
     formatter=None,
     key=None,
-    max_codes=2,  # codes
+    max_codes=2,
     model_name=None,
     adapter="none",
     lora_rank=16,  # dimensions
     lora_alpha=32,
     lora_targets=None,
-    num_layers=2,  # layers
-    num_heads=4,  # heads
+    num_layers=2,
+    num_heads=4,
     hidden_size=128,  # dimensions
-    num_hash_buckets=1024,  # buckets
-    num_decoder_layers=2,  # layers
-    num_decoder_heads=4,  # heads
+    num_hash_buckets=1024,
+    num_decoder_layers=2,
+    num_decoder_heads=4,
     sequence_length=64,  # characters
     dropout=0.0,
     seq2seq_weight=0.5,
@@ -88,4 +94,4 @@ config = TextClassificationConfig(
 if __name__ == "__main__":
     main(config)
 
-# Written by nbtools 0.1.0, checksum 5fea8812b291
+# Written by nbtools 0.1.0, checksum dde012d10ec2

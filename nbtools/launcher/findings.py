@@ -66,7 +66,7 @@ def render_html(title: str, findings: Iterable[Finding]) -> str:
         sign, colour = _SIGNS[finding.level]
         step = f"<br>→ {_literal(finding.next_step)}" if finding.next_step else ""
         cells = (
-            f"<span style='color:{colour}'><b>{sign}</b> {finding.level}</span>",
+            f"<span style='color:{colour};white-space:nowrap'><b>{sign}</b> {finding.level}</span>",
             _literal(finding.subject),
             f"<span style='overflow-wrap:anywhere'>{_literal(finding.text)}{step}</span>",
         )

@@ -200,17 +200,23 @@ def _docstring(recipe: Recipe, config: TrainConfig, name: str, launch: Launch) -
     machines = "machines" if launch.cluster is None else "nodes"
     processes = f"{launch.nnodes} {machines} x {processes}" if launch.nnodes > 1 else processes
     if launch.cluster is None:
-        ways = "In the background as the notebook does it; here and now"
+        background, other = "In the background, as the notebook does it", "In the foreground"
         line = f"{here}{shlex.join(torchrun.by_hand(f'scripts/{name}.py', launch))}"
     else:
-        ways = "As a Slurm job; with sbatch, for which nbtools new --sbatch writes the file"
+        background, other = "As a Slurm job", "With sbatch, for which nbtools new --sbatch writes the file"
         line = f"sbatch scripts/{name}.sbatch"
     return f'''"""{name}: {recipe.title[0].lower()}{recipe.title[1:]}, {processes} x {config.batch_size} sequences.
 
-{ways}; on one process, where flags override the values below:
+{background}:
 
     nbtools launch scripts/{name}.py
+
+{other}:
+
     {line}
+
+On one process; flags override the values below:
+
     {here}python scripts/{name}.py --batch-size 8
 """'''
 
@@ -220,7 +226,7 @@ def _call(settings: Settings, without: Collection[str], prefix: str = "") -> str
     indent = "    " * prefix.count(".")
     lines = [f"{type(settings).__name__}("]
     for name, value in ((name, value) for name, value in settings if prefix + name not in without):
-        unit = type(settings).unit(name)
+        unit = "" if (named := type(settings).unit(name)) in name.split("_") else named
         text = _call(value, without, f"{prefix}{name}.") if isinstance(value, Settings) else _literal(value)
         lines.append(f"{indent}    {name}={text},{f'  # {unit}' if unit else ''}")
     return "\n".join([*lines, f"{indent})"])

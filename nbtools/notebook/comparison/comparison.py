@@ -15,7 +15,7 @@ from IPython.display import publish_display_data
 from nbtools.errors import NbtoolsError, plural
 from nbtools.notebook.comparison.overlay import ComparisonFigure, Options, coarse_parts, overlay
 from nbtools.notebook.comparison.reading import CurveReader
-from nbtools.notebook.comparison.report import report
+from nbtools.notebook.comparison.report import TABLES, report
 from nbtools.notebook.panel.html import LIVE, note
 from nbtools.notebook.panel.media import close_tree
 from nbtools.notebook.plots.figure import WIDTH
@@ -35,11 +35,12 @@ _DRAW_EVERY_S = 5.0
 _COVER = "nbtools-comparison-cover"
 _CONNECTED = f".{LIVE}:not(.jupyter-widgets-disconnected)"
 # The outputs are a mark, the static picture, the widgets, and the tables. The picture is hidden as long as the widgets
-# have a kernel, and the widgets without one, which JupyterLab shows as broken links.
+# have a kernel, and the widgets without one, which JupyterLab shows as broken links. A stored notebook has no widgets:
+# the tables take their place.
 _STYLE = f"""<style>
 .jp-OutputArea-child:has(.{_COVER}):has(+ * + * {_CONNECTED}),
 .jp-OutputArea-child:has(.{_COVER}) + .jp-OutputArea-child:has(+ * {_CONNECTED}),
-.jp-OutputArea-child:has(.{_COVER}) + * + .jp-OutputArea-child:not(:has({_CONNECTED})) {{display: none}}
+.jp-OutputArea-child:has(.{_COVER}) + * + .jp-OutputArea-child:not(:has({_CONNECTED}, .{TABLES})) {{display: none}}
 </style><div class='{_COVER}'></div>"""
 
 

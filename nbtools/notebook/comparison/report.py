@@ -16,6 +16,8 @@ from nbtools.run.compare import Comparison
 from nbtools.run.curves import Curves, Sketch
 from nbtools.run.run import step_of_total
 
+TABLES = "nbtools-tables"
+"""Class of the tables in a page."""
 _MOST_METRICS = 8
 _CELL = "padding:2px 10px 2px 0;text-align:left;vertical-align:top;white-space:nowrap"
 
@@ -23,7 +25,7 @@ _CELL = "padding:2px 10px 2px 0;text-align:left;vertical-align:top;white-space:n
 def report(comparison: Comparison, curves: Sequence[Curves]) -> str:
     """Return all tables of a comparison; names and values are escaped."""
     parts = [_notes(comparison), _scaling_card(comparison, curves), _ends(comparison, curves), _differences(comparison)]
-    return f"<div class='{NO_FORMULAS}' style='{FONT}{TEXT}max-width:100%'>{''.join(parts)}</div>"
+    return f"<div class='{NO_FORMULAS} {TABLES}' style='{FONT}{TEXT}max-width:100%'>{''.join(parts)}</div>"
 
 
 def _notes(comparison: Comparison) -> str:

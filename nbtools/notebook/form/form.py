@@ -193,10 +193,17 @@ class ConfigForm:
         text = (
             f"The form for {escape(self._recipe.key)} needs a kernel: run this cell again. Scripts and runs are kept."
         )
-        words = f"{WITHOUT_KERNEL}<p class='nbtools-no-kernel'>{text}</p>"
+        words = f"{WITHOUT_KERNEL}<div class='nbtools-no-kernel'><p>{text}</p><p>{self._told()}</p></div>"
         view = "application/vnd.jupyter.widget-view+json"
         for bundle in ({"text/html": words, "text/plain": repr(self)}, {view: self.widget._repr_mimebundle_()[view]}):
             display(bundle, raw=True)  # type: ignore[no-untyped-call]
+
+    def _told(self) -> str:
+        """Return the values of the usual fields, for a reader without a kernel."""
+        values, _ = self._read()
+        usual = [name for cls in (self._recipe.config_class, Launch) for name in cls.model_fields if cls.is_basic(name)]
+        cells = (f"<code>{name}</code> {escape(shown(values[name]))}" for name in usual if name in values)
+        return " ".join(f"<span style='display:inline-block;margin-right:18px'>{cell}</span>" for cell in cells)
 
     # --- reading and showing ------------------------------------------------------------------------
 

@@ -105,7 +105,17 @@ class Predictor:
         for row in range(len(prompts)):
             tokens = kept[-1][row].tolist()
             end = next((place for place, token in enumerate(tokens) if token in end_ids(tokenizer)), len(tokens))
-            found: dict[str, Any] = {"text": str(tokenizer.decode(tokens[:end], clean_up_tokenization_spaces=False))}
+            is_chat = settings.chat_template and tokenizer.chat_template is not None
+            found: dict[str, Any] = {"text": self._behind([] if is_chat else list(prompts[row]), tokens[:end])}
             if wanted:
                 found["frames"] = [rendered(tokenizer, state[row], mask_id) for state in kept]
             yield found
+
+    def _behind(self, prompt: list[int], tokens: list[int]) -> str:
+        """Return tokens as text as it follows that of `prompt`: between words it begins with a space."""
+        before, whole = (
+            str(self.tokenizer.decode(ids, clean_up_tokenization_spaces=False)) for ids in (prompt, prompt + tokens)
+        )
+        if not whole.startswith(before):
+            return str(self.tokenizer.decode(tokens, clean_up_tokenization_spaces=False))
+        return whole.removeprefix(before)

@@ -52,6 +52,15 @@ def test_texts_are_what_unmask_writes_behind_each_prompt_alone(
     assert list(predictor.predict(prompts, drawn)) != list(predictor.predict(prompts, drawn.replace(seed=4)))
 
 
+def test_words_follow_the_prompt_with_a_space(cpu_project: Project, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder, config = trained(cpu_project, monkeypatch, tokenizer="words", vocab_size=64, max_steps=1)
+    predictor = Predictor(folder, config, CPU)
+    settings = MaskedDiffusionPredict(temperature=0, sample_length=2)
+    behind, alone = predictor.predict(["w1", ""], settings)
+    assert behind["text"][0] == " " and behind["text"][1] != " "
+    assert alone["text"][:1] != " "
+
+
 def test_settings_start_from_the_runs_and_impossible_ones_are_an_error_of_the_row() -> None:
     config = MaskedDiffusionConfig(**TINY["masked_diffusion"], remasking="random", temperature=0.4, guidance=1.0)
     settings = settings_of(config)
