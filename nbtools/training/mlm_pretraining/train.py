@@ -105,8 +105,11 @@ class MaskedLM(nn.Module):
     def forward(self, inputs_BT: torch.Tensor, positions_BK: torch.Tensor, labels_BK: torch.Tensor) -> torch.Tensor:
         """Return the sum of the cross-entropies of all predictions, in nats; labels that are `IGNORED` add nothing."""
         logits_BKV = self.logits(inputs_BT, positions_BK)
+        wide = torch.promote_types(
+            logits_BKV.dtype, torch.float32
+        )  # a sum over the vocabulary in half precision is wrong
         return nn.functional.cross_entropy(
-            logits_BKV.flatten(0, 1).float(), labels_BK.flatten(), ignore_index=IGNORED, reduction="sum"
+            logits_BKV.flatten(0, 1).to(wide), labels_BK.flatten(), ignore_index=IGNORED, reduction="sum"
         )
 
     def has_unused_weights(self) -> bool:
