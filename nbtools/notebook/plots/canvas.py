@@ -9,7 +9,7 @@ import anywidget
 import numpy as np
 import traitlets
 
-from nbtools.notebook.plots.charts import PALETTE, Chart, Charts, Trace, num_columns
+from nbtools.notebook.plots.charts import NONE_OPEN, PALETTE, Chart, Charts, Trace, num_columns
 from nbtools.notebook.plots.decimation import Floats
 
 DEFAULT_WIDTH = 900
@@ -48,6 +48,8 @@ class Canvas(anywidget.AnyWidget):
         """Send charts to the page, in one message; `width` is that of the page, 0 if it is not known."""
         spec, data = packed(charts)
         columns = num_columns(len(charts.shown), width or DEFAULT_WIDTH)
+        if not (charts.shown or charts.message):
+            spec["message"] = NONE_OPEN + (f": the filter is {filter}" if filter else "")
         with self.hold_sync():
             self.spec = {**spec, "alt": alt, "smoothing": smoothing, "columns": columns, "filter": filter}
             self.data = data

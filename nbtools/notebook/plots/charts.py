@@ -46,6 +46,7 @@ MARGIN: Final = {"left": 56, "right": 16, "top": 34, "bottom": 24}
 """Between a chart's edge and its plot area; the title and the legend are at the top."""
 _TWO_COLUMNS_FROM = 640
 _NUM_OPEN = 4
+NONE_OPEN: Final = "No chart is open"
 _RUNS = ("#3f90da", "#e76300", "#832db6", "#bd1f01", "#a96b59", "#717581", "#c98a00", "#2e9e8f", "#92a4a2", "#8f8a3a")
 _RUNS_ON_DARK = (
     *("#5aa5ea", "#ff8b3d", "#b98be0", "#f0654a", "#c98f7d", "#9aa0ad", "#ffa90e", "#4cc4b4", "#b5c4c2", "#b9ac70"),

@@ -30,6 +30,7 @@ from nbtools.notebook.plots.charts import (
     DARK,
     LIGHT,
     MARGIN,
+    NONE_OPEN,
     Chart,
     Charts,
     Level,
@@ -119,7 +120,7 @@ class RunFigure:
         if others and is_narrow:
             self.panels[-1].x_label.set_text("")  # the line on the others needs its place
         if not shown:
-            self.panels[0].message.set_text(charts.message or "No chart is open")
+            self.panels[0].message.set_text(charts.message or NONE_OPEN)
 
     def _sizes(self, num_charts: int) -> list[Size]:
         """Return the sizes of the plot areas; of more charts than four, those of the first."""

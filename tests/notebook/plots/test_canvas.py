@@ -154,6 +154,20 @@ def test_the_canvas_sends_one_consistent_state() -> None:
     assert sent[0]["spec"]["alt"] == "curves of x"
 
 
+def test_a_page_without_an_open_chart_says_so_and_names_the_filter() -> None:
+    canvas, loss = Canvas(lambda message: None), history(30)
+    canvas.show(charts(View(loss, metrics=("nothing*",))), alt="", filter="nothing*")
+    assert canvas.spec["message"] == "No chart is open: the filter is nothing*"
+    canvas.show(charts(View(loss, metrics=("grad*",))), alt="", filter="grad*")
+    assert canvas.spec["message"] == ""
+    canvas.show(charts(View(loss, opened=dict.fromkeys(canvas_keys(canvas), False))), alt="")
+    assert canvas.spec["message"] == "No chart is open"
+
+
+def canvas_keys(canvas: Canvas) -> list[str]:
+    return [chart["key"] for chart in canvas.spec["charts"]]
+
+
 # --- messages ---
 
 
