@@ -25,7 +25,7 @@ class CheckpointList:
     """A table of the newest checkpoints with a button in each row, above the choice, the changes, and the start.
 
     Args:
-        changed: called after the typed changes differ.
+        changed: called after another checkpoint was chosen, or the typed changes differ.
     """
 
     def __init__(self, changed: Callable[[object], None]) -> None:
@@ -57,7 +57,8 @@ class CheckpointList:
         wrapped = widgets.Layout(flex_flow="row wrap", align_items="center", margin="6px 0 0")
         self._form = widgets.HBox([self.choice, self.changes, self.start, self.verify], layout=wrapped)
         self.widget = widgets.VBox([rows, self._form, self.changing], layout=widgets.Layout(width="100%"))
-        self.changes.observe(changed, "value")
+        for control in (self.choice, self.changes):
+            control.observe(changed, "value")
         self.found: list[Checkpoint] = []
         self._said: dict[Path, str] = {}
         self._key: object = None
@@ -131,7 +132,9 @@ def _table(shown: Sequence[Checkpoint], said: dict[Path, str], num_more: int, be
     if not shown:
         return f"<div style='{FONT}{MUTED}'>No checkpoint has been saved yet.</div>"
     metric = str(shown[0].manifest.get("best_by", BEST_BY))
-    cell = f"height:{_ROW_PX}px;padding:0 14px 0 0;text-align:left;white-space:nowrap;border-bottom:{BORDER}"
+    # With its border a row is as high as its button.
+    cell = f"box-sizing:content-box;height:{_ROW_PX - 1}px;line-height:{_ROW_PX - 1}px;border-bottom:{BORDER};"
+    cell += "padding:0 14px 0 0;text-align:left;white-space:nowrap"
 
     def row(cells: Sequence[str], tag: str = "td") -> str:
         return "<tr>" + "".join(f"<{tag} style='{cell}'>{text}</{tag}>" for text in cells) + "</tr>"

@@ -6,7 +6,7 @@ from typing import Any
 
 import ipywidgets as widgets
 
-from nbtools.notebook.panel.html import FONT, LIVE, MUTED, copy_button
+from nbtools.notebook.panel.html import FONT, LIVE, MUTED, PICTURE, copy_button
 from nbtools.notebook.panel.media import close_tree, html_widget
 from nbtools.notebook.panel.tabs import Tabs
 from nbtools.notebook.plots.figure import WIDTH
@@ -54,6 +54,7 @@ class Controls:
         )
         self.losses, self.trouble, self.note, self.taken, self._commands = (html_widget() for _ in range(5))
         self.image, self.canvas = charts.image, charts.box
+        self.image.add_class(PICTURE)
         self.log = _control(widgets.ToggleButton, "Log scale", value=log)
         self.smoothing = _control(widgets.FloatSlider, "Smoothing", value=smoothing, max=0.99, step=0.01)
         self.x = _control(widgets.Dropdown, "x axis", options=KINDS, value=charts.choices.x)
@@ -88,7 +89,7 @@ class Controls:
         buttons = _row(self.stop, self.again, self.onward, self.menu)
         buttons.layout.width, buttons.layout.margin = "auto", "0 0 0 12px"
         state = _column(self.header, self.progress)
-        state.layout.width, state.layout.flex = "0", "1 1 420px"
+        state.layout.width, state.layout.flex = "0", "1 1 340px"
         top = _row(state, buttons)
         top.layout.align_items = "flex-start"
         acting = (self._menu_row, self.note, self.taken)

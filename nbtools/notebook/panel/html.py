@@ -12,6 +12,7 @@ from nbtools.failures.failure import Failure
 from nbtools.notebook.panel.news import Change
 from nbtools.notebook.panel.snapshot import Snapshot
 from nbtools.notebook.plots.decimation import duration
+from nbtools.notebook.theme import DROP_DOWNS, late_pictures
 from nbtools.run.job import ends_too_early
 from nbtools.run.ranks.stacks import RankStacks
 from nbtools.run.ranks.stragglers import Straggler
@@ -22,6 +23,8 @@ NO_FORMULAS = "mathjax_ignore tex2jax_ignore"
 """Classes of elements whose dollar signs JupyterLab's MathJax, and the older one of exported pages, leave alone."""
 LIVE = "nbtools-live"
 """Class of the widgets of a panel."""
+PICTURE = "nbtools-picture"
+"""Class of the picture in the widgets, which the canvas replaces."""
 FONT = "font-family:var(--jp-ui-font-family,system-ui,sans-serif);font-size:13px;line-height:1.45;"
 TEXT = "color:var(--jp-ui-font-color1,inherit);"
 MUTED = "color:var(--jp-ui-font-color2,#6b7280);"
@@ -30,6 +33,7 @@ BORDER = "1px solid var(--jp-border-color2,#d0d7de)"
 WARN = "color:var(--jp-warn-color0,#b35900);"
 AMBER = "#c77700"
 _SURFACE = "background:rgba(127,127,127,.13);"
+_CUT = "min-width:0;overflow:hidden;text-overflow:ellipsis;white-space:nowrap;"
 
 # A sign and a word beside each colour, for readers who cannot distinguish two hues.
 STATES = {
@@ -54,7 +58,8 @@ _STYLE = f"""<style>
 {_COVERED}, {_COVERED} + *, {_COVERED} + * + * {{display: none}}
 .jp-OutputArea-child:has(+ * + * + * {_CONNECTED}) .nbtools-panel-note {{display: none}}
 .nbtools-panel-note {{animation: nbtools-appear 0s 1.5s both}}
-@keyframes nbtools-appear {{from {{visibility: hidden}}}}
+{late_pictures(".jp-OutputArea-child:has(.nbtools-panel-note) + * img", f".{PICTURE}")}
+{DROP_DOWNS}
 </style>"""
 
 
@@ -93,22 +98,27 @@ def header(
     """Return the run's name, id, state (a `RunState`) and script; `notes`, as the origin and the commit, are below.
 
     `waiting_for` is what the run waits for, such as `behind mlm_tiny on GPU 0,1`, or why it was stopped; `alarms` what
-    it needs help with.
+    it needs help with. Without these the first line never wraps, so that its height stays when the run ends: the script
+    is cut first, then the id.
     """
     sign, colour, word, meaning = STATES[state]
     if alarms:
         sign, colour = "▲", AMBER
     word, meaning = (f"{word} {waiting_for}", "") if waiting_for else (word, meaning)
-    below = f"<span style='{MUTED}flex-basis:100%'>{literal(' · '.join(notes))}</span>" if notes else ""
+    below = f"<span style='{MUTED}display:block'>{literal(' · '.join(notes))}</span>" if notes else ""
     detail = f"<span style='{MUTED}'> · {literal(meaning)}</span>" if meaning else ""
     detail += f"<b role='alert' style='{WARN}'> · {literal(' · '.join(alarms))}</b>" if alarms else ""
+    wrap, cut = ("wrap", "") if alarms or waiting_for else ("nowrap", f"{_CUT}flex:0 99 auto")
     return (
-        f"<div style='{FONT}{TEXT}display:flex;flex-wrap:wrap;gap:2px 14px;align-items:baseline'>"
-        f"<b style='font-size:15px'>{literal(name)}</b>"
-        f"<span style='{MUTED}{MONO}'>{literal(run_id)}</span>"
-        f"<span role='status'><span aria-hidden='true' style='color:{colour};font-weight:700'>{sign}</span> "
-        f"<b>{literal(word)}</b>{detail}</span>"
-        f"<span style='{MUTED}{MONO}margin-left:auto'>{literal(script)}</span>{below}</div>"
+        f"<div style='{FONT}{TEXT}width:0;min-width:100%'>"
+        f"<div style='display:flex;flex-wrap:{wrap};gap:2px 14px;align-items:baseline'>"
+        f"<b style='{_CUT}flex:0 1 auto;font-size:15px' title='{literal(name)}'>{literal(name)}</b>"
+        f"<span style='{MUTED}{MONO}{_CUT}flex:0 9999 auto' title='{literal(run_id)}'>{literal(run_id)}</span>"
+        f"<span role='status' style='{cut}'><span aria-hidden='true' style='color:{colour};font-weight:700'>{sign}"
+        f"</span> <b>{literal(word)}</b>{detail}</span>"
+        f"<span style='{MUTED}{MONO}{_CUT}flex:1 1 0;text-align:right' title='{literal(script)}'>"
+        f"{literal(script)}</span>"
+        f"</div>{below}</div>"
     )
 
 

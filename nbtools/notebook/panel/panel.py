@@ -317,6 +317,8 @@ class LivePlot:
                 self._render()
         was_final = self._drawn_state is not None and self._drawn_state.is_final
         self._wanted, self._drawn_state = wanted, state
+        if state.is_final and not was_final:
+            self._check_changes()
         is_static = state.is_final and not is_live_page
         if is_static or self._is_static:
             self._is_static = is_static
@@ -474,6 +476,8 @@ class LivePlot:
                     pairs = {name: [old, new] for name, old, new in differing}
                     said = f"Resume writes a new script: {changes_in_words(pairs)}" if pairs else "No value differs."
                 self._is_change_wrong = False
+                if not self.run.state.is_final and (changes or widgets.checkpoint.value != LATEST):
+                    said = f"{said}\nIt can start once this run has ended.".lstrip()
             except NbtoolsError as error:
                 said, self._is_change_wrong = str(error), True
             widgets.changing.value = html.note(said, is_warning=self._is_change_wrong)

@@ -715,6 +715,13 @@ def test_what_is_waited_for_continues_the_word_queued() -> None:
     assert "waiting for its processes" not in shown
 
 
+def test_the_header_wraps_only_for_what_must_be_read_in_full() -> None:
+    for state in RunState:
+        assert "flex-wrap:nowrap" in html.header("name", "id", state, "x.py")
+    assert "flex-wrap:wrap" in html.header("name", "id", "RUNNING", "x.py", alarms=["no new values for 5m"])
+    assert "flex-wrap:wrap" in html.header("name", "id", "QUEUED", "x.py", waiting_for="behind mlm_tiny")
+
+
 def test_a_panel_keeps_calm_while_a_failed_run_starts_again(folder: Folder, show: Callable[..., LivePlot]) -> None:
     info = json.loads(folder.files.launch.read_text())
     write_json(folder.files.launch, {**info, "launch": {"nproc_per_node": 2, "max_restarts": 3}})
@@ -1006,6 +1013,19 @@ def test_changes_are_checked_while_they_are_typed(
     controls.changes.value = " "
     assert controls.changing.value == ""
     assert not controls.resume.disabled
+
+
+def test_a_checkpoint_chosen_during_a_run_says_when_it_can_start(folder: Folder, show: Callable[..., LivePlot]) -> None:
+    folder.rows(1, 230)
+    folder.checkpoint(200, 3.25)
+    panel = show(folder)
+    controls = panel._widgets
+    until(lambda: len(controls.checkpoint.options) == 2)
+    assert controls.changing.value == ""
+    controls.checkpoint.value = controls.checkpoint.options[1][1]
+    assert "can start once this run has ended" in controls.changing.value
+    folder.end()
+    until(lambda: not controls.resume.disabled and controls.changing.value == "")
 
 
 def test_typed_changes_make_a_fork_that_says_what_it_changed(
