@@ -8,6 +8,7 @@ import shlex
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from html import escape
+from pathlib import Path
 from types import NoneType, UnionType
 from typing import Any, Literal, Union, get_args, get_origin
 
@@ -15,6 +16,7 @@ import ipywidgets as widgets
 
 from nbtools.config import Launch, Settings
 from nbtools.errors import shown
+from nbtools.notebook.theme import DROP_DOWNS
 from nbtools.script.assignments import split_names
 
 LABEL_WIDTH = "204px"
@@ -27,46 +29,10 @@ _SEVERAL_LINES = {"preamble": 4}
 _COMMAND = "on_end"
 """The field whose value is the words of a command, written as in a shell."""
 
-# Colours follow JupyterLab's theme (--jp-*); other front ends use the page's text colour.
-STYLE = """<style>
-.nbtools-form { max-width: 920px; padding: 4px 2px 10px; color: var(--jp-ui-font-color1, currentColor); }
-.nbtools-form h3 { margin: 0; font-size: 18px; font-weight: 600; line-height: 1.3; }
-.nbtools-form h3 + p { margin: 2px 0 8px; line-height: 1.4; color: var(--jp-ui-font-color2, inherit); }
-.nbtools-form h4 { margin: 12px 0 2px; padding-bottom: 3px; font-size: 11px; font-weight: 600; line-height: 1.4;
-  letter-spacing: .06em; text-transform: uppercase; color: var(--jp-ui-font-color2, inherit);
-  border-bottom: 1px solid var(--jp-border-color2, rgba(128,128,128,.35)); }
-.nbtools-form .nbtools-row .widget-label, .nbtools-form .nbtools-label { text-align: left;
-  font-family: var(--jp-code-font-family, monospace); font-size: 12px; }
-.nbtools-form .nbtools-note .widget-html-content { padding-left: 8px; font-size: 12px; line-height: 1.35;
-  white-space: normal; overflow-wrap: anywhere; color: var(--jp-ui-font-color2, inherit); }
-.nbtools-form .nbtools-note i { font-style: normal; color: var(--jp-ui-font-color1, inherit); padding-right: 6px; }
-.nbtools-form .nbtools-note b, .nbtools-form .nbtools-error { font-weight: 500;
-  color: var(--jp-error-color1, #d32f2f); }
-.nbtools-form .nbtools-note mark { background: none; font-weight: 500; padding-right: 6px;
-  color: var(--jp-warn-color0, #b26a00); }
-.nbtools-form textarea { white-space: pre; font: 12px/1.45 var(--jp-code-font-family, monospace); }
-.nbtools-form .nbtools-wrong :is(input, select, textarea) {
-  border-color: var(--jp-error-color1, #d32f2f) !important; }
-.nbtools-form .nbtools-changed .widget-label, .nbtools-form .nbtools-changed .nbtools-label { font-weight: 700; }
-.nbtools-tiles { display: flex; flex-wrap: wrap; gap: 8px; margin: 14px 0 8px; }
-.nbtools-tiles > div { flex: 1 1 190px; display: flex; flex-direction: column; padding: 8px 12px; line-height: 1.35;
-  border: 1px solid var(--jp-border-color2, rgba(128,128,128,.35)); border-radius: 6px; }
-.nbtools-tiles b { font-size: 20px; font-weight: 600; font-variant-numeric: tabular-nums; }
-.nbtools-tiles span { font-size: 12px; }
-.nbtools-tiles small { font-size: 11px; color: var(--jp-ui-font-color2, inherit); }
-.nbtools-run { margin: 0 0 6px; padding: 6px 12px; border-radius: 6px;
-  background: var(--jp-layout-color2, rgba(128,128,128,.12)); }
-.nbtools-run code { display: block; padding: 2px 0; white-space: pre-wrap; overflow-wrap: anywhere; background: none;
-  font: 12px/1.45 var(--jp-code-font-family, monospace); color: var(--jp-ui-font-color1, inherit); }
-.nbtools-run code + code { font-size: 11px; color: var(--jp-ui-font-color2, inherit); }
-.nbtools-form .nbtools-more { align-self: flex-start; margin: 10px 0 0; }
-.nbtools-question { border-left: 3px solid var(--jp-warn-color1, #f57c00); padding: 2px 0 2px 12px; margin: 6px 0; }
-.nbtools-question p { margin: 2px 0 4px; line-height: 1.45; }
-.nbtools-said, .nbtools-error { white-space: pre-wrap; overflow-wrap: anywhere; line-height: 1.45; padding: 2px; }
-.nbtools-form.jupyter-widgets-disconnected { opacity: .6; pointer-events: none; }
-.nbtools-form .jupyter-widgets-disconnected::before, .nbtools-form.jupyter-widgets-disconnected::before {
-  content: none !important; }
-</style>"""
+NONE = ""
+"""Value of the choice "none"; a drop-down with the value None is blank."""
+
+STYLE = f"<style>{Path(__file__).with_name('form.css').read_text(encoding='utf-8')}{DROP_DOWNS}</style>"
 
 # A form is two outputs: a sentence, then the widgets. JupyterLab and Jupyter Notebook show widgets without a kernel as
 # broken links, and those of an earlier kernel as "model not found". There, and only then, the sentence is shown.
@@ -105,7 +71,7 @@ class Field:
     def _make_input(self) -> widgets.DOMWidget:
         shared = {"description": self.name, "tooltip": f"{self.name}: {self.help}", **INPUT_SHAPE}
         if self._options is not None:
-            options = [("none" if option is None else str(option), option) for option in self._options]
+            options = [("none", NONE) if option is None else (str(option), option) for option in self._options]
             return widgets.Dropdown(options=options, **shared)
         if self._kinds == (bool,):
             return widgets.Checkbox(indent=False, tooltip=shared["tooltip"], layout={"width": "auto"})
@@ -131,6 +97,8 @@ class Field:
         entry = self._input.value
         if self._given is not None and self._given[1] == entry:
             return self._given[0]
+        if isinstance(self._input, widgets.Dropdown):
+            return None if entry == NONE else entry
         if entry in self._words:
             return entry
         if self.name == _COMMAND:
@@ -140,7 +108,7 @@ class Field:
     @value.setter
     def value(self, value: Any) -> None:
         written = shlex.join(value) if self.name == _COMMAND else _written(value)
-        entry = written if isinstance(self._input, widgets.Text) else value
+        entry = written if isinstance(self._input, widgets.Text) else NONE if value is None else value
         self._input.value = entry
         self._given = (value, entry)
 

@@ -186,7 +186,7 @@ class ConfigForm:
             self._say(f"Loaded {script.path.name}{edited}: {changed} changed in the form.{lacks}")
 
     def __repr__(self) -> str:
-        return f"ConfigForm({self._recipe.key!r}, name={self._view.name.value!r}, preset={self._view.preset.value!r})"
+        return f"ConfigForm({self._recipe.key!r}, name={self._view.name.value!r}, preset={self._view.preset_name!r})"
 
     def _ipython_display_(self) -> None:
         """Display two outputs: a sentence for a page without a kernel, and the widgets."""
@@ -287,7 +287,7 @@ class ConfigForm:
         return obstacles
 
     def _mark(self, values: Values, wrong: dict[str, str]) -> None:
-        preset = self._view.preset.value
+        preset = self._view.preset_name
         base: Values = {} if preset is None else values_of_rows(*self._recipe.preset(preset))
         base = {name: base[name] for name in self._view.fields if name in base and name != "cluster"}
         changed = [name for name in base if name not in values or values[name] != base[name]]
@@ -330,11 +330,11 @@ class ConfigForm:
         )
 
     def _apply_preset(self) -> None:
-        if self._view.preset.value is None:
+        if self._view.preset_name is None:
             self._refresh()
             return
         self._loaded_over = {}
-        config, launch = self._recipe.preset(self._view.preset.value)
+        config, launch = self._recipe.preset(self._view.preset_name)
         values = values_of_rows(config, launch)
         del values["cluster"]  # a preset does not say where a run runs
         if self._view.is_for_slurm:

@@ -8,7 +8,7 @@ import ipywidgets as widgets
 from nbtools.config import Launch, Settings, Slurm, StopOn, TrainConfig
 from nbtools.machine.devices import Device, devices
 from nbtools.notebook.form.cluster import IN_A_JOB, SLURM, ClusterField
-from nbtools.notebook.form.fields import INPUT_SHAPE, STYLE, Field, GPUField, described, note_widget, row
+from nbtools.notebook.form.fields import INPUT_SHAPE, NONE, STYLE, Field, GPUField, described, note_widget, row
 from nbtools.notebook.form.overwrite import button
 from nbtools.notebook.subshell import answers_beside_cells
 from nbtools.recipes import Recipe
@@ -22,8 +22,8 @@ class FormLayout:
 
     def __init__(self, recipe: Recipe, name: str, preset: str | None, on_edit: Callable[[object], None]) -> None:
         """Make the widgets; `on_edit` is called after every edit of a field or of the script's `name`."""
-        presets = [("none", None), *((key, key) for key in recipe.presets)]
-        self.preset = widgets.Dropdown(description="preset", options=presets, value=preset, **INPUT_SHAPE)
+        presets = [("none", NONE), *((key, key) for key in recipe.presets)]
+        self.preset = widgets.Dropdown(description="preset", options=presets, value=preset or NONE, **INPUT_SHAPE)
         self.preset_note = note_widget()
         self.reset = button("Reset", "undo", "Restore the values of the preset")
         self.name = widgets.Text(value=name, description="script", placeholder="name of the script", **INPUT_SHAPE)
@@ -99,6 +99,11 @@ class FormLayout:
     def _box(boxes: list[widgets.Box], children: Sequence[widgets.DOMWidget]) -> widgets.Box:
         boxes.append(widgets.VBox(children, layout={"overflow": "visible"}))
         return boxes[-1]
+
+    @property
+    def preset_name(self) -> str | None:
+        """The chosen preset; None without one."""
+        return self.preset.value or None
 
     @property
     def fields(self) -> dict[str, Field | GPUField | ClusterField]:

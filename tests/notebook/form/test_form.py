@@ -211,6 +211,16 @@ def test_preset_fills_the_form_and_counts_what_is_changed_afterwards(form: nt.Co
     assert "change" not in text(form).partition("script")[0]
 
 
+def test_a_drop_down_without_a_value_shows_none(project: Project) -> None:
+    config = RECIPES["text_classification"].preset("cpu_demo")[0].replace(formatter=None)
+    form = nt.ConfigForm("text_classification", config=config)
+    assert (control(form, "preset").label, form._view.preset_name) == ("none", None)
+    assert control(form, "formatter").label == "none"
+    assert form.config.formatter is None  # type: ignore[attr-defined]
+    control(form, "formatter").label = "generic"
+    assert form.config.formatter == "generic"  # type: ignore[attr-defined]
+
+
 def test_form_takes_gpu_for_a_process_per_gpu(form: nt.ConfigForm) -> None:
     control(form, "nproc_per_node").value = "gpu"
     assert form.launch_settings.nproc_per_node == "gpu"
