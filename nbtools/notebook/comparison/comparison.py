@@ -16,12 +16,13 @@ from nbtools.errors import NbtoolsError, plural
 from nbtools.notebook.comparison.overlay import ComparisonFigure, Options, coarse_parts, overlay
 from nbtools.notebook.comparison.reading import CurveReader
 from nbtools.notebook.comparison.report import TABLES, report
-from nbtools.notebook.panel.html import LIVE, note
+from nbtools.notebook.panel.html import LIVE, PICTURE, note
 from nbtools.notebook.panel.media import close_tree
 from nbtools.notebook.plots.figure import WIDTH
 from nbtools.notebook.plots.live import LiveCharts
 from nbtools.notebook.plots.view import KINDS, X
 from nbtools.notebook.subshell import answers_beside_cells
+from nbtools.notebook.theme import DROP_DOWNS, late_pictures
 from nbtools.recipes import RECIPES
 from nbtools.run.compare import Comparison, compare_runs
 from nbtools.run.curves import read_curves
@@ -41,6 +42,8 @@ _STYLE = f"""<style>
 .jp-OutputArea-child:has(.{_COVER}):has(+ * + * {_CONNECTED}),
 .jp-OutputArea-child:has(.{_COVER}) + .jp-OutputArea-child:has(+ * {_CONNECTED}),
 .jp-OutputArea-child:has(.{_COVER}) + * + .jp-OutputArea-child:not(:has({_CONNECTED}, .{TABLES})) {{display: none}}
+{late_pictures(f".jp-OutputArea-child:has(.{_COVER}) + * img", f".{PICTURE}")}
+{DROP_DOWNS}
 </style><div class='{_COVER}'></div>"""
 
 
@@ -127,12 +130,14 @@ class ComparisonPanel:
         self._displays: list[tuple[str, ...]] = []
         self._png, self._tables, self._pictured_at = b"", "", 0.0
         self._charts = LiveCharts(self._lock, self._hear, options.x, self._figure.height)
+        self._charts.image.add_class(PICTURE)
         names = {difference.name for difference in comparison.differences}
-        fields = ["", *sorted({options.split, *(name for name in names if name != "code.script")} - {""})]
+        fields = sorted((names - {"code.script"} | {options.split}) - {""})
         self._x = widgets.Dropdown(description="x axis", options=KINDS, value=options.x, layout={"width": "auto"})
         self._split = widgets.Dropdown(
-            description="Split by", options=fields, value=options.split, layout={"width": "auto"}
+            options=[("nothing", ""), *zip(fields, fields, strict=True)], value=options.split, layout={"width": "auto"}
         )
+        self._split.description = "Split by"
         self._log = widgets.ToggleButton(description="Log scale", value=options.log, layout={"width": "auto"})
         self._smoothing = widgets.FloatSlider(
             description="Smoothing", value=options.smoothing, max=0.99, step=0.01, continuous_update=False

@@ -9,9 +9,10 @@ from nbtools.errors import FormatError, plural
 from nbtools.metrics.direction import direction_of
 from nbtools.notebook.comparison.overlay import role
 from nbtools.notebook.panel.html import BORDER, FONT, MONO, MUTED, NO_FORMULAS, TEXT, literal
-from nbtools.notebook.plots.charts import LIGHT
+from nbtools.notebook.plots.charts import PALETTE
 from nbtools.notebook.plots.decimation import number
 from nbtools.notebook.plots.metric_names import kind_of
+from nbtools.notebook.theme import DARK
 from nbtools.run.compare import Comparison
 from nbtools.run.curves import Curves, Sketch
 from nbtools.run.run import step_of_total
@@ -19,13 +20,20 @@ from nbtools.run.run import step_of_total
 TABLES = "nbtools-tables"
 """Class of the tables in a page."""
 _MOST_METRICS = 8
+# The colours of the runs as in the charts, in either theme.
+_COLOURS = "".join(
+    f"{page}.nbtools-run{index}{{color:{colours[f'run{index}']}}}"
+    for page, colours in (("", PALETTE["light"]), (f"{DARK} ", PALETTE["dark"]))
+    for index in range(20)
+)
 _CELL = "padding:2px 10px 2px 0;text-align:left;vertical-align:top;white-space:nowrap"
 
 
 def report(comparison: Comparison, curves: Sequence[Curves]) -> str:
     """Return all tables of a comparison; names and values are escaped."""
     parts = [_notes(comparison), _scaling_card(comparison, curves), _ends(comparison, curves), _differences(comparison)]
-    return f"<div class='{NO_FORMULAS} {TABLES}' style='{FONT}{TEXT}max-width:100%'>{''.join(parts)}</div>"
+    text, colours = "".join(parts), f"<style>{_COLOURS}</style>"
+    return f"<div class='{NO_FORMULAS} {TABLES}' style='{FONT}{TEXT}max-width:100%'>{colours}{text}</div>"
 
 
 def _notes(comparison: Comparison) -> str:
@@ -42,7 +50,7 @@ def _swatch(index: int) -> str:
     dashes = f" stroke-dasharray='{' '.join(f'{2 * part:g}' for part in dash)}'" if dash else ""
     return (
         "<svg width='24' height='8' aria-hidden='true' style='max-width:none;vertical-align:middle;margin-right:6px'>"
-        f"<line x1='0' y1='4' x2='24' y2='4' stroke='{LIGHT[colour]}' stroke-width='2.5'{dashes}/></svg>"
+        f"<path class='nbtools-{colour}' d='M0 4H24' stroke='currentColor' stroke-width='2.5'{dashes}/></svg>"
     )
 
 
@@ -198,9 +206,8 @@ def _scaling_card(comparison: Comparison, curves: Sequence[Curves]) -> str:
 def _bar(share: float | None, index: int) -> str:
     if share is None:
         return "not yet known"
-    colour = LIGHT[role(index)[0]]
     return (
         "<span style='display:inline-block;width:80px;height:7px;border-radius:3px;background:rgba(127,127,127,.18);"
-        f"margin-right:8px'><span style='display:block;height:7px;border-radius:3px;background:{colour};"
-        f"width:{min(100, 100 * share):.0f}%'></span></span>{share:.0%}"
+        f"margin-right:8px'><span class='nbtools-{role(index)[0]}' style='display:block;height:7px;border-radius:3px;"
+        f"background:currentColor;width:{min(100, 100 * share):.0f}%'></span></span>{share:.0%}"
     )
