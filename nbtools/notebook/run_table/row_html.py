@@ -23,6 +23,7 @@ _LINE = (
     f"{FONT}{TEXT}display:grid;grid-template-columns:{_COLUMNS};column-gap:10px;align-items:center;line-height:1.3;"
     "width:0;min-width:100%;box-sizing:border-box"
 )
+_CLASSES = f"{NO_FORMULAS} nbtools-runs-line"
 _CUT = "overflow:hidden;text-overflow:ellipsis;white-space:nowrap"
 _TWO_LINES = (
     f"{MUTED}font-size:12px;overflow:hidden;display:-webkit-box;-webkit-line-clamp:2;-webkit-box-orient:vertical;"
@@ -48,7 +49,7 @@ class Details:
 def head(age: str = "Age") -> str:
     """Return the titles of the columns."""
     cells = _cells([title.format(age=age) for title in _TITLES])
-    return f"<div class='{NO_FORMULAS}' style='{_LINE};{MUTED}font-size:12px;padding:2px 0'>{cells}</div>"
+    return f"<div class='{_CLASSES}' style='{_LINE};{MUTED}font-size:12px;padding:2px 0'>{cells}</div>"
 
 
 def _cells(values: Sequence[str]) -> str:
@@ -100,7 +101,7 @@ def line(row: RunRow, details: Details | None, *, is_stored: bool = False) -> st
         differs,
     )
     border = "border-top:1px solid var(--jp-border-color2,#d0d7de)"
-    return f"<div class='{NO_FORMULAS}' style='{_LINE};{border};padding:4px 0;min-height:38px'>{_cells(values)}</div>"
+    return f"<div class='{_CLASSES}' style='{_LINE};{border};padding:4px 0;min-height:38px'>{_cells(values)}</div>"
 
 
 def stored_table(rows: Sequence[tuple[RunRow, Details | None]], num_more: int) -> str:
@@ -108,7 +109,8 @@ def stored_table(rows: Sequence[tuple[RunRow, Details | None]], num_more: int) -
     lines = "".join(line(row, details, is_stored=True) for row, details in rows)
     more = f"<div style='{FONT}{MUTED}padding:4px 0'>and {num_more:,} earlier</div>" if num_more else ""
     nothing = "" if rows else f"<div style='{FONT}{MUTED}padding:4px 0'>no runs</div>"
-    return f"<div class='nbtools-runs-stored' style='max-width:1100px'>{head('Started')}{lines}{more}{nothing}</div>"
+    classes = "nbtools-runs-stored nbtools-runs-page"
+    return f"<div class='{classes}' style='max-width:1100px'>{head('Started')}{lines}{more}{nothing}</div>"
 
 
 def _value(value: float | None) -> str:

@@ -9,6 +9,7 @@ import threading
 import uuid
 import warnings
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import Any
 
 import ipywidgets as widgets
@@ -26,6 +27,7 @@ from nbtools.notebook.run_table import row_html
 from nbtools.notebook.run_table.details import details_of
 from nbtools.notebook.run_table.row_html import Details
 from nbtools.notebook.subshell import answers_beside_cells
+from nbtools.notebook.theme import DROP_DOWNS
 from nbtools.run.clean import RemovalPlan, plan_removal, remove
 from nbtools.run.listing import NUM_STORED, RunList, RunRow, selected
 from nbtools.rundir.names import label
@@ -51,6 +53,7 @@ _CONNECTED = f".{html.LIVE}:not(.jupyter-widgets-disconnected)"
 _STORED = ".jp-OutputArea-child:has(.nbtools-runs-stored)"
 _STYLE = f"""<style>
 {_STORED}:has(+ * {_CONNECTED}), {_STORED} + .jp-OutputArea-child:not(:has({_CONNECTED})) {{display: none}}
+{DROP_DOWNS}{Path(__file__).with_name("table.css").read_text(encoding="utf-8")}
 </style>"""
 
 
@@ -140,17 +143,22 @@ class RunTable:
         self._tags = _control(widgets.Text, "Tags", placeholder="a, b", width=190, label=32)
         self._note = _control(widgets.Text, "Note", width=300, label=32)
         self._save = _button("Save", "check", "Write name, tags and note", self._save_labels, width=80)
+        for text in (self._text, self._note):
+            text.layout.flex, text.layout.max_width, text.layout.width = "1 1 170px", text.layout.width, "0"
         self._labels = _row(self._name, self._tags, self._note, self._save)
         self._said, self._below, self._head = html_widget(), widgets.VBox(), html_widget()
         self._head.value = row_html.head()
         # As wide as the column of tick boxes, so that the titles stand above their columns.
         head = _row(widgets.Box(layout={"width": "28px"}), self._head, wraps=False)
-        tools = _row(self._text, self._state, self._order, self._back, self._place, self._next, self._reload)
+        turning = _row(self._back, self._place, self._next, self._reload, wraps=False)
+        turning.layout.width = "auto"
+        tools = _row(self._text, self._state, self._order, turning)
         self._actions = (self._open, self._compare, self._stop, self._resume, self._delete, self._keep)
         lines = widgets.VBox([line.box for line in self._lines], layout={"width": "100%", "overflow": "hidden"})
         parts = [tools, head, lines, _row(*self._actions), self._labels, self._said, self._below]
         self.widget = widgets.VBox(parts, layout={"width": "100%", "max_width": "1100px"})
-        self.widget.add_class(html.LIVE)
+        for name in (html.LIVE, "nbtools-runs-page"):
+            self.widget.add_class(name)
         answers_beside_cells(self.widget)
 
     def _refill(self) -> None:
