@@ -105,7 +105,7 @@ class Playground:
         buttons = row(self._go, self._stop, self._copy)
         buttons.layout.margin = "12px 0 4px"
         chosen = row(self._checkpoint, note_widget())
-        mark(chosen, "", help="Checkpoint whose weights are loaded; a run that trains may have a newer one meanwhile.")
+        mark(chosen, "", help="Checkpoint to load, with its eval/loss; a run that trains saves newer ones meanwhile.")
         children = [widgets.HTML(heading), self._input, row(hint), chosen, *basic, self._more, self._folded]
         self.widget = widgets.VBox(
             [*children, buttons, self._status, self._command, self._answers, self._frames.widget]
@@ -250,10 +250,11 @@ class Playground:
         command = shlex.join(words)
         if len(inputs) > 1:
             command = f"printf '%s\\n' {shlex.join(inputs)} | {command}"
-        copy = "navigator.clipboard?.writeText(this.innerText)"
+        said = "const said = this.nextSibling; "
+        copy = "navigator.clipboard?.writeText(this.innerText).then(function () { said.innerText = 'copied' })"
         self._command.value = (
-            f'<div class="nbtools-run" title="click to copy"><code style="user-select:all;cursor:copy" '
-            f'onclick="{copy}">{escape(command)}</code></div>'
+            f'<div class="nbtools-run"><code style="user-select:all;cursor:copy" '
+            f'onclick="{said}{copy}">{escape(command)}</code><small>click the command to copy it</small></div>'
         )
 
     def _say(self, text: str, *, is_wrong: bool = False) -> None:
@@ -318,4 +319,4 @@ class Playground:
 
 def _labelled(checkpoint: Checkpoint) -> str:
     loss = checkpoint.metrics.get("eval/loss")
-    return checkpoint.name if loss is None else f"{checkpoint.name} · eval/loss {loss:.4g}"
+    return checkpoint.name if loss is None else f"step {checkpoint.step:,} · {loss:.4g}"
