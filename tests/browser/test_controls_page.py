@@ -1,0 +1,67 @@
+"""A real run in a dark page: no white picture, its stacks, and the header's height from launch to the next launch."""
+
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pages import see
+
+from nbtools.project import Project
+from nbtools.run.run import Run
+from nbtools.rundir.heartbeat import read_heartbeats
+
+pytestmark = [pytest.mark.browser, pytest.mark.slow, pytest.mark.timeout(300)]
+PROGRAMS = Path(__file__).parents[1] / "programs"
+WATCH = """() => {
+  window.white = 0;
+  const isShown = image => image.width > 600 && image.checkVisibility({visibilityProperty: true});
+  setInterval(() => window.white += [...document.querySelectorAll('.jp-OutputArea img')].some(isShown), 20);
+}"""
+
+
+def test_a_run_in_a_dark_page_shows_stacks_stops_and_is_launched_again(notebook: Any, eventually: Any) -> None:
+    project, page = notebook.lab.project, notebook.page
+    page.set_viewport_size({"width": 900, "height": 1300})
+    shutil.copy(PROGRAMS / "fake_trainer.py", project / "scripts" / "pressed.py")
+    options = "nproc_per_node=2, gpus=(), args=['--steps', '1000000']"
+    source = f"import nbtools as nt\nrun = nt.launch('scripts/pressed.py', {options})"
+    notebook.open(notebook.lab.write_notebook("pressed.ipynb", source, "nt.LivePlot(run)"))
+    notebook.command("apputils:change-theme", theme="JupyterLab Dark")
+    notebook.run_cell(0)
+    run = Run(Project(project).runs / next(folder.name for folder in (project / "runs").glob("*_pressed")))
+    eventually(lambda: [beat.step >= 5 for beat in read_heartbeats(run.files)] == [True, True], "both ranks train")
+    page.evaluate(WATCH)
+    notebook.run_cell(1)
+    panel = notebook.output(1)
+    panel.locator(".nbt-chart").first.wait_for()
+    assert page.evaluate("window.white") == 0
+
+    def top() -> float:
+        return float(panel.locator(".nbt-kinds").bounding_box()["y"] - panel.bounding_box()["y"])
+
+    def press(name: str) -> None:
+        panel.get_by_role("button", name=name).locator("visible=true").first.click()
+
+    press("Menu")
+    press("Stacks")
+    panel.get_by_label("stacks of the ranks").get_by_text("rank 1 (pid").wait_for()
+    see(panel, "of 2 ranks at")
+    panel.locator(".nbt-filter").fill("nothing*")
+    see(panel, "No chart is open: the filter is nothing*")
+    press("Stop")
+    see(panel, "on request")
+    see(panel, "stopped at step")
+    press("Launch again")
+    see(panel, f"Launched again after {run.id}")
+    panel.locator(".nbt-filter").fill("")
+    panel.locator(".nbt-chart").first.wait_for()
+    press("Menu")
+    panel.get_by_role("button", name="Stacks").locator("visible=true").wait_for(state="hidden")
+    running = top()
+    press("Stop")
+    see(panel, "stopped at step")
+    see(panel, "on request")
+    panel.get_by_role("button", name="Resume").locator("visible=true").wait_for()
+    assert top() == running, "the header has the height that it had"
+    assert notebook.mistakes == []
