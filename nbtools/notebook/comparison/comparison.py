@@ -15,14 +15,14 @@ from IPython.display import publish_display_data
 from nbtools.errors import NbtoolsError, plural
 from nbtools.notebook.comparison.overlay import ComparisonFigure, Options, coarse_parts, overlay
 from nbtools.notebook.comparison.reading import CurveReader
-from nbtools.notebook.comparison.report import TABLES, report
+from nbtools.notebook.comparison.report import report
 from nbtools.notebook.panel.html import LIVE, PICTURE, note
 from nbtools.notebook.panel.media import close_tree
 from nbtools.notebook.plots.figure import WIDTH
 from nbtools.notebook.plots.live import LiveCharts
 from nbtools.notebook.plots.view import KINDS, X
 from nbtools.notebook.subshell import answers_beside_cells
-from nbtools.notebook.theme import DROP_DOWNS, late_pictures
+from nbtools.notebook.theme import THEME
 from nbtools.recipes import RECIPES
 from nbtools.run.compare import Comparison, compare_runs
 from nbtools.run.curves import read_curves
@@ -33,18 +33,8 @@ _READING_S = 0.3
 _STORE_EVERY_S = 60.0
 _DRAW_EVERY_S = 5.0
 """While long runs are being read."""
-_COVER = "nbtools-comparison-cover"
-_CONNECTED = f".{LIVE}:not(.jupyter-widgets-disconnected)"
-# The outputs are a mark, the static picture, the widgets, and the tables. The picture is hidden as long as the widgets
-# have a kernel, and the widgets without one, which JupyterLab shows as broken links. A stored notebook has no widgets:
-# the tables take their place.
-_STYLE = f"""<style>
-.jp-OutputArea-child:has(.{_COVER}):has(+ * + * {_CONNECTED}),
-.jp-OutputArea-child:has(.{_COVER}) + .jp-OutputArea-child:has(+ * {_CONNECTED}),
-.jp-OutputArea-child:has(.{_COVER}) + * + .jp-OutputArea-child:not(:has({_CONNECTED}, .{TABLES})) {{display: none}}
-{late_pictures(f".jp-OutputArea-child:has(.{_COVER}) + * img", f".{PICTURE}")}
-{DROP_DOWNS}
-</style><div class='{_COVER}'></div>"""
+_CSS = Path(__file__).with_name("comparison.css").read_text(encoding="utf-8")
+_STYLE = f"<style>{_CSS}{THEME}</style><div class='nbtools-comparison-cover'></div>"
 
 
 def compare(

@@ -17,8 +17,6 @@ from nbtools.run.compare import Comparison
 from nbtools.run.curves import Curves, Sketch
 from nbtools.run.run import step_of_total
 
-TABLES = "nbtools-tables"
-"""Class of the tables in a page."""
 _MOST_METRICS = 8
 # The colours of the runs as in the charts, in either theme.
 _COLOURS = "".join(
@@ -33,7 +31,7 @@ def report(comparison: Comparison, curves: Sequence[Curves]) -> str:
     """Return all tables of a comparison; names and values are escaped."""
     parts = [_notes(comparison), _scaling_card(comparison, curves), _ends(comparison, curves), _differences(comparison)]
     text, colours = "".join(parts), f"<style>{_COLOURS}</style>"
-    return f"<div class='{NO_FORMULAS} {TABLES}' style='{FONT}{TEXT}max-width:100%'>{colours}{text}</div>"
+    return f"<div class='{NO_FORMULAS} nbtools-tables' style='{FONT}{TEXT}max-width:100%'>{colours}{text}</div>"
 
 
 def _notes(comparison: Comparison) -> str:

@@ -16,7 +16,7 @@ import ipywidgets as widgets
 
 from nbtools.config import Launch, Settings
 from nbtools.errors import shown
-from nbtools.notebook.theme import DROP_DOWNS
+from nbtools.notebook.theme import THEME
 from nbtools.script.assignments import split_names
 
 LABEL_WIDTH = "204px"
@@ -32,18 +32,9 @@ _COMMAND = "on_end"
 NONE = ""
 """Value of the choice "none"; a drop-down with the value None is blank."""
 
-STYLE = f"<style>{Path(__file__).with_name('form.css').read_text(encoding='utf-8')}{DROP_DOWNS}</style>"
-
-# A form is two outputs: a sentence, then the widgets. JupyterLab and Jupyter Notebook show widgets without a kernel as
-# broken links, and those of an earlier kernel as "model not found". There, and only then, the sentence is shown.
-_CONNECTED = ".nbtools-form:not(.jupyter-widgets-disconnected)"
-WITHOUT_KERNEL = f"""<style>
-.nbtools-no-kernel {{ display: none; }}
-.jp-OutputArea-child:not(:has(+ * {_CONNECTED})) .nbtools-no-kernel {{ display: block;
-  animation: nbtools-appear 0s 1.5s both; }}
-.jp-OutputArea-child:has(.nbtools-no-kernel) + .jp-OutputArea-child:not(:has(.nbtools-form)) {{ display: none; }}
-@keyframes nbtools-appear {{ from {{ visibility: hidden; }} }}
-</style>"""
+_HERE = Path(__file__).parent
+STYLE = f"<style>{_HERE.joinpath('form.css').read_text(encoding='utf-8')}{THEME}</style>"
+WITHOUT_KERNEL = f"<style>{_HERE.joinpath('without_kernel.css').read_text(encoding='utf-8')}</style>"
 
 
 class Field:

@@ -12,7 +12,7 @@ from nbtools.failures.failure import Failure
 from nbtools.notebook.panel.news import Change
 from nbtools.notebook.panel.snapshot import Snapshot
 from nbtools.notebook.plots.decimation import duration
-from nbtools.notebook.theme import DROP_DOWNS, late_pictures
+from nbtools.notebook.theme import THEME
 from nbtools.run.job import ends_too_early
 from nbtools.run.ranks.stacks import RankStacks
 from nbtools.run.ranks.stragglers import Straggler
@@ -58,9 +58,7 @@ _STYLE = f"""<style>
 {_COVERED}, {_COVERED} + *, {_COVERED} + * + * {{display: none}}
 .jp-OutputArea-child:has(+ * + * + * {_CONNECTED}) .nbtools-panel-note {{display: none}}
 .nbtools-panel-note {{animation: nbtools-appear 0s 1.5s both}}
-{late_pictures(".jp-OutputArea-child:has(.nbtools-panel-note) + * img", f".{PICTURE}")}
-{DROP_DOWNS}
-</style>"""
+{THEME}</style>"""
 
 
 def without_kernel(live_at: float | None, *, is_covered: bool = False) -> str:

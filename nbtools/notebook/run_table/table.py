@@ -27,7 +27,7 @@ from nbtools.notebook.run_table import row_html
 from nbtools.notebook.run_table.details import details_of
 from nbtools.notebook.run_table.row_html import Details
 from nbtools.notebook.subshell import answers_beside_cells
-from nbtools.notebook.theme import DROP_DOWNS
+from nbtools.notebook.theme import THEME
 from nbtools.run.clean import RemovalPlan, plan_removal, remove
 from nbtools.run.listing import NUM_STORED, RunList, RunRow, selected
 from nbtools.rundir.names import label
@@ -48,13 +48,7 @@ _ORDERS: dict[str, Callable[[RunRow, Details], Any]] = {
     "steps": lambda row, _: -(row.step or 0),
     "duration": lambda row, _: -(row.duration_s or 0.0),
 }
-# The outputs are the stored table and the widgets: of the two, a page shows the one that works.
-_CONNECTED = f".{html.LIVE}:not(.jupyter-widgets-disconnected)"
-_STORED = ".jp-OutputArea-child:has(.nbtools-runs-stored)"
-_STYLE = f"""<style>
-{_STORED}:has(+ * {_CONNECTED}), {_STORED} + .jp-OutputArea-child:not(:has({_CONNECTED})) {{display: none}}
-{DROP_DOWNS}{Path(__file__).with_name("table.css").read_text(encoding="utf-8")}
-</style>"""
+_STYLE = f"<style>{Path(__file__).with_name('table.css').read_text(encoding='utf-8')}{THEME}</style>"
 
 
 class RunTable:
