@@ -34,7 +34,9 @@ NONE = ""
 
 _HERE = Path(__file__).parent
 STYLE = f"<style>{_HERE.joinpath('form.css').read_text(encoding='utf-8')}{THEME}</style>"
-WITHOUT_KERNEL = f"<style>{_HERE.joinpath('without_kernel.css').read_text(encoding='utf-8')}</style>"
+# A form is two outputs: a sentence, then the widgets. JupyterLab and Jupyter Notebook show widgets without a kernel as
+# broken links, and those of an earlier kernel as "model not found". There, and only then, the sentence is shown.
+WITHOUT_KERNEL = f"<style>\n{_HERE.joinpath('without_kernel.css').read_text(encoding='utf-8')}</style>"
 
 
 class Field:
