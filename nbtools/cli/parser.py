@@ -151,7 +151,7 @@ def parser(
     states = ("QUEUED", "RUNNING", *_ENDED)
     text = "only runs in this state; may be repeated"
     runs.add_argument("--state", dest="states", action="append", default=[], type=str.upper, choices=states, help=text)
-    runs.add_argument("--name", metavar="PATTERN", help="only runs of this name; lr-* stands for several")
+    runs.add_argument("--name", metavar="PATTERN", help="only runs of this name; lr_* stands for several")
     runs.add_argument("--recipe", metavar="RECIPE", help="only runs of this recipe")
     show = command("show", "Show a run: state, metrics, checkpoints, failure; name, tag and note it.", run, as_json)
     show.add_argument("--stacks", action="store_true", help="also the Python stacks of every rank")
@@ -169,7 +169,7 @@ def parser(
     watch.add_argument("--refresh", dest="refresh_s", type=_seconds, default=1.0, metavar="SECONDS")
 
     plot = command("plot", "Draw the curves of a run, or of several over each other, into a PNG file.")
-    text = "ids, names, unique prefixes, latest or run directories; or patterns such as 'lr-*' for names and ids"
+    text = "ids, names, unique prefixes, latest or run directories; or patterns such as 'lr_*' for names and ids"
     plot.add_argument("runs", nargs="+", metavar="RUN", help=text)
     plot.add_argument("--split", default="", metavar="FIELD", help="several runs: charts for each value of a field")
     plot.add_argument("-o", "--output", required=True, metavar="FILE.png")

@@ -96,7 +96,7 @@ def compare_runs(
     """Read what differs between runs, of any script and in any state; curves are not read.
 
     Args:
-        refs: runs, ids, names, paths of run directories, or patterns such as `lr-*` for names and ids; lists of these.
+        refs: runs, ids, names, paths of run directories, or patterns such as `lr_*` for names and ids; lists of these.
         project: where patterns look. Default: the project of the working directory.
         meaning: returns the values that an older record of a recipe's config lacks.
 
@@ -177,7 +177,7 @@ def _flat(refs: Iterable[object]) -> Iterator[str | Path | RunDir | Run]:
         elif isinstance(ref, Iterable):
             yield from _flat(ref)
         else:
-            raise ConfigError(f"{shown(ref)}: is no run; give runs, ids, names, or a pattern such as 'lr-*'")
+            raise ConfigError(f"{shown(ref)}: is no run; give runs, ids, names, or a pattern such as 'lr_*'")
 
 
 def _fitting(pattern: str, project: Project | str | Path | None) -> list[Run]:

@@ -305,7 +305,7 @@ def cells(row: RunRow) -> tuple[str, str, str, str]:
 def selected(
     rows: Iterable[RunRow], *, name: str | None = None, states: Collection[str] = (), recipe: str | None = None
 ) -> Iterator[RunRow]:
-    """Yield the rows with a name (or a pattern such as `lr-*`), in one of these states, and of a recipe.
+    """Yield the rows with a name (or a pattern such as `lr_*`), in one of these states, and of a recipe.
 
     A run that cannot be read is in every state.
     """

@@ -52,7 +52,7 @@ def compare(
     Runs that differ in the number of processes get a card on how training scales.
 
     Args:
-        runs: runs, ids, names, or patterns such as `"lr-*"` for names and ids; lists of these.
+        runs: runs, ids, names, or patterns such as `"lr_*"` for names and ids; lists of these.
         x: unit of the x axis: step, samples, relative (time since the start) or time (of the clock).
         log: logarithmic y axes.
         smoothing: weight of earlier values in the bold lines of training metrics, 0 to below 1.

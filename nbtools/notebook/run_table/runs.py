@@ -40,7 +40,7 @@ def runs(
 
     Args:
         project: A project or a path in it. Default: the project of the working directory.
-        name: Only runs of this name; `lr-*` stands for several.
+        name: Only runs of this name; `lr_*` stands for several.
         state: Only runs in this state, such as `FAILED`.
         recipe: Only runs of this recipe.
 
