@@ -56,8 +56,8 @@ class _Parser(argparse.ArgumentParser):
         return found, unknown
 
     def _get_values(self, action: argparse.Action, arg_strings: list[str]) -> Any:
-        if action.nargs is None and action.option_strings and arg_strings == ["--"]:  # Python 3.11 would drop it
-            self.error(f"argument {'/'.join(action.option_strings)}: '--' is not a value")
+        if action.nargs is None and arg_strings == ["--"]:  # Python 3.11 would drop it
+            self.error(f"argument {'/'.join(action.option_strings) or action.metavar}: '--' is not a value")
         return super()._get_values(action, arg_strings)
 
 

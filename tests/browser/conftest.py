@@ -104,6 +104,14 @@ class Notebook:
         """Execute a command of JupyterLab; returns when the command is done."""
         self.page.evaluate("([name, args]) => window.jupyterapp.commands.execute(name, args)", [name, arguments])
 
+    def theme(self, name: str) -> None:
+        """Change JupyterLab's theme: `Dark` or `Light`; its splash screen is gone when this returns.
+
+        A second change while the splash fades would raise an error in JupyterLab itself.
+        """
+        self.command("apputils:change-theme", theme=f"JupyterLab {name}")
+        self.page.locator("#jupyterlab-splash").wait_for(state="detached")
+
     def run_cell(self, index: int) -> None:
         """Run one cell, chosen by its index, and wait for it."""
         self.page.evaluate("index => { window.jupyterapp.shell.currentWidget.content.activeCellIndex = index }", index)
@@ -138,8 +146,8 @@ class Notebook:
         if SCREENSHOTS is None:
             return
         target.scroll_into_view_if_needed()
-        for theme, suffix in (("JupyterLab Dark", "dark"), ("JupyterLab Light", "light")):
-            self.command("apputils:change-theme", theme=theme)
+        for theme, suffix in (("Dark", "dark"), ("Light", "light")):
+            self.theme(theme)
             # Nobody tells the kernel which theme the page has, so the panel has a button for its picture.
             for button in target.locator("button:visible", has_text="Dark").all():
                 if ("mod-active" in (button.get_attribute("class") or "")) != (suffix == "dark"):

@@ -142,9 +142,9 @@ def test_the_canvas_in_jupyterlab(notebook: Any, run: RunDir, eventually: Any) -
 
     # themes and width
     root = canvas.panel.locator(".nbt-canvas")
-    notebook.command("apputils:change-theme", theme="JupyterLab Dark")
+    notebook.theme("Dark")
     eventually(lambda: root.get_attribute("data-theme") == "dark", "dark")
-    notebook.command("apputils:change-theme", theme="JupyterLab Light")
+    notebook.theme("Light")
     eventually(lambda: root.get_attribute("data-theme") == "light", "light")
     notebook.page.set_viewport_size({"width": 900, "height": 1400})
     eventually(lambda: root.evaluate("e => e.scrollWidth <= e.parentElement.clientWidth"), "900 px")

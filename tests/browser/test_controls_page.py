@@ -27,7 +27,7 @@ def test_a_run_in_a_dark_page_shows_stacks_stops_and_is_launched_again(notebook:
     options = "nproc_per_node=2, gpus=(), args=['--steps', '1000000']"
     source = f"import nbtools as nt\nrun = nt.launch('scripts/pressed.py', {options})"
     notebook.open(notebook.lab.write_notebook("pressed.ipynb", source, "nt.LivePlot(run)"))
-    notebook.command("apputils:change-theme", theme="JupyterLab Dark")
+    notebook.theme("Dark")
     notebook.run_cell(0)
     run = Run(Project(project).runs / next(folder.name for folder in (project / "runs").glob("*_pressed")))
     eventually(lambda: [beat.step >= 5 for beat in read_heartbeats(run.files)] == [True, True], "both ranks train")

@@ -170,6 +170,9 @@ def test_a_nan_stops_all_ranks_with_a_checkpoint_and_the_run_says_why(supervised
     assert why_stopped(run.records) == run.summary()["stopped_on"] == said
     assert said in header("tiny", run.id, "STOPPED", "x.py", (), f"by stop_on: {said}")
     assert run.checkpoints[-1].step > 25, "the stop saves one too"
+    deadline = time.monotonic() + 30
+    while members(run.files) and time.monotonic() < deadline:
+        time.sleep(0.05)  # the supervisor ends after it has recorded the end
     assert members(run.files) == []
 
 
