@@ -525,7 +525,7 @@ def test_test_sh_runs_every_part_once_and_prints_its_time(ready: StandIn, tmp_pa
     (modules / "pytest.py").write_text("import sys; print('RAN', sys.argv[1:])", encoding="utf-8")
     output = ready.run("test.sh", "--all", PYTHONPATH=str(modules))
     assert f"\nskipped: no {another_python()} on PATH\n  the fast tests on it\n" in output
-    assert "RAN ['--durations=40', '-n', '2', '--dist', 'loadfile', '-m', 'not soak and not seeds']" in output
+    assert "RAN ['--durations=40', '-n', '3', '--dist', 'loadfile', '-m', 'not soak and not seeds']" in output
 
 
 def another_python() -> str:
