@@ -31,8 +31,8 @@ _publish: Any = publish_display_data  # IPython's own has no types
 _REFRESH_S = 2.0
 _READING_S = 0.3
 _STORE_EVERY_S = 60.0
-_DRAW_EVERY_S = 5.0
-"""While long runs are being read."""
+_DRAW_EVERY_S, _DRAW_SHARE = 5.0, 20
+"""While long runs are being read: at least so many seconds between two drawings, and times the seconds of one."""
 _CSS = Path(__file__).with_name("comparison.css").read_text(encoding="utf-8")
 _STYLE = f"<style>{_CSS}{THEME}</style><div class='nbtools-comparison-cover'></div>"
 
@@ -119,6 +119,7 @@ class ComparisonPanel:
         self._thread: threading.Thread | None = None
         self._displays: list[tuple[str, ...]] = []
         self._png, self._tables, self._pictured_at = b"", "", 0.0
+        self._is_changed, self._draw_after = True, 0.0
         self._charts = LiveCharts(self._lock, self._hear, options.x, self._figure.height)
         self._charts.image.add_class(PICTURE)
         names = {difference.name for difference in comparison.differences}
@@ -175,8 +176,7 @@ class ComparisonPanel:
     def refresh(self) -> None:
         """Read what is new and draw it."""
         with self._lock:
-            if not self._is_closed:
-                self._reader.look()
+            if not self._is_closed and (self._reader.look() or self._is_changed):
                 self._draw_all()
 
     def wait(self, timeout_s: float | None = None) -> "ComparisonPanel":
@@ -193,7 +193,8 @@ class ComparisonPanel:
                 self._reader.look()
                 if self._is_closed or not self._reader.num_unread or not self._reader.is_reading:
                     self._compare_again()
-                    self.refresh()
+                    if not self._is_closed:
+                        self._draw_all()
                     self._store()
                     return self
             time.sleep(_READING_S)
@@ -214,8 +215,7 @@ class ComparisonPanel:
         self._thread.start()
 
     def _keep_looking(self) -> None:
-        is_last = changed = False
-        drawn_at = time.monotonic()
+        is_last = False
         while not self._is_closed:
             is_done = is_last
             try:
@@ -226,11 +226,10 @@ class ComparisonPanel:
                     is_last = ended and not (self._reader.num_unread and self._reader.is_reading)
                     is_last = is_last and not self._reader.is_asked
                     again = self._compare_again() if not ended or is_last else False
-                    changed |= self._reader.look() or again
-                    if changed and (not self._reader.is_reading or time.monotonic() - drawn_at > _DRAW_EVERY_S):
+                    self._is_changed |= self._reader.look() or again
+                    if self._is_changed and (not self._reader.is_reading or time.monotonic() > self._draw_after):
                         self._draw_all()
                         self._store()
-                        changed, drawn_at = False, time.monotonic()
                     if is_done and is_last:
                         self._thread = None
                         return
@@ -281,8 +280,11 @@ class ComparisonPanel:
         )
 
     def _draw_all(self) -> None:
+        began, self._is_changed = time.monotonic(), False
         self._draw()
         self._tables = self._words.value = report(self.comparison, self._reader.curves)
+        now = time.monotonic()
+        self._draw_after = now + max(_DRAW_EVERY_S, _DRAW_SHARE * (now - began))
 
     def _draw(self) -> None:
         """Draw the canvas where a page shows it, else a picture."""
