@@ -134,7 +134,7 @@ class ModelProcess:
 
 def _chosen(run: Run, checkpoint: str | int | None) -> Checkpoint:
     found = _newest(run) if checkpoint is None else named_checkpoint(run, checkpoint)
-    if not (found.path / "model").is_dir():
+    if found.path.exists() and not (found.path / "model").is_dir():  # one that was just removed: see the caller
         raise CheckpointError(f"{run.id}, {found.name}: has no folder model/; choose another checkpoint")
     return found
 

@@ -176,7 +176,8 @@ class ComparisonPanel:
     def refresh(self) -> None:
         """Read what is new and draw it."""
         with self._lock:
-            if not self._is_closed and (self._reader.look() or self._is_changed):
+            self._is_changed |= not self._is_closed and self._reader.look()
+            if self._is_changed and not self._is_closed:
                 self._draw_all()
 
     def wait(self, timeout_s: float | None = None) -> "ComparisonPanel":
@@ -280,11 +281,11 @@ class ComparisonPanel:
         )
 
     def _draw_all(self) -> None:
-        began, self._is_changed = time.monotonic(), False
+        began = time.monotonic()
         self._draw()
         self._tables = self._words.value = report(self.comparison, self._reader.curves)
         now = time.monotonic()
-        self._draw_after = now + max(_DRAW_EVERY_S, _DRAW_SHARE * (now - began))
+        self._is_changed, self._draw_after = False, now + max(_DRAW_EVERY_S, _DRAW_SHARE * (now - began))
 
     def _draw(self) -> None:
         """Draw the canvas where a page shows it, else a picture."""

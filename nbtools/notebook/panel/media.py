@@ -194,7 +194,7 @@ class FramesPart(_Part):
 
 
 def _title(item: MediaItem) -> str:
-    step = f" <span style='{MUTED}'>step {item.step:,}</span>" if item.step else ""
+    step = f" <span style='{MUTED}'>step {item.step:,}</span>" if item.step or item.name else ""
     return f"<div style='{_FONT}margin:8px 0 3px'><b>{literal(item.title)}</b>{step}</div>"
 
 

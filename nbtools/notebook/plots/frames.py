@@ -40,20 +40,11 @@ def picked(frames: Sequence[str], most: int) -> list[tuple[int, str]]:
     return [(number, frames[number]) for number in numbers]
 
 
-def as_html(frames: Sequence[str], most: int = 8, *, keep_lines: bool = False) -> HTML:
-    """Show frames as HTML: masked characters as blocks, and marks on what differs from the frame before.
-
-    Args:
-        frames: the states, oldest first.
-        most: number of frames to show at most, the first and the last among them.
-        keep_lines: show each frame line by line as a drawing, side by side; otherwise one row of text per frame.
-    """
-    body = frames_html(frames, most, keep_lines=keep_lines)
-    return HTML(f"<div class='mathjax_ignore tex2jax_ignore'>{body}</div>")  # type: ignore[no-untyped-call]
-
-
 def frames_html(frames: Sequence[str], most: int, *, keep_lines: bool) -> str:
-    """Return what `as_html` shows."""
+    """Return at most `most` frames as HTML: masks as blocks, and marks on what differs from the one before.
+
+    With `keep_lines` each is a drawing, side by side; otherwise one row of text per frame.
+    """
     shown = picked(frames, most)
     before = ["", *(frame for _, frame in shown)]
     parts = [frame_html(number, frame, was, keep_lines) for (number, frame), was in zip(shown, before, strict=False)]
@@ -76,7 +67,7 @@ def frame_html(number: int, frame: str, before: str, keep_lines: bool) -> str:
 
 
 def as_picture(frames: Sequence[str], most: int = 8, *, keep_lines: bool = False) -> Image:
-    """Draw what `as_html` shows as a PNG, for a reader without a kernel; running text is cut after 96 characters."""
+    """Draw what `frames_html` shows as a PNG, for a reader without a kernel; text is cut after 96 characters."""
     longest = _MOST_CHARACTERS if keep_lines else _MOST_PICTURE_COLUMNS
     shown = [(number, frame[:longest]) for number, frame in picked(frames, most)] or [(0, "")]
     across = min(len(shown), _DRAWINGS_PER_ROW) if keep_lines else 1

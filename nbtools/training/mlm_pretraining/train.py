@@ -105,9 +105,7 @@ class MaskedLM(nn.Module):
     def forward(self, inputs_BT: torch.Tensor, positions_BK: torch.Tensor, labels_BK: torch.Tensor) -> torch.Tensor:
         """Return the sum of the cross-entropies of all predictions, in nats; labels that are `IGNORED` add nothing."""
         logits_BKV = self.logits(inputs_BT, positions_BK)
-        wide = torch.promote_types(
-            logits_BKV.dtype, torch.float32
-        )  # a sum over the vocabulary in half precision is wrong
+        wide = torch.promote_types(logits_BKV.dtype, torch.float32)  # a half would lose the sum over the vocabulary
         return nn.functional.cross_entropy(
             logits_BKV.flatten(0, 1).to(wide), labels_BK.flatten(), ignore_index=IGNORED, reduction="sum"
         )

@@ -70,6 +70,7 @@ def test_items_of_ones_own_are_shown_in_a_cell_with_a_picture_of_the_first_drawi
     bundle = show_media(TABLE, SERIES, FRAMES)._repr_mimebundle_()
     assert "Mistakes" in bundle["text/html"] and "and 10 more rows" in bundle["text/html"]
     assert "step" not in re.sub("<img[^>]*>", "", bundle["text/html"]), "no step was given"
+    assert "mathjax_ignore" in bundle["text/html"]
     assert bundle["text/plain"] == "table: Mistakes\nseries: Return\nframes: Unmasked"
     assert base64.b64decode(bundle["image/png"]) == draw_series(SERIES, dark=False)
     picture = Image.open(io.BytesIO(base64.b64decode(show_media(DRAWINGS)._repr_mimebundle_()["image/png"])))
