@@ -1,0 +1,81 @@
+"""`Field`: one setting that a form edits, whatever declares it.
+
+Fields of recipes, of `Launch` and of Slurm, arguments of a script and columns of a table all become such records, and
+the form knows nothing else.
+"""
+
+from dataclasses import dataclass, replace
+from types import NoneType, UnionType
+from typing import Any, Literal, Self, Union, get_args, get_origin
+
+from nbtools.config import Settings
+
+
+@dataclass(frozen=True)
+class Field:
+    """A setting: what it is called, what its value may be, and where it is declared."""
+
+    name: str
+    """Unique in its form."""
+    types: tuple[Any, ...] = (str,)
+    """Types that a value may have: `int`, `float`, `bool`, `str`, `NoneType`, or a tuple of one of them such as
+    `tuple[int, ...]`."""
+    default: Any = None
+    """A literal; None also where it is not known."""
+    choices: tuple[Any, ...] | None = None
+    """All allowed values, or those that are offered besides a value of `types`; None if there is no list."""
+    help: str = ""
+    unit: str = ""
+    group: str = ""
+    """Heading under which the form shows it."""
+    source: str = ""
+    """Where it is declared, such as `train.py:41` or `MLMPretrainingConfig`."""
+    is_required: bool = False
+    """Whether there is no default, so that a value must be given."""
+    default_text: str = ""
+    """Source text of a default that is no literal, such as `os.environ["USER"]`; its value is known only to the
+    program."""
+    is_basic: bool = False
+    """Whether the form shows it before "More settings"."""
+    is_secret: bool = False
+    """Whether its value is shown as dots: a token or a password."""
+
+    @property
+    def is_closed(self) -> bool:
+        """Whether the choices are all that is allowed."""
+        return self.choices is not None and not any(kind is not NoneType for kind in self.types)
+
+    def replace(self, **changes: Any) -> Self:
+        """Return a copy with some of the values changed."""
+        return replace(self, **changes)
+
+
+def fields_of(cls: type[Settings], group: str = "") -> dict[str, Field]:
+    """Return the fields of a class of settings by name."""
+    found = {}
+    for name, info in cls.model_fields.items():
+        choices, types = _allowed(info.annotation)
+        required = info.is_required()
+        found[name] = Field(
+            name,
+            types=types,
+            default=None if required else info.get_default(call_default_factory=True),
+            choices=choices,
+            help=info.description or "",
+            unit=cls.unit(name),
+            group=group,
+            source=cls.__name__,
+            is_required=required,
+            is_basic=cls.is_basic(name),
+        )
+    return found
+
+
+def _allowed(annotation: Any) -> tuple[tuple[Any, ...] | None, tuple[Any, ...]]:
+    """Return the choices of an annotation (None if it lists none), and the types that a value may have."""
+    members = get_args(annotation) if get_origin(annotation) in (Union, UnionType) else (annotation,)
+    types = tuple(member for member in members if get_origin(member) is not Literal)
+    choices = [choice for member in members if member not in types for choice in get_args(member)]
+    if choices and NoneType in types:
+        choices.append(None)
+    return tuple(choices) or None, types
