@@ -30,6 +30,7 @@ _HOME = {
     "runs": "nbtools.notebook.run_table.runs",
     "Run": "nbtools.run.run",
     "RunState": "nbtools.run.state",
+    "Program": "nbtools.script.program",
     "read_script": "nbtools.script.script",
     "write_script": "nbtools.script.script",
 }
@@ -60,6 +61,7 @@ if TYPE_CHECKING:
     from nbtools.run.clean import clean as clean
     from nbtools.run.run import Run as Run
     from nbtools.run.state import RunState as RunState
+    from nbtools.script.program import Program as Program
     from nbtools.script.script import read_script as read_script
     from nbtools.script.script import write_script as write_script
 

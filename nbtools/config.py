@@ -305,6 +305,16 @@ class Launch(Settings):
     cluster: Slurm | None = setting(
         None, "Slurm(...) submits the run as a job of this user; None runs it on this machine.", basic=True
     )
+    torchrun: bool | None = setting(
+        None,
+        "True starts the processes with torchrun; False starts the program once, as python does, with the GPUs of "
+        "nproc_per_node processes; None for torchrun, but for a program that starts its own processes.",
+    )
+    python: str | None = setting(
+        None,
+        "Python executable, or folder of the environment, of the processes; None for the active environment, else the "
+        "one beside the script, else that of nbtools. A recipe needs nbtools in it.",
+    )
     omp_num_threads: int | None = setting(
         None, "CPU threads per process; None for cores // nproc_per_node, at least 1.", "threads", ge=1, le=4096
     )
@@ -406,8 +416,20 @@ class Launch(Settings):
             )
         return self
 
+    @field_validator("python")
+    @classmethod
+    def _is_a_path(cls, value: str | None) -> str | None:
+        if value is not None and (not value.strip() or "\0" in value):
+            raise ValueError("must be the path of a Python executable or of an environment, such as .venv")
+        return value
+
     @model_validator(mode="after")
     def _on_these_machines(self) -> Self:
+        if self.torchrun is False and self.nnodes > 1:
+            raise ValueError(
+                f"torchrun=False with nnodes={self.nnodes}: only torchrun joins the processes of several machines; set "
+                "torchrun=None or nnodes=1"
+            )
         if self.nnodes > 1 and self.max_restarts:
             raise ValueError(
                 f"max_restarts={self.max_restarts} with nnodes={self.nnodes}: a restart reaches this machine only; set "

@@ -22,6 +22,8 @@ launch = Launch(
     gpus=(),
     nnodes=1,  # machines
     cluster=None,
+    torchrun=None,
+    python=None,
     omp_num_threads=None,
     shutdown_timeout_s=60,
     max_restarts=0,
@@ -85,4 +87,4 @@ config = AlgorithmDistillationConfig(
 if __name__ == "__main__":
     main(config)
 
-# Written by nbtools 0.1.0, checksum 11e049959b53
+# Written by nbtools 0.1.0, checksum 4682442f15e5

@@ -22,6 +22,8 @@ launch = Launch(
     gpus=(),
     nnodes=1,  # machines
     cluster=None,
+    torchrun=None,
+    python=None,
     omp_num_threads=None,
     shutdown_timeout_s=60,
     max_restarts=0,
@@ -102,4 +104,4 @@ config = LLMGANConfig(
 if __name__ == "__main__":
     main(config)
 
-# Written by nbtools 0.1.0, checksum 6082566993c3
+# Written by nbtools 0.1.0, checksum 6d1a82d2fe28

@@ -22,6 +22,8 @@ launch = Launch(
     gpus=(),
     nnodes=1,  # machines
     cluster=None,
+    torchrun=None,
+    python=None,
     omp_num_threads=None,
     shutdown_timeout_s=60,
     max_restarts=0,
@@ -95,4 +97,4 @@ config = MaskedDiffusionConfig(
 if __name__ == "__main__":
     main(config)
 
-# Written by nbtools 0.1.0, checksum 0e5a1a99004f
+# Written by nbtools 0.1.0, checksum f95c3754b358

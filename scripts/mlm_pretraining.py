@@ -22,6 +22,8 @@ launch = Launch(
     gpus=(),
     nnodes=1,  # machines
     cluster=None,
+    torchrun=None,
+    python=None,
     omp_num_threads=None,
     shutdown_timeout_s=60,
     max_restarts=0,
@@ -86,4 +88,4 @@ config = MLMPretrainingConfig(
 if __name__ == "__main__":
     main(config)
 
-# Written by nbtools 0.1.0, checksum d4767c79961e
+# Written by nbtools 0.1.0, checksum 76999f0a7e52

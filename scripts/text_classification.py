@@ -22,6 +22,8 @@ launch = Launch(
     gpus=(),
     nnodes=1,  # machines
     cluster=None,
+    torchrun=None,
+    python=None,
     omp_num_threads=None,
     shutdown_timeout_s=60,
     max_restarts=0,
@@ -94,4 +96,4 @@ config = TextClassificationConfig(
 if __name__ == "__main__":
     main(config)
 
-# Written by nbtools 0.1.0, checksum dde012d10ec2
+# Written by nbtools 0.1.0, checksum ef6ea2e65dd4

@@ -361,6 +361,7 @@ def test_the_public_surface_is_this_list() -> None:
         "Launch",
         "LivePlot",
         "Playground",
+        "Program",
         "RECIPES",
         "Run",
         "RunState",

@@ -212,6 +212,7 @@ def _launch(arguments: argparse.Namespace) -> int:
     from nbtools.launcher.launch import launch
     from nbtools.launcher.preflight import help_text, preflight
     from nbtools.run.run import Run
+    from nbtools.script.program import Program
 
     if getattr(arguments, "node", None) is not None:
         from nbtools.launcher.node import run_node
@@ -224,16 +225,18 @@ def _launch(arguments: argparse.Namespace) -> int:
     options = {name: getattr(arguments, name) for name in ("nproc_per_node", "gpus", "nnodes", "max_restarts")}
     options |= {"args": tuple(arguments.script_args), "cluster": _cluster(arguments)}
     options |= {"stop_on": _stop_on(arguments), "on_end": arguments.on_end}
+    options |= {"torchrun": arguments.torchrun, "python": arguments.python}
     if arguments.json and not arguments.dry_run:
         return complain("--json: goes with --dry-run; nbtools show RUN --json describes a launched run")
-    if (flags := help_text(arguments.script, options["args"])) is not None:
+    script: str | Program = Program(module=arguments.script) if arguments.module else arguments.script
+    if not arguments.module and (flags := help_text(arguments.script, options["args"])) is not None:
         print(flags, end="")
         return DONE
     if not arguments.dry_run:
-        return _print_started(launch(arguments.script, after=arguments.after, queue=not arguments.no_queue, **options))
+        return _print_started(launch(script, after=arguments.after, queue=not arguments.no_queue, **options))
     if (after := getattr(arguments, "after", None)) is not None:
         Run(after)  # an error if there is no such run
-    checked = preflight(arguments.script, **options)
+    checked = preflight(script, **options)
     if arguments.json:
         _print_json([asdict(finding) for finding in checked.findings])
     else:

@@ -93,6 +93,12 @@ def parser(
     _add_slurm(where)
     recipe.add_argument("recipe", nargs="?", metavar="RECIPE")
     script.add_argument("script", metavar="SCRIPT")
+    text = "SCRIPT is the name of a module, as for python -m"
+    script.add_argument("-m", "--module", action="store_true", help=text)
+    text = "Python or environment of the processes; default: the active one, else the one beside SCRIPT, else nbtools'"
+    script.add_argument("--python", metavar="PATH", help=text)
+    text = "start SCRIPT once, as python does: it starts its own processes"
+    script.add_argument("--no-torchrun", dest="torchrun", action="store_const", const=False, help=text)
 
     def command(verb: str, help: str, *parents: _Parser, alias_of: str = "") -> argparse.ArgumentParser:
         listed: dict[str, Any] = {} if alias_of else {"help": help}  # a command without help is not listed

@@ -23,7 +23,7 @@ from nbtools.errors import LaunchError, NbtoolsError
 from nbtools.failures.failure import Failure
 from nbtools.failures.restarts import read_restarts, without_progress
 from nbtools.launcher.job_supervisor import open_attempt, supervise_job, with_job
-from nbtools.launcher.node import joinable, project_paths, run_part, with_agent_of_job
+from nbtools.launcher.node import interpreter_of, joinable, project_paths, run_part, with_agent_of_job
 from nbtools.launcher.placement import Placement, child_environment, place
 from nbtools.machine import network, slurm
 from nbtools.machine.devices import GLOO_INTERFACE, num_cores
@@ -71,7 +71,7 @@ def prepare_job(run: RunDir) -> dict[str, str]:
 def _prepared(run: RunDir, number: int) -> dict[str, str]:
     attempt = open_attempt(run)
     plan = secret_values.restored(run, read_json(run.launch) or {})
-    script, _ = project_paths(run, plan)
+    target, _ = project_paths(run, plan)
     placement = _placed(plan)
     can_resume = has_recipe(run)
     checkpoint = newest_verified(run.checkpoints)[0] if attempt > 1 and can_resume else None
@@ -83,7 +83,7 @@ def _prepared(run: RunDir, number: int) -> dict[str, str]:
     content = {
         "job_id": number,
         "attempt": attempt,
-        "command": with_agent_of_job(placement.command(script, run.path, ())),
+        "command": with_agent_of_job(placement.command(target, run.path, ())),
         "env": {**placement.variables(run), **marks},
         "meeting": None if meeting is None else [meeting.address, meeting.port],
         "resume_from": None if checkpoint is None else str(checkpoint.path),
@@ -111,7 +111,7 @@ def _placed(plan: Mapping[str, Any], meeting: Meeting | None = None) -> Placemen
     if meeting is None and launch.nnodes > 1:
         nodes = (slurm.control("show", "hostnames", os.environ.get("SLURM_JOB_NODELIST", "")) or "").split()
         meeting = Meeting(*network.meeting_point(nodes[1:2]))
-    placement = place(launch, meeting)
+    placement = place(launch, meeting, interpreter_of(plan))
     if num_gpus and len(placement.gpus) < launch.num_processes:
         raise LaunchError(
             f"{socket.gethostname()}: job {slurm.current_job()} has {len(placement.gpus)} GPUs on this node, and "

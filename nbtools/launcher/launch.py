@@ -5,7 +5,6 @@ The launcher writes the run directory, takes its lock and passes both to the sup
 
 import contextlib
 import fcntl
-import importlib.metadata
 import json
 import os
 import shutil
@@ -42,6 +41,7 @@ from nbtools.rundir.machines import join_command
 from nbtools.rundir.rundir import ROOT_VARIABLE, RUN_DIR_VARIABLE, RUN_ID_VARIABLE, RunDir, newest_first, project_of
 from nbtools.rundir.source import record_source
 from nbtools.rundir.tail import last_lines
+from nbtools.script.program import Program
 
 _RECORDS_WITHIN_S = 1.0
 _ENDS_WITHIN_S = 10.0
@@ -49,13 +49,15 @@ _OTHER_LAUNCH_S = 30.0
 
 
 def launch(
-    script: str | Path,
+    script: str | Path | Program,
     *,
     nproc_per_node: int | Literal["gpu"] | None = None,
     gpus: Sequence[int] | None = None,
     nnodes: int | None = None,
     cluster: Cluster | None = None,
     args: Sequence[str] = (),
+    torchrun: bool | None = None,
+    python: str | None = None,
     omp_num_threads: int | None = None,
     shutdown_timeout_s: int | None = None,
     max_restarts: int | None = None,
@@ -68,12 +70,12 @@ def launch(
 
     With `cluster`, sbatch submits the supervisor as a job instead, and the run is QUEUED until Slurm starts it.
 
-    A script that `write_script` wrote runs from the copy in its run directory, so that later edits cannot change the
-    run; every other script runs from its own path. The working directory is the project's root, or the script's folder
-    outside a project; `runs/` is made there.
+    A recipe's script that `write_script` wrote runs from the copy in its run directory, so that later edits cannot
+    change the run, in the project's root. Every other program runs from its own path, in the working directory of this
+    call, as under torchrun. `runs/` is in the project's root, or in the script's folder outside a project.
 
     Args:
-        script: path of the script.
+        script: path of the script, or a `Program`, which may be a module.
         nproc_per_node: processes on this machine, or `gpu` for one per GPU; None for the script's value, else 1.
         gpus: GPU indices as nvidia-smi counts; `()` for the CPU; None for the script's value, else the first
             `nproc_per_node` GPUs, or the CPU of a machine without GPUs.
@@ -82,7 +84,11 @@ def launch(
         cluster: `Slurm(...)` to submit a job, `"slurm"` for one with the script's or the site's settings, `"none"` for
             this machine; None for the script's value. `nproc_per_node` and `nnodes` then count processes on each node,
             and nodes.
-        args: the script's own arguments.
+        args: the script's own arguments, after those in a launcher script.
+        torchrun: False starts the program once, without torchrun; None for the script's value, else torchrun, but for a
+            program that starts its own processes.
+        python: Python executable or environment of the processes; None for the script's value, else the active
+            environment, the one beside the program, or that of nbtools.
         omp_num_threads: CPU threads per process; None for cores // nproc_per_node.
         shutdown_timeout_s: seconds between a stop's SIGTERM and SIGKILL; None for the script's value, else 60.
         max_restarts: how often a failed run starts again, in the same directory, from its latest verified checkpoint (a
@@ -103,6 +109,8 @@ def launch(
         "gpus": gpus,
         "nnodes": nnodes,
         "cluster": cluster,
+        "torchrun": torchrun,
+        "python": python,
         "omp_num_threads": omp_num_threads,
         "shutdown_timeout_s": shutdown_timeout_s,
         "max_restarts": max_restarts,
@@ -373,15 +381,20 @@ def _taken_lock(run: RunDir) -> int | None:
 def _lay_out(run: RunDir, checked: Preflight, **more: Any) -> None:
     """Write script.py and launch.json, with the entries `more` besides those of the preflight."""
     reserve(run.exit)
-    shutil.copyfile(checked.script, run.script)
-    versions = {"python": sys.version.split()[0], "nbtools": __version__}
-    with contextlib.suppress(importlib.metadata.PackageNotFoundError):  # the machine that submits a job may lack it
-        versions["torch"] = importlib.metadata.version("torch")
+    source = checked.script if checked.program is None else checked.source
+    if source is not None:
+        shutil.copyfile(source, run.script)
+    python = checked.placement.interpreter
+    versions = {"python": ".".join(map(str, python.version)), "nbtools": __version__}
+    if python.torch_version is not None:  # the machine that submits a job may lack it
+        versions["torch"] = python.torch_version
     content = {
         "name": checked.name,
-        "script_sha256": file_digest(run.script),
+        "script_sha256": None if source is None else file_digest(run.script),
         "recipe": checked.recipe,
         "argv": checked.command(run.path),
+        "target": checked.target(run.path),
+        "program": checked.program and checked.program.model_dump(mode="json", exclude={"args"}),
         "args": list(checked.args),
         "cwd": str(checked.cwd),
         "root": str(checked.project.root),

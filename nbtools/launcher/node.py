@@ -3,6 +3,7 @@
 `nbtools launch RUN_DIR --node N` runs there. It sees the run directory on a shared disk, and ends when the run ends.
 """
 
+import contextlib
 import os
 import socket
 import time
@@ -14,6 +15,8 @@ from nbtools.config import Launch
 from nbtools.errors import ConfigError, LaunchError
 from nbtools.launcher.placement import Placement, child_environment, place
 from nbtools.launcher.supervisor import Supervisor, adopt_orphans
+from nbtools.machine import agent
+from nbtools.machine.interpreter import Interpreter, interpreter_for
 from nbtools.run.records import Records, mapping_at
 from nbtools.run.state import RunState, state_of
 from nbtools.rundir import machines, secret_values
@@ -49,7 +52,7 @@ def run_node(folder: str | Path, node: int, *, gpus: Sequence[int] | None = None
         raise LaunchError(f"--node {node}: {run.id} has {launch.nnodes} machines; give 1 to {launch.nnodes - 1}")
     is_on_cpu = not mapping_at(plan, "env").get("CUDA_VISIBLE_DEVICES")
     chosen = () if is_on_cpu else launch.gpus if gpus is None else tuple(gpus)
-    placement = place(launch.replace(omp_num_threads=None, gpus=chosen), meeting)
+    placement = place(launch.replace(omp_num_threads=None, gpus=chosen), meeting, interpreter_of(plan))
     if not is_on_cpu and not placement.gpus:
         raise LaunchError(
             f"{socket.gethostname()} has no GPU, and {run.id} runs on GPUs; join from a machine with some"
@@ -72,10 +75,10 @@ def run_part(
     Raises:
         LaunchError: the project is not on this machine.
     """
-    script, cwd = project_paths(run, plan)
+    target, cwd = project_paths(run, plan)
     marks = {RUN_ID_VARIABLE: run.id, RUN_DIR_VARIABLE: str(run.path), ROOT_VARIABLE: str(plan.get("root"))}
     environment = {**placement.variables(run), **marks}
-    command = placement.command(script, run.path, [str(word) for word in plan.get("args") or ()], node)
+    command = placement.command(target, run.path, [str(word) for word in plan.get("args") or ()], node)
     if (meeting := placement.meeting) is not None:
         at = f"{meeting.address}:{meeting.port}"
         print(f"machine {node} of {run.id}: joins at {at}; its output: {run.node_output(node)}", flush=True)
@@ -89,19 +92,38 @@ def run_part(
     return supervisor.supervise_node({**plan, "argv": command, "cwd": str(cwd), "env": environment})
 
 
-def project_paths(run: RunDir, plan: Mapping[str, Any]) -> tuple[Path, Path]:
-    """Return the script that runs, and its working directory; LaunchError if one of them is not on this machine."""
+def project_paths(run: RunDir, plan: Mapping[str, Any]) -> tuple[list[str], Path]:
+    """Return the words that name the program, and its working directory.
+
+    Raises:
+        LaunchError: one of their paths is not on this machine.
+    """
+    known = plan.get("target")
     script = run.script if plan.get("recipe") else Path(str(plan.get("script")))
+    target = [str(word) for word in known] if isinstance(known, list) and known else [str(script)]
     cwd = Path(str(plan.get("cwd")))
-    for path in (script, cwd):
+    for path in (*(Path(word) for word in target if word.startswith("/")), cwd):
         if not path.exists():
             raise LaunchError(f"{path}: not on {socket.gethostname()}; all machines need the project under one path")
-    return script, cwd
+    return target, cwd
+
+
+def interpreter_of(plan: Mapping[str, Any]) -> Interpreter | None:
+    """Return the Python of a run by its launch.json; None for that of nbtools."""
+    named, root = mapping_at(dict(plan), "launch").get("python"), Path(str(plan.get("root")))
+    return interpreter_for(None, named, root) if isinstance(named, str) else None
 
 
 def with_agent_of_job(command: Sequence[str]) -> list[str]:
-    """Return a torchrun command with the agent for jobs of Slurm, which survives a second SIGTERM."""
-    return ["nbtools.machine.agent" if word == "torch.distributed.run" else word for word in command]
+    """Return a torchrun command with the agent for jobs of Slurm, which survives a second SIGTERM.
+
+    It is named by its path: the Python of a program of the user's may lack nbtools.
+    """
+    words = list(command)
+    with contextlib.suppress(ValueError):
+        at = words.index("torch.distributed.run")
+        words[at - 1 : at + 1] = [agent.__file__]
+    return words
 
 
 def joinable(folder: Path, node: int) -> RunDir:

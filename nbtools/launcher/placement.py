@@ -3,12 +3,9 @@
 torch is read as files on disk and never imported.
 """
 
-import importlib.metadata
-import importlib.util
 import os
 import re
 import shlex
-import sys
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,6 +16,7 @@ from nbtools.failures import flight_recorder
 from nbtools.launcher.findings import Finding, ok, size, warn
 from nbtools.machine import network
 from nbtools.machine.devices import GLOO_INTERFACE, Device, cuda_version, devices, driver_version, loopback, num_cores
+from nbtools.machine.interpreter import Interpreter, own_interpreter
 from nbtools.rundir.rundir import RunDir
 from nbtools.script.torchrun import Meeting, torchrun_command
 
@@ -45,17 +43,20 @@ class Placement:
     """Whether the installed torchrun has `--shutdown-timeout`."""
     meeting: Meeting | None
     """Where the machines meet; None for a single one."""
+    interpreter: Interpreter
+    """The Python of the processes."""
     findings: tuple[Finding, ...]
 
     def variables(self, run: RunDir) -> dict[str, str]:
         """Return the environment, and on GPUs the variables of torch's record of the ranks' collectives."""
         if not self.gpus or self.launch.num_processes * self.launch.nnodes == 1:
             return self.environment
-        version = importlib.metadata.version("torch")
-        return {**self.environment, **flight_recorder.recorder_variables(run, os.environ, version)}
+        version = self.interpreter.torch_version
+        found = flight_recorder.recorder_variables(run, os.environ, version) if version else {}
+        return {**self.environment, **found}
 
-    def command(self, script: Path, run: Path, args: Sequence[str], node: int = 0) -> list[str]:
-        """Return the torchrun command of `script` for a run directory and a machine."""
+    def command(self, script: Path | Sequence[str], run: Path, args: Sequence[str], node: int = 0) -> list[str]:
+        """Return the command of a program, as `torchrun_command` takes it, for a run directory and a machine."""
         return torchrun_command(
             script,
             self.launch,
@@ -64,27 +65,34 @@ class Placement:
             has_shutdown_timeout=self.has_shutdown_timeout,
             meeting=self.meeting,
             node=node,
+            interpreter=self.interpreter,
         )
 
-    def shell_line(self, script: Path, args: Sequence[str] = ()) -> str:
+    def shell_line(self, script: Path | Sequence[str], args: Sequence[str] = ()) -> str:
         """Return the command of `script` for a shell in the run's working directory, with `runs/ID` for the run."""
-        _, *words = self.command(script, Path("runs/ID"), args)  # without the path of this interpreter
+        path, *words = self.command(script, Path("runs/ID"), args)
+        python = "python" if self.interpreter.is_own else path
         variables = [f"{name}={shlex.quote(text)}" for name, text in self.environment.items()]
-        return " ".join([*variables, shlex.join(["python", *words])])
+        return " ".join([*variables, shlex.join([python, *words])])
 
 
-def place(wanted: Launch, meeting: Meeting | None = None) -> Placement:
+def place(wanted: Launch, meeting: Meeting | None = None, interpreter: Interpreter | None = None) -> Placement:
     """Choose GPUs, threads and environment for `wanted` on this machine, and where several machines meet.
 
     Args:
+        wanted: the settings.
         meeting: where they meet, on a machine other than the first.
+        interpreter: the Python of the processes; that of nbtools when None.
 
     Raises:
         LaunchError: the machine lacks the GPUs, the installed torch cannot use them, or the machine has no address.
     """
     wanted = wanted.resolved(len(devices()))
-    torch_folder = _torch_folder()
-    torch = _check_torch(wanted, (torch_folder / "version.py").read_text(encoding="utf-8"))
+    interpreter = interpreter or own_interpreter()
+    installed = [] if interpreter.is_own else [ok("python", str(interpreter))]
+    has_torch = wanted.torchrun is not False or interpreter.torch_folder is not None
+    if has_torch:
+        installed.append(_check_torch(wanted, interpreter))
     threads = wanted.omp_num_threads or max(1, num_cores() // wanted.num_processes)
     environment = {"PYTHONUNBUFFERED": "1", "OMP_NUM_THREADS": str(threads)}
     findings: list[Finding] = []
@@ -104,10 +112,11 @@ def place(wanted: Launch, meeting: Meeting | None = None) -> Placement:
         environment["CUDA_DEVICE_ORDER"] = "PCI_BUS_ID"  # CUDA's default order differs from that of nvidia-smi
     elif wanted.gpus == ():
         environment["CUDA_VISIBLE_DEVICES"] = ""
-    torchrun = (torch_folder / "distributed" / "run.py").read_text(encoding="utf-8")
-    findings += [*_describe_devices(launch, chosen), torch]
-    has_shutdown_timeout = "--shutdown-timeout" in torchrun
-    return Placement(launch, tuple(chosen), environment, has_shutdown_timeout, meeting, tuple(findings))
+    findings += [*_describe_devices(launch, chosen), *installed]
+    has_shutdown_timeout = has_torch and "--shutdown-timeout" in interpreter.torch_text("distributed/run.py")
+    if not interpreter.is_own:
+        launch = launch.replace(python=str(interpreter.path))
+    return Placement(launch, tuple(chosen), environment, has_shutdown_timeout, meeting, interpreter, tuple(findings))
 
 
 def child_environment(environment: Mapping[str, str], ours: Mapping[str, str]) -> dict[str, str]:
@@ -166,19 +175,13 @@ def _describe_devices(launch: Launch, chosen: Sequence[Device]) -> Iterator[Find
         yield warn("devices", f"nproc_per_node={launch.num_processes} leaves GPU {idle} idle")
 
 
-def _torch_folder() -> Path:
-    spec = importlib.util.find_spec("torch")  # finds, does not import
-    if spec is None or spec.origin is None:
-        raise LaunchError(f"torch is not installed in {sys.prefix}: bash scripts/lab.sh --setup-only installs it")
-    return Path(spec.origin).parent
-
-
-def _check_torch(wanted: Launch, version: str) -> Finding:
-    """Refuse a build that cannot use the GPUs of this machine; `version` is the text of torch's `version.py`."""
+def _check_torch(wanted: Launch, interpreter: Interpreter) -> Finding:
+    """Refuse a build that cannot use the GPUs of this machine."""
+    version = interpreter.torch_text("version.py")
     # Builds for CUDA and ROCm alike name their platform there.
     builds = dict(re.findall(r"^(cuda|hip)\b[^=\n]*= *['\"]([^'\"]*)", version, re.MULTILINE))
     kind = "CPU" if not builds else f"CUDA {builds['cuda']}" if "cuda" in builds else f"ROCm {builds['hip']}"
-    torch = f"torch {importlib.metadata.version('torch')}"
+    torch = f"torch {interpreter.torch_version}"
     if wanted.gpus == () or not (found := devices()):
         return ok("torch", f"{torch} ({kind} build)")
     if not builds:

@@ -7,7 +7,6 @@ import re
 import shutil
 import subprocess
 import sys
-import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -27,11 +26,14 @@ from nbtools.launcher.sizes import (
 from nbtools.launcher.slurm import check_site, on_cluster, place_job
 from nbtools.launcher.step_count import evaluation_in_words, schedule
 from nbtools.machine.devices import Device
-from nbtools.project import Project, located
+from nbtools.machine.interpreter import Interpreter, interpreter_for
+from nbtools.project import Project, find_project
 from nbtools.recipes import Source, recipe_of
 from nbtools.rundir.identity import foreign_owner
 from nbtools.rundir.rundir import is_run, project_of
 from nbtools.rundir.secret_values import masked
+from nbtools.script.inspection import inspect_program, module_of, python_file
+from nbtools.script.program import Program
 from nbtools.script.script import Script, parse_script
 
 _COUNTED_BYTES = 4 * 2**20
@@ -43,6 +45,7 @@ class Preflight:
     """A launch that passed the checks and can be started; its display has one line per finding."""
 
     script: Path
+    """What was given: a recipe's script, a launcher script, or the user's program itself."""
     name: str
     recipe: str | None
     """Key of the recipe of a plain script; None for every other script."""
@@ -53,6 +56,10 @@ class Preflight:
     args: tuple[str, ...]
     placement: Placement
     findings: tuple[Finding, ...]
+    program: Program | None = None
+    """The user's program that starts; None for a plain script."""
+    source: Path | None = None
+    """The file that runs, of which the run keeps a copy; None for a module whose file is not found."""
 
     @property
     def launch(self) -> Launch:
@@ -83,11 +90,17 @@ class Preflight:
 
     def command(self, run: Path) -> list[str]:
         """Return the exact command for a run directory; of a job, script and arguments alone: its nodes do the rest."""
-        script = run / "script.py" if self.recipe else self.script
-        return [str(script), *self.args] if self.launch.cluster else self.placement.command(script, run, self.args)
+        target = self.target(run)
+        return [*target, *self.args] if self.launch.cluster else self.placement.command(target, run, self.args)
+
+    def target(self, run: Path) -> list[str]:
+        """Return the words that name the program in the command: a path, or `-m` and a module."""
+        if self.program is None:
+            return [str(run / "script.py" if self.recipe else self.script)]
+        return self.program.words(self.project.root, self.launch)
 
 
-def preflight(script: str | Path, *, args: Sequence[str] = (), **overrides: Any) -> Preflight:
+def preflight(script: str | Path | Program, *, args: Sequence[str] = (), **overrides: Any) -> Preflight:
     """Check everything that can be known before a process is started, and show it.
 
     The arguments are those of `launch` for the script and its processes.
@@ -96,7 +109,7 @@ def preflight(script: str | Path, *, args: Sequence[str] = (), **overrides: Any)
         LaunchError: what was given, what is allowed, and the next step.
     """
     checked = with_site(check_launch(script, args, overrides))
-    path = Path("runs/ID/script.py") if checked.recipe else checked.script.relative_to(checked.cwd)
+    path = [_shorter(word, checked.cwd) for word in checked.target(Path("runs/ID"))]
     known = type(checked.config).model_fields if checked.config is not None else ()
     if checked.launch.cluster is not None:
         line = "sbatch runs/ID/job.sbatch"
@@ -118,39 +131,61 @@ def with_site(checked: Preflight, runs: Path | None = None) -> Preflight:
     return replace(checked, findings=(*checked.findings, *more))
 
 
-def check_launch(script: str | Path, args: Sequence[str], overrides: Mapping[str, Any]) -> Preflight:
+def check_launch(script: str | Path | Program, args: Sequence[str], overrides: Mapping[str, Any]) -> Preflight:
     """Collect the findings of a launch; nothing is written or started, and the data is not counted.
 
-    `overrides` are fields of `Launch` that replace the script's; None keeps the script's value.
+    Args:
+        script: a script, or a program of the user's.
+        args: further arguments.
+        overrides: fields of `Launch` that replace the script's; None keeps the script's value.
 
     Raises:
         LaunchError: what was given, what is allowed, and the next step.
     """
-    path = _script_path(script)
+    if isinstance(script, Program):
+        return _check_program(script, _wanted(Launch(), overrides), _check_args(args), None, [])
+    path = python_file(script)
     plain, notes = _read_plain(path)
-    given = {name: tuple(v) if name == "gpus" else v for name, v in overrides.items() if v is not None}
-    if plain and plain.launch.on_end and "on_end" not in given and (whose := _not_own(path)):
-        given["on_end"] = ()
+    if plain and plain.launch.on_end and overrides.get("on_end") is None and (whose := _not_own(path)):
+        overrides = {**overrides, "on_end": ()}
         notes += [warn("on_end", f"{path.name} is {whose}, so its on_end is left out; give on_end= with the launch")]
+    wanted = _wanted(plain.launch if plain else Launch(), overrides)
+    if plain and plain.program:
+        return _check_program(plain.program, wanted, _check_args(args), path, notes)
+    if plain is None and not uses_recipe(path):
+        return _check_program(Program(script=str(path)), wanted, _check_args(args), path, notes)
+    return _check_recipe(path, plain, wanted, _check_args(args), notes)
+
+
+def _wanted(launch: Launch, overrides: Mapping[str, Any]) -> Launch:
+    """Return launch settings with the values of a call."""
+    given = {name: tuple(v) if name == "gpus" else v for name, v in overrides.items() if v is not None}
     with _as_launch_error():
-        asked: Any = given.pop("cluster", None)
-        wanted = on_cluster(plain.launch if plain else Launch(), asked, **given)
+        cluster: Any = given.pop("cluster", None)
+        wanted = on_cluster(launch, cluster, **given)
     if wanted.on_end and shutil.which(wanted.on_end[0]) is None:
         raise LaunchError(f"on_end={shown(wanted.on_end)}: there is no such program; give one, or its full path")
-    arguments = _check_args(args)
-    if asks_for_help(plain, arguments):
+    return wanted
+
+
+def _check_recipe(
+    path: Path, plain: Script | None, wanted: Launch, args: tuple[str, ...], notes: Sequence[Finding]
+) -> Preflight:
+    """Check a recipe's script; `plain` is None if it computes its values."""
+    if asks_for_help(plain is not None, args):
         shown_by = f"nbtools launch {path.name} -- --help" if plain else f"python {path} --help"
         raise LaunchError(f"--help: trains nothing, so nothing was started; {shown_by} prints the script's flags")
     project = _project_of(path)
     is_inside = path.is_relative_to(project.root) or is_run(path.parent)
     cwd = project.root if is_inside else path.parent
-    config = None if plain is None else with_flags(plain, path, arguments, cwd)
-    if config is not None:
+    interpreter = None if wanted.python is None else interpreter_for(None, wanted.python, project.root)
+    config = None if plain is None else with_flags(plain, path, args, cwd)
+    if plain is not None and config is not None:
         with _as_launch_error(path):
             recipe_of(config).refuse(config)
         _source_of(path, config, project)
-        notes += _check_lacks(plain, config)
-    placement = place(wanted) if wanted.cluster is None else place_job(wanted)
+        notes = [*notes, *_check_lacks(plain, config)]
+    placement = place(wanted, None, interpreter) if wanted.cluster is None else place_job(wanted, interpreter)
     disk = check_disk(project.runs, config)
     gpus = placement.gpus if wanted.cluster is None else None
     memory = [] if config is None else check_size(config, placement.launch.world_size, gpus)
@@ -161,9 +196,41 @@ def check_launch(script: str | Path, args: Sequence[str], overrides: Mapping[str
         config=config,
         project=project,
         cwd=cwd,
-        args=arguments,
+        args=args,
         placement=placement,
         findings=(*notes, *placement.findings, disk, *memory),
+        source=path,
+    )
+
+
+def _check_program(
+    program: Program, wanted: Launch, args: tuple[str, ...], launcher: Path | None, notes: Sequence[Finding]
+) -> Preflight:
+    """Check a program of the user's; `launcher` is the script that names it, if there is one."""
+    args = (*program.args, *args)
+    if asks_for_help(False, args):
+        raise LaunchError(
+            f"--help: trains nothing, so nothing was started; python {program.module or program.script} --help prints "
+            "the program's flags"
+        )
+    project = _project_here() if launcher is None else _project_of(launcher)
+    cwd = _working_directory(program, project.root)
+    wanted, interpreter, source, found = _placed_program(program, wanted, project.root, cwd)
+    placement = place(wanted, None, interpreter) if wanted.cluster is None else place_job(wanted, interpreter)
+    where = ok("program", f"{shown(program.module or str(source), 200)} in {cwd}")
+    script = launcher or source
+    return Preflight(
+        script=script or cwd,
+        name=run_name(script.stem if script is not None and not program.module else str(program.module)),
+        recipe=None,
+        config=None,
+        project=project,
+        cwd=cwd,
+        args=args,
+        placement=placement,
+        findings=(*notes, where, *found, *placement.findings, check_disk(project.runs, None)),
+        program=program,
+        source=source,
     )
 
 
@@ -179,9 +246,9 @@ def run_name(text: str) -> str:
     return re.sub(r"[^A-Za-z0-9_-]+", "_", text).strip("_")[:64] or "run"
 
 
-def asks_for_help(plain: Script | None, args: Sequence[str]) -> bool:
+def asks_for_help(has_recipe: bool, args: Sequence[str]) -> bool:
     """Whether the arguments ask a script for its help; `-h` may mean something else to a script without a recipe."""
-    return "--help" in args or (plain is not None and "-h" in args)
+    return "--help" in args or (has_recipe and "-h" in args)
 
 
 def help_text(script: str | Path, args: Sequence[str]) -> str | None:
@@ -190,9 +257,9 @@ def help_text(script: str | Path, args: Sequence[str]) -> str | None:
     Raises:
         LaunchError: the script cannot be read.
     """
-    path = _script_path(script)
+    path = python_file(script)
     plain, _ = _read_plain(path)
-    if plain is None or not asks_for_help(plain, args):
+    if plain is None or plain.program or not asks_for_help(True, args):
         return None
     command = [sys.executable, "-P", "-m", "nbtools.training.engine.flags", str(path), "--help"]
     return subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False).stdout
@@ -230,31 +297,10 @@ def _as_launch_error(path: Path | None = None) -> Iterator[None]:
         raise LaunchError(f"{error}" if path is None else f"{path}: {error}") from None
 
 
-def _script_path(script: str | Path) -> Path:
-    if "\0" in str(script):
-        raise LaunchError(f"script={str(script)[:80]!r}: contains a NUL byte; give the path of a Python file")
-    try:
-        path = located(script)
-        if not path.is_file():
-            what = "is a folder" if path.is_dir() else "is not a file" if path.exists() else "no such file"
-            raise LaunchError(f"script={str(script)[:300]!r}: {what} ({path.parent}); give the path of a Python file")
-        source = path.read_bytes()
-    except OSError as error:
-        raise LaunchError(f"script={str(script)[:300]!r}: cannot be read: {error.strerror}") from None
-    try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            compile(source, str(path), "exec", dont_inherit=True)
-    except SyntaxError as error:
-        raise LaunchError(f"{path}:{error.lineno or 1}: not Python: {error.msg}; correct that line") from None
-    except (ValueError, RecursionError, MemoryError) as error:
-        raise LaunchError(f"{path}: not Python: {error}") from None
-    return path
-
-
 def _read_plain(path: Path) -> tuple[Script | None, list[Finding]]:
-    """Return the content of a plain script; None for a script that imports no recipe or computes its values."""
-    if b"nbtools.recipes" not in path.read_bytes():
+    """Return the content of a plain script or a launcher script; None for all others."""
+    source = path.read_bytes()
+    if b"nbtools.recipes" not in source and not (b"from nbtools import" in source and b"Program(" in source):
         return None, []
     try:
         return parse_script(path), []
@@ -275,6 +321,76 @@ def _check_lacks(plain: Script | None, config: TrainConfig) -> list[Finding]:
     if plain.hand_edited:
         return [ok("script", text)]
     return [warn("script", text, "an earlier nbtools wrote it; write it again (form, nbtools new) to fix them")]
+
+
+# --- a program of the user's ----------------------------------------------------------------------
+
+
+def uses_recipe(path: Path) -> bool:
+    """Whether a script names nbtools' recipes, perhaps with computed values."""
+    return b"nbtools.recipes" in path.read_bytes()
+
+
+def _working_directory(program: Program, root: Path) -> Path:
+    """Return the working directory of a program: the one it names, else that of the call, as torchrun has it."""
+    try:
+        cwd = program.folder(root) or Path.cwd()
+    except FileNotFoundError:
+        raise LaunchError("the working directory was deleted; change to another folder") from None
+    if not cwd.is_dir():
+        raise LaunchError(f"cwd={shown(program.cwd or str(cwd))}: no such folder ({cwd}); give an existing one")
+    return cwd
+
+
+def _placed_program(
+    program: Program, wanted: Launch, root: Path, cwd: Path
+) -> tuple[Launch, Interpreter, Path | None, list[Finding]]:
+    """Return the settings with `torchrun` decided, the interpreter, the program's file, and the findings.
+
+    Raises:
+        LaunchError: the file is missing or no Python, or cannot be started this way.
+    """
+    named = None if program.script is None else python_file(program.file(root) or "")
+    if program.accelerate_config is not None and (wanted.nnodes > 1 or wanted.cluster is not None):
+        raise LaunchError(
+            f"accelerate_config={shown(program.accelerate_config)}: is for one machine; on several, start the program "
+            "with torchrun, which accelerate's Accelerator() understands"
+        )
+    if program.accelerate_config is not None:
+        if not (config := Path(root, program.accelerate_config)).is_file():
+            raise LaunchError(f"accelerate_config={shown(program.accelerate_config)}: no such file ({config})")
+        wanted = wanted.replace(torchrun=False)
+    python = interpreter_for(named or cwd / "-", wanted.python, root, needs_torch=wanted.torchrun is not False)
+    file = named or program.file(root, [cwd, *python.search])
+    if file is None:
+        notes = [warn("program", f"the file of {program.module} is not found, so the run keeps no copy of it")]
+        return wanted.replace(torchrun=wanted.torchrun is not False), python, None, notes
+    found, notes = inspect_program(file), list[Finding]()
+    if named is not None and found.relative_import_at is not None:
+        module, folder = module_of(named)
+        raise LaunchError(
+            f"{named}:{found.relative_import_at}: imports relative to its package, which fails unless it is started as "
+            f"a module: nbtools launch -m {module} in {folder}"
+        )
+    if found.spawns_at is not None and wanted.torchrun is not False:
+        where = f"{file.name}:{found.spawns_at}: the program starts its own processes"
+        if wanted.torchrun:
+            notes.append(warn("program", f"{where}, and torchrun starts it several times", "set torchrun=None"))
+        else:
+            notes.append(ok("program", f"{where}, so it is started once, without torchrun"))
+    is_agent = wanted.torchrun if wanted.torchrun is not None else found.spawns_at is None
+    if not is_agent and wanted.nnodes > 1:
+        raise LaunchError(f"nnodes={wanted.nnodes}: {file.name} starts its own processes; only torchrun joins machines")
+    return wanted.replace(torchrun=is_agent), python, file, notes
+
+
+def _project_here() -> Project:
+    return find_project(missing_ok=True)
+
+
+def _shorter(word: str, cwd: Path) -> str:
+    """Return a path relative to the working directory, if it lies there."""
+    return str(Path(word).relative_to(cwd)) if Path(word).is_relative_to(cwd) else word
 
 
 def _check_args(args: Sequence[str]) -> tuple[str, ...]:

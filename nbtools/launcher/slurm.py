@@ -23,6 +23,7 @@ from nbtools.launcher.findings import Finding, ok, warn
 from nbtools.launcher.placement import Placement
 from nbtools.machine import slurm, slurm_words
 from nbtools.machine.file_systems import local_disk
+from nbtools.machine.interpreter import Interpreter, own_interpreter
 from nbtools.project import Project
 from nbtools.rundir import secret_values
 from nbtools.rundir.json_files import FORMAT
@@ -124,8 +125,12 @@ def _read_site() -> tuple[dict[str, Any], tuple[Path, ...]]:
 # --- findings -------------------------------------------------------------------------------------
 
 
-def place_job(wanted: Launch) -> Placement:
+def place_job(wanted: Launch, interpreter: Interpreter | None = None) -> Placement:
     """Describe where a launch with `cluster` runs, by its settings alone.
+
+    Args:
+        wanted: the settings.
+        interpreter: the Python of the processes; that of nbtools when None.
 
     Raises:
         LaunchError: the time limit leaves no time, or the preamble is not bash.
@@ -140,7 +145,10 @@ def place_job(wanted: Launch) -> Placement:
             "more); give a longer time_limit"
         )
     findings = (*_describe_job(launch, wanted.cluster), *_check_preamble(wanted.cluster.preamble))
-    return Placement(launch, (), {"PYTHONUNBUFFERED": "1"}, True, None, findings)
+    python = interpreter or own_interpreter()
+    if not python.is_own:
+        launch, findings = launch.replace(python=str(python.path)), (*findings, ok("python", str(python)))
+    return Placement(launch, (), {"PYTHONUNBUFFERED": "1"}, True, None, python, findings)
 
 
 def _describe_job(launch: Launch, cluster: Slurm) -> Iterator[Finding]:

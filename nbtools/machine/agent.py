@@ -1,9 +1,11 @@
-"""torchrun in a Slurm job: `python -m nbtools.machine.agent` takes torchrun's arguments.
+"""torchrun in a Slurm job: `python .../nbtools/machine/agent.py` takes torchrun's arguments, in any Python.
 
 At the end of a job, Slurm sends SIGTERM to every process of it, so torchrun gets one from Slurm, one from the
 supervisor and, on other nodes, one through srun. A later one aborts its shutdown (torch 2.13 survives two), and ranks
 that save their last checkpoint would die with it.
 """
+
+from __future__ import annotations
 
 import runpy
 import signal

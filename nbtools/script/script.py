@@ -1,8 +1,9 @@
 """Exported scripts: rendered from a validated config, read back by `ast`, never executed.
 
 A *plain* script is a docstring, imports from nbtools, `launch = Launch(...)`, `config = SomeConfig(...)` of literals
-and `main(config)` under the usual guard, with any comments. Only plain scripts can be read back; all others can still
-be launched.
+and `main(config)` under the usual guard, with any comments. A *launcher script* has `program = Program(...)` and
+`program.run(launch)` instead: it starts a program of the user's. Only these can be read back; all others can still be
+launched.
 """
 
 import ast
@@ -24,10 +25,12 @@ from nbtools.project import NAME_PATTERN, Project, check_name, find_project, loc
 from nbtools.recipes import RECIPES, Recipe, recipe_of
 from nbtools.rundir.atomic import write_file
 from nbtools.script import torchrun
+from nbtools.script.program import Program, docstring
 
 PLAIN = (
     "a plain script has only a docstring, imports from nbtools, launch = Launch(...), config = SomeConfig(...) with "
-    'literal values (and cluster=Slurm(...), stop_on=StopOn(...)), and main(config) under if __name__ == "__main__"'
+    'literal values (and cluster=Slurm(...), stop_on=StopOn(...)), and main(config) under if __name__ == "__main__"; a '
+    "launcher script has program = Program(...) and program.run(launch) instead"
 )
 LARGEST_SCRIPT_BYTES = 2**20
 
@@ -36,11 +39,11 @@ _S = TypeVar("_S", bound=Settings)
 
 @dataclass(frozen=True)
 class Script:
-    """The content of a plain script."""
+    """The content of a plain script or a launcher script."""
 
     path: Path
-    recipe: str
-    config: TrainConfig
+    content: TrainConfig | Program
+    """The config of a recipe, or the program that is launched."""
     launch: Launch
     docstring: str
     hand_edited: bool
@@ -49,6 +52,27 @@ class Script:
     lacks: tuple[str, ...] = ()
     """Fields that the script does not name, and which therefore have their defaults."""
 
+    @property
+    def recipe(self) -> str | None:
+        """Key of the recipe; None for a launcher script."""
+        return None if isinstance(self.content, Program) else recipe_of(self.content).key
+
+    @property
+    def config(self) -> TrainConfig:
+        """The config of the recipe.
+
+        Raises:
+            NotPlainError: the script launches a program, which has no config.
+        """
+        if isinstance(self.content, Program):
+            raise NotPlainError(f"{self.path}: launches {self.content.name}, which is no recipe and has no config")
+        return self.content
+
+    @property
+    def program(self) -> Program | None:
+        """The program that a launcher script starts; None for a recipe."""
+        return self.content if isinstance(self.content, Program) else None
+
 
 _WRITTEN_BY = re.compile(rb"\n# Written by nbtools [^\s,]{1,40}, checksum ([0-9a-f]{12})\n")
 
@@ -56,7 +80,7 @@ _seen: dict[Path, bytes] = {}
 """Bytes of the scripts that this process last wrote or read; these may be replaced without a question."""
 
 
-def render(config: TrainConfig, name: str, launch: Launch | None = None) -> str:
+def render(content: TrainConfig | Program, name: str, launch: Launch | None = None) -> str:
     """Return the text of the script `name`: the same for the same values, every field spelled out.
 
     Raises:
@@ -64,26 +88,32 @@ def render(config: TrainConfig, name: str, launch: Launch | None = None) -> str:
     """
     if not NAME_PATTERN.fullmatch(name):
         check_name(name)  # raises with the reason
-    body = _body(config, name, launch or Launch())
+    body = _body(content, name, launch or Launch())
     return f"{body}\n# Written by nbtools {__version__}, checksum {_checksum(body.encode())}\n"
 
 
-def _body(config: TrainConfig, name: str, launch: Launch, without: Collection[str] = ()) -> str:
+def _body(content: TrainConfig | Program, name: str, launch: Launch, without: Collection[str] = ()) -> str:
     """Return the text of a script up to the line of its version; it does not name the fields `without`."""
-    recipe = recipe_of(config)
-    names = ", ".join(["Launch", *(type(value).__name__ for _, value in launch if isinstance(value, Settings))])
-    return f"""{_docstring(recipe, config, name, launch)}
-
-from nbtools import {names}
+    names = ["Launch", *(type(value).__name__ for _, value in launch if isinstance(value, Settings))]
+    if isinstance(content, Program):
+        text, imports = docstring(content, name, launch), f"from nbtools import {', '.join([*names, 'Program'])}"
+        variable, call = "program", "program.run(launch)"
+    else:
+        recipe = recipe_of(content)
+        text, variable, call = _docstring(recipe, content, name, launch), "config", "main(config)"
+        imports = f"""from nbtools import {", ".join(names)}
 from nbtools.recipes import {recipe.config_class.__name__}
-from {recipe.module} import main
+from {recipe.module} import main"""
+    return f"""{text}
+
+{imports}
 
 launch = {_call(launch, without)}
 
-config = {_call(config, without)}
+{variable} = {_call(content, without)}
 
 if __name__ == "__main__":
-    main(config)
+    {call}
 """
 
 
@@ -106,17 +136,17 @@ def parse_script(path: Path, data: bytes | None = None) -> Script:
     if data is None:
         data = _read_bytes(path)
     source = _Source(path, _parse(path, data))
-    config, launch = source.config(), source.launch()
-    edited = _is_edited(data, config, source.docstring.partition(":")[0], launch, source.lacks)
-    return Script(path, recipe_of(config).key, config, launch, source.docstring, edited, source.lacks)
+    content, launch = source.content(), source.launch()
+    edited = _is_edited(data, content, source.docstring.partition(":")[0], launch, source.lacks)
+    return Script(path, content, launch, source.docstring, edited, source.lacks)
 
 
-def _is_edited(data: bytes, config: TrainConfig, name: str, launch: Launch, lacks: Sequence[str]) -> bool:
+def _is_edited(data: bytes, content: TrainConfig | Program, name: str, launch: Launch, lacks: Sequence[str]) -> bool:
     """Whether a script with these values has a text that no nbtools wrote; a copy keeps the `name` of its original."""
     body, checksum = _split(data)
     if checksum == _checksum(body):
         return False  # whichever version wrote it
-    return not NAME_PATTERN.fullmatch(name) or _body(config, name, launch, lacks).encode() != body
+    return not NAME_PATTERN.fullmatch(name) or _body(content, name, launch, lacks).encode() != body
 
 
 def _split(data: bytes) -> tuple[bytes, str]:
@@ -131,7 +161,7 @@ def _checksum(body: bytes) -> str:
 
 
 def write_script(
-    config: TrainConfig,
+    content: TrainConfig | Program,
     name: str,
     launch: Launch | None = None,
     *,
@@ -142,7 +172,7 @@ def write_script(
     """Write `scripts/NAME.py` and return its path; a file with the same content is left alone.
 
     Args:
-        config: the values to write.
+        content: the config of a recipe, or the program of a launcher script.
         name: file name without `.py`.
         launch: number of processes and GPUs; the defaults when None.
         project: whose `scripts/` to write to; the project of the working directory when None.
@@ -158,7 +188,7 @@ def write_script(
     project = project if isinstance(project, Project) else find_project(project)
     path = project.script(name)
     assert all(line.startswith("#") and len(line.splitlines()) == 1 for line in remarks)
-    data = "".join([render(config, name, launch), *(f"\n{line}" for line in remarks), "\n" * bool(remarks)]).encode()
+    data = "".join([render(content, name, launch), *(f"\n{line}" for line in remarks), "\n" * bool(remarks)]).encode()
     _check_folder(project)
     if path.is_dir():
         raise ScriptError(f"{path}: is a folder; choose another name")
@@ -166,7 +196,7 @@ def write_script(
         data = before  # all but the line of the version is the same
     else:
         if not overwrite and os.path.lexists(path):
-            _check_known(path, config, launch or Launch())
+            _check_known(path, content, launch or Launch())
         put_in_place(path, data)
     _seen[located(path)] = data
     return path
@@ -185,7 +215,7 @@ def differences(a: Script | Settings, b: Script | Settings) -> list[tuple[str, A
 
 def _values(content: Script | Settings) -> dict[str, Any]:
     if isinstance(content, Script):
-        return {"recipe": content.recipe, **content.launch.model_dump(), **content.config.model_dump()}
+        return {"recipe": content.recipe, **content.launch.model_dump(), **content.content.model_dump()}
     return content.model_dump()
 
 
@@ -227,9 +257,24 @@ def _call(settings: Settings, without: Collection[str], prefix: str = "") -> str
     lines = [f"{type(settings).__name__}("]
     for name, value in ((name, value) for name, value in settings if prefix + name not in without):
         unit = "" if (named := type(settings).unit(name)) in name.split("_") else named
-        text = _call(value, without, f"{prefix}{name}.") if isinstance(value, Settings) else _literal(value)
+        if isinstance(value, Settings):
+            text = _call(value, without, f"{prefix}{name}.")
+        else:
+            text = _words(value, f"{indent}    ") if type(settings) is Program else _literal(value)
         lines.append(f"{indent}    {name}={text},{f'  # {unit}' if unit else ''}")
     return "\n".join([*lines, f"{indent})"])
+
+
+def _words(value: object, indent: str) -> str:
+    """Return the literal of a value; a flag and its values have a line, if several words stand there."""
+    if not isinstance(value, tuple) or len(value) < 2:
+        return _literal(value)
+    lines: list[list[str]] = []
+    for word in value:
+        if not lines or word.startswith("-"):
+            lines.append([])
+        lines[-1].append(_literal(word))
+    return "\n".join(["(", *(f"{indent}    {', '.join(line)}," for line in lines), f"{indent})"])
 
 
 def _literal(value: object) -> str:
@@ -281,14 +326,26 @@ class _Source:
         self.docstring = ast.get_docstring(module, clean=False) or ""
         self._imported: dict[str, str] = {}
         self._assigned: dict[str, ast.expr] = {}
-        self._starts = False
+        self._starts = ""
         self.lacks: tuple[str, ...] = ()
         """Fields that `config()` and `launch()` filled with their defaults."""
         for number, statement in enumerate(module.body):
             self._take(statement, is_first=number == 0)
 
-    def config(self) -> TrainConfig:
-        """Build the config that the script assigns."""
+    def content(self) -> TrainConfig | Program:
+        """Build the config or the program that the script assigns."""
+        if "program" not in self._assigned:
+            return self._config()
+        call = self._called("program")
+        if "config" in self._assigned:
+            self._refuse(call, "config and program are both assigned")
+        if self._origin(call) not in ("nbtools.Program", f"{Program.__module__}.Program"):
+            self._refuse(call, f"program is built by {ast.unparse(call.func)[:80]!r} instead of Program")
+        if self._starts != "program.run(launch)" or "launch" not in self._assigned:
+            self._refuse(None, 'nothing starts it: if __name__ == "__main__": program.run(launch) is missing')
+        return self._built(Program, call)
+
+    def _config(self) -> TrainConfig:
         if "config" not in self._assigned:
             self._refuse(None, "no config = SomeConfig(...) in this script")
         call = self._called("config")
@@ -298,7 +355,7 @@ class _Source:
             known = ", ".join(name.rpartition(".")[2] for name in classes)
             self._refuse(call, f"config is built by {ast.unparse(call.func)[:80]!r}; nbtools.recipes has {known}")
         recipe = classes[origin]
-        if not self._starts:
+        if self._starts != "main(config)":
             self._refuse(None, 'nothing starts the training: if __name__ == "__main__": main(config) is missing')
         if self._imported.get("main") != f"{recipe.module}.main":
             self._refuse(None, f"main has to come from its recipe: from {recipe.module} import main")
@@ -320,8 +377,10 @@ class _Source:
             case ast.ImportFrom(module=str(module), names=names, level=0) if module.split(".")[0] == "nbtools":
                 self._imported.update({alias.asname or alias.name: f"{module}.{alias.name}" for alias in names})
             case (
-                ast.Assign(targets=[ast.Name(id=("config" | "launch") as name)], value=value)
-                | ast.AnnAssign(target=ast.Name(id=("config" | "launch") as name), value=ast.expr() as value)
+                ast.Assign(targets=[ast.Name(id=("config" | "launch" | "program") as name)], value=value)
+                | ast.AnnAssign(
+                    target=ast.Name(id=("config" | "launch" | "program") as name), value=ast.expr() as value
+                )
             ):
                 if name in self._assigned:
                     self._refuse(statement, f"{name} is assigned twice")
@@ -330,10 +389,10 @@ class _Source:
                 test=ast.Compare(
                     left=ast.Name(id="__name__"), ops=[ast.Eq()], comparators=[ast.Constant(value="__main__")]
                 ),
-                body=[ast.Expr(value=ast.Call(func=ast.Name(id="main"), args=[ast.Name(id="config")], keywords=[]))],
+                body=[ast.Expr(value=ast.Call() as call)],
                 orelse=[],
-            ) if not self._starts:
-                self._starts = True
+            ) if not self._starts and ast.unparse(call) in ("main(config)", "program.run(launch)"):
+                self._starts = ast.unparse(call)
             case _:
                 first = ast.unparse(statement).partition("\n")[0]
                 self._refuse(statement, f"{first[:80]!r} is more than a plain script has")
@@ -403,7 +462,7 @@ def _check_folder(project: Project) -> None:
         raise ProjectError(f"{folder}: leads to {folder.resolve()}, outside the project; make it a real folder")
 
 
-def _check_known(path: Path, config: TrainConfig, launch: Launch) -> None:
+def _check_known(path: Path, content: TrainConfig | Program, launch: Launch) -> None:
     step = "overwrite=True (--force) replaces it"
     if path.is_symlink():
         raise HandEditedError(f"{path}: is a link to {path.readlink()}; {step}, not its target")
@@ -413,7 +472,7 @@ def _check_known(path: Path, config: TrainConfig, launch: Launch) -> None:
     except ScriptError as error:
         raise HandEditedError(f"{error}\n{path} was not written by nbtools; {step}") from None
     if script.hand_edited or _seen.get(located(path)) != data:
-        new = Script(path, recipe_of(config).key, config, launch, "", False)
+        new = Script(path, content, launch, "", False)
         changes = [
             f"{name} is {shown(old, 40)} there, {shown(value, 40)} here"
             for name, old, value in differences(script, new)

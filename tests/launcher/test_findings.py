@@ -7,7 +7,7 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Callable
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -20,7 +20,9 @@ from nbtools.launcher import placement, preflight, sizes
 from nbtools.launcher.findings import Finding, epochs, ok, problem, render_html, size, warn
 from nbtools.launcher.sizes import checkpoint_bytes, num_checkpoints_kept, precision_of
 from nbtools.launcher.step_count import Schedule
+from nbtools.machine import interpreter
 from nbtools.machine.devices import Device, Holder
+from nbtools.machine.interpreter import own_interpreter
 from nbtools.project import Project
 from nbtools.recipes import RECIPES
 from nbtools.script.script import write_script
@@ -100,9 +102,10 @@ def test_a_script_of_somebody_else_has_devices_disk_and_a_command(project: Proje
     path = project.scripts / "train.py"
     path.write_text("pass\n")
     checked = nt.preflight(path, gpus=())
-    assert [finding.subject for finding in checked.findings] == ["devices", "torch", "disk", "command"]
+    assert [finding.subject for finding in checked.findings] == ["program", "devices", "torch", "disk", "command"]
+    assert found(checked, "program").text == f"'{path}' in {Path.cwd()}"
     assert "not known" in found(checked, "disk").text
-    assert found(checked, "command").text.endswith(" scripts/train.py")
+    assert found(checked, "command").text.endswith(f" {path}")
     assert checked.config is None
 
 
@@ -243,9 +246,13 @@ def gpus(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> list[Device]:
     """A machine with two GPUs, the second of them in use, and a build of torch for CUDA 12.8."""
     folder = tmp_path / "torch"
     (folder / "distributed").mkdir(parents=True)
-    (folder / "version.py").write_text("cuda: Optional[str] = '12.8'\nhip: Optional[str] = None\n")
+    (folder / "version.py").write_text(
+        "__version__ = '2.13.0'\ncuda: Optional[str] = '12.8'\nhip: Optional[str] = None\n"
+    )
     (folder / "distributed" / "run.py").write_text("")
-    monkeypatch.setattr(placement, "_torch_folder", lambda: folder)
+    own = replace(own_interpreter(), torch_folder=folder)
+    for module in (placement, interpreter):
+        monkeypatch.setattr(module, "own_interpreter", lambda: own)
     monkeypatch.setattr(placement, "driver_version", lambda: "570.1")
     holders = (
         Holder(7, "<img src=x onerror=alert(1)>\x1b[2J", "alice", 2**30),

@@ -13,6 +13,7 @@ import threading
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -26,7 +27,9 @@ from nbtools.launcher import placement
 from nbtools.launcher.launch import child_environment, launch, launch_once
 from nbtools.launcher.preflight import preflight
 from nbtools.launcher.resume import resume
+from nbtools.machine import interpreter
 from nbtools.machine.devices import Device, Holder
+from nbtools.machine.interpreter import own_interpreter
 from nbtools.machine.processes import members
 from nbtools.project import Project
 from nbtools.recipes import RECIPES
@@ -172,7 +175,7 @@ def test_an_unwritable_runs_folder_is_refused(script: Path, project: Project, mo
 
 
 def test_torch_that_is_not_installed_is_refused(script: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(placement.importlib.util, "find_spec", lambda name: None)
+    monkeypatch.setattr(interpreter.importlib.util, "find_spec", lambda name: None)
     assert "torch is not installed" in refused(script)
 
 
@@ -187,9 +190,13 @@ def gpu(index: int, *holders: Holder) -> Device:
 def four_gpus(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """A machine with four GPUs and a CUDA build of torch."""
     (tmp_path / "torch" / "distributed").mkdir(parents=True)
-    (tmp_path / "torch" / "version.py").write_text("cuda: Optional[str] = '13.0'\nhip: Optional[str] = None\n")
+    (tmp_path / "torch" / "version.py").write_text(
+        "__version__ = '2.13.0'\ncuda: Optional[str] = '13.0'\nhip: Optional[str] = None\n"
+    )
     (tmp_path / "torch" / "distributed" / "run.py").write_text("")
-    monkeypatch.setattr(placement, "_torch_folder", lambda: tmp_path / "torch")
+    own = replace(own_interpreter(), torch_folder=tmp_path / "torch")
+    for module in (placement, interpreter):
+        monkeypatch.setattr(module, "own_interpreter", lambda: own)
     holder = Holder(7, "python", "alice", 2**30)
     monkeypatch.setattr(placement, "devices", lambda: [gpu(0), gpu(1), gpu(2), gpu(3, holder)])
 
@@ -280,14 +287,15 @@ def test_ranks_on_one_machine_talk_over_the_loopback_unless_the_user_chose_an_in
 
 
 @pytest.mark.promise("guide-A20")
-def test_a_foreign_script_outside_any_project_runs_in_its_own_folder(
+def test_a_foreign_script_runs_where_it_is_launched_and_leaves_its_runs_beside_itself(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     path = tmp_path / "lonely" / "träin $(x).py"
     path.parent.mkdir()
     path.write_text("pass\n")
+    monkeypatch.chdir(tmp_path)
     checked = preflight(path, gpus=())
-    assert (checked.cwd, checked.project.runs) == (path.parent, path.parent / "runs")
+    assert (checked.cwd, checked.project.runs) == (tmp_path, path.parent / "runs"), "as torchrun has it"
     assert checked.name == "tr_in_x"
     assert not checked.project.runs.exists()
 
@@ -588,7 +596,7 @@ def test_a_script_is_found_from_the_project_and_through_links(
     monkeypatch.chdir(elsewhere)
     for given in ("scripts/train_1.py", "../scripts/train_1.py", link / "scripts" / "train_1.py"):
         checked = preflight(given)
-        assert (checked.script, checked.cwd) == (project.scripts / "train_1.py", project.root)
+        assert (checked.script, checked.cwd) == (project.scripts / "train_1.py", elsewhere)
     outside = project.root.parent / f"{project.root.name}-outside.py"
     outside.write_text("pass\n")
     (project.scripts / "linked.py").symlink_to(outside)

@@ -1,4 +1,4 @@
-"""`ScriptArguments`: the arguments that a script declares, as fields of a form, and back into words of a command line."""
+"""`ScriptArguments`: the arguments that a script declares, as fields of a form and as words of a command line."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass

@@ -1,0 +1,192 @@
+"""The Python in which a program runs: that of nbtools, or one of the user's that has no nbtools."""
+
+import importlib.util
+import json
+import os
+import re
+import subprocess
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from functools import cache
+from pathlib import Path
+
+from nbtools.errors import LaunchError, did_you_mean
+from nbtools.project import expanded
+
+_NEIGHBOURS = (".venv", "venv", ".conda", ".pixi/envs/default")
+_ASK_WITHIN_S = 20.0
+_PROGRAM = """
+import importlib.util, json, sys
+spec = importlib.util.find_spec("torch")
+print(json.dumps([sys.version_info[:3], sys.prefix, spec.origin if spec else None, [p for p in sys.path if p]]))
+"""
+_OLDEST = (3, 8)
+
+
+@dataclass(frozen=True)
+class Interpreter:
+    """A Python executable, and what is installed in its environment."""
+
+    path: Path
+    """The executable, as it is started: a link in an environment is not followed, since it names the environment."""
+    source: str
+    """Why it was chosen, such as `VIRTUAL_ENV`."""
+    version: tuple[int, int, int]
+    prefix: Path
+    torch_folder: Path | None
+    """Folder of the installed torch; None without one."""
+    search: tuple[Path, ...]
+    """Its `sys.path`."""
+    is_own: bool = False
+    """Whether it is the one in which nbtools runs."""
+
+    @property
+    def torch_version(self) -> str | None:
+        """Version of the installed torch, such as `2.13.0+cu128`; None without one."""
+        if self.torch_folder is None:
+            return None
+        found = re.search(r"^__version__ *= *['\"]([^'\"]+)", self.torch_text("version.py"), re.MULTILINE)
+        return found[1] if found else "of an unknown version"
+
+    def torch_text(self, name: str) -> str:
+        """Return the text of a file in the folder of torch; LaunchError without torch."""
+        if self.torch_folder is None:
+            step = "bash scripts/lab.sh --setup-only installs it" if self.is_own else "install it there, or set python="
+            raise LaunchError(f"torch is not installed in {self.prefix} ({self.source}): {step}")
+        return (self.torch_folder / name).read_text(encoding="utf-8", errors="replace")
+
+    @property
+    def safe_path(self) -> tuple[str, ...]:
+        """The option that keeps the working directory off `sys.path`: a random.py there must not shadow Python's."""
+        return ("-P",) if self.version >= (3, 11) else ()
+
+    def __str__(self) -> str:
+        torch = "no torch" if self.torch_folder is None else f"torch {self.torch_version}"
+        return f"{self.path} ({self.source}; Python {'.'.join(map(str, self.version))}, {torch})"
+
+
+def own_interpreter() -> Interpreter:
+    """Return the interpreter of this process."""
+    spec = importlib.util.find_spec("torch")  # finds, does not import
+    folder = None if spec is None or spec.origin is None else Path(spec.origin).parent
+    return Interpreter(
+        path=Path(sys.executable),
+        source="the environment of nbtools",
+        version=sys.version_info[:3],
+        prefix=Path(sys.prefix),
+        torch_folder=folder,
+        search=tuple(Path(each) for each in sys.path if each),
+        is_own=True,
+    )
+
+
+def interpreter_for(program: Path | None, named: str | None, root: Path, *, needs_torch: bool = True) -> Interpreter:
+    """Return the interpreter of a program of the user's.
+
+    Args:
+        program: its file; None for a recipe, which runs in the environment of nbtools unless another is named.
+        named: `Launch.python`, relative to `root`.
+        root: the project's root.
+        needs_torch: whether an environment without torch that is not named is passed over.
+
+    Raises:
+        LaunchError: the named one is no Python.
+    """
+    if named is not None:
+        path = executable(Path(os.path.normpath(root / expanded(named))))
+        if path is None:
+            raise LaunchError(_no_python(named, root))
+        return replace(_asked(path), source="python=")
+    for path, source in _candidates(program):
+        try:
+            found = replace(_asked(path), source=source)
+        except LaunchError:
+            continue  # a broken environment that the user did not name
+        if found.torch_folder is not None or not needs_torch:
+            return own_interpreter() if found.is_own else found
+    return own_interpreter()
+
+
+def executable(path: Path) -> Path | None:
+    """Return the Python of a path: an executable, or the folder of an environment; None if there is none."""
+    found = path / "bin" / "python" if path.is_dir() else path
+    return found if found.is_file() and os.access(found, os.X_OK) else None
+
+
+def _candidates(program: Path | None) -> Iterator[tuple[Path, str]]:
+    """Yield the active environment and those beside the program, the preferred one first."""
+    if program is None:
+        return
+    active = [(name, os.environ.get(name)) for name in ("VIRTUAL_ENV", "CONDA_PREFIX")]
+    if os.environ.get("CONDA_DEFAULT_ENV") == "base":
+        active.pop()  # conda activates it for every shell
+    for name, prefix in active:
+        if prefix and (path := executable(Path(prefix))) and Path(prefix).resolve() != Path(sys.prefix).resolve():
+            yield path, f"active: {name}"
+    for folder in program.parents:
+        for name in _NEIGHBOURS:
+            if (path := executable(folder / name)) and _is_trusted(folder / name):
+                yield path, f"{name} beside the script" if folder == program.parent else f"{name} in {folder}"
+        if (folder / ".git").exists() or folder == Path.home():
+            return
+
+
+def _is_trusted(environment: Path) -> bool:
+    """Whether this user or root has made an environment: one that was not named must not run another user's code."""
+    return environment.stat().st_uid in (0, os.geteuid())
+
+
+def _no_python(named: str, root: Path) -> str:
+    path = root / expanded(named)
+    what = "is not executable" if path.is_file() else "holds no bin/python" if path.is_dir() else "no such file"
+    beside = [name for name in _NEIGHBOURS if executable(root / name)]
+    hint = did_you_mean(named, beside) or (f"there is {beside[0]}" if beside else "give the path of bin/python")
+    return f"python={named!r}: {what} ({path}); {hint}"
+
+
+def _asked(path: Path) -> Interpreter:
+    """Run an interpreter for its version, its path and its torch, which is not imported."""
+    try:
+        return _remembered(path, path.resolve().stat().st_mtime_ns, (path.parent.parent / "pyvenv.cfg").exists())
+    except OSError as error:
+        raise LaunchError(f"{path}: cannot be run: {error.strerror}; set python= to another") from None
+
+
+@cache
+def _remembered(path: Path, _changed: int, _is_venv: bool) -> Interpreter:
+    if path.parent.parent.resolve() == Path(sys.prefix).resolve():
+        return own_interpreter()
+    hidden = ("PYTHONHOME", "__PYVENV_LAUNCHER__")
+    environment = {name: value for name, value in os.environ.items() if name not in hidden}
+    try:
+        done = subprocess.run(
+            [str(path), "-c", _PROGRAM],
+            cwd="/",
+            env=environment,
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            timeout=_ASK_WITHIN_S,
+            check=True,
+        )
+        version, prefix, torch, search = json.loads(done.stdout.splitlines()[-1])
+        found = Interpreter(
+            path=path,
+            source="",
+            version=tuple(version),
+            prefix=Path(prefix),
+            torch_folder=Path(torch).parent if torch else None,
+            search=tuple(Path(each) for each in search),
+        )
+    except subprocess.TimeoutExpired:
+        raise LaunchError(f"{path}: did not answer within {_ASK_WITHIN_S:.0f} s; set python= to another") from None
+    except subprocess.CalledProcessError as error:
+        said = (error.stderr.strip().splitlines() or ["it printed nothing"])[-1][:300]
+        raise LaunchError(f"{path}: is no Python that runs: {said}; set python= to another") from None
+    except (OSError, ValueError, LookupError, TypeError) as error:
+        raise LaunchError(f"{path}: is no Python that runs: {error}; set python= to another") from None
+    if found.version < _OLDEST:
+        least = ".".join(map(str, _OLDEST))
+        raise LaunchError(f"{path}: is Python {'.'.join(map(str, found.version))}; at least {least} is needed")
+    return found

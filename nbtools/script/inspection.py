@@ -1,0 +1,106 @@
+"""What a program's file is, read without running it: Python or another language, and how it wants to be started."""
+
+import ast
+import re
+import warnings
+from dataclasses import dataclass
+from pathlib import Path
+
+from nbtools.errors import LaunchError, shown
+from nbtools.project import located
+
+_SPAWNS = {"spawn", "start_processes", "notebook_launcher", "mp_spawn", "init_process_group_and_spawn"}
+"""Names of functions that start the ranks: those of torch.multiprocessing, and accelerate's."""
+_RANK_VARIABLES = ("LOCAL_RANK", "RANK", "WORLD_SIZE", "TORCHELASTIC_RUN_ID")
+_STARTERS = re.compile(r"\b(?:torchrun|accelerate\s+launch|deepspeed|python[0-9.]*)\b[^\n]*?(\S+\.py\b|-m\s+[\w.]+)")
+_SHELL = re.compile(rb"#!.*\b(?:ba|da|z|k)?sh\b")
+_LARGEST_BYTES = 8 * 2**20
+
+
+@dataclass(frozen=True)
+class Inspection:
+    """How a program's file wants to be started."""
+
+    spawns_at: int | None
+    """Line in which it starts its own ranks, if it does not read its rank from torchrun; None otherwise."""
+    relative_import_at: int | None
+    """Line of an import relative to its package, which fails unless it is started as a module; None without one."""
+
+
+def python_file(script: str | Path) -> Path:
+    """Return the absolute path of a file with Python code.
+
+    Raises:
+        LaunchError: there is no such file, or it is not Python; the message has the next step.
+    """
+    if "\0" in str(script):
+        raise LaunchError(f"script={str(script)[:80]!r}: contains a NUL byte; give the path of a Python file")
+    try:
+        path = located(script)
+        if not path.is_file():
+            raise LaunchError(f"script={str(script)[:300]!r}: {_not_a_file(path)}")
+        if path.stat().st_size > _LARGEST_BYTES:
+            raise LaunchError(f"{path}: is larger than {_LARGEST_BYTES >> 20} MB, so it is no program")
+        source = path.read_bytes()
+    except OSError as error:
+        raise LaunchError(f"script={str(script)[:300]!r}: cannot be read: {error.strerror}") from None
+    if other := _other_language(path, source):
+        raise LaunchError(f"{path}: {other}")
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            compile(source, str(path), "exec", dont_inherit=True)
+    except SyntaxError as error:
+        raise LaunchError(f"{path}:{error.lineno or 1}: not Python: {error.msg}; correct that line") from None
+    except (ValueError, RecursionError, MemoryError) as error:
+        raise LaunchError(f"{path}: not Python: {error}") from None
+    return path
+
+
+def inspect_program(path: Path) -> Inspection:
+    """Read a file that `python_file` accepts."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        tree = ast.parse(path.read_bytes())
+    spawns = relative = None
+    reads_rank = False
+    for node in ast.walk(tree):
+        match node:
+            case ast.Call(func=ast.Attribute(attr=name) | ast.Name(id=name)) if name in _SPAWNS and spawns is None:
+                spawns = node.lineno
+            case ast.Constant(value=str(text)) if text in _RANK_VARIABLES:
+                reads_rank = True
+    for statement in tree.body:
+        if isinstance(statement, ast.ImportFrom) and statement.level and relative is None:
+            relative = statement.lineno
+    return Inspection(None if reads_rank else spawns, relative)
+
+
+def module_of(path: Path) -> tuple[str, Path]:
+    """Return the dotted name of a file in its package, and the folder in which `python -m` finds it."""
+    parts, folder = [path.stem], path.parent
+    while (folder / "__init__.py").is_file() and folder.parent != folder:
+        parts.append(folder.name)
+        folder = folder.parent
+    return ".".join(reversed(parts)), folder
+
+
+def _not_a_file(path: Path) -> str:
+    if (path / "__main__.py").is_file():
+        return f"is a package; launch it as a module from {path.parent}: nbtools launch -m {path.name}"
+    if path.is_dir():
+        programs = sorted(each.name for each in path.glob("*.py"))[:5]
+        return f"is a folder ({path.parent}); give one of its programs: {', '.join(programs) or 'it has none'}"
+    what = "is not a file" if path.exists() else "no such file"
+    return f"{what} ({path.parent}); give the path of a Python file"
+
+
+def _other_language(path: Path, source: bytes) -> str:
+    """Return what is to be done with a file that is a notebook or a shell script; empty for all others."""
+    if path.suffix == ".ipynb":
+        return f"is a notebook; jupyter nbconvert --to script {shown(path.name)} makes a Python file of it to launch"
+    if path.suffix in (".sh", ".bash", ".slurm", ".sbatch", ".zsh") or _SHELL.match(source):
+        found = _STARTERS.search(source.decode("utf-8", "replace"))
+        starts = f", with its arguments after --: nbtools launch {found[1]} -- ..." if found else ""
+        return f"is a shell script; launch the Python program that it starts{starts}"
+    return ""

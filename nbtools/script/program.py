@@ -1,0 +1,161 @@
+"""`Program`: a script or module of the user's with its arguments, as a launcher script (`scripts/NAME.py`) names it."""
+
+import os
+import re
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import NoReturn, Self
+
+from pydantic import field_validator, model_validator
+
+from nbtools.config import Launch, Settings, setting
+from nbtools.errors import plural
+from nbtools.machine.interpreter import Interpreter, interpreter_for
+from nbtools.project import Project, expanded, find_project
+from nbtools.script import torchrun
+
+CHECKPOINT = "{checkpoint}"
+"""Word of `Program.resume` that is replaced by the path of a checkpoint."""
+_MODULE = re.compile(r"[^\W\d]\w*(?:\.[^\W\d]\w*)*")
+
+
+class Program(Settings):
+    """A program of the user's: which file or module, with which arguments, from which folder.
+
+    Paths are relative to the project's root.
+    """
+
+    script: str | None = setting(None, "Path of the program's file.", basic=True)
+    module: str | None = setting(None, "Name of its module instead, as for python -m: package.train.", basic=True)
+    args: tuple[str, ...] = setting((), "Words of its command line.", basic=True)
+    cwd: str | None = setting(None, "Working directory; None for the folder in which the launch is called.")
+    resume: tuple[str, ...] = setting(
+        (),
+        "Words with which it resumes, such as --resume_from_checkpoint {checkpoint}; {checkpoint} stands for a path. "
+        "They replace the same argument among args.",
+    )
+    accelerate_config: str | None = setting(
+        None, "YAML file with which accelerate launch starts it instead of torchrun; nproc_per_node is ours."
+    )
+
+    @field_validator("args", "resume", mode="before")
+    @classmethod
+    def _are_words(cls, value: object) -> object:
+        if isinstance(value, str):
+            raise ValueError("is one text; give a list of words, one per argument: shlex.split(text)")
+        return value
+
+    @field_validator("args", "resume")
+    @classmethod
+    def _fit_a_command_line(cls, words: tuple[str, ...]) -> tuple[str, ...]:
+        for word in words:
+            if "\0" in word:
+                raise ValueError(f"{word[:80]!r} contains a null character, which a command line cannot hold")
+            try:
+                os.fsencode(word)
+            except UnicodeEncodeError:
+                raise ValueError(f"{word[:80]!r} cannot be encoded for a command line") from None
+        return words
+
+    @field_validator("script", "cwd", "accelerate_config")
+    @classmethod
+    def _is_a_path(cls, value: str | None) -> str | None:
+        if value is not None and (not value.strip() or "\0" in value):
+            raise ValueError("must be a path")
+        return value
+
+    @field_validator("module")
+    @classmethod
+    def _is_a_module(cls, value: str | None) -> str | None:
+        if value is not None and not _MODULE.fullmatch(value):
+            raise ValueError("must be the dotted name of a module, such as package.train")
+        return value
+
+    @model_validator(mode="after")
+    def _is_one(self) -> Self:
+        if (self.script is None) == (self.module is None):
+            raise ValueError("give script, the path of a file, or module, the name of a module: one of them")
+        return self
+
+    @property
+    def name(self) -> str:
+        """File name or module, for a heading."""
+        return self.module or Path(str(self.script)).name
+
+    def words(self, root: Path, launch: Launch) -> list[str]:
+        """Return the words that name the program in a command: its path, or `-m` and its module."""
+        target = ["-m", self.module] if self.module else [str(self.file(root))]
+        if self.accelerate_config is None:
+            return target
+        count = launch.num_processes * launch.nnodes
+        config = ["--config_file", str(_joined(root, self.accelerate_config)), "--num_processes", str(count)]
+        return ["-m", "accelerate.commands.launch", *config, *target]
+
+    def file(self, root: Path, search: Sequence[Path] = ()) -> Path | None:
+        """Return the program's file; None for a module that is in none of the folders.
+
+        Args:
+            root: the project's root.
+            search: further folders with modules, such as the `sys.path` of an interpreter.
+        """
+        if self.script is not None:
+            return _joined(root, self.script)
+        parts = str(self.module).split(".")
+        for folder in (self.folder(root) or Path.cwd(), *search):
+            for path in (folder.joinpath(*parts).with_suffix(".py"), folder.joinpath(*parts, "__main__.py")):
+                if path.is_file():
+                    return path
+        return None
+
+    def folder(self, root: Path) -> Path | None:
+        """Return its working directory; None if it names none."""
+        return None if self.cwd is None else _joined(root, self.cwd)
+
+    def run(self, launch: Launch) -> NoReturn:
+        """Replace this process with the program: `python scripts/NAME.py` calls this.
+
+        It starts with torchrun as `launch` says; under torchrun, the process becomes one of its ranks. Arguments of
+        this process are added to those of the program. There is no run directory: `nbtools launch` makes one.
+        """
+        root = _project_of(Path(sys.argv[0])).root
+        if (folder := self.folder(root)) is not None:
+            os.chdir(folder)
+        python = interpreter_for(self.file(root), launch.python, root, needs_torch=launch.torchrun is not False)
+        os.environ.update(torchrun.variables(launch))
+        command = self._by_hand(root, launch, python, sys.argv[1:])
+        sys.stdout.flush()
+        os.execvp(command[0], command)
+
+    def _by_hand(self, root: Path, launch: Launch, python: Interpreter, more: Sequence[str]) -> list[str]:
+        words = [*self.words(root, launch.resolved(1)), *self.args, *more]
+        is_a_rank = "TORCHELASTIC_RUN_ID" in os.environ
+        if is_a_rank or launch.torchrun is False or self.accelerate_config is not None:
+            return [str(python.path), *words]
+        _, *options, _ = torchrun.by_hand("", launch)
+        return [str(python.path), *python.safe_path, "-m", "torch.distributed.run", *options, *words]
+
+
+def docstring(program: Program, name: str, launch: Launch) -> str:
+    """Return the docstring of a launcher script; it contains only checked names and numbers, so no value can end it."""
+    what = program.name if re.fullmatch(r"[\w.-]+", program.name) else "a program"
+    count = "one process per GPU" if launch.nproc_per_node == "gpu" else plural(launch.nproc_per_node, "process")
+    count = f"{launch.nnodes} machines x {count}" if launch.nnodes > 1 else count
+    return f'''"""{name}: launches {what}, {count}.
+
+In the background:
+
+    nbtools launch scripts/{name}.py
+
+In the foreground; further arguments are added to those below:
+
+    python scripts/{name}.py
+"""'''
+
+
+def _joined(root: Path, path: str) -> Path:
+    return Path(os.path.normpath(root / expanded(path)))
+
+
+def _project_of(script: Path) -> Project:
+    return find_project(script.resolve().parent, missing_ok=True)
