@@ -17,7 +17,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from nbtools.cli.parser import WRONG_CALL, complain, parser
+from nbtools.cli.parser import WRONG_CALL, complain, parser, shortest
 from nbtools.errors import (
     ConfigError,
     FormatError,
@@ -41,7 +41,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Run one command and return its exit code."""
     words = list(sys.argv[1:] if argv is None else argv)
     own, script_args = words, []
-    if words[:1] in (["launch"], ["resume"], ["preflight"]) and "--" in words:
+    if words[:1] in (["launch"], ["resume"], ["preflight"], ["new"]) and "--" in words:
         end = words.index("--")
         own, script_args = words[:end], words[end + 1 :]
     if sys.stdout is None:  # closed by the caller
@@ -103,47 +103,12 @@ def _recipes(arguments: argparse.Namespace) -> int:
 
 
 def _new(arguments: argparse.Namespace) -> int:
-    from nbtools.config import Launch
-    from nbtools.launcher.slurm import on_cluster, script_text, write_sbatch_script
-    from nbtools.project import find_project
-    from nbtools.recipes import recipe_named
-    from nbtools.script.compat.aliases import assigned
-    from nbtools.script.compat.flat_yaml import read_flat_yaml
-    from nbtools.script.compat.shell import check_shell_script, shell_text, write_shell_script
-    from nbtools.script.script import write_script
+    from nbtools.cli.new import write_launcher_script, write_recipe_script
+    from nbtools.recipes import RECIPES
 
-    recipe = recipe_named(arguments.recipe)
-    if arguments.preset is None:
-        config, launch = recipe.config_class(), Launch()
-    else:
-        config, launch = recipe.preset(arguments.preset)
-    old = None if arguments.from_yaml is None else read_flat_yaml(Path(arguments.from_yaml), type(config))
-    asked, notes = config.uncapped({**(old.values if old else {}), **assigned(type(config), arguments.values)})
-    config = config.replace(**asked)
-    overrides = {name: getattr(arguments, name) for name in ("nproc_per_node", "gpus", "nnodes")}
-    given = {name: value for name, value in overrides.items() if value is not None}
-    launch = on_cluster(launch, _cluster(arguments), **given)
-    if arguments.sbatch and launch.cluster is None:
-        return complain("--sbatch: is for a script with --cluster slurm; --sh writes one for this machine")
-    name, project, force = arguments.name, find_project(missing_ok=True), arguments.force
-    if arguments.sh and not force:  # before any file is written
-        check_shell_script(project.script(name).with_suffix(".sh"), shell_text(name, launch, recipe.key))
-    if arguments.sbatch and not force:
-        check_shell_script(project.script(name).with_suffix(".sbatch"), script_text(name, launch))
-    remarks = old.remarks if old else ()
-    print(_shortest(write_script(config, name, launch, project=project, overwrite=force, remarks=remarks)))
-    if arguments.sh:
-        print(_shortest(write_shell_script(project, name, launch, recipe.key, overwrite=force)))
-    if arguments.sbatch:
-        print(_shortest(write_sbatch_script(project, name, launch, overwrite=force)))
-    if not os.path.lexists(project.runs) and not (project.root / "pyproject.toml").is_file():
-        project.runs.mkdir()
-        notes = (*notes, f"{project.root} is a project of nbtools now: it has scripts/ and runs/")
-    for note in notes:
-        complain(f"note: {note}", DONE)
-    for key, why in old.unknown.items() if old else ():
-        complain(f"{arguments.from_yaml}: {key}: {why}; kept as a comment at the end of the script", DONE)
-    return DONE
+    is_program = arguments.module or (arguments.recipe not in RECIPES and arguments.recipe.endswith(".py"))
+    write = write_launcher_script if is_program else write_recipe_script
+    return write(arguments, _cluster(arguments))
 
 
 def _cluster(arguments: argparse.Namespace) -> "Cluster | None":
@@ -169,10 +134,6 @@ def _stop_on(arguments: argparse.Namespace) -> dict[str, Any] | None:
     return given and assigned(StopOn, [text if "=" in text else f"{text}=True" for text in given])
 
 
-def _shortest(path: Path) -> Path:
-    return path.relative_to(Path.cwd()) if path.is_relative_to(Path.cwd()) else path
-
-
 def _prepare(arguments: argparse.Namespace) -> int:
     from nbtools.data.masked_diffusion.older import write_older_texts
     from nbtools.project import expanded
@@ -192,7 +153,7 @@ def _prepare(arguments: argparse.Namespace) -> int:
     except NbtoolsError as error:
         raise type(error)(f"{shown(arguments.out)} was not created: {error}") from None
     print(
-        f"{_shortest(folder)}: {metadata.num_train_tokens:,} training, {metadata.num_val_tokens:,} validation and "
+        f"{shortest(folder)}: {metadata.num_train_tokens:,} training, {metadata.num_val_tokens:,} validation and "
         f"{metadata.num_test_tokens:,} test tokens, {metadata.vocab_size:,} different ones ({metadata.tokenizer})"
     )
     return DONE
@@ -277,7 +238,7 @@ def _resume(arguments: argparse.Namespace) -> int:
         args=tuple(arguments.script_args),
     )
     if (script := run.info.get("script")) != parent.info.get("script"):
-        complain(f"wrote {_shortest(Path(str(script)))}")
+        complain(f"wrote {shortest(Path(str(script)))}")
     return _print_started(run)
 
 
@@ -289,7 +250,7 @@ def _export(arguments: argparse.Namespace) -> int:
 
         merge_parts(*checkpoint)
 
-    print(_shortest(export(_named(arguments), arguments.out, arguments.checkpoint, merge)))
+    print(shortest(export(_named(arguments), arguments.out, arguments.checkpoint, merge)))
     return DONE
 
 

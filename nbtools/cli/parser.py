@@ -6,6 +6,7 @@ import shlex
 import sys
 import textwrap
 from collections.abc import Mapping
+from pathlib import Path
 from shutil import get_terminal_size
 from types import MappingProxyType
 from typing import Any, NoReturn
@@ -33,6 +34,11 @@ def complain(message: str, code: int = WRONG_CALL) -> int:
             )
         print(text, file=sys.stderr)
     return code
+
+
+def shortest(path: Path) -> Path:
+    """Return a path relative to the working directory, if it lies there."""
+    return path.relative_to(Path.cwd()) if path.is_relative_to(Path.cwd()) else path
 
 
 class _Parser(argparse.ArgumentParser):
@@ -73,7 +79,9 @@ def parser(
     parser.add_argument("--version", action="version", version=f"nbtools {__version__}")
     commands = parser.add_subparsers(metavar="COMMAND")
 
-    run, as_json, settings, restarts, values, recipe, script, where = (_Parser(add_help=False) for _ in range(8))
+    run, as_json, settings, restarts, values, recipe, script, program, where = (
+        _Parser(add_help=False) for _ in range(9)
+    )
     text = "id of a run, a unique prefix of it, latest, NAME (the newest of that name), NAME~1 (the one before), a path"
     run.add_argument("run", metavar="RUN", help=text)
     as_json.add_argument("--json", action="store_true", help="print JSON")
@@ -93,12 +101,12 @@ def parser(
     _add_slurm(where)
     recipe.add_argument("recipe", nargs="?", metavar="RECIPE")
     script.add_argument("script", metavar="SCRIPT")
-    text = "SCRIPT is the name of a module, as for python -m"
-    script.add_argument("-m", "--module", action="store_true", help=text)
-    text = "Python or environment of the processes; default: the active one, else the one beside SCRIPT, else nbtools'"
-    script.add_argument("--python", metavar="PATH", help=text)
-    text = "start SCRIPT once, as python does: it starts its own processes"
-    script.add_argument("--no-torchrun", dest="torchrun", action="store_const", const=False, help=text)
+    text = "the script is the name of a module, as for python -m"
+    program.add_argument("-m", "--module", action="store_true", help=text)
+    text = "Python or environment of a program; default: the active one, else the one beside it, else that of nbtools"
+    program.add_argument("--python", metavar="PATH", help=text)
+    text = "start a program once, as python does: it starts its own processes"
+    program.add_argument("--no-torchrun", dest="torchrun", action="store_const", const=False, help=text)
 
     def command(verb: str, help: str, *parents: _Parser, alias_of: str = "") -> argparse.ArgumentParser:
         listed: dict[str, Any] = {} if alias_of else {"help": help}  # a command without help is not listed
@@ -110,12 +118,16 @@ def parser(
     listing.add_argument("--presets", action="store_true", help="list the presets instead")
     command("presets", "List the presets.", recipe, alias_of="recipes").set_defaults(presets=True)
 
-    new = command("new", "Write scripts/NAME.py and print its path.", settings, where, values)
-    new.add_argument("recipe", metavar="RECIPE")
+    text = "Write scripts/NAME.py for a recipe or a program, and print its path; a program's arguments go after --."
+    new = command("new", text, settings, where, values, program)
+    new.add_argument("recipe", metavar="RECIPE|PROGRAM.py")
     new.add_argument("name", metavar="NAME")
     new.add_argument("--preset", help="use the values of this preset instead of the defaults")
     new.add_argument("--from-yaml", "--from_yaml", metavar="OLD.yaml", help="read an older program's config")
     new.add_argument("--sh", action="store_true", help="also write scripts/NAME.sh, which runs torchrun")
+    new.add_argument("--cwd", metavar="DIR", help="working directory of a program; default: that of each launch")
+    text = "words with which a program resumes, such as '--resume {checkpoint}'"
+    new.add_argument("--resume-with", "--resume_with", type=shlex.split, metavar="WORDS", help=text)
     new.add_argument("--sbatch", action="store_true", help="also write scripts/NAME.sbatch, for sbatch")
     new.add_argument("--force", action="store_true", help="overwrite an existing script that differs")
 
@@ -138,7 +150,7 @@ def parser(
     prepare.add_argument("--vocab-size", "--vocab_size", type=_at_least_one, default=50_000, metavar="N", help=text)
 
     text = "Start a script in the background and print the id of the run; the script's own arguments go after --."
-    launch = command("launch", text, settings, where, restarts, as_json, script)
+    launch = command("launch", text, settings, where, restarts, as_json, script, program)
     launch.add_argument("--dry-run", "--dry_run", action="store_true", help="check and describe the launch only")
     launch.add_argument("--after", metavar="RUN", help="start when that run has ended, in whatever state")
     text = "SCRIPT is the directory of a run that was launched on another machine: be its machine N, in the foreground"
@@ -146,7 +158,7 @@ def parser(
     launch.add_argument("--no-queue", action="store_true", help="start at once, beside earlier runs on the same GPUs")
 
     text = "Check and describe a launch; the script's own arguments go after --."
-    preflight = command("preflight", text, settings, where, restarts, as_json, script, alias_of="launch")
+    preflight = command("preflight", text, settings, where, restarts, as_json, script, program, alias_of="launch")
     preflight.set_defaults(dry_run=True)
 
     runs = command("runs", "List the newest runs.", as_json)

@@ -22,6 +22,7 @@ from nbtools.recipes import RECIPES
 from nbtools.run.run import Run
 from nbtools.rundir.json_files import write_json
 from nbtools.rundir.rundir import RunDir
+from nbtools.script.program import Program
 from nbtools.script.script import read_script
 
 NBTOOLS = [sys.executable, "-m", "nbtools"]
@@ -145,6 +146,42 @@ def test_new_makes_a_project_of_a_folder_that_belongs_to_none_and_says_so(
     monkeypatch.chdir(root)
     cli("new", "mlm_pretraining", "tiny")
     assert not (root / "runs").exists(), "a project of its own is left as it is"
+
+
+def test_new_writes_a_launcher_script_that_keeps_the_arguments_of_a_program(root: Path, cli: Cli) -> None:
+    (root / "train.py").write_text(PRINTS_LOSSES)
+    words = ("--nproc-per-node", "2", "--cwd", ".", "--resume-with", "--resume {checkpoint}")
+    made = cli("new", "train.py", "tiny", *words, "--", "--lr", "3e-4", "--name", "a b")
+    assert made.stdout == "scripts/tiny.py\n"
+    script = read_script(root / "scripts" / "tiny.py")
+    assert script.program == Program(
+        script="train.py", args=("--lr", "3e-4", "--name", "a b"), cwd=".", resume=("--resume", "{checkpoint}")
+    )
+    assert (script.launch, script.recipe, script.hand_edited) == (Launch(nproc_per_node=2), None, False)
+    run = Run(cli("launch", "scripts/tiny.py", "--gpus", "none", "--", "--more").stdout.strip())
+    assert run.wait(timeout_s=120) == "SUCCEEDED"
+    assert "arguments ['--lr', '3e-4', '--name', 'a b', '--more']" in run.log()
+    assert run.info["cwd"] == str(root)
+
+
+def test_new_tells_what_a_program_and_a_recipe_do_not_take(root: Path, cli: Cli) -> None:
+    (root / "train.py").write_text("pass\n")
+    assert "--preset: is for a recipe" in cli("new", "train.py", "tiny", "--preset", "cpu_demo", code=2).stderr
+    assert "--set FIELD=VALUE" in cli("new", "mlm_pretraining", "tiny", "--", "--lr", "1", code=2).stderr
+    assert "--cwd nowhere: no such folder" in cli("new", "train.py", "tiny", "--cwd", "nowhere", code=2).stderr
+    assert not [*(root / "scripts").iterdir()]
+
+
+def test_launch_takes_the_name_of_a_module(root: Path, cli: Cli) -> None:
+    (root / "package").mkdir()
+    (root / "package" / "__init__.py").touch()
+    (root / "package" / "words.py").write_text("GREETING = 'from the package'\n")
+    (root / "package" / "train.py").write_text("from .words import GREETING\nprint(GREETING)\n")
+    hint = cli("launch", "package/train.py", code=2).stderr
+    assert "nbtools launch -m package.train" in hint
+    run = Run(cli("launch", "-m", "package.train", "--gpus", "none").stdout.strip())
+    assert run.wait(timeout_s=120) == "SUCCEEDED"
+    assert "from the package" in run.log()
 
 
 def test_new_asks_for_force_before_it_replaces_a_hand_edited_script(root: Path, cli: Cli) -> None:

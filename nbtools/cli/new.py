@@ -1,0 +1,96 @@
+"""`nbtools new`: writes the script of a recipe, or the launcher script of a program."""
+
+import argparse
+import os
+from pathlib import Path
+
+from nbtools.cli.parser import complain, shortest
+from nbtools.config import Launch
+from nbtools.errors import ConfigError
+from nbtools.launcher.slurm import Cluster, on_cluster, script_text, write_sbatch_script
+from nbtools.project import Project, find_project
+from nbtools.recipes import recipe_named
+from nbtools.script.compat.aliases import assigned
+from nbtools.script.compat.flat_yaml import read_flat_yaml
+from nbtools.script.compat.shell import check_shell_script, shell_text, write_shell_script
+from nbtools.script.inspection import python_file
+from nbtools.script.program import Program
+from nbtools.script.script import write_script
+
+_DONE = 0
+
+
+def write_recipe_script(arguments: argparse.Namespace, cluster: Cluster | None) -> int:
+    """Write `scripts/NAME.py` of a recipe, and print its path."""
+    if arguments.script_args:
+        return complain(f"--: a recipe has values, not arguments; write --set FIELD=VALUE, not {arguments.script_args}")
+    recipe = recipe_named(arguments.recipe)
+    if arguments.preset is None:
+        config, launch = recipe.config_class(), Launch()
+    else:
+        config, launch = recipe.preset(arguments.preset)
+    old = None if arguments.from_yaml is None else read_flat_yaml(Path(arguments.from_yaml), type(config))
+    asked, notes = config.uncapped({**(old.values if old else {}), **assigned(type(config), arguments.values)})
+    config = config.replace(**asked)
+    launch = on_cluster(launch, cluster, **_processes(arguments))
+    if arguments.sbatch and launch.cluster is None:
+        return complain("--sbatch: is for a script with --cluster slurm; --sh writes one for this machine")
+    name, project, force = arguments.name, find_project(missing_ok=True), arguments.force
+    if arguments.sh and not force:  # before any file is written
+        check_shell_script(project.script(name).with_suffix(".sh"), shell_text(name, launch, recipe.key))
+    if arguments.sbatch and not force:
+        check_shell_script(project.script(name).with_suffix(".sbatch"), script_text(name, launch))
+    remarks = old.remarks if old else ()
+    print(shortest(write_script(config, name, launch, project=project, overwrite=force, remarks=remarks)))
+    if arguments.sh:
+        print(shortest(write_shell_script(project, name, launch, recipe.key, overwrite=force)))
+    if arguments.sbatch:
+        print(shortest(write_sbatch_script(project, name, launch, overwrite=force)))
+    for note in (*notes, *_made_project(project)):
+        complain(f"note: {note}", _DONE)
+    for key, why in old.unknown.items() if old else ():
+        complain(f"{arguments.from_yaml}: {key}: {why}; kept as a comment at the end of the script", _DONE)
+    return _DONE
+
+
+def write_launcher_script(arguments: argparse.Namespace, cluster: Cluster | None) -> int:
+    """Write `scripts/NAME.py` that launches a program of the user's with its arguments, and print its path."""
+    unfit = [f"--{name.replace('_', '-')}" for name in ("preset", "from_yaml", "values", "sh", "sbatch")]
+    if given := [flag for flag in unfit if getattr(arguments, flag[2:].replace("-", "_"))]:
+        step = "its own arguments go after --" if given[0] == "--values" else "leave it out"
+        return complain(f"{given[0].replace('values', 'set')}: is for a recipe, not for a program; {step}")
+    project = find_project(missing_ok=True)
+    program = Program(
+        script=None if arguments.module else _in_project(python_file(arguments.recipe), project),
+        module=arguments.recipe if arguments.module else None,
+        args=tuple(arguments.script_args),
+        cwd=None if arguments.cwd is None else _in_project(Path(arguments.cwd).absolute(), project),
+        resume=tuple(arguments.resume_with or ()),
+    )
+    if (folder := program.folder(project.root)) is not None and not folder.is_dir():
+        raise ConfigError(f"--cwd {arguments.cwd}: no such folder ({folder}); give an existing one")
+    settings = {"python": arguments.python, "torchrun": arguments.torchrun, **_processes(arguments)}
+    launch = on_cluster(Launch(), cluster, **{name: value for name, value in settings.items() if value is not None})
+    print(shortest(write_script(program, arguments.name, launch, project=project, overwrite=arguments.force)))
+    for note in _made_project(project):
+        complain(f"note: {note}", _DONE)
+    return _DONE
+
+
+def _processes(arguments: argparse.Namespace) -> dict[str, object]:
+    given = {name: getattr(arguments, name) for name in ("nproc_per_node", "gpus", "nnodes")}
+    return {name: value for name, value in given.items() if value is not None}
+
+
+def _in_project(path: Path, project: Project) -> str:
+    """Return a path relative to the project's root, if it lies in the project."""
+    path = Path(os.path.normpath(path))
+    return str(path.relative_to(project.root) if path.is_relative_to(project.root) else path)
+
+
+def _made_project(project: Project) -> list[str]:
+    """Make a folder with scripts a project, which has runs/ or pyproject.toml; return a note on that."""
+    if os.path.lexists(project.runs) or (project.root / "pyproject.toml").is_file():
+        return []
+    project.runs.mkdir()
+    return [f"{project.root} is a project of nbtools now: it has scripts/ and runs/"]
