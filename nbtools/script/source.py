@@ -21,7 +21,7 @@ def read_source(path: Path) -> bytes:
     """
     try:
         descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
-        with open(descriptor, "rb") as file:
+        with os.fdopen(descriptor, "rb") as file:
             if not stat.S_ISREG(os.fstat(descriptor).st_mode):
                 raise ScriptError(f"{path}: not a file; give the path of a script")
             data = file.read(LARGEST_SOURCE_BYTES + 1)

@@ -1,4 +1,4 @@
-"""`ScriptArguments`: the arguments that a script declares, as fields of a form, and back into words of a command line."""
+"""`ScriptArguments`: the arguments that a script declares, as fields of a form and as words of a command line."""
 
 import re
 import shlex
@@ -22,6 +22,7 @@ _JOINED = ("absl", "constants")
 _REPLACING = ("click", "typer", "absl", "fire")
 """Parsers in which given values replace the default of an `append`; the others add to it."""
 _ABBREVIATING = ("argparse", "HfArgumentParser", "jsonargparse", "LightningCLI")
+_COUNTS = {"?": (0, 1), "+": (1, 1_000_000), "*": (0, 1_000_000), "...": (0, 1_000_000)}
 _EITHER_DASH = ("tyro", "fire")
 """Parsers that read `_` and `-` in a flag as the same."""
 
@@ -283,13 +284,8 @@ class _Reader:
 
     def _following(self, argument: Argument, words: list[str]) -> list[str]:
         """Remove the values of an option from the words."""
-        least, most = {
-            None: (1, 1),
-            "?": (0, 1),
-            "+": (1, len(words)),
-            "*": (0, len(words)),
-            "...": (0, len(words)),
-        }.get(argument.nargs, (argument.nargs, argument.nargs))
+        nargs = argument.nargs
+        least, most = (nargs, nargs) if isinstance(nargs, int) else _COUNTS.get(nargs or "", (1, 1))
         takes_all = argument.nargs == "..." or (least == most and self._parser in ("click", "typer", "absl"))
         count = 0
         while count < min(most, len(words)) and (

@@ -1,4 +1,4 @@
-"""Settings that a script reads from files: YAML and JSON configs, and module constants that a configurator overrides."""
+"""Settings that a script reads from files: YAML and JSON configs, and constants that a configurator overrides."""
 
 import ast
 import json
@@ -87,7 +87,7 @@ def overrides_constants(source: str) -> bool:
 
 
 def constant_arguments(scope: Scope, end: int, where: str) -> tuple[list[Argument], list[str]]:
-    """Return an argument for each constant that a script assigns before a line, and one for a file of such; and notes."""
+    """Return arguments for the constants that a script assigns before a line, and for a file of such; and notes."""
     module = scope.module
     found: dict[str, Argument] = {}
     notes = []

@@ -1,13 +1,14 @@
 """`add_argument` of argparse as records: what a parser, its groups and its sub-commands declare."""
 
 import ast
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from types import NoneType
 from typing import Any
 
 from nbtools.rundir.secret_values import is_secret
-from nbtools.script.arguments.arguments import Argument
+from nbtools.script.arguments.arguments import Action, Argument
 from nbtools.script.arguments.texts import FALSE, TRUE, element_type
 from nbtools.script.arguments.values import Class, EnumMember, External, Function, Unknown, is_literal
 from nbtools.script.field import Field
@@ -100,43 +101,43 @@ class Subparsers:
 
 def arguments_of_parsers(parsers: Sequence[Parser]) -> tuple[list[Argument], list[tuple[str, ...]], list[str]]:
     """Return the arguments of parsers that read one command line, the sub-commands, and notes."""
-    found: dict[tuple[tuple[str, ...], str], Argument] = {}
+    declared: list[Argument] = []
     commands: list[tuple[str, ...]] = []
     notes: list[str] = []
-    for parser in (inner for parser in parsers for inner in _family(parser)):
-        if parser.command:
-            commands.append(parser.command)
-        for entry in parser.entries:
-            argument = argument_of(entry, parser.command, notes)
-            if argument is None:
-                continue
-            key = parser.command, entry.dest
-            if (first := found.get(key)) is not None:
-                if set(first.flags) & set(argument.flags):
-                    continue
-                merged = _merged(first, argument)
-                if merged is not None:
-                    found[key] = merged
-                    continue
-                name = entry.flags[0].lstrip("-").replace("-", "_")
-                key = parser.command, f"{entry.dest}.{name}" if (parser.command, name) in found else name
-                argument = replace(argument, field=argument.field.replace(name=key[1]))
-            found[key] = argument
-    return named(list(found.values())), list(dict.fromkeys(commands)), notes
+    for outer in parsers:
+        for parser in _family(outer):
+            commands += [parser.command] if parser.command else []
+            made = (argument_of(entry, parser.command, notes) for entry in parser.entries)
+            declared += [argument for argument in made if argument is not None]
+    return named(declared), list(dict.fromkeys(commands)), notes
 
 
 def named(arguments: Sequence[Argument]) -> list[Argument]:
-    """Return arguments with unique names: those of several sub-commands get the sub-command in front."""
-    counts: dict[str, int] = {}
+    """Return arguments with unique names.
+
+    Two that set the same truth value become one; others with the name of an earlier one are called after their flag,
+    and where several sub-commands have the same name, the sub-command stands in front of it.
+    """
+    found: dict[tuple[tuple[str, ...], str], Argument] = {}
     for argument in arguments:
-        counts[argument.field.name] = counts.get(argument.field.name, 0) + 1
-    found = []
-    for argument in arguments:
-        name = argument.field.name
-        if counts[name] > 1 and argument.command:
-            argument = replace(argument, field=argument.field.replace(name=".".join((*argument.command, name))))
-        found.append(argument)
-    return found
+        key = argument.command, argument.field.name
+        if (first := found.get(key)) is not None:
+            if set(first.flags) & set(argument.flags):
+                continue
+            if (merged := _merged(first, argument)) is not None:
+                found[key] = merged
+                continue
+            name = argument.flags[0].lstrip("-").replace("-", "_") if argument.flags else f"{key[1]}.2"
+            key = argument.command, f"{key[1]}.{name}" if (argument.command, name) in found else name
+            argument = replace(argument, field=argument.field.replace(name=key[1]))
+        found.setdefault(key, argument)
+    counts = Counter(argument.field.name for argument in found.values())
+    return [
+        replace(argument, field=argument.field.replace(name=".".join((*argument.command, argument.field.name))))
+        if counts[argument.field.name] > 1 and argument.command
+        else argument
+        for argument in found.values()
+    ]
 
 
 def _family(parser: Parser) -> Iterator[Parser]:
@@ -150,7 +151,7 @@ def _merged(first: Argument, second: Argument) -> Argument | None:
     if second.action == "store_false" and first.action in ("store", "store_true", "optional_bool"):
         if first.action == "store" and bool not in first.field.types:
             return None
-        action = "store" if first.action == "store" else "optional_bool"
+        action: Action = "store" if first.action == "store" else "optional_bool"
         return replace(first, action=action, negative_flags=(*first.negative_flags, *second.flags))
     if first.action == "store_false" and second.action == "store_true":
         return replace(first, action="optional_bool", flags=second.flags, negative_flags=first.flags, const=True)
@@ -167,7 +168,7 @@ def argument_of(entry: Entry, command: tuple[str, ...], notes: list[str]) -> Arg
     flags = tuple(sorted(entry.flags, key=lambda flag: not flag.startswith("--"))) if has_flag else ()
     default, default_text = _default(keywords.get("default"))
     is_required = bool(keywords.get("required") is True) and has_flag
-    nargs = keywords.get("nargs")
+    nargs: Any = keywords.get("nargs")
     nargs = "..." if nargs == External("argparse.REMAINDER") else "*" if nargs == "A..." else nargs
     nargs = nargs if nargs in ("?", "*", "+", "...") or (isinstance(nargs, int) and nargs > 0) else None
     if not has_flag:
@@ -296,7 +297,7 @@ def _converted(text: str, kind: type, truth: tuple[str, str]) -> Any:
 
 
 def _converter(value: Any, default: Any) -> tuple[type, tuple[str, str], tuple[Any, ...] | None]:
-    """Return the type of the values that `type=` makes, the texts of True and False, and the choices of an enumeration."""
+    """Return the type that `type=` makes, the texts of True and False, and the choices of an enumeration."""
     usual = ("True", "False")
     example = default[0] if isinstance(default, tuple) and default else default
     known = type(example) if type(example) in (int, float, bool) else str
@@ -309,7 +310,7 @@ def _converter(value: Any, default: Any) -> tuple[type, tuple[str, str], tuple[A
             last = path.rpartition(".")[2]
             if "bool" in last.lower():
                 return bool, ("true", "false"), None
-            return (_TYPES[path] if path in _TYPES else str if "Path" in last else known), usual, None
+            return _TYPES.get(path, str if "Path" in last else known), usual, None
         case Class() if value.is_enum:
             members = [statement for owner in value.ancestors for statement in owner.node.body]
             values = [s.value.value for s in members if isinstance(s, ast.Assign) and isinstance(s.value, ast.Constant)]

@@ -85,7 +85,8 @@ def arguments_of(script: Path, *, module: str | None = None, search: Sequence[Pa
     Args:
         script: the program.
         module: its name, if it is started by `python -m`.
-        search: `sys.path` of the interpreter that will run it, to read classes such as `transformers.TrainingArguments`.
+        search: `sys.path` of the interpreter that will run it, where classes such as
+            `transformers.TrainingArguments` are read.
 
     Raises:
         ScriptError: the script is missing, is no Python, or is too large.
@@ -490,16 +491,16 @@ class _Declarations(Calls):
         match node:
             case ast.Call(func=ast.Attribute(attr="join"), args=parts) if parts:
                 texts = [inner(part) for part in parts]
-                return os.path.join(*texts) if all(texts) else ""
+                return str(Path(*texts)) if all(texts) else ""
             case ast.Call(func=ast.Attribute(attr="dirname"), args=[part]) | ast.Attribute(value=part, attr="parent"):
-                return os.path.dirname(inner(part))
+                return str(Path(inner(part)).parent)
             case ast.Call(func=ast.Attribute(attr="abspath" | "realpath"), args=[part]):
                 return inner(part)
             case ast.Call(func=ast.Attribute(attr="resolve" | "absolute", value=part), args=[]):
                 return inner(part)
             case ast.BinOp(left=left, op=ast.Div(), right=right):
                 texts = [inner(left), inner(right)]
-                return os.path.join(*texts) if all(texts) else ""
+                return str(Path(*texts)) if all(texts) else ""
         return ""
 
 

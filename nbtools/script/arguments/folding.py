@@ -44,7 +44,7 @@ _COMPARE: dict[type[ast.cmpop], Callable[[Any, Any], Any]] = {
     ast.Is: lambda left, right: left is right,
     ast.IsNot: lambda left, right: left is not right,
 }
-_METHODS = {
+_METHODS: dict[Any, str] = {
     str: "capitalize endswith format join lower lstrip partition removeprefix removesuffix replace rpartition rsplit "
     "rstrip split splitlines startswith strip title upper zfill",
     dict: "copy get items keys values",
@@ -52,7 +52,7 @@ _METHODS = {
     tuple: "count index",
     set: "copy union",
 }
-_CHANGING = {list: "append extend insert remove", dict: "update pop setdefault", set: "add update"}
+_CHANGING: dict[Any, str] = {list: "append extend insert remove", dict: "update pop setdefault", set: "add update"}
 _ERRORS = (TypeError, ValueError, ArithmeticError, LookupError, AttributeError)
 
 
@@ -146,7 +146,7 @@ def method(value: Any, name: str, args: Sequence[Any], keywords: Mapping[str, An
 def iterated(name: str, lists: Sequence[list[Any]], keywords: Mapping[str, Any], unknown: Unknown) -> Any:
     """Return the result of a built-in function of iterables."""
     if name in ("zip", "enumerate"):
-        return list(zip(*lists, strict=False)) if name == "zip" else list(enumerate(*lists))
+        return list(zip(*lists, strict=False)) if name == "zip" else list(enumerate(lists[0]))
     items = list(lists[0]) if lists else []
     if name == "reversed":
         return items[::-1]
@@ -167,8 +167,18 @@ def iterated(name: str, lists: Sequence[list[Any]], keywords: Mapping[str, Any],
 def function(path: str, args: Sequence[Any], unknown: Unknown) -> Any:
     """Return the result of a built-in function of literals."""
     functions: dict[str, Callable[..., Any]] = {
-        "str": str, "int": int, "float": float, "bool": bool, "len": len, "abs": abs, "min": min, "max": max,
-        "dict": dict, "round": round, "sum": sum, "repr": repr,
+        "str": str,
+        "int": int,
+        "float": float,
+        "bool": bool,
+        "len": len,
+        "abs": abs,
+        "min": min,
+        "max": max,
+        "dict": dict,
+        "round": round,
+        "sum": sum,
+        "repr": repr,
     }
     paths = ("pathlib.Path", "pathlib.PurePath", "pathlib.PosixPath")
     try:

@@ -309,7 +309,8 @@ class Interpreter:
             second = self._branch(node.orelse, scope)
         for name, value in middle.items():  # what the branches leave different is known only to the program
             now = scope.names.get(name)
-            if (node.orelse and is_literal(now) and not folding.same(now, value)) or (name in before and not folding.same(before[name], value) and folding.same(now, value)):
+            changed = name in before and not folding.same(before[name], value) and folding.same(now, value)
+            if changed or (node.orelse and is_literal(now) and not folding.same(now, value)):
                 scope.names[name] = Unknown(ast.Name(name), scope)
         if first is not None and second is not None:
             known = [item for item in (first, second) if item.value is not None and not isinstance(item.value, Unknown)]
@@ -540,7 +541,7 @@ class Interpreter:
 
     def members(self, cls: Class) -> list[EnumMember]:
         """Return the members of an enumeration, in order."""
-        found = []
+        found: list[EnumMember] = []
         for owner in reversed(cls.ancestors):
             for statement in owner.node.body:
                 if isinstance(statement, ast.Assign) and isinstance(target := statement.targets[0], ast.Name):
@@ -689,8 +690,7 @@ class Interpreter:
                 call.args[0].attributes[str(call.args[1])] = call.args[2]
                 return None
             case External("getattr") if len(call.args) >= 2 and isinstance(call.args[1], str):
-                found = self.attribute(call.args[0], call.args[1], call.node, call.scope)
-                return found
+                return self.attribute(call.args[0], call.args[1], call.node, call.scope)
             case External("list" | "tuple" | "sorted" | "set" | "reversed" | "enumerate" | "zip" | "map" as name):
                 return self._iterated(name, call)
             case External(path):
@@ -715,8 +715,8 @@ class Interpreter:
 
     def _create(self, cls: Class, call: Call) -> Any:
         if cls.is_enum:
-            found = [member for member in self.members(cls) if call.args and member.value == call.args[0]]
-            return found[0] if found else Unknown(call.node, call.scope)
+            members = [member for member in self.members(cls) if call.args and member.value == call.args[0]]
+            return members[0] if members else Unknown(call.node, call.scope)
         instance = self.calls.instance_of(cls, call)
         instance = Instance(cls) if instance is None else instance
         if (found := self.class_attribute(cls, "__init__", instance)) and isinstance(found[0], Function):

@@ -111,8 +111,7 @@ def _of_type(text: str, kind: Any, truth: tuple[str, str]) -> Any:
 
 def _unquoted(text: str, parser: str) -> str:
     if parser == "hydra" and len(text) > 1 and text[0] == text[-1]:
-        inner = re.sub(rf"(\\*)({text[0]}|$)", lambda found: found[1][: len(found[1]) // 2] + found[2], text[1:-1])
-        return inner
+        return re.sub(rf"(\\*)({text[0]}|$)", lambda found: found[1][: len(found[1]) // 2] + found[2], text[1:-1])
     return str(_loaded(text))
 
 

@@ -1,4 +1,4 @@
-"""What an expression of a script stands for, as far as its source tells: a literal, a thing in the source, or unknown."""
+"""What an expression of a script stands for, as far as its source tells: a literal, a part of it, or unknown."""
 
 import ast
 import sys
