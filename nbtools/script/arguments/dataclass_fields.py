@@ -50,6 +50,8 @@ class Kind:
     nested: Class | None = None
     is_positional: bool = False
     is_known: bool = True
+    parts: "tuple[Kind, ...]" = ()
+    """What a union is made of, in its order."""
 
     @property
     def is_optional(self) -> bool:
@@ -227,6 +229,7 @@ def _union(kinds: Sequence[Kind]) -> Kind:
     if lists:
         found.element, found.length = lists[0].element, lists[0].length
     found.nested = nested[0] if nested else None
+    found.parts = tuple(part for kind in kinds for part in (kind.parts or (kind,)))
     found.is_known = all(kind.is_known for kind in kinds) and not nested
     return found
 
@@ -239,30 +242,25 @@ def hf_entry(data: DataField) -> Entry:
     dashed = f"--{data.name.replace('_', '-')}"
     aliases = data.metadata.get("aliases", ())
     flags = dict.fromkeys((f"--{data.name}", dashed, *([aliases] if isinstance(aliases, str) else aliases)))
-    keywords: dict[str, Any] = {"help": data.help}
-    kind, members = data.kind, data.kind.members
-    others = [member for member in members if member is not NoneType]
-    if NoneType in members and len(members) > 2:
-        member = members[1] if members[1] is not NoneType else members[0]
-    elif str in others and len(others) > 1 and not kind.choices:
-        member = others[1] if others[0] is str else others[0]
-    else:
-        member = others[0] if others else str
+    keywords: dict[str, Any] = {key: value for key, value in data.metadata.items() if key != "aliases"}
+    keywords["help"] = data.help
+    kind = _chosen(data.kind)
+    member = kind.members[0]
     has_default = data.default != MISSING
     if has_default:
         keywords["default"] = data.default
-    if kind.choices is not None and member is not tuple:
+    if kind.choices is not None:
         keywords |= {"choices": list(kind.choices), "type": External(type(kind.choices[0]).__name__)}
     elif member is bool:
         keywords["type"] = External("string_to_bool")
-        if not kind.is_optional or data.default is not None:
+        if not data.kind.is_optional or data.default is not None:
             keywords |= {"nargs": "?", "const": True, "default": data.default if has_default else False}
             has_default = True
     elif member is tuple:
-        element = kind.element.members[0] if kind.element else str
-        keywords |= {"nargs": "+", "type": External(element.__name__)}
-        if kind.element and kind.element.choices:
-            keywords["choices"] = list(kind.element.choices)
+        element = kind.element or Kind([str])
+        keywords |= {"nargs": "+", "type": External(element.members[0].__name__)}
+        if has_default and isinstance(data.default, str):  # only a default_factory is passed on
+            del keywords["default"]
     else:
         keywords["type"] = External(member.__name__ if member in (int, float, str) else "str")
     if not has_default:
@@ -270,6 +268,16 @@ def hf_entry(data: DataField) -> Entry:
     if isinstance(keywords.get("default"), Class):
         keywords["default"] = Unknown(ast.Name(keywords["default"].node.name))
     return Entry(tuple(flags), keywords, data.where)
+
+
+def _chosen(kind: Kind) -> Kind:
+    """Return the part of a union for which `HfArgumentParser` converts a value."""
+    parts = [part for part in kind.parts or (kind,) if part.members != [NoneType]]
+    if len(parts) < 2:
+        return parts[0] if parts else Kind([str])
+    if kind.is_optional:
+        return parts[0] if kind.parts[1].members == [NoneType] else kind.parts[1]
+    return next((part for part in parts if part.members != [str] or part.choices), parts[0])
 
 
 def hf_negative(data: DataField) -> Entry | None:

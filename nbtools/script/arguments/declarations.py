@@ -309,7 +309,7 @@ def _converter(value: Any, default: Any) -> tuple[type, tuple[str, str], tuple[A
         case External(path):
             last = path.rpartition(".")[2]
             if "bool" in last.lower():
-                return bool, ("true", "false"), None
+                return bool, usual, None
             return _TYPES.get(path, str if "Path" in last else known), usual, None
         case Class() if value.is_enum:
             members = [statement for owner in value.ancestors for statement in owner.node.body]
@@ -369,6 +369,9 @@ def _truth_texts(node: ast.AST) -> tuple[str, str]:
     }
     pairs = [pair for pair in _TRUTHS if pair[0] in texts]
     partner = [pair for pair in _TRUTHS if pair[1] in texts]
+    lowers = any(isinstance(inner, ast.Attribute) and inner.attr == "lower" for inner in ast.walk(node))
+    if lowers and "true" in texts:
+        return "True", "False"
     true = pairs[0] if pairs else partner[0] if partner else ("True", "False")
     return true[0], (true[1] if true in partner or not partner else partner[0][1])
 

@@ -302,6 +302,8 @@ class _Declarations(Calls):
         ]
         if given and path not in _HARMLESS:
             self._pass_parser(path, given[0], call)
+        if path == "dict" and call.is_whole and all(isinstance(value, dict) for value in call.args):
+            return {key: item for value in (*call.args, call.keywords) for key, item in value.items()}
         return folding.function(path, call.args, unknown)
 
     def _call_library(self, library: str, path: str, last: str, call: Call) -> Any:

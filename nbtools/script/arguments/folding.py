@@ -126,7 +126,7 @@ def subscript(value: Any, index: Any, unknown: Unknown) -> Any:
 
 def method(value: Any, name: str, args: Sequence[Any], keywords: Mapping[str, Any], unknown: Unknown) -> Any:
     """Return the result of a method of a literal; methods that change a list or a dict do so."""
-    kind = type(value)
+    kind = next((kind for kind in _METHODS if isinstance(value, kind)), None)
     changes = name in _CHANGING.get(kind, "").split()
     if name not in _METHODS.get(kind, "").split() and not changes:
         return unknown

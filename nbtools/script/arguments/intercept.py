@@ -248,7 +248,8 @@ def describe_action(action, parser):
     kind, truth = converter(action.type, default)
     if isinstance(default, str) and default != argparse.SUPPRESS and action.type is not None:
         try:
-            default = parser._get_value(action, default)
+            converted = plain(parser._get_value(action, default))
+            default = default if isinstance(converted, list) else converted
         except BaseException:
             pass
     choices = None
@@ -344,8 +345,8 @@ def hook_argparse():
         return action
 
     def reached(self, args=None, namespace=None, **kwargs):
-        names = [sys._getframe(number).f_code.co_filename for number in (1, 2)]
-        if any(name.endswith(os.path.join("hydra", "main.py")) for name in names):
+        outer = sys._getframe(1).f_back
+        if outer is not None and outer.f_code.co_filename.endswith(os.path.join("hydra", "main.py")):
             return parse_known_args(self, [], namespace)  # its config follows
         if args is not None and len(args) > 0 and list(args) != list(sys.argv[1:]):
             return parse_known_args(self, args, namespace, **kwargs)

@@ -516,9 +516,7 @@ class Interpreter:
                         found = owner.body.names[name]
                         if isinstance(found, Function):
                             return Function(found.node, found.scope, owner, instance, found.kind)
-                if name == "__init__" and isinstance(instance, Instance):
-                    return External("object.__init__")
-                receiver = instance
+                return External(f"object.{name}") if isinstance(instance, Instance | None) else Method(instance, name)
         if (found := self.calls.attribute(receiver, name)) is not None:
             return found
         if isinstance(receiver, str | list | tuple | dict | set | int | float):

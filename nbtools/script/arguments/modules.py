@@ -1,6 +1,7 @@
 """The modules that a script imports: found as Python would find them, and parsed when something needs them."""
 
 import ast
+import sys
 from collections.abc import Sequence
 from functools import cached_property
 from pathlib import Path
@@ -114,6 +115,8 @@ class Modules:
         if level:
             roots = [importer.path.parents[min(level, len(importer.path.parents)) - 1]]
         else:
+            if parts and parts[0] in sys.stdlib_module_names and located(self.start, parts[:1]) is None:
+                return None
             roots = (self._search if importer.is_foreign else self._own) + (self._search if foreign else [])
         for root in roots:
             if found := located(root, parts):
