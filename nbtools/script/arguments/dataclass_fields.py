@@ -259,6 +259,8 @@ def hf_entry(data: DataField) -> Entry:
     elif member is tuple:
         element = kind.element or Kind([str])
         keywords |= {"nargs": "+", "type": External(element.members[0].__name__)}
+        if element.choices:
+            keywords["choices"] = list(element.choices)
         if has_default and isinstance(data.default, str):  # only a default_factory is passed on
             del keywords["default"]
     else:

@@ -194,7 +194,7 @@ def converter(kind, example):
 
 def library_of(parser):
     """Return the library that a parser belongs to."""
-    names = [cls.__name__ for cls in type(parser).__mro__]
+    names = class_names(parser)
     return "HfArgumentParser" if "HfArgumentParser" in names else "argparse"
 
 
@@ -206,12 +206,14 @@ def describe_parsers(parsers):
     return arguments, commands, notes
 
 
+def class_names(value):
+    """Return the names of an object's classes: libraries keep copies of argparse."""
+    return [cls.__name__ for cls in type(value).__mro__]
+
+
 def is_argument(action):
     """Whether an action is more than a request for help."""
-    return (
-        not isinstance(action, (argparse._HelpAction, argparse._VersionAction))
-        and "--help" not in action.option_strings
-    )
+    return "--help" not in action.option_strings and not {"_HelpAction", "_VersionAction"} & set(class_names(action))
 
 
 def describe_parser(parser, command, arguments, commands, notes):
@@ -225,7 +227,7 @@ def describe_parser(parser, command, arguments, commands, notes):
         for action in group._group_actions:
             exclusive[id(action)] = "group %s" % " ".join(command + (str(number + 1),))
     for action in parser._actions:
-        if isinstance(action, argparse._SubParsersAction):
+        if "_SubParsersAction" in class_names(action):
             seen = set()
             for name, inner in action.choices.items():
                 if id(inner) not in seen:
@@ -242,7 +244,7 @@ def describe_parser(parser, command, arguments, commands, notes):
 
 def describe_action(action, parser):
     """Return one argument of argparse."""
-    names = [cls.__name__ for cls in type(action).__mro__]
+    names = class_names(action)
     nargs = {argparse.REMAINDER: "...", argparse.PARSER: "*"}.get(action.nargs, action.nargs)
     default = plain(action.default)
     kind, truth = converter(action.type, default)
@@ -481,7 +483,7 @@ def walk_actions(parser):
     """Return the actions of a parser and of its sub-commands, in the order of `describe_parser`."""
     found = []
     for action in parser._actions:
-        if isinstance(action, argparse._SubParsersAction):
+        if "_SubParsersAction" in class_names(action):
             seen = set()
             for inner in action.choices.values():
                 if id(inner) not in seen:
