@@ -4,6 +4,7 @@ import re
 import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from decimal import Decimal
 from pathlib import Path
 from typing import Any, Literal
 
@@ -179,7 +180,9 @@ class ScriptArguments:
                 parts = [shlex.split(item) if several else [text(item)] for item in value[len(first) :]]
                 return [word for part in parts for word in self._with_flag(flag, part)]
         several = argument.nargs in ("*", "+", "...") or isinstance(argument.nargs, int)
-        texts = [text(item) for item in value] if several and isinstance(value, tuple) else [text(value)]
+        texts = (
+            [_decimal(item) or text(item) for item in value] if several and isinstance(value, tuple) else [text(value)]
+        )
         return self._with_flag(flag, texts) if flag else texts
 
     def _with_flag(self, flag: str, texts: Sequence[str]) -> list[str]:
@@ -271,7 +274,7 @@ class _Reader:
             self._count(argument)
         else:
             texts = [text] if equals else self._following(argument, words)
-            return self._store(argument, texts, texts if not equals else [], words)
+            self._store(argument, texts, [word] if equals else [word, *texts])
         return True
 
     def _count(self, argument: Argument) -> None:
@@ -296,8 +299,8 @@ class _Reader:
         del words[:count]
         return taken
 
-    def _store(self, argument: Argument, texts: list[str], taken: list[str], words: list[str] | None = None) -> bool:
-        """Keep the value that texts stand for; where there is none, put what was taken back, and return False."""
+    def _store(self, argument: Argument, texts: list[str], taken: list[str]) -> None:
+        """Keep the value that texts stand for; where there is none, what was taken remains."""
         name, field = argument.field.name, argument.field
         try:
             if argument.action == "append":
@@ -313,13 +316,9 @@ class _Reader:
             else:
                 value = self._value(argument, *texts)
         except (ValueError, TypeError):
-            if words is None:
-                self._rest.extend(taken)
-            else:
-                words[:0] = taken
-            return False
-        self._values[name] = value
-        return True
+            self._rest.extend(taken)
+        else:
+            self._values[name] = value
 
     def _check_count(self, argument: Argument, value: Sequence[Any]) -> None:
         if (isinstance(argument.nargs, int) and len(value) != argument.nargs) or (argument.nargs == "+" and not value):
@@ -364,6 +363,11 @@ def _is_same(value: Any, default: Any) -> bool:
 
 def _is_short(flag: str) -> bool:
     return len(flag) == 2 and flag[0] == "-" and flag[1] != "-"
+
+
+def _decimal(value: Any) -> str:
+    """Return a negative number without an exponent, with which argparse would take it for a flag."""
+    return format(Decimal(repr(value)), "f") if isinstance(value, float) and value < 0 else ""
 
 
 def _looks_like_flag(text: str) -> bool:

@@ -208,6 +208,7 @@ def _argument(item: Mapping[str, Any]) -> Argument:
     is_list = bool(item.get("is_list")) or action == "append" or nargs not in (None, "?")
     default, text = _tuples(item.get("default")), str(item.get("default_text") or "")
     required = item.get("is_required") is True
+    text = "" if required else text
     if (shown := item.get("shown_default")) is not None and not required:
         default, text = _from_shown(str(shown), kinds, item, is_list)
     if is_list and not isinstance(default, tuple | None):

@@ -1,5 +1,6 @@
 """Values as words of a command line, and back, by what the library that parses them accepts."""
 
+import ast
 import json
 import re
 from types import NoneType
@@ -14,6 +15,7 @@ NONE_TEXTS = {"hydra": "null", "config file": "null", "jsonargparse": "null", "L
 )
 """How None is written, by parser; the other parsers have no word for it."""
 TRUE, FALSE = ("true", "yes", "on", "t", "y", "1"), ("false", "no", "off", "f", "n", "0")
+_PYTHON = ("constants", "fire")
 _PLAIN = re.compile(r"[A-Za-z_/.][\w/.\-]*")
 _YAML_WORDS = {"null", "true", "false", "yes", "no", "on", "off", "none", "y", "n", "nan", "inf", ".nan", ".inf", "~"}
 
@@ -49,7 +51,28 @@ def to_text(value: Any, parser: str, truth: tuple[str, str]) -> str:
         if parser == "absl":
             return ",".join(to_text(item, parser, truth) for item in value)
         return f"[{','.join(_quoted(item, parser, truth) for item in value)}]"
-    return _quoted(value, parser, truth) if parser in ("hydra", "config file") else str(value)
+    if parser in _PYTHON and isinstance(value, str):
+        return _as_python(value, parser)
+    if parser in ("hydra", "config file") and isinstance(value, str):
+        return _quoted(value, parser, truth)
+    return str(value)
+
+
+def _as_python(value: str, parser: str) -> str:
+    """Return the text of a string for a parser that evaluates what is a Python literal."""
+    if parser == "constants" and "=" in value:
+        raise ValueError("a configurator splits its words at =; leave it out")
+    is_plain = _PLAIN.fullmatch(value) and value not in ("True", "False", "None")
+    if is_plain or (parser == "constants" and _evaluated(value) is None):
+        return value
+    return repr(value)
+
+
+def _evaluated(text: str) -> Any:
+    try:
+        return ast.literal_eval(text)
+    except (ValueError, SyntaxError, TypeError, RecursionError, MemoryError):
+        return None
 
 
 def _quoted(value: Any, parser: str, truth: tuple[str, str]) -> str:
@@ -87,6 +110,8 @@ def from_text(text: str, field: Field, parser: str, truth: tuple[str, str]) -> A
     for choice in field.choices or ():
         if choice is not None and text == to_text(choice, parser, truth):
             return choice
+    if parser in _PYTHON and isinstance(quoted := _evaluated(text), str):
+        return quoted
     if parser in ("hydra", "config file") and text[:1] in ("'", '"'):
         return _unquoted(text, parser)
     for kind in sorted(map(element_type, kinds), key=[bool, int, float, str].index):

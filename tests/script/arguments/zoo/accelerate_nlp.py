@@ -6,7 +6,7 @@ from enum import Enum
 from pathlib import Path
 
 
-class SchedulerType(Enum):
+class SchedulerType(str, Enum):
     LINEAR = "linear"
     COSINE = "cosine"
 

@@ -6,7 +6,9 @@ import sys
 
 
 def default_argument_parser(epilog=None):
-    parser = argparse.ArgumentParser(epilog=epilog or f"Run {sys.argv[0]}", formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        epilog=epilog or f"Run {sys.argv[0]}", formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--config-file", default="", metavar="FILE", help="path to config file")
     parser.add_argument("--resume", action="store_true", help="Whether to attempt to resume")
     parser.add_argument("--eval-only", action="store_true", help="perform evaluation only")

@@ -12,7 +12,9 @@ def add_optimization_args(parser):
     group.add_argument("--optimizer", choices=OPTIMIZERS.keys(), default="adam")
     for name, (kind, default, text) in EXTRA.items():
         group.add_argument(f"--{name}", type=kind, default=default, help=text)
-    group.add_argument("--update-freq", default="1", metavar="N1,N2,...,N_K", type=lambda uf: eval_str_list(uf, type=int))
+    group.add_argument(
+        "--update-freq", default="1", metavar="N1,N2,...,N_K", type=lambda uf: eval_str_list(uf, type=int)
+    )
     return group
 
 

@@ -7,7 +7,9 @@ import os
 def get_args_parser():
     parser = argparse.ArgumentParser("MAE pre-training", add_help=False)
     parser.add_argument("--mask_ratio", default=0.75, type=float, help="Masking ratio (percentage of removed patches).")
-    parser.add_argument("--blr", type=float, default=1e-3, metavar="LR", help="base: absolute_lr = base_lr * total / 256")
+    parser.add_argument(
+        "--blr", type=float, default=1e-3, metavar="LR", help="base: absolute_lr = base_lr * total / 256"
+    )
     parser.add_argument("--lr", type=float, default=None, metavar="LR", help="learning rate (absolute lr)")
     parser.add_argument("--pin_mem", action="store_true", help="Pin CPU memory in DataLoader")
     parser.add_argument("--no_pin_mem", action="store_false", dest="pin_mem")

@@ -7,7 +7,9 @@ import os
 def main():
     # Training settings
     parser = argparse.ArgumentParser(description="PyTorch MNIST Example")
-    parser.add_argument("--batch-size", type=int, default=64, metavar="N", help="input batch size (default: %(default)s)")
+    parser.add_argument(
+        "--batch-size", type=int, default=64, metavar="N", help="input batch size (default: %(default)s)"
+    )
     parser.add_argument("--gamma", type=float, default=0.7, metavar="M", help="Learning rate step gamma (default: 0.7)")
     parser.add_argument("--no-accel", action="store_true", default=False, help="disables accelerator")
     parser.add_argument("--save-model", action="store_true", help="For Saving the current Model")

@@ -8,7 +8,9 @@ def consume_neox_args():
     parser = argparse.ArgumentParser(description="GPT-NeoX Configuration", allow_abbrev=False)
     group = parser.add_argument_group(title="Training Configuration")
     group.add_argument("user_script", type=str, help="User script to launch, followed by any required arguments.")
-    group.add_argument("--conf_dir", "-d", type=str, default=None, help="Directory to prefix to all configuration file paths")
+    group.add_argument(
+        "--conf_dir", "-d", type=str, default=None, help="Directory to prefix to all configuration file paths"
+    )
     group.add_argument("conf_file", type=str, nargs="+", help="Configuration file path.")
     group = parser.add_argument_group(title="Weights and Biases monitoring")
     exclusive = group.add_mutually_exclusive_group()

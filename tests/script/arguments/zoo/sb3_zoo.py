@@ -15,11 +15,20 @@ class StoreDict(argparse.Action):
 
 def train():
     parser = argparse.ArgumentParser()
-    parser.add_argument("--algo", help="RL Algorithm", default="ppo", type=str, required=False, choices=list({"ppo": 1, "a2c": 2}.keys()))
+    parser.add_argument(
+        "--algo",
+        help="RL Algorithm",
+        default="ppo",
+        type=str,
+        required=False,
+        choices=list({"ppo": 1, "a2c": 2}.keys()),
+    )
     parser.add_argument("--env", type=str, default="CartPole-v1", help="environment ID")
     parser.add_argument("-n", "--n-timesteps", help="Overwrite the number of timesteps", default=int(-1), type=int)
     parser.add_argument("--gym-packages", type=str, nargs="+", default=[], help="Additional external packages")
-    parser.add_argument("-params", "--hyperparams", type=str, nargs="+", action=StoreDict, help="Overwrite hyperparameter")
+    parser.add_argument(
+        "-params", "--hyperparams", type=str, nargs="+", action=StoreDict, help="Overwrite hyperparameter"
+    )
     parser.add_argument("--verbose", help="Verbose mode (0: no output, 1: INFO)", default=1, type=int)
     parser.add_argument("--tags", action="append", default=["a"])
     parser.add_argument("--level", action="store_const", const=3, default=1)
