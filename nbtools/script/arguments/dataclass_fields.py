@@ -74,6 +74,7 @@ class DataField:
 
 def fields_of_class(cls: Class, interpreter: Interpreter) -> list[DataField]:
     """Return the fields of a dataclass, those of its bases first, as Python orders them."""
+    interpreter.resolve_bases(cls)
     found: dict[str, DataField] = {}
     for owner in reversed(cls.ancestors):
         for number, node in enumerate(owner.node.body):

@@ -17,6 +17,7 @@ from nbtools.script.arguments.config_files import (
     overrides_constants,
 )
 from nbtools.script.arguments.dataclass_fields import (
+    DataField,
     FieldSpec,
     fields_of_class,
     hf_entry,
@@ -225,6 +226,11 @@ class _Declarations(Calls):
         """Return a parser for a class that derives from one."""
         if cls.derives_from("LightningCLI"):
             self._reach("LightningCLI")
+        named = next((owner.node.name for owner in cls.ancestors if owner.node.name in _DATACLASS_PARSERS), "")
+        if named:  # the script is in the repository of a library
+            parser = self._parser(named)
+            self._start(parser, call)
+            return parser
         if not cls.derives_from(*_PARSER_CLASSES):
             return None
         base = next(b.path for c in cls.ancestors for b in c.bases if isinstance(b, External))
@@ -268,13 +274,17 @@ class _Declarations(Calls):
             name = text_of(value)
             self.unsure.append(f"{call.where}: the source of {name} is not found, so its fields are missing")
             return
-        for base in found.missing_bases:
-            self.unsure.append(f"{call.where}: the source of {base.path} is not found, so its fields are missing")
-        for data in fields_of_class(found, self.interpreter):
+        for data in self._fields(found, call):
             for entry in (hf_entry(data), hf_negative(data)):
                 if entry is not None:
                     entry.group = found.node.name
                     parser.add(entry)
+
+    def _fields(self, cls: Class, call: Call) -> list[DataField]:
+        found = fields_of_class(cls, self.interpreter)
+        for base in cls.missing_bases:
+            self.unsure.append(f"{call.where}: the source of {base.path} is not found, so its fields are missing")
+        return found
 
     def call_external(self, path: str, call: Call) -> Any:
         """Return the value of a call of something outside of the source."""
@@ -412,7 +422,7 @@ class _Declarations(Calls):
             f"{call.where}: {name}= of tyro.cli is not read" for name in call.keywords if name in ("config", "args")
         ]
         if isinstance(target, Class):
-            fields = fields_of_class(target, self.interpreter)
+            fields = self._fields(target, call)
         elif isinstance(target, Function):
             fields = parameters_of_function(target, self.interpreter)
         else:

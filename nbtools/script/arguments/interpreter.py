@@ -180,6 +180,13 @@ class Interpreter:
                 return value if isinstance(found, Unknown) else found
         return value
 
+    def resolve_bases(self, cls: Class) -> None:
+        """Replace the bases of a class that are installed packages' by their source, and so on."""
+        cls.bases = tuple(self.resolve(base, cls.scope.module) for base in cls.bases)
+        for base in cls.bases:
+            if isinstance(base, Class):
+                self.resolve_bases(base)
+
     def force(self, value: Any) -> Any:
         """Return what a name stands for, parsing the module that an import names."""
         if not isinstance(value, Deferred):
@@ -383,8 +390,6 @@ class Interpreter:
         for decorator in node.decorator_list:
             self.value(decorator, scope)
         bases = tuple(self.value(base, scope) for base in node.bases)
-        if scope.module.is_foreign:
-            bases = tuple(self.resolve(base, scope.module) if isinstance(base, External) else base for base in bases)
         body = Scope(scope.module, parent=scope)
         scope.names[node.name] = cls = Class(node, scope, bases, body)
         if scope.module.is_foreign:
@@ -717,7 +722,9 @@ class Interpreter:
             return members[0] if members else Unknown(call.node, call.scope)
         instance = self.calls.instance_of(cls, call)
         instance = Instance(cls) if instance is None else instance
-        if (found := self.class_attribute(cls, "__init__", instance)) and isinstance(found[0], Function):
+        is_plain = isinstance(instance, Instance) or getattr(instance, "cls", None) is not None
+        found = self.class_attribute(cls, "__init__", instance) if is_plain else None
+        if found and isinstance(found[0], Function):
             self.call_function(found[0], call)
         elif isinstance(instance, Instance):  # a dataclass, or a class of settings
             instance.attributes.update(call.keywords)

@@ -66,13 +66,14 @@ class Modules:
         """
         depth = 0 if module is None else module.count(".") + (script.name == "__main__.py")
         start = script.absolute().parents[depth]
-        repository = next(
-            (p for p in (start, *start.parents) if any((p / mark).exists() for mark in _ROOT_MARKS)), start
-        )
+        packages = (start, *start.parents)
+        outside = next((folder for folder in packages if not (folder / "__init__.py").exists()), start)
+        marked = (p for p in (outside, *outside.parents) if any((p / mark).exists() for mark in _ROOT_MARKS))
+        repository = next(marked, outside)
         self.start = start
         """The first folder of `sys.path` when the script runs."""
         self.repository = repository
-        self._own = list(dict.fromkeys((start, repository, repository / "src")))
+        self._own = list(dict.fromkeys((start, outside, repository, repository / "src")))
         self._search = [path for path in map(Path, search) if path.is_absolute() and path not in self._own]
         self._parsed: dict[Path, SourceModule | None] = {}
         self.unread: list[str] = []
