@@ -127,7 +127,7 @@ class Interpreter:
         """Follow the script as Python would run it."""
         scope = Scope(self.modules.script, {"__name__": "__main__", "__file__": str(self.modules.script.path)})
         self._scopes[self.modules.script.path] = scope
-        self.block(self.modules.script.tree.body, scope)
+        self._branch(self.modules.script.tree.body, scope)
 
     def run_rest(self) -> None:
         """Follow the modules that were imported and not needed yet, then the functions that nothing has called."""
@@ -152,7 +152,7 @@ class Interpreter:
                 known.pending = _bindings(module.tree.body)
             else:
                 with self._outside():
-                    self.block(module.tree.body, known)
+                    self._branch(module.tree.body, known)
         return known
 
     @contextmanager

@@ -376,8 +376,8 @@ def test_the_real_fire_reads_what_words_writes() -> None:
         max_seq_len: int = 128,
         use_peft: Any = False,
         name: Any = "x",
-        ids: Any = [1, 2],
-    ) -> Any:  # noqa: B006
+        ids: Any = (1, 2),
+    ) -> Any:
         return locals()
 
     def real(words: list[str]) -> dict[str, Any]:
@@ -502,5 +502,5 @@ def test_errors_name_the_argument_and_what_is_allowed(values: dict[str, Any], me
 
 
 def test_an_unknown_sub_command_is_an_error() -> None:
-    with pytest.raises(ConfigError, match="fly: no sub-command of train.py; allowed: train"):
+    with pytest.raises(ConfigError, match="fly: no sub-command of train[.]py; allowed: train"):
         script_of(LR, commands=(("train",),)).words({}, ["fly"])

@@ -2,7 +2,6 @@
 
 import os
 from dataclasses import dataclass
-from typing import Optional
 
 import tyro
 
@@ -17,7 +16,7 @@ class Args:
     """if toggled, `torch.backends.cudnn.deterministic=False`"""
     track: bool = False
     """if toggled, this experiment will be tracked with Weights and Biases"""
-    wandb_entity: Optional[str] = None
+    wandb_entity: str | None = None
     """the entity (team) of wandb's project"""
     total_timesteps: int = 500000
     """total timesteps of the experiments"""

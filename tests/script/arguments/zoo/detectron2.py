@@ -14,7 +14,7 @@ def default_argument_parser(epilog=None):
     parser.add_argument("--eval-only", action="store_true", help="perform evaluation only")
     parser.add_argument("--num-gpus", type=int, default=1, help="number of gpus *per machine*")
     port = 2**15 + 2**14 + hash(os.getuid() if sys.platform != "win32" else 1) % 2**14
-    parser.add_argument("--dist-url", default="tcp://127.0.0.1:{}".format(port), help="initialization URL")
+    parser.add_argument("--dist-url", default=f"tcp://127.0.0.1:{port}", help="initialization URL")
     parser.add_argument("opts", default=None, nargs=argparse.REMAINDER, help="Modify config options")
     return parser
 

@@ -2,7 +2,6 @@
 
 import argparse
 import os
-from pathlib import Path
 
 
 def get_args_parser():

@@ -12,7 +12,6 @@ def bool_flag(s):
     TRUTHY_STRINGS = {"on", "true", "1"}
     if s.lower() in FALSY_STRINGS:
         return False
-    elif s.lower() in TRUTHY_STRINGS:
+    if s.lower() in TRUTHY_STRINGS:
         return True
-    else:
-        raise argparse.ArgumentTypeError("invalid value for a boolean flag")
+    raise argparse.ArgumentTypeError("invalid value for a boolean flag")

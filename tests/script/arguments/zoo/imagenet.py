@@ -2,7 +2,6 @@
 
 import argparse
 import os
-
 import string as models
 
 model_names = sorted(name for name in models.__dict__ if name.islower() and not name.startswith("_"))

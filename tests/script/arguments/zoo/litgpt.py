@@ -2,7 +2,7 @@
 
 import os
 from dataclasses import dataclass
-from typing import List, Literal, Optional
+from typing import Literal
 
 from jsonargparse import CLI
 
@@ -15,7 +15,7 @@ class TrainArgs:
         save_interval: Number of optimizer steps between checkpoints
     """
 
-    save_interval: Optional[int] = 1000
+    save_interval: int | None = 1000
     lr: float = 3e-4
 
 
@@ -24,7 +24,7 @@ def setup(
     precision: Literal["bf16-true", "32-true"] = "32-true",
     devices: int = 1,
     compile: bool = False,
-    seeds: List[int] = [1, 2],
+    seeds: list[int] = [1, 2],
     train: TrainArgs = TrainArgs(),
 ) -> None:
     """Pretrain a model.

@@ -3,7 +3,6 @@
 import os
 import sys
 from dataclasses import dataclass, field
-from typing import Optional
 
 from transformers import HfArgumentParser, TrainingArguments
 
@@ -12,9 +11,9 @@ from transformers import HfArgumentParser, TrainingArguments
 class ModelArguments:
     """What is fine-tuned."""
 
-    model_name_or_path: Optional[str] = field(default=None, metadata={"help": "The checkpoint for weights."})
+    model_name_or_path: str | None = field(default=None, metadata={"help": "The checkpoint for weights."})
     use_fast_tokenizer: bool = field(default=True, metadata={"help": "Whether to use a fast tokenizer."})
-    torch_dtype: Optional[str] = field(
+    torch_dtype: str | None = field(
         default=None, metadata={"help": "Override the dtype.", "choices": ["auto", "bfloat16", "float16", "float32"]}
     )
     token: str = field(default=None, metadata={"help": "The token to use as HTTP bearer authorization."})
@@ -24,8 +23,8 @@ class ModelArguments:
 class DataTrainingArguments:
     """What it is trained on."""
 
-    block_size: Optional[int] = field(default=None, metadata={"help": "Optional input sequence length."})
-    validation_split_percentage: Optional[int] = field(default=5, metadata={"help": "The percentage of the train set."})
+    block_size: int | None = field(default=None, metadata={"help": "Optional input sequence length."})
+    validation_split_percentage: int | None = field(default=5, metadata={"help": "The percentage of the train set."})
     streaming: bool = field(default=False, metadata={"help": "Enable streaming mode"})
 
 

@@ -3,7 +3,7 @@
 import os
 from dataclasses import dataclass, field
 from enum import Enum
-from typing import List, Literal, Optional
+from typing import Literal
 
 from transformers import HfArgumentParser
 
@@ -19,7 +19,7 @@ def list_field(default=None, metadata=None):
 
 @dataclass
 class BaseArguments:
-    task_name: Optional[str] = field(default=None, metadata={"help": "The name of the task"})
+    task_name: str | None = field(default=None, metadata={"help": "The name of the task"})
     max_seq_length: int = field(default=128, metadata={"help": "Longer sequences are truncated."})
 
 
@@ -28,10 +28,10 @@ class DataArguments(BaseArguments):
     max_seq_length: int = 256
     strategy: Strategy = Strategy.STEPS
     mode: Literal["a", "b"] = "a"
-    columns: List[str] = list_field(default=["text", "label"], metadata={"help": "Columns"})
-    sizes: List[int] = field(default_factory=lambda: [1, 2])
+    columns: list[str] = list_field(default=["text", "label"], metadata={"help": "Columns"})
+    sizes: list[int] = field(default_factory=lambda: [1, 2])
     pad_to_max_length: bool = True
-    debug: Optional[bool] = None
+    debug: bool | None = None
     train_file: str = field(metadata={"help": "A csv or a json file"}, default=None)
 
 

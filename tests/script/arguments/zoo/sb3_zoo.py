@@ -2,7 +2,6 @@
 
 import argparse
 import os
-from ast import literal_eval
 
 
 class StoreDict(argparse.Action):
@@ -24,7 +23,7 @@ def train():
         choices=list({"ppo": 1, "a2c": 2}.keys()),
     )
     parser.add_argument("--env", type=str, default="CartPole-v1", help="environment ID")
-    parser.add_argument("-n", "--n-timesteps", help="Overwrite the number of timesteps", default=int(-1), type=int)
+    parser.add_argument("-n", "--n-timesteps", help="Overwrite the number of timesteps", default=(-1), type=int)
     parser.add_argument("--gym-packages", type=str, nargs="+", default=[], help="Additional external packages")
     parser.add_argument(
         "-params", "--hyperparams", type=str, nargs="+", action=StoreDict, help="Overwrite hyperparameter"

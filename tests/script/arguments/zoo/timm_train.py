@@ -2,7 +2,6 @@
 
 import argparse
 import os
-from contextlib import suppress
 
 import yaml
 

@@ -2,7 +2,6 @@
 
 import argparse
 import os
-from argparse import Namespace
 from typing import Any
 
 from omegaconf import OmegaConf

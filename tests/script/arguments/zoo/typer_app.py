@@ -2,7 +2,7 @@
 
 import os
 from enum import Enum
-from typing import Annotated, List, Optional
+from typing import Annotated
 
 import typer
 
@@ -21,8 +21,8 @@ def main(
     lr: float = 0.1,
     amp: bool = False,
     mode: Mode = Mode.fast,
-    tags: List[str] = ["a"],
-    n: Annotated[Optional[int], typer.Option(help="How many")] = None,
+    tags: list[str] = ["a"],
+    n: Annotated[int | None, typer.Option(help="How many")] = None,
 ):
     open(os.environ["ZOO_MARK"], "w").close()
 
