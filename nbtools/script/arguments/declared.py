@@ -311,7 +311,7 @@ class _Declarations(Calls):
             value for value in (*call.args, *call.keywords.values()) if isinstance(value, Parser | Group | Subparsers)
         ]
         if given and path not in _HARMLESS:
-            self._pass_parser(path, given[0], call)
+            return self._pass_parser(path, given[0], call)
         if path == "dict" and call.is_whole and all(isinstance(value, dict) for value in call.args):
             return {key: item for value in (*call.args, call.keywords) for key, item in value.items()}
         return folding.function(path, call.args, unknown)
@@ -324,16 +324,16 @@ class _Declarations(Calls):
             self._reach(library)
         return External(path if is_object or last.islower() else f"{path}()")
 
-    def _pass_parser(self, path: str, parser: Any, call: Call) -> None:
-        """Follow a function of an installed package that is given a parser."""
+    def _pass_parser(self, path: str, parser: Any, call: Call) -> Any:
+        """Follow a function of an installed package that is given a parser; it is taken to return this parser."""
         function = self.interpreter.resolve(External(path), call.scope.module) if path else None
         owner = parser if isinstance(parser, Parser) else parser.parser
         before = len(owner.entries)
-        if isinstance(function, Function):
-            self.interpreter.call_function(function, call)
+        result = self.interpreter.call_function(function, call) if isinstance(function, Function) else None
         if len(owner.entries) == before:
             text = ast.unparse(call.node.func)
             self.unsure.append(f"{call.where}: {text} may add arguments, which are not read from the source")
+        return result if isinstance(result, Parser | Group) else parser
 
     # --- argparse -------------------------------------------------------------------------------------
 

@@ -2,6 +2,7 @@
 
 import ast
 import operator
+import re
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -53,6 +54,8 @@ _METHODS: dict[Any, str] = {
     set: "copy union",
 }
 _CHANGING: dict[Any, str] = {list: "append extend insert remove", dict: "update pop setdefault", set: "add update"}
+_WIDE = re.compile(r"\d{4}|\*")
+"""Widths in a format that would make long texts."""
 _ERRORS = (TypeError, ValueError, ArithmeticError, LookupError, AttributeError)
 
 
@@ -76,17 +79,25 @@ def binary(op: ast.operator, left: Any, right: Any, unknown: Unknown) -> Any:
     joins_lists = isinstance(left, list | tuple) and isinstance(right, list | tuple) and isinstance(op, ast.Add)
     if function is None or not (joins_lists or (is_literal(left) and is_literal(right))):
         return unknown
-    grows = isinstance(op, ast.Mult | ast.Pow | ast.LShift)
-    if grows and any(
-        isinstance(side, int) and abs(side) > _LONGEST for side in (left, right) if not _number(left, right)
-    ):
-        return unknown
-    if isinstance(op, ast.Pow | ast.LShift) and not (_number(left, right) and abs(right) <= 64 and abs(left) < 1e9):
+    is_number = _number(left, right)
+    grows = _size(left) + _size(right) > _LONGEST or (isinstance(op, ast.Mult) and _product(left, right) > _LONGEST)
+    explodes = is_number and isinstance(op, ast.Pow | ast.LShift) and (abs(right) > 64 or abs(left) > 1e9)
+    is_wide = isinstance(left, str) and isinstance(op, ast.Mod) and _WIDE.search(left)
+    if explodes or is_wide or (grows and not is_number):
         return unknown
     try:
         return function(left, right)
     except _ERRORS:
         return unknown
+
+
+def _size(value: Any) -> int:
+    return len(value) if hasattr(value, "__len__") else 1
+
+
+def _product(left: Any, right: Any) -> int:
+    """Return the length of what multiplying a text or a list gives."""
+    return _size(left) * right if isinstance(right, int) else _size(right) * left if isinstance(left, int) else 0
 
 
 def _number(*values: Any) -> bool:
@@ -131,10 +142,13 @@ def method(value: Any, name: str, args: Sequence[Any], keywords: Mapping[str, An
     if name not in _METHODS.get(kind, "").split() and not changes:
         return unknown
     if kind is str and (
-        not is_literal(list(args)) or not is_literal(dict(keywords)) or (name == "format" and "{:" in value)
+        not is_literal(list(args)) or not is_literal(dict(keywords)) or (name == "format" and _WIDE.search(value))
     ):
         return unknown
     if any(isinstance(argument, Unknown) for argument in args) and not (changes and name == "append"):
+        return unknown
+    sizes = [_size(value), *(item if isinstance(item, int) else _size(item) for item in args)]
+    if max(sizes) > _LONGEST or (kind is str and sum(sizes) > _LONGEST):
         return unknown
     try:
         result = getattr(value, name)(*args, **keywords)

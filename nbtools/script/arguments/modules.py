@@ -128,7 +128,9 @@ class Modules:
 def located(root: Path, parts: Sequence[str]) -> Path | None:
     """Return the file of a module below a folder, its folder if it is a package without `__init__.py`, or None."""
     folder = root.joinpath(*parts)
-    for path in (folder / "__init__.py", folder.with_name(f"{folder.name}.py") if parts else folder):
+    if not parts:
+        return next((path for path in (folder / "__init__.py", folder) if path.exists()), None)
+    for path in (folder / "__init__.py", folder.with_name(f"{folder.name}.py")):
         if path.is_file():
             return path
-    return folder if parts and folder.is_dir() and not folder.name.startswith(".") else None
+    return folder if folder.is_dir() and not folder.name.startswith(".") else None

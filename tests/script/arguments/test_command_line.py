@@ -502,5 +502,5 @@ def test_errors_name_the_argument_and_what_is_allowed(values: dict[str, Any], me
 
 
 def test_an_unknown_sub_command_is_an_error() -> None:
-    with pytest.raises(ConfigError, match="fly: no sub-command of train[.]py; allowed: train"):
+    with pytest.raises(ConfigError, match=r"fly: no sub-command of train[.]py; allowed: train"):
         script_of(LR, commands=(("train",),)).words({}, ["fly"])
