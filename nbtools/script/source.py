@@ -3,9 +3,8 @@
 import ast
 import os
 import stat
-import tokenize
 import warnings
-from io import BytesIO
+from importlib.util import decode_source
 from pathlib import Path
 
 from nbtools.errors import ScriptError
@@ -37,12 +36,12 @@ def parse_source(path: Path, data: bytes) -> ast.Module:
 
     Raises:
         ScriptError: it is not Python, or not in the encoding that it names.
+        RecursionError: it is nested too deeply; MemoryError likewise.
     """
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # such as an invalid "\d" in a string
-            encoding, _ = tokenize.detect_encoding(BytesIO(data).readline)
-            return ast.parse(data.decode(encoding), filename=str(path))
+            return ast.parse(decode_source(data), filename=str(path))
     except SyntaxError as error:
         raise ScriptError(f"{path}:{error.lineno or 1}: not Python: {error.msg}") from None
     except UnicodeDecodeError as error:
@@ -50,5 +49,3 @@ def parse_source(path: Path, data: bytes) -> ast.Module:
         raise ScriptError(f"{path}:{line}: not Python: byte {error.start} is not {error.encoding}") from None
     except (ValueError, LookupError) as error:  # NUL bytes, up to Python 3.11; `# coding: hex`
         raise ScriptError(f"{path}:1: not Python: {error}") from None
-    except (RecursionError, MemoryError):
-        raise ScriptError(f"{path}:1: nested too deeply to be read") from None

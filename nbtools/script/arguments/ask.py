@@ -17,7 +17,7 @@ from typing import Any, get_args
 import psutil
 
 from nbtools.script.arguments.arguments import Action, Argument, ScriptArguments
-from nbtools.script.arguments.declarations import made_field, named
+from nbtools.script.arguments.declarations import made_field, with_unique_names
 from nbtools.script.arguments.declared import arguments_of
 from nbtools.script.arguments.modules import Modules
 
@@ -187,7 +187,7 @@ def _read(result: Mapping[str, Any], declared: ScriptArguments) -> ScriptArgumen
     return ScriptArguments(
         declared.script,
         str(result["parser"]),
-        arguments=tuple(named(arguments)),
+        arguments=tuple(with_unique_names(arguments)),
         commands=tuple(tuple(map(str, command)) for command in result["commands"]),
         is_complete=True,
         can_ask=True,

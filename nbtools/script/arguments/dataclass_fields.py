@@ -7,7 +7,7 @@ from types import NoneType
 from typing import Any
 
 from nbtools.script.arguments.arguments import Argument
-from nbtools.script.arguments.declarations import Entry, made_field, plain, text_of
+from nbtools.script.arguments.declarations import Entry, literal_of, made_field, text_of
 from nbtools.script.arguments.interpreter import NO_CALL, Call, Interpreter
 from nbtools.script.arguments.values import Class, EnumMember, External, Function, Scope, Unknown, is_literal
 
@@ -105,7 +105,7 @@ def parameters_of_function(function: Function, interpreter: Interpreter) -> list
         node = defaults.get(parameter)
         kind = Kind([dict], is_known=False)
         if parameter.annotation is not None:
-            kind = kind_of(parameter.annotation, function.scope, interpreter)
+            kind = annotated_kind(parameter.annotation, function.scope, interpreter)
         default = MISSING if node is None else interpreter.value(node, function.scope)
         found.append(DataField(parameter.arg, kind, default, "", {}, function.scope.module.where(parameter)))
     return found
@@ -122,7 +122,7 @@ def _field(
     name: str, annotation: ast.expr, default: Any, text: str, owner: Class, interpreter: Interpreter
 ) -> DataField | None:
     metadata: dict[str, Any] = {}
-    kind = kind_of(annotation, owner.body, interpreter)
+    kind = annotated_kind(annotation, owner.body, interpreter)
     if isinstance(default, FieldSpec):
         settings = default.keywords
         if settings.get("init") is False:
@@ -151,13 +151,13 @@ def _made(factory: Any, interpreter: Interpreter) -> Any:
     return factory if isinstance(factory, Unknown) else Unknown(ast.Name(text_of(factory)))
 
 
-def kind_of(node: ast.expr, scope: Scope, interpreter: Interpreter, depth: int = 0) -> Kind:
+def annotated_kind(node: ast.expr, scope: Scope, interpreter: Interpreter, depth: int = 0) -> Kind:
     """Return what an annotation allows."""
     if depth > 8:
         return Kind([dict], is_known=False)
 
     def inner(part: ast.expr) -> Kind:
-        return kind_of(part, scope, interpreter, depth + 1)
+        return annotated_kind(part, scope, interpreter, depth + 1)
 
     match node:
         case ast.Constant(value=None):
@@ -176,7 +176,9 @@ def kind_of(node: ast.expr, scope: Scope, interpreter: Interpreter, depth: int =
     if isinstance(resolved, Class):
         if resolved.is_enum:
             members = interpreter.members(resolved)
-            return Kind([str], tuple(plain(member) for member in members), tuple(member.name for member in members))
+            return Kind(
+                [str], tuple(literal_of(member) for member in members), tuple(member.name for member in members)
+            )
         return Kind([dict], nested=resolved)
     if isinstance(value, External):
         last = value.path.rpartition(".")[2]
@@ -186,7 +188,7 @@ def kind_of(node: ast.expr, scope: Scope, interpreter: Interpreter, depth: int =
             return Kind([tuple], element=Kind([str]))
         return Kind([dict], is_known=last in ("dict", "Dict", "Any", "object"))
     if isinstance(value, Unknown) and isinstance(value.node, ast.expr) and value.node is not node and value.scope:
-        return kind_of(value.node, value.scope, interpreter, depth + 1)
+        return annotated_kind(value.node, value.scope, interpreter, depth + 1)
     return Kind([dict], is_known=False)
 
 
@@ -197,7 +199,7 @@ def _subscripted(head: str, index: ast.expr, inner: Any, scope: Scope, interpret
     if head == "Union":
         return _union([inner(part) for part in parts])
     if head == "Literal":
-        values = [plain(interpreter.value(part, scope)) for part in parts]
+        values = [literal_of(interpreter.value(part, scope)) for part in parts]
         kinds = list(dict.fromkeys(type(value) for value in values if value is not None))
         return Kind(
             [*kinds, *([NoneType] if None in values else [])], tuple(value for value in values if value is not None)
@@ -323,7 +325,7 @@ def _tyro_argument(data: DataField, name: str, default: Any, prefix: str) -> Arg
     is_required = default == MISSING
     if isinstance(default, EnumMember):
         default = default.name
-    default = None if is_required else plain(default)
+    default = None if is_required else literal_of(default)
     default_text = "" if is_literal(default) else text_of(default)
     default = None if default_text else default
     element = kind.element or kind

@@ -109,10 +109,10 @@ def arguments_of_parsers(parsers: Sequence[Parser]) -> tuple[list[Argument], lis
             commands += [parser.command] if parser.command else []
             made = (argument_of(entry, parser.command, notes) for entry in parser.entries)
             declared += [argument for argument in made if argument is not None]
-    return named(declared), list(dict.fromkeys(commands)), notes
+    return with_unique_names(declared), list(dict.fromkeys(commands)), notes
 
 
-def named(arguments: Sequence[Argument]) -> list[Argument]:
+def with_unique_names(arguments: Sequence[Argument]) -> list[Argument]:
     """Return arguments with unique names.
 
     Two that set the same truth value become one; others with the name of an earlier one are called after their flag,
@@ -177,12 +177,12 @@ def argument_of(entry: Entry, command: tuple[str, ...], notes: list[str]) -> Arg
     if isinstance(choice_list := keywords.get("choices"), Class) and choice_list.is_enum:
         choice_list = choices
     if isinstance(choice_list, list | tuple | set | dict):
-        choices = tuple(map(plain, choice_list)) if all(map(_is_choice, choice_list)) else None
+        choices = tuple(map(literal_of, choice_list)) if all(map(_is_choice, choice_list)) else None
     elif choice_list is not None:
         choices = None
         text = choice_list.text if isinstance(choice_list, Unknown) else choice_list
         notes.append(f"{entry.where}: the choices of {entry.flags[0]} are known only to the program: {text}")
-    const: Any = plain(keywords.get("const", True if nargs is None else None))
+    const: Any = literal_of(keywords.get("const", True if nargs is None else None))
     made: dict[str, Any] = {}
     match action:
         case "store_true" | "store_false":
@@ -249,11 +249,11 @@ def made_field(name: str, **settings: Any) -> Field:
     return Field(name, is_secret=str in kinds and not settings.get("choices") and is_secret(name, "value"), **settings)
 
 
-def plain(value: Any) -> Any:
+def literal_of(value: Any) -> Any:
     """Return a literal with tuples instead of lists, and the value of an enumeration's member."""
     if isinstance(value, EnumMember):
-        return plain(value.value)
-    return tuple(map(plain, value)) if isinstance(value, list | tuple) else value
+        return literal_of(value.value)
+    return tuple(map(literal_of, value)) if isinstance(value, list | tuple) else value
 
 
 def _is_choice(value: Any) -> bool:
@@ -262,7 +262,7 @@ def _is_choice(value: Any) -> bool:
 
 def _default(value: Any) -> tuple[Any, str]:
     """Return a default as a literal, or None and its source text."""
-    value = plain(value)
+    value = literal_of(value)
     if value is None or value == SUPPRESSED:
         return None, ""
     if is_literal(value):

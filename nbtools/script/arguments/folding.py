@@ -113,7 +113,7 @@ def unary(op: ast.unaryop, value: Any, unknown: Unknown) -> Any:
     return function(value) if function is not None and isinstance(value, int | float) else unknown
 
 
-def compare(op: ast.cmpop, left: Any, right: Any, unknown: Unknown) -> Any:
+def comparison(op: ast.cmpop, left: Any, right: Any, unknown: Unknown) -> Any:
     """Return the result of a comparison."""
     if isinstance(op, ast.Is | ast.IsNot) and right is None and not isinstance(left, Unknown | External):
         return (left is None) is isinstance(op, ast.Is)

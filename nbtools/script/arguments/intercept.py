@@ -8,6 +8,7 @@ import argparse
 import ast
 import ctypes
 import enum
+import importlib
 import importlib.abc
 import importlib.machinery
 import inspect
@@ -18,11 +19,13 @@ import runpy
 import sys
 import threading
 import traceback
+import typing
+import warnings
 
 SETTINGS = {}
 """What the caller passes: script, module, start, cwd, result and nonce."""
 RECORDED = []
-"""Parsers that have read a part of the command line, and the script goes on to another one."""
+"""Parsers that have read a part of the command line, and the script continues to another one."""
 VISITED = set()
 LONGEST_TEXT = 2000
 MOST_CHOICES = 1000
@@ -41,7 +44,7 @@ class Words(list):
 # --- the end --------------------------------------------------------------------------------------
 
 
-def write(**content):
+def write_result(**content):
     """Write the result; a later one replaces it."""
     content["nonce"] = SETTINGS["nonce"]
     path = SETTINGS["result"]
@@ -54,7 +57,7 @@ def write(**content):
 def finish(library, arguments, commands=(), notes=()):
     """Write the arguments and end the process, so that nothing of the script runs after its parser."""
     try:
-        write(state="parsed", parser=library, arguments=arguments, commands=list(commands), notes=list(notes))
+        write_result(state="parsed", parser=library, arguments=arguments, commands=list(commands), notes=list(notes))
     finally:
         os._exit(0)
 
@@ -64,17 +67,17 @@ def fail(state, error, missing=""):
     try:
         if RECORDED:
             finish_parsers()
-        write(state=state, error=str(error)[:LONGEST_TEXT], missing=missing)
+        write_result(state=state, error=str(error)[:LONGEST_TEXT], missing=missing)
     finally:
         os._exit(1)
 
 
 def failed(error):
     """Write the exception that ended the script before its parser."""
-    frames = [f for f in traceback.extract_tb(error.__traceback__) if is_own(f.filename)]
-    where = " (%s:%d)" % (label(frames[-1].filename), frames[-1].lineno) if frames else ""
+    frames = [f for f in traceback.extract_tb(error.__traceback__) if in_program(f.filename)]
+    where = " (%s:%d)" % (shown_path(frames[-1].filename), frames[-1].lineno) if frames else ""
     if isinstance(error, SystemExit):
-        fail("exited", "exit(%s)%s" % (text(error.code), where))
+        fail("exited", "exit(%s)%s" % (text_of_any(error.code), where))
     missing = error.name or "" if isinstance(error, ModuleNotFoundError) else ""
     line = "".join(traceback.format_exception_only(type(error), error)).strip().splitlines()[-1:]
     fail("failed", "%s%s" % (line[0] if line else type(error).__name__, where), missing)
@@ -83,7 +86,7 @@ def failed(error):
 # --- values ---------------------------------------------------------------------------------------
 
 
-def text(value):
+def text_of_any(value):
     """Return the text of a value of any kind."""
     try:
         return str(value)[:LONGEST_TEXT]
@@ -91,20 +94,20 @@ def text(value):
         return type(value).__name__
 
 
-def is_literal(value):
+def fits_json(value):
     """Whether JSON can hold a value."""
     if isinstance(value, (list, tuple)):
-        return all(is_literal(item) for item in value)
+        return all(fits_json(item) for item in value)
     return value is None or type(value) in (bool, int, float, str)
 
 
-def plain(value):
+def as_plain(value):
     """Return a value as a literal where it stands for one."""
     if isinstance(value, enum.Enum):
-        return plain(value.value)
+        return as_plain(value.value)
     if isinstance(value, (list, tuple)) and not hasattr(value, "_fields"):
-        return [plain(item) for item in value]
-    if isinstance(value, (set, frozenset)) and is_literal(list(value)):
+        return [as_plain(item) for item in value]
+    if isinstance(value, (set, frozenset)) and fits_json(list(value)):
         return sorted(value, key=str)
     if isinstance(value, os.PathLike):
         return os.fspath(value)
@@ -117,17 +120,17 @@ def plain(value):
 
 def default_of(value):
     """Return the entries of a default: a literal, or the text of something else."""
-    value = plain(value)
+    value = as_plain(value)
     if (
         value == argparse.SUPPRESS
         or type(value) is object
         or type(value).__name__ in ("Sentinel", "_Unset", "UnsetType")
     ):
         return {"default": None}
-    return {"default": value} if is_literal(value) else {"default": None, "default_text": text(repr(value))[:200]}
+    return {"default": value} if fits_json(value) else {"default": None, "default_text": text_of_any(repr(value))[:200]}
 
 
-def label(path):
+def shown_path(path):
     """Return a file's path below the folder where the script starts; its last parts elsewhere."""
     start = SETTINGS["start"]
     path = os.path.abspath(path)
@@ -136,7 +139,7 @@ def label(path):
     return "/".join(path.split("site-packages" + os.sep)[-1].split(os.sep)[-3:])
 
 
-def is_own(path):
+def in_program(path):
     """Whether a file belongs to the program, not to an installed package."""
     return os.path.abspath(path).startswith(SETTINGS["start"] + os.sep) and "site-packages" not in path
 
@@ -144,7 +147,7 @@ def is_own(path):
 def source_of(function):
     """Return where a function is defined."""
     code = getattr(inspect.unwrap(function), "__code__", None) if callable(function) else None
-    return "%s:%d" % (label(code.co_filename), code.co_firstlineno) if code else ""
+    return "%s:%d" % (shown_path(code.co_filename), code.co_firstlineno) if code else ""
 
 
 def caller():
@@ -154,7 +157,7 @@ def caller():
         frame = frame.f_back
     if frame is None or any(part in OWN_SOURCES for part in frame.f_code.co_filename.split(os.sep)):
         return ""
-    return "%s:%d" % (label(frame.f_code.co_filename), frame.f_lineno)
+    return "%s:%d" % (shown_path(frame.f_code.co_filename), frame.f_lineno)
 
 
 def converter(kind, example):
@@ -246,29 +249,29 @@ def describe_action(action, parser):
     """Return one argument of argparse."""
     names = class_names(action)
     nargs = {argparse.REMAINDER: "...", argparse.PARSER: "*"}.get(action.nargs, action.nargs)
-    default = plain(action.default)
+    default = as_plain(action.default)
     kind, truth = converter(action.type, default)
     if isinstance(default, str) and default != argparse.SUPPRESS and action.type is not None:
         try:
-            converted = plain(parser._get_value(action, default))
+            converted = as_plain(parser._get_value(action, default))
             default = default if isinstance(converted, list) else converted
         except BaseException:
             pass
     choices = None
     if isinstance(action.type, type) and issubclass(action.type, enum.Enum):
-        choices = [plain(member) for member in action.type]
+        choices = [as_plain(member) for member in action.type]
     if action.choices is not None:
-        choices = [plain(choice) for choice in list(action.choices)[:MOST_CHOICES]]
-        if not all(is_literal(choice) for choice in choices):
-            choices = [text(choice) for choice in choices]
+        choices = [as_plain(choice) for choice in list(action.choices)[:MOST_CHOICES]]
+        if not all(fits_json(choice) for choice in choices):
+            choices = [text_of_any(choice) for choice in choices]
     what = "store"
-    const = plain(action.const)
+    const = as_plain(action.const)
     if "_StoreTrueAction" in names or "_StoreFalseAction" in names:
         what, kind = ("store_true", "bool") if action.const else ("store_false", "bool")
     elif "BooleanOptionalAction" in names:
         what, kind = "optional_bool", "bool"
     elif "_StoreConstAction" in names:
-        what, choices = "store_true", [plain(action.default), const]
+        what, choices = "store_true", [as_plain(action.default), const]
     elif "_CountAction" in names:
         what, kind = "count", "int"
     elif "_AppendAction" in names:
@@ -290,9 +293,9 @@ def describe_action(action, parser):
         "nargs": None if what not in ("store", "append") else nargs,
         "types": [kind],
         "truth": truth,
-        "const": const if is_literal(const) else None,
+        "const": const if fits_json(const) else None,
         "choices": choices,
-        "help": " ".join(text(help_text).split()),
+        "help": " ".join(text_of_any(help_text).split()),
         "source": getattr(action, "_declared_at", ""),
         "is_required": bool(action.required) and not (not flags and nargs in ("?", "*", "...")),
     }
@@ -353,7 +356,7 @@ def hook_argparse():
         if args is not None and len(args) > 0 and list(args) != list(sys.argv[1:]):
             return parse_known_args(self, args, namespace, **kwargs)
         frame, names = sys._getframe(1), []
-        while frame.f_back is not None and not is_own(frame.f_code.co_filename):
+        while frame.f_back is not None and not in_program(frame.f_code.co_filename):
             names.append(frame.f_code.co_name)
             frame = frame.f_back
         if self not in RECORDED:
@@ -432,10 +435,10 @@ def describe_click(parameter):
     if getattr(parameter, "count", False):
         what, kind, nargs = "count", "int", None
     elif is_flag:
-        const = plain(getattr(parameter, "flag_value", True))
+        const = as_plain(getattr(parameter, "flag_value", True))
         what = "optional_bool" if parameter.secondary_opts else "store_true"
-        kind, nargs = ("bool" if type(const) is bool or not is_literal(const) else type(const).__name__), None
-        const = const if is_literal(const) and const is not None else True
+        kind, nargs = ("bool" if type(const) is bool or not fits_json(const) else type(const).__name__), None
+        const = const if fits_json(const) and const is not None else True
     elif multiple:
         what = "append"
     is_argument = getattr(parameter, "param_type_name", "") == "argument"
@@ -449,8 +452,8 @@ def describe_click(parameter):
         "types": [kind],
         "truth": ["true", "false"],
         "const": const,
-        "choices": None if choices is None else [plain(choice) for choice in list(choices)[:MOST_CHOICES]],
-        "help": " ".join(text(getattr(parameter, "help", None) or "").split()),
+        "choices": None if choices is None else [as_plain(choice) for choice in list(choices)[:MOST_CHOICES]],
+        "help": " ".join(text_of_any(getattr(parameter, "help", None) or "").split()),
         "is_required": bool(parameter.required),
     }
     found.update({"default": None, "default_text": source_of(default)} if callable(default) else default_of(default))
@@ -463,14 +466,12 @@ def describe_click(parameter):
 
 def hook_tyro(module):
     """Let tyro end the script when it is called."""
-    import tyro.extras
+    extras = importlib.import_module("tyro.extras")
 
     def reached(f, *args, **kwargs):
-        import warnings
-
         warnings.simplefilter("ignore")
-        allowed = inspect.signature(tyro.extras.get_parser).parameters
-        parser = tyro.extras.get_parser(f, **{name: kwargs[name] for name in kwargs if name in allowed})
+        allowed = inspect.signature(extras.get_parser).parameters
+        parser = extras.get_parser(f, **{name: kwargs[name] for name in kwargs if name in allowed})
         arguments, commands, notes = describe_parsers([parser])
         for argument, action in zip(arguments, walk_actions(parser)):
             describe_tyro(argument, action)
@@ -594,14 +595,14 @@ def describe_function(function, path):
 
 def hook_absl(module):
     """Let absl end the script where its flags are read."""
-    from absl import flags
+    flags = importlib.import_module("absl.flags")
 
     def register(self, name, flag):
         frame = sys._getframe(1)
-        while frame is not None and not is_own(frame.f_code.co_filename):
+        while frame is not None and not in_program(frame.f_code.co_filename):
             frame = frame.f_back
         if frame is not None:
-            flag._declared_at = "%s:%d" % (label(frame.f_code.co_filename), frame.f_lineno)
+            flag._declared_at = "%s:%d" % (shown_path(frame.f_code.co_filename), frame.f_lineno)
         return set_flag(self, name, flag)
 
     def reached(*args, **kwargs):
@@ -610,7 +611,7 @@ def hook_absl(module):
         own = list(flags.FLAGS.get_key_flags_for_module(sys.argv[0]))
         for name, listed in by_module.items():
             place = getattr(sys.modules.get(name), "__file__", None) or name
-            if is_own(place):
+            if in_program(place):
                 own += listed
         for flag in dict.fromkeys(own):
             found.append(describe_absl(flag))
@@ -632,7 +633,7 @@ def describe_absl(flag):
     choices = getattr(flag.parser, "enum_values", None)
     if choices is None and hasattr(flag.parser, "enum_class"):
         choices = [member.name for member in flag.parser.enum_class]
-    messages = [text(getattr(validator, "message", "")) for validator in getattr(flag, "validators", ())]
+    messages = [text_of_any(getattr(validator, "message", "")) for validator in getattr(flag, "validators", ())]
     found = {
         "name": flag.name,
         "flags": ["--" + flag.name] + (["-" + flag.short_name] if flag.short_name else []),
@@ -643,7 +644,7 @@ def describe_absl(flag):
         "is_list": isinstance(flag.default, list) and not multiple,
         "truth": ["true", "false"],
         "choices": list(choices) if choices else None,
-        "help": " ".join(text(flag.help).split()),
+        "help": " ".join(text_of_any(flag.help).split()),
         "is_required": flag.default is None and any("must have a value" in message for message in messages),
         "source": getattr(flag, "_declared_at", ""),
     }
@@ -700,8 +701,6 @@ def describe_jsonargparse(parser, path, arguments, commands):
 
 def annotated(annotation):
     """Return an annotation's names of types, its choices, whether it is a list, and whether None is allowed."""
-    import typing
-
     members = [annotation]
     if getattr(annotation, "__origin__", None) is typing.Union or type(annotation).__name__ == "UnionType":
         members = list(annotation.__args__)
@@ -711,9 +710,9 @@ def annotated(annotation):
         if member in (bool, int, float, str):
             kinds.append(member.__name__)
         elif getattr(typing, "Literal", None) is not None and origin is typing.Literal:
-            choices += [plain(value) for value in member.__args__]
+            choices += [as_plain(value) for value in member.__args__]
         elif inspect.isclass(member) and issubclass(member, enum.Enum):
-            choices += [plain(value) for value in member]
+            choices += [as_plain(value) for value in member]
         elif origin in (list, tuple, set) and not kinds:
             is_list = True
             inner = member.__args__[0] if getattr(member, "__args__", ()) else str
@@ -736,18 +735,19 @@ def hook_hydra(module):
     """Let hydra end the script where it would compose its config and start the task."""
 
     def reached(args, args_parser, task_function, config_path, config_name, *rest, **kwargs):
-        from hydra._internal import utils
-        from hydra._internal.hydra import Hydra
-        from hydra.core.global_hydra import GlobalHydra
-        from hydra.types import RunMode
+        utils = importlib.import_module("hydra._internal.utils")
+        holder = importlib.import_module("hydra.core.global_hydra").GlobalHydra
+        mode = importlib.import_module("hydra.types").RunMode.RUN
 
         try:
             file, name = utils.detect_calling_file_or_module_from_task_function(task_function)
             search = utils.create_automatic_config_search_path(file, name, config_path)
-            GlobalHydra.instance().clear()
-            hydra = Hydra.create_main_hydra2(task_name=utils.detect_task_name(file, name), config_search_path=search)
+            holder.instance().clear()
+            hydra = importlib.import_module("hydra._internal.hydra").Hydra.create_main_hydra2(
+                task_name=utils.detect_task_name(file, name), config_search_path=search
+            )
             config = hydra.compose_config(
-                config_name=config_name, overrides=[], run_mode=RunMode.RUN, with_log_configuration=False
+                config_name=config_name, overrides=[], run_mode=mode, with_log_configuration=False
             )
             arguments = describe_hydra(config, hydra.config_loader)
         except BaseException as error:
@@ -759,7 +759,7 @@ def hook_hydra(module):
 
 def describe_hydra(config, loader):
     """Return the config groups and the keys of a composed config."""
-    from omegaconf import DictConfig, ListConfig, OmegaConf
+    omegaconf = importlib.import_module("omegaconf")
 
     found = []
     for group, choice in config.hydra.runtime.choices.items():
@@ -773,16 +773,21 @@ def describe_hydra(config, loader):
             name = "%s%s" % (prefix, key)
             if prefix == "" and key == "hydra":
                 continue
-            is_missing = OmegaConf.is_missing(node, key)
+            is_missing = omegaconf.OmegaConf.is_missing(node, key)
             raw = node._get_node(key)
-            if not is_missing and isinstance(raw, DictConfig) and not raw._is_none() and not raw._is_interpolation():
+            if (
+                not is_missing
+                and isinstance(raw, omegaconf.DictConfig)
+                and not raw._is_none()
+                and not raw._is_interpolation()
+            ):
                 walk(raw, name + ".")
                 continue
             value = (
                 None
                 if is_missing
-                else OmegaConf.to_container(raw, resolve=False)
-                if isinstance(raw, ListConfig)
+                else omegaconf.OmegaConf.to_container(raw, resolve=False)
+                if isinstance(raw, omegaconf.ListConfig)
                 else raw._value()
             )
             found.append(hydra_key(name, value, "", raw, is_missing))
@@ -793,7 +798,7 @@ def describe_hydra(config, loader):
 
 def hydra_key(name, value, group, node=None, is_missing=False):
     """Return one key of a config as an argument."""
-    value = plain(value)
+    value = as_plain(value)
     kind = getattr(getattr(node, "_metadata", None), "ref_type", None)
     choices = [member.name for member in kind] if inspect.isclass(kind) and issubclass(kind, enum.Enum) else None
     if choices and isinstance(getattr(node, "_value", lambda: None)(), enum.Enum):

@@ -457,7 +457,7 @@ class Interpreter:
             case ast.BoolOp(op=op, values=values):
                 return self._bool(node, isinstance(op, ast.And), values, scope)
             case ast.Compare(left=left, ops=[op], comparators=[right]):
-                return folding.compare(op, self.value(left, scope), self.value(right, scope), Unknown(node, scope))
+                return folding.comparison(op, self.value(left, scope), self.value(right, scope), Unknown(node, scope))
             case ast.JoinedStr(values=parts):
                 return self._joined(node, parts, scope)
             case ast.Lambda():

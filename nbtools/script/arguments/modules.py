@@ -22,7 +22,12 @@ class SourceModule:
         self._source = source
         self.label = label
         """How messages name it: its path below the repository or below site-packages."""
-        self.tree = parse_source(path, source)
+        try:
+            self.tree = parse_source(path, source)
+        except (RecursionError, MemoryError):
+            raise ScriptError(
+                f"{path}:1: nested too deeply to be read; simplify it, or give its words as they are"
+            ) from None
         self.is_foreign = is_foreign
         """Whether it belongs to an installed package, not to the repository."""
 
@@ -116,16 +121,16 @@ class Modules:
         if level:
             roots = [importer.path.parents[min(level, len(importer.path.parents)) - 1]]
         else:
-            if parts and parts[0] in sys.stdlib_module_names and located(self.start, parts[:1]) is None:
+            if parts and parts[0] in sys.stdlib_module_names and module_file(self.start, parts[:1]) is None:
                 return None
             roots = (self._search if importer.is_foreign else self._own) + (self._search if foreign else [])
         for root in roots:
-            if found := located(root, parts):
+            if found := module_file(root, parts):
                 return found
         return None
 
 
-def located(root: Path, parts: Sequence[str]) -> Path | None:
+def module_file(root: Path, parts: Sequence[str]) -> Path | None:
     """Return the file of a module below a folder, its folder if it is a package without `__init__.py`, or None."""
     folder = root.joinpath(*parts)
     if not parts:
