@@ -19,7 +19,7 @@ import psutil
 from nbtools.script.arguments.arguments import Action, Argument, ScriptArguments
 from nbtools.script.arguments.declarations import made_field, with_unique_names
 from nbtools.script.arguments.declared import arguments_of
-from nbtools.script.arguments.modules import Modules
+from nbtools.script.follow.modules import Modules
 
 TIME_LIMIT_S = 20
 LARGEST_RESULT_BYTES = 8 * 2**20

@@ -12,8 +12,8 @@ import yaml
 from nbtools.errors import ScriptError
 from nbtools.script.arguments.arguments import Argument
 from nbtools.script.arguments.declarations import made_field
-from nbtools.script.arguments.modules import SourceModule
-from nbtools.script.arguments.values import Scope, Unknown
+from nbtools.script.follow.modules import SourceModule
+from nbtools.script.follow.values import Scope, Unknown
 from nbtools.script.source import read_source
 
 

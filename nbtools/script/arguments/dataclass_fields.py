@@ -8,8 +8,9 @@ from typing import Any
 
 from nbtools.script.arguments.arguments import Argument
 from nbtools.script.arguments.declarations import Entry, literal_of, made_field, text_of
-from nbtools.script.arguments.interpreter import NO_CALL, Call, Interpreter
-from nbtools.script.arguments.values import Class, EnumMember, External, Function, Scope, Unknown, is_literal
+from nbtools.script.follow.calls import NO_CALL, Call
+from nbtools.script.follow.interpreter import Interpreter
+from nbtools.script.follow.values import Class, EnumMember, External, Function, Scope, Unknown, is_literal
 
 _SIMPLE: dict[str, type] = {"int": int, "float": float, "str": str, "bool": bool}
 _TEXTS = ("Path", "PathLike", "PosixPath")

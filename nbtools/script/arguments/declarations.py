@@ -10,8 +10,8 @@ from typing import Any
 from nbtools.rundir.secret_values import is_secret
 from nbtools.script.arguments.arguments import Action, Argument
 from nbtools.script.arguments.texts import FALSE, TRUE, element_type
-from nbtools.script.arguments.values import Class, EnumMember, External, Function, Unknown, is_literal
 from nbtools.script.field import Field
+from nbtools.script.follow.values import Class, EnumMember, External, Function, Unknown, is_literal
 
 SUPPRESSED = External("argparse.SUPPRESS")
 _TYPES: Mapping[str, type] = {"int": int, "float": float, "str": str, "bool": bool}

@@ -7,7 +7,6 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, NoReturn
 
-from nbtools.script.arguments import folding
 from nbtools.script.arguments.arguments import Argument, ScriptArguments
 from nbtools.script.arguments.config_files import (
     Config,
@@ -26,9 +25,11 @@ from nbtools.script.arguments.dataclass_fields import (
     tyro_arguments,
 )
 from nbtools.script.arguments.declarations import Entry, Group, Parser, Subparsers, arguments_of_parsers, text_of
-from nbtools.script.arguments.interpreter import Call, Calls, Interpreter, ParserReached, TooLong
-from nbtools.script.arguments.modules import Modules
-from nbtools.script.arguments.values import Class, External, File, FileText, Function, Method, Namespace, Unknown
+from nbtools.script.follow import folding
+from nbtools.script.follow.calls import Call, Calls, ParserReached, TooLong
+from nbtools.script.follow.interpreter import Interpreter
+from nbtools.script.follow.modules import Modules
+from nbtools.script.follow.values import Class, External, File, FileText, Function, Method, Namespace, Unknown
 
 _LIBRARIES = {
     "click": "click",

@@ -14,7 +14,7 @@ from nbtools.script.arguments.arguments import ScriptArguments
 from nbtools.script.arguments.ask import ask
 
 PARSER = "import argparse\nparser = argparse.ArgumentParser()\nparser.add_argument('--lr', type=float, default=0.1)\n"
-PARSES = "args = parser.parse_args()\nopen('/tmp/nbtools-ask-mark', 'w')\n"
+PARSES = "args = parser.parse_args()\nopen(__file__ + '.mark', 'w')\n"
 
 
 @pytest.fixture
@@ -27,12 +27,13 @@ def asked(tmp_path: Path) -> Callable[..., ScriptArguments]:
     return run
 
 
-def marked() -> list[int]:
-    """Processes that a script has started and that still run."""
+def marked(folder: Path) -> list[int]:
+    """Processes that a script in a folder has started and that still run."""
     found = []
     for process in psutil.process_iter():
         try:
-            if "NBTOOLS_ASK" in process.environ() and process.status() != psutil.STATUS_ZOMBIE:
+            is_here = "NBTOOLS_ASK" in process.environ() and str(folder) in " ".join(process.cmdline())
+            if is_here and process.status() != psutil.STATUS_ZOMBIE:
                 found.append(process.pid)
         except (psutil.Error, OSError):
             pass
@@ -55,12 +56,14 @@ HOSTILE = {
 
 
 @pytest.mark.parametrize("text", HOSTILE.values(), ids=HOSTILE)
-def test_a_hostile_script_is_answered_and_leaves_nothing(text: str, asked: Callable[..., ScriptArguments]) -> None:
+def test_a_hostile_script_is_answered_and_leaves_nothing(
+    text: str, tmp_path: Path, asked: Callable[..., ScriptArguments]
+) -> None:
     found = asked(text + PARSER + PARSES)
     assert found.is_complete, found.notes
     assert [argument.field.name for argument in found.arguments] == ["lr"]
-    assert marked() == []
-    assert not Path("/tmp/nbtools-ask-mark").exists()
+    assert marked(tmp_path) == []
+    assert not (tmp_path / "train.py.mark").exists()
 
 
 @pytest.mark.parametrize(
@@ -76,7 +79,7 @@ def test_a_hostile_script_is_answered_and_leaves_nothing(text: str, asked: Calla
     ],
 )
 def test_a_script_that_does_not_reach_its_parser_says_why(
-    text: str, note: str, asked: Callable[..., ScriptArguments]
+    text: str, note: str, tmp_path: Path, asked: Callable[..., ScriptArguments]
 ) -> None:
     import re
 
@@ -85,7 +88,7 @@ def test_a_script_that_does_not_reach_its_parser_says_why(
     assert re.search(note, found.notes[0]), found.notes
     assert [argument.field.name for argument in found.arguments] == ["lr"]  # what the source tells
     assert time.monotonic() - started < 15
-    assert marked() == []
+    assert marked(tmp_path) == []
 
 
 def test_an_interpreter_that_is_none_is_named(asked: Callable[..., ScriptArguments]) -> None:
@@ -122,16 +125,16 @@ def test_files_of_the_working_directory_are_readable_and_new_ones_are_not_left_t
     assert sorted(path.name for path in tmp_path.iterdir()) == ["helper.py", "train.py", "width.txt"]
 
 
-def test_a_first_parser_of_two_does_not_end_the_script(asked: Callable[..., ScriptArguments]) -> None:
+def test_a_first_parser_of_two_does_not_end_the_script(tmp_path: Path, asked: Callable[..., ScriptArguments]) -> None:
     text = (
         "import argparse\nfirst = argparse.ArgumentParser(add_help=False)\n"
         "first.add_argument('--config', required=True)\n"
         "known, rest = first.parse_known_args()\n" + PARSER + "parser.parse_args(rest)\nraise SystemError\n"
     )
     assert [argument.field.name for argument in asked(text).arguments] == ["config", "lr"]
-    last = PARSER + "args, _ = parser.parse_known_args()\nopen('/tmp/nbtools-ask-mark', 'w')\n"
+    last = PARSER + "args, _ = parser.parse_known_args()\nopen(__file__ + '.mark', 'w')\n"
     assert asked(last).is_complete
-    assert not Path("/tmp/nbtools-ask-mark").exists()
+    assert not (tmp_path / "train.py.mark").exists()
 
 
 def test_parsing_words_of_its_own_is_not_the_command_line(asked: Callable[..., ScriptArguments]) -> None:

@@ -6,7 +6,7 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from nbtools.script.arguments.values import (
+from nbtools.script.follow.values import (
     Class,
     EnumMember,
     External,

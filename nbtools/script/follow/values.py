@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from nbtools.script.arguments.modules import SourceModule
+from nbtools.script.follow.modules import SourceModule
 
 Literal = None | bool | int | float | str | bytes | complex
 LITERALS = (type(None), bool, int, float, str, bytes, complex)
