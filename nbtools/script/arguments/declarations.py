@@ -14,6 +14,17 @@ from nbtools.script.field import Field
 from nbtools.script.follow.values import Class, EnumMember, External, Function, Unknown, is_literal
 
 SUPPRESSED = External("argparse.SUPPRESS")
+_ACTIONS = {
+    "_StoreAction": "store",
+    "_StoreTrueAction": "store_true",
+    "_StoreFalseAction": "store_false",
+    "_StoreConstAction": "store_const",
+    "_AppendAction": "append",
+    "_CountAction": "count",
+    "_HelpAction": "help",
+    "_VersionAction": "version",
+}
+"""Classes of actions, and the names of the same."""
 _TYPES: Mapping[str, type] = {"int": int, "float": float, "str": str, "bool": bool}
 _TRUTHS = (("True", "False"), ("true", "false"), ("1", "0"), ("yes", "no"), ("y", "n"), ("t", "f"), ("on", "off"))
 
@@ -162,6 +173,9 @@ def argument_of(entry: Entry, command: tuple[str, ...], notes: list[str]) -> Arg
     """Return the argument that an entry declares; None if it takes no value, as `--help`."""
     keywords = entry.keywords
     action = keywords.get("action") or "store"
+    for base, usual in _ACTIONS.items():
+        if action == External(f"argparse.{base}") or (isinstance(action, Class) and action.derives_from(base)):
+            action = usual
     if action in ("help", "version", "parsers"):
         return None
     has_flag = entry.flags[0].startswith("-")

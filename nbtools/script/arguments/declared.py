@@ -232,6 +232,9 @@ class _Declarations(Calls):
             parser = self._parser(named)
             self._start(parser, call)
             return parser
+        if cls.derives_from("_ArgumentGroup") and call.args and isinstance(call.args[0], Parser):
+            title = call.argument(1, "title", "")
+            return Group(call.args[0], title if isinstance(title, str) else "")
         if not cls.derives_from(*_PARSER_CLASSES):
             return None
         base = next(b.path for c in cls.ancestors for b in c.bases if isinstance(b, External))
@@ -290,6 +293,12 @@ class _Declarations(Calls):
     def call_external(self, path: str, call: Call) -> Any:
         """Return the value of a call of something outside of the source."""
         unknown = Unknown(call.node, call.scope)
+        is_declaration = isinstance(call.node.func, ast.Attribute) and call.node.func.attr in (
+            "add_argument",
+            "add_parser",
+        )
+        if is_declaration and path.split(".")[0] not in _LIBRARIES:
+            self.unsure.append(f"{call.where}: the parser is not known: {ast.unparse(call.node)[:100]}")
         package, last = path.split(".")[0], path.rpartition(".")[2]
         library = "LightningCLI" if last == "LightningCLI" else _LIBRARIES.get(package, "")
         if last in _PARSER_CLASSES and package not in ("jsonargparse", "simple_parsing", "tap"):
@@ -311,7 +320,8 @@ class _Declarations(Calls):
         given = [
             value for value in (*call.args, *call.keywords.values()) if isinstance(value, Parser | Group | Subparsers)
         ]
-        if given and path not in _HARMLESS:
+        is_bookkeeping = ast.unparse(call.node.func).endswith("_action_groups.append")
+        if given and path not in _HARMLESS and not is_bookkeeping:
             return self._pass_parser(path, given[0], call)
         if path == "dict" and call.is_whole and all(isinstance(value, dict) for value in call.args):
             return {key: item for value in (*call.args, call.keywords) for key, item in value.items()}

@@ -172,6 +172,23 @@ def test_modules_that_import_each_other_end(read: Read) -> None:
     assert names(found) == ["lr"]
 
 
+def test_classes_of_parsers_groups_and_actions_that_a_script_derives_are_known(read: Read) -> None:
+    found = read(
+        "import argparse\nclass Group(argparse._ArgumentGroup):\n    pass\n"
+        "class Flag(argparse._StoreTrueAction):\n    pass\nclass Parser(argparse.ArgumentParser):\n"
+        "    def add_argument(self, *args, **kwargs):\n        return super().add_argument(*args, **kwargs)\n"
+        "    def add_argument_group(self, *args, **kwargs):\n        group = Group(self, *args, **kwargs)\n"
+        "        self._action_groups.append(group)\n        return group\n"
+        "parser = Parser()\nparser.add_argument('--a', action=Flag)\n"
+        "parser.add_argument_group('model').add_argument('--b', type=int, default=3)\n" + TAIL
+    )
+    assert [(a.field.name, a.action, a.field.default, a.field.group) for a in found.arguments] == [
+        ("a", "store_true", False, ""),
+        ("b", "store", 3, "model"),
+    ]
+    assert found.is_complete and not found.notes
+
+
 def test_a_function_of_an_installed_package_that_adds_arguments_is_read(read: Read) -> None:
     package = "def add_config_arguments(parser):\n    parser.add_argument('--stage', type=int)\n    return parser\n"
     speed = {"site-packages/speed/__init__.py": package}
@@ -201,6 +218,8 @@ def test_a_function_of_an_installed_package_that_adds_arguments_is_read(read: Re
             "sub = parser.add_subparsers()\nsub.add_parser(make_name())\n",
             "train.py:4: the name of a sub-command is computed",
         ),
+        ("import plugin\nplugin.GROUP.add_argument('--b')\n", "train.py:4: the parser is not known"),
+        ("make_group(parser).add_argument('--b')\n", "train.py:3: make_group may add arguments"),
         ("from broken import x\nx.extend(parser)\n", r"broken.py:1: not Python"),
     ],
 )
