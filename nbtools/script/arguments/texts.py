@@ -16,7 +16,7 @@ NONE_TEXTS = {"hydra": "null", "config file": "null", "jsonargparse": "null", "L
 """How None is written, by parser; the other parsers have no word for it."""
 TRUE, FALSE = ("true", "yes", "on", "t", "y", "1"), ("false", "no", "off", "f", "n", "0")
 _PYTHON = ("constants", "fire")
-_PLAIN = re.compile(r"[A-Za-z_/.][\w/.\-]*")
+_PLAIN = re.compile(r"[A-Za-z_/.][\w/.\-]*", re.ASCII)
 _YAML_WORDS = {"null", "true", "false", "yes", "no", "on", "off", "none", "y", "n", "nan", "inf", ".nan", ".inf", "~"}
 
 
