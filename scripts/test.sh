@@ -91,7 +91,7 @@ main() {
   done
 
   unset PYTHONDONTWRITEBYTECODE # the tests start hundreds of interpreters
-  run_timed set_up notebook,train,data,dev
+  run_timed set_up notebook,train,data,dev,zoo
   report set-up ready
   run_part ruff "$PYTHON" -m ruff check .
   run_part format "$PYTHON" -m ruff format --check .

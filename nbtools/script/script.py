@@ -11,10 +11,8 @@ import hashlib
 import os
 import re
 import shlex
-import warnings
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
-from importlib.util import decode_source
 from pathlib import Path
 from typing import Any, NoReturn, TypeVar
 
@@ -26,6 +24,7 @@ from nbtools.recipes import RECIPES, Recipe, recipe_of
 from nbtools.rundir.atomic import write_file
 from nbtools.script import torchrun
 from nbtools.script.program import Program, docstring
+from nbtools.script.source import parse_source
 
 PLAIN = (
     "a plain script has only a docstring, imports from nbtools, launch = Launch(...), config = SomeConfig(...) with "
@@ -304,16 +303,7 @@ def _read_bytes(path: Path) -> bytes:
 
 def _parse(path: Path, data: bytes) -> ast.Module:
     try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # such as an invalid "\d" in a string
-            return ast.parse(decode_source(data), filename=str(path))
-    except SyntaxError as error:
-        raise ScriptError(f"{path}:{error.lineno or 1}: not Python: {error.msg}") from None
-    except UnicodeDecodeError as error:
-        line = error.object[: error.start].count(b"\n") + 1
-        raise ScriptError(f"{path}:{line}: not Python: byte {error.start} is not {error.encoding}") from None
-    except (ValueError, LookupError) as error:  # NUL bytes, up to Python 3.11; `# coding: hex`
-        raise ScriptError(f"{path}:1: not Python: {error}") from None
+        return parse_source(path, data)
     except (RecursionError, MemoryError):
         raise NotPlainError(f"{path}:1: nested too deeply to be read; {PLAIN}") from None
 

@@ -573,7 +573,7 @@ def test_environment_yml_defers_to_pyproject() -> None:
     assert python.split(",")[0] == f"python{project['requires-python']}"
     assert installer == "pip"  # nothing that pyproject.toml lists is repeated here
     assert pip == ["-c scripts/constraints.txt", f"-e .[{','.join(('notebook', 'train', 'data', 'dev'))}]"]
-    assert set(project["optional-dependencies"]) == {"notebook", "train", "data", "wandb", "dev"}
+    assert set(project["optional-dependencies"]) == {"notebook", "train", "data", "wandb", "zoo", "dev"}
     for line in pip:
         assert (ROOT / line.split()[1].split("[")[0]).exists()
 

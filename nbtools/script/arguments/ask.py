@@ -1,0 +1,278 @@
+"""Asks a script for its arguments: a child process runs it up to its parser, without a GPU, a network or trackers."""
+
+import contextlib
+import json
+import math
+import os
+import secrets
+import signal
+import subprocess
+import tempfile
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from types import NoneType
+from typing import Any, get_args
+
+import psutil
+
+from nbtools.script.arguments.arguments import Action, Argument, ScriptArguments
+from nbtools.script.arguments.declarations import made_field, with_unique_names
+from nbtools.script.arguments.declared import arguments_of
+from nbtools.script.follow.modules import Modules
+
+TIME_LIMIT_S = 20
+LARGEST_RESULT_BYTES = 8 * 2**20
+_INTERCEPT = Path(__file__).with_name("intercept.py")
+_MARK = "NBTOOLS_ASK"
+_MOST_LINKS = 2000
+_ENVIRONMENT = {
+    "CUDA_VISIBLE_DEVICES": "",
+    "HF_HUB_OFFLINE": "1",
+    "HF_DATASETS_OFFLINE": "1",
+    "TRANSFORMERS_OFFLINE": "1",
+    "WANDB_MODE": "disabled",
+    "COMET_MODE": "disabled",
+    "CLEARML_OFFLINE_MODE": "1",
+    "NEPTUNE_MODE": "debug",
+    "MLFLOW_TRACKING_URI": "file:mlruns",
+    "MPLBACKEND": "Agg",
+    "PYTHONDONTWRITEBYTECODE": "1",
+}
+_REMOVED = ("PYTHONSAFEPATH", "PYTHONSTARTUP", "PYTHONINSPECT", "RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE")
+_TYPES: Mapping[str, type] = {"bool": bool, "int": int, "float": float, "str": str}
+
+
+def ask(
+    script: Path,
+    interpreter: str | Path,
+    cwd: Path | None = None,
+    *,
+    module: str | None = None,
+    search: Sequence[Path] = (),
+    timeout_s: float = TIME_LIMIT_S,
+) -> ScriptArguments:
+    """Run a script up to its parser and return the arguments that it declares there.
+
+    Code above the parser is executed, in a temporary folder that links to what `cwd` contains. Where the script does
+    not reach a parser, the result is that of `arguments_of` with a note that says why.
+
+    Args:
+        script: the program.
+        interpreter: the Python that will run it.
+        cwd: where it will run; its folder if None.
+        module: its name, if it is started by `python -m`.
+        search: `sys.path` of the interpreter.
+        timeout_s: after this time it is killed with all that it has started.
+
+    Raises:
+        ScriptError: the script is missing, is no Python, or is too large.
+    """
+    script = Path(script)
+    declared = arguments_of(script, module=module, search=search)
+    if not declared.can_ask and declared.parser in ("", "constants", "config file"):  # it would train
+        return _with_note(declared, f"{script.name}: not run, since no known parser was found in its source")
+    start = Modules(script, module).start
+    result, problem = _answer(
+        script.absolute(), str(interpreter), cwd or script.absolute().parent, module, start, timeout_s
+    )
+    if problem:
+        return _with_note(declared, problem)
+    try:
+        return _read(result, declared)
+    except (TypeError, ValueError, KeyError, AttributeError, RecursionError) as error:
+        return _with_note(declared, f"{script.name}: its answer cannot be read: {type(error).__name__}: {error}")
+
+
+def _with_note(declared: ScriptArguments, note: str) -> ScriptArguments:
+    return replace(declared, notes=(note, *declared.notes))
+
+
+def _answer(
+    script: Path, interpreter: str, cwd: Path, module: str | None, start: Path, timeout_s: float
+) -> tuple[dict[str, Any], str]:
+    """Run the script; return what the child process wrote, or why there is nothing."""
+    nonce = secrets.token_hex(16)
+    with tempfile.TemporaryDirectory(prefix="nbtools-ask-", ignore_cleanup_errors=True) as folder:
+        work, result = Path(folder, "cwd"), Path(folder, f"{nonce}.json")
+        work.mkdir()
+        with contextlib.suppress(OSError):
+            for number, path in enumerate(cwd.absolute().iterdir()):
+                if number < _MOST_LINKS:
+                    (work / path.name).symlink_to(path)
+        settings = {"script": str(script), "module": module, "start": str(start), "result": str(result), "nonce": nonce}
+        settings["file"] = str(script)
+        environment = {name: value for name, value in os.environ.items() if name not in _REMOVED}
+        try:
+            process = subprocess.Popen(
+                [interpreter, str(_INTERCEPT), json.dumps(settings)],
+                cwd=work,
+                env={**environment, **_ENVIRONMENT, _MARK: nonce},
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.DEVNULL,
+                stderr=subprocess.DEVNULL,
+                start_new_session=True,
+            )
+        except (OSError, ValueError) as error:
+            return {}, f"{interpreter} cannot be started: {error}; give the path of a Python"
+        timed_out = False
+        try:
+            process.wait(timeout_s)
+        except subprocess.TimeoutExpired:
+            timed_out = True
+        finally:
+            _kill(process, nonce)
+        found = _result(result, nonce)
+    name = script.name
+    if found is None and timed_out:
+        return {}, f"{name}: did not reach its parser within {timeout_s:g} s, and was ended"
+    if found is None:
+        return {}, f"{name}: {interpreter} ended with code {process.returncode} before the script reached its parser"
+    if found.get("state") == "parsed":
+        return found, ""
+    if missing := str(found.get("missing") or "")[:200]:
+        return {}, f"{missing} is not installed in {interpreter}; {name} needs it before it reaches its parser"
+    return {}, f"{name}: {str(found.get('error'))[:500]}"
+
+
+def _kill(process: subprocess.Popen[bytes], nonce: str) -> None:
+    """Kill the process, its group, and what has left the group and still carries the mark."""
+    with contextlib.suppress(ProcessLookupError, PermissionError):
+        os.killpg(process.pid, signal.SIGKILL)
+    process.wait()
+    for _ in range(20):
+        left = list(_marked(nonce))
+        for other in left:
+            with contextlib.suppress(psutil.Error):
+                other.kill()
+        if not left:
+            return
+
+
+def _marked(nonce: str) -> Iterator[psutil.Process]:
+    for process in psutil.process_iter():
+        with contextlib.suppress(psutil.Error, OSError):
+            if process.status() != psutil.STATUS_ZOMBIE and process.environ().get(_MARK) == nonce:
+                yield process
+
+
+def _result(path: Path, nonce: str) -> dict[str, Any] | None:
+    try:
+        descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+        with os.fdopen(descriptor, "rb") as file:
+            data = file.read(LARGEST_RESULT_BYTES + 1)
+        found = json.loads(data) if len(data) <= LARGEST_RESULT_BYTES else None
+    except (OSError, ValueError, RecursionError):
+        return None
+    return found if isinstance(found, dict) and found.get("nonce") == nonce else None
+
+
+# --- the answer -----------------------------------------------------------------------------------
+
+
+def _read(result: Mapping[str, Any], declared: ScriptArguments) -> ScriptArguments:
+    known = {_plain(argument.field.name): argument for argument in declared.arguments}
+    arguments = []
+    for item in result["arguments"]:
+        argument = _argument(item)
+        if (other := known.get(_plain(argument.field.name))) is not None:
+            field = argument.field
+            field = field.replace(
+                source=field.source or other.field.source,
+                help=field.help or other.field.help,
+                group=field.group or other.field.group,
+            )
+            argument = replace(argument, field=field)
+        arguments.append(argument)
+    return ScriptArguments(
+        declared.script,
+        str(result["parser"]),
+        arguments=tuple(with_unique_names(arguments)),
+        commands=tuple(tuple(map(str, command)) for command in result["commands"]),
+        is_complete=True,
+        can_ask=True,
+        notes=tuple(map(str, result["notes"])),
+    )
+
+
+def _plain(name: str) -> str:
+    return name.replace("-", "_")
+
+
+def _argument(item: Mapping[str, Any]) -> Argument:
+    """Return the argument that the child process describes."""
+    action, nargs = item["action"], item.get("nargs")
+    if action not in get_args(Action) or (nargs not in (None, "?", "*", "+", "...") and not isinstance(nargs, int)):
+        raise ValueError(f"action {action!r}, nargs {nargs!r}")
+    kinds = [_TYPES[kind] for kind in item["types"]]
+    is_list = bool(item.get("is_list")) or action == "append" or nargs not in (None, "?")
+    default, text = _tuples(item.get("default")), str(item.get("default_text") or "")
+    required = item.get("is_required") is True
+    text = "" if required else text
+    if (shown := item.get("shown_default")) is not None and not required:
+        default, text = _from_shown(str(shown), kinds, item, is_list)
+    if is_list and not isinstance(default, tuple | None):
+        default = (default,)
+    choices = item.get("choices")
+    choices = None if choices is None else tuple(map(_tuples, choices))
+    types: tuple[Any, ...] = tuple(tuple[kind, ...] for kind in kinds or [str]) if is_list else tuple(kinds)  # type: ignore[valid-type]
+    if choices is not None and not is_list and action != "count":
+        types = ()
+    if item.get("is_optional") or (default is None and not required and not text):
+        types = (*types, NoneType)
+        choices = (*choices, None) if choices is not None and not is_list and None not in choices else choices
+    field = made_field(
+        str(item["name"]),
+        types=types,
+        default=default,
+        default_text=text,
+        choices=choices,
+        help=str(item.get("help") or ""),
+        group=str(item.get("group") or ""),
+        source=str(item.get("source") or ""),
+        is_required=required,
+    )
+    flags = sorted(map(str, item["flags"]), key=lambda flag: not flag.startswith("--"))
+    true, false = map(str, item.get("truth") or ("True", "False"))
+    return Argument(
+        field,
+        flags=tuple(flags),
+        negative_flags=tuple(map(str, item.get("negative_flags") or ())),
+        action=action,
+        nargs=nargs,
+        exclusive=str(item.get("exclusive") or ""),
+        command=tuple(map(str, item.get("command") or ())),
+        const=_tuples(item.get("const")),
+        truth=(true, false),
+    )
+
+
+def _tuples(value: Any) -> Any:
+    if isinstance(value, list):
+        return tuple(map(_tuples, value))
+    if isinstance(value, bool | int | str | NoneType) or (isinstance(value, float) and not math.isnan(value)):
+        return value
+    return repr(value)
+
+
+def _from_shown(text: str, kinds: Sequence[type], item: Mapping[str, Any], is_list: bool) -> tuple[Any, str]:
+    """Return the default that tyro shows in a help text."""
+    if is_list:
+        return tuple(_value(word, kinds) for word in text.split()), ""
+    if text == "None" and item.get("is_optional"):
+        return None, ""
+    return (text if text in (item.get("choices") or ()) else _value(text, kinds)), ""
+
+
+def _value(text: str, kinds: Sequence[type]) -> Any:
+    for kind in (bool, int, float):
+        if kind in kinds:
+            with contextlib.suppress(ValueError):
+                return (
+                    text == "True"
+                    if kind is bool and text in ("True", "False")
+                    else kind(text)
+                    if kind is not bool
+                    else int("")
+                )
+    return text

@@ -1,0 +1,1 @@
+"""Follows a script on its syntax tree: what its names and expressions stand for, without executing anything."""

@@ -1,0 +1,51 @@
+"""Python source that a user wrote: read within bounds, decoded and parsed, and never executed."""
+
+import ast
+import os
+import stat
+import warnings
+from importlib.util import decode_source
+from pathlib import Path
+
+from nbtools.errors import ScriptError
+
+LARGEST_SOURCE_BYTES = 4 * 2**20
+
+
+def read_source(path: Path) -> bytes:
+    """Return the bytes of a source file.
+
+    Raises:
+        ScriptError: there is none, it is no file (a pipe would block), it is too large or cannot be read.
+    """
+    try:
+        descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+        with os.fdopen(descriptor, "rb") as file:
+            if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+                raise ScriptError(f"{path}: not a file; give the path of a script")
+            data = file.read(LARGEST_SOURCE_BYTES + 1)
+    except OSError as error:
+        raise ScriptError(f"{path}: cannot be read: {error.strerror}; give the path of a script") from None
+    if len(data) > LARGEST_SOURCE_BYTES:
+        raise ScriptError(f"{path}:1: larger than {LARGEST_SOURCE_BYTES} bytes; its arguments are not read")
+    return data
+
+
+def parse_source(path: Path, data: bytes) -> ast.Module:
+    """Return the syntax tree of a source file.
+
+    Raises:
+        ScriptError: it is not Python, or not in the encoding that it names.
+        RecursionError: it is nested too deeply; MemoryError likewise.
+    """
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # such as an invalid "\d" in a string
+            return ast.parse(decode_source(data), filename=str(path))
+    except SyntaxError as error:
+        raise ScriptError(f"{path}:{error.lineno or 1}: not Python: {error.msg}") from None
+    except UnicodeDecodeError as error:
+        line = error.object[: error.start].count(b"\n") + 1
+        raise ScriptError(f"{path}:{line}: not Python: byte {error.start} is not {error.encoding}") from None
+    except (ValueError, LookupError) as error:  # NUL bytes, up to Python 3.11; `# coding: hex`
+        raise ScriptError(f"{path}:1: not Python: {error}") from None

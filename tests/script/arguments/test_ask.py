@@ -1,0 +1,166 @@
+"""Asking hostile scripts: they end, all that they have started ends, and the answer says what happened."""
+
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import psutil
+import pytest
+
+from nbtools.script.arguments.arguments import ScriptArguments
+from nbtools.script.arguments.ask import ask
+
+PARSER = "import argparse\nparser = argparse.ArgumentParser()\nparser.add_argument('--lr', type=float, default=0.1)\n"
+PARSES = "args = parser.parse_args()\nopen(__file__ + '.mark', 'w')\n"
+
+
+@pytest.fixture
+def asked(tmp_path: Path) -> Callable[..., ScriptArguments]:
+    def run(text: str, timeout_s: float = 20, interpreter: str = sys.executable) -> ScriptArguments:
+        script = tmp_path / "train.py"
+        script.write_text(text, encoding="utf-8")
+        return ask(script, interpreter, timeout_s=timeout_s)
+
+    return run
+
+
+def marked(folder: Path) -> list[int]:
+    """Processes that a script in a folder has started and that still run."""
+    found = []
+    for process in psutil.process_iter():
+        try:
+            is_here = "NBTOOLS_ASK" in process.environ() and str(folder) in " ".join(process.cmdline())
+            if is_here and process.status() != psutil.STATUS_ZOMBIE:
+                found.append(process.pid)
+        except (psutil.Error, OSError):
+            pass
+    return found
+
+
+HOSTILE = {
+    "a flood of output": "import sys\nfor _ in range(20000): print('x' * 1000); print('y' * 1000, file=sys.stderr)\n",
+    "closed descriptors": "import os\nos.closerange(0, 200)\n",
+    "a fork that sleeps": "import os, time\nif os.fork() == 0:\n    os.setsid()\n    time.sleep(600)\n",
+    "a hook at exit": "import atexit, time\natexit.register(time.sleep, 600)\n",
+    "a thread": "import threading, time\nthreading.Thread(target=time.sleep, args=(600,)).start()\n",
+    "fake results": 'import json\nprint(json.dumps({"state": "parsed", "parser": "argparse", "arguments": []}))\n',
+    "a changed exit": "import sys, os\nsys.exit = lambda *a: None\n",
+    "ignored signals": "import signal\nsignal.signal(signal.SIGTERM, signal.SIG_IGN)\n",
+    "a changed json": "import json\njson.dumps = None\n",
+    "a changed folder": "import os\nos.chdir('/')\n",
+    "no standard output": "import sys\nsys.stdout = sys.stderr = None\n",
+}
+
+
+@pytest.mark.parametrize("text", HOSTILE.values(), ids=HOSTILE)
+def test_a_hostile_script_is_answered_and_leaves_nothing(
+    text: str, tmp_path: Path, asked: Callable[..., ScriptArguments]
+) -> None:
+    found = asked(text + PARSER + PARSES)
+    assert found.is_complete, found.notes
+    assert [argument.field.name for argument in found.arguments] == ["lr"]
+    assert marked(tmp_path) == []
+    assert not (tmp_path / "train.py.mark").exists()
+
+
+@pytest.mark.parametrize(
+    ("text", "note"),
+    [
+        ("import time\ntime.sleep(600)\n" + PARSER + PARSES, "did not reach its parser within 2 s"),
+        ("import no_such_package\n" + PARSER + PARSES, f"no_such_package is not installed in {sys.executable}"),
+        (PARSER + "1 / 0\n" + PARSES, r"ZeroDivisionError: division by zero \(train.py:4\)"),
+        (PARSER + "raise SystemExit('no GPU')\n" + PARSES, r"exit\(no GPU\) \(train.py:4\)"),
+        (PARSER + "if parser is None:\n    parser.parse_args()\n", "ended without reading its command line"),
+        ("import os\n" + PARSER + "os._exit(7)\n" + PARSES, "ended with code 7 before the script reached"),
+        ("import os\n" + PARSER + "os.kill(os.getpid(), 11)\n" + PARSES, "ended with code -11"),
+    ],
+)
+def test_a_script_that_does_not_reach_its_parser_says_why(
+    text: str, note: str, tmp_path: Path, asked: Callable[..., ScriptArguments]
+) -> None:
+    import re
+
+    started = time.monotonic()
+    found = asked(text, timeout_s=2)
+    assert re.search(note, found.notes[0]), found.notes
+    assert [argument.field.name for argument in found.arguments] == ["lr"]  # what the source tells
+    assert time.monotonic() - started < 15
+    assert marked(tmp_path) == []
+
+
+def test_an_interpreter_that_is_none_is_named(asked: Callable[..., ScriptArguments]) -> None:
+    found = asked(PARSER + PARSES, interpreter="/no/such/python")
+    assert "/no/such/python cannot be started" in found.notes[0]
+    assert "ended with code 0" in asked(PARSER + PARSES, interpreter="/bin/true").notes[0]
+
+
+def test_the_script_sees_no_gpu_no_network_and_no_tracker(asked: Callable[..., ScriptArguments]) -> None:
+    text = (
+        "import os, socket\n" + PARSER + "names = ('CUDA_VISIBLE_DEVICES', 'HF_HUB_OFFLINE', 'WANDB_MODE')\n"
+        "parser.add_argument('--seen', default=[os.environ.get(name) for name in names], nargs='+')\n"
+        "parser.add_argument('--devices', default=[name for _, name in socket.if_nameindex()], nargs='+')\n"
+        "parser.add_argument('--words', default=os.read(0, 10).decode() + str(len(__import__('sys').argv)))\n" + PARSES
+    )
+    found = {argument.field.name: argument.field.default for argument in asked(text).arguments}
+    assert found["seen"] == ("", "1", "disabled")
+    assert found["words"] == "1"
+    separates = subprocess.run(["unshare", "--net", "true"], capture_output=True, check=False).returncode == 0
+    assert found["devices"] == ("lo",) or not separates
+
+
+def test_files_of_the_working_directory_are_readable_and_new_ones_are_not_left_there(
+    tmp_path: Path, asked: Callable[..., ScriptArguments]
+) -> None:
+    (tmp_path / "helper.py").write_text("WIDTH = 64\n", encoding="utf-8")
+    (tmp_path / "width.txt").write_text("32", encoding="utf-8")
+    text = (
+        "import os, helper\n" + PARSER + "open('new.txt', 'w').write('x')\nos.makedirs('runs/1')\n"
+        "parser.add_argument('--width', type=int, default=helper.WIDTH + int(open('width.txt').read()))\n" + PARSES
+    )
+    found = {argument.field.name: argument.field.default for argument in asked(text).arguments}
+    assert found == {"lr": 0.1, "width": 96}
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["helper.py", "train.py", "width.txt"]
+
+
+def test_a_first_parser_of_two_does_not_end_the_script(tmp_path: Path, asked: Callable[..., ScriptArguments]) -> None:
+    text = (
+        "import argparse\nfirst = argparse.ArgumentParser(add_help=False)\n"
+        "first.add_argument('--config', required=True)\n"
+        "known, rest = first.parse_known_args()\n" + PARSER + "parser.parse_args(rest)\nraise SystemError\n"
+    )
+    assert [argument.field.name for argument in asked(text).arguments] == ["config", "lr"]
+    last = PARSER + "args, _ = parser.parse_known_args()\nopen(__file__ + '.mark', 'w')\n"
+    assert asked(last).is_complete
+    assert not (tmp_path / "train.py.mark").exists()
+
+
+def test_parsing_words_of_its_own_is_not_the_command_line(asked: Callable[..., ScriptArguments]) -> None:
+    text = (
+        "import argparse\nother = argparse.ArgumentParser()\nother.add_argument('--inner', type=int)\n"
+        "assert other.parse_args(['--inner', '3']).inner == 3\n" + PARSER + PARSES
+    )
+    assert [argument.field.name for argument in asked(text).arguments] == ["lr"]
+
+
+def test_the_interceptor_is_one_file_for_old_pythons_without_nbtools() -> None:
+    import ast
+
+    import nbtools.script.arguments.ask as module
+
+    source = Path(module.__file__).with_name("intercept.py").read_text(encoding="utf-8")
+    tree = ast.parse(source, feature_version=(3, 8))
+    plain = [node for node in ast.walk(tree) if isinstance(node, ast.Import)]
+    imported = {alias.name.split(".")[0] for node in plain for alias in node.names}
+    imported |= {str(node.module).split(".")[0] for node in ast.walk(tree) if isinstance(node, ast.ImportFrom)}
+    assert imported <= sys.stdlib_module_names
+    words = {node.attr for node in ast.walk(tree) if isinstance(node, ast.Attribute)}
+    assert not {"removeprefix", "removesuffix", "zip_longest_strict"} & words  # since 3.9
+
+
+def test_the_environment_of_the_caller_is_left_alone(asked: Callable[..., ScriptArguments]) -> None:
+    before = dict(os.environ)
+    asked(PARSER + PARSES)
+    assert dict(os.environ) == before

@@ -1,0 +1,21 @@
+"""A union of dataclasses, which tyro makes sub-commands of."""
+
+import os
+from dataclasses import dataclass
+
+import tyro
+
+
+@dataclass
+class Train:
+    lr: float = 1e-3
+
+
+@dataclass
+class Evaluate:
+    path: str
+
+
+if __name__ == "__main__":
+    tyro.cli(Train | Evaluate)
+    open(os.environ["ZOO_MARK"], "w").close()
