@@ -76,6 +76,12 @@ class Checkpoint:
         return self.path.name
 
     @property
+    def num_bytes(self) -> int:
+        """Size of its files, as the manifest has it."""
+        claims = (claim for claim in self.manifest["files"].values() if isinstance(claim, dict))
+        return sum(whole(claim.get("bytes")) or 0 for claim in claims)
+
+    @property
     def progress(self) -> Progress | None:
         """How far the training was; None if the manifest does not contain it."""
         counts = [whole(self.manifest.get(name)) for name in ("step", "epoch", "position", "samples")]
@@ -111,7 +117,8 @@ class Checkpoint:
     def to_json(self) -> dict[str, Any]:
         """Return the checkpoint as JSON values, without its list of files."""
         metrics = {name: strict_number(value) for name, value in self.metrics.items()}
-        return {"name": self.name, "step": self.step, "path": str(self.path), "time": self.time, "metrics": metrics}
+        facts = {"name": self.name, "step": self.step, "path": str(self.path), "time": self.time}
+        return {**facts, "metrics": metrics, "bytes": self.num_bytes}
 
     def verify(self) -> None:
         """Compare every file with the size and SHA-256 in the manifest.

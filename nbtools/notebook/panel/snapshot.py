@@ -23,6 +23,7 @@ from nbtools.run.run import Run, last_step, newest_history
 from nbtools.run.state import RunState, commands_to_join, waiting_for
 from nbtools.rundir.heartbeat import RankHeartbeat, read_heartbeats
 from nbtools.rundir.json_files import whole
+from nbtools.rundir.program_files.foreign_checkpoints import ForeignCheckpoint
 from nbtools.rundir.source import source_in_words
 
 _NUM_BREAKS = 4
@@ -57,7 +58,7 @@ class Snapshot:
     nproc_per_node: int | None = None
     """Of a run on several nodes; None if unknown."""
     failure: Failure | None = None
-    checkpoints: list[Checkpoint] = field(default_factory=list)
+    checkpoints: list[Checkpoint | ForeignCheckpoint] = field(default_factory=list)
     restarts: list[Restart] = field(default_factory=list)
     warnings: list[str] = field(default_factory=list)
     """Sentences on non-finite values and on metrics that are missing from the curves."""
@@ -100,7 +101,7 @@ def take_snapshot(run: Run, state: RunState, first: Curves | None = None) -> Sna
     checkpoints, restarts = run.checkpoints, read_restarts(run.files)
     ranks = read_heartbeats(run.files)
     seconds_per_step, last_row = own.pace()  # without the pause between the parent and the resume
-    saved = [checkpoint.step for checkpoint in checkpoints]
+    saved = [(checkpoint.path, checkpoint.time) for checkpoint in checkpoints]
     breaks, diverged = _breaks_of(history)
     return Snapshot(
         step=last_step(run, lambda: ranks),

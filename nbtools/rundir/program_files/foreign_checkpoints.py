@@ -128,6 +128,10 @@ class ForeignCheckpoints:
             self._found = checkpoints_of(self._run_dir, cwd, args, started, ended)
         return self._found
 
+    def forget(self) -> None:
+        """Look again at the next call."""
+        self._key = None
+
 
 def checkpoints_of(
     run_dir: Path,
@@ -187,10 +191,10 @@ def _below(root: Path, places: Places, bases: Sequence[Path]) -> Iterator[tuple[
     """Yield the checkpoints below a folder, each with whether its name says that it is one."""
     for folder, inner, entries in walk(root):
         if folder != root and _is_checkpoint(folder.name, {entry.name for entry in entries}):
-            files = {**_stats(entries, "")}
+            files = dict(_stats(entries, ""))
             for name in inner:  # of DeepSpeed, or the parts of FSDP
                 with contextlib.suppress(OSError), os.scandir(folder / name) as nested:
-                    files |= _stats(nested, f"{name}/")
+                    files |= dict(_stats(nested, f"{name}/"))
             inner.clear()
             step = _hf_step(folder) if _HF_STATE in files else None
             if (one := _made(folder, files, places, bases, step)) is not None:
