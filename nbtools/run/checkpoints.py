@@ -12,6 +12,7 @@ from typing import Any, Self
 from nbtools.errors import CheckpointError, FormatError, html_table
 from nbtools.rundir.atomic import retried
 from nbtools.rundir.json_files import finite, read_json, strict_number, whole
+from nbtools.rundir.program_files.foreign_checkpoints import ForeignCheckpoint
 from nbtools.rundir.tail import open_regular
 
 BEST_BY = "eval/loss"
@@ -146,6 +147,10 @@ class Checkpoint:
                 raise CheckpointError(f"{path}: has {num_bytes} bytes instead of {expected_bytes}")
             if digest != expected_digest:
                 raise CheckpointError(f"{path}: its SHA-256 differs from the one recorded when it was saved")
+
+
+AnyCheckpoint = Checkpoint | ForeignCheckpoint
+"""Of a recipe, or of a program of the user's."""
 
 
 def _measured(path: Path) -> tuple[int, str]:

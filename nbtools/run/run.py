@@ -19,7 +19,7 @@ from nbtools.metrics.joined import joined
 from nbtools.metrics.readers.found import FoundMetrics
 from nbtools.metrics.readers.printed import LogMetrics
 from nbtools.project import find_project, located
-from nbtools.run.checkpoints import Checkpoint, best_of, checkpoints_in
+from nbtools.run.checkpoints import AnyCheckpoint, Checkpoint, best_of, checkpoints_in
 from nbtools.run.job import end_in_words, job_facts, runs_on_slurm
 from nbtools.run.lineage import ancestors, origin_in_words, parent_folder
 from nbtools.run.ranks.stacks import take_stacks
@@ -33,7 +33,7 @@ from nbtools.rundir.identity import foreign_owner
 from nbtools.rundir.json_files import MAX_STEP, finite, strict_number, whole
 from nbtools.rundir.media import MediaItem
 from nbtools.rundir.names import find_run
-from nbtools.rundir.program_files.foreign_checkpoints import ForeignCheckpoint, ForeignCheckpoints
+from nbtools.rundir.program_files.foreign_checkpoints import ForeignCheckpoints
 from nbtools.rundir.rundir import RunDir, is_run, name_of
 from nbtools.rundir.source import source_in_words
 from nbtools.rundir.tail import Tail, last_lines, one_line
@@ -235,7 +235,7 @@ class Run:
         return _last_values(self.own_history)
 
     @property
-    def checkpoints(self) -> list[Checkpoint | ForeignCheckpoint]:
+    def checkpoints(self) -> list[AnyCheckpoint]:
         """Checkpoints of this run, oldest first; those of a program of the user's are known by their names."""
         saved = checkpoints_in(self.files.checkpoints)
         if saved or not self._has_program or not self.files.log.exists():

@@ -13,7 +13,7 @@ from nbtools.failures.restarts import Restart, read_restarts, restarted
 from nbtools.metrics.columns import Series
 from nbtools.metrics.history import History
 from nbtools.notebook.plots.decimation import break_of, duration
-from nbtools.run.checkpoints import Checkpoint
+from nbtools.run.checkpoints import AnyCheckpoint
 from nbtools.run.curves import Curves, Sketch
 from nbtools.run.job import ends_too_early, job_in_words
 from nbtools.run.lineage import origin_in_words
@@ -23,7 +23,6 @@ from nbtools.run.run import Run, last_step, newest_history
 from nbtools.run.state import RunState, commands_to_join, waiting_for
 from nbtools.rundir.heartbeat import RankHeartbeat, read_heartbeats
 from nbtools.rundir.json_files import whole
-from nbtools.rundir.program_files.foreign_checkpoints import ForeignCheckpoint
 from nbtools.rundir.source import source_in_words
 
 _NUM_BREAKS = 4
@@ -58,7 +57,7 @@ class Snapshot:
     nproc_per_node: int | None = None
     """Of a run on several nodes; None if unknown."""
     failure: Failure | None = None
-    checkpoints: list[Checkpoint | ForeignCheckpoint] = field(default_factory=list)
+    checkpoints: list[AnyCheckpoint] = field(default_factory=list)
     restarts: list[Restart] = field(default_factory=list)
     warnings: list[str] = field(default_factory=list)
     """Sentences on non-finite values and on metrics that are missing from the curves."""
