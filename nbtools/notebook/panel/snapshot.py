@@ -89,6 +89,8 @@ def stamp_of(run: Run) -> tuple[object, ...]:
     written_once = files.launch, files.config, files.finished, files.exit
     shown = (*written_once, files.metrics, files.log, files.checkpoints, files.attempts)
     stamps: list[object] = [file_stamp(path) for path in shown]
+    if not files.metrics.exists():  # a program writes its checkpoints elsewhere
+        stamps += [(saved.path, saved.time) for saved in run.checkpoints]
     with suppress(OSError):
         stamps += sorted((path.name, file_stamp(path)) for path in files.ranks.glob("*.heartbeat.json"))
     return tuple(stamps)

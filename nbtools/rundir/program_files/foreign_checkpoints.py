@@ -160,6 +160,22 @@ def checkpoints_of(
     return sorted(listed, key=lambda one: (one.time, one.name))
 
 
+def checkpoint_at(path: Path) -> ForeignCheckpoint:
+    """Return any file or folder as a checkpoint; its name may tell a step.
+
+    Raises:
+        CheckpointError: it cannot be read, or holds no files.
+    """
+    try:
+        every = path.rglob("*") if path.is_dir() else [path]
+        files = {str(each.relative_to(path)) if each != path else "": each.stat() for each in every if each.is_file()}
+    except OSError as error:
+        raise CheckpointError(f"{path}: cannot be read ({error.strerror})") from None
+    if not files:
+        raise CheckpointError(f"{path}: holds no files")
+    return _of_files(path, str(path), files)
+
+
 def newest_first(found: Sequence[ForeignCheckpoint]) -> list[ForeignCheckpoint]:
     """Return checkpoints in the order in which a resume tries them: the newest first, weights alone and best ones last.
 
@@ -196,15 +212,14 @@ def _below(root: Path, places: Places, bases: Sequence[Path]) -> Iterator[tuple[
                 with contextlib.suppress(OSError), os.scandir(folder / name) as nested:
                     files |= dict(_stats(nested, f"{name}/"))
             inner.clear()
-            step = _hf_step(folder) if _HF_STATE in files else None
-            if (one := _made(folder, files, places, bases, step)) is not None:
+            if (one := _made(folder, files, places, bases)) is not None:
                 yield one, True
             continue
         for entry in entries:
             if (says_so := _is_file_of_checkpoint(entry.name)) is not None:
                 with contextlib.suppress(OSError):
                     status = entry.stat(follow_symlinks=False)
-                    if (one := _made(Path(entry.path), {"": status}, places, bases, None)) is not None:
+                    if (one := _made(Path(entry.path), {"": status}, places, bases)) is not None:
                         yield one, says_so
 
 
@@ -240,7 +255,7 @@ def _stats(entries: Any, prefix: str) -> Iterator[tuple[str, os.stat_result]]:
 
 
 def _made(
-    path: Path, files: dict[str, os.stat_result], places: Places, bases: Sequence[Path], step: int | None
+    path: Path, files: dict[str, os.stat_result], places: Places, bases: Sequence[Path]
 ) -> ForeignCheckpoint | None:
     """Return the checkpoint of these files; None if they are not the program's, or not written to the end."""
     if any(name.endswith(_UNFINISHED) for name in files):
@@ -249,11 +264,16 @@ def _made(
     if not places.has(newest):
         return None
     base = next((base for base in bases if path.is_relative_to(base)), None)
-    name = str(path if base is None else path.relative_to(base))
+    return _of_files(path, str(path if base is None else path.relative_to(base)), files)
+
+
+def _of_files(path: Path, name: str, files: dict[str, os.stat_result]) -> ForeignCheckpoint:
     labelled, number = _counts(path.name)
+    step = _hf_step(path) if _HF_STATE in files else None
+    newest = max(status.st_mtime for status in files.values())
     sizes = {each: (status.st_size, status.st_mtime) for each, status in files.items()}
     num_bytes = sum(size for size, _ in sizes.values())
-    return ForeignCheckpoint(path, name, labelled if step is None else step, newest.st_mtime, num_bytes, sizes, number)
+    return ForeignCheckpoint(path, name, labelled if step is None else step, newest, num_bytes, sizes, number)
 
 
 def _counts(name: str) -> tuple[int | None, int | None]:
