@@ -9,7 +9,7 @@ import sys
 import textwrap
 import time
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from datetime import timedelta
 from functools import partial
 from itertools import zip_longest
@@ -304,8 +304,9 @@ def _job(summary: dict[str, Any]) -> str:
 
 def _checkpoint(saved: Mapping[str, Any]) -> str:
     """Return the name of a checkpoint, and its step if the name is not made of it."""
-    says_step = saved["step"] is None or saved["name"].startswith("step-")
-    return f"{saved['name']}{'' if says_step else f' (step {saved['step']:,})'}{' (best)' * saved['best']}"
+    is_plain = saved["step"] is None or saved["name"].startswith("step-")
+    step = "" if is_plain else f" (step {saved['step']:,})"
+    return f"{saved['name']}{step}{' (best)' * saved['best']}"
 
 
 def _steps(step: int, total: int | None) -> str:

@@ -282,8 +282,7 @@ class Run:
         if timeout_s is None:
             granted = finite(settings.get("shutdown_timeout_s"))
             timeout_s = (60 if granted is None else granted) + processes.STOP_GRACE_S + 5
-        self._foreign.forget()
-        before, known = self.state, {(saved.path, saved.time) for saved in self.checkpoints}
+        before, asked_at, known = self.state, time.time(), {saved.path for saved in self.checkpoints}
         if before.is_final and before is not RunState.LOST and not left_behind(self.records):
             return f"{self.id} had already ended: {before} at step {self.step}"
         used = chosen_gpus(settings.get("gpus"))
@@ -300,8 +299,9 @@ class Run:
         if not saved:
             parts.append("no checkpoint was saved")
         else:
-            is_old = (saved[-1].path, saved[-1].time) in known
-            parts.append(f"newest checkpoint {saved[-1].name}" if is_old else f"checkpoint {saved[-1].name} saved")
+            newest = saved[-1]
+            is_old = newest.path in known if isinstance(newest, Checkpoint) else newest.time < asked_at
+            parts.append(f"newest checkpoint {newest.name}" if is_old else f"checkpoint {newest.name} saved")
         return "; ".join([*parts, str(ending), *other_machines(self.records), *released(used)])
 
     def wait(self, timeout_s: float | None = None, check: bool = True) -> RunState:

@@ -47,6 +47,7 @@ _PART: Final = re.compile(
 """Beginning of the names of parts of a checkpoint, and of tensors that are none."""
 _WEIGHTS: Final = (".safetensors", ".bin", ".pt", ".pth", ".ckpt", ".distcp", ".msgpack", ".h5")
 _OF_TORCH: Final = (".pt", ".pth", ".pt.tar", ".pth.tar", ".ckpt.tar")
+_FILES: Final = (".ckpt", *_OF_TORCH, ".bin", ".safetensors", ".tar", ".pkl")
 _UNFINISHED: Final = (".tmp", ".partial", ".incomplete")
 _HF_STATE: Final = "trainer_state.json"
 _GLOBAL_STEP: Final = re.compile(rb'"global_step":\s*(\d{1,15})\b')
@@ -128,10 +129,6 @@ class ForeignCheckpoints:
             self._found = checkpoints_of(self._run_dir, cwd, args, started, ended)
         return self._found
 
-    def forget(self) -> None:
-        """Look again at the next call."""
-        self._key = None
-
 
 def checkpoints_of(
     run_dir: Path,
@@ -172,7 +169,7 @@ def checkpoint_at(path: Path) -> ForeignCheckpoint:
     except OSError as error:
         raise CheckpointError(f"{path}: cannot be read ({error.strerror})") from None
     if not files:
-        raise CheckpointError(f"{path}: holds no files")
+        raise CheckpointError(f"{path}: no such file, nor a folder with files")
     return _of_files(path, str(path), files)
 
 
@@ -212,15 +209,23 @@ def _below(root: Path, places: Places, bases: Sequence[Path]) -> Iterator[tuple[
                 with contextlib.suppress(OSError), os.scandir(folder / name) as nested:
                     files |= dict(_stats(nested, f"{name}/"))
             inner.clear()
-            if (one := _made(folder, files, places, bases)) is not None:
-                yield one, True
+            is_whole = not any(name.endswith(_UNFINISHED) for name in files)
+            if is_whole and places.has(max(files.values(), key=lambda status: status.st_mtime)):
+                yield _of_files(folder, _prefix(folder.parent, bases) + folder.name, files), True
             continue
+        prefix = _prefix(folder, bases)
         for entry in entries:
             if (says_so := _is_file_of_checkpoint(entry.name)) is not None:
                 with contextlib.suppress(OSError):
-                    status = entry.stat(follow_symlinks=False)
-                    if (one := _made(Path(entry.path), {"": status}, places, bases)) is not None:
-                        yield one, says_so
+                    if places.has(status := entry.stat(follow_symlinks=False)):
+                        yield _of_files(folder / entry.name, prefix + entry.name, {"": status}), says_so
+
+
+def _prefix(folder: Path, bases: Sequence[Path]) -> str:
+    """Return what precedes the names of checkpoints in a folder: its path from the first base that it lies in."""
+    base = next((base for base in bases if folder.is_relative_to(base)), None)
+    place = folder if base is None else folder.relative_to(base)
+    return f"{place}/" if place.parts else ""
 
 
 def _is_checkpoint(name: str, inside: set[str]) -> bool:
@@ -237,14 +242,14 @@ def _is_checkpoint(name: str, inside: set[str]) -> bool:
 
 def _is_file_of_checkpoint(name: str) -> bool | None:
     """Whether a file name says that it is a checkpoint; False if it may be one all the same, None if it is none."""
-    if name.endswith(_UNFINISHED) or name.startswith((".", "tmp")) or _PART.match(name):
+    if not name.endswith(_FILES) or name.startswith((".", "tmp")) or _PART.match(name):
         return None
     if name.endswith(".ckpt"):
         return True
     if name.endswith(_OF_TORCH):
         return any(pattern.search(name) for pattern in (_SAYS_SO, _STEP, _EPOCH, _NUMBER))
     is_named = re.search(r"checkpoint|ckpt", name, re.IGNORECASE) is not None
-    return True if is_named and name.endswith((".bin", ".safetensors", ".tar", ".pkl")) else None
+    return True if is_named else None
 
 
 def _stats(entries: Any, prefix: str) -> Iterator[tuple[str, os.stat_result]]:
@@ -252,19 +257,6 @@ def _stats(entries: Any, prefix: str) -> Iterator[tuple[str, os.stat_result]]:
         with contextlib.suppress(OSError):  # just removed
             if entry.is_file(follow_symlinks=False):
                 yield prefix + entry.name, entry.stat(follow_symlinks=False)
-
-
-def _made(
-    path: Path, files: dict[str, os.stat_result], places: Places, bases: Sequence[Path]
-) -> ForeignCheckpoint | None:
-    """Return the checkpoint of these files; None if they are not the program's, or not written to the end."""
-    if any(name.endswith(_UNFINISHED) for name in files):
-        return None
-    newest = max(files.values(), key=lambda status: status.st_mtime)
-    if not places.has(newest):
-        return None
-    base = next((base for base in bases if path.is_relative_to(base)), None)
-    return _of_files(path, str(path if base is None else path.relative_to(base)), files)
 
 
 def _of_files(path: Path, name: str, files: dict[str, os.stat_result]) -> ForeignCheckpoint:
