@@ -16,7 +16,7 @@ from typing import Any
 
 from nbtools.failures.failure import Failure
 from nbtools.failures.restarts import Restart, read_restarts, without_progress
-from nbtools.launcher.programs.program_restart import continued, newest_of_program, words_of
+from nbtools.launcher.programs.program_restart import continued, newest_of_program, recorded_words
 from nbtools.launcher.supervisor import Supervisor, adopt_orphans, close_attempt
 from nbtools.machine import slurm
 from nbtools.machine.processes import members, sweep_processes
@@ -112,7 +112,7 @@ def with_job(plan: Mapping[str, Any], job: Mapping[str, Any]) -> dict[str, Any]:
     args = [str(word) for word in plan.get("args") or ()]
     if (checkpoint := job.get("resume_from")) is not None:
         path = Path(str(checkpoint))
-        args = continued(plan, path)["args"] if words_of(plan) else resuming(args, path)
+        args = continued(plan, path)["args"] if recorded_words(plan) else resuming(args, path)
     command = [*(job.get("command") or ()), *args]
     return {**plan, "argv": command, "args": args, "env": mapping_at(dict(job), "env")}
 

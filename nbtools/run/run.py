@@ -15,7 +15,7 @@ from nbtools.failures.failure import Failure, lost
 from nbtools.failures.restarts import read_restarts
 from nbtools.machine import processes
 from nbtools.metrics.history import History, newest_rows
-from nbtools.metrics.joined import joined
+from nbtools.metrics.joined_runs import joined_runs
 from nbtools.metrics.readers.found import FoundMetrics
 from nbtools.metrics.readers.printed import LogMetrics
 from nbtools.project import find_project, located
@@ -225,7 +225,7 @@ class Run:
             if self._joined is None or key != self._joined_key:
                 earlier = reversed(self._ancestors or ())
                 self._earlier = self._earlier or [(Run(path).own_history, step) for path, step in earlier]
-                self._joined, self._shift = joined([*self._earlier, (own, MAX_STEP)])
+                self._joined, self._shift = joined_runs([*self._earlier, (own, MAX_STEP)])
                 self._joined_key = key
             return self._joined
 

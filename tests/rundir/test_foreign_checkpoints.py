@@ -21,8 +21,8 @@ from nbtools.rundir.program_files.foreign_checkpoints import (
     ForeignCheckpoints,
     checkpoint_at,
     checkpoints_of,
-    newest_first,
     newest_whole,
+    resume_order,
 )
 
 Audited = Callable[[], AbstractContextManager[list[tuple[str, tuple[object, ...]]]]]
@@ -196,7 +196,7 @@ def test_a_look_at_a_hundred_thousand_files_takes_less_than_50_ms(run_dir: Path,
 def test_the_last_one_precedes_the_best_one_that_is_written_after_it(run_dir: Path, cwd: Path) -> None:
     for name, age_s in (("w/last.pt", 11.0), ("w/best.pt", 10.9), ("w/model_0100.pth", 50), ("model.pt", 5)):
         write(cwd / name, age_s=age_s)
-    assert [one.path.name for one in newest_first(listed(run_dir))] == [
+    assert [one.path.name for one in resume_order(listed(run_dir))] == [
         "last.pt",
         "model_0100.pth",
         "model.pt",

@@ -12,7 +12,7 @@ from nbtools.rundir.rundir import RunDir
 from nbtools.script.resume_words import with_checkpoint
 
 
-def words_of(plan: Mapping[str, Any]) -> tuple[str, ...]:
+def recorded_words(plan: Mapping[str, Any]) -> tuple[str, ...]:
     """Return the words that resume the program of a launch.json; () if none are known."""
     words = mapping_at(dict(plan), "program").get("resume")
     return tuple(map(str, words)) if isinstance(words, list) else ()
@@ -31,13 +31,13 @@ def newest_of_program(run: RunDir, plan: Mapping[str, Any]) -> tuple[ForeignChec
 
     None if there is no checkpoint, or no words are known with which the program continues.
     """
-    return newest_whole(saved_by_program(run, plan)) if words_of(plan) else (None, [])
+    return newest_whole(saved_by_program(run, plan)) if recorded_words(plan) else (None, [])
 
 
 def continued(plan: Mapping[str, Any], checkpoint: Path) -> dict[str, Any]:
     """Return the content of a launch.json with a command that continues from a checkpoint."""
     args, argv = _args_of(plan), [str(word) for word in plan.get("argv") or ()]
-    resumed = with_checkpoint(args, words_of(plan), checkpoint)
+    resumed = with_checkpoint(args, recorded_words(plan), checkpoint)
     return {**plan, "argv": [*argv[: len(argv) - len(args)], *resumed], "args": resumed}
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from nbtools.errors import CheckpointError, LaunchError, NbtoolsError, ScriptError, shown
-from nbtools.launcher.programs.program_restart import words_of
+from nbtools.launcher.programs.program_restart import recorded_words
 from nbtools.project import Project, expanded, find_project
 from nbtools.run.lineage import ancestors
 from nbtools.run.records import mapping_at
@@ -18,8 +18,8 @@ from nbtools.rundir.identity import foreign_owner
 from nbtools.rundir.program_files.foreign_checkpoints import (
     ForeignCheckpoint,
     checkpoint_at,
-    newest_first,
     newest_whole,
+    resume_order,
 )
 from nbtools.script.program import Program
 from nbtools.script.resume_words import arguments_in, resume_words, takes_path, with_checkpoint
@@ -62,7 +62,7 @@ def planned_resume(
     words = known_words(parent) if resume_with is None else tuple(resume_with)
     program = program.replace(resume=words)  # raises if they are none
     found, notes = _newest(parent) if checkpoint is None else (_named(parent, checkpoint), [])
-    listed = newest_first([one for one in parent.checkpoints if isinstance(one, ForeignCheckpoint)])
+    listed = resume_order([one for one in parent.checkpoints if isinstance(one, ForeignCheckpoint)])
     if checkpoint is not None and not takes_path(words) and found in listed[1:]:
         raise LaunchError(
             f"{parent.id}: {shlex.join(words)} names no checkpoint, so the program continues from the one that "
@@ -92,7 +92,7 @@ def why_not_resumable(run: Run, *, has_words: bool = False) -> str:
 
 def known_words(run: Run) -> tuple[str, ...]:
     """Return the words that resume the program of a run, as its launch has them, else by its arguments; () if none."""
-    if words := words_of(run.info):
+    if words := recorded_words(run.info):
         return words
     args = run.info.get("args")
     return resume_words(arguments_in(run.files.script, args if isinstance(args, list) else []))
@@ -107,7 +107,7 @@ def program_of(run: Run) -> Program:
     for name in ("script", "accelerate_config"):
         values[name] = None if values[name] is None else str(root / expanded(str(values[name])))
     cwd = run.info.get("cwd")
-    return Program(**values, cwd=str(cwd) if cwd else None, resume=words_of(run.info))
+    return Program(**values, cwd=str(cwd) if cwd else None, resume=recorded_words(run.info))
 
 
 def program_again(run: Run, args: Sequence[str]) -> tuple[Program | Path, Sequence[str]]:

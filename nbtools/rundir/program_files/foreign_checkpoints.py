@@ -22,7 +22,7 @@ from nbtools.rundir.tail import open_regular
 
 _LOOK_EVERY_S: Final = 5.0
 _QUIET_S: Final = 2.0
-"""A file that changed more recently than this, in a run that goes on, may still be written."""
+"""A file that changed more recently than this, in a run that continues, may still be written."""
 _HEAD_BYTES: Final = 4096
 
 _COUNT = r"[-_=.]?(\d{1,15})(?!\d)"
@@ -142,7 +142,7 @@ def checkpoints_of(
     """Return the checkpoints that a program wrote, oldest first; the arguments are those of `places_of`.
 
     Args:
-        quiet_s: seconds for which a checkpoint of a run that goes on must not have changed.
+        quiet_s: seconds for which a checkpoint of a run that continues must not have changed.
     """
     found: dict[Path, ForeignCheckpoint] = {}
     others: dict[Path, ForeignCheckpoint] = {}
@@ -173,7 +173,7 @@ def checkpoint_at(path: Path) -> ForeignCheckpoint:
     return _of_files(path, str(path), files)
 
 
-def newest_first(found: Sequence[ForeignCheckpoint]) -> list[ForeignCheckpoint]:
+def resume_order(found: Sequence[ForeignCheckpoint]) -> list[ForeignCheckpoint]:
     """Return checkpoints in the order in which a resume tries them: the newest first, weights alone and best ones last.
 
     A program that writes `last.pt` and then `best.pt` continues from the former.
@@ -184,7 +184,7 @@ def newest_first(found: Sequence[ForeignCheckpoint]) -> list[ForeignCheckpoint]:
 def newest_whole(found: Sequence[ForeignCheckpoint]) -> tuple[ForeignCheckpoint | None, list[str]]:
     """Return the checkpoint to continue from (None if there is none), and why those before it are passed over."""
     reasons: list[str] = []
-    for one in newest_first(found):
+    for one in resume_order(found):
         try:
             one.verify()
             return one, reasons
