@@ -4,16 +4,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from pages import see
 
 pytestmark = [pytest.mark.slow, pytest.mark.browser]
 PROGRAMS = Path(__file__).parents[1] / "programs"
 LAUNCH = """import nbtools as nt
 run = nt.launch({path!r}, torchrun=False, gpus=(), args={args!r})
 nt.LivePlot(run)"""
-
-
-def see(panel: Any, text: str) -> None:
-    panel.get_by_text(text).locator("visible=true").first.wait_for(timeout=60_000)
 
 
 def test_a_program_is_resumed_with_other_arguments_from_its_panel(notebook: Any, eventually: Any) -> None:
@@ -31,7 +28,7 @@ def test_a_program_is_resumed_with_other_arguments_from_its_panel(notebook: Any,
     see(panel, "3 of 3 checkpoints whole")
     panel.get_by_role("button", name="Continue from here…").nth(1).click()
     chosen = panel.get_by_label("Continue from")
-    eventually(lambda: "step 40" in chosen.evaluate("box => box.selectedOptions[0].text"), "the row is chosen")
+    eventually(lambda: "ckpt_step40" in chosen.evaluate("box => box.selectedOptions[0].text"), "the row is chosen")
     panel.get_by_label("Arguments").fill("--steps 90")
     see(panel, "Resume adds the arguments --steps 90")
     notebook.shoot("program-fork", panel)

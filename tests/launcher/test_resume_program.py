@@ -13,7 +13,9 @@ import pytest
 from nbtools.config import Launch
 from nbtools.errors import CheckpointError, ConfigError, LaunchError
 from nbtools.failures.restarts import read_restarts, restarted
+from nbtools.launcher.job_supervisor import with_job
 from nbtools.launcher.launch import launch
+from nbtools.launcher.programs.program_restart import continued
 from nbtools.launcher.resume import launch_again, resume
 from nbtools.project import Project
 from nbtools.run.run import Run, curve_sources
@@ -286,6 +288,16 @@ def test_a_checkpoint_that_a_kill_cut_off_is_passed_over_by_a_restart(work: Path
     assert line["checkpoint"] == "ckpt_1.pt"
     assert len(line["passed_over"]) == 1 and line["passed_over"][0].startswith("ckpt_2.pt: ")
     assert f"from {work / 'ckpt_1.pt'}" in run.log()
+
+
+def test_an_attempt_of_a_job_continues_with_the_words_of_its_program() -> None:
+    plan = {"args": ["--lr", "1", "--resume", "old"], "argv": [], "program": {"resume": ["--resume", "{checkpoint}"]}}
+    job = {"command": ["torchrun", "train.py"], "env": {}, "resume_from": "/out/ckpt.pt"}
+    assert with_job(plan, job)["argv"] == ["torchrun", "train.py", "--lr", "1", "--resume", "/out/ckpt.pt"]
+    assert with_job(plan, {**job, "resume_from": None})["argv"][2:] == plan["args"]
+    later = with_job(plan, job)
+    again = continued(later, Path("/out/newer.pt"))
+    assert again["argv"] == ["torchrun", "train.py", "--lr", "1", "--resume", "/out/newer.pt"]
 
 
 # --- real programs ------------------------------------------------------------------------------------

@@ -103,7 +103,7 @@ def program_of(run: Run) -> Program:
     root, recorded = _root_of(run), mapping_at(run.info, "program")
     values = {name: recorded.get(name) for name in ("script", "module", "accelerate_config")}
     if not recorded:  # a run of before
-        values["script"] = str(run.info.get("script"))
+        values["script"] = str(run.info.get("script") or run.files.script)
     for name in ("script", "accelerate_config"):
         values[name] = None if values[name] is None else str(root / expanded(str(values[name])))
     cwd = run.info.get("cwd")

@@ -76,6 +76,7 @@ class CheckpointList:
             offered.append((label + (" · best" if checkpoint in best else ""), checkpoint))
         if is_program:
             self.changes.description, self.changes.placeholder = "Arguments", "--lr 1e-4"
+            self.changes.style.description_width = "76px"
             self.changes.tooltip = "further arguments, which come last"
             self.verify.tooltip = "Check that the files of the listed checkpoints are as they were, and not cut off"
         latest = "latest verified" if found else "latest of the parent" if is_resumed else "no checkpoint"

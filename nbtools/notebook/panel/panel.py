@@ -543,7 +543,8 @@ class LivePlot:
         changes: Mapping[str, Any] | None = None,
         args: Sequence[str] = (),
     ) -> str:
-        return self._follow(lambda: resume(self.run, checkpoint, changes=changes or {}, args=args))
+        more = {"args": args} if args else {}
+        return self._follow(lambda: resume(self.run, checkpoint, changes=changes or {}, **more))
 
     def _launch_again(self) -> str:
         return self._follow(lambda: launch_again(self.run))
