@@ -48,6 +48,14 @@ def saves(*args: str, **options: Any) -> Run:
     return launch("saves.py", torchrun=False, args=args, **options)
 
 
+def saves_until_stopped() -> Run:
+    """Start a program that saves several times a second."""
+    run = saves("--steps", "10000", "--every", "5")
+    while "step 20" not in run.log():
+        time.sleep(0.1)
+    return run
+
+
 def steps_of(run: Run) -> list[int]:
     return [int(step) for step in run.history["train/loss"].steps]
 
@@ -81,10 +89,12 @@ def test_a_checkpoint_whose_name_has_no_step_has_that_of_the_curve(work: Path) -
 
 
 def test_a_stop_names_the_newest_checkpoint(work: Path) -> None:
-    run = saves("--steps", "10000", "--every", "5")
+    (work / "once.py").write_text("import time; open('last.ckpt', 'w').write('x'); time.sleep(600)")
+    run = launch("once.py", torchrun=False)
     while not run.checkpoints:
         time.sleep(0.2)
-    assert "; newest checkpoint out/ckpt_step" in run.stop()
+    assert "; newest checkpoint last.ckpt; " in run.stop()
+    assert "; checkpoint out/ckpt_step" in saves_until_stopped().stop()
 
 
 # --- resume ---------------------------------------------------------------------------------------

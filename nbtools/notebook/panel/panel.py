@@ -543,8 +543,7 @@ class LivePlot:
         changes: Mapping[str, Any] | None = None,
         args: Sequence[str] = (),
     ) -> str:
-        more = {"args": args} if args else {}
-        return self._follow(lambda: resume(self.run, checkpoint, changes=changes or {}, **more))
+        return self._follow(lambda: resume(self.run, checkpoint, changes=changes or {}, args=args))
 
     def _launch_again(self) -> str:
         return self._follow(lambda: launch_again(self.run))

@@ -149,7 +149,7 @@ def checkpoints_of(
     before = time.time() - quiet_s if ended is None else float("inf")
     with contextlib.suppress(OSError):
         places = places_of(run_dir, cwd, args, started, ended)
-        for root in (run_dir, *places.named, *places.working):
+        for root in dict.fromkeys((run_dir, *places.named, *places.working)):
             if root not in places.left_out:
                 for one, says_so in _below(root, places, [*places.working, run_dir]):
                     (found if says_so else others).setdefault(one.path, one)
