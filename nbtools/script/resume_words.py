@@ -79,6 +79,19 @@ def with_checkpoint(args: Sequence[str], words: Sequence[str], checkpoint: Path)
     return [*kept, *(word.replace(CHECKPOINT, str(checkpoint)) for word in words)]
 
 
+def named_checkpoint_in(args: Sequence[str], words: Sequence[str]) -> str:
+    """Return the path that arguments give where the words that resume a program have one; empty without any."""
+    found = ""
+    for one, two in itertools.pairwise(("", *words)):
+        if CHECKPOINT not in two:
+            continue
+        name = _plain(two if "=" in two else one)
+        for word, after in itertools.zip_longest(args, args[1:], fillvalue=""):
+            if _is_flag(word) and _plain(word) == name:
+                found = word.partition("=")[2] if "=" in word else after
+    return found
+
+
 def arguments_in(path: Path, args: Sequence[str] = ()) -> dict[str, Takes]:
     """Return the arguments that a program's file declares, as far as its source names them, and those of a call.
 

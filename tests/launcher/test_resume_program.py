@@ -48,14 +48,6 @@ def saves(*args: str, **options: Any) -> Run:
     return launch("saves.py", torchrun=False, args=args, **options)
 
 
-def saves_until_stopped() -> Run:
-    """Start a program that saves several times a second."""
-    run = saves("--steps", "10000", "--every", "5")
-    while "step 20" not in run.log():
-        time.sleep(0.1)
-    return run
-
-
 def steps_of(run: Run) -> list[int]:
     return [int(step) for step in run.history["train/loss"].steps]
 
@@ -94,7 +86,15 @@ def test_a_stop_names_the_newest_checkpoint(work: Path) -> None:
     while not run.checkpoints:
         time.sleep(0.2)
     assert "; newest checkpoint last.ckpt; " in run.stop()
-    assert "; checkpoint out/ckpt_step" in saves_until_stopped().stop()
+    (work / "at_stop.py").write_text(
+        "import signal, sys, time\n"
+        "signal.signal(signal.SIGTERM, lambda *_: sys.exit(open('end.ckpt', 'w').write('x') and 0))\n"
+        "print('ready', flush=True)\ntime.sleep(600)"
+    )
+    run = launch("at_stop.py", torchrun=False)
+    while "ready" not in run.log():
+        time.sleep(0.1)
+    assert "; checkpoint end.ckpt saved; " in run.stop()
 
 
 # --- resume ---------------------------------------------------------------------------------------
@@ -152,6 +152,18 @@ def test_a_count_that_begins_again_erases_no_row_of_the_parent(work: Path) -> No
         "its steps begin again after the resume: drawn 20 steps later, behind the curve of its parent"
     )
     assert steps_of(parent) == list(range(1, 26))
+
+
+def test_a_launch_whose_arguments_name_a_checkpoint_is_joined_to_its_run(work: Path) -> None:
+    other = finished(saves("--steps", "10", "--out-dir", "elsewhere"))
+    parent = finished(saves("--steps", "20"))
+    child = finished(saves("--steps", "25", "--resume", "out/ckpt_step20.pt"))
+    origin = {"run": parent.id, "checkpoint": "out/ckpt_step20.pt", "step": 20}
+    assert child.info["resumed_from"] == {**origin, "path": str(work / "out/ckpt_step20.pt")}
+    assert steps_of(child) == list(range(1, 26))
+    assert parent.info["resumed_from"] is None and other.info["resumed_from"] is None
+    shutil.copy(work / "out/ckpt_step20.pt", work / "mine.pt")
+    assert finished(saves("--steps", "22", "--resume=mine.pt")).info["resumed_from"] is None
 
 
 @pytest.mark.parametrize("ref", ["ckpt_step10.pt", "out/ckpt_step10.pt", 10, "10", Path("out/ckpt_step10.pt")])

@@ -1,5 +1,6 @@
 """What continues a program of the user's in a new run: its command, a checkpoint, and the words that take it."""
 
+import itertools
 import os
 import shlex
 from collections.abc import Sequence
@@ -21,9 +22,13 @@ from nbtools.rundir.program_files.foreign_checkpoints import (
     newest_whole,
     resume_order,
 )
+from nbtools.rundir.rundir import RunDir, newest_first
 from nbtools.script.program import Program
-from nbtools.script.resume_words import arguments_in, resume_words, takes_path, with_checkpoint
+from nbtools.script.resume_words import arguments_in, named_checkpoint_in, resume_words, takes_path, with_checkpoint
 from nbtools.script.script import parse_script, write_script
+
+_MOST_RUNS = 50
+"""So many of the newest runs are asked whether they wrote a checkpoint that a launch names."""
 
 
 @dataclass(frozen=True)
@@ -39,8 +44,7 @@ class ProgramResume:
 
     def origin(self, parent: Run) -> dict[str, Any]:
         """Return `resumed_from` of the new run's launch.json."""
-        found = self.checkpoint
-        return {"run": parent.id, "checkpoint": found.name, "step": found.step, "path": str(found.path)}
+        return _origin(parent, self.checkpoint)
 
 
 def planned_resume(
@@ -75,6 +79,28 @@ def planned_resume(
     return ProgramResume(
         program, (*with_checkpoint(own, words, found.path), *args), Project(_root_of(parent)), found, tuple(notes)
     )
+
+
+def origin_of_launch(program: Program, args: Sequence[str], cwd: Path, runs: Path) -> dict[str, Any] | None:
+    """Return `resumed_from` of a launch whose arguments name a checkpoint of an earlier run; None if they do not."""
+    named = named_checkpoint_in(args, program.resume)
+    path = Path(os.path.normpath(cwd / expanded(named)))
+    if not named or not path.exists():
+        return None
+    saved_at = checkpoint_at(path).time
+    for folder in itertools.islice(newest_first(runs), _MOST_RUNS):
+        run = Run(RunDir(folder))
+        begun, ended = run.records.started_at, run.records.ended_at
+        if begun is None or saved_at < begun or (ended is not None and saved_at > ended):
+            continue
+        for one in run.checkpoints:
+            if isinstance(one, ForeignCheckpoint) and one.path == path:
+                return _origin(run, one)
+    return None
+
+
+def _origin(run: Run, found: ForeignCheckpoint) -> dict[str, Any]:
+    return {"run": run.id, "checkpoint": found.name, "step": found.step, "path": str(found.path)}
 
 
 def why_not_resumable(run: Run, *, has_words: bool = False) -> str:
