@@ -227,6 +227,7 @@ def _resume(arguments: argparse.Namespace) -> int:
     run = resume(
         parent,
         arguments.checkpoint,
+        resume_with=arguments.resume_with,
         changes=read_changes(parent, arguments.values) if arguments.values else None,
         nproc_per_node=arguments.nproc_per_node,
         gpus=arguments.gpus,

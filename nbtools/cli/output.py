@@ -9,7 +9,7 @@ import sys
 import textwrap
 import time
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from datetime import timedelta
 from functools import partial
 from itertools import zip_longest
@@ -161,7 +161,7 @@ def print_run(summary: dict[str, Any]) -> None:
         ("step", _steps(summary["step"], summary["total_steps"])),
         *((name, _number(value)) for name, value in summary["metrics"].items()),
         *(("curves", line) for line in summary["curves"]),
-        ("checkpoints", " ".join(f"{saved['name']}{' (best)' * saved['best']}" for saved in summary["checkpoints"])),
+        ("checkpoints", " ".join(map(_checkpoint, summary["checkpoints"]))),
         *((f"rank {rank['rank']}", f"step {rank['step']}, {rank['phase']}") for rank in summary["ranks"]),
     ]
     print_table([(name, str(value)) for name, value in facts if value not in (None, "")])
@@ -300,6 +300,13 @@ def _job(summary: dict[str, Any]) -> str:
         return words
     early = ", before the training" if ends_too_early(left_s, summary["eta_s"]) else ""
     return f"{words}, ends in {timedelta(seconds=round(max(0.0, left_s)))}{early}"
+
+
+def _checkpoint(saved: Mapping[str, Any]) -> str:
+    """Return the name of a checkpoint, and its step if the name is not made of it."""
+    is_plain = saved["step"] is None or saved["name"].startswith("step-")
+    step = "" if is_plain else f" (step {saved['step']:,})"
+    return f"{saved['name']}{step}{' (best)' * saved['best']}"
 
 
 def _steps(step: int, total: int | None) -> str:

@@ -199,7 +199,9 @@ def parser(
 
     text = "Resume a run as a new run and print its id; --set changes values (a fork); arguments go after --."
     resume = command("resume", text, run, settings, where, restarts, values)
-    resume.add_argument("--checkpoint", metavar="step-000200", help="default: the newest that verifies")
+    resume.add_argument("--checkpoint", metavar="step-000200", help="default: the newest that verifies; or a path")
+    text = "a program: the words that continue from {checkpoint}, a path; default: those that it is known to have"
+    resume.add_argument("--resume-with", "--resume_with", type=shlex.split, metavar="WORDS", help=text)
 
     text = "Write the model of a run's checkpoint, an adapter merged into it, into a folder that from_pretrained loads."
     export = command("export", text, run)

@@ -31,6 +31,8 @@ class Restart:
     """Its last step, if Slurm ended it."""
     resumed_from: str | None = None
     """Name of the checkpoint from which it continued, if Slurm ended it."""
+    checkpoint_step: int | None = None
+    """Step of the checkpoint, if that is known."""
 
     @classmethod
     def from_json(cls, content: Mapping[str, Any]) -> Self | None:
@@ -41,7 +43,7 @@ class Restart:
         texts = (content.get(name) for name in ("checkpoint", "why", "resumed_from"))
         name, why, start = (text if isinstance(text, str) else None for text in texts)
         failure, step = Failure.from_json(content.get("failure")), whole(content.get("step"))
-        return cls(attempt, ended, failure, name, why, step, start)
+        return cls(attempt, ended, failure, name, why, step, start, whole(content.get("checkpoint_step")))
 
 
 def read_restarts(run: RunDir) -> list[Restart]:
@@ -77,10 +79,13 @@ def restarted(restart: Restart) -> str:
     step = step_of(restart)
     at = "" if restart.step is None else f" at step {restart.step:,}"
     why = restart.failure.headline if restart.failure else f"{restart.why}{at}" if restart.why else "it failed"
-    return f"restarted {f'at step {step:,}' if step else 'from the start'}: {why[:300]}"
+    where = f"from {restart.checkpoint}" if restart.checkpoint else "from the start"
+    return f"restarted {f'at step {step:,}' if step else where}: {why[:300]}"
 
 
 def step_of(restart: Restart) -> int:
-    """Return the step from which the next attempt continued; 0 is the start."""
+    """Return the step from which the next attempt continued; 0 is the start, or a step that is not known."""
+    if restart.checkpoint_step is not None:
+        return restart.checkpoint_step
     found = re.fullmatch(r"step-([0-9]{1,18})", restart.checkpoint or "")
     return int(found[1]) if found else 0

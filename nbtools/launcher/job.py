@@ -25,9 +25,10 @@ from nbtools.failures.restarts import read_restarts, without_progress
 from nbtools.launcher.job_supervisor import open_attempt, supervise_job, with_job
 from nbtools.launcher.node import interpreter_of, joinable, project_paths, run_part, with_agent_of_job
 from nbtools.launcher.placement import Placement, child_environment, place
+from nbtools.launcher.programs.program_restart import newest_of_program
 from nbtools.machine import network, slurm
 from nbtools.machine.devices import GLOO_INTERFACE, num_cores
-from nbtools.run.checkpoints import newest_verified
+from nbtools.run.checkpoints import AnyCheckpoint, newest_verified
 from nbtools.run.records import mapping_at
 from nbtools.rundir import secret_values
 from nbtools.rundir.identity import foreign_owner
@@ -74,7 +75,9 @@ def _prepared(run: RunDir, number: int) -> dict[str, str]:
     target, _ = project_paths(run, plan)
     placement = _placed(plan)
     can_resume = has_recipe(run)
-    checkpoint = newest_verified(run.checkpoints)[0] if attempt > 1 and can_resume else None
+    checkpoint: AnyCheckpoint | None = None
+    if attempt > 1:
+        checkpoint = newest_verified(run.checkpoints)[0] if can_resume else newest_of_program(run, plan)[0]
     stuck = without_progress(read_restarts(run), None if checkpoint is None else checkpoint.name)
     if can_resume and stuck is not None:
         raise LaunchError(f"{stuck.message}. {stuck.advice}")

@@ -16,11 +16,12 @@ from typing import Any
 
 from nbtools.failures.failure import Failure
 from nbtools.failures.restarts import Restart, read_restarts, without_progress
+from nbtools.launcher.programs.program_restart import continued, newest_of_program, recorded_words
 from nbtools.launcher.supervisor import Supervisor, adopt_orphans, close_attempt
 from nbtools.machine import slurm
 from nbtools.machine.processes import members, sweep_processes
 from nbtools.machine.signals import asks_to_stop
-from nbtools.run.checkpoints import checkpoints_in, resuming
+from nbtools.run.checkpoints import AnyCheckpoint, checkpoints_in, resuming
 from nbtools.run.job import CANCELLED, NODE_FAILED, PREEMPTED, REQUEUED, STOPPED, TIME_LIMIT, said_by_slurm
 from nbtools.run.records import mapping_at
 from nbtools.rundir.heartbeat import read_heartbeats
@@ -110,20 +111,26 @@ def with_job(plan: Mapping[str, Any], job: Mapping[str, Any]) -> dict[str, Any]:
     """Return the content of a launch.json with what job.json says of this attempt."""
     args = [str(word) for word in plan.get("args") or ()]
     if (checkpoint := job.get("resume_from")) is not None:
-        args = resuming(args, Path(str(checkpoint)))
-    return {**plan, "argv": [*(job.get("command") or ()), *args], "env": mapping_at(dict(job), "env")}
+        path = Path(str(checkpoint))
+        args = continued(plan, path)["args"] if recorded_words(plan) else resuming(args, path)
+    command = [*(job.get("command") or ()), *args]
+    return {**plan, "argv": command, "args": args, "env": mapping_at(dict(job), "env")}
 
 
 def ended_attempt(run: RunDir, attempt: int, why: str, returncode: int | None = None) -> dict[str, Any]:
     """Return the line of attempts.jsonl on an attempt that Slurm has ended."""
     finished = whole((read_json(run.finished) or {}).get("step"))
     step = max([finished or 0, *(beat.step for beat in read_heartbeats(run))])
-    saved, start = checkpoints_in(run.checkpoints), (read_json(run.job) or {}).get("resume_from")
+    plan, start = read_json(run.launch) or {}, (read_json(run.job) or {}).get("resume_from")
+    saved: AnyCheckpoint | None = newest_of_program(run, plan)[0]
+    if has_recipe(run):
+        saved = next(reversed(checkpoints_in(run.checkpoints)), None)
     line = {"attempt": attempt, "returncode": returncode, "failure": None, "why": why, "step": step}
     return {
         **line,
         "resumed_from": None if start is None else Path(str(start)).name,
-        "checkpoint": saved[-1].name if saved else None,
+        "checkpoint": None if saved is None else saved.name,
+        "checkpoint_step": None if saved is None else saved.step,
     }
 
 

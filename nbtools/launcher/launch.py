@@ -24,6 +24,7 @@ from nbtools.errors import LaunchError, NbtoolsError
 from nbtools.failures.known_errors import cause_of
 from nbtools.launcher.placement import child_environment
 from nbtools.launcher.preflight import Preflight, check_launch, with_site
+from nbtools.launcher.programs.program_resume import origin_of_launch
 from nbtools.launcher.slurm import Cluster, job_environment, job_script, refused
 from nbtools.machine import gpu_queue, slurm
 from nbtools.machine.processes import members, sweep_processes
@@ -121,7 +122,11 @@ def launch(
     if after is not None and not isinstance(after, Run):
         after = Run(after)
     awaited = None if after is None or after.state.is_final else after.dir.resolve()
-    return start(checked, after=awaited, queue=queue)
+    origin = None
+    if checked.program is not None:
+        with contextlib.suppress(NbtoolsError, OSError):  # an earlier run that cannot be read
+            origin = origin_of_launch(checked.program, checked.args, checked.cwd, checked.project.runs)
+    return start(checked, after=awaited, queue=queue, resumed_from=origin)
 
 
 def launch_once(script: str | Path) -> tuple[Run, bool]:

@@ -4,6 +4,7 @@ import contextlib
 import json
 import os
 import re
+import shlex
 import shutil
 import subprocess
 import sys
@@ -34,6 +35,7 @@ from nbtools.rundir.rundir import is_run, project_of
 from nbtools.rundir.secret_values import masked
 from nbtools.script.inspection import inspect_program, module_of, python_file
 from nbtools.script.program import Program
+from nbtools.script.resume_words import arguments_in, resume_words
 from nbtools.script.script import Script, parse_script
 
 _COUNTED_BYTES = 4 * 2**20
@@ -131,19 +133,22 @@ def with_site(checked: Preflight, runs: Path | None = None) -> Preflight:
     return replace(checked, findings=(*checked.findings, *more))
 
 
-def check_launch(script: str | Path | Program, args: Sequence[str], overrides: Mapping[str, Any]) -> Preflight:
+def check_launch(
+    script: str | Path | Program, args: Sequence[str], overrides: Mapping[str, Any], *, project: Project | None = None
+) -> Preflight:
     """Collect the findings of a launch; nothing is written or started, and the data is not counted.
 
     Args:
         script: a script, or a program of the user's.
         args: further arguments.
         overrides: fields of `Launch` that replace the script's; None keeps the script's value.
+        project: of a `Program`; that of the working directory when None.
 
     Raises:
         LaunchError: what was given, what is allowed, and the next step.
     """
     if isinstance(script, Program):
-        return _check_program(script, _wanted(Launch(), overrides), _check_args(args), None, [])
+        return _check_program(script, _wanted(Launch(), overrides), _check_args(args), None, [], project)
     path = python_file(script)
     plain, notes = _read_plain(path)
     if plain and plain.launch.on_end and overrides.get("on_end") is None and (whose := _not_own(path)):
@@ -204,7 +209,12 @@ def _check_recipe(
 
 
 def _check_program(
-    program: Program, wanted: Launch, args: tuple[str, ...], launcher: Path | None, notes: Sequence[Finding]
+    program: Program,
+    wanted: Launch,
+    args: tuple[str, ...],
+    launcher: Path | None,
+    notes: Sequence[Finding],
+    project: Project | None = None,
 ) -> Preflight:
     """Check a program of the user's; `launcher` is the script that names it, if there is one."""
     args = (*program.args, *args)
@@ -213,11 +223,15 @@ def _check_program(
             f"--help: trains nothing, so nothing was started; python {program.module or program.script} --help prints "
             "the program's flags"
         )
-    project = _project_here() if launcher is None else _project_of(launcher)
+    project = project or (_project_here() if launcher is None else _project_of(launcher))
     cwd = _working_directory(program, project.root)
     wanted, interpreter, source, found = _placed_program(program, wanted, project.root, cwd)
     placement = place(wanted, None, interpreter) if wanted.cluster is None else place_job(wanted, interpreter)
-    where = ok("program", f"{shown(program.module or str(source), 200)} in {cwd}")
+    where = [ok("program", f"{shown(program.module or str(source), 200)} in {cwd}")]
+    if not program.resume and source is not None:
+        program = program.replace(resume=resume_words(arguments_in(source, args)))
+    if program.resume:
+        where.append(ok("resume", f"from a checkpoint, also at a restart, with {shlex.join(program.resume)}"))
     script = launcher or source
     return Preflight(
         script=script or cwd,
@@ -228,7 +242,7 @@ def _check_program(
         cwd=cwd,
         args=args,
         placement=placement,
-        findings=(*notes, where, *found, *placement.findings, check_disk(project.runs, None)),
+        findings=(*notes, *where, *found, *placement.findings, check_disk(project.runs, None)),
         program=program,
         source=source,
     )

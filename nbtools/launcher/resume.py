@@ -4,6 +4,7 @@ import contextlib
 import itertools
 import math
 import re
+import shlex
 import warnings
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
@@ -14,12 +15,13 @@ from nbtools.config import Launch, Slurm, StopOn, TrainConfig
 from nbtools.errors import CheckpointError, ConfigError, DataError, LaunchError, NbtoolsError, ScriptError, shown
 from nbtools.launcher.launch import start
 from nbtools.launcher.preflight import Preflight, check_launch, run_name, with_flags
+from nbtools.launcher.programs.program_resume import ProgramResume, planned_resume, program_again
 from nbtools.launcher.slurm import Cluster, on_cluster
 from nbtools.launcher.step_count import Schedule, schedule
 from nbtools.machine.devices import devices
 from nbtools.project import NAME_PATTERN, Project, located
 from nbtools.recipes import RECIPES
-from nbtools.run.checkpoints import Checkpoint, newest_verified, resuming
+from nbtools.run.checkpoints import AnyCheckpoint, Checkpoint, newest_verified, resuming
 from nbtools.run.clean import in_use
 from nbtools.run.lineage import ancestors
 from nbtools.run.records import mapping_at
@@ -27,15 +29,17 @@ from nbtools.run.run import Run
 from nbtools.rundir import secret_values
 from nbtools.rundir.identity import foreign_owner
 from nbtools.rundir.json_files import whole
-from nbtools.rundir.rundir import is_run, project_of
+from nbtools.rundir.program_files.foreign_checkpoints import ForeignCheckpoint
+from nbtools.rundir.rundir import has_recipe, is_run, project_of
 from nbtools.script.compat.aliases import assigned
 from nbtools.script.script import differences, parse_script, write_script
 
 
 def resume(
     run: Run | str | Path,
-    checkpoint: Checkpoint | Path | str | int | None = None,
+    checkpoint: AnyCheckpoint | Path | str | int | None = None,
     *,
+    resume_with: Sequence[str] | None = None,
     changes: Mapping[str, object] | None = None,
     nproc_per_node: int | Literal["gpu"] | None = None,
     gpus: Sequence[int] | None = None,
@@ -51,10 +55,16 @@ def resume(
     Without changes the same script runs with the same arguments, and the weights are bit-identical to an uninterrupted
     run's. With changes the run is a fork: its values, changed, are written to a new script beside the old one.
 
+    A program of the user's runs with its recorded interpreter, working directory and arguments, and the words that
+    resume it: those of its `Program.resume`, else the argument whose name says that it resumes.
+
     Args:
         run: the run to continue; it must have ended.
         checkpoint: where to start from: a step, a name such as `step-000200`, a folder, or a `Checkpoint`; None for the
-            latest verified one of the run, else of the runs that it resumed.
+            latest verified one of the run, else of the runs that it resumed. Of a program any file or folder may be
+            given.
+        resume_with: words that resume a program, such as `("--resume", "{checkpoint}")`; `{checkpoint}` stands for a
+            path. They replace the same argument, and are remembered by the run and by its launcher script.
         changes: config fields and their new values, such as `{"learning_rate": 1e-4, "max_steps": 2000}`.
         nproc_per_node: processes on this machine, or `gpu` for one per GPU; None for the run's own number. The samples
             keep their order.
@@ -64,7 +74,7 @@ def resume(
         max_restarts: as for `launch`; None for the run's own value.
         stop_on: as for `launch`; None for the run's own conditions.
         on_end: as for `launch`; never the run's own, which would execute words from a run directory.
-        args: further arguments of the script; they come last and override earlier ones.
+        args: further arguments of the script; they come last and override earlier ones. With them a program is a fork.
 
     Raises:
         CheckpointError: the given checkpoint is missing, incomplete or damaged.
@@ -72,13 +82,23 @@ def resume(
         LaunchError: the run has no steps left, no checkpoint to resume, or cannot start; nothing is left behind.
     """
     parent = run if isinstance(run, Run) else Run(run)
-    _check_resumable(parent)
+    if not (state := parent.state).is_final:
+        raise LaunchError(f"{parent.id} is {state}: stop it first, then resume")
+    asked = {"nnodes": nnodes, "max_restarts": max_restarts, "stop_on": stop_on, "on_end": on_end}
+    if not has_recipe(parent.files):
+        if isinstance(checkpoint, Checkpoint):
+            raise CheckpointError(f"{checkpoint.path}: is of a recipe, and {parent.id} runs a program of its own")
+        if changes:
+            raise _no_fields(parent, list(changes))
+        planned = planned_resume(parent, checkpoint, resume_with, args)
+        return _started_program(parent, planned, args, _settings(parent, nproc_per_node, gpus, cluster, **asked))
+    if resume_with is not None or isinstance(checkpoint, ForeignCheckpoint):
+        raise LaunchError(f"{parent.id}: is of a recipe, which resumes from its own checkpoints; leave resume_with out")
     with contextlib.ExitStack() as kept:
         for needed, _ in _lineage(parent):
             # `nbtools clean` could otherwise remove a checkpoint that is about to be read.
             kept.enter_context(in_use(needed.files))
         found, notes = _newest(parent) if checkpoint is None else (named_checkpoint(parent, checkpoint), [])
-        asked = {"nnodes": nnodes, "max_restarts": max_restarts, "stop_on": stop_on, "on_end": on_end}
         settings = _settings(parent, nproc_per_node, gpus, cluster, **asked)
         forked, more = _forked(parent, found, changes or {}, settings)
         try:
@@ -100,9 +120,32 @@ def launch_again(run: Run) -> Run:
     path = Path(str(run.info.get("script")))
     if not path.is_file():
         raise LaunchError(f"{path}: the script of {run.id} is not there any more; its copy is {run.files.script}")
-    checked = check_launch(path, _args_of(run), _settings(run, None, None, None))
+    if has_recipe(run.files):
+        checked = check_launch(path, _args_of(run), _settings(run, None, None, None))
+    else:
+        program, args = program_again(run, _args_of(run))
+        project = Project(Path(str(run.info.get("root") or path.parent)))
+        checked = check_launch(program, args, _settings(run, None, None, None), project=project)
     checked = replace(checked, name=run_name(run.name))
     return start(checked, runs=run.dir.parent, resumed_from=mapping_at(run.info, "resumed_from") or None)
+
+
+def _started_program(parent: Run, planned: ProgramResume, args: Sequence[str], settings: dict[str, Any]) -> Run:
+    argv = parent.info.get("argv")
+    if settings["python"] is None and settings["cluster"] == "none" and isinstance(argv, list) and argv:
+        settings["python"] = str(argv[0])
+    checked = check_launch(planned.program, planned.args, settings, project=planned.project)
+    for note in planned.notes:
+        warnings.warn(note, stacklevel=3)
+    before, after = mapping_at(parent.info, "launch").get("nproc_per_node"), checked.launch.nproc_per_node
+    changes = {} if after == before else {"nproc_per_node": [before, after]}
+    changes |= {"arguments": ["", shlex.join(secret_values.masked(args))]} if args else {}
+    return start(
+        replace(checked, name=run_name(parent.name)),
+        runs=parent.dir.parent,
+        script=str(parent.info.get("script")),
+        resumed_from=planned.origin(parent) | ({"changes": changes} if changes else {}),
+    )
 
 
 def _started(
@@ -153,7 +196,16 @@ def read_changes(run: Run, texts: Iterable[str]) -> dict[str, Any]:
     Raises:
         NbtoolsError: one has no `=`, or the run has no config.
     """
+    if not has_recipe(run.files):
+        raise _no_fields(run, list(texts))
     return assigned(type(config_of(run)), texts)
+
+
+def _no_fields(run: Run, given: Sequence[str]) -> ConfigError:
+    return ConfigError(
+        f"{', '.join(map(shown, given))}: {run.id} runs a program, which has arguments and no fields; "
+        "give them as args=['--lr', '1e-4'] (after -- on the command line)"
+    )
 
 
 def changed(run: Run, changes: Mapping[str, object]) -> TrainConfig:
@@ -169,16 +221,6 @@ def changed(run: Run, changes: Mapping[str, object]) -> TrainConfig:
 
 
 # --- the run and its checkpoint -------------------------------------------------------------------
-
-
-def _check_resumable(parent: Run) -> None:
-    if not (state := parent.state).is_final:
-        raise LaunchError(f"{parent.id} is {state}: stop it first, then resume")
-    if (parent.info.get("recipe") or (parent.config or {}).get("recipe")) is None:
-        raise LaunchError(
-            f"{parent.id}: its script is not one of nbtools' recipes, so only the script itself can resume it; "
-            "launch it again with its own arguments"
-        )
 
 
 def _args_of(run: Run) -> list[str]:

@@ -28,11 +28,12 @@ from nbtools.errors import FormatError, LaunchError
 from nbtools.failures.failure import Failure, explained, first_failure, was_stopped_from_outside
 from nbtools.failures.known_errors import host_memory
 from nbtools.failures.stop_conditions import LOOK_EVERY_S, StopConditions
+from nbtools.launcher.programs.program_restart import continued, newest_of_program, saved_by_program
 from nbtools.machine import gpu_queue, processes
 from nbtools.machine.devices import gpu_use
 from nbtools.machine.on_end import sentence_on_end, start_on_end
 from nbtools.machine.signals import Signals, asks_to_stop
-from nbtools.run.checkpoints import checkpoints_in, newest_verified, resuming
+from nbtools.run.checkpoints import AnyCheckpoint, checkpoints_in, newest_verified, resuming
 from nbtools.run.job import is_active
 from nbtools.run.records import Records, mapping_at
 from nbtools.run.state import state_of
@@ -215,7 +216,9 @@ class Supervisor:
             self._conditions.close()
         if self.stopped_on is not None and self.stopped_on["condition"] == "nan":
             last = self.stopped_on["finite_step"]
-            older = [found.name for found in checkpoints_in(self.run.checkpoints) if found.step <= last]
+            saved: Sequence[AnyCheckpoint] = checkpoints_in(self.run.checkpoints)
+            saved = saved if has_recipe(self.run) else saved_by_program(self.run, self.plan)
+            older = [found.name for found in saved if found.step is not None and found.step <= last]
             self.stopped_on["checkpoint"] = older[-1] if older else None
             said = f"last checkpoint before it: {older[-1]}" if older else "no checkpoint is older"
             self.stopped_on["sentence"] += f"; {said}"
@@ -306,11 +309,13 @@ class Supervisor:
     def _prepare_restart(self, failure: Failure) -> list[str]:
         """Record the failed attempt, delete its state files, and return the next attempt's command."""
         argv = list(self.plan["argv"])
-        checkpoint, passed_over = newest_verified(self.run.checkpoints)
-        if not has_recipe(self.run):
-            checkpoint = None  # it starts from its beginning
-        elif checkpoint is not None:
-            argv = resuming(argv, checkpoint.path)
+        checkpoint: AnyCheckpoint | None
+        if has_recipe(self.run):
+            checkpoint, passed_over = newest_verified(self.run.checkpoints)
+            argv = argv if checkpoint is None else resuming(argv, checkpoint.path)
+        else:
+            checkpoint, passed_over = newest_of_program(self.run, self.plan)
+            argv = argv if checkpoint is None else continued(self.plan, checkpoint.path)["argv"]
         close_attempt(
             self.run,
             {
@@ -318,6 +323,7 @@ class Supervisor:
                 "returncode": self.returncode,
                 "failure": failure.to_json(),
                 "checkpoint": None if checkpoint is None else checkpoint.name,
+                "checkpoint_step": None if checkpoint is None else checkpoint.step,
                 "passed_over": passed_over,
             },
         )

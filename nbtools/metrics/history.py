@@ -154,6 +154,11 @@ class History(Mapping[str, Series]):
         with self._lock:
             return max((table.newest(0)[0] for table in self._tables.values() if table.num_rows), default=None)
 
+    def step_at(self, when: float) -> int | None:
+        """Return the greatest step of the rows written up to a Unix time; None if there are none."""
+        found = (series.steps[series.times <= when] for series in self.values())
+        return max((int(steps[-1]) for steps in found if len(steps)), default=None)
+
     def pace(self) -> tuple[float | None, float | None]:
         """Return the recent seconds per step and the Unix time of the last row; None where unknown.
 

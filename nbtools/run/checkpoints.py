@@ -12,6 +12,7 @@ from typing import Any, Self
 from nbtools.errors import CheckpointError, FormatError, html_table
 from nbtools.rundir.atomic import retried
 from nbtools.rundir.json_files import finite, read_json, strict_number, whole
+from nbtools.rundir.program_files.foreign_checkpoints import ForeignCheckpoint
 from nbtools.rundir.tail import open_regular
 
 BEST_BY = "eval/loss"
@@ -76,6 +77,12 @@ class Checkpoint:
         return self.path.name
 
     @property
+    def num_bytes(self) -> int:
+        """Size of its files, as the manifest has it."""
+        claims = (claim for claim in self.manifest["files"].values() if isinstance(claim, dict))
+        return sum(whole(claim.get("bytes")) or 0 for claim in claims)
+
+    @property
     def progress(self) -> Progress | None:
         """How far the training was; None if the manifest does not contain it."""
         counts = [whole(self.manifest.get(name)) for name in ("step", "epoch", "position", "samples")]
@@ -111,7 +118,8 @@ class Checkpoint:
     def to_json(self) -> dict[str, Any]:
         """Return the checkpoint as JSON values, without its list of files."""
         metrics = {name: strict_number(value) for name, value in self.metrics.items()}
-        return {"name": self.name, "step": self.step, "path": str(self.path), "time": self.time, "metrics": metrics}
+        facts = {"name": self.name, "step": self.step, "path": str(self.path), "time": self.time}
+        return {**facts, "metrics": metrics, "bytes": self.num_bytes}
 
     def verify(self) -> None:
         """Compare every file with the size and SHA-256 in the manifest.
@@ -139,6 +147,10 @@ class Checkpoint:
                 raise CheckpointError(f"{path}: has {num_bytes} bytes instead of {expected_bytes}")
             if digest != expected_digest:
                 raise CheckpointError(f"{path}: its SHA-256 differs from the one recorded when it was saved")
+
+
+AnyCheckpoint = Checkpoint | ForeignCheckpoint
+"""Of a recipe, or of a program of the user's."""
 
 
 def _measured(path: Path) -> tuple[int, str]:

@@ -8,7 +8,7 @@ from typing import Any
 
 from nbtools.errors import shown
 from nbtools.run.records import mapping_at
-from nbtools.rundir.json_files import read_json, read_small, whole
+from nbtools.rundir.json_files import MAX_STEP, read_json, read_small, whole
 from nbtools.rundir.rundir import RunDir, found_runs, is_run
 
 
@@ -26,6 +26,12 @@ def resumed_step(launch: dict[str, Any]) -> int:
     return whole(mapping_at(launch, "resumed_from").get("step")) or 0
 
 
+def _rows_until(launch: dict[str, Any]) -> int:
+    """Return the step up to which the parent's rows count: all do if the checkpoint did not say its step."""
+    step = whole(mapping_at(launch, "resumed_from").get("step"))
+    return MAX_STEP if step is None else step
+
+
 def ancestors(run: Path, launch: dict[str, Any]) -> list[tuple[Path, int]]:
     """Return the run's ancestors, nearest first, each with the step at which its child resumed.
 
@@ -37,7 +43,7 @@ def ancestors(run: Path, launch: dict[str, Any]) -> list[tuple[Path, int]]:
         if parent.name in seen:
             return []
         seen.add(parent.name)
-        found.append((parent, resumed_step(launch)))
+        found.append((parent, _rows_until(launch)))
         run, launch = parent, read_json(RunDir(parent).launch) or {}
     return found
 
@@ -97,7 +103,8 @@ def origin_in_words(resumed_from: object) -> str:
     """Describe `resumed_from` of a launch.json: `forked from ID at step 200: batch_size 16 -> 32`."""
     if not isinstance(resumed_from, dict):
         return ""
-    where = f"from {resumed_from.get('run')} at step {resumed_from.get('step')}"
+    step, name = resumed_from.get("step"), resumed_from.get("checkpoint")
+    where = f"from {resumed_from.get('run')} at {f'checkpoint {shown(name)}' if step is None else f'step {step}'}"
     changes = resumed_from.get("changes")
     if not isinstance(changes, dict) or not changes:
         return f"resumed {where}"

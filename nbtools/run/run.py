@@ -6,7 +6,7 @@ import os
 import threading
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any, Self
 
@@ -15,10 +15,11 @@ from nbtools.failures.failure import Failure, lost
 from nbtools.failures.restarts import read_restarts
 from nbtools.machine import processes
 from nbtools.metrics.history import History, newest_rows
+from nbtools.metrics.joined_runs import joined_runs
 from nbtools.metrics.readers.found import FoundMetrics
 from nbtools.metrics.readers.printed import LogMetrics
 from nbtools.project import find_project, located
-from nbtools.run.checkpoints import Checkpoint, best_of, checkpoints_in
+from nbtools.run.checkpoints import AnyCheckpoint, Checkpoint, best_of, checkpoints_in
 from nbtools.run.job import end_in_words, job_facts, runs_on_slurm
 from nbtools.run.lineage import ancestors, origin_in_words, parent_folder
 from nbtools.run.ranks.stacks import take_stacks
@@ -32,9 +33,14 @@ from nbtools.rundir.identity import foreign_owner
 from nbtools.rundir.json_files import MAX_STEP, finite, strict_number, whole
 from nbtools.rundir.media import MediaItem
 from nbtools.rundir.names import find_run
+from nbtools.rundir.program_files.foreign_checkpoints import ForeignCheckpoints
 from nbtools.rundir.rundir import RunDir, is_run, name_of
 from nbtools.rundir.source import source_in_words
 from nbtools.rundir.tail import Tail, last_lines, one_line
+
+_LOG_TIMES_DIFFER_S = 1.0
+"""By this much the time of a printed line may be later than the line."""
+_SHIFTED = "its steps begin again after the resume: drawn {:,} steps later, behind the curve of its parent"
 
 
 class Run:
@@ -71,7 +77,9 @@ class Run:
         self._last_step: int | None = None
         self._is_read = False
         self._printed = LogMetrics(self.files.log, self.files.log_times)
-        self._found = FoundMetrics(self.dir, self._printed)
+        self._found, self._foreign = FoundMetrics(self.dir, self._printed), ForeignCheckpoints(self.dir)
+        self._earlier: list[tuple[History, int]] = []
+        self._shift, self._joined_key = 0, object()
 
     @classmethod
     def latest(cls) -> Self:
@@ -152,15 +160,8 @@ class Run:
         """Metric rows of this run alone; each access reads only the rows that were added since the last."""
         with self._reading:
             if self._has_only_a_log:
-                args = self.info.get("args")
-                found = self._found.history(
-                    cwd if isinstance(cwd := self.info.get("cwd"), str) else None,
-                    args if isinstance(args, list) else [],
-                    self.records.started_at,
-                    self.records.ended_at,
-                )
                 self._is_read = True
-                return found
+                return self._found.history(*self._written_where_and_when)
         self._own.follow(self._own_tail)  # without the lock: a long file takes seconds
         self._is_read = True
         return self._own
@@ -169,6 +170,13 @@ class Run:
     def _has_only_a_log(self) -> bool:
         """Whether the script is a foreign one; an edited recipe script writes metrics.jsonl later."""
         return self.info.get("recipe") is None and self.files.log.exists() and not self.files.metrics.exists()
+
+    @property
+    def _written_where_and_when(self) -> tuple[str | None, list[str], float | None, float | None]:
+        """Working directory, arguments, and times of start and end, by which the files of a program are found."""
+        cwd, args = self.info.get("cwd"), self.info.get("args")
+        words = [word for word in args if isinstance(word, str)] if isinstance(args, list) else []
+        return cwd if isinstance(cwd, str) else None, words, self.records.started_at, self.records.ended_at
 
     def _newest_rows(self) -> History:
         """Return the newest metric rows, at least: the whole file is not read for them."""
@@ -200,6 +208,8 @@ class Run:
                 self._ancestors = ancestors(self.dir, self.info)
         if not self._ancestors:
             return self.own_history
+        if self._has_only_a_log:
+            return self._joined_program(self.own_history)
         if self._joined is None:  # the ancestors have ended, so they are read once
             parts = [(Run(path).own_history, step) for path, step in reversed(self._ancestors)]
             joined = History.chained([*parts, (History(), MAX_STEP)])
@@ -208,15 +218,43 @@ class Run:
         self._joined.follow(self._joined_tail)
         return self._joined
 
+    def _joined_program(self, own: History) -> History:
+        """Return the rows of a program after those of the runs it resumed."""
+        with self._reading:
+            key = id(own), own.version
+            if self._joined is None or key != self._joined_key:
+                earlier = reversed(self._ancestors or ())
+                self._earlier = self._earlier or [(Run(path).own_history, step) for path, step in earlier]
+                self._joined, self._shift = joined_runs([*self._earlier, (own, MAX_STEP)])
+                self._joined_key = key
+            return self._joined
+
     @property
     def metrics(self) -> dict[str, float]:
         """The last value of every metric."""
         return _last_values(self.own_history)
 
     @property
-    def checkpoints(self) -> list[Checkpoint]:
-        """Checkpoints of this run, oldest first."""
-        return checkpoints_in(self.files.checkpoints)
+    def checkpoints(self) -> list[AnyCheckpoint]:
+        """Checkpoints of this run, oldest first; those of a program of the user's are known by their names."""
+        saved = checkpoints_in(self.files.checkpoints)
+        if saved or not self._has_program or not self.files.log.exists():
+            return [*saved]
+        with self._reading:
+            found = self._foreign.look(*self._written_where_and_when)
+            if all(one.step is not None for one in found):
+                return [*found]
+            own = self.own_history
+            steps = [own.step_at(one.time + _LOG_TIMES_DIFFER_S) if own.has_steps else None for one in found]
+            steps = [one.number if step is None else step for one, step in zip(found, steps, strict=True)]
+            return [
+                one if one.step is not None else replace(one, step=step) for one, step in zip(found, steps, strict=True)
+            ]
+
+    @property
+    def _has_program(self) -> bool:
+        """Whether the run is of a program of the user's, not of a recipe."""
+        return self.info.get("recipe") is None and (self.config or {}).get("recipe") is None
 
     @property
     def media(self) -> list[MediaItem]:
@@ -244,7 +282,7 @@ class Run:
         if timeout_s is None:
             granted = finite(settings.get("shutdown_timeout_s"))
             timeout_s = (60 if granted is None else granted) + processes.STOP_GRACE_S + 5
-        before, known = self.state, {checkpoint.step for checkpoint in self.checkpoints}
+        before, asked_at, known = self.state, time.time(), {saved.path for saved in self.checkpoints}
         if before.is_final and before is not RunState.LOST and not left_behind(self.records):
             return f"{self.id} had already ended: {before} at step {self.step}"
         used = chosen_gpus(settings.get("gpus"))
@@ -261,8 +299,9 @@ class Run:
         if not saved:
             parts.append("no checkpoint was saved")
         else:
-            is_old = saved[-1].step in known
-            parts.append(f"newest checkpoint {saved[-1].name}" if is_old else f"checkpoint {saved[-1].name} saved")
+            newest = saved[-1]
+            is_old = newest.path in known if isinstance(newest, Checkpoint) else newest.time < asked_at
+            parts.append(f"newest checkpoint {newest.name}" if is_old else f"checkpoint {newest.name} saved")
         return "; ".join([*parts, str(ending), *other_machines(self.records), *released(used)])
 
     def wait(self, timeout_s: float | None = None, check: bool = True) -> RunState:
@@ -299,7 +338,7 @@ class Run:
         """
         saved, state, failure = self.checkpoints, self.state, self.failure
         metrics = newest_metrics(self) if brief else self.metrics
-        best, labels = best_of(saved), self.records.labels
+        best, labels = best_of(one for one in saved if isinstance(one, Checkpoint)), self.records.labels
         return {
             "id": self.id,
             "name": self.name,
@@ -360,7 +399,14 @@ def last_step(run: Run, read: Callable[[], Sequence[RankHeartbeat]]) -> int:
 
 def curve_sources(run: Run) -> list[str]:
     """Return, a line each, from which file the curves of a script come, and what was seen but not understood."""
-    return run._found.notes() if run._has_only_a_log and run.own_history is not run._own else []
+    if not run._has_only_a_log or run.own_history is run._own:
+        return []
+    return [*run._found.notes(), *([_SHIFTED.format(run._shift)] if shift_of(run) else [])]
+
+
+def shift_of(run: Run) -> int:
+    """Return by how many steps the rows of a run are shifted in its history: its program began to count again."""
+    return run._shift if run.parent is not None and run._has_only_a_log and len(run.history) else 0
 
 
 def remaining_s(run: Run) -> float | None:

@@ -15,8 +15,6 @@ from nbtools.machine.interpreter import Interpreter, interpreter_for
 from nbtools.project import Project, expanded, find_project
 from nbtools.script import torchrun
 
-CHECKPOINT = "{checkpoint}"
-"""Word of `Program.resume` that is replaced by the path of a checkpoint."""
 _MODULE = re.compile(r"[^\W\d]\w*(?:\.[^\W\d]\w*)*")
 
 

@@ -21,6 +21,7 @@ from nbtools.metrics.readers.found import FoundMetrics
 from nbtools.metrics.readers.points import extend
 from nbtools.metrics.readers.printed import LogMetrics
 from nbtools.metrics.readers.tensorboard import EventFile
+from nbtools.rundir.program_files.foreign_checkpoints import checkpoints_of
 
 NUM_STEPS = 50_000
 TAGS = ("train/loss", "train/learning_rate")
@@ -65,6 +66,15 @@ def main() -> None:
             metrics.history(str(many), (), time.time() - 1e4, None)
             looks.append(time.thread_time() - began)
         print(f"a look at a folder of {NUM_FILES:,} new files: {statistics.median(looks) * 1e3:.0f} ms CPU")
+        for suffix in ("jsonl", "pt"):
+            looks = []
+            for _ in range(rounds):
+                began = time.thread_time()
+                checkpoints_of(many, str(many), (), time.time() - 1e4, None)
+                looks.append(time.thread_time() - began)
+            print(f"a look for checkpoints there, *.{suffix}: {statistics.median(looks) * 1e3:.0f} ms CPU")
+            for index in range(NUM_FILES if suffix == "jsonl" else 0):
+                (many / f"{index}.jsonl").rename(many / f"{index}.pt")
 
 
 if __name__ == "__main__":

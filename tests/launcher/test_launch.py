@@ -379,12 +379,12 @@ def test_launches_at_once_become_runs_of_their_own_beside_a_clean(script: Path, 
         run.stop()
 
 
-def test_only_ended_runs_of_a_recipe_can_be_resumed(supervised: Callable[..., Run]) -> None:
+def test_only_ended_runs_whose_words_are_known_can_be_resumed(supervised: Callable[..., Run]) -> None:
     run = supervised(sys.executable, "-c", "import time; time.sleep(600)")
     with pytest.raises(LaunchError, match="stop it first"):
         resume(run)
     run.stop()
-    with pytest.raises(LaunchError, match="not one of nbtools' recipes"):
+    with pytest.raises(LaunchError, match="is known to resume it; say which does"):
         resume(run)
 
 

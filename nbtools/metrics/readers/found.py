@@ -1,48 +1,27 @@
 """The metrics of a script that does not write metrics.jsonl: files that it writes, found by name and time, and its log.
 
-Looked through are the run directory, where `TENSORBOARD_LOGGING_DIR` and `WANDB_DIR` point unless the user set them,
-the folders that its arguments name (`--output_dir out`) and its working directory: `events.out.tfevents.*`,
-`run-*.wandb`, `trainer_state.json`, `*.csv` and `*.jsonl` that changed while the run ran. Only regular files of the
-run's owner count; links are not followed. A folder that another run wrote to at the same time is left out: the files do
-not tell whose they are.
+`nbtools.rundir.program_files.written_files` says where is looked: also in the folders of the run directory to which
+`TENSORBOARD_LOGGING_DIR` and `WANDB_DIR` point unless the user set them. Files are `events.out.tfevents.*`,
+`run-*.wandb`, `trainer_state.json`, `*.csv` and `*.jsonl`.
 """
 
-import bisect
 import contextlib
-import json
-import os
-import re
 import time
-from collections import deque
 from collections.abc import Iterator, Sequence
-from itertools import pairwise
 from pathlib import Path
 from typing import Final
 
-from nbtools.errors import FormatError
 from nbtools.metrics.history import History
 from nbtools.metrics.readers.points import Reader, extend
 from nbtools.metrics.readers.printed import EXAMPLE, LogMetrics
 from nbtools.metrics.readers.tabular import TableFile, TrainerState
 from nbtools.metrics.readers.tensorboard import EventFile
 from nbtools.metrics.readers.wandb_offline import WandbFile
-from nbtools.rundir.json_files import finite, read_json
-from nbtools.rundir.rundir import RunDir, launch_of
-from nbtools.rundir.tail import open_regular
+from nbtools.rundir.program_files.written_files import Places, places_of, walk
 
-_MAX_ENTRIES: Final = 2_000
-_MAX_DEPTH: Final = 4
 _MAX_FILES: Final = 50
 _STATE: Final = "trainer_state.json"
 _LOOK_EVERY_S: Final = 5.0
-_SLACK_S: Final = 60.0
-"""Time after the end of a run in which a file of it may still be written: a disk's clock, an upload."""
-_SKIPPED: Final = re.compile(r"\.|(?:site-packages|node_modules|__pycache__)$|\d{4}-\d\d-\d\d_\d{6}_")
-"""Folders without metrics of this run; the last are other runs'."""
-_MAX_NEIGHBOURS: Final = 50
-"""Runs launched before this one, and as many after it, that may have run at the same time."""
-_SILENT_S: Final = 600.0
-"""After this time without a line in its log, a run whose end nothing records counts as ended."""
 
 
 class FoundMetrics:
@@ -121,31 +100,18 @@ class FoundMetrics:
         if started is None or self._has_ended or now - self._looked < _LOOK_EVERY_S:
             return
         self._looked, self._has_ended = now, ended is not None
-        first, last = _first_line_at(RunDir(self._run_dir), started), float("inf") if ended is None else ended
         with contextlib.suppress(OSError):
-            named, working = [*_named_folders(cwd, args)], [Path(cwd)] if cwd else []
-            others = [*_neighbours(self._run_dir)] if named or working else []
-            self._leave_out(named, working, [path for path, begin, end in others if begin <= last and end >= first])
-            since = max([first - 2, *(end for _, _, end in others if end < first)])
-            until = min([last + _SLACK_S, *(begin for _, begin, _ in others if begin > last)])
-            uid = self._run_dir.stat().st_uid
-            found, left_out = (_Files(uid, since, until) for _ in range(2))
-            for root in (self._run_dir / "tensorboard", self._run_dir / "wandb", *named, *working):
-                (left_out if root in self._left_out else found).walk(root)
-            self._left_out = {root: self._left_out[root] for root, _ in left_out.files.values()}
-            self._take(found.files)
-
-    def _leave_out(self, named: Sequence[Path], working: Sequence[Path], others: Sequence[Path]) -> None:
-        """Leave out the folders that other runs write to, as far as their arguments and working directories tell."""
-        self._left_out = {}
-        for other in others:
-            launch = launch_of(other)
-            cwd, args = launch.get("cwd"), launch.get("args")
-            if isinstance(cwd, str):
-                theirs = [*_named_folders(cwd, args if isinstance(args, list) else [])]
-                shared = [root for root in named if any(_are_nested(root, folder) for folder in theirs)]
-                shared += [root for root in working if _are_nested(root, Path(cwd))]
-                self._left_out |= dict.fromkeys(shared, other.name)
+            places = places_of(self._run_dir, cwd, args, started, ended)
+            found: dict[str, tuple[Path, float]] = {}
+            self._left_out = {}
+            for root in (self._run_dir / "tensorboard", self._run_dir / "wandb", *places.named, *places.working):
+                other = places.left_out.get(root)
+                for path, changed in _files_below(root, places):
+                    if other is None:
+                        found.setdefault(path, (root, changed))
+                    else:
+                        self._left_out[root] = other
+            self._take(found)
 
     def _take(self, files: dict[str, tuple[Path, float]]) -> None:
         states = {path: changed for path, (_, changed) in files.items() if path.endswith(_STATE)}
@@ -161,56 +127,15 @@ class FoundMetrics:
                 self._sources[path] = _reader_of(path, root), History()
 
 
-def _neighbours(run_dir: Path) -> Iterator[tuple[Path, float, float]]:
-    """Yield the runs beside a run directory launched shortly before and after it, with the times of start and end."""
-    names = sorted(os.listdir(run_dir.parent))  # noqa: PTH208 - thousands of names
-    at = bisect.bisect(names, run_dir.name)
-    for name in names[max(0, at - 1 - _MAX_NEIGHBOURS) : at + _MAX_NEIGHBOURS]:
-        files = RunDir(run_dir.parent / name)
-        launched = finite(launch_of(files.path).get("time"))
-        if name == run_dir.name or launched is None:
-            continue
-        with contextlib.suppress(OSError, FormatError):
-            ended = finite((read_json(files.exit) or {}).get("time"))
-            last = files.log.stat().st_mtime + _SILENT_S if ended is None else ended
-            yield files.path, _first_line_at(files, launched), last
-
-
-def _first_line_at(files: RunDir, launched: float) -> float:
-    """Return the time of a run's first line, before which it has waited in a queue; `launched` without one."""
-    with contextlib.suppress(OSError, ValueError, IndexError, TypeError), open_regular(files.log_times) as file:
-        return max(launched, float(json.loads(file.readline(200))[1]))
-    return launched
-
-
-def _are_nested(folder: Path, other: Path) -> bool:
-    return folder.is_relative_to(other) or other.is_relative_to(folder)
-
-
-class _Files:
-    """The files of an owner that changed within some time, in at most `_MAX_ENTRIES` entries per folder tree."""
-
-    def __init__(self, uid: int, since: float, until: float) -> None:
-        self._uid, self._since, self._until = uid, since, until
-        self.files: dict[str, tuple[Path, float]] = {}
-        """Path -> the root below which it was found, and the time of its last change."""
-
-    def walk(self, root: Path) -> None:
-        num_entries, folders = 0, deque([(root, 0)])
-        while folders:
-            folder, depth = folders.popleft()
-            with contextlib.suppress(OSError), os.scandir(folder) as entries:
-                for entry in entries:
-                    num_entries += 1
-                    if num_entries > _MAX_ENTRIES:
-                        return
-                    if entry.is_dir(follow_symlinks=False):
-                        if depth < _MAX_DEPTH and not _SKIPPED.match(entry.name):
-                            folders.append((Path(entry.path), depth + 1))
-                    elif _may_be_metrics(entry.name) and entry.is_file(follow_symlinks=False):
-                        status = entry.stat(follow_symlinks=False)
-                        if status.st_uid == self._uid and self._since <= status.st_mtime <= self._until:
-                            self.files.setdefault(entry.path, (root, status.st_mtime))
+def _files_below(root: Path, places: Places) -> Iterator[tuple[str, float]]:
+    """Yield the files below a folder that may hold metrics of the program, each with the time of its last change."""
+    for _, _, entries in walk(root):
+        for entry in entries:
+            if _may_be_metrics(entry.name):
+                with contextlib.suppress(OSError):  # just removed
+                    status = entry.stat(follow_symlinks=False)
+                    if places.has(status):
+                        yield entry.path, status.st_mtime
 
 
 def _may_be_metrics(name: str) -> bool:
@@ -225,14 +150,3 @@ def _reader_of(path: Path, root: Path) -> Reader:
     if path.name.startswith("events.out.tfevents."):
         return EventFile(path, str(path.parent.relative_to(root)))
     return TrainerState(path) if path.suffix == ".json" else TableFile(path)
-
-
-def _named_folders(cwd: str | None, args: Sequence[str]) -> Iterator[Path]:
-    """Yield the existing folders that arguments name: `--output_dir out`, `--log-dir=logs`, `trainer.dir=x`."""
-    words = [word for arg in args if isinstance(arg, str) for word in arg.split("=", 1)]
-    for name, value in pairwise(words):
-        if any(part in name.lower() for part in ("dir", "out", "log", "save", "path", "project")) and value[:1] != "-":
-            folder = Path(cwd or "/", value).expanduser()
-            with contextlib.suppress(OSError, ValueError):
-                if folder.is_dir() and len(folder.parts) > 2:
-                    yield folder

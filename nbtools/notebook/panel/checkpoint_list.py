@@ -11,12 +11,12 @@ from nbtools.launcher.findings import size
 from nbtools.notebook.panel.html import BORDER, FONT, MUTED, WARN, literal
 from nbtools.notebook.panel.media import html_widget
 from nbtools.notebook.subshell import answers_beside_cells
-from nbtools.run.checkpoints import BEST_BY, Checkpoint, best_of
+from nbtools.run.checkpoints import BEST_BY, AnyCheckpoint, Checkpoint, best_of
 from nbtools.run.records import local_time
-from nbtools.rundir.json_files import whole
 
 LATEST = ""
 """Value of the choice "latest verified"; a drop-down uses None for "nothing chosen"."""
+START = "Start a new run from this checkpoint, with these changes, and show it in this panel"
 _MOST_ROWS = 20
 _ROW_PX = 30
 
@@ -44,8 +44,7 @@ class CheckpointList:
             layout={"width": "320px"},
             style={"description_width": "62px"},
         )
-        start = "Start a new run from this checkpoint, with these changes, and show it in this panel"
-        self.start = widgets.Button(description="Start", icon="play", tooltip=start, layout={"width": "92px"})
+        self.start = widgets.Button(description="Start", icon="play", tooltip=START, layout={"width": "92px"})
         verify = "Compare the files of the listed checkpoints with their checksums"
         self.verify = widgets.Button(description="Verify", icon="check", tooltip=verify, layout={"width": "92px"})
         self.changing = html_widget()
@@ -59,18 +58,27 @@ class CheckpointList:
         self.widget = widgets.VBox([rows, self._form, self.changing], layout=widgets.Layout(width="100%"))
         for control in (self.choice, self.changes):
             control.observe(changed, "value")
-        self.found: list[Checkpoint] = []
+        self.found: list[AnyCheckpoint] = []
         self._said: dict[Path, str] = {}
         self._key: object = None
 
-    def offer(self, found: Sequence[Checkpoint], *, is_resumed: bool) -> bool:
-        """Offer checkpoints, newest first; returns whether there is one, or the run that this one resumed may have."""
-        self.found, best = list(found), best_of(found)
-        offered: list[tuple[str, Checkpoint | str]] = []
+    def offer(self, found: Sequence[AnyCheckpoint], *, is_resumed: bool, is_program: bool = False) -> bool:
+        """Offer checkpoints, newest first; returns whether there is one, or the run that this one resumed may have.
+
+        Those of a program have names instead of measured values, and a fork of it has arguments instead of changes.
+        """
+        self.found, best = list(found), _best_of(found)
+        offered: list[tuple[str, AnyCheckpoint | str]] = []
         for checkpoint in reversed(self.found):
             loss = checkpoint.metrics.get("eval/loss")
-            label = f"step {checkpoint.step:,}" + ("" if loss is None else f" · eval loss {loss:.4g}")
+            label = _step_of(checkpoint) + ("" if loss is None else f" · eval loss {loss:.4g}")
+            label += "" if isinstance(checkpoint, Checkpoint) else f" · {checkpoint.name}"
             offered.append((label + (" · best" if checkpoint in best else ""), checkpoint))
+        if is_program:
+            self.changes.description, self.changes.placeholder = "Arguments", "--lr 1e-4"
+            self.changes.style.description_width = "76px"
+            self.changes.tooltip = "further arguments, which come last"
+            self.verify.tooltip = "Check that the files of the listed checkpoints are as they were, and not cut off"
         latest = "latest verified" if found else "latest of the parent" if is_resumed else "no checkpoint"
         offered.insert(0, (latest, LATEST))
         if [label for label, _ in offered] != [label for label, _ in self.choice.options]:
@@ -90,7 +98,7 @@ class CheckpointList:
             self._make_buttons(shown)
         self._key = key
         self.verify.disabled = not shown
-        self._table.value = _table(shown, self._said, len(self.found) - len(shown), best_of(self.found))
+        self._table.value = _table(shown, self._said, len(self.found) - len(shown), _best_of(self.found))
 
     def check(self) -> str:
         """Compare the files of the checkpoints in the list with their checksums; returns the result in words."""
@@ -104,18 +112,18 @@ class CheckpointList:
         damaged = sum(bool(self._said[checkpoint.path]) for checkpoint in shown)
         return f"Verified at {time.strftime('%X')}: {len(shown) - damaged} of {plural(len(shown), 'checkpoint')} whole"
 
-    def _make_buttons(self, shown: Sequence[Checkpoint]) -> None:
+    def _make_buttons(self, shown: Sequence[AnyCheckpoint]) -> None:
         for button in self._buttons.children:
             button.close()
         head = widgets.Box(layout=widgets.Layout(height=f"{_ROW_PX}px", flex="0 0 auto"))
         self._buttons.children = (head, *(self._button(checkpoint) for checkpoint in shown))
 
-    def _button(self, checkpoint: Checkpoint) -> widgets.Button:
+    def _button(self, checkpoint: AnyCheckpoint) -> widgets.Button:
         text, layout = (
             "Continue from here…",
             widgets.Layout(width="164px", height="26px", margin="2px", flex="0 0 auto"),
         )
-        button = widgets.Button(description=text, tooltip=f"Choose step {checkpoint.step:,} below", layout=layout)
+        button = widgets.Button(description=text, tooltip=f"Choose {checkpoint.name} below", layout=layout)
         button.name = checkpoint.name
 
         def choose(_: object) -> None:
@@ -128,10 +136,19 @@ class CheckpointList:
         return button
 
 
-def _table(shown: Sequence[Checkpoint], said: dict[Path, str], num_more: int, best: Sequence[Checkpoint]) -> str:
+def _best_of(found: Sequence[AnyCheckpoint]) -> list[Checkpoint]:
+    return best_of(one for one in found if isinstance(one, Checkpoint))
+
+
+def _step_of(checkpoint: AnyCheckpoint) -> str:
+    return "step ?" if checkpoint.step is None else f"step {checkpoint.step:,}"
+
+
+def _table(shown: Sequence[AnyCheckpoint], said: dict[Path, str], num_more: int, best: Sequence[Checkpoint]) -> str:
     if not shown:
         return f"<div style='{FONT}{MUTED}'>No checkpoint has been saved yet.</div>"
-    metric = str(shown[0].manifest.get("best_by", BEST_BY))
+    newest = shown[0]
+    metric = str(newest.manifest.get("best_by", BEST_BY)) if isinstance(newest, Checkpoint) else "file"
     # With its border a row is as high as its button.
     cell = f"box-sizing:content-box;height:{_ROW_PX - 1}px;line-height:{_ROW_PX - 1}px;border-bottom:{BORDER};"
     cell += "padding:0 14px 0 0;text-align:left;white-space:nowrap"
@@ -142,22 +159,22 @@ def _table(shown: Sequence[Checkpoint], said: dict[Path, str], num_more: int, be
     rows = []
     for checkpoint in shown:
         value = checkpoint.metrics.get(metric)
-        sizes = (
-            whole(claim.get("bytes")) for claim in checkpoint.manifest["files"].values() if isinstance(claim, dict)
-        )
         is_best = " <b>best</b>" if checkpoint in best else ""
-        step = f"<b>{checkpoint.step:,}</b>"
+        step = "<b>?</b>" if checkpoint.step is None else f"<b>{checkpoint.step:,}</b>"
         measured = "–" if value is None else f"{value:.4g}{is_best}"
+        if not isinstance(checkpoint, Checkpoint):
+            measured = literal(checkpoint.name)
         saved, checked = local_time(checkpoint.time), _checked(checkpoint, said)
-        rows.append(row([step, measured, size(sum(filter(None, sizes))), saved, checked]))
+        rows.append(row([step, measured, size(checkpoint.num_bytes), saved, checked]))
     head = row(["step", literal(metric), "size", "saved", "files"], "th")
     more = f"<div style='{FONT}{MUTED}'>and {num_more} older, in the choice below</div>" if num_more > 0 else ""
     style = f"{FONT}border-collapse:collapse;margin:0;width:100%;table-layout:auto;background:none"
     return f"<div style='overflow-x:auto'><table style='{style}'>{head}{''.join(rows)}</table></div>{more}"
 
 
-def _checked(checkpoint: Checkpoint, said: dict[Path, str]) -> str:
+def _checked(checkpoint: AnyCheckpoint, said: dict[Path, str]) -> str:
     wrong = said.get(checkpoint.path)
     if wrong is None:
         return f"<span style='{MUTED}'>not checked</span>"
-    return f"<b style='{WARN}' title='{literal(wrong)}'>✕ damaged</b>" if wrong else "✓ verified"
+    whole = "✓ verified" if isinstance(checkpoint, Checkpoint) else "✓ whole"
+    return f"<b style='{WARN}' title='{literal(wrong)}'>✕ damaged</b>" if wrong else whole

@@ -6,6 +6,7 @@ from typing import Any
 
 import ipywidgets as widgets
 
+from nbtools.notebook.panel.checkpoint_list import START
 from nbtools.notebook.panel.html import FONT, LIVE, MUTED, PICTURE, copy_button
 from nbtools.notebook.panel.media import close_tree, html_widget
 from nbtools.notebook.panel.tabs import Tabs
@@ -79,6 +80,7 @@ class Controls:
         self.options = (self.log, self.smoothing, self.x, self.span, self.dark)
         acts = (self.stop, self.again, self.onward, self.menu, self.stacks)
         self.actions = (*acts, found.verify, self.checkpoint, self.changes, self.resume)
+        self._why_not = ""
         self._commands.layout.width = "auto"
         self._menu_row = _row(self.stacks, self._commands, *self.options)
         self._menu_row.layout.display = "none"
@@ -114,8 +116,14 @@ class Controls:
             (self.onward, is_final and may_resume),
         ):
             button.layout.display = "" if is_useful else "none"
-            button.disabled = not is_useful
+            button.disabled = not is_useful or (button is self.onward and bool(self._why_not))
         self.stacks.disabled = not is_running
+
+    def explain_resume(self, why_not: str) -> None:
+        """Say on the buttons that resume why they cannot; an empty text if they can."""
+        self._why_not = why_not
+        for button, usual in ((self.onward, _CONTROLS["Resume"][0]), (self.resume, START)):
+            button.tooltip = f"Cannot resume: {why_not}" if why_not else usual
 
     def name_run(self, run: Run) -> None:
         """Offer the commands of this run for copying."""

@@ -20,6 +20,7 @@ from IPython.core.interactiveshell import InteractiveShell
 from IPython.display import Image, publish_display_data
 
 from nbtools.errors import ConfigError, FormatError, NbtoolsError
+from nbtools.launcher.programs.program_resume import why_not_resumable
 from nbtools.launcher.resume import changed, config_of, launch_again, read_changes, resume
 from nbtools.notebook.panel import html
 from nbtools.notebook.panel.checkpoint_list import LATEST
@@ -33,7 +34,7 @@ from nbtools.notebook.plots.live import LiveCharts
 from nbtools.notebook.plots.system import NEWEST_BYTES, SystemReader
 from nbtools.notebook.plots.view import Limits, View, X, view_of
 from nbtools.notebook.subshell import answers_beside_cells, is_attended
-from nbtools.run.checkpoints import Checkpoint
+from nbtools.run.checkpoints import AnyCheckpoint
 from nbtools.run.curves import Curves, first_curves, read_rows
 from nbtools.run.job import time_left_s
 from nbtools.run.lineage import changes_in_words, origin_in_words
@@ -44,6 +45,7 @@ from nbtools.run.run import Run, is_read
 from nbtools.run.state import RunState, waiting_for, why_stopped
 from nbtools.rundir import media
 from nbtools.rundir.identity import foreign_owner
+from nbtools.rundir.rundir import has_recipe
 from nbtools.script.script import differences
 
 _SIZE: dict[str, Any] = {"image/png": {"width": WIDTH, "height": UNTITLED_HEIGHT}}
@@ -101,6 +103,7 @@ class LivePlot:
         self._full: Limits = (0.0, 1.0)
         self._has_checkpoint = False
         """Of this run, or of the one that it resumed."""
+        self._is_program, self._why_not = False, ""
         self._widgets = Controls(dark, log, smoothing, self._charts, self._changed, self._check_changes)
         self._widgets.name_run(self.run)
         with suppress(FormatError, OSError):  # which the first look shows
@@ -452,8 +455,22 @@ class LivePlot:
 
     def _offer_checkpoints(self) -> None:
         is_resumed = bool(mapping_at(self.run.info, "resumed_from"))
-        offered = self._widgets.tabs.checkpoints.offer(self._snapshot.checkpoints, is_resumed=is_resumed)
-        self._has_checkpoint = offered
+        self._is_program = not has_recipe(self.run.files)
+        self._why_not = why_not_resumable(self.run) if self._is_program else ""
+        tab, saved = self._widgets.tabs.checkpoints, self._snapshot.checkpoints
+        self._has_checkpoint = tab.offer(saved, is_resumed=is_resumed, is_program=self._is_program)
+        self._widgets.explain_resume(self._why_not)
+
+    def _arguments(self) -> list[str]:
+        """Return the further arguments of a program, as typed.
+
+        Raises:
+            ConfigError: they cannot be read.
+        """
+        try:
+            return shlex.split(self._widgets.changes.value) if self._is_program else []
+        except ValueError as error:  # an unclosed quotation
+            raise ConfigError(str(error)) from error
 
     def _changes(self) -> dict[str, Any]:
         """Return the values to change in the new run, as typed.
@@ -462,21 +479,25 @@ class LivePlot:
             ConfigError: they cannot be read.
         """
         try:
-            return read_changes(self.run, shlex.split(text)) if (text := self._widgets.changes.value) else {}
+            text = "" if self._is_program else self._widgets.changes.value
+            return read_changes(self.run, shlex.split(text)) if text else {}
         except ValueError as error:  # an unclosed quotation
             raise ConfigError(str(error)) from error
 
     def _check_changes(self, *_: object) -> None:
         """Show below the field the error in the typed changes, or their effect."""
         with self._lock:
-            widgets, said = self._widgets, ""
+            widgets, said = self._widgets, f"Cannot resume: {self._why_not}" if self._why_not else ""
             try:
-                if changes := self._changes():
+                changes, arguments = self._changes(), self._arguments()
+                if arguments:
+                    said = f"Resume adds the arguments {shlex.join(arguments)}"
+                if changes:
                     differing = differences(config_of(self.run), changed(self.run, changes))
                     pairs = {name: [old, new] for name, old, new in differing}
                     said = f"Resume writes a new script: {changes_in_words(pairs)}" if pairs else "No value differs."
                 self._is_change_wrong = False
-                if not self.run.state.is_final and (changes or widgets.checkpoint.value != LATEST):
+                if not self.run.state.is_final and (changes or arguments or widgets.checkpoint.value != LATEST):
                     said = f"{said}\nIt can start once this run has ended.".lstrip()
             except NbtoolsError as error:
                 said, self._is_change_wrong = str(error), True
@@ -485,7 +506,7 @@ class LivePlot:
                 widgets.resume.disabled = not self._may_resume(self.run.state)
 
     def _may_resume(self, state: RunState) -> bool:
-        return state.is_final and self._has_checkpoint and not self._is_change_wrong
+        return state.is_final and self._has_checkpoint and not (self._is_change_wrong or self._why_not)
 
     def _act(self, doing: str, action: Callable[[], str]) -> None:
         """Show `doing` at once and run `action` in a thread: it may take as long as saving a checkpoint."""
@@ -514,10 +535,15 @@ class LivePlot:
 
     def _resume_chosen(self) -> str:
         chosen = self._widgets.checkpoint.value
-        return self._resume_run(None if chosen == LATEST else chosen, self._changes())
+        return self._resume_run(None if chosen == LATEST else chosen, self._changes(), self._arguments())
 
-    def _resume_run(self, checkpoint: Checkpoint | None = None, changes: Mapping[str, Any] | None = None) -> str:
-        return self._follow(lambda: resume(self.run, checkpoint, changes=changes or {}))
+    def _resume_run(
+        self,
+        checkpoint: AnyCheckpoint | None = None,
+        changes: Mapping[str, Any] | None = None,
+        args: Sequence[str] = (),
+    ) -> str:
+        return self._follow(lambda: resume(self.run, checkpoint, changes=changes or {}, args=args))
 
     def _launch_again(self) -> str:
         return self._follow(lambda: launch_again(self.run))

@@ -13,7 +13,7 @@ from nbtools.failures.restarts import Restart, read_restarts, restarted
 from nbtools.metrics.columns import Series
 from nbtools.metrics.history import History
 from nbtools.notebook.plots.decimation import break_of, duration
-from nbtools.run.checkpoints import Checkpoint
+from nbtools.run.checkpoints import AnyCheckpoint
 from nbtools.run.curves import Curves, Sketch
 from nbtools.run.job import ends_too_early, job_in_words
 from nbtools.run.lineage import origin_in_words
@@ -57,7 +57,7 @@ class Snapshot:
     nproc_per_node: int | None = None
     """Of a run on several nodes; None if unknown."""
     failure: Failure | None = None
-    checkpoints: list[Checkpoint] = field(default_factory=list)
+    checkpoints: list[AnyCheckpoint] = field(default_factory=list)
     restarts: list[Restart] = field(default_factory=list)
     warnings: list[str] = field(default_factory=list)
     """Sentences on non-finite values and on metrics that are missing from the curves."""
@@ -89,6 +89,8 @@ def stamp_of(run: Run) -> tuple[object, ...]:
     written_once = files.launch, files.config, files.finished, files.exit
     shown = (*written_once, files.metrics, files.log, files.checkpoints, files.attempts)
     stamps: list[object] = [file_stamp(path) for path in shown]
+    if not files.metrics.exists():  # a program writes its checkpoints elsewhere
+        stamps += [(saved.path, saved.time) for saved in run.checkpoints]
     with suppress(OSError):
         stamps += sorted((path.name, file_stamp(path)) for path in files.ranks.glob("*.heartbeat.json"))
     return tuple(stamps)
@@ -100,7 +102,7 @@ def take_snapshot(run: Run, state: RunState, first: Curves | None = None) -> Sna
     checkpoints, restarts = run.checkpoints, read_restarts(run.files)
     ranks = read_heartbeats(run.files)
     seconds_per_step, last_row = own.pace()  # without the pause between the parent and the resume
-    saved = [checkpoint.step for checkpoint in checkpoints]
+    saved = [(checkpoint.path, checkpoint.time) for checkpoint in checkpoints]
     breaks, diverged = _breaks_of(history)
     return Snapshot(
         step=last_step(run, lambda: ranks),

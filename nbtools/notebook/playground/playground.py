@@ -201,7 +201,8 @@ class Playground:
 
     def _offer_checkpoints(self) -> None:
         """List the checkpoints that the run has now; a choice that is gone becomes the latest."""
-        found = [(_labelled(saved), saved.name) for saved in reversed(self.run.checkpoints)]
+        saved = [one for one in self.run.checkpoints if isinstance(one, Checkpoint)]
+        found = [(_labelled(one), one.name) for one in reversed(saved)]
         options, before = [("latest verified", _LATEST), *found], self._checkpoint.value
         if tuple(options) != tuple(self._checkpoint.options):
             self._checkpoint.options = options

@@ -11,9 +11,10 @@ from nbtools.failures.restarts import read_restarts, step_of
 from nbtools.metrics.columns import Series
 from nbtools.metrics.history import History
 from nbtools.notebook.plots.decimation import all_finite, clock_ticks, ticks, time_ticks
+from nbtools.run.checkpoints import Checkpoint
 from nbtools.run.curves import Sketch
 from nbtools.run.records import mapping_at
-from nbtools.run.run import Run
+from nbtools.run.run import Run, shift_of
 from nbtools.rundir.json_files import finite
 
 X = Literal["step", "samples", "time", "relative"]
@@ -61,17 +62,26 @@ def view_of(run: Run, history: Mapping[str, Series | Sketch] | None = None, **op
         history: its curves, if its rows are not to be read.
         options: fields of `View`.
     """
-    resumed_at = mapping_at(run.info, "resumed_from").get("step")
-    checkpoints, parent = list(run.checkpoints), run.parent
-    if resumed_at is not None and parent is not None:
-        checkpoints += [checkpoint for checkpoint in parent.checkpoints if checkpoint.step <= resumed_at]
-    losses = [(checkpoint.step, checkpoint.metrics.get("eval/loss")) for checkpoint in checkpoints]
-    restarted_at = [step_of(restart) for restart in read_restarts(run.files)]
+    history = run.history if history is None else history
+    resumed_at, shift = mapping_at(run.info, "resumed_from").get("step"), shift_of(run)
+    marks = _marks(run, shift)
+    if resumed_at is not None and (parent := run.parent) is not None:
+        marks += [(step, loss) for step, loss in _marks(parent, 0) if step <= resumed_at]
+    restarted_at = [shift + step_of(restart) for restart in read_restarts(run.files)]
     total = f" of {run.total_steps:,}" if run.total_steps else ""
     state = run.state
     subtitle = f"{run.id} · {state.value.lower()} · step {run.step or 0:,}{total}"
-    history = run.history if history is None else history
-    return View(history, run.name, subtitle, losses, resumed_at, restarted_at, state.is_final, **options)
+    return View(history, run.name, subtitle, marks, resumed_at, restarted_at, state.is_final, **options)
+
+
+def _marks(run: Run, shift: int) -> list[tuple[int, float | None]]:
+    """Return the step and loss of each checkpoint with a known step; a program's may count otherwise than its curves.
+
+    Marks far behind the last row, such as steps on an axis of epochs, are left out.
+    """
+    saved = [(one.step + shift, one.metrics.get("eval/loss"), one) for one in run.checkpoints if one.step is not None]
+    farthest = shift + 2 * run.step
+    return [(step, loss) for step, loss, one in saved if isinstance(one, Checkpoint) or step <= farthest]
 
 
 @dataclass

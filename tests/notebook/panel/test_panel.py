@@ -958,7 +958,7 @@ def test_after_a_resume_the_panel_shows_the_new_run(
     child = Folder(tmp_path, "2026-01-31_152233_tiny", resumed_from={"run": folder.files.id, "step": 200})
     asked: list[Any] = []
 
-    def resume(run: Run, checkpoint: Any, *, changes: Any) -> Run:
+    def resume(run: Run, checkpoint: Any, *, changes: Any, args: Any) -> Run:
         asked.append((run.id, checkpoint.step, changes))
         child.start()
         warnings.warn("a warning of the launch", stacklevel=1)
@@ -1041,7 +1041,7 @@ def test_typed_changes_make_a_fork_that_says_what_it_changed(
     child = Folder(tmp_path, "2026-01-31_152233_tiny_2", resumed_from={**origin, "changes": changes})
     asked: list[Any] = []
 
-    def resume(run: Run, checkpoint: Any, *, changes: Any) -> Run:
+    def resume(run: Run, checkpoint: Any, *, changes: Any, args: Any) -> Run:
         asked.append((run.id, checkpoint, changes))
         child.start()
         return Run(child.files.path)

@@ -1,0 +1,46 @@
+"""The next attempt of a program of the user's: from its newest checkpoint, with the words that resume it."""
+
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from nbtools.run.records import mapping_at
+from nbtools.rundir.json_files import finite
+from nbtools.rundir.program_files.foreign_checkpoints import ForeignCheckpoint, checkpoints_of, newest_whole
+from nbtools.rundir.rundir import RunDir
+from nbtools.script.resume_words import with_checkpoint
+
+
+def recorded_words(plan: Mapping[str, Any]) -> tuple[str, ...]:
+    """Return the words that resume the program of a launch.json; () if none are known."""
+    words = mapping_at(dict(plan), "program").get("resume")
+    return tuple(map(str, words)) if isinstance(words, list) else ()
+
+
+def saved_by_program(run: RunDir, plan: Mapping[str, Any]) -> list[ForeignCheckpoint]:
+    """Return the checkpoints that a program has written, oldest first, once no process of it is left."""
+    cwd, started = plan.get("cwd"), finite(plan.get("time"))
+    folder = cwd if isinstance(cwd, str) else None
+    since = time.time() if started is None else started
+    return checkpoints_of(run.path, folder, _args_of(plan), since, None, quiet_s=0)
+
+
+def newest_of_program(run: RunDir, plan: Mapping[str, Any]) -> tuple[ForeignCheckpoint | None, list[str]]:
+    """Return the checkpoint from which the next attempt continues, and why newer ones are passed over.
+
+    None if there is no checkpoint, or no words are known with which the program continues.
+    """
+    return newest_whole(saved_by_program(run, plan)) if recorded_words(plan) else (None, [])
+
+
+def continued(plan: Mapping[str, Any], checkpoint: Path) -> dict[str, Any]:
+    """Return the content of a launch.json with a command that continues from a checkpoint."""
+    args, argv = _args_of(plan), [str(word) for word in plan.get("argv") or ()]
+    resumed = with_checkpoint(args, recorded_words(plan), checkpoint)
+    return {**plan, "argv": [*argv[: len(argv) - len(args)], *resumed], "args": resumed}
+
+
+def _args_of(plan: Mapping[str, Any]) -> list[str]:
+    args = plan.get("args")
+    return [str(word) for word in args] if isinstance(args, list) else []

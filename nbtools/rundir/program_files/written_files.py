@@ -1,0 +1,145 @@
+"""Where a program of the user's wrote files, and when: found by the times of the run and of those beside it.
+
+Looked through are the run directory, the folders that the program's arguments name (`--output_dir out`) and its working
+directory. Only regular files of the run's owner that changed while the run ran count; links are not followed. A folder
+that another run wrote to at the same time is left out: the files do not tell whose they are.
+"""
+
+import bisect
+import contextlib
+import json
+import os
+import re
+import stat
+from collections import deque
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from pathlib import Path
+from typing import Final
+
+from nbtools.errors import FormatError
+from nbtools.rundir.json_files import finite, read_json
+from nbtools.rundir.rundir import RunDir, launch_of
+from nbtools.rundir.tail import open_regular
+
+_MAX_ENTRIES: Final = 2_000
+_MAX_DEPTH: Final = 4
+_SLACK_S: Final = 60.0
+"""Time after the end of a run in which a file of it may still be written: a disk's clock, an upload."""
+_SKIPPED: Final = re.compile(r"\.|(?:site-packages|node_modules|__pycache__)$|\d{4}-\d\d-\d\d_\d{6}_")
+"""Folders without files of this run; the last are other runs'."""
+_MAX_NEIGHBOURS: Final = 50
+"""Runs launched before this one, and as many after it, that may have run at the same time."""
+_SILENT_S: Final = 600.0
+"""After this time without a line in its log, a run whose end nothing records counts as ended."""
+
+
+@dataclass(frozen=True)
+class Places:
+    """The folders that a program wrote to, and the time in which it did."""
+
+    named: tuple[Path, ...]
+    """Folders that its arguments name."""
+    working: tuple[Path, ...]
+    """Its working directory, if it is known."""
+    left_out: dict[Path, str]
+    """Those of these folders that another run wrote to at the same time, and that run."""
+    since: float
+    until: float
+    uid: int
+
+    def has(self, status: os.stat_result) -> bool:
+        """Whether a regular file with this status is the program's."""
+        is_in_time = self.since <= status.st_mtime <= self.until
+        return stat.S_ISREG(status.st_mode) and status.st_uid == self.uid and is_in_time
+
+
+def places_of(run_dir: Path, cwd: str | None, args: Sequence[str], started: float, ended: float | None) -> Places:
+    """Return where and when a program wrote files.
+
+    Args:
+        run_dir: its run directory; the files of its owner count.
+        cwd: its working directory.
+        args: its arguments.
+        started: Unix time of the launch.
+        ended: Unix time of the end; None while it runs.
+
+    Raises:
+        OSError: the run directory is gone.
+    """
+    first, last = _first_line_at(RunDir(run_dir), started), float("inf") if ended is None else ended
+    named, working = tuple(_named_folders(cwd, args)), (Path(cwd),) if cwd else ()
+    others = [*_neighbours(run_dir)] if named or working else []
+    left_out: dict[Path, str] = {}
+    for other in (path for path, begin, end in others if begin <= last and end >= first):
+        launch = launch_of(other)
+        theirs, words = launch.get("cwd"), launch.get("args")
+        if isinstance(theirs, str):
+            folders = [*_named_folders(theirs, words if isinstance(words, list) else [])]
+            shared = [root for root in named if any(_are_nested(root, folder) for folder in folders)]
+            shared += [root for root in working if _are_nested(root, Path(theirs))]
+            left_out |= dict.fromkeys(shared, other.name)
+    since = max([first - 2, *(end for _, _, end in others if end < first)])
+    until = min([last + _SLACK_S, *(begin for _, begin, _ in others if begin > last)])
+    return Places(named, working, left_out, since, until, run_dir.stat().st_uid)
+
+
+def walk(root: Path) -> Iterator[tuple[Path, list[str], list[os.DirEntry[str]]]]:
+    """Yield folder, names of its sub-folders, and its other entries, as far as `root` and all below it have few.
+
+    The nearest folders come first. A sub-folder that the caller removes from the list is not looked through.
+    """
+    num_entries, folders = 0, deque([(root, 0)])
+    while folders and num_entries <= _MAX_ENTRIES:
+        folder, depth = folders.popleft()
+        inner: list[str] = []
+        others: list[os.DirEntry[str]] = []
+        with contextlib.suppress(OSError), os.scandir(folder) as entries:
+            for entry in entries:
+                num_entries += 1
+                if num_entries > _MAX_ENTRIES:
+                    break
+                if not entry.is_dir(follow_symlinks=False):
+                    others.append(entry)
+                elif depth < _MAX_DEPTH and not _SKIPPED.match(entry.name):
+                    inner.append(entry.name)
+        yield folder, inner, others
+        folders += [(folder / name, depth + 1) for name in inner]
+
+
+def _neighbours(run_dir: Path) -> Iterator[tuple[Path, float, float]]:
+    """Yield the runs beside a run directory launched shortly before and after it, with the times of start and end."""
+    names = sorted(os.listdir(run_dir.parent))  # noqa: PTH208 - thousands of names
+    at = bisect.bisect(names, run_dir.name)
+    for name in names[max(0, at - 1 - _MAX_NEIGHBOURS) : at + _MAX_NEIGHBOURS]:
+        files = RunDir(run_dir.parent / name)
+        launched = finite(launch_of(files.path).get("time"))
+        if name == run_dir.name or launched is None:
+            continue
+        with contextlib.suppress(OSError, FormatError):
+            ended = finite((read_json(files.exit) or {}).get("time"))
+            last = files.log.stat().st_mtime + _SILENT_S if ended is None else ended
+            yield files.path, _first_line_at(files, launched), last
+
+
+def _first_line_at(files: RunDir, launched: float) -> float:
+    """Return the time of a run's first line, before which it has waited in a queue; `launched` without one."""
+    with contextlib.suppress(OSError, ValueError, IndexError, TypeError), open_regular(files.log_times) as file:
+        return max(launched, float(json.loads(file.readline(200))[1]))
+    return launched
+
+
+def _are_nested(folder: Path, other: Path) -> bool:
+    return folder.is_relative_to(other) or other.is_relative_to(folder)
+
+
+def _named_folders(cwd: str | None, args: Sequence[str]) -> Iterator[Path]:
+    """Yield the existing folders that arguments name: `--output_dir out`, `--log-dir=logs`, `trainer.dir=x`."""
+    words = [word for arg in args if isinstance(arg, str) for word in arg.split("=", 1)]
+    for name, value in pairwise(words):
+        if any(part in name.lower() for part in ("dir", "out", "log", "save", "path", "project")) and value[:1] != "-":
+            folder = Path(cwd or "/", value).expanduser()
+            with contextlib.suppress(OSError, ValueError):
+                if folder.is_dir() and len(folder.parts) > 2:
+                    yield folder

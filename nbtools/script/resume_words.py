@@ -1,0 +1,169 @@
+"""Words with which a program continues from a checkpoint: found by the names of its arguments, and put among them."""
+
+import ast
+import contextlib
+import itertools
+import re
+import warnings
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Final, Literal
+
+CHECKPOINT: Final = "{checkpoint}"
+"""Word of `Program.resume`, or a part of one, that is replaced by the path of a checkpoint."""
+Takes = Literal["value", "nothing", "bool"]
+"""What follows a flag: a value, nothing as with `store_true`, or `True`."""
+
+_NAMES: Final = (
+    "resume_from_checkpoint",
+    "ckpt_path",
+    "resume_from",
+    "resume_path",
+    "resume_checkpoint",
+    "resume_ckpt",
+    "resume_training_from",
+    "resume",
+    "auto_resume",
+    "load_checkpoint",
+    "checkpoint_path",
+    "load_ckpt",
+    "load",
+    "checkpoint",
+    "ckpt",
+)
+"""Names of arguments that resume, the plainest first."""
+_INIT_FROM: Final = "init_from"
+"""nanoGPT: `--init_from=resume` continues from the checkpoint in its `out_dir`."""
+_OF_LIBRARY: Final = {"TrainingArguments": "--resume_from_checkpoint", "LightningCLI": "--ckpt_path"}
+"""Flags that a program has without naming them, by a word of the library."""
+_READ_DATACLASSES: Final = {"HfArgumentParser", "tyro", "simple_parsing"}
+"""Names whose programs have a flag for each field of a dataclass."""
+_DECLARES: Final = ("add_argument", "option", "Option")
+
+
+def resume_words(flags: Collection[str] | Mapping[str, Takes]) -> tuple[str, ...]:
+    """Return the words that resume a program with these arguments; () if none of them is known to.
+
+    Args:
+        flags: spellings such as `--resume` or, for `key=value` arguments, `trainer.ckpt_path=`; as a mapping with what
+            each takes, else all take a value.
+    """
+    takes: Mapping[str, Takes] = flags if isinstance(flags, Mapping) else dict.fromkeys(flags, "value")
+    known: dict[str, str] = {}
+    for flag in takes:
+        known.setdefault(_plain(flag).rpartition(".")[2], flag)
+    for name in _NAMES:
+        if flag := known.get(name, ""):
+            value = "True" if takes[flag] == "bool" else CHECKPOINT
+            return (flag,) if takes[flag] == "nothing" else (f"{flag}{value}",) if flag[-1] == "=" else (flag, value)
+    return (f"{known[_INIT_FROM].rstrip('=')}=resume",) if _INIT_FROM in known else ()
+
+
+def takes_path(words: Sequence[str]) -> bool:
+    """Whether words name a checkpoint; a program whose words do not continues from one that it finds itself."""
+    return any(CHECKPOINT in word for word in words)
+
+
+def with_checkpoint(args: Sequence[str], words: Sequence[str], checkpoint: Path) -> list[str]:
+    """Return the arguments of a program with the words that resume it, which replace the same argument among them."""
+    flags = {_plain(word) for word in words if _is_flag(word)}
+    has_value = {_plain(word) for word in words if "=" in word}
+    has_value |= {_plain(one) for one, two in itertools.pairwise(words) if _is_flag(one) and not _is_flag(two)}
+    kept: list[str] = []
+    before = ""
+    for word in args:
+        flag = _plain(word) if _is_flag(word) else ""
+        if flag not in flags and not (before in has_value and not flag):
+            kept.append(word)
+        before = flag if flag in flags and "=" not in word else ""
+    return [*kept, *(word.replace(CHECKPOINT, str(checkpoint)) for word in words)]
+
+
+def named_checkpoint_in(args: Sequence[str], words: Sequence[str]) -> str:
+    """Return the path that arguments give where the words that resume a program have one; empty without any."""
+    found = ""
+    for one, two in itertools.pairwise(("", *words)):
+        if CHECKPOINT not in two:
+            continue
+        name = _plain(two if "=" in two else one)
+        for word, after in itertools.zip_longest(args, args[1:], fillvalue=""):
+            if _is_flag(word) and _plain(word) == name:
+                found = word.partition("=")[2] if "=" in word else after
+    return found
+
+
+def arguments_in(path: Path, args: Sequence[str] = ()) -> dict[str, Takes]:
+    """Return the arguments that a program's file declares, as far as its source names them, and those of a call.
+
+    Nothing is executed. Read are `add_argument("--x")` and options of click and typer, module constants that a
+    configurator overrides, keys of a config that hydra passes, and the flags of transformers' and Lightning's parsers.
+    """
+    found: dict[str, Takes] = {}
+    for word, after in itertools.zip_longest(args, args[1:], fillvalue="--"):
+        if _is_flag(word):
+            key, equals, _ = word.partition("=")
+            flag = key if key.startswith("-") else key + equals
+            found[flag] = "value" if equals or not _is_flag(after) else "nothing"
+    with contextlib.suppress(OSError, SyntaxError, ValueError, RecursionError, MemoryError):
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            tree = ast.parse(path.read_bytes())
+        nodes = [*ast.walk(tree)]
+        names = {node.id for node in nodes if isinstance(node, ast.Name)}
+        names |= {node.attr for node in nodes if isinstance(node, ast.Attribute)}
+        found |= dict(_declared(nodes))
+        if names & _READ_DATACLASSES:
+            classes = (node for node in nodes if isinstance(node, ast.ClassDef) and node.decorator_list)
+            found |= dict(_assigned((each for node in classes for each in node.body), "--{}"))
+        found |= dict.fromkeys((flag for word, flag in _OF_LIBRARY.items() if word in names), "value")
+        if "hydra" in names:
+            found |= dict.fromkeys(_keys(nodes), "value")
+        if any(isinstance(node, ast.Constant) and node.value == "configurator.py" for node in nodes):
+            found |= dict(_assigned(tree.body, "--{}="))
+    return found
+
+
+def _assigned(statements: Iterable[ast.stmt], flag: str) -> Iterator[tuple[str, Takes]]:
+    """Yield the flags of the names that statements assign."""
+    for statement in statements:
+        match statement:
+            case ast.Assign(targets=[ast.Name(id=name)], value=value) | ast.AnnAssign(ast.Name(id=name), value=value):
+                yield flag.format(name), "bool" if _is_bool(value) else "value"
+
+
+def _is_bool(node: ast.expr | None) -> bool:
+    return isinstance(node, ast.Constant) and isinstance(node.value, bool)
+
+
+def _declared(nodes: Sequence[ast.AST]) -> Iterator[tuple[str, Takes]]:
+    """Yield the flags in calls that declare them."""
+    for node in nodes:
+        if not isinstance(node, ast.Call) or ast.unparse(node.func).rpartition(".")[2] not in _DECLARES:
+            continue
+        keywords = {each.arg: each.value for each in node.keywords}
+        action = ast.unparse(keywords.get("action", ast.Constant(None))).strip("'")
+        takes: Takes = "nothing" if action.startswith("store_") or "is_flag" in keywords else "value"
+        if takes == "value" and _is_bool(keywords.get("default")):
+            takes = "nothing" if action.endswith("BooleanOptionalAction") else "bool"
+        for arg in node.args:
+            if isinstance(arg, ast.Constant) and isinstance(arg.value, str) and arg.value.startswith("-"):
+                yield arg.value.partition("/")[0], takes
+
+
+def _keys(nodes: Sequence[ast.AST]) -> Iterator[str]:
+    """Yield the keys of a config that a program reads: `cfg.trainer.ckpt_path`, `cfg.get("ckpt_path")`."""
+    for node in nodes:
+        match node:
+            case ast.Attribute():
+                yield ast.unparse(node).partition(".")[2] + "="
+            case ast.Call(func=ast.Attribute(attr="get"), args=[ast.Constant(value=str(key)), *_]):
+                yield key + "="
+
+
+def _plain(word: str) -> str:
+    return word.partition("=")[0].lstrip("-+~").replace("-", "_").lower()
+
+
+def _is_flag(word: str) -> bool:
+    """Whether a word is a flag, or a key with its value; a negative number is neither."""
+    return re.match(r"--?[A-Za-z]|[+~]*[A-Za-z_][\w.]*=", word) is not None

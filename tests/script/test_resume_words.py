@@ -1,0 +1,75 @@
+"""Words that resume a program: by the names of its arguments, and in the place of the same argument."""
+
+from pathlib import Path
+
+import pytest
+
+from nbtools.script.resume_words import arguments_in, resume_words, takes_path, with_checkpoint
+
+SOURCES = [
+    ("p.add_argument('-r', '--resume', type=str)", "--resume {checkpoint}"),
+    ("p.add_argument('--resume', action='store_true')", "--resume"),
+    ("p.add_argument('--resume', action=argparse.BooleanOptionalAction, default=False)", "--resume"),
+    ("p.add_argument('--resume', type=str2bool, default=False)", "--resume True"),
+    (
+        "p.add_argument('--lr'); p.add_argument('--checkpoint'); p.add_argument('--resume-from')",
+        "--resume-from {checkpoint}",
+    ),
+    ("p.add_argument('--load', metavar='DIR')", "--load {checkpoint}"),
+    ("p.add_argument('--auto_resume', action='store_true')", "--auto_resume"),
+    ("p.add_argument('--no-resume', action='store_true')", ""),
+    ("@click.option('--ckpt-path')\ndef main(ckpt_path): 0", "--ckpt-path {checkpoint}"),
+    ("@click.option('--resume/--fresh', is_flag=True)\ndef main(resume): 0", "--resume"),
+    ("HfArgumentParser(TrainingArguments)", "--resume_from_checkpoint {checkpoint}"),
+    ("@dataclass\nclass A:\n    resume: str = ''\ntyro.cli(A)", "--resume {checkpoint}"),
+    ("@dataclass\nclass A:\n    resume: bool = False\nHfArgumentParser(A)", "--resume True"),
+    ("LightningCLI(Model, Data)", "--ckpt_path {checkpoint}"),
+    ("init_from = 'scratch'\nexec(open('configurator.py').read())", "--init_from=resume"),
+    ("@hydra.main()\ndef main(cfg): fit(cfg.get('ckpt_path'))", "ckpt_path={checkpoint}"),
+    ("@hydra.main()\ndef main(cfg): fit(cfg.trainer.ckpt_path)", "trainer.ckpt_path={checkpoint}"),
+    ("resume = True\nckpt_path = 'x'", ""),
+    ("not python", ""),
+]
+
+
+@pytest.mark.parametrize(("source", "words"), SOURCES)
+def test_the_words_follow_from_what_the_source_declares(source: str, words: str, tmp_path: Path) -> None:
+    (tmp_path / "train.py").write_text(source)
+    assert " ".join(resume_words(arguments_in(tmp_path / "train.py"))) == words
+
+
+def test_the_words_follow_from_the_arguments_of_a_call(tmp_path: Path) -> None:
+    missing = tmp_path / "train.py"
+    assert resume_words(arguments_in(missing, ["--lr", "1", "--ckpt-path", "a"])) == ("--ckpt-path", "{checkpoint}")
+    assert resume_words(arguments_in(missing, ["fit", "model.resume=null"])) == ("model.resume={checkpoint}",)
+    assert resume_words(arguments_in(missing, ["--resume", "--lr", "1"])) == ("--resume",)
+    assert resume_words({"--lr", "--resume"}) == ("--resume", "{checkpoint}")
+    assert resume_words([]) == ()
+
+
+@pytest.mark.parametrize(
+    ("args", "words", "resumed"),
+    [
+        ("--lr -1 --resume old x", "--resume {checkpoint}", "--lr -1 x --resume /c"),
+        ("--resume=old --a", "--resume {checkpoint}", "--a --resume /c"),
+        ("--resume-from old --a", "--resume_from={checkpoint}", "--a --resume_from=/c"),
+        ("--resume data.csv", "--resume", "data.csv --resume"),
+        ("+ckpt_path=a b=c", "ckpt_path={checkpoint}", "b=c ckpt_path=/c"),
+        ("--init_from=scratch --x=1", "--init_from=resume", "--x=1 --init_from=resume"),
+        ("--resume --ckpt old --lr 1", "--resume --ckpt {checkpoint}", "--lr 1 --resume --ckpt /c"),
+        ("", "--from dir:{checkpoint}", "--from dir:/c"),
+    ],
+)
+def test_an_argument_that_resumed_before_is_replaced(args: str, words: str, resumed: str) -> None:
+    assert " ".join(with_checkpoint(args.split(), words.split(), Path("/c"))) == resumed
+
+
+def test_words_without_a_path_are_known_as_such() -> None:
+    assert takes_path(["--resume={checkpoint}"])
+    assert not takes_path(["--resume"])
+
+
+def test_a_source_is_read_and_never_executed(tmp_path: Path) -> None:
+    (tmp_path / "train.py").write_text(f"open({str(tmp_path / 'executed')!r}, 'w')\np.add_argument('--resume')")
+    assert resume_words(arguments_in(tmp_path / "train.py"))
+    assert not (tmp_path / "executed").exists()
