@@ -217,7 +217,10 @@ def _check_program(
     cwd = _working_directory(program, project.root)
     wanted, interpreter, source, found = _placed_program(program, wanted, project.root, cwd)
     placement = place(wanted, None, interpreter) if wanted.cluster is None else place_job(wanted, interpreter)
-    where = ok("program", f"{shown(program.module or str(source), 200)} in {cwd}")
+    found = [ok("program", f"{shown(program.module or str(source), 200)} in {cwd}"), *found]
+    if program.accelerate_config is not None and placement.launch.num_processes > 1 and not placement.gpus:
+        text = "accelerate launch starts several processes on the CPU only with mpirun, else one"
+        found.append(warn("program", text, "leave accelerate_config out: torchrun starts them"))
     script = launcher or source
     return Preflight(
         script=script or cwd,
@@ -228,7 +231,7 @@ def _check_program(
         cwd=cwd,
         args=args,
         placement=placement,
-        findings=(*notes, where, *found, *placement.findings, check_disk(project.runs, None)),
+        findings=(*notes, *found, *placement.findings, check_disk(project.runs, None)),
         program=program,
         source=source,
     )
