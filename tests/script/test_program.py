@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from fuzzing import examples
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -19,13 +20,11 @@ from nbtools.project import Project
 from nbtools.script.program import Program
 from nbtools.script.script import differences, parse_script, read_script, render, write_script
 
-from fuzzing import examples
-
 RECORDS = """
 import json, os, sys
 rank = os.environ.get("RANK", "none")
-content = {"args": sys.argv[1:], "world": os.environ.get("WORLD_SIZE"), "cwd": os.getcwd(), "name": __name__,
-           "threads": os.environ.get("OMP_NUM_THREADS"), "gpus": os.environ.get("CUDA_VISIBLE_DEVICES"), "pid": os.getpid()}
+content = {"args": sys.argv[1:], "world": os.environ.get("WORLD_SIZE"), "cwd": os.getcwd(), "name": __name__}
+content |= {"threads": os.environ.get("OMP_NUM_THREADS"), "gpus": os.environ.get("CUDA_VISIBLE_DEVICES"), "pid": os.getpid()}
 with open(os.path.join(os.environ["RECORDS"], f"rank{rank}.json"), "w") as file:
     json.dump(content, file)
 """
