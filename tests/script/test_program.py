@@ -24,7 +24,8 @@ RECORDS = """
 import json, os, sys
 rank = os.environ.get("RANK", "none")
 content = {"args": sys.argv[1:], "world": os.environ.get("WORLD_SIZE"), "cwd": os.getcwd(), "name": __name__}
-content |= {"threads": os.environ.get("OMP_NUM_THREADS"), "gpus": os.environ.get("CUDA_VISIBLE_DEVICES"), "pid": os.getpid()}
+content |= {"threads": os.environ.get("OMP_NUM_THREADS"), "pid": os.getpid()}
+content |= {"gpus": os.environ.get("CUDA_VISIBLE_DEVICES")}
 with open(os.path.join(os.environ["RECORDS"], f"rank{rank}.json"), "w") as file:
     json.dump(content, file)
 """
