@@ -6,7 +6,7 @@ import os
 import threading
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any, Self
 
@@ -118,10 +118,18 @@ class Run:
         for record in (self.records.exit or {}, self.records.finished):
             failure = Failure.from_json(record.get("failure"))
             if failure is not None:
-                return failure
+                return self._with_progress(failure)
         if self.records.exit is None and (ended := end_in_words(self.records)):
             return Failure(None, None, None, None, ended, step=self.step)
         return Failure(None, None, self.returncode, None, f"exited with code {self.returncode}")
+
+    def _with_progress(self, failure: Failure) -> Failure:
+        """Add the last step and loss of a program from its curves, which the supervisor does not read."""
+        if not self._has_only_a_log or failure.loss is not None:
+            return failure
+        rows = self.own_history
+        step = rows.last_step if failure.step is None and rows.has_steps else failure.step
+        return replace(failure, step=step, loss=rows.last("train/loss") if "train/loss" in rows else None)
 
     @property
     def stragglers(self) -> list[Straggler]:
