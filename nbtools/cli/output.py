@@ -23,7 +23,7 @@ from nbtools.machine.slurm import spoken
 from nbtools.run.job import ends_too_early
 from nbtools.run.listing import RunRow, cells, limit_in_words
 from nbtools.run.records import local_time
-from nbtools.run.run import Run, remaining_s
+from nbtools.run.run import SILENT_S, Run, remaining_s
 from nbtools.run.state import waiting_for
 from nbtools.rundir.media import MediaItem
 from nbtools.rundir.rundir import name_of
@@ -160,6 +160,7 @@ def print_run(summary: dict[str, Any]) -> None:
         ("origin", summary["origin"]),
         ("step", _steps(summary["step"], summary["total_steps"])),
         *((name, _number(value)) for name, value in summary["metrics"].items()),
+        ("output", _silence(summary["silent_s"])),
         *(("curves", line) for line in summary["curves"]),
         ("checkpoints", " ".join(f"{saved['name']}{' (best)' * saved['best']}" for saved in summary["checkpoints"])),
         *((f"rank {rank['rank']}", f"step {rank['step']}, {rank['phase']}") for rank in summary["ranks"]),
@@ -300,6 +301,12 @@ def _job(summary: dict[str, Any]) -> str:
         return words
     early = ", before the training" if ends_too_early(left_s, summary["eta_s"]) else ""
     return f"{words}, ends in {timedelta(seconds=round(max(0.0, left_s)))}{early}"
+
+
+def _silence(seconds: float | None) -> str:
+    if seconds is None or seconds < SILENT_S:
+        return ""
+    return f"none for {spoken(seconds)}; nbtools show RUN --stacks shows where it is"
 
 
 def _steps(step: int, total: int | None) -> str:

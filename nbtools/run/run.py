@@ -36,6 +36,9 @@ from nbtools.rundir.rundir import RunDir, is_run, name_of
 from nbtools.rundir.source import source_in_words
 from nbtools.rundir.tail import Tail, last_lines, one_line
 
+SILENT_S = 300.0
+"""After so many seconds without output, a program without curves is said to be silent."""
+
 
 class Run:
     """One run. Cheap to create, safe to use from several threads; owns no process.
@@ -325,6 +328,7 @@ class Run:
             "stragglers": [{"rank": one.beat.rank, "message": str(one)} for one in self.stragglers],
             **({"stacks": [asdict(found) for found in take_stacks(self.files)]} if stacks else {}),
             "waiting_for": waiting_for(self.records),
+            "silent_s": silent_s(self),
             "stopped_on": why_stopped(self.records),
             "eta_s": remaining_s(self),
             "job": job_facts(self.records, is_active=not state.is_final),
@@ -369,6 +373,14 @@ def last_step(run: Run, read: Callable[[], Sequence[RankHeartbeat]]) -> int:
 def curve_sources(run: Run) -> list[str]:
     """Return, a line each, from which file the curves of a script come, and what was seen but not understood."""
     return run._found.notes() if run._has_only_a_log and run.own_history is not run._own else []
+
+
+def silent_s(run: Run) -> float | None:
+    """Return the seconds since a running program without a metric last printed; None for every other run."""
+    if run._has_only_a_log and run.state is RunState.RUNNING and run.own_history.last_step is None:
+        with contextlib.suppress(OSError):
+            return max(0.0, time.time() - run.files.log.stat().st_mtime)
+    return None
 
 
 def remaining_s(run: Run) -> float | None:

@@ -35,7 +35,8 @@ SPAWNERS = {
     "its own torchrun": "import subprocess\nif 'RANK' in os.environ:\n    main()\nelse:\n"
     "    sys.exit(subprocess.run([sys.executable, '-m', 'torch.distributed.run', '--standalone', '--nproc-per-node=2', "
     "__file__]).returncode)\n",
-    "accelerate": "from accelerate import debug_launcher\nif __name__ == '__main__':\n    debug_launcher(main, num_processes=2)\n",
+    "accelerate": "from accelerate import debug_launcher\nif __name__ == '__main__':\n"
+    "    debug_launcher(main, num_processes=2)\n",
 }
 
 

@@ -33,6 +33,7 @@ from nbtools.rundir.tail import open_regular
 _MAX_ENTRIES: Final = 2_000
 _MAX_DEPTH: Final = 4
 _MAX_FILES: Final = 50
+_MAX_LISTED: Final = 8
 _STATE: Final = "trainer_state.json"
 _LOOK_EVERY_S: Final = 5.0
 _SLACK_S: Final = 60.0
@@ -61,6 +62,7 @@ class FoundMetrics:
         self._merged, self._versions = History(), [-1]
         self._owners: dict[str, str] = {}
         self._left_out: dict[Path, str] = {}
+        self._written: list[str] = []
 
     def history(self, cwd: str | None, args: Sequence[str], started: float | None, ended: float | None) -> History:
         """Return all metrics; each comes from the source with the most points of it.
@@ -97,7 +99,12 @@ class FoundMetrics:
             f"{folder}: not read: run {other} ran there at the same time; give each run a folder of its own"
             for folder, other in self._left_out.items()
         ]
-        if not self._owners:
+        if not self._owners and self._has_ended:
+            lines.append(
+                f"no metrics were found; a printed line such as `{EXAMPLE}` is read, or JSONL with a key `step`"
+            )
+            lines += [f"files that it wrote: {_listed(self._written)}"] if self._written else []
+        elif not self._owners:
             lines.append(f"no metrics yet; a printed line such as `{EXAMPLE}` is read, or JSONL with a key `step`")
         elif not self._printed.history.has_steps and "" in named:
             lines.append(f"no counter is printed, so curves are drawn by time; `{EXAMPLE}` has one")
@@ -129,11 +136,12 @@ class FoundMetrics:
             since = max([first - 2, *(end for _, _, end in others if end < first)])
             until = min([last + _SLACK_S, *(begin for _, begin, _ in others if begin > last)])
             uid = self._run_dir.stat().st_uid
-            found, left_out = (_Files(uid, since, until) for _ in range(2))
+            found, left_out = (_Files(uid, since, until, notes_others=ended is not None) for _ in range(2))
             for root in (self._run_dir / "tensorboard", self._run_dir / "wandb", *named, *working):
                 (left_out if root in self._left_out else found).walk(root)
             self._left_out = {root: self._left_out[root] for root, _ in left_out.files.values()}
             self._take(found.files)
+            self._written = found.others
 
     def _leave_out(self, named: Sequence[Path], working: Sequence[Path], others: Sequence[Path]) -> None:
         """Leave out the folders that other runs write to, as far as their arguments and working directories tell."""
@@ -190,10 +198,12 @@ def _are_nested(folder: Path, other: Path) -> bool:
 class _Files:
     """The files of an owner that changed within some time, in at most `_MAX_ENTRIES` entries per folder tree."""
 
-    def __init__(self, uid: int, since: float, until: float) -> None:
-        self._uid, self._since, self._until = uid, since, until
+    def __init__(self, uid: int, since: float, until: float, *, notes_others: bool) -> None:
+        self._uid, self._since, self._until, self._notes_others = uid, since, until, notes_others
         self.files: dict[str, tuple[Path, float]] = {}
         """Path -> the root below which it was found, and the time of its last change."""
+        self.others: list[str] = []
+        """Paths of other files than of metrics, with `notes_others`."""
 
     def walk(self, root: Path) -> None:
         num_entries, folders = 0, deque([(root, 0)])
@@ -207,10 +217,21 @@ class _Files:
                     if entry.is_dir(follow_symlinks=False):
                         if depth < _MAX_DEPTH and not _SKIPPED.match(entry.name):
                             folders.append((Path(entry.path), depth + 1))
-                    elif _may_be_metrics(entry.name) and entry.is_file(follow_symlinks=False):
+                    elif ((is_one := _may_be_metrics(entry.name)) or self._notes_others) and entry.is_file(
+                        follow_symlinks=False
+                    ):
                         status = entry.stat(follow_symlinks=False)
-                        if status.st_uid == self._uid and self._since <= status.st_mtime <= self._until:
+                        if status.st_uid != self._uid or not self._since <= status.st_mtime <= self._until:
+                            continue
+                        if is_one:
                             self.files.setdefault(entry.path, (root, status.st_mtime))
+                        elif entry.path not in self.others:
+                            self.others.append(entry.path)
+
+
+def _listed(paths: Sequence[str]) -> str:
+    more = f" and {len(paths) - _MAX_LISTED} more" if len(paths) > _MAX_LISTED else ""
+    return ", ".join(sorted(paths)[:_MAX_LISTED]) + more
 
 
 def _may_be_metrics(name: str) -> bool:
