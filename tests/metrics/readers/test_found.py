@@ -336,3 +336,40 @@ def test_a_launched_script_shows_what_it_writes_into_a_file(supervised: Callable
     assert run.log() == f"{run.dir} {run.files.tensorboard}"
     assert run.history["train/loss"].values.tolist() == [3.0, 2.0, 1.0]
     assert curve_sources(run) == [f"{run.files.tensorboard / 'log.jsonl'}: train/loss"]
+
+
+SAME = """
+import csv, sys, time
+from torch.utils.tensorboard import SummaryWriter
+
+writer = SummaryWriter("tb")
+with open("log.csv", "w", newline="") as file:
+    table = csv.DictWriter(file, ["step", "training_loss", "val_loss", "lr"])
+    table.writeheader()
+    for step in range(1, 21):
+        loss, held_out, rate = 2.0 / step, 3.0 / step, 0.1 / step
+        if step % 2 == 0:
+            writer.add_scalar("Loss/train", loss, step)
+            writer.add_scalar("train/lr", rate, step)
+        if step % 5 == 0:
+            writer.add_scalar("Loss/validation", held_out, step)
+            print(f"Step {step}/20 | train_loss: {loss:.4f} | valid loss: {held_out:.4f} | learning rate {rate:.5f}")
+        table.writerow({"step": step, "training_loss": loss, "val_loss": held_out, "lr": rate})
+writer.close()
+"""
+
+
+@pytest.mark.slow
+def test_one_metric_in_several_sources_under_several_names_is_one_curve(
+    project: Project, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (work := project.root / "work").mkdir()
+    monkeypatch.chdir(work)
+    (work / "train.py").write_text(SAME)
+    run = launch(work / "train.py", torchrun=False, gpus=())
+    assert run.wait(timeout_s=120) is RunState.SUCCEEDED
+    assert set(run.history) == {"train/loss", "eval/loss", "train/learning_rate"}
+    assert run.history["train/loss"].values.tolist() == pytest.approx([2.0 / step for step in range(1, 21)])
+    assert len(run.history["eval/loss"]) == 20
+    (line,) = curve_sources(run)
+    assert line == f"{work / 'log.csv'}: train/loss, eval/loss, train/learning_rate"
