@@ -63,6 +63,7 @@ CAPABILITIES: dict[str, tuple[Callable[[], bool], str]] = {
     "ensurepip": (lambda: bool(find_spec("ensurepip")), "pip for new environments (python3-venv)"),
     "exfat": (_has_exfat, "exFAT on a loop device (root, /dev/fuse; exfat-fuse, exfatprogs)"),
     "ext4": (_has_ext4, "ext4 on a loop device, and mkfs.ext4"),
+    "lightning": (lambda: bool(find_spec("lightning")), "Lightning (pip install lightning)"),
     "mount": (_mounts, "a mount namespace, to mount small file systems in (root)"),
     "network namespaces": (_has_network_namespaces, "network namespaces joined by a cable (root, and ip of iproute2)"),
     "overlayfs": (_has_overlayfs, "overlayfs (root)"),
