@@ -67,10 +67,8 @@ def main() -> None:
         if rank == 0:
             with torch.no_grad():
                 scores = net(held_out[0][:, None])
-            loss, accuracy = (
-                nn.functional.cross_entropy(scores, held_out[1]),
-                (scores.argmax(1) == held_out[1]).float().mean(),
-            )
+            loss = nn.functional.cross_entropy(scores, held_out[1])
+            accuracy = (scores.argmax(1) == held_out[1]).float().mean()
             print(f"epoch {epoch}/{args.epochs} val loss {loss:.4f} val accuracy {accuracy:.4f}", flush=True)
             content = {"epoch": epoch, **{name: part.state_dict() for name, part in state.items()}}
             torch.save(content, args.out / f"epoch-{epoch:03}.pt")

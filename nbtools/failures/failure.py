@@ -130,9 +130,9 @@ def first_failure(run: RunDir, returncode: int, host: str, *, since: int = 0) ->
     if recorded is None:
         said, traceback = evidence.last_output(log, returncode)
         recorded = f"exited with code {returncode}{said}"
-    rank, name = evidence.spawned_rank(log) or (None, None)
-    if name is not None:
-        return _killed(Failure(rank, host, returncode, name, f"killed by {name}"), run, log)
+    rank, killed_by = evidence.spawned_rank(log) or (None, None)
+    if killed_by is not None:
+        return _killed(Failure(rank, host, returncode, killed_by, f"killed by {killed_by}"), run, log)
     return explained(Failure(rank, host, returncode, None, recorded, traceback), run)
 
 
