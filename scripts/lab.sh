@@ -1,12 +1,14 @@
 #!/usr/bin/env bash
-# Sets up the project and opens JupyterLab on the first notebook.
+# Sets up the project and opens JupyterLab on the first notebook, or on another project.
 set -euo pipefail
 
 usage() {
   cat <<'TEXT'
-usage: bash scripts/lab.sh [--headless | --setup-only] [JUPYTER ARGUMENTS]
+usage: bash scripts/lab.sh [--headless | --setup-only | --project FOLDER] [JUPYTER ARGUMENTS]
 
   (none)         set up, then open JupyterLab on notebooks/01_launch_ddp.ipynb
+  --project FOLDER
+                 set up, then open JupyterLab on a repository of yours; its runs go to FOLDER/runs
   --headless     set up, then execute a copy of that notebook without a browser and print the result;
                  the default without a terminal, unless there are Jupyter arguments
   --setup-only   set up, register a kernel called "nbtools" for your other Jupyters, and stop
@@ -66,8 +68,10 @@ say_tunnel() {
   say "and open the http://localhost:$port/... address with the token, which is printed below, in its browser."
 }
 
+# Opens JupyterLab at the address $1 with the Jupyter arguments after it; the working directory is the server's root.
 open_lab() {
-  local port arguments=()
+  local port address="$1" arguments=()
+  shift
   if [ "$(id -u)" = 0 ]; then
     say "Running as root: starting Jupyter with --allow-root."
     arguments+=(--allow-root)
@@ -83,17 +87,16 @@ open_lab() {
   elif [ "$(uname -s)" = Linux ] && [ -z "${DISPLAY:-}${WAYLAND_DISPLAY:-}${WSL_DISTRO_NAME:-}" ]; then
     arguments+=(--no-browser) # without a display, Jupyter opens a text browser in this terminal
   fi
-  # The server's root is the project (a notebook as an argument would make it the notebook's folder), and every printed
-  # address opens the notebook.
+  # A notebook as an argument would make its folder the server's root; so every printed address opens it instead.
   case " $* " in
     *".ipynb "* | *default_url*) ;;
-    *) arguments+=("--LabApp.default_url=/lab/tree/$NOTEBOOK") ;;
+    *) arguments+=("--LabApp.default_url=$address") ;;
   esac
   exec "$PYTHON" -m jupyterlab ${arguments[@]+"${arguments[@]}"} "$@"
 }
 
 main() {
-  local mode="" jupyter_arguments=()
+  local mode="" project="" jupyter_arguments=()
   while [ $# -gt 0 ]; do
     case "$1" in
       -h | --help)
@@ -104,14 +107,21 @@ main() {
         [ -z "$mode" ] || [ "$mode" = "$1" ] || die 2 "$mode and $1 exclude each other."
         mode="$1"
         ;;
+      --project | --project=*)
+        [ "$1" != --project ] || [ $# -gt 1 ] || die 2 "--project needs the folder of a repository of yours."
+        if [ "$1" = --project ]; then shift; fi
+        project="$(CDPATH='' cd -- "${1#--project=}" 2>/dev/null && pwd -P)" ||
+          die 2 "--project ${1#--project=}: no such folder; give the folder of a repository of yours."
+        ;;
       *) jupyter_arguments+=("$1") ;;
     esac
     shift
   done
+  [ -z "$mode" ] || [ -z "$project" ] || die 2 "$mode and --project exclude each other."
   if [ -n "$mode" ] && [ "${#jupyter_arguments[@]}" -gt 0 ]; then
     die 2 "$mode does not start JupyterLab, so these arguments have no effect: ${jupyter_arguments[*]}"
   fi
-  if [ -z "$mode" ] && [ ! -t 1 ] && [ "${#jupyter_arguments[@]}" -eq 0 ]; then
+  if [ -z "$mode$project" ] && [ ! -t 1 ] && [ "${#jupyter_arguments[@]}" -eq 0 ]; then
     mode=--headless
   fi
 
@@ -119,7 +129,15 @@ main() {
   case "$mode" in
     --setup-only) register_for_user ;;
     --headless) exec "$PYTHON" -m nbtools.notebook.execute "$NOTEBOOK" ;;
-    *) open_lab ${jupyter_arguments[@]+"${jupyter_arguments[@]}"} ;;
+    *)
+      if [ -n "$project" ]; then
+        cd -- "$project" || exit
+        export NBTOOLS_ROOT="$project" # its runs, also if it has neither scripts/ nor runs/ yet
+        say "Project: $project. In a notebook: import nbtools as nt; run = nt.launch(\"train.py\"); nt.LivePlot(run)"
+        NOTEBOOK=""
+      fi
+      open_lab "/lab${NOTEBOOK:+/tree/$NOTEBOOK}" ${jupyter_arguments[@]+"${jupyter_arguments[@]}"}
+      ;;
   esac
 }
 

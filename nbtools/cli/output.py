@@ -23,7 +23,7 @@ from nbtools.machine.slurm import spoken
 from nbtools.run.job import ends_too_early
 from nbtools.run.listing import RunRow, cells, limit_in_words
 from nbtools.run.records import local_time
-from nbtools.run.run import Run, remaining_s
+from nbtools.run.run import SILENT_S, Run, remaining_s
 from nbtools.run.state import waiting_for
 from nbtools.rundir.media import MediaItem
 from nbtools.rundir.rundir import name_of
@@ -160,6 +160,7 @@ def print_run(summary: dict[str, Any]) -> None:
         ("origin", summary["origin"]),
         ("step", _steps(summary["step"], summary["total_steps"])),
         *((name, _number(value)) for name, value in summary["metrics"].items()),
+        ("output", _silence(summary["silent_s"])),
         *(("curves", line) for line in summary["curves"]),
         ("checkpoints", " ".join(map(_checkpoint, summary["checkpoints"]))),
         *((f"rank {rank['rank']}", f"step {rank['step']}, {rank['phase']}") for rank in summary["ranks"]),
@@ -307,6 +308,12 @@ def _checkpoint(saved: Mapping[str, Any]) -> str:
     is_plain = saved["step"] is None or saved["name"].startswith("step-")
     step = "" if is_plain else f" (step {saved['step']:,})"
     return f"{saved['name']}{step}{' (best)' * saved['best']}"
+
+
+def _silence(seconds: float | None) -> str:
+    if seconds is None or seconds < SILENT_S:
+        return ""
+    return f"none for {spoken(seconds)}; nbtools show RUN --stacks shows where it is"
 
 
 def _steps(step: int, total: int | None) -> str:

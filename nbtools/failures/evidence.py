@@ -4,6 +4,7 @@ All functions read only, and none of them raises: files that cannot be read coun
 """
 
 import errno
+import itertools
 import json
 import os
 import re
@@ -13,7 +14,7 @@ from typing import Any
 
 from nbtools.errors import FormatError
 from nbtools.rundir.heartbeat import RankHeartbeat, read_heartbeats
-from nbtools.rundir.json_files import read_small
+from nbtools.rundir.json_files import read_json, read_small
 from nbtools.rundir.rundir import RunDir
 from nbtools.rundir.tail import open_regular
 
@@ -33,13 +34,25 @@ _FRAME = re.compile(
     r'^ *File "(?P<file>[^"\n]+)", line (?P<line>\d+),? in (?P<function>[^\n]+)(?:\n {4,}(?P<source>\S[^\n]*))?',
     re.MULTILINE,
 )
-_RANK_PREFIX = re.compile(r"^\[rank\d+\]: ?", re.MULTILINE)
-"""Torch's prefix of each traceback line while a process group exists."""
+_RICH_FRAME = re.compile(r"^[│|] (?P<file>/\S+\.py):(?P<line>\d+) in (?P<function>\S+)", re.MULTILINE)
+_RICH = re.compile(
+    r"Traceback \(most recent call last\) [─-]+[╮+]\n(?P<frames>(?:[│|].*\n)+)[╰+][─-]+[╯+]\n(?P<exception>\S.*)"
+)
+"""A traceback as rich draws it."""
+_BOX = re.compile(r"^[╭┌][^\n]*\n(?P<lines>(?:[│|][^\n]*\n)+)[╰└][─-]+[╯┘]\s*\Z", re.MULTILINE)
+"""A box at the end of the output: tyro and typer draw one around what is wrong with the arguments."""
+_RANK_PREFIX = re.compile(r"^(?:\[(?:rank|default)?\d+\]|\d+): ?", re.MULTILINE)
+"""Prefix of a rank's line: of torch while a process group exists, of torchrun --tee, and of srun --label."""
+_CURSOR = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
+_SPAWNED = re.compile(r"^-- Process (\d+) terminated with the following error:$", re.MULTILINE)
+_SPAWNED_AND_KILLED = re.compile(r"ProcessExitedException: process (\d+) terminated with signal (SIG\w+)")
+_AFTER_CRASH = 8 * 1024
+"""Largest number of characters that native code prints when it aborts at the exit of the interpreter."""
 _OBJECT_DUMP = re.compile(
     r"object address  : .*\nobject refcount : .*\nobject type     : .*\nobject type name: .*\nobject repr     : (.*)\n"
 )
 """Python's own print of an exception when `sys.stderr` is gone: it may interrupt a traceback within a line."""
-_TORCHRUN = re.compile(r"^[EWI]\d{4} \d\d:\d\d:\d\d.*torch/distributed/elastic", re.MULTILINE)
+_TORCHRUN = re.compile(r"^ *[EWI]\d{4} \d\d:\d\d:\d\d.*torch/distributed/elastic", re.MULTILINE)
 
 _LIBRARY = re.compile(r"[/\\](?:site|dist)-packages[/\\]|[/\\]lib(?:64)?[/\\]python3[^/\\]*[/\\]|^<")
 _PACKAGE = Path(__file__).resolve().parents[1]
@@ -59,6 +72,9 @@ def training_frame(traceback: str, run: RunDir) -> str | None:
             frame = frames[-1]
             source = f": {frame['source'].strip()}" if frame["source"] else ""
             return f"{_shown(Path(frame['file']), run)}:{frame['line']} in {frame['function']}{source}"[:300]
+    for frame in reversed([*_RICH_FRAME.finditer(traceback)]):
+        if _is_training_code(Path(frame["file"])):
+            return f"{_shown(Path(frame['file']), run)}:{frame['line']} in {frame['function']}"[:300]
     return None
 
 
@@ -71,6 +87,22 @@ def exceptions(traceback: str) -> list[str]:
 def lost_loader_worker(traceback: str) -> bool:
     """Whether the connection to a DataLoader worker broke; torch often reports that first."""
     return "in _try_get_data\n" in traceback and "multiprocessing/connection.py" in traceback
+
+
+def raised_before(printed: str) -> tuple[str, str] | None:
+    """Return the exception and traceback after which native code ended the process; None without one near the end."""
+    before = printed.rpartition(_CRASH)[0] or printed
+    said, traceback = last_output(before, 1)
+    if traceback is None or len(before) - before.rfind(said[2:]) > _AFTER_CRASH:
+        return None
+    return said[2:], traceback
+
+
+def spawned_rank(printed: str) -> tuple[int, str | None] | None:
+    """Return the rank that torch.multiprocessing names as the failed one, and the signal that killed it, if one did."""
+    if found := _SPAWNED_AND_KILLED.search(printed):
+        return int(found[1]), found[2]
+    return (int(found[1]), None) if (found := _SPAWNED.search(printed)) else None
 
 
 def crash_report(printed: str) -> str | None:
@@ -91,6 +123,12 @@ def last_output(text: str, exitcode: int) -> tuple[str, str | None]:
     if exitcode == 1 and (exception := _UNINDENTED.search(raised)):
         traceback = (_TRACEBACK + _TRACEBACK.join(chain)).rstrip()[:_MAX_TRACEBACK]
         return f": {error_line(raised[exception.start() :])[:_MAX_MESSAGE]}", traceback
+    if exitcode == 1 and (drawn := [*_RICH.finditer(text)]):
+        return f": {drawn[-1]['exception'].strip()[:_MAX_MESSAGE]}", drawn[-1][0][-_MAX_TRACEBACK:]
+    if box := _BOX.search(text):
+        inside = (line.strip("│| ") for line in box["lines"].split("\n"))
+        words = " ".join(itertools.takewhile(lambda line: not line.startswith("──"), inside))
+        return f": {words.strip()[:_MAX_MESSAGE]}", None
     lines = [line for line in text.splitlines() if any(map(str.isalnum, line))]
     return f": {lines[-1].strip()[:_MAX_MESSAGE]}" if lines else " without output (sys.exit?)", None
 
@@ -122,8 +160,20 @@ def error_file(path: Path, inside: Path | None = None) -> tuple[str | None, str 
 
 def printed_by(run: RunDir, rank: int, log: str) -> str:
     """Return the output of a rank; rank 0's is in the run's `log`, before torchrun's own messages."""
-    text = log if rank == 0 else "\n".join(end_of(path) for path in reversed(run.rank_logs(rank)))
+    is_shared = rank == 0 or starts_its_ranks(run)
+    text = log if is_shared else "\n".join(log_end(path) for path in reversed(run.rank_logs(rank)))
     return _RANK_PREFIX.sub("", _TORCHRUN.split(text)[0])
+
+
+def starts_its_ranks(run: RunDir) -> bool:
+    """Whether a program was started without torchrun: all of its ranks then write to the run's log."""
+    launch = (read_json(run.launch) or {}).get("launch")
+    return isinstance(launch, dict) and launch.get("torchrun") is False
+
+
+def log_end(path: Path, since: int = 0) -> str:
+    """Return the end of a log without what moves the cursor: a progress bar may precede any line."""
+    return _CURSOR.sub("", end_of(path, since)).replace("\r\n", "\n").replace("\r", "\n")
 
 
 def heartbeats(run: RunDir) -> list[RankHeartbeat]:

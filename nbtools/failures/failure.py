@@ -112,9 +112,12 @@ def first_failure(run: RunDir, returncode: int, host: str, *, since: int = 0) ->
 
     The log before byte `since` belongs to an earlier attempt.
     """
-    log = evidence.end_of(run.log, since)
+    log = evidence.log_end(run.log, since)
     if returncode < 0 and (found := _of_other_machines(run)) is not None:
         return found
+    if returncode < 0 and evidence.starts_its_ranks(run):
+        name = signal_name(-returncode)
+        return _killed(Failure(None, host, returncode, name, f"killed by {name}"), run, log)
     if returncode < 0:
         name = signal_name(-returncode)
         lack = _lack_of_memory(run) if name == "SIGKILL" else None
@@ -127,7 +130,10 @@ def first_failure(run: RunDir, returncode: int, host: str, *, since: int = 0) ->
     if recorded is None:
         said, traceback = evidence.last_output(log, returncode)
         recorded = f"exited with code {returncode}{said}"
-    return explained(Failure(None, host, returncode, None, recorded, traceback), run)
+    rank, killed_by = evidence.spawned_rank(log) or (None, None)
+    if killed_by is not None:
+        return _killed(Failure(rank, host, returncode, killed_by, f"killed by {killed_by}"), run, log)
+    return explained(Failure(rank, host, returncode, None, recorded, traceback), run)
 
 
 def lost(run: RunDir, host: str | None, step: int) -> Failure:
@@ -144,7 +150,7 @@ def was_stopped_from_outside(run: RunDir, *, since: int = 0) -> bool:
 
     A stop in rank 0's finished.json is not enough: when one rank fails, torchrun also signals the others.
     """
-    if _ROOT_CAUSE in evidence.end_of(run.log, since):
+    if _ROOT_CAUSE in evidence.log_end(run.log, since):
         return False
     message, _ = evidence.error_file(run.error)
     was_signalled = message is not None and message.startswith("SignalException")
@@ -223,7 +229,7 @@ def _other_logs(run: RunDir) -> list[tuple[str, str]]:
     """Return the output of torchrun on the machines other than the first, and their names."""
     nodes = range(1, machines.num_machines(read_json(run.launch) or {}))
     hosts = {node: machines.record(run, node).get("host") for node in nodes}
-    return [(evidence.end_of(run.node_output(node)), host) for node, host in hosts.items() if isinstance(host, str)]
+    return [(evidence.log_end(run.node_output(node)), host) for node, host in hosts.items() if isinstance(host, str)]
 
 
 def _of_other_machines(run: RunDir) -> Failure | None:
@@ -234,7 +240,7 @@ def _of_other_machines(run: RunDir) -> Failure | None:
         ended = machines.record(run, node)
         code = _whole(ended.get("returncode"))
         if code and machines.has_ranks(run, node):
-            said, traceback = evidence.last_output(evidence.end_of(run.node_output(node)), code)
+            said, traceback = evidence.last_output(evidence.log_end(run.node_output(node)), code)
             message = f"machine {node} ended with code {code}{said}"
             return explained(Failure(None, str(ended.get("host")), code, None, message, traceback), run)
     return None
@@ -276,7 +282,10 @@ def _killed(failure: Failure, run: RunDir, log: str) -> Failure:
         printed = evidence.printed_by(run, failure.rank or 0, log)[-16_384:]
         traceback = evidence.crash_report(printed)
         if cause := known_errors.cause_of(printed):
-            words, advice = _words(cause, printed, failure, run), cause.advice
+            words, advice = _words(cause, printed, failure, run), _advice(cause, run)
+        elif not evidence.training_frame(traceback or "", run) and (raised := evidence.raised_before(printed)):
+            message, traceback = raised  # the program had failed; native code aborts at the interpreter's exit
+            return explained(replace(failure, message=f"{message}; then {failure.message}", traceback=traceback), run)
     message = f"{failure.message}: {words}" if words else failure.message
     where = evidence.training_frame(traceback or "", run)
     return _with_progress(replace(failure, message=message, advice=advice, traceback=traceback, where=where), run)
@@ -297,7 +306,15 @@ def _in_words(failure: Failure, run: RunDir) -> tuple[str, str | None]:
     words = _words(cause, "\n".join((message, *said)), failure, run)
     if "in DataLoader worker process" in message and said:
         message = said[-1][:500]  # the error in the worker, which the message does not hold
-    return f"{words} ({message})", cause.advice
+    return f"{words} ({message})", _advice(cause, run)
+
+
+def _advice(cause: known_errors.Cause, run: RunDir) -> str:
+    """Return the advice of a cause with the run's working directory and Python."""
+    plan = read_json(run.launch) or {}
+    argv = plan.get("argv")
+    python = argv[0] if isinstance(argv, list) and argv else "python"
+    return cause.advice.replace("{cwd}", str(plan.get("cwd"))[:300]).replace("{python}", str(python)[:300])
 
 
 def _words(cause: known_errors.Cause, said: str, failure: Failure, run: RunDir) -> str:

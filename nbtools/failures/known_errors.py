@@ -24,7 +24,7 @@ class Cause:
     """Regular expression for the message of torch, Python or the kernel."""
     words: str
     advice: str
-    """The setting to change."""
+    """The setting to change; {cwd} and {python} stand for the run's working directory and interpreter."""
     is_echo: bool = False
     """Whether a rank with this error only noticed that another rank had failed."""
 
@@ -102,6 +102,40 @@ CAUSES = (
         r"no kernel image is available",
         "this build of torch has no code for this GPU",
         "Install a torch built for the GPU's compute capability; nbtools doctor shows both.",
+    ),
+    Cause(
+        r"Torch not compiled with CUDA enabled|No CUDA GPUs are available|Found no NVIDIA driver"
+        r"|torch\.cuda\.is_available\(\) is False",
+        "a GPU is asked for, and the processes have none",
+        "Give the run GPUs (gpus=None takes those that are there), or choose the CPU in the program, such as "
+        "torch.device('cuda' if torch.cuda.is_available() else 'cpu'); nbtools doctor shows both.",
+    ),
+    Cause(
+        r"EOFError: EOF when reading a line",
+        "the program asks for input, and a run in the background has no keyboard",
+        "Give the answer as an argument, or leave out the input() in a run.",
+    ),
+    Cause(
+        r"Inappropriate ioctl for device|No such device or address: '/dev/tty'|setupterm: could not find terminal",
+        "the program needs a terminal, and a run in the background has none",
+        "Ask shutil.get_terminal_size() instead of os.get_terminal_size(), or leave out what draws on the screen.",
+    ),
+    Cause(
+        r"attempted relative import with no known parent package",
+        "a file of a package was started as a program of its own",
+        "Launch it as a module from the folder above the package: nbtools launch -m package.train.",
+    ),
+    Cause(
+        r"No such file or directory: '[^/'\n][^'\n]*'",
+        "a file is missing",
+        "Its path is relative to the working directory, {cwd}: launch from the folder that has it, or give the whole "
+        "path (in a launcher script, cwd of Program).",
+    ),
+    Cause(
+        r"ModuleNotFoundError: No module named",
+        "a package is missing",
+        "The program runs in {python}: install it there, or name another environment (python=, --python). For a module "
+        "of your own, launch from the folder above it with -m, or set PYTHONPATH.",
     ),
     Cause(
         r"Duplicate GPU detected",

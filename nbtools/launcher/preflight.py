@@ -227,11 +227,16 @@ def _check_program(
     cwd = _working_directory(program, project.root)
     wanted, interpreter, source, found = _placed_program(program, wanted, project.root, cwd)
     placement = place(wanted, None, interpreter) if wanted.cluster is None else place_job(wanted, interpreter)
-    where = [ok("program", f"{shown(program.module or str(source), 200)} in {cwd}")]
+    what = program.module or _shorter(str(source), project.root)
+    where = "the project's folder" if cwd == project.root else _shorter(str(cwd), project.root)
+    found = [ok("program", f"{shown(what, 200)}, started in {where}"), *found]
     if not program.resume and source is not None:
         program = program.replace(resume=resume_words(arguments_in(source, args)))
     if program.resume:
-        where.append(ok("resume", f"from a checkpoint, also at a restart, with {shlex.join(program.resume)}"))
+        found.append(ok("resume", f"from a checkpoint, also at a restart, with {shlex.join(program.resume)}"))
+    if program.accelerate_config is not None and placement.launch.num_processes > 1 and not placement.gpus:
+        text = "accelerate launch starts several processes on the CPU only with mpirun, else one"
+        found.append(warn("program", text, "leave accelerate_config out: torchrun starts them"))
     script = launcher or source
     return Preflight(
         script=script or cwd,
@@ -242,7 +247,7 @@ def _check_program(
         cwd=cwd,
         args=args,
         placement=placement,
-        findings=(*notes, *where, *found, *placement.findings, check_disk(project.runs, None)),
+        findings=(*notes, *found, *placement.findings, check_disk(project.runs, None)),
         program=program,
         source=source,
     )
@@ -402,9 +407,9 @@ def _project_here() -> Project:
     return find_project(missing_ok=True)
 
 
-def _shorter(word: str, cwd: Path) -> str:
-    """Return a path relative to the working directory, if it lies there."""
-    return str(Path(word).relative_to(cwd)) if Path(word).is_relative_to(cwd) else word
+def _shorter(word: str, folder: Path) -> str:
+    """Return a path relative to a folder, if it lies there."""
+    return str(Path(word).relative_to(folder)) if Path(word).is_relative_to(folder) else word
 
 
 def _check_args(args: Sequence[str]) -> tuple[str, ...]:

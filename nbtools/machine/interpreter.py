@@ -134,7 +134,9 @@ def _candidates(program: Path | None) -> Iterator[tuple[Path, str]]:
 
 def _is_trusted(environment: Path) -> bool:
     """Whether this user or root has made an environment: one that was not named must not run another user's code."""
-    return environment.stat().st_uid in (0, os.geteuid())
+    parts = (environment, environment / "bin", environment / "bin" / "python")
+    owners = {status.st_uid for part in parts for status in (part.lstat(), part.stat())}
+    return owners <= {0, os.geteuid()}
 
 
 def _no_python(named: str, root: Path) -> str:

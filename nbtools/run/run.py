@@ -41,6 +41,8 @@ from nbtools.rundir.tail import Tail, last_lines, one_line
 _LOG_TIMES_DIFFER_S = 1.0
 """By this much the time of a printed line may be later than the line."""
 _SHIFTED = "its steps begin again after the resume: drawn {:,} steps later, behind the curve of its parent"
+SILENT_S = 300.0
+"""After so many seconds without output, a program without curves is said to be silent."""
 
 
 class Run:
@@ -126,10 +128,18 @@ class Run:
         for record in (self.records.exit or {}, self.records.finished):
             failure = Failure.from_json(record.get("failure"))
             if failure is not None:
-                return failure
+                return self._with_progress(failure)
         if self.records.exit is None and (ended := end_in_words(self.records)):
             return Failure(None, None, None, None, ended, step=self.step)
         return Failure(None, None, self.returncode, None, f"exited with code {self.returncode}")
+
+    def _with_progress(self, failure: Failure) -> Failure:
+        """Add the last step and loss of a program from its curves, which the supervisor does not read."""
+        if not self._has_only_a_log or failure.loss is not None:
+            return failure
+        rows = self.own_history
+        step = rows.last_step if failure.step is None and rows.has_steps else failure.step
+        return replace(failure, step=step, loss=rows.last("train/loss") if "train/loss" in rows else None)
 
     @property
     def stragglers(self) -> list[Straggler]:
@@ -356,6 +366,7 @@ class Run:
             "stragglers": [{"rank": one.beat.rank, "message": str(one)} for one in self.stragglers],
             **({"stacks": [asdict(found) for found in take_stacks(self.files)]} if stacks else {}),
             "waiting_for": waiting_for(self.records),
+            "silent_s": silent_s(self),
             "stopped_on": why_stopped(self.records),
             "eta_s": remaining_s(self),
             "job": job_facts(self.records, is_active=not state.is_final),
@@ -407,6 +418,14 @@ def curve_sources(run: Run) -> list[str]:
 def shift_of(run: Run) -> int:
     """Return by how many steps the rows of a run are shifted in its history: its program began to count again."""
     return run._shift if run.parent is not None and run._has_only_a_log and len(run.history) else 0
+
+
+def silent_s(run: Run) -> float | None:
+    """Return the seconds since a running program without a metric last printed; None for every other run."""
+    if run._has_only_a_log and run.state is RunState.RUNNING and run.own_history.last_step is None:
+        with contextlib.suppress(OSError):
+            return max(0.0, time.time() - run.files.log.stat().st_mtime)
+    return None
 
 
 def remaining_s(run: Run) -> float | None:

@@ -9,8 +9,14 @@ from pathlib import Path
 from nbtools.errors import LaunchError, shown
 from nbtools.project import located
 
-_SPAWNS = {"spawn", "start_processes", "notebook_launcher", "mp_spawn", "init_process_group_and_spawn"}
-"""Names of functions that start the ranks: those of torch.multiprocessing, and accelerate's."""
+_SPAWNS = re.compile(
+    r"(?:.*(?:mp|multiprocessing)\.)?(?:spawn|start_processes)|(?:.*\.)?(?:notebook_launcher|elastic_launch)"
+)
+"""Functions that start the ranks: those of torch.multiprocessing, accelerate and torch."""
+_AGENTS = {"torchrun", "torch.distributed.run", "torch.distributed.launch", "accelerate.commands.launch"}
+"""Words of a command that starts the ranks, and modules that contain its function."""
+_SPAWNING_STRATEGY = re.compile(r"ddp_(?:spawn|fork|notebook)\w*")
+"""Strategies of Lightning that start the ranks even under torchrun; its others, such as `ddp`, do not."""
 _RANK_VARIABLES = ("LOCAL_RANK", "RANK", "WORLD_SIZE", "TORCHELASTIC_RUN_ID")
 _STARTERS = re.compile(r"\b(?:torchrun|accelerate\s+launch|deepspeed|python[0-9.]*)\b[^\n]*?(\S+\.py\b|-m\s+[\w.]+)")
 _SHELL = re.compile(rb"#!.*\b(?:ba|da|z|k)?sh\b")
@@ -65,15 +71,27 @@ def inspect_program(path: Path) -> Inspection:
     spawns = relative = None
     reads_rank = False
     for node in ast.walk(tree):
-        match node:
-            case ast.Call(func=ast.Attribute(attr=name) | ast.Name(id=name)) if name in _SPAWNS and spawns is None:
-                spawns = node.lineno
-            case ast.Constant(value=str(text)) if text in _RANK_VARIABLES:
-                reads_rank = True
+        if isinstance(node, ast.Constant) and node.value in _RANK_VARIABLES:
+            reads_rank = True
+        elif spawns is None and _starts_ranks(node):
+            spawns = getattr(node, "lineno", 1)
     for statement in tree.body:
         if isinstance(statement, ast.ImportFrom) and statement.level and relative is None:
             relative = statement.lineno
     return Inspection(None if reads_rank else spawns, relative)
+
+
+def _starts_ranks(node: ast.AST) -> bool:
+    match node:
+        case ast.Call(func=ast.Attribute() | ast.Name() as function) if _SPAWNS.fullmatch(ast.unparse(function)):
+            return True
+        case ast.keyword(arg="strategy", value=ast.Constant(value=str(strategy))):
+            return _SPAWNING_STRATEGY.fullmatch(strategy) is not None
+        case ast.List(elts=words) | ast.Tuple(elts=words):
+            return any(isinstance(word, ast.Constant) and word.value in _AGENTS for word in words)
+        case ast.ImportFrom(module=str(module)):
+            return module in _AGENTS
+    return False
 
 
 def module_of(path: Path) -> tuple[str, Path]:
@@ -100,7 +118,7 @@ def _other_language(path: Path, source: bytes) -> str:
     if path.suffix == ".ipynb":
         return f"is a notebook; jupyter nbconvert --to script {shown(path.name)} makes a Python file of it to launch"
     if path.suffix in (".sh", ".bash", ".slurm", ".sbatch", ".zsh") or _SHELL.match(source):
-        found = _STARTERS.search(source.decode("utf-8", "replace"))
+        found = _STARTERS.search(source.decode("utf-8", "replace").replace("\\\n", " "))
         starts = f", with its arguments after --: nbtools launch {found[1]} -- ..." if found else ""
         return f"is a shell script; launch the Python program that it starts{starts}"
     return ""

@@ -82,6 +82,23 @@ SAID = {
     "this build of torch has no code for this GPU": [
         "RuntimeError: CUDA error: no kernel image is available for execution on the device"
     ],
+    "a GPU is asked for, and the processes have none": [
+        "AssertionError: Torch not compiled with CUDA enabled",
+        "RuntimeError: No CUDA GPUs are available",
+        "RuntimeError: Found no NVIDIA driver on your system. Please check that you have an NVIDIA GPU and installed …",
+        "RuntimeError: Attempting to deserialize object on a CUDA device but torch.cuda.is_available() is False. If …",
+    ],
+    "the program asks for input, and a run in the background has no keyboard": ["EOFError: EOF when reading a line"],
+    "the program needs a terminal, and a run in the background has none": [
+        "OSError: [Errno 25] Inappropriate ioctl for device",
+        "OSError: [Errno 6] No such device or address: '/dev/tty'",
+        "_curses.error: setupterm: could not find terminal",
+    ],
+    "a file of a package was started as a program of its own": [
+        "ImportError: attempted relative import with no known parent package"
+    ],
+    "a file is missing": ["FileNotFoundError: [Errno 2] No such file or directory: 'data/train.csv'"],
+    "a package is missing": ["ModuleNotFoundError: No module named 'flash_attn'"],
     "two ranks use the same GPU": [error_line(DUPLICATE)],
     "a network port is taken": [
         "torch.distributed.DistNetworkError: The server socket has failed to listen on any local network address. "
@@ -243,3 +260,7 @@ def test_a_kill_that_the_kernel_counted_is_told_however_fast_memory_filled() -> 
     assert said == "most likely the host ran out of memory: the kernel ended 1 process for lack of it (10.0 GiB in all)"
     assert lack_of_memory(before, HostMemory(GIB, 10 * GIB, 2)) is None
     assert lack_of_memory(before, HostMemory(GIB, 10 * GIB, None)) is None
+
+
+def test_a_missing_file_with_a_whole_path_is_no_matter_of_the_working_directory() -> None:
+    assert cause_of("FileNotFoundError: [Errno 2] No such file or directory: '/data/train.csv'") is None

@@ -103,7 +103,7 @@ def test_a_script_of_somebody_else_has_devices_disk_and_a_command(project: Proje
     path.write_text("pass\n")
     checked = nt.preflight(path, gpus=())
     assert [finding.subject for finding in checked.findings] == ["program", "devices", "torch", "disk", "command"]
-    assert found(checked, "program").text == f"'{path}' in {Path.cwd()}"
+    assert found(checked, "program").text == f"'scripts/train.py', started in {Path.cwd()}"
     assert "not known" in found(checked, "disk").text
     assert found(checked, "command").text.endswith(f" {path}")
     assert checked.config is None

@@ -215,6 +215,7 @@ def test_a_summary_is_strict_json_and_names_everything(files: RunDir) -> None:
         "stragglers": [],
         "stopped_on": "",
         "curves": [],
+        "silent_s": None,
         "failure": {**FAILED, "where": None, "advice": None, "step": None, "loss": None, "others": []},
         "waiting_for": "",
         "eta_s": None,

@@ -350,9 +350,39 @@ def test_a_value_set_on_the_command_line_is_carried_literally(
 # --- what the source never does -------------------------------------------------------------------
 
 FORBIDDEN = {
-    *("eval", "exec", "os.system", "os.popen", "os.execv", "os.execvp", "subprocess.getoutput", "tempfile.mktemp"),
+    *("eval", "exec", "os.system", "os.popen", "subprocess.getoutput", "tempfile.mktemp"),
     *("pickle.load", "pickle.loads", "marshal.loads", "shelve.open", "yaml.load", "yaml.unsafe_load", "runpy.run_path"),
 }
+
+
+REPLACES_ITS_PROCESS = {("script/program.py", "Program.run"): "os.execvp(command[0], command)"}
+"""Only `python scripts/NAME.py` becomes the program that this script names; each other exec starts Python itself."""
+
+
+def replacements(path: Path) -> dict[tuple[str, str], str]:
+    """Return each call of os.exec*, os.posix_spawn or os.spawn* that does not start sys.executable, by its function."""
+    found: dict[tuple[str, str], str] = {}
+
+    def visit(node: ast.AST, inside: str) -> None:
+        if isinstance(node, ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
+            inside = f"{inside}.{node.name}".lstrip(".")
+        if isinstance(node, ast.Call):
+            call = ast.unparse(node)
+            is_one = re.match(r"(os\.)?(exec[lv]\w*|posix_spawnp?|spawn[lv]\w*)\(", call)
+            if is_one and not call.startswith("os.execve(sys.executable, "):
+                found[str(path.relative_to(PACKAGE)), inside] = call
+        for child in ast.iter_child_nodes(node):
+            visit(child, inside)
+
+    visit(ast.parse(path.read_text()), "")
+    return found
+
+
+def test_one_function_of_the_source_becomes_another_program() -> None:
+    found = {where: call for path in PACKAGE.rglob("*.py") for where, call in replacements(path).items()}
+    assert found == REPLACES_ITS_PROCESS
+    imported = [path for path in PACKAGE.rglob("*.py") if re.search(r"from os import .*(exec|spawn)", path.read_text())]
+    assert not imported
 
 
 # Never allowed by the source itself: only what the user typed into a config that has the field is handed on.

@@ -81,11 +81,14 @@ print("EXECUTED", sys.argv[1:])
 raise SystemExit(int(os.environ.get("FAIL_WITH", "0")))
 """
 
-# Stand-ins for `python -m ipykernel` and `python -m jupyterlab`: they append what they were asked to a file.
+# Stand-ins for `python -m ipykernel` and `python -m jupyterlab`: they append what they were asked to a file, and where.
 RECORDER = """
 import json, os, sys
 with open(os.environ["CALLS"], "a") as calls:
     calls.write(json.dumps([__spec__.parent, *sys.argv[1:]]) + "\\n")
+if "PLACES" in os.environ:
+    with open(os.environ["PLACES"], "a") as places:
+        places.write(json.dumps([os.getcwd(), os.environ.get("NBTOOLS_ROOT")]) + "\\n")
 """
 
 # A uv that appends its arguments and variables to a file and unpacks the wheels. With UV_SECONDS it first leaves half a
@@ -361,6 +364,41 @@ def test_with_a_terminal_the_notebook_is_opened_and_without_one_it_is_executed(r
     (call,) = ready.calls()
     assert call[0] == "jupyterlab"
     assert "--LabApp.default_url=/lab/tree/notebooks/01_launch_ddp.ipynb" in call
+
+
+def test_lab_opens_on_a_repository_of_the_users_in_which_nothing_is_written(ready: StandIn, tmp_path: Path) -> None:
+    repository = tmp_path / "my repository"
+    repository.mkdir()
+    (repository / "train.py").write_text("print(1)\n")
+    (ready.outside / "link").symlink_to(repository)
+    places = tmp_path / "places"
+    for words in (("--project", str(repository)), ("--project=link", "--port", "9000")):
+        output = ready.run("lab.sh", *words, PLACES=str(places))
+        (call,) = ready.calls()
+        assert call[0] == "jupyterlab"
+        assert "--LabApp.default_url=/lab" in call
+        assert not any("project" in word for word in call)
+        assert f"Project: {repository}." in output
+    assert call[-2:] == ["--port", "9000"]
+    assert [json.loads(line) for line in places.read_text().splitlines()] == [[str(repository)] * 2] * 2
+    assert [path.name for path in repository.iterdir()] == ["train.py"]
+    (ready.outside / "link").unlink()
+
+
+@pytest.mark.parametrize(
+    ("words", "complaint"),
+    [
+        (("--project",), "--project needs the folder"),
+        (("--project", "nowhere"), "--project nowhere: no such folder"),
+        (("--project", ".", "--headless"), "--headless and --project exclude each other"),
+        (("--setup-only", "--project=."), "--setup-only and --project exclude each other"),
+    ],
+)
+def test_a_project_that_cannot_be_opened_is_refused_before_anything_is_set_up(
+    stand_in: StandIn, words: tuple[str, ...], complaint: str
+) -> None:
+    assert complaint in stand_in.run("lab.sh", *words, status=2)
+    assert not stand_in.venv.exists()
 
 
 def test_an_active_environment_that_has_everything_is_used_and_another_is_left_alone(ready: StandIn) -> None:

@@ -20,6 +20,7 @@ from nbtools.metrics.readers.wandb_offline import WandbFile
 from nbtools.rundir.program_files.written_files import Places, places_of, walk
 
 _MAX_FILES: Final = 50
+_MAX_LISTED: Final = 8
 _STATE: Final = "trainer_state.json"
 _LOOK_EVERY_S: Final = 5.0
 
@@ -40,6 +41,7 @@ class FoundMetrics:
         self._merged, self._versions = History(), [-1]
         self._owners: dict[str, str] = {}
         self._left_out: dict[Path, str] = {}
+        self._written: list[str] = []
 
     def history(self, cwd: str | None, args: Sequence[str], started: float | None, ended: float | None) -> History:
         """Return all metrics; each comes from the source with the most points of it.
@@ -76,7 +78,12 @@ class FoundMetrics:
             f"{folder}: not read: run {other} ran there at the same time; give each run a folder of its own"
             for folder, other in self._left_out.items()
         ]
-        if not self._owners:
+        if not self._owners and self._has_ended:
+            lines.append(
+                f"no metrics were found; a printed line such as `{EXAMPLE}` is read, or JSONL with a key `step`"
+            )
+            lines += [f"files that it wrote: {_listed(self._written)}"] if self._written else []
+        elif not self._owners:
             lines.append(f"no metrics yet; a printed line such as `{EXAMPLE}` is read, or JSONL with a key `step`")
         elif not self._printed.history.has_steps and "" in named:
             lines.append(f"no counter is printed, so curves are drawn by time; `{EXAMPLE}` has one")
@@ -103,15 +110,19 @@ class FoundMetrics:
         with contextlib.suppress(OSError):
             places = places_of(self._run_dir, cwd, args, started, ended)
             found: dict[str, tuple[Path, float]] = {}
+            others: dict[str, None] = {}
             self._left_out = {}
             for root in (self._run_dir / "tensorboard", self._run_dir / "wandb", *places.named, *places.working):
                 other = places.left_out.get(root)
-                for path, changed in _files_below(root, places):
-                    if other is None:
+                for path, changed in _files_below(root, places, every=ended is not None):
+                    if not _may_be_metrics(Path(path).name):
+                        others |= {path: None} if other is None else {}
+                    elif other is None:
                         found.setdefault(path, (root, changed))
                     else:
                         self._left_out[root] = other
             self._take(found)
+            self._written = [*others]
 
     def _take(self, files: dict[str, tuple[Path, float]]) -> None:
         states = {path: changed for path, (_, changed) in files.items() if path.endswith(_STATE)}
@@ -127,15 +138,20 @@ class FoundMetrics:
                 self._sources[path] = _reader_of(path, root), History()
 
 
-def _files_below(root: Path, places: Places) -> Iterator[tuple[str, float]]:
-    """Yield the files below a folder that may hold metrics of the program, each with the time of its last change."""
+def _files_below(root: Path, places: Places, *, every: bool) -> Iterator[tuple[str, float]]:
+    """Yield the program's files below a folder that may hold metrics, or `every` file, with the time of its change."""
     for _, _, entries in walk(root):
         for entry in entries:
-            if _may_be_metrics(entry.name):
+            if every or _may_be_metrics(entry.name):
                 with contextlib.suppress(OSError):  # just removed
                     status = entry.stat(follow_symlinks=False)
                     if places.has(status):
                         yield entry.path, status.st_mtime
+
+
+def _listed(paths: Sequence[str]) -> str:
+    more = f" and {len(paths) - _MAX_LISTED} more" if len(paths) > _MAX_LISTED else ""
+    return ", ".join(sorted(paths)[:_MAX_LISTED]) + more
 
 
 def _may_be_metrics(name: str) -> bool:

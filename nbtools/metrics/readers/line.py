@@ -139,6 +139,11 @@ class Reading:
         self._named.append((name, full or name, split, value, is_whole))
         self.is_measured |= is_measured(name)
 
+    @property
+    def named(self) -> set[str]:
+        """The metrics that have a number so far."""
+        return {metric_of(name, split) for name, _, split, _, _ in self._named}
+
     def finish(self) -> "Reading":
         """Name the metrics, now that all are known."""
         fulls: dict[str, set[str]] = {}
@@ -358,6 +363,8 @@ def _take(state: _Prose, token: re.Match[str]) -> None:
         return
     if not named:  # loss train: 2.1, val: 2.2
         reading.is_measured |= not is_whole
+        if metric_of("_".join([*words, state.previous]), None) in reading.named:
+            state.previous = ""  # Loss: 1.9, Train: 0.5, Test: 0.4
         short = full = "_".join([*words, state.previous]).strip("_")
     else:
         state.previous = metric_of(short, None).partition("/")[2] if is_metric else ""

@@ -128,7 +128,9 @@ def metric_of(name: str, split: str | None, *, is_full: bool = False) -> str:
     rest = [
         token
         for i, token in enumerate(tokens)
-        if token != known and (is_full or not (token.isdigit() and i and tokens[i - 1] == known))
+        if token != known
+        and token not in tokens[i - 1 : i]  # loss[loss=1.2]
+        and (is_full or not (token.isdigit() and i and tokens[i - 1] == known))
     ]
     plain = _ALIASES.get("_".join(rest)) or "_".join(_ALIASES.get(token, token) for token in rest) or "value"
     split = SPLITS[known] if known else "train" if plain in _ALWAYS_TRAIN else split or "train"

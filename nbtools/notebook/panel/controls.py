@@ -53,7 +53,9 @@ class Controls:
         self.header, self.progress, self.news, self.failure, self.ranks, self.waiting = (
             html_widget() for _ in range(6)
         )
-        self.losses, self.trouble, self.note, self.taken, self._commands = (html_widget() for _ in range(5))
+        self.sources, self.losses, self.trouble, self.note, self.taken, self._commands = (
+            html_widget() for _ in range(6)
+        )
         self.image, self.canvas = charts.image, charts.box
         self.image.add_class(PICTURE)
         self.log = _control(widgets.ToggleButton, "Log scale", value=log)
@@ -95,7 +97,9 @@ class Controls:
         top = _row(state, buttons)
         top.layout.align_items = "flex-start"
         acting = (self._menu_row, self.note, self.taken)
-        self.lower = _column(self.losses, self.trouble, self.tabs.widget, *([] if self.page is None else [self.page]))
+        self.lower = _column(
+            self.sources, self.losses, self.trouble, self.tabs.widget, *([] if self.page is None else [self.page])
+        )
         upper = _column(top, self._menu_row, *self.words[2:], self.note, self.taken)
         self.whole = _column(upper, self.image, self.canvas, self.lower)
         self.below = _column(buttons, *acting, self.canvas, self.lower)

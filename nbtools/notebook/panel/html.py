@@ -45,6 +45,7 @@ STATES = {
     "LOST": ("?", "#e76300", "Lost", "its processes ended without a record"),
 }
 _MAX_CHIPS = 16
+_SHORT_SOURCE = 100
 _MAX_TRACE_LINES = 200
 
 
@@ -327,6 +328,22 @@ def _steps_of(beats: Sequence[RankHeartbeat]) -> str:
     if len(beats) == 1:
         return f"step {ahead:,}"
     return f"all at step {ahead:,}" if behind == ahead else f"steps {behind:,} to {ahead:,}"
+
+
+def sources(lines: Sequence[str]) -> str:
+    """Return where a program's curves come from as one quiet line, which unfolds if there is more."""
+    if not lines:
+        return ""
+    first = f"Curves: {literal(lines[0])}"
+    if len(lines) == 1 and len(lines[0]) < _SHORT_SOURCE:
+        return f"<div style='{FONT}{MUTED}overflow-wrap:anywhere'>{first}</div>"
+    more = f" · and {plural(len(lines) - 1, 'more line')}" if len(lines) > 1 else ""
+    items = "".join(f"<li>{literal(line)}</li>" for line in lines)
+    return (
+        f"<details style='{FONT}{MUTED}'><summary style='cursor:pointer;{_CUT}' title='{literal(lines[0])}'>"
+        f"{first}{more}</summary><ul style='margin:4px 0 2px;padding-left:18px;overflow-wrap:anywhere'>{items}</ul>"
+        "</details>"
+    )
 
 
 def note(text: str, *, is_warning: bool = False) -> str:

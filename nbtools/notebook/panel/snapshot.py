@@ -2,6 +2,7 @@
 
 import math
 import re
+import time
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -19,7 +20,7 @@ from nbtools.run.job import ends_too_early, job_in_words
 from nbtools.run.lineage import origin_in_words
 from nbtools.run.ranks.stragglers import Straggler
 from nbtools.run.records import mapping_at
-from nbtools.run.run import Run, last_step, newest_history
+from nbtools.run.run import SILENT_S, Run, curve_sources, last_step, newest_history, silent_s
 from nbtools.run.state import RunState, commands_to_join, waiting_for
 from nbtools.rundir.heartbeat import RankHeartbeat, read_heartbeats
 from nbtools.rundir.json_files import whole
@@ -56,6 +57,10 @@ class Snapshot:
     ranks: list[RankHeartbeat] = field(default_factory=list)
     nproc_per_node: int | None = None
     """Of a run on several nodes; None if unknown."""
+    sources: list[str] = field(default_factory=list)
+    """Of a program: where its curves come from, and what was not understood, a line each."""
+    last_output: float | None = None
+    """Unix time at which a program without metric rows last printed."""
     failure: Failure | None = None
     checkpoints: list[AnyCheckpoint] = field(default_factory=list)
     restarts: list[Restart] = field(default_factory=list)
@@ -112,6 +117,8 @@ def take_snapshot(run: Run, state: RunState, first: Curves | None = None) -> Sna
         last_row=last_row,
         ranks=ranks,
         nproc_per_node=_nproc_per_node(run),
+        sources=curve_sources(run) if first is None else [],
+        last_output=None if (silent := silent_s(run)) is None else time.time() - silent,
         failure=run.failure if state.is_final else None,
         checkpoints=checkpoints,
         restarts=restarts,
@@ -196,6 +203,8 @@ def alarms_of(facts: Snapshot, late: Sequence[Straggler], job_s: float | None, n
     usual_s = max(_STALL_S, _STALL_STEPS * (facts.seconds_per_step or 0.0))
     if not facts.ranks and facts.last_row and now - facts.last_row > usual_s:
         alarms.append(f"no new values for {duration(now - facts.last_row)}")
+    if facts.last_output and now - facts.last_output > SILENT_S:
+        alarms.append(f"no output for {duration(now - facts.last_output)}")
     if ends_too_early(job_s, remaining_s):
         alarms.append("the job's time limit comes before the last step")
     return alarms

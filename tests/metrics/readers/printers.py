@@ -1031,4 +1031,126 @@ PRINTERS = [
             "train/learning_rate": [(5, 2e-3), (25, 1.9e-3)],
         },
     ),
+    Printer(
+        "PyTorch Geometric",
+        lines(
+            "Epoch: 001, Loss: 1.9456, Train: 0.5123, Val: 0.4321, Test: 0.4456",
+            "Epoch: 002, Loss: 1.8456, Train: 0.6123, Val: 0.5321, Test: 0.5456",
+        ),
+        {
+            "train/loss": [(1, 1.9456), (2, 1.8456)],
+            "train/value": [(1, 0.5123), (2, 0.6123)],
+            "eval/value": [(1, 0.4321), (2, 0.5321)],
+            "test/value": [(1, 0.4456), (2, 0.5456)],
+        },
+        counts="epoch",
+    ),
+    Printer(
+        "DGL",
+        lines("Epoch 00001 | Loss 1.9456 | Accuracy 0.5123 ", "Epoch 00002 | Loss 1.8456 | Accuracy 0.6123 "),
+        {"train/loss": [(1, 1.9456), (2, 1.8456)], "train/accuracy": [(1, 0.5123), (2, 0.6123)]},
+        counts="epoch",
+    ),
+    Printer(
+        "icefall",
+        lines(
+            "2024-01-01 10:00:00,000 INFO [train.py:895] (0/2) Epoch 1, batch 50, loss[loss=0.9876, over 12345.00 frames. ]"
+            ", tot_loss[loss=1.0123, over 123456.78 frames. ], batch size: 64, lr: 4.50e-02",
+            "2024-01-01 10:00:30,000 INFO [train.py:895] (0/2) Epoch 1, batch 100, loss[loss=0.8876, over 12345.00 frames. ]"
+            ", tot_loss[loss=0.9123, over 123456.78 frames. ], batch size: 64, lr: 4.40e-02",
+        ),
+        {
+            "train/loss": [(50, 0.9876), (100, 0.8876)],
+            "train/tot_loss": [(50, 1.0123), (100, 0.9123)],
+            "train/learning_rate": [(50, 0.045), (100, 0.044)],
+        },
+        never=("size", "over"),
+    ),
+    Printer(
+        "llm.c",
+        lines(
+            "step    1/19560 | loss 11.012345 (+nanz)| norm 15.3456 (+nanz)| lr 8.57e-07 | 3056.36 ms | 58.4% bf16 MFU",
+            "val loss 11.009",
+            "step    2/19560 | loss 10.962345 (+nanz)| norm 14.3456 (+nanz)| lr 1.71e-06 | 2056.36 ms | 58.4% bf16 MFU",
+        ),
+        {
+            "train/loss": [(1, 11.012345), (2, 10.962345)],
+            "train/learning_rate": [(1, 8.57e-07), (2, 1.71e-06)],
+            "eval/loss": [(1, 11.009)],
+        },
+    ),
+    Printer(
+        "YOLOX",
+        lines(
+            "2024-01-01 10:00:00 | INFO     | yolox.core.trainer:270 - epoch: 1/300, iter: 10/100, mem: 1234Mb, "
+            "iter_time: 0.512s, total_loss: 12.3, iou_loss: 4.1, lr: 1.000e-06, size: 640, ETA: 1 day, 2:03:04",
+            "2024-01-01 10:00:05 | INFO     | yolox.core.trainer:270 - epoch: 2/300, iter: 10/100, mem: 1234Mb, "
+            "iter_time: 0.512s, total_loss: 11.3, iou_loss: 4.0, lr: 2.000e-06, size: 640, ETA: 1 day, 2:03:04",
+        ),
+        {
+            "train/total_loss": [(10, 12.3), (110, 11.3)],
+            "train/iou_loss": [(10, 4.1), (110, 4.0)],
+            "train/learning_rate": [(10, 1e-06), (110, 2e-06)],
+        },
+        never=("mem", "eta", "day"),
+    ),
+    Printer(
+        "verl",
+        lines(
+            "step:1 - global_seqlen/mean:61520.25 - actor/kl_loss:0.001 - actor/pg_loss:-0.012 - critic/score/mean:0.123",
+            "step:2 - global_seqlen/mean:61520.25 - actor/kl_loss:0.002 - actor/pg_loss:-0.011 - critic/score/mean:0.223",
+        ),
+        {
+            "train/actor_kl_loss": [(1, 0.001), (2, 0.002)],
+            "train/actor_pg_loss": [(1, -0.012), (2, -0.011)],
+            "train/critic_score_mean": [(1, 0.123), (2, 0.223)],
+        },
+    ),
+    Printer(
+        "Tianshou",
+        lines(
+            "Epoch #1: test_reward: 95.100000 ± 12.300000, best_reward: 95.100000 ± 12.300000 in #1",
+            "Epoch #2: test_reward: 195.100000 ± 2.300000, best_reward: 195.100000 ± 2.300000 in #2",
+        ),
+        {"test/reward": [(1, 95.1), (2, 195.1)], "train/best_reward": [(1, 95.1), (2, 195.1)]},
+    ),
+    Printer(
+        "d3rlpy",
+        lines(
+            "2024-01-01 10:00.00 [info     ] DQN_20240101: epoch=1 step=1000 epoch=1 metrics={'time_step': 0.0051, "
+            "'loss': 0.0512} step=1000",
+            "2024-01-01 10:01.00 [info     ] DQN_20240101: epoch=2 step=2000 epoch=2 metrics={'time_step': 0.0052, "
+            "'loss': 0.0412} step=2000",
+        ),
+        {"train/loss": [(1000, 0.0512), (2000, 0.0412)]},
+    ),
+    Printer(
+        "diffusers",
+        bar(10, 1000, "Steps", "lr=1e-5, step_loss=0.123") + bar(20, 1000, "Steps", "lr=1e-5, step_loss=0.113") + "\n",
+        {"train/step_loss": [(10, 0.123), (20, 0.113)]},
+    ),
+    Printer(
+        "NeMo",
+        bar(10, 100, "Epoch 0", "v_num=0, reduced_train_loss=10.50, global_step=9.000, consumed_samples=80.0")
+        + bar(20, 100, "Epoch 0", "v_num=0, reduced_train_loss=9.50, global_step=19.00, consumed_samples=160.0")
+        + "\n",
+        {"train/reduced_loss": [(9, 10.5), (19, 9.5)]},
+        never=("v_num",),
+    ),
+    Printer(
+        "Flax examples",
+        lines(
+            "I0101 10:00:00.000000 140 train.py:146] epoch:  1, train_loss: 0.2345, train_accuracy: 92.34, "
+            "test_loss: 0.1112, test_accuracy: 95.78",
+            "I0101 10:00:09.000000 140 train.py:146] epoch:  2, train_loss: 0.1234, train_accuracy: 95.67, "
+            "test_loss: 0.1012, test_accuracy: 96.78",
+        ),
+        {
+            "train/loss": [(1, 0.2345), (2, 0.1234)],
+            "train/accuracy": [(1, 92.34), (2, 95.67)],
+            "test/loss": [(1, 0.1112), (2, 0.1012)],
+            "test/accuracy": [(1, 95.78), (2, 96.78)],
+        },
+        counts="epoch",
+    ),
 ]

@@ -8,9 +8,11 @@ import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from nbtools.launcher.launch import launch
 from nbtools.metrics.history import History
 from nbtools.metrics.readers.found import FoundMetrics
 from nbtools.metrics.readers.points import Points, Reader
@@ -18,7 +20,9 @@ from nbtools.metrics.readers.printed import LogMetrics
 from nbtools.metrics.readers.tabular import TableFile, TrainerState
 from nbtools.metrics.readers.tensorboard import EventFile
 from nbtools.metrics.readers.wandb_offline import WandbFile
-from nbtools.run.run import Run, curve_sources
+from nbtools.notebook.panel.panel import LivePlot
+from nbtools.project import Project
+from nbtools.run.run import Run, curve_sources, silent_s
 from nbtools.run.state import RunState
 
 EVENTS = """
@@ -272,6 +276,53 @@ def test_each_metric_comes_from_the_source_with_the_most_points(tmp_path: Path, 
     assert notes[0].startswith(f"{cwd / events.name}: train/loss") and "printed lines: eval/loss" in notes
 
 
+def test_a_program_that_ends_without_a_metric_says_so_and_names_what_it_wrote(
+    project: Project, cli: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (work := project.root / "work").mkdir()
+    (work / "old.txt").touch()
+    os.utime(work / "old.txt", (1, 1))
+    monkeypatch.chdir(work)
+    script = work / "quiet.py"
+    script.write_text("open('model.pt', 'w').write('x')\nprint('done')\n")
+    os.utime(script, (1, 1))
+    run = launch(script, torchrun=False, gpus=())
+    assert run.wait(timeout_s=60) is RunState.SUCCEEDED
+    first, second = curve_sources(run)
+    assert first.startswith("no metrics were found; a printed line such as")
+    assert second == f"files that it wrote: {work / 'model.pt'}"
+    assert second in cli("show", run.id).stdout
+    panel = LivePlot(run.dir)
+    panel._repr_mimebundle_()
+    shown = panel._widgets.sources.value
+    panel.close()
+    assert "<details" in shown and "no metrics were found" in shown and "model.pt" in shown
+
+
+def test_a_program_that_prints_nothing_for_long_is_said_to_be_silent(
+    project: Project, cli: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(project.root)
+    script = project.root / "quiet.py"
+    script.write_text("import time\nprint('loading', flush=True)\ntime.sleep(600)\n")
+    run = launch(script, torchrun=False, gpus=())
+    while "loading" not in run.log():
+        time.sleep(0.05)
+    assert "none for" not in cli("show", run.id).stdout
+    before = time.time() - 720
+    os.utime(run.files.log, (before, before))
+    assert "none for 12 min" in cli("show", run.id).stdout
+    panel = LivePlot(run.dir)
+    panel._repr_mimebundle_()
+    deadline = time.monotonic() + 20
+    while "no output for 12m" not in panel._widgets.header.value:
+        assert time.monotonic() < deadline, panel._widgets.header.value
+        time.sleep(0.05)
+    panel.close()
+    run.stop(timeout_s=1)
+    assert silent_s(run) is None
+
+
 def test_a_launched_script_shows_what_it_writes_into_a_file(supervised: Callable[..., Run], tmp_path: Path) -> None:
     script = tmp_path / "writes.py"
     script.write_text(
@@ -285,3 +336,40 @@ def test_a_launched_script_shows_what_it_writes_into_a_file(supervised: Callable
     assert run.log() == f"{run.dir} {run.files.tensorboard}"
     assert run.history["train/loss"].values.tolist() == [3.0, 2.0, 1.0]
     assert curve_sources(run) == [f"{run.files.tensorboard / 'log.jsonl'}: train/loss"]
+
+
+SAME = """
+import csv, sys, time
+from torch.utils.tensorboard import SummaryWriter
+
+writer = SummaryWriter("tb")
+with open("log.csv", "w", newline="") as file:
+    table = csv.DictWriter(file, ["step", "training_loss", "val_loss", "lr"])
+    table.writeheader()
+    for step in range(1, 21):
+        loss, held_out, rate = 2.0 / step, 3.0 / step, 0.1 / step
+        if step % 2 == 0:
+            writer.add_scalar("Loss/train", loss, step)
+            writer.add_scalar("train/lr", rate, step)
+        if step % 5 == 0:
+            writer.add_scalar("Loss/validation", held_out, step)
+            print(f"Step {step}/20 | train_loss: {loss:.4f} | valid loss: {held_out:.4f} | learning rate {rate:.5f}")
+        table.writerow({"step": step, "training_loss": loss, "val_loss": held_out, "lr": rate})
+writer.close()
+"""
+
+
+@pytest.mark.slow
+def test_one_metric_in_several_sources_under_several_names_is_one_curve(
+    project: Project, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (work := project.root / "work").mkdir()
+    monkeypatch.chdir(work)
+    (work / "train.py").write_text(SAME)
+    run = launch(work / "train.py", torchrun=False, gpus=())
+    assert run.wait(timeout_s=120) is RunState.SUCCEEDED
+    assert set(run.history) == {"train/loss", "eval/loss", "train/learning_rate"}
+    assert run.history["train/loss"].values.tolist() == pytest.approx([2.0 / step for step in range(1, 21)])
+    assert len(run.history["eval/loss"]) == 20
+    (line,) = curve_sources(run)
+    assert line == f"{work / 'log.csv'}: train/loss, eval/loss, train/learning_rate"

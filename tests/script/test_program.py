@@ -1,0 +1,306 @@
+"""Launcher scripts: written, read back without being run, edited, and started by hand."""
+
+import ast
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from fuzzing import examples
+from hypothesis import given
+from hypothesis import strategies as st
+
+import nbtools as nt
+from nbtools.config import Launch
+from nbtools.errors import ConfigError, HandEditedError, LaunchError, NotPlainError, ScriptError
+from nbtools.project import Project
+from nbtools.script.program import Program
+from nbtools.script.script import differences, parse_script, read_script, render, write_script
+
+RECORDS = """
+import json, os, sys
+rank = os.environ.get("RANK", "none")
+content = {"args": sys.argv[1:], "world": os.environ.get("WORLD_SIZE"), "cwd": os.getcwd(), "name": __name__}
+content |= {"threads": os.environ.get("OMP_NUM_THREADS"), "pid": os.getpid()}
+content |= {"gpus": os.environ.get("CUDA_VISIBLE_DEVICES")}
+with open(os.path.join(os.environ["RECORDS"], f"rank{rank}.json"), "w") as file:
+    json.dump(content, file)
+"""
+"""A program that writes down how each of its ranks was started."""
+
+words = st.text(st.characters(exclude_characters="\0", exclude_categories=["Cs"]), max_size=30)
+names = st.from_regex(r"[a-z][a-z0-9]{0,8}(\.[a-z][a-z0-9]{0,8}){0,2}", fullmatch=True)
+
+
+@pytest.fixture
+def records(project: Project, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Folder in which each rank of train.py in the project writes how it was started."""
+    folder = tmp_path / "records"
+    folder.mkdir()
+    monkeypatch.setenv("RECORDS", str(folder))
+    monkeypatch.chdir(project.root)
+    (project.root / "train.py").write_text(RECORDS)
+    return folder
+
+
+def recorded(folder: Path) -> dict[str, dict[str, Any]]:
+    return {path.stem: json.loads(path.read_text()) for path in sorted(folder.iterdir())}
+
+
+def started(*command: str | Path, cwd: Path) -> subprocess.CompletedProcess[str]:
+    environment = {name: value for name, value in os.environ.items() if name != "NBTOOLS_ROOT"}
+    words = [str(word) for word in command]
+    return subprocess.run(words, cwd=cwd, env=environment, capture_output=True, text=True, timeout=120, check=False)
+
+
+# --- values ------------------------------------------------------------------------------------------
+
+
+@given(
+    args=st.lists(words, max_size=6),
+    resume=st.lists(words, max_size=3),
+    path=st.one_of(st.none(), st.text("abé '\"\\\n{}$();/.-", min_size=1, max_size=30).filter(str.strip)),
+    module=names,
+    count=st.integers(1, 64),
+)
+@examples(400)
+def test_every_program_comes_back_as_it_was_written(
+    args: list[str], resume: list[str], path: str | None, module: str, count: int
+) -> None:
+    target: dict[str, Any] = {"module": module} if path is None else {"script": path}
+    program = Program(**target, args=args, resume=resume, cwd=path)
+    launch = Launch(nproc_per_node=count, python=path)
+    source = render(program, "mine", launch)
+    script = parse_script(Path("mine.py"), source.encode())
+    assert (script.program, script.launch, script.hand_edited) == (program, launch, False)
+    assert {type(node) for node in ast.walk(ast.parse(source))}.isdisjoint({ast.Lambda, ast.JoinedStr, ast.BinOp})
+    assert all(character == "\n" or character.isprintable() for character in source)
+
+
+@pytest.mark.parametrize(
+    ("values", "complaint"),
+    [
+        ({}, "give script"),
+        ({"script": "a.py", "module": "a"}, "give script"),
+        ({"script": " "}, "must be a path"),
+        ({"module": "a-b"}, "dotted name"),
+        ({"module": "a;b"}, "dotted name"),
+        ({"module": "..train"}, "dotted name"),
+        ({"script": "a.py", "args": "--lr 1"}, "shlex.split"),
+        ({"script": "a.py", "args": ["a\0b"]}, "null character"),
+        ({"script": "a.py", "args": ["\ud800"]}, "cannot be encoded"),
+        ({"script": "a.py", "args": [1]}, "args"),
+    ],
+)
+def test_what_no_command_line_holds_is_refused(values: dict[str, Any], complaint: str) -> None:
+    with pytest.raises(ConfigError, match=complaint):
+        Program(**values)
+
+
+def test_a_launcher_script_is_stable_and_an_edit_is_noticed(project: Project) -> None:
+    program = Program(script="train.py", args=["--lr", "1e-3", "--name", "it's"])
+    path = write_script(program, "mine", Launch(nproc_per_node=2), project=project)
+    assert write_script(program, "mine", Launch(nproc_per_node=2), project=project) == path
+    text = path.read_text()
+    assert '    "--lr", "1e-3",\n' in text.replace("        ", "    ")
+    path.write_text(text.replace('"1e-3"', '"3e-3"'))
+    assert parse_script(path).hand_edited is False, "a changed value is a value"
+    read = parse_script(path)
+    assert read.program == Program(script="train.py", args=["--lr", "3e-3", "--name", "it's"])
+    path.write_text(text.replace("launch = ", "# my own\nlaunch = "))
+    assert read_script(path).hand_edited
+    with pytest.raises(HandEditedError, match="edited by hand"):
+        write_script(program.replace(args=()), "mine", project=project)
+    assert "# my own" in path.read_text()
+
+
+def test_differences_of_two_launcher_scripts_are_named(project: Project) -> None:
+    old = write_script(Program(script="train.py", args=["--lr", "1"]), "old", project=project)
+    new = write_script(Program(script="train.py", args=["--lr", "2"]), "new", Launch(nproc_per_node=2), project=project)
+    found = {name: (a, b) for name, a, b in differences(parse_script(old), parse_script(new))}
+    assert found["args"] == (("--lr", "1"), ("--lr", "2"))
+    assert found["nproc_per_node"] == (1, 2)
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "complaint"),
+    [
+        ('script="train.py"', 'script="train" + ".py"', "script is computed"),
+        ('script="train.py"', 'script=open("x").read()', "script is computed"),
+        ('script="train.py"', 'script=f"train.py"', "script is computed"),
+        ('script="train.py"', '**{"script": "train.py"}', "is not a literal value"),
+        ("program.run(launch)", "program.run(launch, 2)", "more than a plain script has"),
+        ("program.run(launch)", "program.run(nt.Launch())", "more than a plain script has"),
+        ("program = Program(", "program = type(", "instead of Program"),
+        ("from nbtools import Launch, Program", "from nbtools import Launch\nfrom mine import Program", "more than"),
+        ("launch = Launch(", "import os\nlaunch = Launch(", "more than a plain script has"),
+    ],
+)
+def test_a_computed_launcher_script_is_not_read_but_says_so(
+    project: Project, before: str, after: str, complaint: str
+) -> None:
+    text = render(Program(script="train.py"), "mine")
+    assert before in text
+    path = project.scripts / "mine.py"
+    path.write_text(text.replace(before, after))
+    with pytest.raises(NotPlainError, match=complaint):
+        read_script(path)
+
+
+def test_a_wrong_value_is_refused_by_file_and_line(project: Project) -> None:
+    path = project.scripts / "mine.py"
+    text = render(Program(script="train.py"), "mine")
+    line = text.split("\n").index("    args=(),") + 1
+    path.write_text(text.replace("    args=(),", "    args=(1,),"))
+    with pytest.raises(ScriptError, match=rf"mine\.py:{line}: .*args"):
+        read_script(path)
+    with pytest.raises(LaunchError, match=rf"mine\.py:{line}: .*args"):
+        nt.launch(path)
+
+
+# --- by hand -----------------------------------------------------------------------------------------
+
+
+@pytest.mark.slow
+def test_python_runs_the_program_under_torchrun_with_further_arguments(project: Project, records: Path) -> None:
+    program = Program(script="train.py", args=["--name", "it's $(touch p)", ""])
+    launch = Launch(nproc_per_node=2, gpus=(), omp_num_threads=3)
+    path = write_script(program, "mine", launch, project=project)
+    (elsewhere := project.root / "elsewhere").mkdir()
+    done = started(sys.executable, path, "--lr", "0.1 \n2", cwd=elsewhere)
+    assert done.returncode == 0, done.stderr
+    found = recorded(records)
+    assert found.keys() == {"rank0", "rank1"}
+    for each in found.values():
+        assert each["args"] == ["--name", "it's $(touch p)", "", "--lr", "0.1 \n2"]
+        assert (each["world"], each["name"], each["threads"], each["gpus"]) == ("2", "__main__", "3", "")
+        assert Path(each["cwd"]) == elsewhere, "without cwd, the folder of the call"
+    assert not (project.root / "p").exists()
+
+
+@pytest.mark.slow
+def test_torchrun_makes_each_rank_the_program(project: Project, records: Path) -> None:
+    (project.root / "work").mkdir()
+    path = write_script(Program(script="train.py", args=["-x"], cwd="work"), "mine", project=project)
+    torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2"]
+    done = started(*torchrun, path, "--lr", "1", cwd=project.root)
+    assert done.returncode == 0, done.stderr
+    found = recorded(records)
+    assert found.keys() == {"rank0", "rank1"}
+    assert {each["world"] for each in found.values()} == {"2"}
+    assert {each["cwd"] for each in found.values()} == {str(project.root / "work")}
+    assert {tuple(each["args"]) for each in found.values()} == {("-x", "--lr", "1")}
+
+
+def test_python_starts_a_program_once_where_torchrun_is_off(project: Project, records: Path) -> None:
+    path = write_script(Program(script="train.py"), "mine", Launch(torchrun=False), project=project)
+    with subprocess.Popen([sys.executable, str(path), "a"], cwd=project.root, env=dict(os.environ)) as process:
+        assert process.wait(60) == 0
+    found = recorded(records)
+    assert found.keys() == {"ranknone"}
+    assert found["ranknone"]["args"] == ["a"]
+    assert found["ranknone"]["pid"] == process.pid, "it replaces the process, so signals reach the program"
+
+
+def test_a_module_is_found_in_its_working_directory(project: Project, records: Path) -> None:
+    package = project.root / "repo" / "pkg"
+    package.mkdir(parents=True)
+    (package / "__init__.py").write_text("")
+    (package / "other.py").write_text(RECORDS)
+    (package / "train.py").write_text("from .other import content\nprint(content['args'])\n")
+    launch = Launch(torchrun=False)
+    path = write_script(Program(module="pkg.train", cwd="repo", args=["1"]), "mine", launch, project=project)
+    done = started(sys.executable, path, cwd=project.root)
+    assert (done.returncode, done.stdout) == (0, "['1']\n"), done.stderr
+
+
+# --- in the background -------------------------------------------------------------------------------
+
+
+@pytest.mark.slow
+def test_a_launched_script_starts_its_program_and_keeps_its_bytes(project: Project, records: Path) -> None:
+    program = Program(script="train.py", args=["--lr", "1"])
+    path = write_script(program, "mine", Launch(nproc_per_node=2, gpus=()), project=project)
+    run = nt.launch(path, args=["--more"])
+    run.wait(120)
+    assert run.name == "mine"
+    assert recorded(records)["rank1"]["args"] == ["--lr", "1", "--more"]
+    assert run.files.script.read_text() == RECORDS
+    assert run.info["program"] == program.model_dump(mode="json", exclude={"args"})
+    assert run.info["args"] == ["--lr", "1", "--more"]
+
+
+@pytest.mark.slow
+def test_a_module_is_launched_from_its_folder(project: Project, records: Path) -> None:
+    package = project.root / "repo" / "pkg"
+    package.mkdir(parents=True)
+    (package / "__init__.py").write_text("")
+    (package / "train.py").write_text(RECORDS)
+    run = nt.launch(Program(module="pkg.train", cwd="repo"), gpus=(), args=["x"])
+    run.wait(120)
+    assert recorded(records)["rank0"]["cwd"] == str(project.root / "repo")
+    assert recorded(records)["rank0"]["args"] == ["x"]
+    assert run.files.script.read_text() == RECORDS
+    assert not (project.root / "repo" / "runs").exists()
+
+
+ACCELERATED = """
+import json, sys
+from accelerate import Accelerator
+accelerator = Accelerator()
+print("processes", accelerator.num_processes, "device", accelerator.device, sys.argv[1:], flush=True)
+"""
+
+
+@pytest.mark.slow
+def test_accelerate_starts_a_program_by_its_own_config(project: Project, records: Path) -> None:
+    (project.root / "train.py").write_text(ACCELERATED)
+    config = "compute_environment: LOCAL_MACHINE\ndistributed_type: 'NO'\nnum_processes: 4\nuse_cpu: true\n"
+    (project.root / "accelerate.yaml").write_text(config + "num_machines: 1\nmachine_rank: 0\nmixed_precision: 'no'\n")
+    program = Program(script="train.py", args=["--lr", "1"], accelerate_config="accelerate.yaml")
+    run = nt.launch(program, gpus=())
+    run.wait(180)
+    assert "processes 1 device cpu ['--lr', '1']" in run.log()
+    assert "accelerate.commands.launch" in run.info["argv"]
+    assert not nt.preflight(program, gpus=()).warnings
+    (warning,) = nt.preflight(program, gpus=(), nproc_per_node=2).warnings
+    assert "several processes on the CPU" in warning  # accelerate then starts one, and says nothing
+
+
+def test_a_missing_accelerate_config_and_several_machines_are_refused(project: Project, records: Path) -> None:
+    program = Program(script="train.py", accelerate_config="none.yaml")
+    with pytest.raises(LaunchError, match=r"none\.yaml.*no such file"):
+        nt.launch(program)
+    with pytest.raises(LaunchError, match="is for one machine"):
+        nt.launch(program, nnodes=2)
+
+
+@pytest.mark.slow
+def test_in_a_repository_of_the_users_only_its_run_and_its_launcher_script_are_written(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    repository = tmp_path / "repo"
+    (repository / "scripts").mkdir(parents=True)
+    for name, text in {
+        "pyproject.toml": "[project]\nname='theirs'\n",
+        "train.py": "print('step 1 loss 2.0')\n",
+        "scripts/prepare.py": "raise SystemExit(3)\n",
+        "scripts/train.sh": "torchrun train.py\n",
+        "scripts/nbtools.py": "raise SystemExit(4)\n",
+        "scripts/random.py": "raise SystemExit(5)\n",
+    }.items():
+        (repository / name).write_text(text)
+    monkeypatch.chdir(repository)
+    monkeypatch.setenv("NBTOOLS_QUEUE_DIR", str(tmp_path / "queue"))
+    before = {path.relative_to(repository) for path in repository.rglob("*")}
+    path = write_script(Program(script="train.py"), "mine", Launch(gpus=()))
+    run = nt.launch(path)
+    run.wait(120)
+    assert run.history["train/loss"].values.tolist() == [2.0]
+    after = {path.relative_to(repository) for path in repository.rglob("*")} - before
+    outside = {path for path in after if path.parts[0] != "runs"}
+    assert outside == {Path("scripts/mine.py")}
+    assert run.dir.parent == repository / "runs"
