@@ -2,16 +2,18 @@
 
 from collections.abc import Callable, Sequence
 from html import escape
+from typing import Any
 
 import ipywidgets as widgets
 
 from nbtools.config import Launch, Settings, Slurm, StopOn, TrainConfig
 from nbtools.machine.devices import Device, devices
 from nbtools.notebook.form.cluster import IN_A_JOB, SLURM, ClusterField
-from nbtools.notebook.form.fields import INPUT_SHAPE, NONE, STYLE, Field, GPUField, described, note_widget, row
+from nbtools.notebook.form.fields import INPUT_SHAPE, NONE, STYLE, FieldRow, GPUField, note_widget, row
 from nbtools.notebook.form.overwrite import button
 from nbtools.notebook.subshell import answers_beside_cells
 from nbtools.recipes import Recipe
+from nbtools.script.field import fields_of
 
 
 class FormLayout:
@@ -31,10 +33,13 @@ class FormLayout:
         self.name_row = row(self.name, note_widget())
         self.gpus = GPUField([(device.index, _described(device)) for device in devices()], on_edit)
         self.cluster = ClusterField(lambda change: self._follow_where(), on_edit)
-        self._rows: dict[str, Field | GPUField | ClusterField] = {"gpus": self.gpus, "cluster": self.cluster}
+        self._rows: dict[str, FieldRow | GPUField | ClusterField] = {"gpus": self.gpus, "cluster": self.cluster}
         for cls in (recipe.config_class, Launch, Slurm, StopOn):
-            names = (name for name in cls.model_fields if name not in (*self._rows, "stop_on"))
-            self._rows |= {name: Field(cls, name, on_edit) for name in names}
+            self._rows |= {
+                name: FieldRow(field, on_edit, **_SHAPES.get(name, {}))
+                for name, field in fields_of(cls).items()
+                if name not in (*self._rows, "stop_on")
+            }
         self.write = button("Write script", "pencil", "Write scripts/NAME.py")
         self.launch = button("Launch", "play", "Write the script if its values differ, then launch it", style="primary")
         self.load = button("Load from script", "upload", "Load the values of scripts/NAME.py into the form")
@@ -106,7 +111,7 @@ class FormLayout:
         return self.preset.value or None
 
     @property
-    def fields(self) -> dict[str, Field | GPUField | ClusterField]:
+    def fields(self) -> dict[str, FieldRow | GPUField | ClusterField]:
         """The rows that apply where the run runs, by field: with Slurm, its own instead of the GPUs' indices."""
         unused = {"gpus"} if self.is_for_slurm else {*Slurm.model_fields}
         return {name: field for name, field in self._rows.items() if name not in unused}
@@ -121,10 +126,10 @@ class FormLayout:
             for box in boxes:
                 box.layout.display = "" if is_shown else "none"
         for name, words in IN_A_JOB.items():
-            field = self._rows[name]
-            assert isinstance(field, Field)
-            field.unit, field.help = words if self.is_for_slurm else described(Launch, name)
-            field.mark()
+            line, field = self._rows[name], fields_of(Launch)[name]
+            assert isinstance(line, FieldRow)
+            line.field = field.replace(unit=words[0], help=words[1]) if self.is_for_slurm else field
+            line.mark()
 
     def _fold(self) -> None:
         self._folded.layout.display = "" if self._more.value else "none"
@@ -132,6 +137,8 @@ class FormLayout:
         self._more.description = "Fewer settings" if self._more.value else "More settings"
 
 
+_SHAPES: dict[str, dict[str, Any]] = {"preamble": {"num_lines": 4}, "on_end": {"is_command": True}}
+"""Inputs of fields whose value is lines of text, or a command."""
 _ONLY_HERE = ("gpus", "nnodes")
 """Rows of `Launch` that have no place there with Slurm, whose section shows the number of nodes itself."""
 

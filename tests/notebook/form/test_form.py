@@ -16,9 +16,10 @@ import nbtools as nt
 from nbtools.config import Launch, Slurm, StopOn
 from nbtools.errors import ConfigError, HandEditedError, ScriptError
 from nbtools.notebook.form import summary
-from nbtools.notebook.form.fields import Field, GPUField, parse_value
+from nbtools.notebook.form.fields import FieldRow, GPUField, parse_value
 from nbtools.project import Project
 from nbtools.recipes import RECIPES, MLMPretrainingConfig
+from nbtools.script.field import Field, fields_of
 
 from slurm_cluster import SlurmCluster
 
@@ -250,12 +251,51 @@ def test_names_are_separated_by_commas_and_typed_text_is_never_executed(tmp_path
 
 
 def test_enumerations_and_truth_values_have_controls_that_cannot_be_wrong() -> None:
-    precision = Field(MLMPretrainingConfig, "precision", print)
-    deterministic = Field(MLMPretrainingConfig, "deterministic", print)
+    fields = fields_of(MLMPretrainingConfig)
+    precision, deterministic = FieldRow(fields["precision"], print), FieldRow(fields["deterministic"], print)
     precision.value, deterministic.value = "bf16", True
     assert (precision.value, deterministic.value) == ("bf16", True)
     assert isinstance(precision._input, ipywidgets.Dropdown)
     assert isinstance(deterministic._input, ipywidgets.Checkbox)
+
+
+def test_numbers_and_truth_values_in_a_list_are_read_by_the_type_of_its_items() -> None:
+    assert parse_value("0.9, 0.999", (tuple[float, ...],)) == (0.9, 0.999)
+    assert parse_value("true, no", (tuple[bool, ...],)) == (True, False)
+    assert parse_value("", (tuple[int, ...],)) == ()
+    with pytest.raises(ValueError, match=r"'1\.5' is not a whole number"):
+        parse_value("1, 1.5", (tuple[int, ...],))
+
+
+def test_a_row_shows_the_record_of_its_field_whatever_declares_it() -> None:
+    help = "Token of the hub."
+    secret = FieldRow(Field("token", (str, NoneType), None, help=help, source="train.py:41", is_secret=True), print)
+    assert isinstance(secret._input, ipywidgets.Password)
+    assert secret._input.tooltip == "token: Token of the hub. (train.py:41)"
+    user = FieldRow(Field("user", default_text='os.environ["USER"]', is_required=True), print)
+    assert user._input.placeholder == 'os.environ["USER"]'
+    with pytest.raises(ValueError, match="is required"):
+        _ = user.value
+    betas = FieldRow(Field("betas", (tuple[float, ...],), (0.9, 0.95)), print)
+    betas.value = (0.9, 0.95)
+    assert betas._input.value == "0.9, 0.95"
+    betas._input.value = "0.8, 0.9"
+    assert betas.value == (0.8, 0.9)
+
+
+@pytest.mark.parametrize(("chosen", "value"), [("none", None), ("True", True), ("False", False)])
+def test_a_truth_value_that_may_be_none_has_three_choices(chosen: str, value: bool | None) -> None:
+    field = FieldRow(Field("fp16", (bool, NoneType)), print)
+    field._input.label = chosen
+    assert field.value is value
+
+
+def test_a_value_that_is_no_choice_is_shown_until_another_is_chosen() -> None:
+    field = FieldRow(Field("column", (), "text", choices=("text", "label")), print)
+    field.value = "body"
+    assert (field.value, field._input.label) == ("body", "body")
+    field._input.value = "label"
+    assert field.value == "label"
 
 
 # --- devices --------------------------------------------------------------------------------------
