@@ -307,4 +307,15 @@ RECIPE = Recipe(
     activation_bytes=_activation_bytes,
     source=_source,
     count_samples=_count_samples,
+    data_fields=(
+        "dataset",
+        "text_col",
+        "prompt_cols",
+        "min_chars",
+        "max_chars",
+        "short_texts",
+        "clean",
+        "num_sequences",
+        "num_symbols",
+    ),
 )

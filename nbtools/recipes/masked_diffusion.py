@@ -316,5 +316,6 @@ RECIPE = Recipe(
     num_gathered=_num_gathered,
     source=_source,
     count_samples=_count_samples,
+    data_fields=("dataset", "min_words", "clean", "special_tokens", "pad_to"),
     refuse=refuse_remote_code,
 )

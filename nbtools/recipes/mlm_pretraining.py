@@ -180,4 +180,5 @@ RECIPE = Recipe(
     num_gathered=lambda config: None if config.model_name else modernbert.num_gathered(config, config.vocab_size),
     source=_source,
     count_samples=_count_samples,
+    data_fields=("dataset", "max_samples", "streaming", "min_words", "clean", "special_tokens"),
 )

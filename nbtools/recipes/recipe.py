@@ -48,6 +48,8 @@ class Recipe:
     count_samples: Callable[[Any, Path | None, object], tuple[int, int, int] | None]
     """(config, project root, fingerprint of the files) -> numbers of training, evaluation and test samples, cached per
     fingerprint; None if unknown before the training."""
+    data_fields: tuple[str, ...] = ("dataset",)
+    """Fields that say which data is read, and how; a form shows them first."""
     best_by: str = "eval/loss"
     """Metric that chooses the best checkpoint."""
     lower_is_better: bool = True

@@ -238,4 +238,17 @@ RECIPE = Recipe(
     activation_bytes=_activation_bytes,
     source=_source,
     count_samples=_count_samples,
+    data_fields=(
+        "dataset",
+        "text_col",
+        "target_cols",
+        "lang_col",
+        "formatter",
+        "key",
+        "max_codes",
+        "train_data",
+        "val_data",
+        "validation_share",
+        "clean",
+    ),
 )

@@ -13,6 +13,7 @@ from nbtools.launcher.slurm import check_site, place_job
 from nbtools.machine import slurm
 from nbtools.notebook.form.background import Background
 from nbtools.notebook.form.fields import INPUT_SHAPE, mark, note_widget, row
+from nbtools.script.field import Field
 
 HERE, SLURM = "this machine", "Slurm"
 NO_SLURM = (
@@ -28,8 +29,9 @@ IN_A_JOB = {
 class ClusterField:
     """The row of `Launch.cluster`: this machine, or Slurm."""
 
-    def __init__(self, *on_choice: Callable[[object], None]) -> None:
+    def __init__(self, field: Field, *on_choice: Callable[[object], None]) -> None:
         """Make the row; each of `on_choice` is called after a choice, in order, with an argument to ignore."""
+        self.field = field
         self.choice = widgets.Dropdown(
             description="where", options=[HERE, SLURM], tooltip="where: machine of the processes", **INPUT_SHAPE
         )
@@ -46,6 +48,10 @@ class ClusterField:
     @value.setter
     def value(self, value: str) -> None:
         self.choice.value = value
+
+    def focus(self) -> None:
+        """Scroll to the choice, which then takes the keys."""
+        self.choice.focus()
 
     def mark(self, mistake: str = "", was: str = "") -> None:
         """Show why the choice cannot be launched, or else what it means."""

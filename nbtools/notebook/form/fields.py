@@ -14,15 +14,16 @@ from typing import Any, get_args, get_origin
 
 import ipywidgets as widgets
 
-from nbtools.config import Launch
 from nbtools.errors import shown
 from nbtools.notebook.theme import THEME
 from nbtools.script.assignments import split_names
 from nbtools.script.field import Field
 
 LABEL_WIDTH = "204px"
-INPUT_WIDTH = "372px"
-INPUT_SHAPE = {"style": {"description_width": LABEL_WIDTH}, "layout": {"width": INPUT_WIDTH, "flex": "0 0 auto"}}
+INPUT_SHAPE = {
+    "style": {"description_width": LABEL_WIDTH},
+    "layout": {"width": "auto", "flex": "1 1 340px", "max_width": "420px"},
+}
 
 NONE = ""
 """Value of the choice "none"; a drop-down with the value None is blank."""
@@ -122,6 +123,10 @@ class FieldRow:
         self._input.value = entry
         self._given = (value, entry)
 
+    def focus(self) -> None:
+        """Scroll to the input, which then takes the keys."""
+        self._input.focus()
+
     def mark(self, mistake: str = "", was: str = "") -> None:
         """Show the error of the value, or else its unit and help and its earlier value."""
         mark(self.widget, mistake, was, self.field.help, self.field.unit)
@@ -130,13 +135,14 @@ class FieldRow:
 class GPUField:
     """The row of `Launch.gpus`: CPU only, the first GPUs, or GPUs chosen by index."""
 
-    def __init__(self, gpus: Sequence[tuple[int, str]], on_edit: Callable[[object], None]) -> None:
+    def __init__(self, field: Field, gpus: Sequence[tuple[int, str]], on_edit: Callable[[object], None]) -> None:
         """Offer `gpus`, pairs of an index and a label; `on_edit` is called as by `FieldRow`."""
+        self.field = field
         self._gpus = dict(gpus)
         self._mode = widgets.Dropdown(
             description="gpus",
             options=[("CPU only", "cpu"), ("first GPUs, or the CPU", "auto")],
-            tooltip=f"gpus: {Launch.model_fields['gpus'].description}",
+            tooltip=f"gpus: {field.help}",
             **INPUT_SHAPE,
         )
         self._boxes: dict[int, widgets.Checkbox] = {}
@@ -191,6 +197,10 @@ class GPUField:
             box.value = index in (value or ())
         self._mode.value = "chosen" if value else "auto" if value is None else "cpu"
 
+    def focus(self) -> None:
+        """Scroll to the choice, which then takes the keys."""
+        self._mode.focus()
+
     def mark(self, mistake: str = "", was: str = "") -> None:
         """Show the error of the choice, or else the number of GPUs and the earlier choice."""
         have = f"{len(self._gpus)} on this machine" if self._gpus else "none on this machine: the CPU is used"
@@ -199,7 +209,7 @@ class GPUField:
 
 def note_widget() -> widgets.HTML:
     """Make the text beside an input."""
-    return widgets.HTML(layout={"flex": "1 1 260px", "min_width": "0"}).add_class("nbtools-note")
+    return widgets.HTML(layout={"flex": "1 1 220px", "min_width": "0"}).add_class("nbtools-note")
 
 
 def row(*children: widgets.DOMWidget) -> widgets.HBox:

@@ -183,7 +183,7 @@ class ConfigForm:
             edited = ", edited by hand" if script.hand_edited else ""
             changed = plural(len(self._loaded_over), "field")
             lacks = f" It does not name {', '.join(script.lacks)}: defaults." if script.lacks else ""
-            self._say(f"Loaded {script.path.name}{edited}: {changed} changed in the form.{lacks}")
+            self._view.bar.say(f"Loaded {script.path.name}{edited}: {changed} changed in the form.{lacks}")
 
     def __repr__(self) -> str:
         return f"ConfigForm({self._recipe.key!r}, name={self._view.name.value!r}, preset={self._view.preset_name!r})"
@@ -291,12 +291,9 @@ class ConfigForm:
         base: Values = {} if preset is None else values_of_rows(*self._recipe.preset(preset))
         base = {name: base[name] for name in self._view.fields if name in base and name != "cluster"}
         changed = [name for name in base if name not in values or values[name] != base[name]]
-        for name, field in self._view.fields.items():
-            if name in self._loaded_over and name in values:
-                was = f"was {shown(self._loaded_over[name], 60)}"
-            else:
-                was = f"preset: {shown(base[name], 60)}" if name in changed else ""
-            field.mark(wrong.get(name, ""), was)
+        was = {name: f"preset: {shown(base[name], 60)}" for name in changed}
+        was |= {name: f"was {shown(value, 60)}" for name, value in self._loaded_over.items() if name in values}
+        self._view.sections.mark(wrong, was)
         if preset is None:
             self._view.preset_note.value = "choose a preset to start from"
         else:
@@ -319,15 +316,11 @@ class ConfigForm:
         self._view.launch.disabled = bool(mistakes or obstacles)
         path = self._path()
         self._view.load.disabled = path is None or not path.is_file()
-        if not (wrong := mistakes or obstacles):
-            self._view.reason.value = ""
-            return
-        (name, why), *others = wrong.items()
-        what = f"{name}: {why}" if name and not why.startswith(name) else why
-        also = f" (and {len(others)} more)" if others else ""
-        self._view.reason.value = (
-            f"<b>{'Cannot write or launch' if mistakes else 'Cannot launch'}: {escape(what + also)}</b>"
-        )
+        what = "write or launch" if mistakes else "launch" if obstacles else ""
+        wrong = {**obstacles, **mistakes}
+        places = ["script", *(row.field.name for row in self._view.sections.rows), ""]
+        ordered = {name: wrong[name] for name in places if name in wrong}
+        self._view.bar.show(f"Cannot {what}" if what else "", ordered)
 
     def _apply_preset(self) -> None:
         if self._view.preset_name is None:
@@ -340,10 +333,6 @@ class ConfigForm:
         if self._view.is_for_slurm:
             values["gpus_per_node"] = 0 if launch.gpus == () else self._view.fields["gpus_per_node"].value or None
         self._fill(values)
-
-    def _say(self, text: str, *, wrong: bool = False) -> None:
-        kind = "nbtools-error" if wrong else "nbtools-said"
-        self._view.message.value = f'<div class="{kind}">{escape(text)}</div>' if text else ""
 
     def _path(self) -> Path | None:
         try:
@@ -361,9 +350,9 @@ class ConfigForm:
                 try:
                     action()
                 except NbtoolsError as error:
-                    self._say(str(error), wrong=True)
+                    self._view.bar.say(str(error), wrong=True)
                 except Exception as error:  # noqa: BLE001 - front ends do not show errors of callbacks
-                    self._say(f"{type(error).__name__}: {error}", wrong=True)
+                    self._view.bar.say(f"{type(error).__name__}: {error}", wrong=True)
 
         return run
 
@@ -381,14 +370,14 @@ class ConfigForm:
         """Call `act`; if it would overwrite foreign values or text, show the difference and ask first."""
         path, values = self._project.script(self.name), self._valid()
         if self._known.must_ask(path, *values):
-            self._say("")
+            self._view.bar.say("")
             self._refresh()
             self._question.ask(path, in_words(path, *values), lambda: act(True), self.load)
         else:
             act(False)
 
     def _write_and_say(self, overwrite: bool) -> None:
-        self._say(f"Wrote {self.write(overwrite)}")
+        self._view.bar.say(f"Wrote {self.write(overwrite)}")
 
     def _launch_and_watch(self, overwrite: bool) -> None:
         from nbtools.notebook.panel.panel import LivePlot  # imports matplotlib, which takes a second
@@ -400,7 +389,7 @@ class ConfigForm:
         notes = "".join(f"{warning.message}\n" for warning in said)
         where = f'    nt.LivePlot("{run.id}")\n    nbtools watch {run.id}'
         done = f"Launched {run.id}." if self._is_new else f"{run.id} was already started, and is {run.state}."
-        self._say(f"{notes}{done} Watch it below, or elsewhere with:\n{where}")
+        self._view.bar.say(f"{notes}{done} Watch it below, or elsewhere with:\n{where}")
         if self._panel is None or self._panel.run.id != run.id:
             if self._panel is not None:
                 self._panel.close()

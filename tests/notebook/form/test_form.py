@@ -24,6 +24,7 @@ from nbtools.script.field import Field, fields_of
 from slurm_cluster import SlurmCluster
 
 ROOT = Path(__file__).resolve().parents[3]
+GPUS = fields_of(Launch)["gpus"]
 HOSTILE = [
     "../../x",
     "$(touch pwned)",
@@ -66,6 +67,11 @@ def control(form: nt.ConfigForm, description: str) -> Any:
     return next(widget for widget in widgets_of(form) if getattr(widget, "description", None) == description)
 
 
+def labelled(form: nt.ConfigForm, name: str) -> Any:
+    """The row of a field, also of one whose label is a widget of its own."""
+    return next(row.widget for row in form._view.sections.rows if row.field.name == name)
+
+
 def is_visible(form: nt.ConfigForm, wanted: Any, widget: Any = None) -> bool:
     widget = widget or form.widget
     if widget.layout.display == "none":
@@ -77,6 +83,11 @@ def text(form: nt.ConfigForm) -> str:
     """Everything that the form says, without markup."""
     said = [w.value for w in widgets_of(form) if isinstance(w, ipywidgets.HTML) and is_visible(form, w)]
     return html.unescape(re.sub(r"<style>.*?</style>|<[^>]*>", " ", "\n".join(said), flags=re.DOTALL))
+
+
+def mistakes(form: nt.ConfigForm) -> list[str]:
+    """The links to the rows whose values are wrong."""
+    return [w.description for w in widgets_of(form) if "nbtools-link" in w._dom_classes and is_visible(form, w)]
 
 
 def eventually(condition: Callable[[], Any], deadline_s: float = 30) -> None:
@@ -160,7 +171,9 @@ def test_wrong_value_is_explained_in_its_row_and_disables_the_buttons(
     assert message in html.unescape(row.children[1].value)
     assert control(form, "Write script").disabled
     assert control(form, "Launch").disabled
-    assert re.search(rf"Cannot write or launch: {field}.*{re.escape(message)}", text(form))
+    assert "Cannot write or launch" in text(form)
+    (link,) = mistakes(form)
+    assert re.match(rf"{field}.*{re.escape(message)}", link)
     with pytest.raises(ConfigError, match=field):
         form.write()
 
@@ -170,6 +183,54 @@ def test_correcting_a_value_enables_the_buttons_again(form: nt.ConfigForm) -> No
     control(form, "epochs").value = "3"
     assert not control(form, "Write script").disabled
     assert "Cannot" not in text(form)
+    assert mistakes(form) == []
+
+
+def test_all_mistakes_are_listed_at_once_in_the_order_of_the_rows(form: nt.ConfigForm) -> None:
+    control(form, "weight_decay").value = "-1"
+    control(form, "hidden_size").value = "wide"
+    control(form, "script").value = "1st"
+    assert [link.partition(":")[0] for link in mistakes(form)] == ["script", "hidden_size", "weight_decay"]
+    control(form, "hidden_size").value = "64"
+    assert [link.partition(":")[0] for link in mistakes(form)] == ["script", "weight_decay"]
+
+
+def test_link_of_a_mistake_unfolds_its_row_and_moves_the_cursor_there(
+    form: nt.ConfigForm, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    decay, focused = control(form, "weight_decay"), []
+    monkeypatch.setattr(ipywidgets.Text, "focus", lambda widget: focused.append(widget))
+    decay.value = "-1"
+    control(form, "find").value = "seed"
+    assert not is_visible(form, decay)
+    control(form, mistakes(form)[0]).click()
+    assert is_visible(form, decay)
+    assert focused == [decay]
+
+
+def test_heading_of_a_folded_section_counts_what_is_changed_and_wrong_inside(form: nt.ConfigForm) -> None:
+    assert control(form, "Training · 24 more")
+    control(form, "weight_decay").value = "0.5"
+    control(form, "warmup_ratio").value = "0.2"
+    control(form, "adam_beta1").value = "2"
+    control(form, "Training · 24 more · 2 changed · 1 wrong").value = True
+    assert is_visible(form, control(form, "weight_decay"))
+    assert not is_visible(form, control(form, "vocab_size")), "of another section"
+
+
+def test_search_shows_the_settings_with_these_words_in_name_or_help(form: nt.ConfigForm) -> None:
+    find = control(form, "find")
+    find.value = "Weight DECAY"
+    shown = [name for name in MLMPretrainingConfig.model_fields if is_visible(form, labelled(form, name))]
+    assert shown == ["weight_decay"]
+    find.value = "torch.compile"
+    assert is_visible(form, labelled(form, "compile"))
+    find.value = "nothing of that name"
+    assert "no setting matches" in text(form)
+    find.value = ""
+    assert "no setting matches" not in text(form)
+    assert is_visible(form, control(form, "learning_rate"))
+    assert not is_visible(form, labelled(form, "compile"))
 
 
 @pytest.mark.parametrize("value", HOSTILE)
@@ -185,7 +246,8 @@ def test_config_comes_back_from_the_form_as_it_went_in(project: Project, value: 
 def test_name_that_is_not_allowed_is_explained_and_writes_nothing(form: nt.ConfigForm, name: str) -> None:
     control(form, "script").value = name
     assert control(form, "Write script").disabled
-    assert "Cannot write or launch: script" in text(form)
+    assert "Cannot write or launch" in text(form)
+    assert mistakes(form)[0].startswith("script: ")
     with pytest.raises(ConfigError):
         form.write()
     assert list(Path("scripts").iterdir()) == []
@@ -302,7 +364,7 @@ def test_a_value_that_is_no_choice_is_shown_until_another_is_chosen() -> None:
 
 
 def test_gpus_are_ticked_by_name() -> None:
-    field = GPUField([(0, "GPU 0: A"), (2, "GPU 2: B")], print)
+    field = GPUField(GPUS, [(0, "GPU 0: A"), (2, "GPU 2: B")], print)
     mode, choice = field._mode, field._choice
     assert [label for label, _ in mode.options] == ["CPU only", "first GPUs, or the CPU", "the GPUs ticked below"]
     mode.value = "cpu"
@@ -320,14 +382,14 @@ def test_gpus_are_ticked_by_name() -> None:
 
 @pytest.mark.parametrize("gpus", [[], [(0, "GPU 0: A"), (1, "GPU 1: B")]])
 def test_the_order_of_a_scripts_gpus_is_kept(gpus: list[tuple[int, str]]) -> None:
-    field = GPUField(gpus, print)
+    field = GPUField(GPUS, gpus, print)
     for given in ((1, 0), (0, 1), (1, 0)):
         field.value = given
         assert field.value == given, "rank 0 is on the first"
 
 
 def test_machine_without_gpus_offers_none_but_keeps_what_a_script_names() -> None:
-    field = GPUField([], print)
+    field = GPUField(GPUS, [], print)
     assert [value for _, value in field._mode.options] == ["cpu", "auto"]
     field.value = (0, 3)
     assert field.value == (0, 3)
@@ -482,7 +544,8 @@ def test_sbatch_tells_the_expected_start_or_refuses_a_field_in_its_row(
     assert not control(form, "Launch").disabled
     control(form, "partition").value = "absent"
     eventually(lambda: control(form, "Launch").disabled)
-    assert re.search("Cannot launch: partition=absent: .*invalid partition", text(form))
+    assert re.search("partition=absent: .*invalid partition", "".join(mistakes(form)))
+    assert "Cannot launch" in text(form)
     assert not control(form, "Write script").disabled
 
 
