@@ -15,6 +15,7 @@ from typing import Any, get_args, get_origin
 import ipywidgets as widgets
 
 from nbtools.errors import shown
+from nbtools.notebook.subshell import answers_beside_cells
 from nbtools.notebook.theme import THEME
 from nbtools.script.assignments import split_names
 from nbtools.script.field import Field
@@ -53,6 +54,7 @@ class FieldRow:
         """
         self._on_edit, self._num_lines, self._is_command = on_edit, num_lines, is_command
         self._given: tuple[Any, Any] | None = None
+        self._declared = field
         self.widget = row(widgets.HBox(), note_widget())
         self._draw(field)
 
@@ -63,7 +65,24 @@ class FieldRow:
         self._input = self._make_input()
         self._input.observe(self._on_edit, names="value")
         self.widget.children = (self._labelled(), self.widget.children[1])
+        answers_beside_cells(self.widget)
         self.mark()
+
+    def offer(self, choices: tuple[Any, ...] | None) -> None:
+        """Offer `choices` in place of typing, such as the columns of a table; None for what the field declares."""
+        field = self._declared
+        if choices is not None:
+            is_several = any(get_origin(kind) is tuple for kind in field.types)
+            options = choices if is_several or NoneType not in field.types else (None, *choices)
+            field = field.replace(choices=options, types=field.types if is_several else ())
+        if field.choices == self.field.choices and field.types == self.field.types:
+            return
+        try:
+            value = self.value
+        except ValueError:
+            value = field.default
+        self._draw(field)
+        self.value = value
 
     def _make_input(self) -> widgets.DOMWidget:
         field = self.field
@@ -71,6 +90,8 @@ class FieldRow:
         shared = {"description": field.name, "tooltip": f"{field.name}: {field.help}{source}", **INPUT_SHAPE}
         if self._options is not None:
             return widgets.Dropdown(options=[(_label(option), _entry(option)) for option in self._options], **shared)
+        if field.choices and any(get_origin(kind) is tuple for kind in field.types):
+            return widgets.SelectMultiple(options=field.choices, rows=min(len(field.choices), 4), **shared)
         if field.types == (bool,):
             return widgets.Checkbox(indent=False, tooltip=shared["tooltip"], layout={"width": "auto"})
         if self._num_lines > 1:
@@ -104,6 +125,8 @@ class FieldRow:
             return self._given[0]
         if isinstance(self._input, widgets.Dropdown):
             return None if entry == NONE else entry
+        if isinstance(self._input, widgets.SelectMultiple):
+            return None if not entry and NoneType in self.field.types else entry
         if entry in self._words:
             return entry
         if self._is_command:
@@ -118,8 +141,14 @@ class FieldRow:
     def value(self, value: Any) -> None:
         written = shlex.join(value) if self._is_command else _written(value)
         entry = written if isinstance(self._input, widgets.Text) else _entry(value)
-        if isinstance(self._input, widgets.Dropdown) and entry not in dict(self._input.options).values():
-            self._input.options = [*self._input.options, (_label(value), entry)]
+        if isinstance(self._input, widgets.SelectMultiple):
+            entry = value or ()
+            self._input.options = (*self._input.options, *(item for item in entry if item not in self._input.options))
+        if self._options is not None:
+            known = [(_label(option), _entry(option)) for option in self._options]
+            known += [] if entry in dict(known).values() else [(_label(value), entry)]
+            if known != [*self._input.options]:
+                self._input.options = known
         self._input.value = entry
         self._given = (value, entry)
 

@@ -81,13 +81,15 @@ class ConfigForm:
         self.run: Run | None = None
         """The run that this form launched last."""
         self._panel: Any = None
-        self._view = FormLayout(self._recipe, recipe if name is None else name, preset, self._guarded(self._edited))
+        self._view = FormLayout(
+            self._recipe, self._project.root, recipe if name is None else name, preset, self._guarded(self._edited)
+        )
         self._summary = Summary(self._project.root, self._guarded(self._refresh))
         self._job = JobCheck(self._project.runs, self._guarded(self._refresh))
         self._question = OverwriteQuestion(self._guarded)
         self.widget = self._view.arrange(self._summary.widget, self._question.widget)
-        self._view.preset.observe(self._guarded(self._apply_preset), names="value")
-        self._view.reset.on_click(self._guarded(self._apply_preset))
+        self._view.preset.observe(self._guarded(lambda: self._apply_preset(keeps_data=True)), names="value")
+        self._view.reset.on_click(self._guarded(lambda: self._apply_preset(keeps_data=False)))
         self._view.write.on_click(self._guarded(lambda: self._ask_or(self._write_and_say)))
         self._view.launch.on_click(self._guarded(lambda: self._ask_or(self._launch_and_watch)))
         self._view.load.on_click(self._guarded(self.load))
@@ -260,6 +262,9 @@ class ConfigForm:
                 return
             # Read once: the front end may assign to a field while another thread is here.
             values, mistakes = self._read()
+            if chosen := self._view.show_data(values):
+                self._fill(chosen)
+                return
             valid = None if mistakes else self._built(values)
             if valid is None:
                 self._summary.clear()
@@ -284,6 +289,10 @@ class ConfigForm:
                 obstacles["gpus"] = str(error)
         if unfit := self._summary.show(config, settings, commands):
             obstacles["dataset" if "dataset" in self._view.fields else ""] = unfit
+        if (data := self._view.data) is not None:
+            data.counts.value = f"<small>{escape(self._summary.counts)}</small>"
+            if data.is_waiting:
+                obstacles["dataset"] = "the first rows are read"
         return obstacles
 
     def _mark(self, values: Values, wrong: dict[str, str]) -> None:
@@ -322,13 +331,17 @@ class ConfigForm:
         ordered = {name: wrong[name] for name in places if name in wrong}
         self._view.bar.show(f"Cannot {what}" if what else "", ordered)
 
-    def _apply_preset(self) -> None:
+    def _apply_preset(self, *, keeps_data: bool) -> None:
+        """Fill in the preset's values; `keeps_data` unless it names data, as they are chosen first."""
         if self._view.preset_name is None:
             self._refresh()
             return
         self._loaded_over = {}
         config, launch = self._recipe.preset(self._view.preset_name)
         values = values_of_rows(config, launch)
+        if keeps_data and "dataset" not in self._recipe.presets[self._view.preset_name].values and self._view.data:
+            for name in ("dataset", *self._view.data.column_fields):
+                del values[name]
         del values["cluster"]  # a preset does not say where a run runs
         if self._view.is_for_slurm:
             values["gpus_per_node"] = 0 if launch.gpus == () else self._view.fields["gpus_per_node"].value or None

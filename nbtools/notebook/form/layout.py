@@ -1,7 +1,9 @@
 """The form's widgets and their layout; `form` connects them to the config."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from functools import partial
 from html import escape
+from pathlib import Path
 from typing import Any
 
 import ipywidgets as widgets
@@ -9,10 +11,11 @@ import ipywidgets as widgets
 from nbtools.config import Launch, Slurm, StopOn, TrainConfig
 from nbtools.machine.devices import Device, devices
 from nbtools.notebook.form.cluster import IN_A_JOB, SLURM, ClusterField
+from nbtools.notebook.form.data_picker import COLUMN, DataPicker
 from nbtools.notebook.form.fields import INPUT_SHAPE, NONE, STYLE, FieldRow, GPUField, note_widget, row
 from nbtools.notebook.form.launch_bar import LaunchBar
 from nbtools.notebook.form.overwrite import button
-from nbtools.notebook.form.sections import Row, Section, Sections
+from nbtools.notebook.form.sections import FormRow, Section, Sections
 from nbtools.notebook.subshell import answers_beside_cells
 from nbtools.recipes import Recipe
 from nbtools.script.field import fields_of
@@ -21,8 +24,13 @@ from nbtools.script.field import fields_of
 class FormLayout:
     """The rows, tiles and buttons of one recipe's form: the data first, then columns of sections."""
 
-    def __init__(self, recipe: Recipe, name: str, preset: str | None, on_edit: Callable[[object], None]) -> None:
-        """Make the widgets; `on_edit` is called after every edit of a field or of the script's `name`."""
+    def __init__(
+        self, recipe: Recipe, root: Path, name: str, preset: str | None, on_edit: Callable[[object], None]
+    ) -> None:
+        """Make the widgets; `on_edit` is called after every edit of a field or of the script's `name`.
+
+        Data files are listed below the project's `root`.
+        """
         presets = [("none", NONE), *((key, key) for key in recipe.presets)]
         self.preset = widgets.Dropdown(description="preset", options=presets, value=preset or NONE, **INPUT_SHAPE)
         self.preset_note = note_widget()
@@ -34,12 +42,14 @@ class FormLayout:
         records = fields_of(recipe.config_class) | self._launch | fields_of(Slurm) | fields_of(StopOn)
         self.gpus = GPUField(records["gpus"], [(device.index, _described(device)) for device in devices()], on_edit)
         self.cluster = ClusterField(records["cluster"], lambda change: self._follow_where(), on_edit)
-        self._rows: dict[str, Row] = {"gpus": self.gpus, "cluster": self.cluster}
+        self._rows: dict[str, FormRow] = {"gpus": self.gpus, "cluster": self.cluster}
         self._rows |= {
             name: FieldRow(field, on_edit, **_SHAPES.get(name, {}))
             for name, field in records.items()
             if name not in (*self._rows, "stop_on")
         }
+        self.data = DataPicker(root, recipe, partial(on_edit, None)) if recipe.guess_columns else None
+        self._has_table = False
         self._usual = {name for name, field in records.items() if field.is_basic}
         self.write = button("Write script", "pencil", "Write scripts/NAME.py")
         self.launch = button("Launch", "play", "Write the script if its values differ, then launch it", style="primary")
@@ -58,8 +68,13 @@ class FormLayout:
         def section(title: str, names: list[str]) -> Section:
             return Section(title, [self._rows[name] for name in names])
 
+        first = section("Data", data)
+        if self.data is not None:
+            rows = list(first.rows)
+            rows[1:1] = [] if self.data.column_fields else [self.data.row]
+            first = Section("Data", rows, self.data.widget)
         return Sections(
-            [section("Data", data)],
+            [first],
             [
                 [section("Model", [name for name in own if name not in data])],
                 [section("Training", [*TrainConfig.model_fields])],
@@ -91,10 +106,25 @@ class FormLayout:
         return self.preset.value or None
 
     @property
-    def fields(self) -> dict[str, Row]:
+    def fields(self) -> dict[str, FormRow]:
         """The rows that apply where the run runs, by field: with Slurm, its own instead of the GPUs' indices."""
         unused = self._unused
         return {name: field for name, field in self._rows.items() if name not in unused}
+
+    def show_data(self, values: Mapping[str, Any]) -> dict[str, Any]:
+        """Show the first rows of the data that `values` name; return the values that a choice of data has brought."""
+        if self.data is None or self.data.chosen:
+            return self.data.take() if self.data else {}
+        named = {name: values.get(name) for name in self.data.column_fields}
+        found = self.data.show(values.get("dataset"), named)
+        for name in self.data.column_fields:
+            line = self._rows[name]
+            assert isinstance(line, FieldRow)
+            line.offer(tuple(column for column in found.columns if column) if found else None)
+        if self._has_table is not (found is not None):
+            self._has_table = found is not None
+            self._follow_where()
+        return self.data.take()
 
     @property
     def _unused(self) -> set[str]:
@@ -110,7 +140,9 @@ class FormLayout:
             line = self._rows[name]
             line.field = self._launch[name].replace(unit=unit, help=help) if self.is_for_slurm else self._launch[name]
             line.mark()
-        self.sections.use(self._usual | ({"nnodes"} if self.is_for_slurm else set()), self._unused)
+        columns = {COLUMN, *(self.data.column_fields if self.data else ())} if self._has_table else set()
+        usual = self._usual | columns | ({"nnodes"} if self.is_for_slurm else set())
+        self.sections.use(usual, self._unused | (set() if self._has_table else {COLUMN}))
 
     def _go_to(self, name: str) -> None:
         if name == "script":

@@ -13,7 +13,7 @@ from nbtools.notebook.form.fields import INPUT_SHAPE, note_widget, row
 from nbtools.script.field import Field
 
 
-class Row(Protocol):
+class FormRow(Protocol):
     """The row of one field: it parses a value, and shows it or its error."""
 
     field: Field
@@ -30,7 +30,7 @@ class Row(Protocol):
 class Section:
     """Rows under a heading, which unfolds those that rarely change."""
 
-    def __init__(self, title: str, rows: Sequence[Row], *above: widgets.DOMWidget) -> None:
+    def __init__(self, title: str, rows: Sequence[FormRow], *above: widgets.DOMWidget) -> None:
         """Make a section; widgets `above` the rows are shown unless a search hides the section."""
         self.title, self.rows = title, rows
         self.changed, self.wrong = set[str](), set[str]()
@@ -94,7 +94,7 @@ class Sections:
         self._fold_all()
 
     @property
-    def rows(self) -> Iterator[Row]:
+    def rows(self) -> Iterator[FormRow]:
         """All rows."""
         return (each for section in self._sections for each in section.rows)
 
