@@ -1,6 +1,7 @@
 """Files of a project that a form offers: those of some kinds, from a walk that is bounded."""
 
 import os
+import re
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -9,8 +10,14 @@ from nbtools.data import tables
 
 _DEEPEST = 3
 _MOST_ENTRIES = 2000
-_NO_DATA = {"runs", "scripts", "node_modules", "__pycache__", "site-packages", "build", "dist"}
+_SKIPPED = {"runs", "node_modules", "__pycache__", "site-packages", "build", "dist"}
+_OWN = Path(__file__).parents[1]
+_MAIN = re.compile(
+    rb"__main__|argparse|ArgumentParser|import (?:click|typer|tyro|hydra|fire)\b|from (?:absl|jsonargparse|lightning)"
+)
+_WRITTEN_HERE = b"\n# Written by nbtools "
 _LONGEST_START = 4096
+_LONGEST_PROGRAM = 2**18
 
 
 @dataclass(frozen=True)
@@ -49,7 +56,7 @@ def _entries(root: Path) -> Iterator[Path]:
                 continue
             for entry in entries:
                 path = Path(entry.path)
-                if entry.name.startswith(".") or entry.name in _NO_DATA:
+                if entry.name.startswith(".") or entry.name in _SKIPPED or path == _OWN:
                     continue
                 if not entry.is_dir(follow_symlinks=False):
                     yield path
@@ -63,6 +70,8 @@ def find_data(root: Path, *, has_text: bool) -> ProjectFiles:
     """Find tables below `root`; with `has_text` also text files, and folders of several."""
 
     def is_data(path: Path) -> bool:
+        if "scripts" in path.relative_to(root).parts:
+            return False
         if path.is_dir():
             return has_text and sum(1 for name in _names(path) if name.lower().endswith(".txt")) > 1
         suffix = tables.suffix_of(path)
@@ -71,6 +80,22 @@ def find_data(root: Path, *, has_text: bool) -> ProjectFiles:
         return suffix != ".json" or _is_table(path)
 
     return find_files(root, is_data)
+
+
+def find_programs(root: Path) -> ProjectFiles:
+    """Find Python files with a main part or a parser, but for those that nbtools has written, and tests."""
+
+    def is_program(path: Path) -> bool:
+        if path.suffix != ".py" or path.name.startswith(("test_", "conftest")) or not path.is_file():
+            return False
+        try:
+            with path.open("rb") as file:
+                source = file.read(_LONGEST_PROGRAM)
+        except OSError:
+            return False
+        return _MAIN.search(source) is not None and _WRITTEN_HERE not in source
+
+    return find_files(root, is_program)
 
 
 def _names(folder: Path) -> list[str]:

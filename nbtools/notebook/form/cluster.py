@@ -14,6 +14,7 @@ from nbtools.machine import slurm
 from nbtools.notebook.form.background import Background
 from nbtools.notebook.form.fields import INPUT_SHAPE, mark, note_widget, row
 from nbtools.script.field import Field
+from nbtools.script.program import Program
 
 HERE, SLURM = "this machine", "Slurm"
 NO_SLURM = (
@@ -91,10 +92,10 @@ class JobCheck:
             return named[1] if named and named[1] in (*Slurm.model_fields, "nnodes") else "cluster", str(error)
 
 
-def values_of_rows(config: TrainConfig, launch: Launch) -> dict[str, Any]:
+def values_of_rows(content: TrainConfig | Program | None, launch: Launch) -> dict[str, Any]:
     """Return the values by row: `cluster` is `HERE` or `SLURM`, and the fields of `Slurm` and `StopOn` are rows."""
     where = HERE if launch.cluster is None else SLURM
-    rows = {**dict(config), **dict(launch), "cluster": where}
+    rows = {**dict(content or {}), **dict(launch), "cluster": where}
     del rows["stop_on"]
     return {**rows, **dict(launch.cluster or {}), **dict(launch.stop_on or StopOn())}
 

@@ -152,6 +152,10 @@ class FieldRow:
         self._input.value = entry
         self._given = (value, entry)
 
+    def type_in(self, text: str) -> None:
+        """Enter a text as a person would."""
+        self._input.value = text
+
     def focus(self) -> None:
         """Scroll to the input, which then takes the keys."""
         self._input.focus()

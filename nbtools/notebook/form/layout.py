@@ -1,6 +1,6 @@
 """The form's widgets and their layout; `form` connects them to the config."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from functools import partial
 from html import escape
 from pathlib import Path
@@ -10,6 +10,7 @@ import ipywidgets as widgets
 
 from nbtools.config import Launch, Slurm, StopOn, TrainConfig
 from nbtools.machine.devices import Device, devices
+from nbtools.notebook.form.chooser import program_list
 from nbtools.notebook.form.cluster import IN_A_JOB, SLURM, ClusterField
 from nbtools.notebook.form.data_picker import COLUMN, DataPicker
 from nbtools.notebook.form.fields import INPUT_SHAPE, NONE, STYLE, FieldRow, GPUField, note_widget, row
@@ -19,19 +20,20 @@ from nbtools.notebook.form.sections import FormRow, Section, Sections
 from nbtools.notebook.subshell import answers_beside_cells
 from nbtools.recipes import Recipe
 from nbtools.script.field import fields_of
+from nbtools.script.program import Program
 
 
 class FormLayout:
     """The rows, tiles and buttons of one recipe's form: the data first, then columns of sections."""
 
     def __init__(
-        self, recipe: Recipe, root: Path, name: str, preset: str | None, on_edit: Callable[[object], None]
+        self, recipe: Recipe | None, root: Path, name: str, preset: str | None, on_edit: Callable[[object], None]
     ) -> None:
         """Make the widgets; `on_edit` is called after every edit of a field or of the script's `name`.
 
         Data files are listed below the project's `root`.
         """
-        presets = [("none", NONE), *((key, key) for key in recipe.presets)]
+        presets = [("none", NONE), *((key, key) for key in (recipe.presets if recipe else ()))]
         self.preset = widgets.Dropdown(description="preset", options=presets, value=preset or NONE, **INPUT_SHAPE)
         self.preset_note = note_widget()
         self.reset = button("Reset", "undo", "Restore the values of the preset")
@@ -39,7 +41,8 @@ class FormLayout:
         self.name.observe(on_edit, names="value")
         self.name_row = row(self.name, note_widget())
         self._launch = fields_of(Launch)
-        records = fields_of(recipe.config_class) | self._launch | fields_of(Slurm) | fields_of(StopOn)
+        self._own = fields_of(recipe.config_class if recipe else Program)
+        records = self._own | self._launch | fields_of(Slurm) | fields_of(StopOn)
         self.gpus = GPUField(records["gpus"], [(device.index, _described(device)) for device in devices()], on_edit)
         self.cluster = ClusterField(records["cluster"], lambda change: self._follow_where(), on_edit)
         self._rows: dict[str, FormRow] = {"gpus": self.gpus, "cluster": self.cluster}
@@ -48,49 +51,48 @@ class FormLayout:
             for name, field in records.items()
             if name not in (*self._rows, "stop_on")
         }
-        self.data = DataPicker(root, recipe, partial(on_edit, None)) if recipe.guess_columns else None
+        is_data = recipe is not None and recipe.guess_columns is not None
+        self.data = DataPicker(root, recipe, partial(on_edit, None)) if recipe and is_data else None
         self._has_table = False
         self._usual = {name for name, field in records.items() if field.is_basic}
         self.write = button("Write script", "pencil", "Write scripts/NAME.py")
         self.launch = button("Launch", "play", "Write the script if its values differ, then launch it", style="primary")
         self.load = button("Load from script", "upload", "Load the values of scripts/NAME.py into the form")
         self.panel = widgets.VBox()
-        self._title = widgets.HTML(f"{STYLE}<h3>{escape(recipe.title)}</h3><p>{escape(recipe.summary)}</p>")
-        self.sections = self._arranged(recipe)
+        title, summary = (recipe.title, recipe.summary) if recipe else PROGRAM
+        self._title = widgets.HTML(f"{STYLE}<h3>{escape(title)}</h3><p>{escape(summary)}</p>")
+        self._has_presets = recipe is not None
+        self.sections = self._arranged(recipe, root)
         self.bar = LaunchBar(self._go_to, self.write, self.launch, self.load)
         self._follow_where()
 
-    def _arranged(self, recipe: Recipe) -> Sections:
-        own = [name for name in recipe.config_class.model_fields if name not in TrainConfig.model_fields]
-        data = [name for name in recipe.data_fields if name in own]
+    def _arranged(self, recipe: Recipe | None, root: Path) -> Sections:
+        def section(title: str, names: Iterable[str], *above: widgets.DOMWidget) -> Section:
+            return Section(title, [self._rows[name] for name in names], *above)
+
         processes = ["cluster", *(name for name in self._launch if name not in ("cluster", "stop_on", "on_end"))]
-
-        def section(title: str, names: list[str]) -> Section:
-            return Section(title, [self._rows[name] for name in names])
-
-        first = section("Data", data)
+        of_launch = [
+            section("Processes and devices", processes),
+            section("Slurm job", Slurm.model_fields),
+            section("Stop on", StopOn.model_fields),
+            section("At the end", ["on_end"]),
+        ]
+        if recipe is None:
+            script = self._rows["script"]
+            assert isinstance(script, FieldRow)
+            return Sections([section("Program", self._own, program_list(root, script))], [of_launch], self._usual)
+        own = [name for name in self._own if name not in TrainConfig.model_fields]
+        data = section("Data", [name for name in recipe.data_fields if name in own])
         if self.data is not None:
-            rows = list(first.rows)
-            rows[1:1] = [] if self.data.column_fields else [self.data.row]
-            first = Section("Data", rows, self.data.widget)
-        return Sections(
-            [first],
-            [
-                [section("Model", [name for name in own if name not in data])],
-                [section("Training", [*TrainConfig.model_fields])],
-                [
-                    section("Processes and devices", processes),
-                    section("Slurm job", [*Slurm.model_fields]),
-                    section("Stop on", [*StopOn.model_fields]),
-                    section("At the end", ["on_end"]),
-                ],
-            ],
-            self._usual,
-        )
+            rows = [*data.rows[:1], *([] if self.data.column_fields else [self.data.row]), *data.rows[1:]]
+            data = Section("Data", rows, self.data.widget)
+        model = section("Model", [name for name in own if name not in recipe.data_fields])
+        return Sections([data], [[model], [section("Training", TrainConfig.model_fields)], of_launch], self._usual)
 
     def arrange(self, summary: widgets.DOMWidget, question: widgets.DOMWidget) -> widgets.VBox:
         """Return the whole form."""
-        head = widgets.GridBox([row(self.preset, self.preset_note, self.reset), self.name_row])
+        preset = [row(self.preset, self.preset_note, self.reset)] if self._has_presets else []
+        head = widgets.GridBox([*preset, self.name_row])
         head.add_class("nbtools-columns")
         self.bar.question.children = (question,)
         sections = (self.sections.first, self.sections.bar, self.sections.columns)
@@ -151,7 +153,14 @@ class FormLayout:
             self.sections.go_to(name)
 
 
-_SHAPES: dict[str, dict[str, Any]] = {"preamble": {"num_lines": 4}, "on_end": {"is_command": True}}
+PROGRAM = "A program of yours", "Launch a script or module of this project, unchanged, with its arguments."
+"""Title and summary of the form of a program."""
+_SHAPES: dict[str, dict[str, Any]] = {
+    "preamble": {"num_lines": 4},
+    "on_end": {"is_command": True},
+    "args": {"is_command": True},
+    "resume": {"is_command": True},
+}
 """Inputs of fields whose value is lines of text, or a command."""
 
 

@@ -62,9 +62,14 @@ class Summary:
             if parameters is not None
             else _tile("?", "parameters", "known after the model is loaded"),
         ]
-        lines = "".join(f"<code>{escape(command)}</code>" for command in commands)
-        self.widget.value = f'<div class="nbtools-tiles">{"".join(tiles)}</div><div class="nbtools-run">{lines}</div>'
+        self.show_commands(commands)
+        self.widget.value = f'<div class="nbtools-tiles">{"".join(tiles)}</div>{self.widget.value}'
         return str(outcome) if isinstance(outcome, DataError) else ""
+
+    def show_commands(self, commands: Sequence[str]) -> None:
+        """Show the commands alone, for a program whose data and model are not known."""
+        lines = "".join(f"<code>{escape(command)}</code>" for command in commands)
+        self.widget.value = f'<div class="nbtools-run">{lines}</div>'
 
     def clear(self) -> None:
         """Show empty tiles, for wrong values."""

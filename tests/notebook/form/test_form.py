@@ -69,7 +69,7 @@ def control(form: nt.ConfigForm, description: str) -> Any:
 
 def labelled(form: nt.ConfigForm, name: str) -> Any:
     """The row of a field, also of one whose label is a widget of its own."""
-    return next(row.widget for row in form._view.sections.rows if row.field.name == name)
+    return next(row.widget for row in form._body._view.sections.rows if row.field.name == name)
 
 
 def is_visible(form: nt.ConfigForm, wanted: Any, widget: Any = None) -> bool:
@@ -277,7 +277,7 @@ def test_preset_fills_the_form_and_counts_what_is_changed_afterwards(form: nt.Co
 def test_a_drop_down_without_a_value_shows_none(project: Project) -> None:
     config = RECIPES["text_classification"].preset("cpu_demo")[0].replace(formatter=None)
     form = nt.ConfigForm("text_classification", config=config)
-    assert (control(form, "preset").label, form._view.preset_name) == ("none", None)
+    assert (control(form, "preset").label, form._body._view.preset_name) == ("none", None)
     assert control(form, "formatter").label == "none"
     assert form.config.formatter is None  # type: ignore[attr-defined]
     control(form, "formatter").label = "generic"
@@ -549,6 +549,100 @@ def test_sbatch_tells_the_expected_start_or_refuses_a_field_in_its_row(
     assert not control(form, "Write script").disabled
 
 
+# --- the choice of a recipe or a program ----------------------------------------------------------
+
+
+TRAIN = """import argparse
+parser = argparse.ArgumentParser()
+parser.add_argument("--lr", type=float, default=0.1)
+if __name__ == "__main__":
+    print("learning rate", parser.parse_args().lr)
+"""
+
+
+def card(form: nt.ConfigForm, title: str) -> Any:
+    return next(w for w in widgets_of(form) if "nbtools-card" in w._dom_classes and w.description.startswith(title))
+
+
+def test_new_offers_every_recipe_and_programs_and_has_no_values_yet(project: Project) -> None:
+    form = nt.new()
+    cards = [w.description for w in widgets_of(form) if "nbtools-card" in w._dom_classes]
+    assert [line.partition(":")[0] for line in cards] == [*(r.title for r in RECIPES.values()), "A program of yours"]
+    assert form.run is None
+    with pytest.raises(ConfigError, match="click on a card, or name one of mlm_pretraining"):
+        _ = form.config
+
+
+def test_card_shows_its_form_in_place_and_another_keeps_what_was_typed(project: Project) -> None:
+    form = nt.new()
+    card(form, "Text classification").click()
+    assert type(form.config).__name__ == "TextClassificationConfig"
+    control(form, "seed").value = "7"
+    card(form, "Masked diffusion").click()
+    assert (type(form.config).__name__, form.name) == ("MaskedDiffusionConfig", "masked_diffusion")
+    card(form, "Text classification").click()
+    assert form.config.seed == 7
+    assert "nbtools-chosen" in card(form, "Text classification")._dom_classes
+    assert "nbtools-chosen" not in card(form, "Masked diffusion")._dom_classes
+
+
+def test_form_without_a_recipe_offers_all_and_begins_with_the_first(project: Project) -> None:
+    form = nt.ConfigForm(name="demo")
+    assert "nbtools-chosen" in card(form, "Masked language modelling")._dom_classes
+    card(form, "Text classification").click()
+    assert form.write() == project.script("demo")
+    assert nt.read_script(project.script("demo")).recipe == "text_classification"
+    named = nt.ConfigForm("text_classification")
+    assert not any("nbtools-card" in w._dom_classes for w in widgets_of(named))
+
+
+def test_program_is_listed_chosen_and_written_as_a_launcher_script(project: Project) -> None:
+    (project.root / "train.py").write_text(TRAIN)
+    (project.root / "model.py").write_text("class Model: ...\n")
+    nt.write_script(MLMPretrainingConfig(), "demo", project=project)
+    form = nt.new()
+    card(form, "A program of yours").click()
+    assert [name for _, name in control(form, "file").options] == ["", "train.py"]
+    assert control(form, "Launch").disabled
+    assert "give script, the path of a file" in "".join(mistakes(form))
+    control(form, "file").value = "train.py"
+    control(form, "args").value = "--lr 0.5 'two words'"
+    control(form, "script").value = "mine"
+    assert (form.program.script, form.program.args) == ("train.py", ("--lr", "0.5", "two words"))
+    assert not control(form, "Launch").disabled
+    assert "train.py --lr 0.5 'two words'" in text(form)
+    control(form, "Write script").click()
+    script = nt.read_script(project.script("mine"))
+    assert (script.program, script.launch) == (form.program, form.launch_settings)
+    with pytest.raises(ConfigError, match="has no config"):
+        _ = form.config
+
+
+def test_program_that_is_missing_or_not_python_holds_the_launch_back(project: Project) -> None:
+    (project.root / "train.py").write_text("def broken(:\n")
+    form = nt.ConfigForm(config=nt.Program(script="train.py"))
+    assert control(form, "Launch").disabled
+    assert re.search(r"script: .*train\.py:1: not Python", "".join(mistakes(form)))
+    labelled(form, "script").children[0].value = "absent.py"
+    assert "absent.py" in "".join(mistakes(form))
+    with pytest.raises(ConfigError, match="form is for a recipe"):
+        _ = nt.ConfigForm("mlm_pretraining").program
+
+
+def test_launcher_script_comes_back_from_the_form_with_the_same_bytes(project: Project) -> None:
+    (project.root / "train.py").write_text(TRAIN)
+    program = nt.Program(script="train.py", args=("--lr", "0.5"), resume=("--resume", "{checkpoint}"))
+    path = nt.write_script(program, "mine", Launch(nproc_per_node=2, torchrun=False), project=project)
+    before = path.read_bytes()
+    form = nt.ConfigForm(config=nt.Program(script="other.py"), name="mine")
+    form.load()
+    assert (form.program, form.launch_settings.torchrun) == (program, False)
+    form.write(overwrite=True)
+    assert path.read_bytes() == before
+    with pytest.raises(ConfigError, match=r"launches a program; use nt\.ConfigForm\(\)"):
+        nt.ConfigForm("mlm_pretraining", name="mine").load()
+
+
 # --- data -----------------------------------------------------------------------------------------
 
 
@@ -588,8 +682,8 @@ def test_choice_of_a_file_fills_in_dataset_and_columns_and_counts(classifier: nt
     assert is_visible(classifier, control(classifier, "text_col"))
     eventually(lambda: "training samples; held out: " in text(classifier))
     assert not control(classifier, "Launch").disabled
-    assert "&lt;b&gt;message&lt;/b&gt; number 4 of them" in classifier._view.data._preview.value
-    assert "number 5 of them" not in classifier._view.data._preview.value
+    assert "&lt;b&gt;message&lt;/b&gt; number 4 of them" in classifier._body._view.data._preview.value
+    assert "number 5 of them" not in classifier._body._view.data._preview.value
 
 
 def test_another_file_brings_its_own_columns_and_none_restores_the_recipes_data(classifier: nt.ConfigForm) -> None:
@@ -919,18 +1013,18 @@ def test_launch_is_one_run_however_often_it_is_asked_for(form: nt.ConfigForm, pr
 
 @pytest.mark.slow
 def test_the_form_says_whether_a_click_launched_the_run_or_found_it(form: nt.ConfigForm, project: Project) -> None:
-    form._view.launch.click()
+    form._body._view.launch.click()
     try:
         (run,) = nt.runs()
         assert f"Launched {run.id}." in text(form)
         assert "already started" not in text(form)
-        form._view.launch.click()
+        form._body._view.launch.click()
         assert f"{run.id} was already started, and is" in text(form)
         assert "Launched" not in text(form)
         assert [found.id for found in nt.runs()] == [run.id]
     finally:
-        if form._panel is not None:
-            form._panel.close()
+        if form._body._panel is not None:
+            form._body._panel.close()
         for run in nt.runs():
             run.stop(timeout_s=20)
 
@@ -939,7 +1033,7 @@ def test_the_form_says_whether_a_click_launched_the_run_or_found_it(form: nt.Con
 @pytest.mark.promise("safety-double-launch")
 def test_two_forms_that_launch_together_show_one_run(project: Project) -> None:
     forms = [nt.ConfigForm("mlm_pretraining", name="demo", preset="cpu_demo") for _ in range(2)]
-    clicks = [threading.Thread(target=form._view.launch.click) for form in forms]
+    clicks = [threading.Thread(target=form._body._view.launch.click) for form in forms]
     try:
         for click in clicks:
             click.start()
@@ -951,8 +1045,8 @@ def test_two_forms_that_launch_together_show_one_run(project: Project) -> None:
         assert sum(f"{run.id} was already started, and is" in text(form) for form in forms) == 1
     finally:
         for form in forms:
-            if form._panel is not None:
-                form._panel.close()
+            if form._body._panel is not None:
+                form._body._panel.close()
         for run in nt.runs():
             run.stop(timeout_s=20)
 
