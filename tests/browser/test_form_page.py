@@ -91,7 +91,8 @@ def test_overwriting_a_script_edited_by_hand_asks_first(notebook: Any, form: Any
 
 
 def test_preset_fills_the_fields_and_counts_later_changes(notebook: Any, form: Any) -> None:
-    form.get_by_label("preset").select_option("2gpu_standard")
+    option = form.get_by_label("preset").locator("option", has_text="2gpu_standard").text_content()
+    form.get_by_label("preset").select_option(label=option)
     form.get_by_text("2 GPUs, sizes as in the guide; downloads 500,000 documents of C4").wait_for()
     assert form.get_by_label("precision").input_value() == "bf16"
     form.get_by_label("batch_size").fill("8")

@@ -257,6 +257,11 @@ class FormBody:
         path = self._path()
         script = f"scripts/{path.name if path else 'NAME.py'}"
         commands = [f"nbtools launch {script}", *([said] if said else [])]
+        need = self._view.out_of_reach.get(self._view.preset_name or "")
+        if need and settings.gpus is None and settings.cluster is None:
+            obstacles["gpus"] = (
+                f"the preset {need}: choose another, CPU only, or where, or write the script for a machine"
+            )
         started: Path | list[str] = Path("runs/ID/script.py")
         args: tuple[str, ...] = ()
         if isinstance(content, Program):
@@ -311,7 +316,7 @@ class FormBody:
         except ConfigError as error:
             words, mistake = "", str(error).partition(": ")[2]
         mark(self._view.name_row, mistake, help=words)
-        return {"script": mistake} if mistake else {}
+        return {self._view.name.description: mistake} if mistake else {}
 
     def _allow(self, mistakes: dict[str, str], obstacles: dict[str, str]) -> None:
         """Enable the buttons, or show why they are disabled."""
@@ -321,7 +326,7 @@ class FormBody:
         self._view.load.disabled = path is None or not path.is_file()
         what = "write or launch" if mistakes else "launch" if obstacles else ""
         wrong = {**obstacles, **mistakes}
-        places = ["script", *(row.field.name for row in self._view.sections.rows), ""]
+        places = [self._view.name.description, *(row.field.name for row in self._view.sections.rows), ""]
         ordered = {name: wrong[name] for name in places if name in wrong}
         self._view.bar.show(f"Cannot {what}" if what else "", ordered)
 

@@ -7,7 +7,6 @@ from pathlib import Path
 import ipywidgets as widgets
 
 from nbtools.data import project_files
-from nbtools.notebook.form.fields import FieldRow
 from nbtools.notebook.form.overwrite import button
 
 _MOST_LISTED = 8
@@ -37,8 +36,8 @@ class Chooser:
             (card.add_class if key == chosen else card.remove_class)("nbtools-chosen")
 
 
-def program_list(root: Path, script: FieldRow) -> widgets.Box:
-    """List the Python files below `root` that look like programs; a choice fills in `script`."""
+def program_list(root: Path, on_choice: Callable[[str], None]) -> widgets.Box:
+    """List the Python files below `root` that look like programs; a choice calls `on_choice` with the path."""
     files = widgets.Select(description="file", style={"description_width": "40px"}, layout={"width": "auto"})
     again = button("Look again", "refresh", "Look for programs of the project")
     note = widgets.HTML()
@@ -52,7 +51,7 @@ def program_list(root: Path, script: FieldRow) -> widgets.Box:
 
     def choose(change: object) -> None:
         if files.value:
-            script.type_in(files.value)
+            on_choice(files.value)
 
     scan()
     files.observe(choose, names="value")

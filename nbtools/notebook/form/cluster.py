@@ -33,8 +33,12 @@ class ClusterField:
     def __init__(self, field: Field, *on_choice: Callable[[object], None]) -> None:
         """Make the row; each of `on_choice` is called after a choice, in order, with an argument to ignore."""
         self.field = field
+        job = SLURM if slurm.is_available() else f"{SLURM}: needs sbatch, not on the path"
         self.choice = widgets.Dropdown(
-            description="where", options=[HERE, SLURM], tooltip="where: machine of the processes", **INPUT_SHAPE
+            description="where",
+            options=[(HERE, HERE), (job, SLURM)],
+            tooltip="where: machine of the processes",
+            **INPUT_SHAPE,
         )
         for called in on_choice:
             self.choice.observe(called, names="value")

@@ -1,6 +1,8 @@
 """The form's widgets and their layout; `form` connects them to the config."""
 
+import re
 from collections.abc import Callable, Iterable, Mapping
+from contextlib import suppress
 from functools import partial
 from html import escape
 from pathlib import Path
@@ -9,6 +11,7 @@ from typing import Any
 import ipywidgets as widgets
 
 from nbtools.config import Launch, Slurm, StopOn, TrainConfig
+from nbtools.errors import InvalidNameError, plural
 from nbtools.machine.devices import Device, devices
 from nbtools.notebook.form.chooser import program_list
 from nbtools.notebook.form.cluster import IN_A_JOB, SLURM, ClusterField
@@ -18,7 +21,8 @@ from nbtools.notebook.form.launch_bar import LaunchBar
 from nbtools.notebook.form.overwrite import button
 from nbtools.notebook.form.sections import FormRow, Section, Sections
 from nbtools.notebook.subshell import answers_beside_cells
-from nbtools.recipes import Recipe
+from nbtools.project import check_name
+from nbtools.recipes import Preset, Recipe
 from nbtools.script.field import fields_of
 from nbtools.script.program import Program
 
@@ -33,17 +37,22 @@ class FormLayout:
 
         Data files are listed below the project's `root`.
         """
-        presets = [("none", NONE), *((key, key) for key in (recipe.presets if recipe else ()))]
+        gpus = devices()
+        needs = {key: _need(preset, len(gpus)) for key, preset in (recipe.presets if recipe else {}).items()}
+        self.out_of_reach = {key: need for key, need in needs.items() if need}
+        """Why presets cannot be launched on this machine, by name."""
+        presets = [("none", NONE), *((f"{key}: {need}" if need else key, key) for key, need in needs.items())]
         self.preset = widgets.Dropdown(description="preset", options=presets, value=preset or NONE, **INPUT_SHAPE)
         self.preset_note = note_widget()
         self.reset = button("Reset", "undo", "Restore the values of the preset")
-        self.name = widgets.Text(value=name, description="script", placeholder="name of the script", **INPUT_SHAPE)
+        label = "script" if recipe else "name"
+        self.name = widgets.Text(value=name, description=label, placeholder="name of the script", **INPUT_SHAPE)
         self.name.observe(on_edit, names="value")
         self.name_row = row(self.name, note_widget())
         self._launch = fields_of(Launch)
         self._own = fields_of(recipe.config_class if recipe else Program)
         records = self._own | self._launch | fields_of(Slurm) | fields_of(StopOn)
-        self.gpus = GPUField(records["gpus"], [(device.index, _described(device)) for device in devices()], on_edit)
+        self.gpus = GPUField(records["gpus"], [(device.index, _described(device)) for device in gpus], on_edit)
         self.cluster = ClusterField(records["cluster"], lambda change: self._follow_where(), on_edit)
         self._rows: dict[str, FormRow] = {"gpus": self.gpus, "cluster": self.cluster}
         self._rows |= {
@@ -78,9 +87,8 @@ class FormLayout:
             section("At the end", ["on_end"]),
         ]
         if recipe is None:
-            script = self._rows["script"]
-            assert isinstance(script, FieldRow)
-            return Sections([section("Program", self._own, program_list(root, script))], [of_launch], self._usual)
+            listed = program_list(root, self._choose_program)
+            return Sections([section("Program", self._own, listed)], [of_launch[:1], of_launch[1:]], self._usual)
         own = [name for name in self._own if name not in TrainConfig.model_fields]
         data = section("Data", [name for name in recipe.data_fields if name in own])
         if self.data is not None:
@@ -146,14 +154,23 @@ class FormLayout:
         usual = self._usual | columns | ({"nnodes"} if self.is_for_slurm else set())
         self.sections.use(usual, self._unused | (set() if self._has_table else {COLUMN}))
 
+    def _choose_program(self, path: str) -> None:
+        """Fill in the path of a program, and a name after it."""
+        script = self._rows["script"]
+        assert isinstance(script, FieldRow)
+        script.type_in(path)
+        stem = re.sub(r"\W", "_", Path(path).stem, flags=re.ASCII)
+        with suppress(InvalidNameError):
+            self.name.value = check_name(f"run_{stem}")
+
     def _go_to(self, name: str) -> None:
-        if name == "script":
+        if name == self.name.description:
             self.name.focus()
         else:
             self.sections.go_to(name)
 
 
-PROGRAM = "A program of yours", "Launch a script or module of this project, unchanged, with its arguments."
+PROGRAM = "A program of yours", "Train with a script or module of this project, unchanged, with its arguments."
 """Title and summary of the form of a program."""
 _SHAPES: dict[str, dict[str, Any]] = {
     "preamble": {"num_lines": 4},
@@ -162,6 +179,12 @@ _SHAPES: dict[str, dict[str, Any]] = {
     "resume": {"is_command": True},
 }
 """Inputs of fields whose value is lines of text, or a command."""
+
+
+def _need(preset: Preset, num_gpus: int) -> str:
+    """Return why a preset is out of reach of this machine; empty if it is not."""
+    wanted = 0 if preset.gpus == () else preset.nproc_per_node or 1
+    return f"needs {plural(wanted, 'GPU')}, this machine has {num_gpus or 'none'}" if wanted > num_gpus else ""
 
 
 def _described(device: Device) -> str:

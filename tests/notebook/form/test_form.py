@@ -15,7 +15,7 @@ import pytest
 import nbtools as nt
 from nbtools.config import Launch, Slurm, StopOn
 from nbtools.errors import ConfigError, HandEditedError, ScriptError
-from nbtools.notebook.form import summary
+from nbtools.notebook.form import layout, summary
 from nbtools.notebook.form.fields import FieldRow, GPUField, parse_value
 from nbtools.project import Project
 from nbtools.recipes import RECIPES, MLMPretrainingConfig
@@ -272,6 +272,22 @@ def test_preset_fills_the_form_and_counts_what_is_changed_afterwards(form: nt.Co
     control(form, "Reset").click()
     assert (form.config, form.launch_settings) == (config, launch)
     assert "change" not in text(form).partition("script")[0]
+
+
+def test_preset_out_of_reach_says_so_and_can_be_written_but_not_launched(
+    project: Project, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(layout, "devices", list)
+    form = nt.ConfigForm("mlm_pretraining", name="demo")
+    labels = [label for label, _ in control(form, "preset").options]
+    assert labels[:2] == ["none", "cpu_demo"]
+    assert "4gpu_standard: needs 4 GPUs, this machine has none" in labels
+    control(form, "preset").value = "4gpu_standard"
+    assert "gpus: the preset needs 4 GPUs, this machine has none" in "".join(mistakes(form))
+    assert control(form, "Launch").disabled
+    assert "nproc_per_node=4" in form.write().read_text()
+    control(form, "gpus").value = "cpu"
+    assert "the preset needs" not in "".join(mistakes(form))
 
 
 def test_a_drop_down_without_a_value_shows_none(project: Project) -> None:
@@ -606,8 +622,9 @@ def test_program_is_listed_chosen_and_written_as_a_launcher_script(project: Proj
     assert control(form, "Launch").disabled
     assert "give script, the path of a file" in "".join(mistakes(form))
     control(form, "file").value = "train.py"
+    assert form.name == "run_train"
     control(form, "args").value = "--lr 0.5 'two words'"
-    control(form, "script").value = "mine"
+    control(form, "name").value = "mine"
     assert (form.program.script, form.program.args) == ("train.py", ("--lr", "0.5", "two words"))
     assert not control(form, "Launch").disabled
     assert "train.py --lr 0.5 'two words'" in text(form)
