@@ -10,7 +10,7 @@ from nbtools.data import data_files, tables
 
 _MOST_ROWS = 200
 _LABELS = ("label", "labels", "target", "class", "category", "sentiment", "topic", "intent", "tag", "y")
-_LONGEST_LABEL = 32
+_LONGEST_LABEL = 64
 _MOST_CLASSES = 50
 
 

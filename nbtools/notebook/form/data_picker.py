@@ -41,9 +41,7 @@ class DataPicker:
         self._unguessed: str | None = None
         self.chosen: dict[str, Any] = {}
         """Values of fields that a choice has brought and the form has not taken yet."""
-        self.list = widgets.Select(
-            description="file", style={"description_width": "40px"}, layout={"width": "auto", "flex": "1 1 300px"}
-        )
+        self.list = widgets.Select(description="file", style={"description_width": "40px"}, layout={"width": "auto"})
         self.refresh = button("Look again", "refresh", "Look for data files of the project")
         self._note = widgets.HTML()
         self._preview = widgets.HTML()
