@@ -158,7 +158,7 @@ def test_own_table_is_launched_on_its_columns_with_three_clicks(notebook: Any) -
         form.get_by_text("Launched 2").wait_for()
         script = root / "scripts" / "text_classification.py"
         assert 'text_col="what was said"' in script.read_text()
-        assert 'target_cols=("verdict",)' in script.read_text()
+        assert "target_cols=('verdict',)" in script.read_text()
         assert notebook.mistakes == []
     finally:
         shutil.copy(ROOT / "scripts" / "text_classification.py", root / "scripts")

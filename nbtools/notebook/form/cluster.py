@@ -11,7 +11,7 @@ from nbtools.config import Launch, Slurm, StopOn, TrainConfig
 from nbtools.errors import ConfigError, LaunchError
 from nbtools.launcher.slurm import check_site, place_job
 from nbtools.machine import slurm
-from nbtools.notebook.form.background import Background
+from nbtools.notebook.background import Background
 from nbtools.notebook.form.fields import INPUT_SHAPE, mark, note_widget, row
 from nbtools.script.field import Field
 from nbtools.script.program import Program

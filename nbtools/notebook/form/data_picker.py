@@ -11,7 +11,7 @@ import ipywidgets as widgets
 from nbtools.data import data_files, hub, project_files
 from nbtools.data.first_rows import FirstRows, first_rows
 from nbtools.errors import DataError, plural
-from nbtools.notebook.form.background import Background
+from nbtools.notebook.background import Background
 from nbtools.notebook.form.fields import FieldRow
 from nbtools.notebook.form.overwrite import button
 from nbtools.recipes import Recipe

@@ -12,7 +12,7 @@ from nbtools.launcher import findings
 from nbtools.launcher.sizes import activation_bytes, memory_of_strategies, num_trainable_parameters, precision_of
 from nbtools.launcher.step_count import Schedule, evaluation_in_words, schedule
 from nbtools.machine.devices import Device, devices
-from nbtools.notebook.form.background import Background
+from nbtools.notebook.background import Background
 
 
 class Summary:
