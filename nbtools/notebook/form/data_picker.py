@@ -99,7 +99,7 @@ class DataPicker:
             self._on_choice()
 
     def _name_column(self) -> None:
-        name, options = hub.split_options(self._dataset or "")
+        name, options = _split(self._dataset)
         if not self._is_following and name and self.row.value != options.get(COLUMN):
             self.chosen = {"dataset": self._with_column(name, self.row.value)}
             self._on_choice()
@@ -122,7 +122,7 @@ class DataPicker:
         A guess of the columns of a file that was chosen in the list goes into `chosen`.
         """
         self._dataset = dataset
-        name, options = hub.split_options(dataset or "")
+        name, options = _split(dataset)
         is_file = self._is_file(name)
         if self.list.value != name:
             self._fill(name)
@@ -178,6 +178,14 @@ class DataPicker:
     def is_waiting(self) -> bool:
         """Whether the columns of a chosen file are not guessed yet."""
         return self._unguessed is not None
+
+
+def _split(dataset: str | None) -> tuple[str, dict[str, str]]:
+    """Return the name of a dataset and the options behind it; none of a text that is malformed."""
+    try:
+        return hub.split_options(dataset or "")
+    except DataError:
+        return "", {}
 
 
 def _names(value: Any) -> tuple[str, ...]:

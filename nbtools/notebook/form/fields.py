@@ -55,7 +55,8 @@ class FieldRow:
         self._on_edit, self._num_lines, self._is_command = on_edit, num_lines, is_command
         self._given: tuple[Any, Any] | None = None
         self._declared = field
-        self.widget = row(widgets.HBox(), note_widget())
+        self._note = note_widget()
+        self.widget = row(self._note)
         self._draw(field)
 
     def _draw(self, field: Field) -> None:
@@ -64,7 +65,7 @@ class FieldRow:
         self._words = () if self._options is not None else field.choices or ()
         self._input = self._make_input()
         self._input.observe(self._on_edit, names="value")
-        self.widget.children = (self._labelled(), self.widget.children[1])
+        self.widget.children = (self._labelled(), self._note)
         answers_beside_cells(self.widget)
         self.mark()
 

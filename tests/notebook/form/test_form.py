@@ -735,6 +735,16 @@ def test_typed_dataset_is_listed_and_its_columns_are_offered_but_not_guessed(cla
     assert classifier.config.text_col == "any"
 
 
+@pytest.mark.parametrize("typed", [*HOSTILE, "other.csv,column=a,column=b", "hf/a b"])
+def test_no_typed_dataset_stops_the_form(classifier: nt.ConfigForm, typed: str) -> None:
+    control(classifier, "dataset").value = typed
+    control(classifier, "seed").value = "-1"
+    assert "seed: must be >= 0" in mistakes(classifier)
+    control(classifier, "dataset").value = ""
+    control(classifier, "seed").value = "1"
+    assert classifier.config.seed == 1
+
+
 def test_several_columns_can_be_chosen(classifier: nt.ConfigForm) -> None:
     control(classifier, "file").value = "data/spam.csv"
     eventually(lambda: classifier.config.text_col == "message")
