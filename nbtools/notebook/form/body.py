@@ -1,5 +1,6 @@
 """The body of a form: edits a config or a program, shows errors beside their fields, writes and launches the script."""
 
+import re
 import threading
 import warnings
 from collections.abc import Callable
@@ -199,10 +200,14 @@ class FormBody:
                 valid = {name: value for name, value in values.items() if name not in mistakes}
                 given = launch_values(values if not mistakes else {**valid, "cluster": HERE})
             found = errors_by_field(cls, given)
+            wrong = {*found, *mistakes}
+            if wrong - {""}:  # the others are checked together with the defaults of the wrong ones
+                others = {name: value for name, value in given.items() if name not in wrong}
+                found[""] = errors_by_field(cls, others).get("", "")
             several = found.pop("", "")
-            if several and not found and not mistakes:  # else defaults replaced the wrong values
+            if several and not any(re.search(rf"\b{name}\b", several) for name in wrong if name):
                 named = [name for name in given if f"{name}=" in several]
-                found = {min(named, key=several.index, default=""): several}
+                found[min(named, key=several.index, default="")] = several
             mistakes = {**found, **mistakes}
         return values, mistakes
 
@@ -297,7 +302,8 @@ class FormBody:
         base = values_of_rows(*self._recipe.preset(preset)) if self._recipe and preset else self._defaults
         base = {name: base[name] for name in self._view.fields if name in base and name != "cluster"}
         changed = [name for name in base if name not in values or values[name] != base[name]]
-        was = {name: f"preset: {shown(base[name], 60)}" for name in changed}
+        base_of = "preset" if self._recipe else "default"
+        was = {name: f"{base_of}: {shown(base[name], 60)}" for name in changed}
         was |= {name: f"was {shown(value, 60)}" for name, value in self._loaded_over.items() if name in values}
         self._view.sections.mark(wrong, was)
         if self._recipe is None:

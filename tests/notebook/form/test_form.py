@@ -195,6 +195,14 @@ def test_all_mistakes_are_listed_at_once_in_the_order_of_the_rows(form: nt.Confi
     assert [link.partition(":")[0] for link in mistakes(form)] == ["script", "weight_decay"]
 
 
+def test_mistake_between_two_fields_is_listed_beside_those_of_others(form: nt.ConfigForm) -> None:
+    control(form, "hidden_size").value = "65"
+    control(form, "epochs").value = "many"
+    assert [link.partition(":")[0].partition("=")[0] for link in mistakes(form)] == ["hidden_size", "epochs"]
+    control(form, "num_heads").value = "none"
+    assert [link.partition(":")[0] for link in mistakes(form)] == ["num_heads", "epochs"], "65 is not known to be wrong"
+
+
 def test_link_of_a_mistake_unfolds_its_row_and_moves_the_cursor_there(
     form: nt.ConfigForm, monkeypatch: pytest.MonkeyPatch
 ) -> None:
