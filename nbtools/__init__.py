@@ -21,6 +21,7 @@ _HOME = {
     "resume": "nbtools.launcher.resume",
     "History": "nbtools.metrics.history",
     "ConfigForm": "nbtools.notebook.form.form",
+    "new": "nbtools.notebook.form.form",
     "show_media": "nbtools.notebook.panel.media",
     "LivePlot": "nbtools.notebook.panel.panel",
     "Playground": "nbtools.notebook.playground.playground",
@@ -52,6 +53,7 @@ if TYPE_CHECKING:
     from nbtools.notebook.comparison.comparison import compare as compare
     from nbtools.notebook.comparison.scaling import scaling as scaling
     from nbtools.notebook.form.form import ConfigForm as ConfigForm
+    from nbtools.notebook.form.form import new as new
     from nbtools.notebook.panel.media import show_media as show_media
     from nbtools.notebook.panel.panel import LivePlot as LivePlot
     from nbtools.notebook.playground.playground import Playground as Playground

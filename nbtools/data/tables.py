@@ -233,12 +233,12 @@ def _how(row: Mapping[str, Any]) -> str:
 
 
 def check_names(path: Source, header: list[str]) -> None:
-    """Refuse a file with two columns of one name.
+    """Refuse a file with two columns of one name, which could not be told apart; those without a name are not read.
 
     Raises:
         DataError: it is one.
     """
-    twice = [name for name in header if header.count(name) > 1]
+    twice = [name for name in header if name and header.count(name) > 1]
     if twice:
         raise DataError(f"{path}, line 1, column {twice[0]!r}: appears {header.count(twice[0])} times; rename one")
 

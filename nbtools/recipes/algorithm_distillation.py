@@ -292,4 +292,16 @@ RECIPE = Recipe(
     activation_bytes=_activation_bytes,
     source=_source,
     count_samples=_count_samples,
+    data_fields=(
+        "dataset",
+        "source_algorithm",
+        "num_histories",
+        "num_episodes",
+        "source_episodes",
+        "grid_size",
+        "horizon",
+        "reward_once",
+        "test_share",
+        "test_goals",
+    ),
 )

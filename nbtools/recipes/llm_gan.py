@@ -10,7 +10,8 @@ from pydantic import model_validator
 
 from nbtools.config import TrainConfig, beta, setting
 from nbtools.data import corpus, data_files, hub
-from nbtools.data.llm_gan.stories import TOPICS, Story, python_stories, read_stories, split_stories
+from nbtools.data.first_rows import FirstRows
+from nbtools.data.llm_gan.stories import TEXT_COLUMNS, TOPICS, Story, python_stories, read_stories, split_stories
 from nbtools.errors import shown
 from nbtools.recipes import activations, gpt2, lora
 from nbtools.recipes.recipe import Preset, Recipe, Source
@@ -243,6 +244,11 @@ def _source(config: LLMGANConfig, root: Path | None) -> Source:
     return Source(config.dataset, tuple(source for source in sources if isinstance(source, Path)))
 
 
+def _guess_columns(first: FirstRows) -> dict[str, str | tuple[str, ...] | None]:
+    is_usual = any(name in first.columns for name in TEXT_COLUMNS)
+    return {"text_col": None if is_usual else first.text_column(), "prompt_cols": None}
+
+
 def _count_samples(config: LLMGANConfig, root: Path | None, fingerprint: object) -> tuple[int, int, int] | None:
     if config.dataset is None:
         return config.num_sequences, config.eval_samples, config.eval_samples if config.test_fraction else 0
@@ -307,4 +313,16 @@ RECIPE = Recipe(
     activation_bytes=_activation_bytes,
     source=_source,
     count_samples=_count_samples,
+    guess_columns=_guess_columns,
+    data_fields=(
+        "dataset",
+        "text_col",
+        "prompt_cols",
+        "min_chars",
+        "max_chars",
+        "short_texts",
+        "clean",
+        "num_sequences",
+        "num_symbols",
+    ),
 )

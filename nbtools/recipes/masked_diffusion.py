@@ -11,6 +11,7 @@ from pydantic import model_validator
 
 from nbtools.config import TrainConfig, beta, setting
 from nbtools.data import corpus, data_files, hub, tables
+from nbtools.data.first_rows import FirstRows
 from nbtools.data.masked_diffusion import pairs, prepared
 from nbtools.errors import ConfigError, DataError
 from nbtools.recipes import activations, lora, modernbert
@@ -229,6 +230,11 @@ def _source(config: MaskedDiffusionConfig, root: Path | None) -> Source:
     return Source(config.dataset, tuple(data_files.files_in(path)))
 
 
+def _guess_columns(first: FirstRows) -> dict[str, str | tuple[str, ...] | None]:
+    found = None if any(pairs.are_pairs(row) for row in first.rows[:1]) else first.text_column()
+    return {"column": None if found == "text" else found}
+
+
 def _count_samples(
     config: MaskedDiffusionConfig, root: Path | None, fingerprint: object
 ) -> tuple[int, int, int] | None:
@@ -316,5 +322,8 @@ RECIPE = Recipe(
     num_gathered=_num_gathered,
     source=_source,
     count_samples=_count_samples,
+    reads_text=True,
+    guess_columns=_guess_columns,
+    data_fields=("dataset", "min_words", "clean", "special_tokens", "pad_to"),
     refuse=refuse_remote_code,
 )

@@ -9,6 +9,7 @@ from pydantic import model_validator
 
 from nbtools.config import TrainConfig, beta, num_evaluated_samples, setting
 from nbtools.data import corpus, data_files, hub
+from nbtools.data.first_rows import FirstRows
 from nbtools.errors import plural
 from nbtools.recipes import activations, lora, modernbert
 from nbtools.recipes.recipe import Preset, Recipe, Source
@@ -107,6 +108,11 @@ def _source(config: MLMPretrainingConfig, root: Path | None) -> Source:
     return Source(config.dataset, tuple(data_files.files_in(data_files.dataset_path(config.dataset, root))))
 
 
+def _guess_columns(first: FirstRows) -> dict[str, str | tuple[str, ...] | None]:
+    found = first.text_column()
+    return {"column": None if found == "text" else found}
+
+
 def _count_samples(config: MLMPretrainingConfig, root: Path | None, fingerprint: object) -> tuple[int, int, int] | None:
     if config.model_name is not None or hub.named(config.dataset) is not None:
         return None  # depends on its tokenizer; counting downloads nothing
@@ -180,4 +186,7 @@ RECIPE = Recipe(
     num_gathered=lambda config: None if config.model_name else modernbert.num_gathered(config, config.vocab_size),
     source=_source,
     count_samples=_count_samples,
+    reads_text=True,
+    guess_columns=_guess_columns,
+    data_fields=("dataset", "max_samples", "streaming", "min_words", "clean", "special_tokens"),
 )

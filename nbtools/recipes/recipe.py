@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from nbtools.config import Launch, TrainConfig
+from nbtools.data.first_rows import FirstRows
 from nbtools.errors import ConfigError, html_table, shown
 from nbtools.recipes.lora import AdapterSizes
 
@@ -48,6 +49,13 @@ class Recipe:
     count_samples: Callable[[Any, Path | None, object], tuple[int, int, int] | None]
     """(config, project root, fingerprint of the files) -> numbers of training, evaluation and test samples, cached per
     fingerprint; None if unknown before the training."""
+    data_fields: tuple[str, ...] = ("dataset",)
+    """Fields that say which data is read, and how; a form shows them first."""
+    reads_text: bool = False
+    """Whether `dataset` may be text rather than a table."""
+    guess_columns: Callable[[FirstRows], dict[str, str | tuple[str, ...] | None]] | None = None
+    """(first rows of a table) -> likely values of the fields that name its columns, or of the option `column` behind
+    the dataset; None if the recipe reads no files of a user's."""
     best_by: str = "eval/loss"
     """Metric that chooses the best checkpoint."""
     lower_is_better: bool = True

@@ -8,7 +8,8 @@ from pydantic import model_validator
 
 from nbtools.config import TrainConfig, num_evaluated_samples, setting
 from nbtools.data import corpus, data_files, hub
-from nbtools.data.text_classification.coded_texts import Columns
+from nbtools.data.first_rows import FirstRows
+from nbtools.data.text_classification.coded_texts import Columns, usual_targets
 from nbtools.data.text_classification.codes import HISCO_BLOCK
 from nbtools.data.text_classification.samples import Samples, read_samples
 from nbtools.errors import plural, shown
@@ -194,6 +195,13 @@ def _source(config: TextClassificationConfig, root: Path | None) -> Source:
     return Source(", ".join(names[:3]) + (", …" if len(names) > 3 else ""), tuple(paths))
 
 
+def _guess_columns(first: FirstRows) -> dict[str, str | tuple[str, ...] | None]:
+    coded = usual_targets(first.columns)
+    text = first.text_column(but=coded)
+    label = None if coded else first.label_column(but=(text,) if text else ())
+    return {"text_col": text, "target_cols": (label,) if label else None, "lang_col": None}
+
+
 def _count_samples(
     config: TextClassificationConfig, root: Path | None, fingerprint: object
 ) -> tuple[int, int, int] | None:
@@ -238,4 +246,18 @@ RECIPE = Recipe(
     activation_bytes=_activation_bytes,
     source=_source,
     count_samples=_count_samples,
+    guess_columns=_guess_columns,
+    data_fields=(
+        "dataset",
+        "text_col",
+        "target_cols",
+        "lang_col",
+        "formatter",
+        "key",
+        "max_codes",
+        "train_data",
+        "val_data",
+        "validation_share",
+        "clean",
+    ),
 )

@@ -1,11 +1,14 @@
 """The form as a person meets it: typing, mistakes, hostile text, and the question before a script is replaced."""
 
+import shutil
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 pytestmark = [pytest.mark.browser, pytest.mark.slow]
 
+ROOT = Path(__file__).resolve().parents[2]
 FORM = 'import nbtools as nt\nform = nt.ConfigForm(name="experiment")\nform'
 
 
@@ -27,11 +30,16 @@ def test_wrong_value_is_marked_in_place_and_disables_the_buttons(notebook: Any, 
     rate.fill("-1")
     row = form.locator(".nbtools-row", has=notebook.page.get_by_label("learning_rate"))
     row.get_by_text("must be > 0").wait_for()
-    form.get_by_text("Cannot write or launch: learning_rate: must be > 0").wait_for()
+    link = form.get_by_role("button", name="learning_rate: must be > 0")
+    link.wait_for()
+    form.get_by_text("Cannot write or launch").wait_for()
     assert write.is_disabled()
     assert launch.is_disabled()
     notebook.shoot("form-mistake", form)
 
+    form.get_by_label("script").focus()
+    link.click()
+    notebook.page.wait_for_function("() => document.activeElement.value === '-1'")
     rate.fill("3e-4")
     form.get_by_text("Cannot write or launch").wait_for(state="detached")
     assert write.is_enabled()
@@ -43,7 +51,7 @@ def test_hostile_text_is_shown_literally(notebook: Any, form: Any) -> None:
     form.get_by_label("script").fill(hostile)
     form.get_by_text("must start with a letter").first.wait_for()
     form.get_by_label("dataset").fill(f"/nowhere/{hostile}")
-    form.get_by_text("Cannot write or launch: script").wait_for()
+    form.get_by_role("button", name="script: ").wait_for()
     form.get_by_label("script").fill("plain_name")
     form.get_by_text("no such file or folder").first.wait_for()
     form.get_by_label("max_steps").fill(hostile)
@@ -86,7 +94,8 @@ def test_overwriting_a_script_edited_by_hand_asks_first(notebook: Any, form: Any
 
 
 def test_preset_fills_the_fields_and_counts_later_changes(notebook: Any, form: Any) -> None:
-    form.get_by_label("preset").select_option("2gpu_standard")
+    option = form.get_by_label("preset").locator("option", has_text="2gpu_standard").text_content()
+    form.get_by_label("preset").select_option(label=option)
     form.get_by_text("2 GPUs, sizes as in the guide; downloads 500,000 documents of C4").wait_for()
     assert form.get_by_label("precision").input_value() == "bf16"
     form.get_by_label("batch_size").fill("8")
@@ -95,7 +104,7 @@ def test_preset_fills_the_fields_and_counts_later_changes(notebook: Any, form: A
     form.get_by_role("button", name="More settings").click()
     form.get_by_label("weight_decay").wait_for()
     notebook.shoot("form-preset", form)
-    form.get_by_role("button", name="Reset").click()
+    form.get_by_title("Restore the values of the preset").click()
     form.get_by_text("+ 2 changes").wait_for(state="detached")
     assert form.get_by_label("batch_size").input_value() == "32"
     assert notebook.mistakes == []
@@ -128,3 +137,64 @@ def test_without_its_kernel_a_form_is_one_sentence_and_no_broken_icon(notebook: 
     notebook.run_cell(0)
     notebook.output(0).locator(".nbtools-form").get_by_role("button", name="Write script").wait_for()
     assert not sentence().is_visible()
+
+
+def test_own_table_is_launched_on_its_columns_with_three_clicks(notebook: Any) -> None:
+    root = notebook.lab.project
+    rows = (f"{'no' if n % 3 else 'yes'},<b>words</b> number {n} of a text,{n}\n" for n in range(400))
+    (root / "answers.csv").write_text("verdict,what was said,id\n" + "".join(rows))
+    (root / "scripts" / "text_classification.py").unlink()
+    notebook.open(notebook.lab.write_notebook("new.ipynb", "import nbtools as nt\nform = nt.new()\nform"))
+    notebook.run_cell(0)
+    form = notebook.output(0).locator(".nbtools-form").first
+    try:
+        form.get_by_role("button", name="Text classification").click()
+        form.get_by_label("file", exact=True).wait_for()
+        form.get_by_label("file", exact=True).select_option(label=_label(form, "answers.csv"))
+        form.locator("th.nbtools-named", has_text="what was said").wait_for()
+        form.get_by_text("<b>words</b> number 4 of a text").wait_for()
+        notebook.shoot("form-data", form)
+        form.get_by_role("button", name="Launch").click()
+        form.get_by_text("Launched 2").wait_for()
+        script = root / "scripts" / "text_classification.py"
+        assert 'text_col="what was said"' in script.read_text()
+        assert "target_cols=('verdict',)" in script.read_text()
+        assert notebook.mistakes == []
+    finally:
+        shutil.copy(ROOT / "scripts" / "text_classification.py", root / "scripts")
+        (root / "answers.csv").unlink()
+
+
+def _label(form: Any, name: str) -> str:
+    options = form.get_by_label("file", exact=True).locator("option").all_text_contents()
+    return next(text for text in options if text.startswith(name))
+
+
+@pytest.mark.parametrize(("width", "columns"), [(1600, 3), (1200, 2), (900, 1)])
+def test_columns_follow_the_width_and_launch_stays_in_view(notebook: Any, width: int, columns: int) -> None:
+    notebook.page.set_viewport_size({"width": width, "height": 700})
+    notebook.open(notebook.lab.write_notebook("wide.ipynb", FORM, "print('below')"))
+    notebook.run_cell(0)
+    form = notebook.output(0).locator(".nbtools-form").first
+    headings = form.locator(".nbtools-columns .nbtools-fold")
+    headings.first.wait_for()
+    lefts = {round(heading.bounding_box()["x"]) for heading in headings.all() if heading.is_visible()}
+    assert len(lefts) == columns
+    notebook.page.evaluate("() => { document.querySelector('.jp-WindowedPanel-outer').scrollTop = 0 }")
+    assert form.bounding_box()["height"] > 700
+    launch = form.get_by_role("button", name="Launch").bounding_box()
+    assert launch["y"] + launch["height"] < 700
+    assert notebook.page.evaluate("() => document.documentElement.scrollWidth") <= width
+
+
+def test_search_shows_a_folded_setting_and_says_when_none_matches(notebook: Any, form: Any) -> None:
+    find = form.get_by_label("find")
+    find.fill("decay per step squared")
+    form.get_by_label("adam_beta2").wait_for()
+    form.get_by_label("learning_rate").wait_for(state="hidden")
+    find.fill("nothing like this")
+    form.get_by_text("no setting matches").wait_for()
+    find.fill("")
+    form.get_by_label("learning_rate").wait_for()
+    form.get_by_label("adam_beta2").wait_for(state="hidden")
+    assert notebook.mistakes == []

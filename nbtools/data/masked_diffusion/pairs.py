@@ -81,7 +81,11 @@ def has_pairs(sources: Sequence[Source], column: str | None) -> bool:
     """
     if column is not None:
         return False
-    row: Mapping[str, Any] = next(tables.rows_of_tables(sources, _WANTED), ("", {"prompt": ""}))[1]
+    return are_pairs(next(tables.rows_of_tables(sources, _WANTED), ("", {"prompt": ""}))[1])
+
+
+def are_pairs(row: Mapping[str, Any]) -> bool:
+    """Whether a row has a prompt and an answer or messages, rather than a text."""
     if (
         MESSAGES in row
         or _is_list(row.get(_SHARE_GPT))

@@ -199,12 +199,17 @@ def _places(path: tables.Source, header: list[str], columns: Columns) -> tuple[i
     tables.check_names(path, header)
     targets = columns.targets
     if targets is None:
-        targets = tuple(sorted(name for name in header if name[:4] == "code" and name[4:].isdecimal()))
-        targets = targets or tuple(name for name in ("codes", "code", "hisco") if name in header)[:1] or ("code1",)
+        targets = usual_targets(header) or ("code1",)
     text_at = tables.column_index(path, columns.text, header, "text_col")
     lang = columns.lang if columns.lang is not None else "lang" if "lang" in header else None
     lang_at = None if lang is None else tables.column_index(path, lang, header, "lang_col")
     return text_at, lang_at, [tables.column_index(path, name, header, "target_cols") for name in targets]
+
+
+def usual_targets(header: Sequence[str]) -> tuple[str, ...]:
+    """Return the columns of codes that are read if none is named."""
+    targets = tuple(sorted(name for name in header if name[:4] == "code" and name[4:].isdecimal()))
+    return targets or tuple(name for name in ("codes", "code", "hisco") if name in header)[:1]
 
 
 def _codes(cells: Sequence[str], at: int) -> str:

@@ -27,7 +27,7 @@ SEPARATOR = "&"
 """Between the codes of one cell."""
 MISSING = ("?", "NA", "NaN", "nan")
 """Cells without a code, like empty ones: the spellings of OccCANINE, R and pandas."""
-_LONGEST_CODE = 32
+_LONGEST_CODE = 64
 
 Array = npt.NDArray[np.int64]
 

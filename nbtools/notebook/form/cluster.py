@@ -11,8 +11,10 @@ from nbtools.config import Launch, Slurm, StopOn, TrainConfig
 from nbtools.errors import ConfigError, LaunchError
 from nbtools.launcher.slurm import check_site, place_job
 from nbtools.machine import slurm
-from nbtools.notebook.form.background import Background
+from nbtools.notebook.background import Background
 from nbtools.notebook.form.fields import INPUT_SHAPE, mark, note_widget, row
+from nbtools.script.field import Field
+from nbtools.script.program import Program
 
 HERE, SLURM = "this machine", "Slurm"
 NO_SLURM = (
@@ -28,10 +30,15 @@ IN_A_JOB = {
 class ClusterField:
     """The row of `Launch.cluster`: this machine, or Slurm."""
 
-    def __init__(self, *on_choice: Callable[[object], None]) -> None:
+    def __init__(self, field: Field, *on_choice: Callable[[object], None]) -> None:
         """Make the row; each of `on_choice` is called after a choice, in order, with an argument to ignore."""
+        self.field = field
+        job = SLURM if slurm.is_available() else f"{SLURM}: needs sbatch, not on the path"
         self.choice = widgets.Dropdown(
-            description="where", options=[HERE, SLURM], tooltip="where: machine of the processes", **INPUT_SHAPE
+            description="where",
+            options=[(HERE, HERE), (job, SLURM)],
+            tooltip="where: machine of the processes",
+            **INPUT_SHAPE,
         )
         for called in on_choice:
             self.choice.observe(called, names="value")
@@ -46,6 +53,10 @@ class ClusterField:
     @value.setter
     def value(self, value: str) -> None:
         self.choice.value = value
+
+    def focus(self) -> None:
+        """Scroll to the choice, which then takes the keys."""
+        self.choice.focus()
 
     def mark(self, mistake: str = "", was: str = "") -> None:
         """Show why the choice cannot be launched, or else what it means."""
@@ -85,10 +96,10 @@ class JobCheck:
             return named[1] if named and named[1] in (*Slurm.model_fields, "nnodes") else "cluster", str(error)
 
 
-def values_of_rows(config: TrainConfig, launch: Launch) -> dict[str, Any]:
+def values_of_rows(content: TrainConfig | Program | None, launch: Launch) -> dict[str, Any]:
     """Return the values by row: `cluster` is `HERE` or `SLURM`, and the fields of `Slurm` and `StopOn` are rows."""
     where = HERE if launch.cluster is None else SLURM
-    rows = {**dict(config), **dict(launch), "cluster": where}
+    rows = {**dict(content or {}), **dict(launch), "cluster": where}
     del rows["stop_on"]
     return {**rows, **dict(launch.cluster or {}), **dict(launch.stop_on or StopOn())}
 

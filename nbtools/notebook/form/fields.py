@@ -1,4 +1,4 @@
-"""The rows of the form: one config field each, with a label, an input, and its unit and help or its error.
+"""The rows of the form: one `Field` each, with a label, an input, and its unit and help or its error.
 
 Numbers are text inputs: a bounded number widget clamps silently, while a wrong text stays on the screen beside its
 error. Only core widgets, so that VS Code and Colab show the same form.
@@ -9,25 +9,22 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from html import escape
 from pathlib import Path
-from types import NoneType, UnionType
-from typing import Any, Literal, Union, get_args, get_origin
+from types import NoneType
+from typing import Any, get_args, get_origin
 
 import ipywidgets as widgets
 
-from nbtools.config import Launch, Settings
 from nbtools.errors import shown
+from nbtools.notebook.subshell import answers_beside_cells
 from nbtools.notebook.theme import THEME
 from nbtools.script.assignments import split_names
+from nbtools.script.field import Field
 
 LABEL_WIDTH = "204px"
-INPUT_WIDTH = "372px"
-INPUT_SHAPE = {"style": {"description_width": LABEL_WIDTH}, "layout": {"width": INPUT_WIDTH, "flex": "0 0 auto"}}
-
-_SEVERAL_LINES = {"preamble": 4}
-"""Fields whose value is lines of text, and the height of their input in lines."""
-
-_COMMAND = "on_end"
-"""The field whose value is the words of a command, written as in a shell."""
+INPUT_SHAPE = {
+    "style": {"description_width": LABEL_WIDTH},
+    "layout": {"width": "auto", "flex": "1 1 340px", "max_width": "420px"},
+}
 
 NONE = ""
 """Value of the choice "none"; a drop-down with the value None is blank."""
@@ -39,44 +36,81 @@ STYLE = f"<style>{_HERE.joinpath('form.css').read_text(encoding='utf-8')}{THEME}
 WITHOUT_KERNEL = f"<style>\n{_HERE.joinpath('without_kernel.css').read_text(encoding='utf-8')}</style>"
 
 
-class Field:
-    """The row of one field of a `Settings` class: parses text into a value, shows the value or its error.
+class FieldRow:
+    """The row of one `Field`: parses text into a value, shows the value or its error.
 
     A value that was set and not edited since is returned as the same object, even if the text box shows it
     differently (a newline in a path, the last digit of a float).
     """
 
-    def __init__(self, settings: type[Settings], name: str, on_edit: Callable[[object], None]) -> None:
-        """Make the row of field `name`; `on_edit` is called after every edit, with an argument to ignore."""
-        self.name = name
-        self._lines = _SEVERAL_LINES.get(name, 1)
-        options, self._kinds = _allowed(settings.model_fields[name].annotation)
-        is_open = options is not None and any(kind is not NoneType for kind in self._kinds)
-        self._options = None if is_open else options
-        self._words = (options or ()) if is_open else ()
-        self.unit, self.help = described(settings, name)
+    def __init__(
+        self, field: Field, on_edit: Callable[[object], None], *, num_lines: int = 1, is_command: bool = False
+    ) -> None:
+        """Make the row of `field`; `on_edit` is called after every edit, with an argument to ignore.
+
+        Args:
+            num_lines: height of the input; a value of several lines of text.
+            is_command: whether the value is the words of a command, written as in a shell.
+        """
+        self._on_edit, self._num_lines, self._is_command = on_edit, num_lines, is_command
         self._given: tuple[Any, Any] | None = None
+        self._declared = field
+        self._note = note_widget()
+        self.widget = row(self._note)
+        self._draw(field)
+
+    def _draw(self, field: Field) -> None:
+        self.field = field
+        self._options = _options_of(field)
+        self._words = () if self._options is not None else field.choices or ()
         self._input = self._make_input()
-        self._input.observe(on_edit, names="value")
-        self.widget = row(self._labelled(), note_widget())
+        self._input.observe(self._on_edit, names="value")
+        self.widget.children = (self._labelled(), self._note)
+        answers_beside_cells(self.widget)
         self.mark()
 
+    def offer(self, choices: tuple[Any, ...] | None) -> None:
+        """Offer `choices` in place of typing, such as the columns of a table; None for what the field declares."""
+        field = self._declared
+        if choices is not None:
+            is_several = any(get_origin(kind) is tuple for kind in field.types)
+            options = choices if is_several or NoneType not in field.types else (None, *choices)
+            field = field.replace(choices=options, types=field.types if is_several else ())
+        if field.choices == self.field.choices and field.types == self.field.types:
+            return
+        try:
+            value = self.value
+        except ValueError:
+            value = field.default
+        self._draw(field)
+        self.value = value
+
     def _make_input(self) -> widgets.DOMWidget:
-        shared = {"description": self.name, "tooltip": f"{self.name}: {self.help}", **INPUT_SHAPE}
+        field = self.field
+        source = f" ({field.source})" if field.source else ""
+        shared = {"description": field.name, "tooltip": f"{field.name}: {field.help}{source}", **INPUT_SHAPE}
         if self._options is not None:
-            options = [("none", NONE) if option is None else (str(option), option) for option in self._options]
-            return widgets.Dropdown(options=options, **shared)
-        if self._kinds == (bool,):
+            return widgets.Dropdown(options=[(_label(option), _entry(option)) for option in self._options], **shared)
+        if field.choices and any(get_origin(kind) is tuple for kind in field.types):
+            return widgets.SelectMultiple(options=field.choices, rows=min(len(field.choices), 4), **shared)
+        if field.types == (bool,):
             return widgets.Checkbox(indent=False, tooltip=shared["tooltip"], layout={"width": "auto"})
-        if self._lines > 1:
-            return widgets.Textarea(rows=self._lines, **shared)
-        return widgets.Text(placeholder="none" if NoneType in self._kinds else "", **shared)
+        if self._num_lines > 1:
+            return widgets.Textarea(rows=self._num_lines, **shared)
+        empty = field.default_text or ("none" if NoneType in field.types else "")
+        if field.is_secret:
+            return widgets.Password(placeholder=empty, **shared)
+        if self._words:
+            words = [word for word in self._words if isinstance(word, str)]
+            return widgets.Combobox(options=words, placeholder=empty, **shared)
+        # A text may be a path, which is looked up when it is written to its end: with Enter, or in the next input.
+        return widgets.Text(placeholder=empty, continuous_update=str not in field.types, **shared)
 
     def _labelled(self) -> widgets.DOMWidget:
         # A Checkbox puts its own description to the right of the box, out of the column of labels.
         if not isinstance(self._input, widgets.Checkbox):
             return self._input
-        label = widgets.HTML(escape(self.name), layout={"width": LABEL_WIDTH, "margin": "0 8px 0 0"})
+        label = widgets.HTML(escape(self.field.name), layout={"width": LABEL_WIDTH, "margin": "0 8px 0 0"})
         label.add_class("nbtools-label")
         return widgets.HBox([label, self._input], layout={**INPUT_SHAPE["layout"], "margin": "2px"})
 
@@ -92,34 +126,57 @@ class Field:
             return self._given[0]
         if isinstance(self._input, widgets.Dropdown):
             return None if entry == NONE else entry
+        if isinstance(self._input, widgets.SelectMultiple):
+            return None if not entry and NoneType in self.field.types else entry
         if entry in self._words:
             return entry
-        if self.name == _COMMAND:
+        if self._is_command:
             return tuple(shlex.split(entry))  # ValueError: an open quotation
-        return parse_value(entry, self._kinds) if isinstance(self._input, widgets.Text) else entry
+        if not isinstance(self._input, widgets.Text):
+            return entry
+        if self.field.is_required and not entry.strip():
+            raise ValueError("is required")
+        return parse_value(entry, self.field.types)
 
     @value.setter
     def value(self, value: Any) -> None:
-        written = shlex.join(value) if self.name == _COMMAND else _written(value)
-        entry = written if isinstance(self._input, widgets.Text) else NONE if value is None else value
+        written = shlex.join(value) if self._is_command else _written(value)
+        entry = written if isinstance(self._input, widgets.Text) else _entry(value)
+        if isinstance(self._input, widgets.SelectMultiple):
+            entry = value or ()
+            self._input.options = (*self._input.options, *(item for item in entry if item not in self._input.options))
+        if self._options is not None:
+            known = [(_label(option), _entry(option)) for option in self._options]
+            known += [] if entry in dict(known).values() else [(_label(value), entry)]
+            if known != [*self._input.options]:
+                self._input.options = known
         self._input.value = entry
         self._given = (value, entry)
 
+    def type_in(self, text: str) -> None:
+        """Enter a text as a person would."""
+        self._input.value = text
+
+    def focus(self) -> None:
+        """Scroll to the input, which then takes the keys."""
+        self._input.focus()
+
     def mark(self, mistake: str = "", was: str = "") -> None:
         """Show the error of the value, or else its unit and help and its earlier value."""
-        mark(self.widget, mistake, was, self.help, self.unit)
+        mark(self.widget, mistake, was, self.field.help, self.field.unit)
 
 
 class GPUField:
     """The row of `Launch.gpus`: CPU only, the first GPUs, or GPUs chosen by index."""
 
-    def __init__(self, gpus: Sequence[tuple[int, str]], on_edit: Callable[[object], None]) -> None:
-        """Offer `gpus`, pairs of an index and a label; `on_edit` is called as by `Field`."""
+    def __init__(self, field: Field, gpus: Sequence[tuple[int, str]], on_edit: Callable[[object], None]) -> None:
+        """Offer `gpus`, pairs of an index and a label; `on_edit` is called as by `FieldRow`."""
+        self.field = field
         self._gpus = dict(gpus)
         self._mode = widgets.Dropdown(
             description="gpus",
             options=[("CPU only", "cpu"), ("first GPUs, or the CPU", "auto")],
-            tooltip=f"gpus: {Launch.model_fields['gpus'].description}",
+            tooltip=f"gpus: {field.help}",
             **INPUT_SHAPE,
         )
         self._boxes: dict[int, widgets.Checkbox] = {}
@@ -174,20 +231,19 @@ class GPUField:
             box.value = index in (value or ())
         self._mode.value = "chosen" if value else "auto" if value is None else "cpu"
 
+    def focus(self) -> None:
+        """Scroll to the choice, which then takes the keys."""
+        self._mode.focus()
+
     def mark(self, mistake: str = "", was: str = "") -> None:
         """Show the error of the choice, or else the number of GPUs and the earlier choice."""
         have = f"{len(self._gpus)} on this machine" if self._gpus else "none on this machine: the CPU is used"
         mark(self._line, mistake, was, have)
 
 
-def described(settings: type[Settings], name: str) -> tuple[str, str]:
-    """Return unit and help of a field."""
-    return settings.unit(name), settings.model_fields[name].description or ""
-
-
 def note_widget() -> widgets.HTML:
     """Make the text beside an input."""
-    return widgets.HTML(layout={"flex": "1 1 260px", "min_width": "0"}).add_class("nbtools-note")
+    return widgets.HTML(layout={"flex": "1 1 220px", "min_width": "0"}).add_class("nbtools-note")
 
 
 def row(*children: widgets.DOMWidget) -> widgets.HBox:
@@ -208,8 +264,11 @@ def mark(line: widgets.HBox, mistake: str, was: str = "", help: str = "", unit: 
         note.value = before + (f"<i>{escape(unit)}</i> " if unit else "") + escape(help)
 
 
-def parse_value(text: str, kinds: tuple[type, ...]) -> Any:
-    """Parse typed text into a value of one of `kinds`: numbers, texts, tuples of names, None.
+_TRUTH = {"true": True, "false": False, "yes": True, "no": False}
+
+
+def parse_value(text: str, kinds: tuple[Any, ...]) -> Any:
+    """Parse typed text into a value of one of `kinds`: numbers, texts, truth values, None, tuples with commas.
 
     The config checks the bounds.
 
@@ -221,10 +280,14 @@ def parse_value(text: str, kinds: tuple[type, ...]) -> Any:
         return None
     if str in kinds:
         return int(stripped) if int in kinds and stripped.isdecimal() else text
-    if tuple[str, ...] in kinds:
-        return split_names(text)
+    if several := next((kind for kind in kinds if get_origin(kind) is tuple), None):
+        return tuple(parse_value(item, get_args(several)[:1]) for item in split_names(text))
+    if bool in kinds and stripped.lower() in _TRUTH:
+        return _TRUTH[stripped.lower()]
     if stripped.lower() == "none" and NoneType in kinds:
         return None
+    if kinds == (bool,):
+        raise ValueError(f"{shown(stripped, 60)} is not true or false")
     what = "a number such as 5e-4" if float in kinds else "a whole number such as 1_000"
     what += ", or leave it empty" if NoneType in kinds else ""
     if not stripped:
@@ -244,16 +307,21 @@ def parse_value(text: str, kinds: tuple[type, ...]) -> Any:
 def _written(value: Any) -> str:
     if value is None:
         return ""
-    if isinstance(value, tuple) and value and all(isinstance(item, str) for item in value):
-        return ", ".join(value)
+    if isinstance(value, tuple):
+        return ", ".join(map(_written, value))
     return value if isinstance(value, str) else repr(value)
 
 
-def _allowed(annotation: Any) -> tuple[tuple[Any, ...] | None, tuple[type, ...]]:
-    """Return the options of an enumeration (None if it is open), and the types that a value may have."""
-    members = get_args(annotation) if get_origin(annotation) in (Union, UnionType) else (annotation,)
-    kinds = tuple(member for member in members if get_origin(member) is not Literal)
-    options = [option for member in members if member not in kinds for option in get_args(member)]
-    if options and NoneType in kinds:
-        options.append(None)
-    return tuple(options) or None, kinds
+def _options_of(field: Field) -> tuple[Any, ...] | None:
+    """Return all allowed values, where they are few."""
+    if field.is_closed:
+        return field.choices
+    return (*(True, False), None) if set(field.types) == {bool, NoneType} else None
+
+
+def _label(option: Any) -> str:
+    return "none" if option is None else str(option)
+
+
+def _entry(option: Any) -> Any:
+    return NONE if option is None else option

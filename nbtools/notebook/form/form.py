@@ -1,101 +1,102 @@
-"""The form: edits a config, shows errors beside their fields, writes the script and launches it."""
+"""`ConfigForm`: the form of a recipe or of a program, or cards to choose one."""
 
-import threading
-import warnings
-from collections.abc import Callable
 from html import escape
 from pathlib import Path
-from typing import Any
 
+import ipywidgets as widgets
 from IPython.display import display
 
-from nbtools.config import Launch, Slurm, StopOn, TrainConfig, errors_by_field
-from nbtools.errors import ConfigError, HandEditedError, LaunchError, NbtoolsError, plural, shown
-from nbtools.launcher.launch import launch_once
-from nbtools.launcher.placement import place
-from nbtools.launcher.slurm import site_defaults
-from nbtools.notebook.form.cluster import HERE, JobCheck, launch_values, values_of_rows
-from nbtools.notebook.form.fields import WITHOUT_KERNEL, mark
-from nbtools.notebook.form.layout import FormLayout
-from nbtools.notebook.form.overwrite import (
-    KnownScripts,
-    OverwriteQuestion,
-    differs,
-    in_words,
-    is_outdated,
-    state_in_words,
-)
-from nbtools.notebook.form.summary import Summary
-from nbtools.project import check_name, find_project
-from nbtools.recipes import PresetName, RecipeKey, recipe_named, recipe_of
+from nbtools.config import Launch, TrainConfig
+from nbtools.errors import ConfigError
+from nbtools.notebook.form.body import FormBody
+from nbtools.notebook.form.chooser import Chooser
+from nbtools.notebook.form.fields import STYLE, WITHOUT_KERNEL
+from nbtools.notebook.form.layout import PROGRAM
+from nbtools.notebook.subshell import answers_beside_cells
+from nbtools.recipes import RECIPES, PresetName, RecipeKey, recipe_named, recipe_of
 from nbtools.run.run import Run
-from nbtools.script.script import read_script, write_script
+from nbtools.script.program import Program
 
-Values = dict[str, Any]
+_PROGRAM = "program"
 
 
 class ConfigForm:
-    """A form for one recipe: fill it in, write it to `scripts/NAME.py`, launch that script.
+    """A form for a recipe or a program: fill it in, write it to `scripts/NAME.py`, launch that script.
 
     Every button has a method of the same effect, for use in a cell.
     """
 
     def __init__(
         self,
-        recipe: RecipeKey | str = "mlm_pretraining",
+        recipe: RecipeKey | str | None = None,
         *,
         name: str | None = None,
         preset: PresetName | str | None = None,
-        config: TrainConfig | None = None,
+        config: TrainConfig | Program | None = None,
         launch: Launch | None = None,
     ) -> None:
         """Make a form for the recipe with key `recipe`.
 
         Args:
+            recipe: None for that of `config`; without one, cards offer all recipes and programs: the first recipe is
+                chosen, or none with an empty text.
             name: name of the script; the recipe's key when None.
             preset: values to start from; the recipe's first preset when neither this nor `config` is given.
-            config: values to start from instead.
+            config: values to start from instead; a `Program` for a program of yours.
             launch: processes and devices to start from instead of the preset's.
 
         Raises:
             ConfigError: the recipe or preset does not exist, or `config` is of another recipe.
             ProjectError: the working directory belongs to no project.
         """
-        self._recipe = recipe_named(recipe)
-        self._project = find_project()
-        if config is not None and recipe_of(config) is not self._recipe:
-            wanted = self._recipe.config_class.__name__
+        self._name = name
+        self._body: FormBody | None = None
+        self._bodies: dict[str, FormBody] = {}
+        self._chooser: Chooser | None = None
+        if not recipe and config is None:
+            cards = {key: (each.title, each.summary) for key, each in RECIPES.items()} | {_PROGRAM: PROGRAM}
+            self._chooser = Chooser(cards, self._choose)
+        self.widget = widgets.VBox(layout={"overflow": "visible"}).add_class("nbtools-form")
+        if recipe == "":
+            self._show("", None)
+            return
+        if isinstance(config, Program):
+            chosen = None
+        else:
+            chosen = recipe_of(config) if config and recipe is None else recipe_named(recipe or next(iter(RECIPES)))
+        if recipe and config is not None and type(config) is not recipe_named(recipe).config_class:
+            wanted = recipe_named(recipe).config_class.__name__
             raise ConfigError(f"config={type(config).__name__}: the form of {recipe} takes {wanted}")
-        if preset is None and config is None:
-            preset = next(iter(self._recipe.presets))
-        if preset is not None:
-            preset_config, preset_launch = self._recipe.preset(preset)
-            config, launch = config or preset_config, launch or preset_launch
-        assert config is not None
-        self._lock = threading.RLock()
-        self._is_filling = False
-        self._has_site_defaults = False
-        self._loaded_over: Values = {}
-        self._known = KnownScripts()
-        self._is_new = False
-        self.run: Run | None = None
-        """The run that this form launched last."""
-        self._panel: Any = None
-        self._view = FormLayout(self._recipe, recipe if name is None else name, preset, self._guarded(self._edited))
-        self._summary = Summary(self._project.root, self._guarded(self._refresh))
-        self._job = JobCheck(self._project.runs, self._guarded(self._refresh))
-        self._question = OverwriteQuestion(self._guarded)
-        self.widget = self._view.arrange(self._summary.widget, self._question.widget)
-        self._view.preset.observe(self._guarded(self._apply_preset), names="value")
-        self._view.reset.on_click(self._guarded(self._apply_preset))
-        self._view.write.on_click(self._guarded(lambda: self._ask_or(self._write_and_say)))
-        self._view.launch.on_click(self._guarded(lambda: self._ask_or(self._launch_and_watch)))
-        self._view.load.on_click(self._guarded(self.load))
-        self._fill(values_of_rows(config, launch or Launch()))
-        if (path := self._path()) is not None and differs(path, config, launch or Launch()) == []:
-            self._known.remember(path)
+        self._show(chosen.key if chosen else _PROGRAM, FormBody(chosen, name, preset, config, launch))
 
-    # --- values and actions -------------------------------------------------------------------------
+    def _choose(self, key: str) -> None:
+        body = self._bodies.get(key) or FormBody(None if key == _PROGRAM else RECIPES[key], self._name)
+        self._show(key, body)
+
+    def _show(self, key: str, body: FormBody | None) -> None:
+        if body is not None:
+            self._bodies[key] = self._body = body
+        if self._chooser is None:
+            assert body is not None
+            self.widget = body.widget
+            return
+        self._chooser.mark(key)
+        shown = () if body is None else (body.widget.remove_class("nbtools-form"),)
+        self.widget.children = (widgets.HTML(STYLE), self._chooser.widget, *shown)
+        answers_beside_cells(self.widget)  # without support in ipykernel a click waits for the running cell
+
+    @property
+    def body(self) -> FormBody:
+        """The form of what is chosen.
+
+        Raises:
+            ConfigError: nothing is chosen yet.
+        """
+        if self._body is None:
+            raise ConfigError(
+                f"nothing is chosen in the form yet: click on a card, or name one of {', '.join(RECIPES)}"
+            )
+        return self._body
 
     @property
     def config(self) -> TrainConfig:
@@ -104,7 +105,22 @@ class ConfigForm:
         Raises:
             ConfigError: a value is wrong; the message names each field.
         """
-        return self._valid()[0]
+        content = self.body.content
+        if isinstance(content, Program):
+            raise ConfigError("the form is for a program, which has no config; form.program has its values")
+        return content
+
+    @property
+    def program(self) -> Program:
+        """The program as filled in.
+
+        Raises:
+            ConfigError: a value is wrong; the message names each field.
+        """
+        content = self.body.content
+        if not isinstance(content, Program):
+            raise ConfigError("the form is for a recipe; form.config has its values")
+        return content
 
     @property
     def launch_settings(self) -> Launch:
@@ -113,7 +129,7 @@ class ConfigForm:
         Raises:
             ConfigError: a value is wrong; the message names each field.
         """
-        return self._valid()[1]
+        return self.body.launch_settings
 
     @property
     def name(self) -> str:
@@ -122,7 +138,12 @@ class ConfigForm:
         Raises:
             InvalidNameError: it cannot be used.
         """
-        return check_name(self._view.name.value.strip())
+        return self.body.name
+
+    @property
+    def run(self) -> Run | None:
+        """The run that this form launched last."""
+        return self._body.run if self._body else None
 
     def write(self, overwrite: bool = False) -> Path:
         """Write `scripts/NAME.py` and return its path; a script with the same values is left unchanged.
@@ -132,20 +153,7 @@ class ConfigForm:
             HandEditedError: the file has other values, or text that this form did not write; `overwrite=True`
                 replaces it, `load()` loads its values into the form.
         """
-        with self._lock:
-            config, settings = self._valid()
-            path = self._project.script(self.name)
-            if not overwrite and self._known.must_ask(path, config, settings):
-                raise HandEditedError(
-                    f"{path}: has values or text that this form did not write ({in_words(path, config, settings)}); "
-                    "form.write(overwrite=True) replaces it, form.load() loads its values into the form"
-                )
-            if overwrite or differs(path, config, settings) != [] or is_outdated(path):
-                write_script(config, self.name, settings, project=self._project, overwrite=True)
-            self._known.remember(path)
-            self._loaded_over = {}
-            self._refresh()
-            return path
+        return self.body.write(overwrite)
 
     def launch(self) -> Run:
         """Write the script if its values differ, launch it in the background, and return the run at once.
@@ -157,10 +165,7 @@ class ConfigForm:
             HandEditedError: as `write`.
             LaunchError: the script cannot be started with these settings; nothing was started.
         """
-        with self._lock:
-            path = self.write()
-            self.run, self._is_new = launch_once(path)
-            return self.run
+        return self.body.launch()
 
     def load(self, path: str | Path | None = None) -> None:
         """Load the values of a script, `scripts/NAME.py` when None, and mark the fields that they change.
@@ -169,240 +174,22 @@ class ConfigForm:
             ScriptError: the script is missing or cannot be read back; the message starts with file and line.
             ConfigError: it belongs to another recipe.
         """
-        with self._lock:
-            script = read_script(path if path is not None else self._project.script(self.name))
-            if script.recipe != self._recipe.key:
-                raise ConfigError(f'{script.path}: trains {script.recipe}; use nt.ConfigForm("{script.recipe}")')
-            before = self._read()[0]
-            after = values_of_rows(script.config, script.launch)
-            self._loaded_over = {name: before.get(name) for name in after if before.get(name) != after[name]}
-            if script.path.resolve().parent == self._project.scripts.resolve():
-                self._view.name.value = script.path.stem
-                self._known.remember(script.path)
-            self._fill(after)
-            edited = ", edited by hand" if script.hand_edited else ""
-            changed = plural(len(self._loaded_over), "field")
-            lacks = f" It does not name {', '.join(script.lacks)}: defaults." if script.lacks else ""
-            self._say(f"Loaded {script.path.name}{edited}: {changed} changed in the form.{lacks}")
+        self.body.load(path)
 
     def __repr__(self) -> str:
-        return f"ConfigForm({self._recipe.key!r}, name={self._view.name.value!r}, preset={self._view.preset_name!r})"
+        return repr(self._body) if self._body else "ConfigForm()"
 
     def _ipython_display_(self) -> None:
         """Display two outputs: a sentence for a page without a kernel, and the widgets."""
-        text = (
-            f"The form for {escape(self._recipe.key)} needs a kernel: run this cell again. Scripts and runs are kept."
-        )
-        words = f"{WITHOUT_KERNEL}<div class='nbtools-no-kernel'><p>{text}</p><p>{self._told()}</p></div>"
+        what = f" for {escape(self._body.subject)}" if self._body else ""
+        text = f"The form{what} needs a kernel: run this cell again. Scripts and runs are kept."
+        told = f"<p>{self._body.told()}</p>" if self._body else ""
+        words = f"{WITHOUT_KERNEL}<div class='nbtools-no-kernel'><p>{text}</p>{told}</div>"
         view = "application/vnd.jupyter.widget-view+json"
         for bundle in ({"text/html": words, "text/plain": repr(self)}, {view: self.widget._repr_mimebundle_()[view]}):
             display(bundle, raw=True)  # type: ignore[no-untyped-call]
 
-    def _told(self) -> str:
-        """Return the values of the usual fields, for a reader without a kernel."""
-        values, _ = self._read()
-        usual = [name for cls in (self._recipe.config_class, Launch) for name in cls.model_fields if cls.is_basic(name)]
-        cells = (f"<code>{name}</code> {escape(shown(values[name]))}" for name in usual if name in values)
-        return " ".join(f"<span style='display:inline-block;margin-right:18px'>{cell}</span>" for cell in cells)
 
-    # --- reading and showing ------------------------------------------------------------------------
-
-    def _read(self) -> tuple[Values, dict[str, str]]:
-        """Return the valid values and the errors by field; the key "" holds errors of several fields."""
-        values: Values = {}
-        mistakes: dict[str, str] = {}
-        for name, field in self._view.fields.items():
-            try:
-                values[name] = field.value
-            except ValueError as error:
-                mistakes[name] = str(error)
-        for cls in (self._recipe.config_class, Slurm, StopOn, Launch):
-            given = {name: values[name] for name in cls.model_fields if name in values}
-            if cls is Launch:
-                valid = {name: value for name, value in values.items() if name not in mistakes}
-                given = launch_values(values if not mistakes else {**valid, "cluster": HERE})
-            found = errors_by_field(cls, given)
-            several = found.pop("", "")
-            if several and not found and not mistakes:  # else defaults replaced the wrong values
-                named = [name for name in given if f"{name}=" in several]
-                found = {min(named, key=several.index, default=""): several}
-            mistakes = {**found, **mistakes}
-        return values, mistakes
-
-    def _valid(self) -> tuple[TrainConfig, Launch]:
-        with self._lock:
-            values, mistakes = self._read()
-        if mistakes:
-            raise ConfigError("\n".join(f"{name}: {why}" if name else why for name, why in mistakes.items()))
-        return self._built(values)
-
-    def _built(self, values: Values) -> tuple[TrainConfig, Launch]:
-        recipe = self._recipe.config_class
-        return recipe(**{name: values[name] for name in recipe.model_fields}), Launch(**launch_values(values))
-
-    def _fill(self, values: Values) -> None:
-        self._is_filling = True
-        try:
-            if "cluster" in values:
-                self._view.cluster.value = values["cluster"]
-                self._has_site_defaults = self._has_site_defaults or self._view.is_for_slurm
-            for name, field in self._view.fields.items():
-                if name in values:
-                    field.value = values[name]
-        finally:
-            self._is_filling = False
-        self._refresh()
-
-    def _refresh(self) -> None:
-        """Update everything that depends on the values; also called after the data has been counted."""
-        with self._lock:
-            if self._is_filling:
-                return
-            # Read once: the front end may assign to a field while another thread is here.
-            values, mistakes = self._read()
-            valid = None if mistakes else self._built(values)
-            if valid is None:
-                self._summary.clear()
-            obstacles = self._summarize(*valid) if valid is not None else {}
-            self._mark(values, {**obstacles, **mistakes})
-            mistakes.update(self._mark_name(valid))
-            self._allow(mistakes, obstacles)
-
-    def _summarize(self, config: TrainConfig, settings: Launch) -> dict[str, str]:
-        """Show the summary; return the errors that prevent a launch on this machine, by field.
-
-        The script can still be written: it may be for another machine.
-        """
-        said, obstacles = self._job.look(settings)
-        path = self._path()
-        script = f"scripts/{path.name if path else 'NAME.py'}"
-        commands = [f"nbtools launch {script}", *([said] if said else [])]
-        if settings.cluster is None:
-            try:
-                commands.append(place(settings).shell_line(Path("runs/ID/script.py")))
-            except LaunchError as error:
-                obstacles["gpus"] = str(error)
-        if unfit := self._summary.show(config, settings, commands):
-            obstacles["dataset" if "dataset" in self._view.fields else ""] = unfit
-        return obstacles
-
-    def _mark(self, values: Values, wrong: dict[str, str]) -> None:
-        preset = self._view.preset_name
-        base: Values = {} if preset is None else values_of_rows(*self._recipe.preset(preset))
-        base = {name: base[name] for name in self._view.fields if name in base and name != "cluster"}
-        changed = [name for name in base if name not in values or values[name] != base[name]]
-        for name, field in self._view.fields.items():
-            if name in self._loaded_over and name in values:
-                was = f"was {shown(self._loaded_over[name], 60)}"
-            else:
-                was = f"preset: {shown(base[name], 60)}" if name in changed else ""
-            field.mark(wrong.get(name, ""), was)
-        if preset is None:
-            self._view.preset_note.value = "choose a preset to start from"
-        else:
-            plus = f"<mark>+ {plural(len(changed), 'change')}</mark> " if changed else ""
-            self._view.preset_note.value = plus + escape(self._recipe.presets[preset].description)
-        self._view.reset.layout.display = "" if changed else "none"
-
-    def _mark_name(self, values: tuple[TrainConfig, Launch] | None) -> dict[str, str]:
-        """Show how the script of this name differs from the form; return the error of the name."""
-        try:
-            words, mistake = state_in_words(self._project.script(self.name), values), ""
-        except ConfigError as error:
-            words, mistake = "", str(error).partition(": ")[2]
-        mark(self._view.name_row, mistake, help=words)
-        return {"script": mistake} if mistake else {}
-
-    def _allow(self, mistakes: dict[str, str], obstacles: dict[str, str]) -> None:
-        """Enable the buttons, or show why they are disabled."""
-        self._view.write.disabled = bool(mistakes)
-        self._view.launch.disabled = bool(mistakes or obstacles)
-        path = self._path()
-        self._view.load.disabled = path is None or not path.is_file()
-        if not (wrong := mistakes or obstacles):
-            self._view.reason.value = ""
-            return
-        (name, why), *others = wrong.items()
-        what = f"{name}: {why}" if name and not why.startswith(name) else why
-        also = f" (and {len(others)} more)" if others else ""
-        self._view.reason.value = (
-            f"<b>{'Cannot write or launch' if mistakes else 'Cannot launch'}: {escape(what + also)}</b>"
-        )
-
-    def _apply_preset(self) -> None:
-        if self._view.preset_name is None:
-            self._refresh()
-            return
-        self._loaded_over = {}
-        config, launch = self._recipe.preset(self._view.preset_name)
-        values = values_of_rows(config, launch)
-        del values["cluster"]  # a preset does not say where a run runs
-        if self._view.is_for_slurm:
-            values["gpus_per_node"] = 0 if launch.gpus == () else self._view.fields["gpus_per_node"].value or None
-        self._fill(values)
-
-    def _say(self, text: str, *, wrong: bool = False) -> None:
-        kind = "nbtools-error" if wrong else "nbtools-said"
-        self._view.message.value = f'<div class="{kind}">{escape(text)}</div>' if text else ""
-
-    def _path(self) -> Path | None:
-        try:
-            return self._project.script(self.name)
-        except ConfigError:
-            return None
-
-    # --- buttons ------------------------------------------------------------------------------------
-
-    def _guarded(self, action: Callable[[], object]) -> Callable[..., None]:
-        """Wrap a callback: an exception becomes the form's message, not a traceback in an unrelated cell."""
-
-        def run(*_: object) -> None:
-            with self._lock:
-                try:
-                    action()
-                except NbtoolsError as error:
-                    self._say(str(error), wrong=True)
-                except Exception as error:  # noqa: BLE001 - front ends do not show errors of callbacks
-                    self._say(f"{type(error).__name__}: {error}", wrong=True)
-
-        return run
-
-    def _edited(self) -> None:
-        self._question.close()
-        if self._view.is_for_slurm and not self._has_site_defaults and not self._is_filling:
-            self._has_site_defaults = True
-            values = dict(site_defaults())
-            if self._view.gpus.is_for_cpu:
-                values["gpus_per_node"] = 0
-            self._fill(values)
-        self._refresh()
-
-    def _ask_or(self, act: Callable[[bool], object]) -> None:
-        """Call `act`; if it would overwrite foreign values or text, show the difference and ask first."""
-        path, values = self._project.script(self.name), self._valid()
-        if self._known.must_ask(path, *values):
-            self._say("")
-            self._refresh()
-            self._question.ask(path, in_words(path, *values), lambda: act(True), self.load)
-        else:
-            act(False)
-
-    def _write_and_say(self, overwrite: bool) -> None:
-        self._say(f"Wrote {self.write(overwrite)}")
-
-    def _launch_and_watch(self, overwrite: bool) -> None:
-        from nbtools.notebook.panel.panel import LivePlot  # imports matplotlib, which takes a second
-
-        self.write(overwrite)
-        with warnings.catch_warnings(record=True) as said:  # a callback has no cell to print to
-            warnings.simplefilter("always")
-            run = self.launch()
-        notes = "".join(f"{warning.message}\n" for warning in said)
-        where = f'    nt.LivePlot("{run.id}")\n    nbtools watch {run.id}'
-        done = f"Launched {run.id}." if self._is_new else f"{run.id} was already started, and is {run.state}."
-        self._say(f"{notes}{done} Watch it below, or elsewhere with:\n{where}")
-        if self._panel is None or self._panel.run.id != run.id:
-            if self._panel is not None:
-                self._panel.close()
-            self._panel = LivePlot(run)
-            self._view.panel.children = (self._panel.widget,)
+def new() -> ConfigForm:
+    """Make a form that offers all recipes, and the programs of the project, as cards."""
+    return ConfigForm("")

@@ -1,104 +1,114 @@
 """The form's widgets and their layout; `form` connects them to the config."""
 
-from collections.abc import Callable, Sequence
+import re
+from collections.abc import Callable, Iterable, Mapping
+from contextlib import suppress
+from functools import partial
 from html import escape
+from pathlib import Path
+from typing import Any
 
 import ipywidgets as widgets
 
-from nbtools.config import Launch, Settings, Slurm, StopOn, TrainConfig
+from nbtools.config import Launch, Slurm, StopOn, TrainConfig
+from nbtools.errors import InvalidNameError, plural
 from nbtools.machine.devices import Device, devices
+from nbtools.notebook.form.chooser import program_list
 from nbtools.notebook.form.cluster import IN_A_JOB, SLURM, ClusterField
-from nbtools.notebook.form.fields import INPUT_SHAPE, NONE, STYLE, Field, GPUField, described, note_widget, row
+from nbtools.notebook.form.data_picker import COLUMN, DataPicker
+from nbtools.notebook.form.fields import INPUT_SHAPE, NONE, STYLE, FieldRow, GPUField, note_widget, row
+from nbtools.notebook.form.launch_bar import LaunchBar
 from nbtools.notebook.form.overwrite import button
+from nbtools.notebook.form.sections import FormRow, Section, Sections
 from nbtools.notebook.subshell import answers_beside_cells
-from nbtools.recipes import Recipe
+from nbtools.project import check_name
+from nbtools.recipes import Preset, Recipe
+from nbtools.script.field import fields_of
+from nbtools.script.program import Program
 
 
 class FormLayout:
-    """The rows, tiles and buttons of one recipe's form, basic fields first, the rest behind a toggle.
+    """The rows, tiles and buttons of one recipe's form: the data first, then columns of sections."""
 
-    The toggle shows and hides a box: Accordion and Tab do not work everywhere (Colab).
-    """
+    def __init__(
+        self, recipe: Recipe | None, root: Path, name: str, preset: str | None, on_edit: Callable[[object], None]
+    ) -> None:
+        """Make the widgets; `on_edit` is called after every edit of a field or of the script's `name`.
 
-    def __init__(self, recipe: Recipe, name: str, preset: str | None, on_edit: Callable[[object], None]) -> None:
-        """Make the widgets; `on_edit` is called after every edit of a field or of the script's `name`."""
-        presets = [("none", NONE), *((key, key) for key in recipe.presets)]
+        Data files are listed below the project's `root`.
+        """
+        gpus = devices()
+        needs = {key: _need(preset, len(gpus)) for key, preset in (recipe.presets if recipe else {}).items()}
+        self.out_of_reach = {key: need for key, need in needs.items() if need}
+        """Why presets cannot be launched on this machine, by name."""
+        presets = [("none", NONE), *((f"{key}: {need}" if need else key, key) for key, need in needs.items())]
         self.preset = widgets.Dropdown(description="preset", options=presets, value=preset or NONE, **INPUT_SHAPE)
         self.preset_note = note_widget()
         self.reset = button("Reset", "undo", "Restore the values of the preset")
-        self.name = widgets.Text(value=name, description="script", placeholder="name of the script", **INPUT_SHAPE)
+        label = "script" if recipe else "name"
+        self.name = widgets.Text(value=name, description=label, placeholder="name of the script", **INPUT_SHAPE)
         self.name.observe(on_edit, names="value")
         self.name_row = row(self.name, note_widget())
-        self.gpus = GPUField([(device.index, _described(device)) for device in devices()], on_edit)
-        self.cluster = ClusterField(lambda change: self._follow_where(), on_edit)
-        self._rows: dict[str, Field | GPUField | ClusterField] = {"gpus": self.gpus, "cluster": self.cluster}
-        for cls in (recipe.config_class, Launch, Slurm, StopOn):
-            names = (name for name in cls.model_fields if name not in (*self._rows, "stop_on"))
-            self._rows |= {name: Field(cls, name, on_edit) for name in names}
+        self._launch = fields_of(Launch)
+        self._own = fields_of(recipe.config_class if recipe else Program)
+        records = self._own | self._launch | fields_of(Slurm) | fields_of(StopOn)
+        self.gpus = GPUField(records["gpus"], [(device.index, _described(device)) for device in gpus], on_edit)
+        self.cluster = ClusterField(records["cluster"], lambda change: self._follow_where(), on_edit)
+        self._rows: dict[str, FormRow] = {"gpus": self.gpus, "cluster": self.cluster}
+        self._rows |= {
+            name: FieldRow(field, on_edit, **_SHAPES.get(name, {}))
+            for name, field in records.items()
+            if name not in (*self._rows, "stop_on")
+        }
+        is_data = recipe is not None and recipe.guess_columns is not None
+        self.data = DataPicker(root, recipe, partial(on_edit, None)) if recipe and is_data else None
+        self._has_table = False
+        self._usual = {name for name, field in records.items() if field.is_basic}
         self.write = button("Write script", "pencil", "Write scripts/NAME.py")
         self.launch = button("Launch", "play", "Write the script if its values differ, then launch it", style="primary")
         self.load = button("Load from script", "upload", "Load the values of scripts/NAME.py into the form")
-        self.reason = note_widget()
-        self.message = widgets.HTML()
         self.panel = widgets.VBox()
-        self._more = widgets.ToggleButton(tooltip="Settings that rarely change", layout={"width": "auto"})
-        self._more.add_class("nbtools-more")
-        self._here: list[widgets.Box] = []
-        self._of_jobs: list[widgets.Box] = []
-        self._basic = self._sections(recipe, basic=True)
-        self._folded = widgets.VBox(self._sections(recipe, basic=False))
-        self._more.observe(lambda change: self._fold(), names="value")
-        self._fold()
-        self._title = widgets.HTML(f"{STYLE}<h3>{escape(recipe.title)}</h3><p>{escape(recipe.summary)}</p>")
+        title, summary = (recipe.title, recipe.summary) if recipe else PROGRAM
+        self._title = widgets.HTML(f"{STYLE}<h3>{escape(title)}</h3><p>{escape(summary)}</p>")
+        self._has_presets = recipe is not None
+        self.sections = self._arranged(recipe, root)
+        self.bar = LaunchBar(self._go_to, self.write, self.launch, self.load)
         self._follow_where()
+
+    def _arranged(self, recipe: Recipe | None, root: Path) -> Sections:
+        def section(title: str, names: Iterable[str], *above: widgets.DOMWidget) -> Section:
+            return Section(title, [self._rows[name] for name in names], *above)
+
+        processes = ["cluster", *(name for name in self._launch if name not in ("cluster", "stop_on", "on_end"))]
+        of_launch = [
+            section("Processes and devices", processes),
+            section("Slurm job", Slurm.model_fields),
+            section("Stop on", StopOn.model_fields),
+            section("At the end", ["on_end"]),
+        ]
+        if recipe is None:
+            listed = program_list(root, self._choose_program)
+            return Sections([section("Program", self._own, listed)], [of_launch[:1], of_launch[1:]], self._usual)
+        own = [name for name in self._own if name not in TrainConfig.model_fields]
+        data = section("Data", [name for name in recipe.data_fields if name in own])
+        if self.data is not None:
+            rows = [*data.rows[:1], *([] if self.data.column_fields else [self.data.row]), *data.rows[1:]]
+            data = Section("Data", rows, self.data.widget)
+        model = section("Model", [name for name in own if name not in recipe.data_fields])
+        return Sections([data], [[model], [section("Training", TrainConfig.model_fields)], of_launch], self._usual)
 
     def arrange(self, summary: widgets.DOMWidget, question: widgets.DOMWidget) -> widgets.VBox:
         """Return the whole form."""
-        values = [self._title, row(self.preset, self.preset_note, self.reset), self.name_row, *self._basic]
-        buttons = row(self.write, self.launch, self.load, self.reason)
-        below = [summary, buttons, question, self.message, self.panel]
-        form = widgets.VBox([*values, self._more, self._folded, *below])
+        preset = [row(self.preset, self.preset_note, self.reset)] if self._has_presets else []
+        head = widgets.GridBox([*preset, self.name_row])
+        head.add_class("nbtools-columns")
+        self.bar.question.children = (question,)
+        sections = (self.sections.first, self.sections.bar, self.sections.columns)
+        form = widgets.VBox([self._title, head, *sections, summary, self.bar.widget, self.panel])
+        form.layout.overflow = "visible"
         form.add_class("nbtools-form")
         answers_beside_cells(form)  # without support in ipykernel a click waits for the running cell
         return form
-
-    def _sections(self, recipe: Recipe, *, basic: bool) -> list[widgets.DOMWidget]:
-        """Return the rows under their headings; those of one choice of `where` are in boxes."""
-        cls = recipe.config_class
-        own = [name for name in cls.model_fields if name not in TrainConfig.model_fields]
-        groups: list[tuple[str, type[Settings], Sequence[str]]] = [
-            ("Data and model", cls, own),
-            ("Training", cls, list(TrainConfig.model_fields)),
-            (
-                "Processes and devices",
-                Launch,
-                ["cluster", *(name for name in Launch.model_fields if name not in ("cluster", "stop_on", "on_end"))],
-            ),
-            ("Stop on", StopOn, list(StopOn.model_fields)),
-            ("At the end", Launch, ["on_end"]),
-            ("Slurm job", Slurm, list(Slurm.model_fields)),
-        ]
-        sections: list[widgets.DOMWidget] = []
-        for heading, settings, names in groups:
-            rows = [
-                self._box(self._here, [self._rows[name].widget]) if name in _ONLY_HERE else self._rows[name].widget
-                for name in names
-                if settings.is_basic(name) is basic
-            ]
-            if not rows:
-                continue
-            title = widgets.HTML(f"<h4>{escape(heading)}</h4>")
-            if settings is Slurm:
-                nodes = [self._rows["nnodes"].widget] if basic else []
-                sections.append(self._box(self._of_jobs, [title, *nodes, *rows]))
-            else:
-                sections += [title, *rows]
-        return sections
-
-    @staticmethod
-    def _box(boxes: list[widgets.Box], children: Sequence[widgets.DOMWidget]) -> widgets.Box:
-        boxes.append(widgets.VBox(children, layout={"overflow": "visible"}))
-        return boxes[-1]
 
     @property
     def preset_name(self) -> str | None:
@@ -106,10 +116,29 @@ class FormLayout:
         return self.preset.value or None
 
     @property
-    def fields(self) -> dict[str, Field | GPUField | ClusterField]:
+    def fields(self) -> dict[str, FormRow]:
         """The rows that apply where the run runs, by field: with Slurm, its own instead of the GPUs' indices."""
-        unused = {"gpus"} if self.is_for_slurm else {*Slurm.model_fields}
+        unused = self._unused
         return {name: field for name, field in self._rows.items() if name not in unused}
+
+    def show_data(self, values: Mapping[str, Any]) -> dict[str, Any]:
+        """Show the first rows of the data that `values` name; return the values that a choice of data has brought."""
+        if self.data is None or self.data.chosen:
+            return self.data.take() if self.data else {}
+        named = {name: values.get(name) for name in self.data.column_fields}
+        found = self.data.show(values.get("dataset"), named)
+        for name in self.data.column_fields:
+            line = self._rows[name]
+            assert isinstance(line, FieldRow)
+            line.offer(tuple(column for column in found.columns if column) if found else None)
+        if self._has_table is not (found is not None):
+            self._has_table = found is not None
+            self._follow_where()
+        return self.data.take()
+
+    @property
+    def _unused(self) -> set[str]:
+        return {"gpus"} if self.is_for_slurm else {*Slurm.model_fields}
 
     @property
     def is_for_slurm(self) -> bool:
@@ -117,23 +146,45 @@ class FormLayout:
         return self.cluster.value == SLURM
 
     def _follow_where(self) -> None:
-        for boxes, is_shown in ((self._here, not self.is_for_slurm), (self._of_jobs, self.is_for_slurm)):
-            for box in boxes:
-                box.layout.display = "" if is_shown else "none"
-        for name, words in IN_A_JOB.items():
-            field = self._rows[name]
-            assert isinstance(field, Field)
-            field.unit, field.help = words if self.is_for_slurm else described(Launch, name)
-            field.mark()
+        for name, (unit, help) in IN_A_JOB.items():
+            line = self._rows[name]
+            line.field = self._launch[name].replace(unit=unit, help=help) if self.is_for_slurm else self._launch[name]
+            line.mark()
+        columns = {COLUMN, *(self.data.column_fields if self.data else ())} if self._has_table else set()
+        usual = self._usual | columns | ({"nnodes"} if self.is_for_slurm else set())
+        self.sections.use(usual, self._unused | (set() if self._has_table else {COLUMN}))
 
-    def _fold(self) -> None:
-        self._folded.layout.display = "" if self._more.value else "none"
-        self._more.icon = "chevron-up" if self._more.value else "chevron-down"
-        self._more.description = "Fewer settings" if self._more.value else "More settings"
+    def _choose_program(self, path: str) -> None:
+        """Fill in the path of a program, and a name after it."""
+        script = self._rows["script"]
+        assert isinstance(script, FieldRow)
+        script.type_in(path)
+        stem = re.sub(r"\W", "_", Path(path).stem, flags=re.ASCII)
+        with suppress(InvalidNameError):
+            self.name.value = check_name(f"run_{stem}")
+
+    def _go_to(self, name: str) -> None:
+        if name == self.name.description:
+            self.name.focus()
+        else:
+            self.sections.go_to(name)
 
 
-_ONLY_HERE = ("gpus", "nnodes")
-"""Rows of `Launch` that have no place there with Slurm, whose section shows the number of nodes itself."""
+PROGRAM = "A program of yours", "Train with a script or module of this project, unchanged, with its arguments."
+"""Title and summary of the form of a program."""
+_SHAPES: dict[str, dict[str, Any]] = {
+    "preamble": {"num_lines": 4},
+    "on_end": {"is_command": True},
+    "args": {"is_command": True},
+    "resume": {"is_command": True},
+}
+"""Inputs of fields whose value is lines of text, or a command."""
+
+
+def _need(preset: Preset, num_gpus: int) -> str:
+    """Return why a preset is out of reach of this machine; empty if it is not."""
+    wanted = 0 if preset.gpus == () else preset.nproc_per_node or 1
+    return f"needs {plural(wanted, 'GPU')}, this machine has {num_gpus or 'none'}" if wanted > num_gpus else ""
 
 
 def _described(device: Device) -> str:

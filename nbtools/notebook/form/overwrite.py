@@ -10,6 +10,7 @@ import ipywidgets as widgets
 from nbtools.config import Launch, TrainConfig
 from nbtools.errors import ScriptError, shown
 from nbtools.project import file_digest
+from nbtools.script.program import Program
 from nbtools.script.script import differences, parse_script
 
 
@@ -23,28 +24,28 @@ class KnownScripts:
         if path.is_file():
             self._digests[path] = file_digest(path)
 
-    def must_ask(self, path: Path, config: TrainConfig, launch: Launch) -> bool:
+    def must_ask(self, path: Path, content: TrainConfig | Program, launch: Launch) -> bool:
         """Whether writing these values would lose values or text at `path` that are not the form's.
 
         A script with the same values is not rewritten, so nothing is lost.
         """
         if not path.exists() and not path.is_symlink():
             return False
-        found = differs(path, config, launch)
+        found = differs(path, content, launch)
         if not found:
             return found is None
         return path.is_symlink() or self._digests.get(path) != file_digest(path) or parse_script(path).hand_edited
 
 
-def differs(path: Path, config: TrainConfig, launch: Launch) -> list[tuple[str, Any, Any]] | None:
+def differs(path: Path, content: TrainConfig | Program, launch: Launch) -> list[tuple[str, Any, Any]] | None:
     """Return (field, value in the script, value in the form) per difference; None if the script cannot be read."""
     try:
         script = parse_script(path)
     except ScriptError:
         return None
-    if type(script.config) is not type(config):
-        return [("recipe", type(script.config).__name__, type(config).__name__)]
-    return [*differences(script.config, config), *differences(script.launch, launch)]
+    if type(script.content) is not type(content):
+        return [("recipe", type(script.content).__name__, type(content).__name__)]
+    return [*differences(script.content, content), *differences(script.launch, launch)]
 
 
 def is_outdated(path: Path) -> bool:
@@ -56,9 +57,9 @@ def is_outdated(path: Path) -> bool:
     return bool(script.lacks) and not script.hand_edited
 
 
-def in_words(path: Path, config: TrainConfig, launch: Launch) -> str:
+def in_words(path: Path, content: TrainConfig | Program, launch: Launch) -> str:
     """Return the differences between the script at `path` and the form in words, with both values."""
-    found = differs(path, config, launch)
+    found = differs(path, content, launch)
     if found is None:
         return "it is not a script that nbtools could read back"
     words = [f"it is a link to {path.readlink()}"] if path.is_symlink() else []
@@ -69,7 +70,7 @@ def in_words(path: Path, config: TrainConfig, launch: Launch) -> str:
     return "; ".join(words) or "no value differs, only comments or layout"
 
 
-def state_in_words(path: Path, values: tuple[TrainConfig, Launch] | None) -> str:
+def state_in_words(path: Path, values: tuple[TrainConfig | Program, Launch] | None) -> str:
     """Return in one line how the script at `path` differs from the form; `values` is None while some are wrong."""
     where = f"scripts/{path.name}"
     if not path.exists():

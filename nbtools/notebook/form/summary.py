@@ -12,7 +12,7 @@ from nbtools.launcher import findings
 from nbtools.launcher.sizes import activation_bytes, memory_of_strategies, num_trainable_parameters, precision_of
 from nbtools.launcher.step_count import Schedule, evaluation_in_words, schedule
 from nbtools.machine.devices import Device, devices
-from nbtools.notebook.form.background import Background
+from nbtools.notebook.background import Background
 
 
 class Summary:
@@ -21,6 +21,8 @@ class Summary:
     def __init__(self, root: Path, on_counted: Callable[[], None]) -> None:
         """Count below project root `root`, and call `on_counted` from the thread after each count."""
         self.widget = widgets.HTML()
+        self.counts = ""
+        """How many samples the data has, and what is held out."""
         self._root = root
         self._counts = Background(self._counted, on_counted)
 
@@ -46,6 +48,7 @@ class Summary:
         precision = precision_of(config, gpus) if is_known else config.precision  # the GPUs of a job are not known yet
         num_processes = resolved.world_size
         outcome = self.count(config, num_processes)
+        self.counts = _counts(config, outcome)
         parameters = num_trainable_parameters(config)
         batch, product = findings.batch(config, num_processes)
         tiles = [
@@ -59,9 +62,14 @@ class Summary:
             if parameters is not None
             else _tile("?", "parameters", "known after the model is loaded"),
         ]
-        lines = "".join(f"<code>{escape(command)}</code>" for command in commands)
-        self.widget.value = f'<div class="nbtools-tiles">{"".join(tiles)}</div><div class="nbtools-run">{lines}</div>'
+        self.show_commands(commands)
+        self.widget.value = f'<div class="nbtools-tiles">{"".join(tiles)}</div>{self.widget.value}'
         return str(outcome) if isinstance(outcome, DataError) else ""
+
+    def show_commands(self, commands: Sequence[str]) -> None:
+        """Show the commands alone, for a program whose data and model are not known."""
+        lines = "".join(f"<code>{escape(command)}</code>" for command in commands)
+        self.widget.value = f'<div class="nbtools-run">{lines}</div>'
 
     def clear(self) -> None:
         """Show empty tiles, for wrong values."""
@@ -81,6 +89,14 @@ def _memory(config: TrainConfig, world_size: int, precision: str, gpus: Sequence
         return text
     text += f": a GPU has {findings.size(least)}"
     return text if sharded is None else f"{text}; {findings.size(sharded + (kept or 0))} with strategy fsdp"
+
+
+def _counts(config: TrainConfig, outcome: Schedule | DataError | str | None) -> str:
+    if isinstance(outcome, Schedule):
+        return f"{outcome.num_train_samples:,} training samples; held out: {outcome.held_out}"
+    if outcome is None:
+        return f"counted when the training has read the data; {evaluation_in_words(config)}"
+    return "" if isinstance(outcome, DataError) else "counting"
 
 
 def _data_tiles(config: TrainConfig, outcome: Schedule | DataError | str | None) -> list[str]:

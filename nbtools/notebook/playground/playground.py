@@ -15,7 +15,7 @@ from IPython.display import publish_display_data
 from nbtools.config import errors_by_field
 from nbtools.errors import ConfigError, LaunchError, NbtoolsError
 from nbtools.launcher.resume import config_of, named_checkpoint
-from nbtools.notebook.form.fields import INPUT_SHAPE, STYLE, WITHOUT_KERNEL, Field, mark, note_widget, row
+from nbtools.notebook.form.fields import INPUT_SHAPE, STYLE, WITHOUT_KERNEL, FieldRow, mark, note_widget, row
 from nbtools.notebook.form.overwrite import button
 from nbtools.notebook.panel.media import FramesPart, close_tree, html_widget
 from nbtools.notebook.playground.answers import answers_html, frames_of
@@ -25,6 +25,7 @@ from nbtools.recipes import recipe_of
 from nbtools.recipes.predict import settings_of
 from nbtools.run.checkpoints import Checkpoint
 from nbtools.run.run import Run
+from nbtools.script.field import fields_of
 
 _LATEST = ""
 _NUM_FRAMES = 65
@@ -84,8 +85,8 @@ class Playground:
         self._input = widgets.Textarea(
             rows=3, placeholder=kind.example, tooltip=kind.input_help, layout={"width": "auto"}
         )
-        names = [name for name in kind.model_fields if name != "num_frames"]
-        self._fields = {name: Field(kind, name, self._guarded(self._check)) for name in names}
+        records = {name: field for name, field in fields_of(kind).items() if name != "num_frames"}
+        self._fields = {name: FieldRow(field, self._guarded(self._check)) for name, field in records.items()}
         self._more = widgets.ToggleButton(description="More settings", icon="chevron-down", layout={"width": "auto"})
         self._more.add_class("nbtools-more")
         self._folded = widgets.VBox([field.widget for name, field in self._fields.items() if not kind.is_basic(name)])

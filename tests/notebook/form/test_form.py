@@ -15,14 +15,16 @@ import pytest
 import nbtools as nt
 from nbtools.config import Launch, Slurm, StopOn
 from nbtools.errors import ConfigError, HandEditedError, ScriptError
-from nbtools.notebook.form import summary
-from nbtools.notebook.form.fields import Field, GPUField, parse_value
+from nbtools.notebook.form import layout, summary
+from nbtools.notebook.form.fields import FieldRow, GPUField, parse_value
 from nbtools.project import Project
 from nbtools.recipes import RECIPES, MLMPretrainingConfig
+from nbtools.script.field import Field, fields_of
 
 from slurm_cluster import SlurmCluster
 
 ROOT = Path(__file__).resolve().parents[3]
+GPUS = fields_of(Launch)["gpus"]
 HOSTILE = [
     "../../x",
     "$(touch pwned)",
@@ -65,6 +67,11 @@ def control(form: nt.ConfigForm, description: str) -> Any:
     return next(widget for widget in widgets_of(form) if getattr(widget, "description", None) == description)
 
 
+def labelled(form: nt.ConfigForm, name: str) -> Any:
+    """The row of a field, also of one whose label is a widget of its own."""
+    return next(row.widget for row in form._body._view.sections.rows if row.field.name == name)
+
+
 def is_visible(form: nt.ConfigForm, wanted: Any, widget: Any = None) -> bool:
     widget = widget or form.widget
     if widget.layout.display == "none":
@@ -76,6 +83,11 @@ def text(form: nt.ConfigForm) -> str:
     """Everything that the form says, without markup."""
     said = [w.value for w in widgets_of(form) if isinstance(w, ipywidgets.HTML) and is_visible(form, w)]
     return html.unescape(re.sub(r"<style>.*?</style>|<[^>]*>", " ", "\n".join(said), flags=re.DOTALL))
+
+
+def mistakes(form: nt.ConfigForm) -> list[str]:
+    """The links to the rows whose values are wrong."""
+    return [w.description for w in widgets_of(form) if "nbtools-link" in w._dom_classes and is_visible(form, w)]
 
 
 def eventually(condition: Callable[[], Any], deadline_s: float = 30) -> None:
@@ -159,7 +171,9 @@ def test_wrong_value_is_explained_in_its_row_and_disables_the_buttons(
     assert message in html.unescape(row.children[1].value)
     assert control(form, "Write script").disabled
     assert control(form, "Launch").disabled
-    assert re.search(rf"Cannot write or launch: {field}.*{re.escape(message)}", text(form))
+    assert "Cannot write or launch" in text(form)
+    (link,) = mistakes(form)
+    assert re.match(rf"{field}.*{re.escape(message)}", link)
     with pytest.raises(ConfigError, match=field):
         form.write()
 
@@ -169,6 +183,62 @@ def test_correcting_a_value_enables_the_buttons_again(form: nt.ConfigForm) -> No
     control(form, "epochs").value = "3"
     assert not control(form, "Write script").disabled
     assert "Cannot" not in text(form)
+    assert mistakes(form) == []
+
+
+def test_all_mistakes_are_listed_at_once_in_the_order_of_the_rows(form: nt.ConfigForm) -> None:
+    control(form, "weight_decay").value = "-1"
+    control(form, "hidden_size").value = "wide"
+    control(form, "script").value = "1st"
+    assert [link.partition(":")[0] for link in mistakes(form)] == ["script", "hidden_size", "weight_decay"]
+    control(form, "hidden_size").value = "64"
+    assert [link.partition(":")[0] for link in mistakes(form)] == ["script", "weight_decay"]
+
+
+def test_mistake_between_two_fields_is_listed_beside_those_of_others(form: nt.ConfigForm) -> None:
+    control(form, "hidden_size").value = "65"
+    control(form, "epochs").value = "many"
+    assert [link.partition(":")[0].partition("=")[0] for link in mistakes(form)] == ["hidden_size", "epochs"]
+    control(form, "num_heads").value = "none"
+    assert [link.partition(":")[0] for link in mistakes(form)] == ["num_heads", "epochs"], "65 is not known to be wrong"
+
+
+def test_link_of_a_mistake_unfolds_its_row_and_moves_the_cursor_there(
+    form: nt.ConfigForm, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    decay, focused = control(form, "weight_decay"), []
+    monkeypatch.setattr(ipywidgets.Text, "focus", lambda widget: focused.append(widget))
+    decay.value = "-1"
+    control(form, "find").value = "seed"
+    assert not is_visible(form, decay)
+    control(form, mistakes(form)[0]).click()
+    assert is_visible(form, decay)
+    assert focused == [decay]
+
+
+def test_heading_of_a_folded_section_counts_what_is_changed_and_wrong_inside(form: nt.ConfigForm) -> None:
+    assert control(form, "Training · 24 more")
+    control(form, "weight_decay").value = "0.5"
+    control(form, "warmup_ratio").value = "0.2"
+    control(form, "adam_beta1").value = "2"
+    control(form, "Training · 24 more · 2 changed · 1 wrong").value = True
+    assert is_visible(form, control(form, "weight_decay"))
+    assert not is_visible(form, control(form, "vocab_size")), "of another section"
+
+
+def test_search_shows_the_settings_with_these_words_in_name_or_help(form: nt.ConfigForm) -> None:
+    find = control(form, "find")
+    find.value = "Weight DECAY"
+    shown = [name for name in MLMPretrainingConfig.model_fields if is_visible(form, labelled(form, name))]
+    assert shown == ["weight_decay"]
+    find.value = "torch.compile"
+    assert is_visible(form, labelled(form, "compile"))
+    find.value = "nothing of that name"
+    assert "no setting matches" in text(form)
+    find.value = ""
+    assert "no setting matches" not in text(form)
+    assert is_visible(form, control(form, "learning_rate"))
+    assert not is_visible(form, labelled(form, "compile"))
 
 
 @pytest.mark.parametrize("value", HOSTILE)
@@ -184,7 +254,8 @@ def test_config_comes_back_from_the_form_as_it_went_in(project: Project, value: 
 def test_name_that_is_not_allowed_is_explained_and_writes_nothing(form: nt.ConfigForm, name: str) -> None:
     control(form, "script").value = name
     assert control(form, "Write script").disabled
-    assert "Cannot write or launch: script" in text(form)
+    assert "Cannot write or launch" in text(form)
+    assert mistakes(form)[0].startswith("script: ")
     with pytest.raises(ConfigError):
         form.write()
     assert list(Path("scripts").iterdir()) == []
@@ -211,10 +282,26 @@ def test_preset_fills_the_form_and_counts_what_is_changed_afterwards(form: nt.Co
     assert "change" not in text(form).partition("script")[0]
 
 
+def test_preset_out_of_reach_says_so_and_can_be_written_but_not_launched(
+    project: Project, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(layout, "devices", list)
+    form = nt.ConfigForm("mlm_pretraining", name="demo")
+    labels = [label for label, _ in control(form, "preset").options]
+    assert labels[:2] == ["none", "cpu_demo"]
+    assert "4gpu_standard: needs 4 GPUs, this machine has none" in labels
+    control(form, "preset").value = "4gpu_standard"
+    assert "gpus: the preset needs 4 GPUs, this machine has none" in "".join(mistakes(form))
+    assert control(form, "Launch").disabled
+    assert "nproc_per_node=4" in form.write().read_text()
+    control(form, "gpus").value = "cpu"
+    assert "the preset needs" not in "".join(mistakes(form))
+
+
 def test_a_drop_down_without_a_value_shows_none(project: Project) -> None:
     config = RECIPES["text_classification"].preset("cpu_demo")[0].replace(formatter=None)
     form = nt.ConfigForm("text_classification", config=config)
-    assert (control(form, "preset").label, form._view.preset_name) == ("none", None)
+    assert (control(form, "preset").label, form._body._view.preset_name) == ("none", None)
     assert control(form, "formatter").label == "none"
     assert form.config.formatter is None  # type: ignore[attr-defined]
     control(form, "formatter").label = "generic"
@@ -250,19 +337,58 @@ def test_names_are_separated_by_commas_and_typed_text_is_never_executed(tmp_path
 
 
 def test_enumerations_and_truth_values_have_controls_that_cannot_be_wrong() -> None:
-    precision = Field(MLMPretrainingConfig, "precision", print)
-    deterministic = Field(MLMPretrainingConfig, "deterministic", print)
+    fields = fields_of(MLMPretrainingConfig)
+    precision, deterministic = FieldRow(fields["precision"], print), FieldRow(fields["deterministic"], print)
     precision.value, deterministic.value = "bf16", True
     assert (precision.value, deterministic.value) == ("bf16", True)
     assert isinstance(precision._input, ipywidgets.Dropdown)
     assert isinstance(deterministic._input, ipywidgets.Checkbox)
 
 
+def test_numbers_and_truth_values_in_a_list_are_read_by_the_type_of_its_items() -> None:
+    assert parse_value("0.9, 0.999", (tuple[float, ...],)) == (0.9, 0.999)
+    assert parse_value("true, no", (tuple[bool, ...],)) == (True, False)
+    assert parse_value("", (tuple[int, ...],)) == ()
+    with pytest.raises(ValueError, match=r"'1\.5' is not a whole number"):
+        parse_value("1, 1.5", (tuple[int, ...],))
+
+
+def test_a_row_shows_the_record_of_its_field_whatever_declares_it() -> None:
+    help = "Token of the hub."
+    secret = FieldRow(Field("token", (str, NoneType), None, help=help, source="train.py:41", is_secret=True), print)
+    assert isinstance(secret._input, ipywidgets.Password)
+    assert secret._input.tooltip == "token: Token of the hub. (train.py:41)"
+    user = FieldRow(Field("user", default_text='os.environ["USER"]', is_required=True), print)
+    assert user._input.placeholder == 'os.environ["USER"]'
+    with pytest.raises(ValueError, match="is required"):
+        _ = user.value
+    betas = FieldRow(Field("betas", (tuple[float, ...],), (0.9, 0.95)), print)
+    betas.value = (0.9, 0.95)
+    assert betas._input.value == "0.9, 0.95"
+    betas._input.value = "0.8, 0.9"
+    assert betas.value == (0.8, 0.9)
+
+
+@pytest.mark.parametrize(("chosen", "value"), [("none", None), ("True", True), ("False", False)])
+def test_a_truth_value_that_may_be_none_has_three_choices(chosen: str, value: bool | None) -> None:
+    field = FieldRow(Field("fp16", (bool, NoneType)), print)
+    field._input.label = chosen
+    assert field.value is value
+
+
+def test_a_value_that_is_no_choice_is_shown_until_another_is_chosen() -> None:
+    field = FieldRow(Field("column", (), "text", choices=("text", "label")), print)
+    field.value = "body"
+    assert (field.value, field._input.label) == ("body", "body")
+    field._input.value = "label"
+    assert field.value == "label"
+
+
 # --- devices --------------------------------------------------------------------------------------
 
 
 def test_gpus_are_ticked_by_name() -> None:
-    field = GPUField([(0, "GPU 0: A"), (2, "GPU 2: B")], print)
+    field = GPUField(GPUS, [(0, "GPU 0: A"), (2, "GPU 2: B")], print)
     mode, choice = field._mode, field._choice
     assert [label for label, _ in mode.options] == ["CPU only", "first GPUs, or the CPU", "the GPUs ticked below"]
     mode.value = "cpu"
@@ -280,14 +406,14 @@ def test_gpus_are_ticked_by_name() -> None:
 
 @pytest.mark.parametrize("gpus", [[], [(0, "GPU 0: A"), (1, "GPU 1: B")]])
 def test_the_order_of_a_scripts_gpus_is_kept(gpus: list[tuple[int, str]]) -> None:
-    field = GPUField(gpus, print)
+    field = GPUField(GPUS, gpus, print)
     for given in ((1, 0), (0, 1), (1, 0)):
         field.value = given
         assert field.value == given, "rank 0 is on the first"
 
 
 def test_machine_without_gpus_offers_none_but_keeps_what_a_script_names() -> None:
-    field = GPUField([], print)
+    field = GPUField(GPUS, [], print)
     assert [value for _, value in field._mode.options] == ["cpu", "auto"]
     field.value = (0, 3)
     assert field.value == (0, 3)
@@ -442,8 +568,228 @@ def test_sbatch_tells_the_expected_start_or_refuses_a_field_in_its_row(
     assert not control(form, "Launch").disabled
     control(form, "partition").value = "absent"
     eventually(lambda: control(form, "Launch").disabled)
-    assert re.search("Cannot launch: partition=absent: .*invalid partition", text(form))
+    assert re.search("partition=absent: .*invalid partition", "".join(mistakes(form)))
+    assert "Cannot launch" in text(form)
     assert not control(form, "Write script").disabled
+
+
+# --- the choice of a recipe or a program ----------------------------------------------------------
+
+
+TRAIN = """import argparse
+parser = argparse.ArgumentParser()
+parser.add_argument("--lr", type=float, default=0.1)
+if __name__ == "__main__":
+    print("learning rate", parser.parse_args().lr)
+"""
+
+
+def card(form: nt.ConfigForm, title: str) -> Any:
+    return next(w for w in widgets_of(form) if "nbtools-card" in w._dom_classes and w.description.startswith(title))
+
+
+def test_new_offers_every_recipe_and_programs_and_has_no_values_yet(project: Project) -> None:
+    form = nt.new()
+    cards = [w.description for w in widgets_of(form) if "nbtools-card" in w._dom_classes]
+    assert [line.partition(":")[0] for line in cards] == [*(r.title for r in RECIPES.values()), "A program of yours"]
+    assert form.run is None
+    with pytest.raises(ConfigError, match="click on a card, or name one of mlm_pretraining"):
+        _ = form.config
+
+
+def test_card_shows_its_form_in_place_and_another_keeps_what_was_typed(project: Project) -> None:
+    form = nt.new()
+    card(form, "Text classification").click()
+    assert type(form.config).__name__ == "TextClassificationConfig"
+    control(form, "seed").value = "7"
+    card(form, "Masked diffusion").click()
+    assert (type(form.config).__name__, form.name) == ("MaskedDiffusionConfig", "masked_diffusion")
+    card(form, "Text classification").click()
+    assert form.config.seed == 7
+    assert "nbtools-chosen" in card(form, "Text classification")._dom_classes
+    assert "nbtools-chosen" not in card(form, "Masked diffusion")._dom_classes
+
+
+def test_form_without_a_recipe_offers_all_and_begins_with_the_first(project: Project) -> None:
+    form = nt.ConfigForm(name="demo")
+    assert "nbtools-chosen" in card(form, "Masked language modelling")._dom_classes
+    card(form, "Text classification").click()
+    assert form.write() == project.script("demo")
+    assert nt.read_script(project.script("demo")).recipe == "text_classification"
+    named = nt.ConfigForm("text_classification")
+    assert not any("nbtools-card" in w._dom_classes for w in widgets_of(named))
+
+
+def test_program_is_listed_chosen_and_written_as_a_launcher_script(project: Project) -> None:
+    (project.root / "train.py").write_text(TRAIN)
+    (project.root / "model.py").write_text("class Model: ...\n")
+    nt.write_script(MLMPretrainingConfig(), "demo", project=project)
+    form = nt.new()
+    card(form, "A program of yours").click()
+    assert [name for _, name in control(form, "file").options] == ["", "train.py"]
+    assert control(form, "Launch").disabled
+    assert "give script, the path of a file" in "".join(mistakes(form))
+    control(form, "file").value = "train.py"
+    assert form.name == "run_train"
+    control(form, "args").value = "--lr 0.5 'two words'"
+    control(form, "name").value = "mine"
+    assert (form.program.script, form.program.args) == ("train.py", ("--lr", "0.5", "two words"))
+    assert not control(form, "Launch").disabled
+    assert "train.py --lr 0.5 'two words'" in text(form)
+    control(form, "Write script").click()
+    script = nt.read_script(project.script("mine"))
+    assert (script.program, script.launch) == (form.program, form.launch_settings)
+    with pytest.raises(ConfigError, match="has no config"):
+        _ = form.config
+
+
+def test_program_that_is_missing_or_not_python_holds_the_launch_back(project: Project) -> None:
+    (project.root / "train.py").write_text("def broken(:\n")
+    form = nt.ConfigForm(config=nt.Program(script="train.py"))
+    assert control(form, "Launch").disabled
+    assert re.search(r"script: .*train\.py:1: not Python", "".join(mistakes(form)))
+    labelled(form, "script").children[0].value = "absent.py"
+    assert "absent.py" in "".join(mistakes(form))
+    with pytest.raises(ConfigError, match="form is for a recipe"):
+        _ = nt.ConfigForm("mlm_pretraining").program
+
+
+def test_launcher_script_comes_back_from_the_form_with_the_same_bytes(project: Project) -> None:
+    (project.root / "train.py").write_text(TRAIN)
+    program = nt.Program(script="train.py", args=("--lr", "0.5"), resume=("--resume", "{checkpoint}"))
+    path = nt.write_script(program, "mine", Launch(nproc_per_node=2, torchrun=False), project=project)
+    before = path.read_bytes()
+    form = nt.ConfigForm(config=nt.Program(script="other.py"), name="mine")
+    form.load()
+    assert (form.program, form.launch_settings.torchrun) == (program, False)
+    form.write(overwrite=True)
+    assert path.read_bytes() == before
+    with pytest.raises(ConfigError, match=r"launches a program; use nt\.ConfigForm\(\)"):
+        nt.ConfigForm("mlm_pretraining", name="mine").load()
+
+
+# --- data -----------------------------------------------------------------------------------------
+
+
+SPAM = "label,message,,\n" + "".join(
+    f"{'spam' if number % 3 else 'ham'},<b>message</b> number {number} of them,,\n" for number in range(300)
+)
+
+
+@pytest.fixture
+def classifier(project: Project) -> nt.ConfigForm:
+    """A form in a project with a table that someone wrote."""
+    (project.root / "data").mkdir()
+    (project.root / "data" / "spam.csv").write_text(SPAM)
+    (project.root / "other.csv").write_text("body,kind\n" + "some words,a\nother words,b\n" * 40)
+    return nt.ConfigForm("text_classification", name="demo")
+
+
+def listed(form: nt.ConfigForm) -> list[str]:
+    return [name for _, name in control(form, "file").options]
+
+
+def test_files_of_the_project_are_listed_behind_the_recipes_own_data(classifier: nt.ConfigForm) -> None:
+    assert listed(classifier) == ["", "other.csv", "data/spam.csv"]
+    assert control(classifier, "file").label == "occupations generated by nbtools"
+    assert not any(
+        w.description == "file" for w in widgets_of(nt.ConfigForm("algorithm_distillation")) if "description" in w.keys
+    )
+
+
+def test_choice_of_a_file_fills_in_dataset_and_columns_and_counts(classifier: nt.ConfigForm) -> None:
+    assert not is_visible(classifier, control(classifier, "text_col"))
+    control(classifier, "file").value = "data/spam.csv"
+    eventually(lambda: getattr(classifier.config, "text_col", None) == "message")
+    config: Any = classifier.config
+    assert (config.dataset, config.target_cols, config.spelling) == ("data/spam.csv", ("label",), "generic")
+    assert control(classifier, "text_col").options == (("label", "label"), ("message", "message"))
+    assert is_visible(classifier, control(classifier, "text_col"))
+    eventually(lambda: "training samples; held out: " in text(classifier))
+    assert not control(classifier, "Launch").disabled
+    assert "&lt;b&gt;message&lt;/b&gt; number 4 of them" in classifier._body._view.data._preview.value
+    assert "number 5 of them" not in classifier._body._view.data._preview.value
+
+
+def test_another_file_brings_its_own_columns_and_none_restores_the_recipes_data(classifier: nt.ConfigForm) -> None:
+    for name, columns in (("data/spam.csv", ("message", ("label",))), ("other.csv", ("body", ("kind",)))):
+        control(classifier, "file").value = name
+        eventually(lambda columns=columns: (classifier.config.text_col, classifier.config.target_cols) == columns)
+    control(classifier, "file").value = ""
+    assert classifier.config == RECIPES["text_classification"].preset("cpu_demo")[0]
+    assert not is_visible(classifier, control(classifier, "text_col"))
+
+
+def test_preset_that_names_no_data_keeps_the_chosen_file_and_reset_does_not(classifier: nt.ConfigForm) -> None:
+    control(classifier, "file").value = "other.csv"
+    eventually(lambda: classifier.config.text_col == "body")
+    control(classifier, "preset").value = "mixer_1gpu"
+    config: Any = classifier.config
+    assert (config.dataset, config.text_col, config.model_name) == ("other.csv", "body", "google/canine-s")
+    control(classifier, "Reset").click()
+    assert classifier.config.dataset is None
+    assert control(classifier, "file").value == ""
+
+
+def test_typed_dataset_is_listed_and_its_columns_are_offered_but_not_guessed(classifier: nt.ConfigForm) -> None:
+    control(classifier, "dataset").value = "other.csv"
+    eventually(lambda: is_visible(classifier, control(classifier, "text_col")))
+    assert control(classifier, "file").value == "other.csv"
+    assert classifier.config.text_col == "occ1"
+    assert control(classifier, "text_col").options[-1] == ("occ1", "occ1")
+    control(classifier, "dataset").value = "hf/owner/name"
+    assert control(classifier, "file").value == "hf/owner/name"
+    control(classifier, "text_col").value = "any"
+    assert classifier.config.text_col == "any"
+
+
+@pytest.mark.parametrize("typed", [*HOSTILE, "other.csv,column=a,column=b", "hf/a b"])
+def test_no_typed_dataset_stops_the_form(classifier: nt.ConfigForm, typed: str) -> None:
+    control(classifier, "dataset").value = typed
+    control(classifier, "seed").value = "-1"
+    assert "seed: must be >= 0" in mistakes(classifier)
+    control(classifier, "dataset").value = ""
+    control(classifier, "seed").value = "1"
+    assert classifier.config.seed == 1
+
+
+def test_several_columns_can_be_chosen(classifier: nt.ConfigForm) -> None:
+    control(classifier, "file").value = "data/spam.csv"
+    eventually(lambda: classifier.config.text_col == "message")
+    control(classifier, "target_cols").value = ("label", "message")
+    assert classifier.config.target_cols == ("label", "message")
+    control(classifier, "target_cols").value = ()
+    assert classifier.config.target_cols is None
+
+
+def test_column_of_a_text_recipe_is_written_behind_its_dataset(form: nt.ConfigForm, project: Project) -> None:
+    (project.root / "texts.csv").write_text("id,body,title\n" + "1,some longer words for the model,a title\n" * 9)
+    control(form, "Look again").click()
+    control(form, "file").value = "texts.csv"
+    eventually(lambda: form.config.dataset == "texts.csv,column=body")
+    control(form, "column").value = "title"
+    assert form.config.dataset == "texts.csv,column=title"
+    control(form, "column").label = "none"
+    assert form.config.dataset == "texts.csv"
+    control(form, "dataset").value = "texts.csv,column=id"
+    assert control(form, "column").value == "id"
+    control(form, "file").value = ""
+    assert form.config.dataset is None
+    assert not is_visible(form, control(form, "column"))
+
+
+def test_file_that_cannot_be_read_says_so_and_holds_the_launch_back(
+    classifier: nt.ConfigForm, project: Project
+) -> None:
+    (project.root / "other.csv").write_bytes("body,kind\ncaf\xe9,a\n".encode("latin-1"))
+    control(classifier, "file").value = "other.csv"
+    eventually(lambda: "iconv -f latin1" in "".join(mistakes(classifier)))
+    assert control(classifier, "Launch").disabled
+
+
+def test_path_is_not_read_while_it_is_typed(form: nt.ConfigForm) -> None:
+    assert control(form, "dataset").continuous_update is False
+    assert control(form, "batch_size").continuous_update is True
 
 
 # --- what the values come to ----------------------------------------------------------------------
@@ -702,18 +1048,18 @@ def test_launch_is_one_run_however_often_it_is_asked_for(form: nt.ConfigForm, pr
 
 @pytest.mark.slow
 def test_the_form_says_whether_a_click_launched_the_run_or_found_it(form: nt.ConfigForm, project: Project) -> None:
-    form._view.launch.click()
+    form._body._view.launch.click()
     try:
         (run,) = nt.runs()
         assert f"Launched {run.id}." in text(form)
         assert "already started" not in text(form)
-        form._view.launch.click()
+        form._body._view.launch.click()
         assert f"{run.id} was already started, and is" in text(form)
         assert "Launched" not in text(form)
         assert [found.id for found in nt.runs()] == [run.id]
     finally:
-        if form._panel is not None:
-            form._panel.close()
+        if form._body._panel is not None:
+            form._body._panel.close()
         for run in nt.runs():
             run.stop(timeout_s=20)
 
@@ -722,7 +1068,7 @@ def test_the_form_says_whether_a_click_launched_the_run_or_found_it(form: nt.Con
 @pytest.mark.promise("safety-double-launch")
 def test_two_forms_that_launch_together_show_one_run(project: Project) -> None:
     forms = [nt.ConfigForm("mlm_pretraining", name="demo", preset="cpu_demo") for _ in range(2)]
-    clicks = [threading.Thread(target=form._view.launch.click) for form in forms]
+    clicks = [threading.Thread(target=form._body._view.launch.click) for form in forms]
     try:
         for click in clicks:
             click.start()
@@ -734,8 +1080,8 @@ def test_two_forms_that_launch_together_show_one_run(project: Project) -> None:
         assert sum(f"{run.id} was already started, and is" in text(form) for form in forms) == 1
     finally:
         for form in forms:
-            if form._panel is not None:
-                form._panel.close()
+            if form._body._panel is not None:
+                form._body._panel.close()
         for run in nt.runs():
             run.stop(timeout_s=20)
 

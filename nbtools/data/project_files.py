@@ -1,0 +1,117 @@
+"""Files of a project that a form offers: those of some kinds, from a walk that is bounded."""
+
+import os
+import re
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from nbtools.data import tables
+
+_DEEPEST = 3
+_MOST_ENTRIES = 2000
+_SKIPPED = {"runs", "node_modules", "__pycache__", "site-packages", "build", "dist"}
+_OWN = Path(__file__).parents[1]
+_MAIN = re.compile(
+    rb"__main__|argparse|ArgumentParser|import (?:click|typer|tyro|hydra|fire)\b|from (?:absl|jsonargparse|lightning)"
+)
+_WRITTEN_HERE = b"\n# Written by nbtools "
+_LONGEST_START = 4096
+_LONGEST_PROGRAM = 2**18
+
+
+@dataclass(frozen=True)
+class ProjectFiles:
+    """Paths below a project's root, as a config names them."""
+
+    names: tuple[str, ...]
+    is_complete: bool
+    """Whether everything was looked at: the walk ends after some thousand entries."""
+
+
+def find_files(root: Path, is_wanted: Callable[[Path], bool]) -> ProjectFiles:
+    """Find the files below `root` that are wanted, at most three folders deep, those near the root first.
+
+    Hidden folders, environments, runs, and links to folders are not entered.
+    """
+    found: list[str] = []
+    entries = _entries(root)
+    for number, path in enumerate(entries):
+        if number == _MOST_ENTRIES:
+            return ProjectFiles(tuple(found), False)
+        if is_wanted(path):
+            found.append(path.relative_to(root).as_posix())
+    return ProjectFiles(tuple(found), True)
+
+
+def _entries(root: Path) -> Iterator[Path]:
+    """Yield files and folders, folder by folder."""
+    level = [root]
+    for depth in range(_DEEPEST + 1):
+        below: list[Path] = []
+        for folder in level:
+            try:
+                entries = sorted(os.scandir(folder), key=lambda entry: entry.name)
+            except OSError:  # no permission, or removed
+                continue
+            for entry in entries:
+                path = Path(entry.path)
+                if entry.name.startswith(".") or entry.name in _SKIPPED or path == _OWN:
+                    continue
+                if not entry.is_dir(follow_symlinks=False):
+                    yield path
+                elif not (path / "pyvenv.cfg").exists():
+                    yield path
+                    below.append(path)
+        level = below if depth < _DEEPEST else []
+
+
+def find_data(root: Path, *, has_text: bool) -> ProjectFiles:
+    """Find tables below `root`; with `has_text` also text files, and folders of several."""
+
+    def is_data(path: Path) -> bool:
+        if "scripts" in path.relative_to(root).parts:
+            return False
+        if path.is_dir():
+            return has_text and sum(1 for name in _names(path) if name.lower().endswith(".txt")) > 1
+        suffix = tables.suffix_of(path)
+        if not path.is_file() or (suffix not in tables.SUFFIXES and not (has_text and suffix == ".txt")):
+            return False
+        return suffix != ".json" or _is_table(path)
+
+    return find_files(root, is_data)
+
+
+def find_programs(root: Path) -> ProjectFiles:
+    """Find Python files with a main part or a parser, but for those that nbtools has written, and tests."""
+
+    def is_program(path: Path) -> bool:
+        if path.suffix != ".py" or path.name.startswith(("test_", "conftest")) or not path.is_file():
+            return False
+        try:
+            with path.open("rb") as file:
+                source = file.read(_LONGEST_PROGRAM)
+        except OSError:
+            return False
+        return _MAIN.search(source) is not None and _WRITTEN_HERE not in source
+
+    return find_files(root, is_program)
+
+
+def _names(folder: Path) -> list[str]:
+    try:
+        return [path.name for path in folder.iterdir()]
+    except OSError:
+        return []
+
+
+def _is_table(path: Path) -> bool:
+    """Whether a .json file starts as a list of objects, or with an object on its first line."""
+    try:
+        with tables.open_bytes(path) as file:
+            start = file.read(_LONGEST_START).lstrip(b"\xef\xbb\xbf \t\r\n")
+    except tables.UNREADABLE:
+        return False
+    is_list = start.startswith(b"[") and start[1:].lstrip().startswith(b"{")
+    first = start.partition(b"\n")[0].rstrip()
+    return is_list or (first.startswith(b"{") and first.endswith(b"}"))

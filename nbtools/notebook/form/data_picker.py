@@ -1,0 +1,228 @@
+"""The data of a form: the project's files in a list, the first rows of the chosen one, and a row per column to name."""
+
+from collections.abc import Callable, Mapping
+from html import escape
+from pathlib import Path
+from types import NoneType
+from typing import Any
+
+import ipywidgets as widgets
+
+from nbtools.data import data_files, hub, project_files
+from nbtools.data.first_rows import FirstRows, first_rows
+from nbtools.errors import DataError, plural
+from nbtools.notebook.background import Background
+from nbtools.notebook.form.fields import FieldRow
+from nbtools.notebook.form.overwrite import button
+from nbtools.recipes import Recipe
+from nbtools.script.field import Field, fields_of
+
+COLUMN = "column"
+"""Name of the row of the option behind the dataset that names its column, of a recipe without a field for it."""
+_NUM_ROWS = 5
+_LONGEST_CELL = 160
+_MOST_COLUMNS = 12
+_MOST_LISTED = 8
+_TYPED = "…"
+
+
+class DataPicker:
+    """Lists data files; a choice fills in the dataset and a guess of its columns."""
+
+    def __init__(self, root: Path, recipe: Recipe, on_choice: Callable[[], None]) -> None:
+        """List the files below `root`.
+
+        `on_choice` is called after a choice of a file or column, and from a thread when the first rows are read.
+        """
+        self._root, self._recipe, self._on_choice = root, recipe, on_choice
+        self._default = recipe.source(recipe.config_class(), None).name
+        self._answers = Background(self._read, on_choice)
+        self._is_following = False
+        self._unguessed: str | None = None
+        self.chosen: dict[str, Any] = {}
+        """Values of fields that a choice has brought and the form has not taken yet."""
+        self.list = widgets.Select(description="file", style={"description_width": "40px"}, layout={"width": "auto"})
+        self.refresh = button("Look again", "refresh", "Look for data files of the project")
+        self._note = widgets.HTML()
+        self._preview = widgets.HTML()
+        self.counts = widgets.HTML()
+        self._defaults = {name: field.default for name, field in fields_of(recipe.config_class).items()}
+        guessed = recipe.guess_columns(FirstRows((), ())) if recipe.guess_columns else {}
+        self.column_fields = tuple(name for name in guessed if name in self._defaults)
+        """Fields of the config that name columns."""
+        self._dataset: str | None = None
+        field = Field(COLUMN, (str, NoneType), help="Column of the text; none for text, or the only column of text.")
+        self.row = FieldRow(field, lambda change: self._name_column())
+        side = widgets.VBox(
+            [self.list, widgets.HBox([self.refresh, self._note])], layout={"flex": "1 1 300px", "max_width": "460px"}
+        )
+        picked = widgets.VBox([self._preview, self.counts], layout={"flex": "3 1 420px", "min_width": "0"})
+        self.widget = widgets.HBox([side, picked], layout={"flex_flow": "row wrap", "overflow": "visible"})
+        self.widget.add_class("nbtools-data")
+        self.list.observe(lambda change: self._choose(), names="value")
+        self.refresh.on_click(lambda button: self._scan())
+        self._scan()
+
+    def _scan(self) -> None:
+        """Look for files."""
+        found = project_files.find_data(self._root, has_text=self._recipe.reads_text)
+        self._found = [self._labelled(name) for name in found.names]
+        self._fill(self.list.value)
+        ends = "" if found.is_complete else " The search ended early: type the path of a file that is not listed."
+        hint = "" if self._found else f"No data file in {self._root.name}/: put a table there, and look again."
+        self._note.value = f"<small>{escape(hint + ends)}</small>"
+
+    def _fill(self, value: str | None) -> None:
+        known = [(self._default, ""), *self._found]
+        if value and value not in {name for _, name in known}:
+            known.append((f"{_TYPED} {value}", value))
+        self._is_following = True
+        try:
+            self.list.options = known
+            self.list.value = value or ""
+            self.list.rows = min(max(len(known), 2), _MOST_LISTED)
+        finally:
+            self._is_following = False
+
+    def _labelled(self, name: str) -> tuple[str, str]:
+        path = self._root / name
+        if path.is_dir():
+            return f"{name}/  folder of text", name
+        return f"{name}  {_size(path.stat().st_size)}", name
+
+    def _choose(self) -> None:
+        if not self._is_following:
+            self._unguessed = self.list.value or None
+            self.chosen = {"dataset": self._unguessed}
+            if self._unguessed is None:
+                self.chosen |= {name: self._defaults[name] for name in self.column_fields}
+            self._on_choice()
+
+    def _name_column(self) -> None:
+        name, options = _split(self._dataset)
+        if not self._is_following and name and self.row.value != options.get(COLUMN):
+            self.chosen = {"dataset": self._with_column(name, self.row.value)}
+            self._on_choice()
+
+    @staticmethod
+    def _with_column(name: str, column: str | None) -> str:
+        return f"{name},{COLUMN}={column}" if column else name
+
+    def _read(self, dataset: str) -> FirstRows | DataError:
+        try:
+            return first_rows(dataset, self._root)
+        except DataError as error:
+            return error
+        except Exception as error:  # noqa: BLE001 - the thread continues with the next file
+            return DataError(f"{type(error).__name__}: {error}")
+
+    def show(self, dataset: str | None, values: Mapping[str, Any]) -> FirstRows | None:
+        """Show the first rows of `dataset`, with the columns that `values` name; return them if they are a table's.
+
+        A guess of the columns of a file that was chosen in the list goes into `chosen`.
+        """
+        self._dataset = dataset
+        name, options = _split(dataset)
+        is_file = self._is_file(name)
+        if self.list.value != name:
+            self._fill(name)
+        answer = self._answers.answer(name) if is_file else None
+        found = answer[0] if answer else None
+        if self._unguessed is not None and (found is not None or self._unguessed != name):
+            self._unguessed = None
+            if isinstance(found, FirstRows):
+                self._take(name, found)
+        self._follow(options.get(COLUMN), found)
+        if isinstance(found, FirstRows):
+            named = {column: role for role, value in values.items() for column in _names(value)}
+            named |= {options[COLUMN]: "text"} if COLUMN in options else {}
+            self._preview.value = _table(found, named) if found.columns else _lines(found)
+        else:
+            self._preview.value = "<small>reading the first rows</small>" if is_file and answer is None else ""
+        return found if isinstance(found, FirstRows) and found.columns else None
+
+    def _is_file(self, name: str) -> bool:
+        """Whether the first rows can be read without a walk through folders that no list shows."""
+        try:
+            return (
+                any(name == listed for _, listed in self._found) or data_files.dataset_path(name, self._root).is_file()
+            )
+        except (OSError, ValueError):  # a path with NUL
+            return False
+
+    def _take(self, name: str, found: FirstRows) -> None:
+        """Guess the columns."""
+        guess = self._recipe.guess_columns(found) if found.columns and self._recipe.guess_columns else {}
+        column = guess.get(COLUMN)
+        self.chosen = {"dataset": self._with_column(name, str(column) if column else None)}
+        for each in self.column_fields:
+            if guess.get(each) is not None or self._defaults[each] is None:
+                self.chosen[each] = guess.get(each)
+
+    def _follow(self, column: str | None, found: object) -> None:
+        columns = found.columns if isinstance(found, FirstRows) else ()
+        self._is_following = True
+        try:
+            self.row.offer(tuple(name for name in columns if name) or None)
+            if self.row.value != column:
+                self.row.value = column
+        finally:
+            self._is_following = False
+
+    def take(self) -> dict[str, Any]:
+        """Return what a choice has brought, once."""
+        chosen, self.chosen = self.chosen, {}
+        return chosen
+
+    @property
+    def is_waiting(self) -> bool:
+        """Whether the columns of a chosen file are not guessed yet."""
+        return self._unguessed is not None
+
+
+def _split(dataset: str | None) -> tuple[str, dict[str, str]]:
+    """Return the name of a dataset and the options behind it; none of a text that is malformed."""
+    try:
+        return hub.split_options(dataset or "")
+    except DataError:
+        return "", {}
+
+
+def _names(value: Any) -> tuple[str, ...]:
+    return value if isinstance(value, tuple) else (value,) if isinstance(value, str) else ()
+
+
+def _size(num_bytes: int) -> str:
+    size, unit = (num_bytes / 1e6, "MB") if num_bytes >= 1e6 else (num_bytes / 1e3, "kB")
+    return f"{size:,.{0 if size >= 10 else 1}f} {unit}"
+
+
+def _cut(value: Any) -> str:
+    text = "" if value is None else str(value)
+    return escape(text if len(text) <= _LONGEST_CELL else f"{text[:_LONGEST_CELL]}…")
+
+
+def _table(found: FirstRows, named: Mapping[str, str]) -> str:
+    columns = sorted(found.columns, key=lambda name: name not in named)[:_MOST_COLUMNS]
+    columns = [name for name in found.columns if name in columns]
+    head = "".join(
+        f"<th class=nbtools-named>{_cut(name)}<small>{escape(named[name])}</small></th>"
+        if name in named
+        else f"<th>{_cut(name)}</th>"
+        for name in columns
+    )
+    body = "".join(
+        "<tr>" + "".join(f"<td>{_cut(row.get(name))}</td>" for name in columns) + "</tr>"
+        for row in found.rows[:_NUM_ROWS]
+    )
+    left = len(found.columns) - len(columns)
+    more = [plural(left, "column") + " not shown"] if left else []
+    more += [f"the first of {plural(found.num_files, 'file')}"] if found.num_files > 1 else []
+    table = f"<table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>"
+    return f"<div>{table}</div><small>{', '.join(more)}</small>"
+
+
+def _lines(found: FirstRows) -> str:
+    lines = "".join(f"<p>{_cut(row[''])}</p>" for row in found.rows[:_NUM_ROWS])
+    more = f"<small>the first of {plural(found.num_files, 'file')}</small>" if found.num_files > 1 else ""
+    return f"<div>{lines}</div>{more}"

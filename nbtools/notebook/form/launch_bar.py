@@ -1,0 +1,49 @@
+"""The bar below a form: all mistakes, each with a link to its row, the buttons, and what they said."""
+
+from collections.abc import Callable, Mapping
+from functools import partial
+from html import escape
+
+import ipywidgets as widgets
+
+from nbtools.notebook.form.fields import note_widget, row
+from nbtools.notebook.subshell import answers_beside_cells
+
+
+class LaunchBar:
+    """Buttons that stay in view, above them the mistakes that hold them back."""
+
+    def __init__(self, go_to: Callable[[str], None], *buttons: widgets.Button) -> None:
+        """Make the bar; a click on a mistake calls `go_to` with the name of its row."""
+        self._go_to = go_to
+        self._reason, self._said = note_widget(), widgets.HTML()
+        self._links: list[widgets.Button] = []
+        self._names: list[str] = []
+        self._list = widgets.VBox()
+        self._list.add_class("nbtools-mistakes")
+        self.question = widgets.VBox(layout={"overflow": "visible"})
+        self.widget = widgets.VBox([self.question, self._said, self._list, row(*buttons, self._reason)])
+        self.widget.add_class("nbtools-bar")
+        self.show("", {})
+
+    def show(self, reason: str, mistakes: Mapping[str, str]) -> None:
+        """Show why buttons are disabled, and a link for each mistake by the name of its row; "" has no row."""
+        self._reason.value = f"<b>{escape(reason)}</b>" if reason else ""
+        self._names = [*mistakes]
+        while len(self._links) < len(mistakes):
+            self._links.append(widgets.Button(layout={"width": "auto"}).add_class("nbtools-link"))
+            self._links[-1].on_click(partial(self._clicked, len(self._links) - 1))
+            answers_beside_cells(self._links[-1])
+        for link, (name, why) in zip(self._links, mistakes.items(), strict=False):
+            link.description = f"{name}: {why}" if name and not why.startswith(f"{name}=") else why
+            link.tooltip, link.disabled = f"Go to {name}" if name else "", not name
+        self._list.children = self._links[: len(mistakes)]
+        self._list.layout.display = "" if mistakes else "none"
+
+    def _clicked(self, number: int, _: object) -> None:
+        self._go_to(self._names[number])
+
+    def say(self, text: str, *, wrong: bool = False) -> None:
+        """Show what a button did, or why it did not."""
+        kind = "nbtools-error" if wrong else "nbtools-said"
+        self._said.value = f'<div class="{kind}">{escape(text)}</div>' if text else ""
