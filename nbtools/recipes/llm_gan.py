@@ -307,4 +307,5 @@ RECIPE = Recipe(
     activation_bytes=_activation_bytes,
     source=_source,
     count_samples=_count_samples,
+    costliest=lambda config: config.replace(generator_warmup_steps=0, judge_warmup_steps=0, judge_accuracy=0.0),
 )
