@@ -67,6 +67,7 @@ def start_trial(config: TrainConfig, launch: Launch, *, root: str | Path | None 
         if ticket is not None and (earlier := gpu_queue.ahead(ticket)):
             raise LaunchError(_in_use([f"GPU {device.index} by {earlier[0].run.name}"] if device else []))
         environment = {**placement.environment, "CUDA_VISIBLE_DEVICES": device.selector if device else ""}
+        environment["TMPDIR"] = str(run.path.parent)  # what a killed process leaves, such as DataLoader's sockets
         environment |= {RUN_ID_VARIABLE: run.id, RUN_DIR_VARIABLE: str(run.path), ROOT_VARIABLE: str(project)}
         request = {"recipe": recipe.key, "config": config.model_dump(mode="json"), "parent": os.getpid()}
         request |= {"ticket": ticket and str(ticket), "world_size": placement.launch.num_processes * launch.nnodes}
@@ -99,8 +100,9 @@ class Trial:
         self._is_cancelled = False
         self._result: TrialResult | None = None
         self._has_ended = threading.Event()
-        # Files without a name: nothing has to remove them, and the process need not be alive to read them.
-        self._log: IO[bytes] = tempfile.TemporaryFile()  # noqa: SIM115 - read as long as this object lives
+        self._printed: str | None = None
+        # Files without a name: nothing has to remove them, however the processes end.
+        self._log: IO[bytes] = tempfile.TemporaryFile()  # noqa: SIM115 - `_collect` closes both
         self._answer: IO[bytes] = tempfile.TemporaryFile()  # noqa: SIM115
         self._process = subprocess.Popen(
             [sys.executable, "-P", "-m", "nbtools.training.trial.child", str(self._answer.fileno())],
@@ -150,8 +152,10 @@ class Trial:
 
     def log(self) -> str:
         """Return the end of what the process has printed."""
-        length = os.fstat(self._log.fileno()).st_size
-        return os.pread(self._log.fileno(), _LONGEST_LOG, max(0, length - _LONGEST_LOG)).decode(errors="replace")
+        with contextlib.suppress(ValueError):  # closed meanwhile
+            if self._printed is None:
+                return _end_of(self._log)
+        return self._printed or ""
 
     def _collect(self) -> None:
         """Wait for the end of the process, however it ends, and leave nothing behind."""
@@ -159,12 +163,14 @@ class Trial:
         sweep_processes(lambda: members(self._run), grace_s=0)
         ticket = self._request["ticket"]
         _remove(self._run, ticket and Path(ticket))
-        self._result = self._outcome(code)
+        self._printed = _end_of(self._log)
+        self._result = self._outcome(code, _end_of(self._answer))
         self._has_ended.set()
+        self._log.close()
+        self._answer.close()
 
-    def _outcome(self, code: int) -> TrialResult:
-        length = os.fstat(self._answer.fileno()).st_size
-        line, end, _ = os.pread(self._answer.fileno(), length, 0).partition(b"\n")
+    def _outcome(self, code: int, answer: str) -> TrialResult:
+        line, end, _ = answer.partition("\n")
         if end:
             device, total_bytes = "", None
             if self._device is not None:
@@ -176,6 +182,11 @@ class Trial:
         last = next((line for line in reversed(self.log().splitlines()) if line.strip()), "it printed nothing")
         how = f"was killed by signal {-code}" if code < 0 else f"ended with code {code}"
         return TrialResult(error=f"the process of the trial {how} without a result: {last[:500]}")
+
+
+def _end_of(file: IO[bytes]) -> str:
+    length = os.fstat(file.fileno()).st_size
+    return os.pread(file.fileno(), _LONGEST_LOG, max(0, length - _LONGEST_LOG)).decode(errors="replace")
 
 
 def free_device(gpus: Sequence[Device], tickets: Sequence[Ticket]) -> Device:

@@ -40,13 +40,13 @@ def main() -> None:
         # By name, because torch takes seconds to load, and the trial must be able to end meanwhile.
         answer(importlib.import_module("nbtools.training.trial.measure").measure(request))
     except BaseException as error:
-        answer({"error": in_words(error)})
+        answer({"error": error_sentence(error)})
         raise  # into the log
     finally:
         is_done.set()
 
 
-def in_words(error: BaseException) -> str:
+def error_sentence(error: BaseException) -> str:
     """Return an error as one sentence, with the advice for a known one."""
     if isinstance(error, NbtoolsError):
         return " ".join(str(error).split())
