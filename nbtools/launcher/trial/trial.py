@@ -64,8 +64,8 @@ def start_trial(config: TrainConfig, launch: Launch, *, root: str | Path | None 
             with contextlib.suppress(OSError):  # the queue is not usable: a launch would not wait either
                 ticket, descriptor = gpu_queue.take(run, [device.index], [device.uuid])
                 held.append(descriptor)
-        if ticket is not None and (earlier := gpu_queue.ahead(ticket)):
-            raise LaunchError(_in_use([f"GPU {device.index} by {earlier[0].run.name}"] if device else []))
+            if ticket is not None and (earlier := gpu_queue.ahead(ticket)):
+                raise _in_use([f"GPU {device.index} by {earlier[0].run.name}"])
         environment = {**placement.environment, "CUDA_VISIBLE_DEVICES": device.selector if device else ""}
         environment["TMPDIR"] = str(run.path.parent)  # what a killed process leaves, such as DataLoader's sockets
         environment |= {RUN_ID_VARIABLE: run.id, RUN_DIR_VARIABLE: str(run.path), ROOT_VARIABLE: str(project)}
@@ -159,15 +159,17 @@ class Trial:
 
     def _collect(self) -> None:
         """Wait for the end of the process, however it ends, and leave nothing behind."""
-        code = self._process.wait()
-        sweep_processes(lambda: members(self._run), grace_s=0)
-        ticket = self._request["ticket"]
-        _remove(self._run, ticket and Path(ticket))
-        self._printed = _end_of(self._log)
-        self._result = self._outcome(code, _end_of(self._answer))
-        self._has_ended.set()
-        self._log.close()
-        self._answer.close()
+        try:
+            code = self._process.wait()
+            sweep_processes(lambda: members(self._run), grace_s=0)
+            ticket = self._request["ticket"]
+            _remove(self._run, ticket and Path(ticket))
+            self._printed = _end_of(self._log)
+            self._result = self._outcome(code, _end_of(self._answer))
+        finally:
+            self._has_ended.set()
+            self._log.close()
+            self._answer.close()
 
     def _outcome(self, code: int, answer: str) -> TrialResult:
         line, end, _ = answer.partition("\n")
@@ -202,11 +204,12 @@ def free_device(gpus: Sequence[Device], tickets: Sequence[Ticket]) -> Device:
         if not names:
             return device
         uses.append(f"GPU {device.index} by {', '.join(names)}")
-    raise LaunchError(_in_use(uses))
+    is_caller = any(holder.is_caller for device in gpus for holder in device.holders)
+    raise _in_use(uses, "restart this kernel to free it" if is_caller else "wait for its end")
 
 
-def _in_use(uses: Sequence[str]) -> str:
-    return f"a trial takes no GPU in use: {'; '.join(uses)}; wait for its end, or choose other GPUs"
+def _in_use(uses: Sequence[str], step: str = "wait for its end") -> LaunchError:
+    return LaunchError(f"a trial takes no GPU in use: {'; '.join(uses)}; {step}, or choose other GPUs")
 
 
 def _link_cache(runs: Path, folder: Path) -> None:

@@ -117,7 +117,7 @@ def measure(request: Mapping[str, Any]) -> dict[str, Any]:
 
     def limit() -> int:
         (some,) = [steps for steps in found.values() if steps is not None][:1]
-        per_sample = config.gradient_accumulation_steps * request["world_size"]
+        per_sample = config.gradient_accumulation_steps * int(request["world_size"])
         num_samples = int(some.record["derived"]["num_train_samples"])
         return max(some.batch_size, num_samples // per_sample)
 
@@ -148,6 +148,8 @@ def steps_or_none(config: TrainConfig, measured_s: float) -> Steps | None:
         print(f"{config.batch_size} does not fit: {error}", flush=True)
     gc.collect()  # here, where the error and with it the frames of the training are gone
     torch.cuda.empty_cache()
+    if config.compile:
+        torch.compiler.reset()  # after a few compilations of one function, torch would run it uncompiled
     return steps
 
 

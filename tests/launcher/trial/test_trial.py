@@ -1,6 +1,7 @@
 """A trial as a process: its figures, its end in every way, and that nothing of it is left."""
 
 import dataclasses
+import json
 import os
 import signal
 import subprocess
@@ -26,6 +27,8 @@ from nbtools.machine.gpu_queue import Ticket
 from nbtools.machine.processes import members
 from nbtools.project import Project
 from nbtools.recipes import RECIPES, MLMPretrainingConfig
+from nbtools.run.run import Run
+from nbtools.run.state import RunState
 from nbtools.rundir.rundir import RUN_DIR_VARIABLE, RunDir
 from nbtools.script.script import write_script
 
@@ -33,6 +36,7 @@ from trainings import TINY, train_here, write_inputs
 
 ON_CPU = Launch(nproc_per_node=1, gpus=())
 GPUS = [Device(index, f"GPU-{index}", "a GPU", 80 * 2**30, 0, (), str(index)) for index in (0, 1)]
+PROGRAMS = Path(__file__).parents[2] / "programs"
 Cli = Callable[..., subprocess.CompletedProcess[str]]
 
 
@@ -275,7 +279,7 @@ def test_a_trial_takes_the_first_gpu_that_nothing_holds() -> None:
         "a trial takes no GPU in use: GPU 1 by python (pid 7, alice, 1.0 GiB); GPU 0 by 2026-01-31_142233_tiny; wait "
         "for its end, or choose other GPUs"
     )
-    with pytest.raises(LaunchError, match="this process"):
+    with pytest.raises(LaunchError, match=r"this process .* restart this kernel to free it, or"):
         free_device([held_by(0, dataclasses.replace(alice, pid=os.getpid()))], [])
 
 
@@ -300,15 +304,17 @@ def test_a_run_that_takes_the_gpu_at_the_same_moment_comes_first(
 
 
 @pytest.mark.slow
-def test_a_run_launched_meanwhile_waits_a_moment_and_the_trial_ends(texts: Project, on_gpu: list[Device]) -> None:
+def test_a_run_launched_meanwhile_is_queued_for_a_moment_and_the_trial_ends(
+    texts: Project, on_gpu: list[Device], supervised: Callable[..., Run]
+) -> None:
     trial = start_trial(endless(), Launch(), root=texts.root)
     eventually(lambda: is_training(trial))
-    path, descriptor = gpu_queue.take(RunDir("/runs/later"), [0], ["GPU-0"])
-    (ahead,) = gpu_queue.ahead(path)
-    assert str(ahead).startswith("trial on GPU 0")
-    eventually(lambda: gpu_queue.ahead(path) == [], timeout_s=5)
+    agent = [sys.executable, PROGRAMS / "fake_agent.py", "--nproc-per-node=1", PROGRAMS / "fake_trainer.py"]
+    run = supervised(*agent, gpus=(0,), name="later")
+    eventually(lambda: run.state is RunState.RUNNING, timeout_s=10)
     assert trial.wait(5).error == "the trial ended because later on GPU 0 was launched meanwhile"
-    os.close(descriptor)
+    run.stop()
+    assert run.state is RunState.STOPPED
 
 
 @pytest.mark.slow
@@ -330,8 +336,12 @@ def test_a_dry_run_with_try_adds_the_figures(texts: Project, cli: Cli) -> None:
     assert [line.split()[1] for line in lines[-4:]] == ["trial", "step", "peak", "duration"]
     assert any("command" in line for line in lines[:-4])
     assert "--dry-run" in cli("launch", "--try", path, code=2).stderr
-    broken = write_script(tiny(batch_size=1000), "broken", ON_CPU, project=texts)
-    assert cli("launch", "--dry-run", "--try", broken, code=None).returncode in (1, 2)
+    (texts.root / "large.txt").write_text("one two three four five six seven eight\n" * 120_000)
+    values = {"dataset": str(texts.root / "large.txt"), "batch_size": 1_000_000}  # the preflight does not count so much
+    failing = write_script(tiny(**values), "failing", ON_CPU, project=texts)
+    assert "too few for one step" in cli("launch", "--dry-run", "--try", failing, code=1).stdout
+    facts = json.loads(cli("launch", "--dry-run", "--try", "--json", failing, code=1).stdout)
+    assert (facts[-1]["level"], facts[-1]["subject"]) == ("warn", "trial")
     foreign = texts.scripts / "train.py"
     foreign.write_text("pass\n")
     assert "for the scripts of recipes" in cli("launch", "--dry-run", "--try", foreign, code=2).stderr
