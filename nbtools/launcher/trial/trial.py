@@ -115,11 +115,8 @@ class Trial:
             start_new_session=True,  # Ctrl-C in a terminal reaches the caller, which cancels it
         )
         assert self._process.stdin is not None
-        with (
-            contextlib.suppress(BrokenPipeError),
-            self._process.stdin as pipe,
-        ):  # not a file: the config may hold a token
-            pipe.write(json.dumps(request).encode())
+        with contextlib.suppress(BrokenPipeError), self._process.stdin:  # no file: the config may hold a token
+            self._process.stdin.write(json.dumps(request).encode())
         threading.Thread(target=self._collect, name=f"nbtools-{run.id}", daemon=True).start()
 
     def poll(self) -> TrialResult | None:
