@@ -21,6 +21,7 @@ from nbtools.cli.parser import WRONG_CALL, complain, parser, shortest
 from nbtools.errors import (
     ConfigError,
     FormatError,
+    LaunchError,
     NbtoolsError,
     ProjectError,
     RunFailed,
@@ -31,7 +32,9 @@ from nbtools.errors import (
 from nbtools.rundir.tail import one_line
 
 if TYPE_CHECKING:
+    from nbtools.launcher.preflight import Preflight
     from nbtools.launcher.slurm import Cluster
+    from nbtools.launcher.trial.result import TrialResult
     from nbtools.run.run import Run
 
 DONE, FAILED, STILL_RUNNING, INTERRUPTED = 0, 1, 124, 130
@@ -179,7 +182,9 @@ def _launch(arguments: argparse.Namespace) -> int:
         from nbtools.launcher.node import run_node
 
         unused = ("cluster", "nproc_per_node", "nnodes", "max_restarts", "stop_on", "on_end", "after", "no_queue")
-        given = [name for name in (*unused, "json", "dry_run", "script_args") if getattr(arguments, name, None)]
+        given = [
+            name for name in (*unused, "json", "dry_run", "try_steps", "script_args") if getattr(arguments, name, None)
+        ]
         if given:
             return complain(f"--node: goes with --gpus only, not with {given[0]}; the run has the other settings")
         return FAILED if run_node(arguments.script, arguments.node, gpus=arguments.gpus) else DONE
@@ -189,6 +194,8 @@ def _launch(arguments: argparse.Namespace) -> int:
     options |= {"torchrun": arguments.torchrun, "python": arguments.python}
     if arguments.json and not arguments.dry_run:
         return complain("--json: goes with --dry-run; nbtools show RUN --json describes a launched run")
+    if arguments.try_steps and not arguments.dry_run:
+        return complain("--try: goes with --dry-run, since a launch takes all steps")
     script: str | Program = Program(module=arguments.script) if arguments.module else arguments.script
     if not arguments.module and (flags := help_text(arguments.script, options["args"])) is not None:
         print(flags, end="")
@@ -198,11 +205,27 @@ def _launch(arguments: argparse.Namespace) -> int:
     if (after := getattr(arguments, "after", None)) is not None:
         Run(after)  # an error if there is no such run
     checked = preflight(script, **options)
-    if arguments.json:
-        _print_json([asdict(finding) for finding in checked.findings])
-    else:
+    if not arguments.json:
         print_findings(checked.findings, checked.title)
-    return DONE
+    tried = _tried(checked) if arguments.try_steps else None
+    if arguments.json:
+        _print_json([asdict(finding) for finding in (*checked.findings, *(tried.findings if tried else ()))])
+    elif tried:
+        print_findings(tried.findings)
+    return FAILED if tried and tried.error else DONE
+
+
+def _tried(checked: "Preflight") -> "TrialResult":
+    from nbtools.launcher.trial.trial import start_trial
+
+    if checked.config is None:
+        raise LaunchError(f"{checked.script.name}: --try is for the scripts of recipes; leave it out")
+    sys.stdout.flush()  # the findings of the preflight, before seconds of silence
+    trial = start_trial(checked.config, checked.launch, root=checked.project.root)
+    try:
+        return trial.wait()
+    finally:
+        trial.cancel()  # after Ctrl-C
 
 
 def _print_started(run: "Run") -> int:

@@ -152,6 +152,8 @@ def parser(
     text = "Start a script in the background and print the id of the run; the script's own arguments go after --."
     launch = command("launch", text, settings, where, restarts, as_json, script, program)
     launch.add_argument("--dry-run", "--dry_run", action="store_true", help="check and describe the launch only")
+    text = "with --dry-run: also take a few real steps on one device, for time, memory and the largest batch that fits"
+    launch.add_argument("--try", dest="try_steps", action="store_true", help=text)
     launch.add_argument("--after", metavar="RUN", help="start when that run has ended, in whatever state")
     text = "SCRIPT is the directory of a run that was launched on another machine: be its machine N, in the foreground"
     launch.add_argument("--node", type=_at_least_one, metavar="N", help=text)
@@ -159,7 +161,7 @@ def parser(
 
     text = "Check and describe a launch; the script's own arguments go after --."
     preflight = command("preflight", text, settings, where, restarts, as_json, script, program, alias_of="launch")
-    preflight.set_defaults(dry_run=True)
+    preflight.set_defaults(dry_run=True, try_steps=False)
 
     runs = command("runs", "List the newest runs.", as_json)
     runs.add_argument("-n", dest="num_runs", type=_at_least_one, default=20, metavar="N", help="runs (default: 20)")

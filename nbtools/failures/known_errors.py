@@ -53,15 +53,16 @@ LOADER_WORKER_DIED = Cause(
     "a DataLoader worker died",
     f"Usually memory ran out. {LESS_MEMORY} With num_workers=0 an error of the dataset itself is shown.",
 )
+GPU_MEMORY = Cause(
+    r"CUDA out of memory|torch\.(?:cuda\.)?OutOfMemoryError|CUDA error: out of memory|_STATUS_ALLOC_FAILED"
+    r"|Cuda failure (?:\d+ )?'out of memory'",
+    "the GPU ran out of memory",
+    "Lower batch_size and raise gradient_accumulation_steps by the same factor, which trains the same; "
+    "precision='bf16' or gradient checkpointing in the model save more. If much is reserved but unallocated, set "
+    "PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True.",
+)
 CAUSES = (
-    Cause(
-        r"CUDA out of memory|torch\.(?:cuda\.)?OutOfMemoryError|CUDA error: out of memory|_STATUS_ALLOC_FAILED"
-        r"|Cuda failure (?:\d+ )?'out of memory'",
-        "the GPU ran out of memory",
-        "Lower batch_size and raise gradient_accumulation_steps by the same factor, which trains the same; "
-        "precision='bf16' or gradient checkpointing in the model save more. If much is reserved but unallocated, set "
-        "PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True.",
-    ),
+    GPU_MEMORY,
     Cause(
         r"DefaultCPUAllocator: (?:can't allocate|not enough) memory|MemoryError|std::bad_alloc|Cannot allocate memory",
         "the process could get no more memory",

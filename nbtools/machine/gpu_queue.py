@@ -84,6 +84,14 @@ def ahead(path: Path) -> list[Ticket]:
     return [ticket for ticket in tickets if ticket and ticket.devices & own.devices]
 
 
+def behind(path: Path) -> list[Ticket]:
+    """Return the locked tickets after the one at `path` that name one of its devices, in order."""
+    own = _read(path)
+    if own is None:
+        return []
+    return [ticket for ticket in tickets() if ticket.number > own.number and ticket.devices & own.devices]
+
+
 def newer(path: Path) -> list[Path]:
     """Return the locked tickets before the one at `path` that a newer nbtools wrote; `ahead` ignores them."""
     found = []
@@ -95,11 +103,16 @@ def newer(path: Path) -> list[Path]:
     return found
 
 
-def claimed() -> frozenset[str]:
-    """Return the UUIDs of the devices that locked tickets name: those of runs that train or wait."""
+def tickets() -> list[Ticket]:
+    """Return the locked tickets, in order: those of runs that train or wait."""
     folder = Path(os.environ.get(FOLDER_VARIABLE) or _FOLDER)
-    tickets = (_read(path) for path in _paths(folder).values() if is_locked(path))
-    return frozenset(uuid for ticket in tickets if ticket for uuid in ticket.devices)
+    found = (_read(path) for _, path in sorted(_paths(folder).items()) if is_locked(path))
+    return [ticket for ticket in found if ticket]
+
+
+def claimed() -> frozenset[str]:
+    """Return the UUIDs of the devices that locked tickets name."""
+    return frozenset(uuid for ticket in tickets() for uuid in ticket.devices)
 
 
 def _before(path: Path) -> list[Path]:

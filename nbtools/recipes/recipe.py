@@ -65,6 +65,8 @@ class Recipe:
     """(config with an adapter) -> what trains and what is frozen; None for a pretrained model of unknown size."""
     num_gathered: Callable[[Any], tuple[int, int] | None] = lambda config: None
     """(config) -> weights outside the blocks of a sharded model, and weights of a block; None if unknown."""
+    costliest: Callable[[Any], TrainConfig] = lambda config: config
+    """(config) -> the same training, whose first step costs as much as any: without the cheaper stages before."""
     refuse: Callable[[Any], None] = lambda config: None
     """(config) -> raises ConfigError if the config lacks a consent of the user, before anything starts."""
 

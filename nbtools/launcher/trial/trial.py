@@ -1,0 +1,225 @@
+"""A trial: a child process that takes a few real steps of a training before it is launched.
+
+It runs in a folder of its own that is removed afterwards, with the marks of a run in its environment. On a GPU it holds
+a ticket of the queue, so that a run which is launched meanwhile waits; the trial sees that and ends.
+"""
+
+import contextlib
+import json
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+import threading
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import IO, Any
+
+from nbtools.config import Launch, TrainConfig
+from nbtools.errors import ConfigError, DataError, LaunchError
+from nbtools.launcher.placement import child_environment, place
+from nbtools.launcher.trial.result import TrialResult
+from nbtools.machine import gpu_queue
+from nbtools.machine.devices import Device
+from nbtools.machine.gpu_queue import Ticket
+from nbtools.machine.processes import members, sweep_processes
+from nbtools.project import find_project
+from nbtools.recipes import recipe_of
+from nbtools.run.clean import CACHE
+from nbtools.rundir.heartbeat import read_heartbeats
+from nbtools.rundir.rundir import ROOT_VARIABLE, RUN_DIR_VARIABLE, RUN_ID_VARIABLE, RunDir
+
+_LONGEST_LOG = 2**20
+_STARTING = "start"
+
+
+def start_trial(config: TrainConfig, launch: Launch, *, root: str | Path | None = None) -> "Trial":
+    """Start a process that takes a few steps of the training on one device of the launch; return at once.
+
+    Args:
+        config: the training; its `save_dir`, `report_to` and `profile_steps` do not count.
+        launch: devices, threads and number of processes, as for `launch`; one process is measured.
+        root: the project, where relative paths of the config start; default: that of the working directory.
+
+    Raises:
+        LaunchError: every GPU of the launch is in use, the launch is for Slurm, or the data or torch is missing.
+    """
+    if launch.cluster is not None:
+        raise LaunchError("cluster=Slurm(...): a trial runs on this machine, not on a node; set cluster=None for it")
+    project = Path(root).resolve() if root is not None else find_project(missing_ok=True).root
+    recipe = recipe_of(config)
+    try:
+        recipe.refuse(config)
+        recipe.source(config, project)
+    except (ConfigError, DataError, OSError) as error:
+        raise LaunchError(str(error)) from None
+    placement = place(launch.replace(nnodes=1))
+    device = free_device(placement.gpus, gpu_queue.tickets()) if placement.gpus else None
+    run = RunDir.create(Path(tempfile.mkdtemp(prefix="nbtools-trial-")).resolve(), "trial")
+    ticket, held = None, []
+    try:
+        _link_cache(project / "runs", run.path.parent)
+        if device is not None:
+            with contextlib.suppress(OSError):  # the queue is not usable: a launch would not wait either
+                ticket, descriptor = gpu_queue.take(run, [device.index], [device.uuid])
+                held.append(descriptor)
+            if ticket is not None and (earlier := gpu_queue.ahead(ticket)):
+                raise _in_use([f"GPU {device.index} by {earlier[0].run.name}"])
+        environment = {**placement.environment, "CUDA_VISIBLE_DEVICES": device.selector if device else ""}
+        environment["TMPDIR"] = str(run.path.parent)  # what a killed process leaves, such as DataLoader's sockets
+        environment |= {RUN_ID_VARIABLE: run.id, RUN_DIR_VARIABLE: str(run.path), ROOT_VARIABLE: str(project)}
+        request = {"recipe": recipe.key, "config": config.model_dump(mode="json"), "parent": os.getpid()}
+        request |= {"ticket": ticket and str(ticket), "world_size": placement.launch.num_processes * launch.nnodes}
+        return Trial(run, config, request, environment, project, device, held)
+    except BaseException:
+        _remove(run, ticket)
+        raise
+    finally:
+        for descriptor in held:
+            os.close(descriptor)
+
+
+class Trial:
+    """A trial that runs or has ended; `start_trial` makes it."""
+
+    def __init__(
+        self,
+        run: RunDir,
+        config: TrainConfig,
+        request: Mapping[str, Any],
+        environment: Mapping[str, str],
+        cwd: Path,
+        device: Device | None,
+        held: Sequence[int],
+    ) -> None:
+        self._run = run
+        self._config = config
+        self._request = request
+        self._device = device
+        self._is_cancelled = False
+        self._result: TrialResult | None = None
+        self._has_ended = threading.Event()
+        self._printed: str | None = None
+        # Files without a name: nothing has to remove them, however the processes end.
+        self._log: IO[bytes] = tempfile.TemporaryFile()  # noqa: SIM115 - `_collect` closes both
+        self._answer: IO[bytes] = tempfile.TemporaryFile()  # noqa: SIM115
+        self._process = subprocess.Popen(
+            [sys.executable, "-P", "-m", "nbtools.training.trial.child", str(self._answer.fileno())],
+            cwd=cwd,
+            env=child_environment(os.environ, environment),
+            stdin=subprocess.PIPE,
+            stdout=self._log,
+            stderr=subprocess.STDOUT,
+            pass_fds=(self._answer.fileno(), *held),
+            start_new_session=True,  # Ctrl-C in a terminal reaches the caller, which cancels it
+        )
+        assert self._process.stdin is not None
+        with contextlib.suppress(BrokenPipeError), self._process.stdin:  # no file: the config may hold a token
+            self._process.stdin.write(json.dumps(request).encode())
+        threading.Thread(target=self._collect, name=f"nbtools-{run.id}", daemon=True).start()
+
+    def poll(self) -> TrialResult | None:
+        """Return the result; None while the trial runs."""
+        return self._result
+
+    def wait(self, timeout_s: float | None = None) -> TrialResult:
+        """Wait for the result.
+
+        Raises:
+            TimeoutError: the trial still runs after `timeout_s`.
+        """
+        if not self._has_ended.wait(timeout_s):
+            raise TimeoutError(f"the trial still runs after {timeout_s} s; cancel() ends it")
+        assert self._result is not None
+        return self._result
+
+    def cancel(self) -> None:
+        """End the trial, if it still runs, with all its processes; return when they have ended."""
+        self._is_cancelled = True
+        self._process.kill()  # it holds nothing that is worth a patient end
+        self._has_ended.wait()
+
+    @property
+    def phase(self) -> str:
+        """What the process does: start, data, forward or backward; empty once the trial has ended."""
+        if self._has_ended.is_set():
+            return ""
+        return next((beat.phase for beat in read_heartbeats(self._run)), _STARTING)
+
+    def log(self) -> str:
+        """Return the end of what the process has printed."""
+        with contextlib.suppress(ValueError):  # closed meanwhile
+            if self._printed is None:
+                return _end_of(self._log)
+        return self._printed or ""
+
+    def _collect(self) -> None:
+        """Wait for the end of the process, however it ends, and leave nothing behind."""
+        try:
+            code = self._process.wait()
+            sweep_processes(lambda: members(self._run), grace_s=0)
+            ticket = self._request["ticket"]
+            _remove(self._run, ticket and Path(ticket))
+            self._printed = _end_of(self._log)
+            self._result = self._outcome(code, _end_of(self._answer))
+        finally:
+            self._has_ended.set()
+            self._log.close()
+            self._answer.close()
+
+    def _outcome(self, code: int, answer: str) -> TrialResult:
+        line, end, _ = answer.partition("\n")
+        if end:
+            device, total_bytes = "", None
+            if self._device is not None:
+                device, total_bytes = f"GPU {self._device.index} ({self._device.name})", self._device.memory_total_bytes
+            world_size = int(self._request["world_size"])
+            return TrialResult.of(json.loads(line), self._config, world_size, device, total_bytes)
+        if self._is_cancelled:
+            return TrialResult(error="the trial was cancelled")
+        last = next((line for line in reversed(self.log().splitlines()) if line.strip()), "it printed nothing")
+        how = f"was killed by signal {-code}" if code < 0 else f"ended with code {code}"
+        return TrialResult(error=f"the process of the trial {how} without a result: {last[:500]}")
+
+
+def _end_of(file: IO[bytes]) -> str:
+    length = os.fstat(file.fileno()).st_size
+    return os.pread(file.fileno(), _LONGEST_LOG, max(0, length - _LONGEST_LOG)).decode(errors="replace")
+
+
+def free_device(gpus: Sequence[Device], tickets: Sequence[Ticket]) -> Device:
+    """Return the first GPU that no process holds and no run of the queue claims.
+
+    Raises:
+        LaunchError: there is none; says what holds each.
+    """
+    uses = []
+    for device in gpus:
+        names = [str(holder) for holder in device.holders]
+        names += [ticket.run.name for ticket in tickets if device.uuid in ticket.devices and not names]
+        if not names:
+            return device
+        uses.append(f"GPU {device.index} by {', '.join(names)}")
+    is_caller = any(holder.is_caller for device in gpus for holder in device.holders)
+    raise _in_use(uses, "restart this kernel to free it" if is_caller else "wait for its end")
+
+
+def _in_use(uses: Sequence[str], step: str = "wait for its end") -> LaunchError:
+    return LaunchError(f"a trial takes no GPU in use: {'; '.join(uses)}; {step}, or choose other GPUs")
+
+
+def _link_cache(runs: Path, folder: Path) -> None:
+    """Let the trial read what earlier runs have tokenized or generated; what it makes itself is removed with it."""
+    own = folder / CACHE
+    own.mkdir()
+    with contextlib.suppress(OSError):  # there is none
+        for entry in (runs / CACHE).iterdir():
+            (own / entry.name).symlink_to(entry)
+
+
+def _remove(run: RunDir, ticket: Path | None) -> None:
+    shutil.rmtree(run.path.parent, ignore_errors=True)
+    if ticket is not None:
+        with contextlib.suppress(OSError):
+            ticket.unlink()

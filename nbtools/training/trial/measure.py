@@ -1,0 +1,209 @@
+"""Optimizer steps of a recipe's own training, measured; nothing is evaluated or saved."""
+
+import contextlib
+import dataclasses
+import gc
+import importlib
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import psutil
+import torch
+
+from nbtools.config import TrainConfig
+from nbtools.failures.known_errors import GPU_MEMORY, cause_of
+from nbtools.recipes import recipe_named, recipe_of
+from nbtools.rundir.json_files import read_json
+from nbtools.training.engine.flags import Flags
+from nbtools.training.engine.optimizer import Optimizer, compile_errors
+from nbtools.training.engine.plan import Due, Plan
+from nbtools.training.engine.tally import Tally
+from nbtools.training.engine.worker import Worker
+from nbtools.training.process.signals import StopRequest
+from nbtools.training.trial.largest_batch import largest_batch, note_on
+
+_MEASURED_S = 1.0
+_MOST_STEPS = 20
+_SEARCHED_S = 60.0
+_EPOCHS = 1000
+"""Enough for all steps of a trial, however few an epoch has."""
+
+
+@dataclass(frozen=True)
+class Steps:
+    """Measured steps of a training."""
+
+    batch_size: int
+    step_s: list[float]
+    """Duration of each step; the first one contains the warm-up."""
+    peak_bytes: int | None
+    """Of torch's allocations on a GPU; on the CPU, of the process above what the imports take; None if unknown."""
+    reserved_bytes: int | None
+    """What torch took of a GPU's memory for them; None on the CPU."""
+    record: Mapping[str, Any]
+    """Content of config.json."""
+
+
+class StepsDone(Exception):
+    """Enough steps are measured."""
+
+
+class TrialWorker(Worker):
+    """A worker that measures steps, and ends the training once they take `measured_s` without the first.
+
+    It ends after two steps at the earliest, and after `_MOST_STEPS` at the latest.
+    """
+
+    def __init__(self, flags: Flags[Any], measured_s: float) -> None:
+        super().__init__(flags, StopRequest())
+        self._measured_s = measured_s
+        self._marks: list[float] = []
+
+    @property
+    def step_s(self) -> list[float]:
+        """The duration of each step."""
+        return [end - start for start, end in zip(self._marks, self._marks[1:], strict=False)]
+
+    def begin(self, plan: Plan, optimizers: Optimizer | Mapping[str, Optimizer], tally: Tally, **derived: Any) -> None:
+        """Begin as any training, then start to measure."""
+        super().begin(plan, optimizers, tally, **derived)
+        self._mark()
+
+    def advance(self, plan: Plan) -> Due:
+        """Count a step; only metric rows are ever due.
+
+        Raises:
+            StepsDone: enough steps are measured.
+        """
+        due = super().advance(plan)
+        self._mark()
+        later = self.step_s[1:]
+        if later and (sum(later) >= self._measured_s or len(later) >= _MOST_STEPS - 1):
+            raise StepsDone
+        return dataclasses.replace(due, evaluation=False, checkpoint=False, stop=False)
+
+    def _mark(self) -> None:
+        if self.device.type == "cuda":
+            torch.cuda.synchronize(self.device)
+        self._marks.append(time.perf_counter())
+
+
+def measure(request: Mapping[str, Any]) -> dict[str, Any]:
+    """Measure the training of a request in this process's run directory; on a GPU, search the largest batch, too.
+
+    Args:
+        request: `recipe`, `config` and `world_size` of the launch, which bounds the batch by the samples per step.
+
+    Raises:
+        NbtoolsError: the data or the model cannot be used.
+        RuntimeError: the training fails; on a GPU, a lack of memory is no failure while a smaller batch may fit.
+    """
+    recipe = recipe_named(request["recipe"])
+    config: TrainConfig = without_outputs(recipe.costliest(recipe.config_class(**request["config"])))
+    if not torch.cuda.is_available():
+        steps = run_steps(config, _MEASURED_S)
+        return {**_answer(steps), "largest_batch": None, "largest_note": "it is searched on GPUs only"}
+    found: dict[int, Steps | None] = {}
+
+    def fits(batch_size: int) -> bool:
+        if batch_size not in found:
+            measured_s = _MEASURED_S if batch_size == config.batch_size else 0.0
+            print(f"=== batch_size={batch_size}", flush=True)
+            found[batch_size] = steps_or_none(config.replace(batch_size=batch_size), measured_s)
+        return found[batch_size] is not None
+
+    def limit() -> int:
+        (some,) = [steps for steps in found.values() if steps is not None][:1]
+        per_sample = config.gradient_accumulation_steps * int(request["world_size"])
+        num_samples = int(some.record["derived"]["num_train_samples"])
+        return max(some.batch_size, num_samples // per_sample)
+
+    fits(config.batch_size)  # whatever it takes
+    deadline = time.monotonic() + _SEARCHED_S
+    largest, smallest_failed = largest_batch(config.batch_size, fits, limit, lambda: time.monotonic() < deadline)
+    note = note_on(largest, smallest_failed, limit() if largest else 0, _SEARCHED_S)
+    best = found[config.batch_size] or found.get(largest)
+    if best is None:
+        raise RuntimeError(f"CUDA out of memory: {note}")
+    return {**_answer(best), "largest_batch": largest, "largest_note": note}
+
+
+def without_outputs(config: TrainConfig) -> TrainConfig:
+    """Return a config whose training has steps enough for a trial, and writes nothing outside its run directory."""
+    lasting = config.replace(max_steps=None, epochs=max(config.epochs, _EPOCHS))
+    return lasting.replace(save_dir=None, report_to="none", profile_steps=0)
+
+
+def steps_or_none(config: TrainConfig, measured_s: float) -> Steps | None:
+    """Return measured steps; None if the GPU has too little memory for them."""
+    steps = None
+    try:
+        steps = run_steps(config, measured_s)
+    except RuntimeError as error:
+        if cause_of(f"{type(error).__name__}: {error}") is not GPU_MEMORY:
+            raise
+        print(f"{config.batch_size} does not fit: {error}", flush=True)
+    gc.collect()  # here, where the error and with it the frames of the training are gone
+    torch.cuda.empty_cache()
+    if config.compile:
+        torch.compiler.reset()  # after a few compilations of one function, torch would run it uncompiled
+    return steps
+
+
+def run_steps(config: TrainConfig, measured_s: float) -> Steps:
+    """Run the recipe's training until enough steps are measured.
+
+    Raises:
+        Exception: what the training raises.
+    """
+    train: Callable[[Worker, Any], None] = importlib.import_module(f"{recipe_of(config).module}.train").train
+    peak = _Peak()
+    worker = TrialWorker(Flags(config), measured_s)
+    try:
+        worker.prepare()
+        with compile_errors():
+            train(worker, worker.config)
+        raise AssertionError("the plan has more steps than a trial")
+    except StepsDone as end:
+        worker.finish("stopped", end)
+    except BaseException as error:
+        worker.finish("failed", error)
+        raise
+    record = read_json(worker.files.config) or {}
+    return Steps(config.batch_size, worker.step_s, *peak.read(worker.device), record)
+
+
+class _Peak:
+    """The largest memory in use since it was made."""
+
+    def __init__(self) -> None:
+        if torch.cuda.is_available():
+            torch.cuda.reset_peak_memory_stats()
+        with contextlib.suppress(OSError):  # not on Linux
+            Path("/proc/self/clear_refs").write_text("5")  # VmHWM starts again from the current memory
+        self._before = psutil.Process().memory_info().rss
+
+    def read(self, device: torch.device) -> tuple[int | None, int | None]:
+        """Return the peak, and what torch has reserved of a GPU for it."""
+        if device.type == "cuda":
+            return torch.cuda.max_memory_allocated(device), torch.cuda.max_memory_reserved(device)
+        with contextlib.suppress(OSError):
+            lines = Path("/proc/self/status").read_text().splitlines()
+            return int(next(line.split()[1] for line in lines if line.startswith("VmHWM:"))) * 1024 - self._before, None
+        return None, None
+
+
+def _answer(steps: Steps) -> dict[str, Any]:
+    derived, environment = steps.record["derived"], steps.record["environment"]
+    names = ("num_parameters", "num_train_samples", "num_eval_samples", "num_test_samples")
+    return {
+        "batch_size": steps.batch_size,
+        "step_s": steps.step_s,
+        "peak_bytes": steps.peak_bytes,
+        "reserved_bytes": steps.reserved_bytes,
+        **{name: derived[name] for name in names},
+        **{name: environment[name] for name in ("device", "device_name", "threads", "precision")},
+    }
