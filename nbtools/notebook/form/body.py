@@ -25,6 +25,7 @@ from nbtools.notebook.form.overwrite import (
     state_in_words,
 )
 from nbtools.notebook.form.summary import Summary
+from nbtools.notebook.form.trial_view import TrialView
 from nbtools.project import check_name, find_project
 from nbtools.recipes import Recipe
 from nbtools.run.run import Run
@@ -83,6 +84,9 @@ class FormBody:
         self._summary = Summary(self._project.root, self._guarded(self._refresh))
         self._job = JobCheck(self._project.runs, self._guarded(self._refresh))
         self._question = OverwriteQuestion(self._guarded)
+        self._trial = TrialView(self._project.root, self._guarded) if recipe else None
+        if self._trial is not None:
+            self._view.bar.add(self._trial.button, self._trial.widget)
         self.widget = self._view.arrange(self._summary.widget, self._question.widget)
         self._view.preset.observe(self._guarded(lambda: self._apply_preset(keeps_data=True)), names="value")
         self._view.reset.on_click(self._guarded(lambda: self._apply_preset(keeps_data=False)))
@@ -251,6 +255,8 @@ class FormBody:
             obstacles = self._summarize(*valid) if valid is not None else {}
             self._mark(values, {**obstacles, **mistakes})
             mistakes.update(self._mark_name(valid))
+            if self._trial is not None:
+                self._trial.show(valid if valid and not obstacles else None)
             self._allow(mistakes, obstacles)
 
     def _summarize(self, content: TrainConfig | Program, settings: Launch) -> dict[str, str]:

@@ -22,9 +22,15 @@ class LaunchBar:
         self._list = widgets.VBox()
         self._list.add_class("nbtools-mistakes")
         self.question = widgets.VBox(layout={"overflow": "visible"})
-        self.widget = widgets.VBox([self.question, self._said, self._list, row(*buttons, self._reason)])
+        self._buttons = row(*buttons, self._reason)
+        self.widget = widgets.VBox([self.question, self._said, self._list, self._buttons])
         self.widget.add_class("nbtools-bar")
         self.show("", {})
+
+    def add(self, button: widgets.Button, answer: widgets.DOMWidget) -> None:
+        """Put a further button beside the others, and its answer above them."""
+        self.widget.children = (answer, *self.widget.children)
+        self._buttons.children = (*self._buttons.children[:-1], button, self._reason)
 
     def show(self, reason: str, mistakes: Mapping[str, str]) -> None:
         """Show why buttons are disabled, and a link for each mistake by the name of its row; "" has no row."""

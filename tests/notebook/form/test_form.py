@@ -857,6 +857,26 @@ def test_missing_dataset_is_marked_and_forbids_the_launch_only(form: nt.ConfigFo
     assert not control(form, "Write script").disabled
 
 
+@pytest.mark.slow
+def test_trial_says_what_a_step_costs_until_a_value_changes(form: nt.ConfigForm) -> None:
+    control(form, "Try two steps").click()
+    assert control(form, "Cancel the trial")
+    eventually(lambda: "samples/s" in text(form), 120)
+    assert re.search(r"duration\s+about 0:0", text(form))
+    control(form, "batch_size").value = "8"
+    assert "samples/s" not in text(form)
+    control(form, "batch_size").value = "many"
+    assert control(form, "Try two steps").disabled
+
+
+@pytest.mark.slow
+def test_second_click_cancels_the_trial(form: nt.ConfigForm) -> None:
+    control(form, "Try two steps").click()
+    control(form, "Cancel the trial").click()
+    eventually(lambda: "the trial was cancelled" in text(form))
+    assert not control(form, "Try two steps").disabled
+
+
 # --- the script -----------------------------------------------------------------------------------
 
 
