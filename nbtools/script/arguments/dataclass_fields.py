@@ -9,7 +9,7 @@ from typing import Any
 from nbtools.script.arguments.arguments import Argument
 from nbtools.script.arguments.declarations import Entry, literal_of, made_field, text_of
 from nbtools.script.follow.calls import NO_CALL, Call
-from nbtools.script.follow.interpreter import Interpreter
+from nbtools.script.follow.follower import Follower
 from nbtools.script.follow.values import Class, EnumMember, External, Function, Scope, Unknown, is_literal
 
 _SIMPLE: dict[str, type] = {"int": int, "float": float, "str": str, "bool": bool}
@@ -73,9 +73,9 @@ class DataField:
     where: str
 
 
-def fields_of_class(cls: Class, interpreter: Interpreter) -> list[DataField]:
+def fields_of_class(cls: Class, follower: Follower) -> list[DataField]:
     """Return the fields of a dataclass, those of its bases first, as Python orders them."""
-    interpreter.resolve_bases(cls)
+    follower.resolve_bases(cls)
     found: dict[str, DataField] = {}
     for owner in reversed(cls.ancestors):
         for number, node in enumerate(owner.node.body):
@@ -85,17 +85,17 @@ def fields_of_class(cls: Class, interpreter: Interpreter) -> list[DataField]:
                         continue
                     if "KW_ONLY" in ast.unparse(annotation):
                         continue
-                    default = MISSING if value is None else interpreter.value(value, owner.body)
+                    default = MISSING if value is None else follower.value(value, owner.body)
                     text = _docstring_after(owner.node.body, number) or owner.scope.module.comment(node)
-                    made = _field(name, annotation, default, text, owner, interpreter)
+                    made = _field(name, annotation, default, text, owner, follower)
                     if made is not None:
                         found[name] = made
                 case ast.Assign(targets=[ast.Name(id=name)], value=value) if name in found:
-                    found[name].default = interpreter.value(value, owner.body)
+                    found[name].default = follower.value(value, owner.body)
     return list(found.values())
 
 
-def parameters_of_function(function: Function, interpreter: Interpreter) -> list[DataField]:
+def parameters_of_function(function: Function, follower: Follower) -> list[DataField]:
     """Return the parameters of a function as fields."""
     parameters = function.node.args
     names = [*parameters.posonlyargs, *parameters.args]
@@ -106,8 +106,8 @@ def parameters_of_function(function: Function, interpreter: Interpreter) -> list
         node = defaults.get(parameter)
         kind = Kind([dict], is_known=False)
         if parameter.annotation is not None:
-            kind = annotated_kind(parameter.annotation, function.scope, interpreter)
-        default = MISSING if node is None else interpreter.value(node, function.scope)
+            kind = annotated_kind(parameter.annotation, function.scope, follower)
+        default = MISSING if node is None else follower.value(node, function.scope)
         found.append(DataField(parameter.arg, kind, default, "", {}, function.scope.module.where(parameter)))
     return found
 
@@ -120,10 +120,10 @@ def _docstring_after(body: Sequence[ast.stmt], number: int) -> str:
 
 
 def _field(
-    name: str, annotation: ast.expr, default: Any, text: str, owner: Class, interpreter: Interpreter
+    name: str, annotation: ast.expr, default: Any, text: str, owner: Class, follower: Follower
 ) -> DataField | None:
     metadata: dict[str, Any] = {}
-    kind = annotated_kind(annotation, owner.body, interpreter)
+    kind = annotated_kind(annotation, owner.body, follower)
     if isinstance(default, FieldSpec):
         settings = default.keywords
         if settings.get("init") is False:
@@ -135,30 +135,30 @@ def _field(
             metadata["aliases"] = settings["aliases"]
         default = settings.get("default", MISSING)
         if "default_factory" in settings:
-            default = _made(settings["default_factory"], interpreter)
+            default = _made(settings["default_factory"], follower)
     if isinstance(metadata.get("help"), Unknown):
         metadata["help"] = ""
     return DataField(name, kind, default, " ".join(text.split()), metadata, owner.scope.module.where(annotation))
 
 
-def _made(factory: Any, interpreter: Interpreter) -> Any:
+def _made(factory: Any, follower: Follower) -> Any:
     match factory:
         case External("list" | "tuple" | "set"):
             return ()
         case External("dict"):
             return {}
         case Function() | Class():
-            return interpreter.call(factory, Call(NO_CALL, factory.scope, [], {}, is_whole=True))
+            return follower.call(factory, Call(NO_CALL, factory.scope, [], {}, is_whole=True))
     return factory if isinstance(factory, Unknown) else Unknown(ast.Name(text_of(factory)))
 
 
-def annotated_kind(node: ast.expr, scope: Scope, interpreter: Interpreter, depth: int = 0) -> Kind:
+def annotated_kind(node: ast.expr, scope: Scope, follower: Follower, depth: int = 0) -> Kind:
     """Return what an annotation allows."""
     if depth > 8:
         return Kind([dict], is_known=False)
 
     def inner(part: ast.expr) -> Kind:
-        return annotated_kind(part, scope, interpreter, depth + 1)
+        return annotated_kind(part, scope, follower, depth + 1)
 
     match node:
         case ast.Constant(value=None):
@@ -171,12 +171,12 @@ def annotated_kind(node: ast.expr, scope: Scope, interpreter: Interpreter, depth
         case ast.BinOp(left=left, op=ast.BitOr(), right=right):
             return _union([inner(left), inner(right)])
         case ast.Subscript(value=head, slice=index):
-            return _subscripted(ast.unparse(head).rpartition(".")[2], index, inner, scope, interpreter)
-    value = interpreter.value(node, scope)
-    resolved = interpreter.resolve(value, scope.module)
+            return _subscripted(ast.unparse(head).rpartition(".")[2], index, inner, scope, follower)
+    value = follower.value(node, scope)
+    resolved = follower.resolve(value, scope.module)
     if isinstance(resolved, Class):
         if resolved.is_enum:
-            members = interpreter.members(resolved)
+            members = follower.members(resolved)
             return Kind(
                 [str], tuple(literal_of(member) for member in members), tuple(member.name for member in members)
             )
@@ -189,18 +189,18 @@ def annotated_kind(node: ast.expr, scope: Scope, interpreter: Interpreter, depth
             return Kind([tuple], element=Kind([str]))
         return Kind([dict], is_known=last in ("dict", "Dict", "Any", "object"))
     if isinstance(value, Unknown) and isinstance(value.node, ast.expr) and value.node is not node and value.scope:
-        return annotated_kind(value.node, value.scope, interpreter, depth + 1)
+        return annotated_kind(value.node, value.scope, follower, depth + 1)
     return Kind([dict], is_known=False)
 
 
-def _subscripted(head: str, index: ast.expr, inner: Any, scope: Scope, interpreter: Interpreter) -> Kind:
+def _subscripted(head: str, index: ast.expr, inner: Any, scope: Scope, follower: Follower) -> Kind:
     parts = index.elts if isinstance(index, ast.Tuple) else [index]
     if head == "Optional":
         return _union([inner(index), Kind([NoneType])])
     if head == "Union":
         return _union([inner(part) for part in parts])
     if head == "Literal":
-        values = [literal_of(interpreter.value(part, scope)) for part in parts]
+        values = [literal_of(follower.value(part, scope)) for part in parts]
         kinds = list(dict.fromkeys(type(value) for value in values if value is not None))
         return Kind(
             [*kinds, *([NoneType] if None in values else [])], tuple(value for value in values if value is not None)
@@ -298,7 +298,7 @@ def hf_negative(data: DataField) -> Entry | None:
 
 
 def tyro_arguments(
-    fields: Sequence[DataField], interpreter: Interpreter, prefix: str = "", outer: Any = None
+    fields: Sequence[DataField], follower: Follower, prefix: str = "", outer: Any = None
 ) -> tuple[list[Argument], list[str]]:
     """Return the arguments that tyro makes of fields, those of nested dataclasses among them, and what is unsure."""
     found: list[Argument] = []
@@ -311,7 +311,7 @@ def tyro_arguments(
         kind = data.kind
         if kind.nested is not None and kind.is_known and len(kind.members) == 1:
             changed = getattr(default, "attributes", None)
-            inner, more = tyro_arguments(fields_of_class(kind.nested, interpreter), interpreter, f"{name}.", changed)
+            inner, more = tyro_arguments(fields_of_class(kind.nested, follower), follower, f"{name}.", changed)
             found += inner
             unsure += more
         elif not kind.is_known or (dict in kind.members):

@@ -27,7 +27,7 @@ from nbtools.script.arguments.dataclass_fields import (
 from nbtools.script.arguments.declarations import Entry, Group, Parser, Subparsers, arguments_of_parsers, text_of
 from nbtools.script.follow import folding
 from nbtools.script.follow.calls import Call, Calls, ParserReached, TooLong
-from nbtools.script.follow.interpreter import Interpreter
+from nbtools.script.follow.follower import Follower
 from nbtools.script.follow.modules import Modules
 from nbtools.script.follow.values import Class, External, File, FileText, Function, Method, Namespace, Unknown
 
@@ -87,7 +87,7 @@ def arguments_of(script: Path, *, module: str | None = None, search: Sequence[Pa
     Args:
         script: the program.
         module: its name, if it is started by `python -m`.
-        search: `sys.path` of the interpreter that will run it, where classes such as
+        search: `sys.path` of the follower that will run it, where classes such as
             `transformers.TrainingArguments` are read.
 
     Raises:
@@ -107,7 +107,7 @@ class _Declarations(Calls):
 
     def __init__(self, modules: Modules) -> None:
         self.modules = modules
-        self.interpreter = Interpreter(modules, self)
+        self.follower = Follower(modules, self)
         self.created: list[Parser] = []
         self.parsed: list[Parser] = []
         self.library = ""
@@ -120,7 +120,7 @@ class _Declarations(Calls):
 
     def follow(self) -> None:
         """Follow the script to its parser; where it has no call that leads there, try its other functions."""
-        for step in (self.interpreter.run_script, self.interpreter.run_rest):
+        for step in (self.follower.run_script, self.follower.run_rest):
             try:
                 step()
             except ParserReached:
@@ -217,7 +217,7 @@ class _Declarations(Calls):
             if isinstance(receiver, Parser) and name in receiver.attributes:
                 return receiver.attributes[name]
             if isinstance(receiver, Parser) and receiver.cls is not None:
-                found = self.interpreter.class_attribute(receiver.cls, name, receiver)
+                found = self.follower.class_attribute(receiver.cls, name, receiver)
                 if found is not None:
                     return found[0]
             return Method(receiver, name)
@@ -242,7 +242,7 @@ class _Declarations(Calls):
         parser.cls = cls
         if cls.derives_from("Tap"):
             self.unsure.append(f"{call.where}: the fields of {cls.node.name} are not read from the source")
-        if self.interpreter.class_attribute(cls, "__init__", parser) is None:
+        if self.follower.class_attribute(cls, "__init__", parser) is None:
             self._start(parser, call)
         return parser
 
@@ -273,7 +273,7 @@ class _Declarations(Calls):
                 self._add_dataclass(parser, item, call)
 
     def _add_dataclass(self, parser: Parser, value: Any, call: Call) -> None:
-        found = self.interpreter.resolve(value, call.scope.module)
+        found = self.follower.resolve(value, call.scope.module)
         if not isinstance(found, Class):
             name = text_of(value)
             self.unsure.append(f"{call.where}: the source of {name} is not found, so its fields are missing")
@@ -285,7 +285,7 @@ class _Declarations(Calls):
                     parser.add(entry)
 
     def _fields(self, cls: Class, call: Call) -> list[DataField]:
-        found = fields_of_class(cls, self.interpreter)
+        found = fields_of_class(cls, self.follower)
         for base in cls.missing_bases:
             self.unsure.append(f"{call.where}: the source of {base.path} is not found, so its fields are missing")
         return found
@@ -337,10 +337,10 @@ class _Declarations(Calls):
 
     def _pass_parser(self, path: str, parser: Any, call: Call) -> Any:
         """Follow a function of an installed package that is given a parser; it is taken to return this parser."""
-        function = self.interpreter.resolve(External(path), call.scope.module) if path else None
+        function = self.follower.resolve(External(path), call.scope.module) if path else None
         owner = parser if isinstance(parser, Parser) else parser.parser
         before = len(owner.entries)
-        result = self.interpreter.call_function(function, call) if isinstance(function, Function) else None
+        result = self.follower.call_function(function, call) if isinstance(function, Function) else None
         if len(owner.entries) == before:
             text = ast.unparse(call.node.func)
             self.unsure.append(f"{call.where}: {text} may add arguments, which are not read from the source")
@@ -411,12 +411,12 @@ class _Declarations(Calls):
         if not flags and isinstance(dest := call.keywords.get("dest"), str):
             flags = (dest,)
         if len(flags) < len(call.args) or not flags or not call.is_whole:
-            loop = self.interpreter.loops
+            loop = self.follower.loops
             what = f"a loop at {loop[-1]} adds arguments" if loop else "the names of an argument are computed"
             self.unsure.append(f"{where}: {what}: {ast.unparse(call.node)[:100]}")
             if not flags:
                 return
-        conditions = self.interpreter.conditions
+        conditions = self.follower.conditions
         if conditions:
             self.unsure.append(f"{where}: {flags[0]} is declared only if {conditions[-1][:80]}")
         clash = group.parser.add(Entry(flags, dict(call.keywords), where, group.title, group.exclusive))
@@ -427,7 +427,7 @@ class _Declarations(Calls):
 
     def _tyro(self, call: Call) -> None:
         """Read the class or function that `tyro.cli` is given; ParserReached if there is no more to find."""
-        target = self.interpreter.resolve(call.argument(0, "f"), call.scope.module)
+        target = self.follower.resolve(call.argument(0, "f"), call.scope.module)
         default = call.keywords.get("default")
         unsure = [
             f"{call.where}: {name}= of tyro.cli is not read" for name in call.keywords if name in ("config", "args")
@@ -435,14 +435,14 @@ class _Declarations(Calls):
         if isinstance(target, Class):
             fields = self._fields(target, call)
         elif isinstance(target, Function):
-            fields = parameters_of_function(target, self.interpreter)
+            fields = parameters_of_function(target, self.follower)
         else:
             fields = []
             unsure.append(f"{call.where}: {text_of(target)} is not read from the source")
         changed = getattr(default, "attributes", None)
         if default is not None and changed is None:
             unsure.append(f"{call.where}: the default of tyro.cli is not read from the source: {text_of(default)}")
-        arguments, more = tyro_arguments(fields, self.interpreter, outer=changed)
+        arguments, more = tyro_arguments(fields, self.follower, outer=changed)
         self.library = "tyro"
         self.arguments += arguments
         self.unsure += unsure + more
@@ -492,7 +492,7 @@ class _Declarations(Calls):
             if module is None:
                 continue
             if not overrides_constants(module.source):
-                self.interpreter.block(module.tree.body, call.scope)
+                self.follower.block(module.tree.body, call.scope)
                 return
             self.library = "constants"
             self.arguments, notes = constant_arguments(call.scope, call.node.lineno, f"{module.label}:1")
@@ -508,7 +508,7 @@ class _Declarations(Calls):
         node, scope = value.node, value.scope
 
         def inner(part: ast.expr) -> str:
-            found = self.interpreter.value(part, scope)
+            found = self.follower.value(part, scope)
             return found if isinstance(found, str) else "" if found == value else self._path_text(found)
 
         match node:

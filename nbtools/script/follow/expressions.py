@@ -28,7 +28,7 @@ MOST_ROUNDS = 500
 
 
 class Expressions(Names):
-    """Evaluates expressions; the second of the three parts of `Interpreter`."""
+    """Evaluates expressions; the second of the three parts of `Follower`."""
 
     def assign(self, target: ast.expr, value: Any, scope: Scope) -> None:
         """Bind a value to a name, an attribute or an element."""

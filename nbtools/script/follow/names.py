@@ -15,7 +15,7 @@ MOST_STEPS = 60_000
 
 
 class Names:
-    """Resolves names to what they stand for; the first of the three parts of `Interpreter`."""
+    """Resolves names to what they stand for; the first of the three parts of `Follower`."""
 
     def __init__(self, modules: Modules, calls: Calls) -> None:
         self.modules = modules

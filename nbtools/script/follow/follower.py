@@ -24,7 +24,7 @@ from nbtools.script.follow.values import (
 _DEEPEST_CALL = 24
 
 
-class Interpreter(Expressions):
+class Follower(Expressions):
     """Follows the statements of a script, of the functions that it calls and of the modules that it imports."""
 
     def run_script(self) -> None:
