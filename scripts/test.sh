@@ -18,6 +18,7 @@ TEXT
 # shellcheck source=scripts/setup.sh
 . "$(dirname -- "${BASH_SOURCE[0]}")/setup.sh"
 
+ALL_EXTRAS+=",zoo" # the libraries whose programs the tests read; what lab.sh sets up has none of them
 FAST="not slow and not browser and not soak and not seeds"
 REPORT=""
 NUM_FAILED=0

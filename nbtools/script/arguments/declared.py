@@ -87,7 +87,7 @@ def arguments_of(script: Path, *, module: str | None = None, search: Sequence[Pa
     Args:
         script: the program.
         module: its name, if it is started by `python -m`.
-        search: `sys.path` of the follower that will run it, where classes such as
+        search: `sys.path` of the interpreter that will run it, where classes such as
             `transformers.TrainingArguments` are read.
 
     Raises:
