@@ -25,7 +25,7 @@ from nbtools.notebook.form.overwrite import (
     state_in_words,
 )
 from nbtools.notebook.form.summary import Summary
-from nbtools.notebook.form.trial_view import TrialView
+from nbtools.notebook.trial_view import TrialView
 from nbtools.project import check_name, find_project
 from nbtools.recipes import Recipe
 from nbtools.run.run import Run
@@ -78,9 +78,9 @@ class FormBody:
         """The run that this form launched last."""
         self._panel: Any = None
         usual_name = "my_program" if recipe is None else recipe.key
-        self._view = FormLayout(
-            recipe, self._project.root, usual_name if name is None else name, preset, self._guarded(self._edited)
-        )
+        usual_name = usual_name if name is None else name
+        on_edit = self._guarded(self._edited)
+        self._view = FormLayout(recipe, self._project.root, usual_name, preset, on_edit, self._guarded)
         self._summary = Summary(self._project.root, self._guarded(self._refresh))
         self._job = JobCheck(self._project.runs, self._guarded(self._refresh))
         self._question = OverwriteQuestion(self._guarded)
@@ -284,6 +284,8 @@ class FormBody:
                 obstacles["gpus"] = str(error)
         if isinstance(content, Program):
             obstacles |= self._check_program(content)
+            if self._view.arguments is not None:
+                self._view.arguments.show(content, settings)
             self._summary.show_commands(commands)
         elif unfit := self._summary.show(content, settings, commands):
             obstacles["dataset" if "dataset" in self._view.fields else ""] = unfit

@@ -13,6 +13,7 @@ import ipywidgets as widgets
 from nbtools.config import Launch, Slurm, StopOn, TrainConfig
 from nbtools.errors import InvalidNameError, plural
 from nbtools.machine.devices import Device, devices
+from nbtools.notebook.form.argument_rows import ArgumentRows, Guarded
 from nbtools.notebook.form.chooser import program_list
 from nbtools.notebook.form.cluster import IN_A_JOB, SLURM, ClusterField
 from nbtools.notebook.form.data_picker import COLUMN, DataPicker
@@ -31,11 +32,17 @@ class FormLayout:
     """The rows, tiles and buttons of one recipe's form: the data first, then columns of sections."""
 
     def __init__(
-        self, recipe: Recipe | None, root: Path, name: str, preset: str | None, on_edit: Callable[[object], None]
+        self,
+        recipe: Recipe | None,
+        root: Path,
+        name: str,
+        preset: str | None,
+        on_edit: Callable[[object], None],
+        guarded: Guarded,
     ) -> None:
         """Make the widgets; `on_edit` is called after every edit of a field or of the script's `name`.
 
-        Data files are listed below the project's `root`.
+        Data files are listed below the project's `root`. Callbacks run under the form's error boundary `guarded`.
         """
         gpus = devices()
         needs = {key: _need(preset, len(gpus)) for key, preset in (recipe.presets if recipe else {}).items()}
@@ -63,6 +70,7 @@ class FormLayout:
         is_data = recipe is not None and recipe.guess_columns is not None
         self.data = DataPicker(root, recipe, partial(on_edit, None)) if recipe and is_data else None
         self._has_table = False
+        self.arguments = None if recipe else ArgumentRows(root, guarded, self._take_words, partial(on_edit, None))
         self._usual = {name for name, field in records.items() if field.is_basic}
         self.write = button("Write script", "pencil", "Write scripts/NAME.py")
         self.launch = button("Launch", "play", "Write the script if its values differ, then launch it", style="primary")
@@ -103,7 +111,8 @@ class FormLayout:
         head = widgets.GridBox([*preset, self.name_row])
         head.add_class("nbtools-columns")
         self.bar.question.children = (question,)
-        sections = (self.sections.first, self.sections.bar, self.sections.columns)
+        arguments = [self.arguments.widget] if self.arguments else []
+        sections = (self.sections.first, *arguments, self.sections.bar, self.sections.columns)
         form = widgets.VBox([self._title, head, *sections, summary, self.bar.widget, self.panel])
         form.layout.overflow = "visible"
         form.add_class("nbtools-form")
@@ -162,6 +171,10 @@ class FormLayout:
         stem = re.sub(r"\W", "_", Path(path).stem, flags=re.ASCII)
         with suppress(InvalidNameError):
             self.name.value = check_name(f"run_{stem}")
+
+    def _take_words(self, words: tuple[str, ...]) -> None:
+        """Write the words that the rows of arguments stand for into the row of the command line."""
+        self._rows["args"].value = words
 
     def _go_to(self, name: str) -> None:
         if name == self.name.description:

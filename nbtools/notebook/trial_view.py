@@ -9,7 +9,6 @@ import ipywidgets as widgets
 
 from nbtools.config import Launch, TrainConfig
 from nbtools.launcher.trial.trial import Trial, start_trial
-from nbtools.notebook.form.overwrite import button
 from nbtools.script.program import Program
 
 _EVERY_S = 0.5
@@ -25,7 +24,8 @@ class TrialView:
         self._trial: Trial | None = None
         self._values: tuple[TrainConfig | Program, Launch] | None = None
         self._tried: tuple[TrainConfig | Program, Launch] | None = None
-        self.button = button(_TRY, "flask", "Take a few real steps on one device: time and memory, nothing is kept")
+        tooltip = "Take a few real steps on one device: time and memory, nothing is kept"
+        self.button = widgets.Button(description=_TRY, icon="flask", tooltip=tooltip, layout={"width": "auto"})
         self.widget = widgets.HTML(layout={"display": "none"}).add_class("nbtools-trial")
         self.button.on_click(guarded(self._click))
 

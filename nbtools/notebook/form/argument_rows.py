@@ -1,0 +1,263 @@
+"""Rows for the arguments that a program declares: they read and write the words of its command line."""
+
+import threading
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from functools import partial
+from html import escape
+from pathlib import Path
+from typing import Any
+
+import ipywidgets as widgets
+
+from nbtools.config import Launch
+from nbtools.errors import ConfigError, NbtoolsError, plural, shown
+from nbtools.machine.interpreter import Interpreter, interpreter_for
+from nbtools.notebook.background import Background
+from nbtools.notebook.form.fields import INPUT_SHAPE, FieldRow
+from nbtools.notebook.form.overwrite import button
+from nbtools.notebook.form.sections import Section, Sections
+from nbtools.notebook.subshell import answers_beside_cells
+from nbtools.script.arguments.arguments import Argument, ScriptArguments
+from nbtools.script.arguments.ask import TIME_LIMIT_S, ask
+from nbtools.script.arguments.declared import arguments_of
+from nbtools.script.field import Field
+from nbtools.script.program import Program
+
+Guarded = Callable[[Callable[[], object]], Callable[..., None]]
+_FEW = 24
+"""So many arguments are all shown; of more, those of the program's own file and those that differ."""
+_NUM_COLUMNS = 3
+_WHY_ASK = (
+    "Runs the program up to its parser, which answers instead of parsing: in a process of its own with the program's "
+    f"Python, without GPUs, offline, and for at most {TIME_LIMIT_S:.0f} s. The code above the parser is executed."
+)
+
+
+@dataclass(frozen=True)
+class _Question:
+    """A program whose arguments are read, in the state of its file."""
+
+    script: Path
+    module: str | None
+    cwd: Path
+    python: str | None
+    changed_ns: int
+
+
+class ArgumentRows:
+    """A row for each argument of a program, in sections that fold; a change of a row changes the words."""
+
+    def __init__(
+        self, root: Path, guarded: Guarded, on_words: Callable[[tuple[str, ...]], None], on_read: Callable[[], None]
+    ) -> None:
+        """Show nothing until a program is chosen.
+
+        Args:
+            root: the project's root.
+            guarded: error boundary of the form, for callbacks.
+            on_words: is called with the words after a change of a row.
+            on_read: is called from a thread when the arguments of a program have been read.
+        """
+        self._root, self._guarded, self._on_words = root, guarded, on_words
+        self._read = Background(self._answer, on_read)
+        self._asked: dict[_Question, ScriptArguments] = {}
+        self._question: _Question | None = None
+        self._shown: ScriptArguments | None = None
+        self._words: tuple[str, ...] = ()
+        self._rest: list[str] = []
+        self._is_filling = self._is_asking = False
+        self._rows: dict[str, FieldRow] = {}
+        self._sections: Sections | None = None
+        self._note = widgets.HTML()
+        self._ask = button("Ask the script", "comment", _WHY_ASK)
+        self._ask.on_click(guarded(self._start_asking))
+        self._command = widgets.Dropdown(description="sub-command", **INPUT_SHAPE)
+        self._command.observe(guarded(self._edited), names="value")
+        self._body = widgets.VBox(layout={"overflow": "visible"})
+        head = widgets.HBox([self._ask, self._note], layout={"align_items": "center"})
+        self.widget = widgets.VBox([head, self._command, self._body], layout={"overflow": "visible", "display": "none"})
+
+    @property
+    def fields(self) -> dict[str, FieldRow]:
+        """The rows by the name of the argument."""
+        return self._rows
+
+    def show(self, program: Program, launch: Launch) -> None:
+        """Show the arguments of a program with the values in its words; they are read in a thread."""
+        self._question = self._asked_of(program, launch)
+        if self._question is None:
+            self.widget.layout.display = "none"
+            return
+        found = self._asked.get(self._question)
+        if found is None:
+            answer = self._read.answer(self._question)
+            if answer is None or answer[0] is None:
+                self.widget.layout.display = "none"
+                return
+            found = answer[0]
+        if found is not self._shown:
+            self._draw(found)
+            self._fill(program.args)
+        elif program.args != self._words:
+            self._fill(program.args)
+        self.widget.layout.display = ""
+        answers_beside_cells(self.widget)
+
+    def _asked_of(self, program: Program, launch: Launch) -> _Question | None:
+        cwd = program.folder(self._root) or self._root
+        path = program.file(self._root, [cwd])
+        if path is None or not path.is_file():
+            return None
+        return _Question(path, program.module, cwd, launch.python, path.stat().st_mtime_ns)
+
+    def _interpreter(self, question: _Question) -> Interpreter:
+        return interpreter_for(question.script, question.python, self._root, needs_torch=False)
+
+    def _answer(self, question: _Question) -> ScriptArguments | None:
+        try:
+            search = self._interpreter(question).search
+            return arguments_of(question.script, module=question.module, search=search)
+        except (NbtoolsError, OSError):  # the form names what is wrong with the file
+            return None
+
+    # --- the rows ---
+
+    def _draw(self, found: ScriptArguments) -> None:
+        """Make the rows of a program's arguments."""
+        self._shown, self._rows = found, {}
+        self._is_filling = True
+        try:
+            self._command.options = [(" ".join(path), path) for path in found.commands]
+        finally:
+            self._is_filling = False
+        self._command.layout.display = "" if found.commands else "none"
+        groups: dict[str, list[FieldRow]] = {}
+        for argument in found.arguments:
+            line = FieldRow(_described(argument), self._guarded(self._edited))
+            self._rows[argument.field.name] = line
+            groups.setdefault(argument.field.group or "Arguments", []).append(line)
+        sections = [Section(title, rows) for title, rows in groups.items()]
+        self._sections = Sections([], _columns(sections), set())
+        self._body.children = (self._sections.bar, self._sections.columns) if self._rows else ()
+        self._ask.layout.display = "" if found.can_ask else "none"
+        self._say()
+
+    def _say(self, problem: str = "") -> None:
+        found = self._shown
+        if found is None:
+            return
+        count = plural(len(found.arguments), "argument")
+        what = f"{count} of {found.script.name} ({found.parser})" if found.parser else f"{found.script.name}: no parser"
+        lines = [f"{what}{'' if found.is_complete or not found.parser else ', perhaps not all'}", *found.notes]
+        wrong = f"<b>{escape(problem)}</b><br>" if problem else ""
+        self._note.value = f"<small>{wrong}{'<br>'.join(map(escape, lines))}</small>"
+
+    def _fill(self, words: tuple[str, ...]) -> None:
+        """Show the values that stand in the words of a command line."""
+        assert self._shown is not None
+        self._words = words
+        values, command, self._rest = self._shown.read(words)
+        self._is_filling = True
+        try:
+            if self._shown.commands:
+                self._command.value = command if command in self._shown.commands else self._shown.commands[0]
+            for argument in self._shown.arguments:
+                name = argument.field.name
+                self._rows[name].value = values.get(name, argument.field.default)
+        finally:
+            self._is_filling = False
+        self._mark({})
+
+    def _edited(self) -> None:
+        """Write the values of the rows as words; a wrong value is marked and leaves the words as they are."""
+        if self._is_filling or self._shown is None:
+            return
+        values: dict[str, Any] = {}
+        wrong: dict[str, str] = {}
+        used = [argument for argument in self._shown.arguments if self._is_used(argument)]
+        for argument in used:
+            name = argument.field.name
+            try:
+                values[name] = self._rows[name].value
+            except ValueError as error:
+                wrong[name] = str(error)
+        problem = ""
+        if not wrong:
+            try:
+                words = tuple(self._shown.words(values, self._command.value or (), self._rest))
+            except ConfigError as error:
+                problem = str(error)
+            else:
+                self._words = words
+                self._on_words(words)
+        self._mark(wrong)
+        self._say(problem or (f"not taken over: {plural(len(wrong), 'wrong value')}" if wrong else ""))
+
+    def _is_used(self, argument: Argument) -> bool:
+        chosen = self._command.value or ()
+        return argument.command == chosen[: len(argument.command)]
+
+    def _mark(self, wrong: dict[str, str]) -> None:
+        """Show errors and changed values; fold what rarely changes."""
+        assert self._shown is not None and self._sections is not None
+        changed, usual = dict[str, str](), set[str]()
+        is_long = len(self._shown.arguments) > _FEW
+        unused = {a.field.name for a in self._shown.arguments if not self._is_used(a)}
+        for argument in self._shown.arguments:
+            field, line = argument.field, self._rows[argument.field.name]
+            try:
+                differs = line.value != field.default
+            except ValueError:
+                differs = True
+            if differs and not field.is_required:
+                changed[field.name] = f"default: {field.default_text or shown(field.default, 60)}"
+            is_own = field.source.startswith(f"{self._shown.script.name}:")
+            if not is_long or is_own or differs or field.is_required:
+                usual.add(field.name)
+        self._sections.use(usual, unused)
+        self._sections.mark(wrong, changed)
+
+    # --- asking ---
+
+    def _start_asking(self) -> None:
+        if self._is_asking or self._question is None:
+            return
+        self._is_asking, self._ask.disabled = True, True
+        self._say(f"asking {self._question.script.name} …")
+        threading.Thread(target=self._asking, args=(self._question,), name="nbtools-ask", daemon=True).start()
+
+    def _asking(self, question: _Question) -> None:
+        try:
+            python = self._interpreter(question)
+            found = ask(question.script, python.path, question.cwd, module=question.module, search=python.search)
+            self._asked[question] = found
+        except (NbtoolsError, OSError) as error:
+            self._guarded(partial(self._say, str(error)))()
+            return
+        finally:
+            self._is_asking, self._ask.disabled = False, False
+        self._guarded(partial(self._show_answer, question))()
+
+    def _show_answer(self, question: _Question) -> None:
+        if question == self._question:
+            self._draw(self._asked[question])
+            self._fill(self._words)
+
+
+def _described(argument: Argument) -> Field:
+    """Return the field of a row: its note has the type and the line of the source beside the help."""
+    field = argument.field
+    types = ", ".join(kind.__name__ if isinstance(kind, type) else str(kind) for kind in field.types)
+    types = types.replace("NoneType", "none")
+    source = f" ({field.source})" if field.source else ""
+    return field.replace(help=f"{field.help}{source}".strip(), unit=field.unit or types)
+
+
+def _columns(sections: Iterable[Section]) -> list[list[Section]]:
+    """Divide sections into columns of about the same number of rows."""
+    columns: list[list[Section]] = [[] for _ in range(_NUM_COLUMNS)]
+    for section in sections:
+        least = min(columns, key=lambda column: sum(len(each.rows) + 1 for each in column))
+        least.append(section)
+    return [column for column in columns if column]
