@@ -8,6 +8,7 @@ from nbtools.cli.parser import complain, shortest
 from nbtools.config import Launch
 from nbtools.errors import ConfigError
 from nbtools.launcher.slurm import Cluster, on_cluster, script_text, write_sbatch_script
+from nbtools.machine.interpreter import named_executable
 from nbtools.project import Project, find_project
 from nbtools.recipes import recipe_named
 from nbtools.script.compat.aliases import assigned
@@ -25,6 +26,11 @@ def write_recipe_script(arguments: argparse.Namespace, cluster: Cluster | None) 
     if arguments.script_args:
         return complain(f"--: a recipe has values, not arguments; write --set FIELD=VALUE, not {arguments.script_args}")
     recipe = recipe_named(arguments.recipe)
+    for flag, given in (("--cwd", arguments.cwd), ("--resume-with", arguments.resume_with)):
+        if given is not None:
+            return complain(f"{flag}: is for a program, not for a recipe; leave it out, not {given!r}")
+    if arguments.torchrun is not None:
+        return complain("--no-torchrun: is for a program, not for a recipe; leave it out")
     if arguments.preset is None:
         config, launch = recipe.config_class(), Launch()
     else:
@@ -32,10 +38,11 @@ def write_recipe_script(arguments: argparse.Namespace, cluster: Cluster | None) 
     old = None if arguments.from_yaml is None else read_flat_yaml(Path(arguments.from_yaml), type(config))
     asked, notes = config.uncapped({**(old.values if old else {}), **assigned(type(config), arguments.values)})
     config = config.replace(**asked)
-    launch = on_cluster(launch, cluster, **_processes(arguments))
+    launch = on_cluster(launch, cluster, **_settings(arguments))
     if arguments.sbatch and launch.cluster is None:
         return complain("--sbatch: is for a script with --cluster slurm; --sh writes one for this machine")
     name, project, force = arguments.name, find_project(missing_ok=True), arguments.force
+    _check_python(launch, project)
     if arguments.sh and not force:  # before any file is written
         check_shell_script(project.script(name).with_suffix(".sh"), shell_text(name, launch, recipe.key))
     if arguments.sbatch and not force:
@@ -69,17 +76,23 @@ def write_launcher_script(arguments: argparse.Namespace, cluster: Cluster | None
     )
     if (folder := program.folder(project.root)) is not None and not folder.is_dir():
         raise ConfigError(f"--cwd {arguments.cwd}: no such folder ({folder}); give an existing one")
-    settings = {"python": arguments.python, "torchrun": arguments.torchrun, **_processes(arguments)}
-    launch = on_cluster(Launch(), cluster, **{name: value for name, value in settings.items() if value is not None})
+    launch = on_cluster(Launch(), cluster, **_settings(arguments))
+    _check_python(launch, project)
     print(shortest(write_script(program, arguments.name, launch, project=project, overwrite=arguments.force)))
     for note in _made_project(project):
         complain(f"note: {note}", _DONE)
     return _DONE
 
 
-def _processes(arguments: argparse.Namespace) -> dict[str, object]:
-    given = {name: getattr(arguments, name) for name in ("nproc_per_node", "gpus", "nnodes")}
+def _settings(arguments: argparse.Namespace) -> dict[str, object]:
+    given = {name: getattr(arguments, name) for name in ("nproc_per_node", "gpus", "nnodes", "python", "torchrun")}
     return {name: value for name, value in given.items() if value is not None}
+
+
+def _check_python(launch: Launch, project: Project) -> None:
+    """Raise LaunchError if the named Python is not on this machine; on a cluster it may be elsewhere."""
+    if launch.python is not None and launch.cluster is None:
+        named_executable(launch.python, project.root)
 
 
 def _in_project(path: Path, project: Project) -> str:

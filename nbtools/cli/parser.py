@@ -103,7 +103,7 @@ def parser(
     script.add_argument("script", metavar="SCRIPT")
     text = "the script is the name of a module, as for python -m"
     program.add_argument("-m", "--module", action="store_true", help=text)
-    text = "Python or environment of a program; default: the active one, else the one beside it, else that of nbtools"
+    text = "Python or environment to run in; default for a program: the active one, else the one beside it"
     program.add_argument("--python", metavar="PATH", help=text)
     text = "start a program once, as python does: it starts its own processes"
     program.add_argument("--no-torchrun", dest="torchrun", action="store_const", const=False, help=text)

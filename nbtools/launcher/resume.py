@@ -93,7 +93,10 @@ def resume(
         planned = planned_resume(parent, checkpoint, resume_with, args)
         return _started_program(parent, planned, args, _settings(parent, nproc_per_node, gpus, cluster, **asked))
     if resume_with is not None or isinstance(checkpoint, ForeignCheckpoint):
-        raise LaunchError(f"{parent.id}: is of a recipe, which resumes from its own checkpoints; leave resume_with out")
+        given = checkpoint if resume_with is None else shlex.join(resume_with)
+        raise LaunchError(
+            f"{parent.id}: is of a recipe, which resumes from its own checkpoints, not with {shown(given)}"
+        )
     with contextlib.ExitStack() as kept:
         for needed, _ in _lineage(parent):
             # `nbtools clean` could otherwise remove a checkpoint that is about to be read.
@@ -284,6 +287,8 @@ def _settings(
     recorded = mapping_at(parent.info, "launch")
     settings: dict[str, Any] = {name: recorded.get(name) for name in Launch.model_fields}
     settings |= {"nnodes": settings["nnodes"] or 1, "on_end": None}  # nnodes: absent from runs of before
+    if foreign_owner(parent.dir):
+        settings["python"] = None  # a file of another user's choice
     if isinstance(settings["cluster"], dict):
         settings["cluster"] = Slurm.recorded(settings["cluster"])
     if cluster is not None:

@@ -94,10 +94,7 @@ def interpreter_for(program: Path | None, named: str | None, root: Path, *, need
         LaunchError: the named one is no Python.
     """
     if named is not None:
-        path = executable(Path(os.path.normpath(root / expanded(named))))
-        if path is None:
-            raise LaunchError(_no_python(named, root))
-        return replace(_asked(path), source="python=")
+        return replace(_asked(named_executable(named, root)), source="python=")
     for path, source in _candidates(program):
         try:
             found = replace(_asked(path), source=source)
@@ -106,6 +103,14 @@ def interpreter_for(program: Path | None, named: str | None, root: Path, *, need
         if found.torch_folder is not None or not needs_torch:
             return own_interpreter() if found.is_own else found
     return own_interpreter()
+
+
+def named_executable(named: str, root: Path) -> Path:
+    """Return the Python of `Launch.python`, relative to `root`; LaunchError if it is no executable nor environment."""
+    path = executable(Path(os.path.normpath(root / expanded(named))))
+    if path is None:
+        raise LaunchError(_no_python(named, root))
+    return path
 
 
 def executable(path: Path) -> Path | None:
