@@ -94,9 +94,7 @@ def resume(
         return _started_program(parent, planned, args, _settings(parent, nproc_per_node, gpus, cluster, **asked))
     if resume_with is not None or isinstance(checkpoint, ForeignCheckpoint):
         given = checkpoint if resume_with is None else shlex.join(resume_with)
-        raise LaunchError(
-            f"{parent.id}: is of a recipe, which resumes from its own checkpoints, not with {shown(given)}"
-        )
+        raise LaunchError(f"{parent.id}: a recipe resumes from its own checkpoints; leave {shown(given)} out")
     with contextlib.ExitStack() as kept:
         for needed, _ in _lineage(parent):
             # `nbtools clean` could otherwise remove a checkpoint that is about to be read.

@@ -130,7 +130,7 @@ def test_text_in_any_field_is_refused_by_name_or_comes_back_as_it_went_in(cls: t
             assert len(str(caught.value)) < 500
             continue
         if (cls, name) == (Launch, "python") and "\0" in value:
-            with pytest.raises(ConfigError, match="^python=.*must be the path"):
+            with pytest.raises(ConfigError, match=r"^python=.*must be the path"):
                 cls(**{name: value})
             continue
         settings = cls(**{name: value}, **COMPANIONS.get(f"{cls.__name__}.{name}", {}))
