@@ -15,7 +15,7 @@ from nbtools.script.compat.aliases import assigned
 from nbtools.script.compat.flat_yaml import read_flat_yaml
 from nbtools.script.compat.shell import check_shell_script, shell_text, write_shell_script
 from nbtools.script.inspection import python_file
-from nbtools.script.program import Program
+from nbtools.script.program import SECRET_NOTE, Program
 from nbtools.script.script import write_script
 
 _DONE = 0
@@ -79,7 +79,7 @@ def write_launcher_script(arguments: argparse.Namespace, cluster: Cluster | None
     launch = on_cluster(Launch(), cluster, **_settings(arguments))
     _check_python(launch, project)
     print(shortest(write_script(program, arguments.name, launch, project=project, overwrite=arguments.force)))
-    for note in _made_project(project):
+    for note in (*([SECRET_NOTE] if program.has_secrets else []), *_made_project(project)):
         complain(f"note: {note}", _DONE)
     return _DONE
 

@@ -6,10 +6,10 @@ of a known service. A wrong guess costs nothing but the display of a value: the 
 
 import json
 import re
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Any
 
-from nbtools.errors import NbtoolsError
+from nbtools.errors import NbtoolsError, shown
 from nbtools.rundir.atomic import write_file
 from nbtools.rundir.json_files import FORMAT, read_json
 from nbtools.rundir.rundir import RunDir
@@ -80,6 +80,41 @@ def masked(args: Sequence[str], known: Collection[str] = ()) -> list[str]:
         else:
             found.append(MASK if is_secret(name, arg) else arg)
     return found
+
+
+def unmasked(args: Sequence[str], before: Sequence[str]) -> list[str]:
+    """Return arguments in which each `MASK` stands again for the secret of the same name in `before`.
+
+    Raises:
+        ValueError: there is no such secret.
+    """
+    secrets: dict[str, list[str]] = {}
+    for name, shown_as, word in _named(masked(before), before):
+        if shown_as != word:
+            secrets.setdefault(name, []).append(word)
+    found = []
+    for name, shown_as, word in _named(args, args):
+        if shown_as == MASK or shown_as == f"{name}={MASK}":
+            if not secrets.get(name):
+                raise ValueError(f"{word}: stands for a secret value{name and f' of {name}'}; type the value itself")
+            word = secrets[name].pop(0)
+        found.append(word)
+    return found
+
+
+def _named(masks: Sequence[str], args: Sequence[str]) -> Iterator[tuple[str, str, str]]:
+    """Yield of each argument its name (that before `=`, else the flag before it), its mask or itself, and itself."""
+    flag = ""
+    for mask, arg in zip(masks, args, strict=True):
+        assigned = _ASSIGNED.fullmatch(arg)
+        yield assigned[1] if assigned else flag, mask, arg
+        flag = arg if _FLAG.fullmatch(arg) else ""
+
+
+def shown_masked(value: object, limit: int = 80) -> str:
+    """Return `shown(value)`; if it is the words of a command, their secrets are masked."""
+    is_command = isinstance(value, tuple) and all(isinstance(word, str) for word in value)
+    return shown(tuple(masked(value)) if is_command else value, limit)  # type: ignore[arg-type]
 
 
 def masked_environment(environment: Mapping[str, str]) -> dict[str, str]:

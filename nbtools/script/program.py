@@ -13,6 +13,7 @@ from nbtools.config import Launch, Settings, setting
 from nbtools.errors import plural
 from nbtools.machine.interpreter import Interpreter, interpreter_for
 from nbtools.project import Project, expanded, find_project
+from nbtools.rundir.secret_values import masked
 from nbtools.script import torchrun
 
 _MODULE = re.compile(r"[^\W\d]\w*(?:\.[^\W\d]\w*)*")
@@ -81,6 +82,11 @@ class Program(Settings):
         """File name or module, for a heading."""
         return self.module or Path(str(self.script)).name
 
+    @property
+    def has_secrets(self) -> bool:
+        """Whether an argument looks secret; its launcher script is for its user alone."""
+        return masked(self.args) != [*self.args]
+
     def words(self, root: Path, launch: Launch) -> list[str]:
         """Return the words that name the program in a command: its path, or `-m` and its module."""
         target = ["-m", self.module] if self.module else [str(self.file(root))]
@@ -132,6 +138,13 @@ class Program(Settings):
             return [str(python.path), *words]
         _, *options, _ = torchrun.by_hand("", launch)
         return [str(python.path), *python.safe_path, "-m", "torch.distributed.run", *options, *words]
+
+
+SECRET_NOTE = (
+    "an argument looks secret and stands in the script, which only you can read: do not share or commit it, or leave "
+    "the argument out and let the program read an environment variable"
+)
+"""What to say where a launcher script with `has_secrets` is written."""
 
 
 def docstring(program: Program, name: str, launch: Launch) -> str:

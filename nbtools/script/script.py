@@ -18,10 +18,11 @@ from typing import Any, NoReturn, TypeVar
 
 from nbtools import __version__
 from nbtools.config import Launch, Settings, Slurm, StopOn, TrainConfig, complaints
-from nbtools.errors import HandEditedError, NotPlainError, ProjectError, ScriptError, plural, shown
+from nbtools.errors import HandEditedError, NotPlainError, ProjectError, ScriptError, plural
 from nbtools.project import NAME_PATTERN, Project, check_name, find_project, located
 from nbtools.recipes import RECIPES, Recipe, recipe_of
 from nbtools.rundir.atomic import write_file
+from nbtools.rundir.secret_values import shown_masked
 from nbtools.script import torchrun
 from nbtools.script.program import Program, docstring
 from nbtools.script.source import parse_source
@@ -170,6 +171,8 @@ def write_script(
 ) -> Path:
     """Write `scripts/NAME.py` and return its path; a file with the same content is left alone.
 
+    Other users cannot read a script whose program has secrets among its arguments.
+
     Args:
         content: the config of a recipe, or the program of a launcher script.
         name: file name without `.py`.
@@ -196,7 +199,8 @@ def write_script(
     else:
         if not overwrite and os.path.lexists(path):
             _check_known(path, content, launch or Launch())
-        put_in_place(path, data)
+        is_secret = isinstance(content, Program) and content.has_secrets
+        put_in_place(path, data, mode=0o600 if is_secret else None)
     _seen[located(path)] = data
     return path
 
@@ -464,7 +468,7 @@ def _check_known(path: Path, content: TrainConfig | Program, launch: Launch) -> 
     if script.hand_edited or _seen.get(located(path)) != data:
         new = Script(path, content, launch, "", False)
         changes = [
-            f"{name} is {shown(old, 40)} there, {shown(value, 40)} here"
+            f"{name} is {shown_masked(old, 40)} there, {shown_masked(value, 40)} here"
             for name, old, value in differences(script, new)
         ]
         what = "; ".join(changes) or "no value differs, only comments or layout"

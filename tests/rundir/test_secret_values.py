@@ -11,7 +11,7 @@ from nbtools.errors import NbtoolsError
 from nbtools.recipes import RECIPES
 from nbtools.rundir.json_files import read_json, write_json
 from nbtools.rundir.rundir import RunDir
-from nbtools.rundir.secret_values import MASK, masked, masked_environment, part, restored
+from nbtools.rundir.secret_values import MASK, masked, masked_environment, part, restored, shown_masked, unmasked
 
 # Invented values in the published formats of the services' keys.
 KEYS = [
@@ -40,6 +40,20 @@ def test_a_value_in_the_format_of_a_key_is_masked_under_any_name(value: str) -> 
     assert masked(["--name", value, value]) == ["--name", MASK, MASK]
     assert masked([f"--name={value}"]) == [f"--name={MASK}"]
     assert masked_environment({"NAME": value, "OTHER": "1"}) == {"NAME": MASK, "OTHER": "1"}
+
+
+def test_edited_words_get_their_secrets_back_by_name() -> None:
+    before = ["--hf-token", "x1y2z3", "--lr", "1", f"api_key={KEYS[1]}", KEYS[0]]
+    assert unmasked(masked(before), before) == before
+    edited = ["--fp16", f"api_key={MASK}", "--hf-token", MASK, "--lr", "2"]
+    assert unmasked(edited, before) == ["--fp16", before[4], "--hf-token", "x1y2z3", "--lr", "2"]
+    assert unmasked(["--hf-token", "another"], before) == ["--hf-token", "another"]
+    with pytest.raises(ValueError, match="of --other-token; type the value itself"):
+        unmasked(["--other-token", MASK], before)
+    with pytest.raises(ValueError, match="type the value itself"):  # there was one
+        unmasked(["--hf-token", MASK, "--hf-token", MASK], before)
+    assert "x1y2z3" not in shown_masked(tuple(before))
+    assert (shown_masked(("a", "b")), shown_masked(3)) == ("('a', 'b')", "3")
 
 
 def test_ordinary_arguments_stay_readable() -> None:

@@ -1,5 +1,6 @@
 """Rows for the arguments that a program declares: they read and write the words of its command line."""
 
+import shlex
 import threading
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
@@ -18,6 +19,7 @@ from nbtools.notebook.form.fields import INPUT_SHAPE, FieldRow
 from nbtools.notebook.form.overwrite import button
 from nbtools.notebook.form.sections import Section, Sections
 from nbtools.notebook.subshell import answers_beside_cells
+from nbtools.rundir.secret_values import masked
 from nbtools.script.arguments.arguments import Argument, ScriptArguments
 from nbtools.script.arguments.ask import TIME_LIMIT_S, ask
 from nbtools.script.arguments.declared import arguments_of
@@ -150,6 +152,7 @@ class ArgumentRows:
         count = plural(len(found.arguments), "argument")
         what = f"{count} of {found.script.name} ({found.parser})" if found.parser else f"{found.script.name}: no parser"
         lines = [f"{what}{'' if found.is_complete or not found.parser else ', perhaps not all'}", *found.notes]
+        lines += [f"kept in args as they are: {shlex.join(masked(self._rest))}"] if self._rest else []
         wrong = f"<b>{escape(problem)}</b><br>" if problem else ""
         self._note.value = f"<small>{wrong}{'<br>'.join(map(escape, lines))}</small>"
 
@@ -168,6 +171,7 @@ class ArgumentRows:
         finally:
             self._is_filling = False
         self._mark({})
+        self._say()
 
     def _edited(self) -> None:
         """Write the values of the rows as words; a wrong value is marked and leaves the words as they are."""

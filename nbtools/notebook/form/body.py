@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from nbtools.config import Launch, Slurm, StopOn, TrainConfig, errors_by_field
-from nbtools.errors import ConfigError, HandEditedError, LaunchError, NbtoolsError, plural, shown
+from nbtools.errors import ConfigError, HandEditedError, LaunchError, NbtoolsError, plural
 from nbtools.launcher.launch import launch_once
 from nbtools.launcher.placement import place
 from nbtools.launcher.slurm import site_defaults
@@ -29,9 +29,10 @@ from nbtools.notebook.trial_view import TrialView
 from nbtools.project import check_name, find_project
 from nbtools.recipes import Recipe
 from nbtools.run.run import Run
+from nbtools.rundir.secret_values import masked, shown_masked
 from nbtools.script import inspection
 from nbtools.script.field import fields_of
-from nbtools.script.program import Program
+from nbtools.script.program import SECRET_NOTE, Program
 from nbtools.script.script import read_script, write_script
 
 Values = dict[str, Any]
@@ -184,7 +185,7 @@ class FormBody:
         """Return the values of the usual fields, for a reader without a kernel."""
         values, _ = self._read()
         usual = [name for cls in (self._class, Launch) for name in cls.model_fields if cls.is_basic(name)]
-        cells = (f"<code>{name}</code> {escape(shown(values[name]))}" for name in usual if name in values)
+        cells = (f"<code>{name}</code> {escape(shown_masked(values[name]))}" for name in usual if name in values)
         return " ".join(f"<span style='display:inline-block;margin-right:18px'>{cell}</span>" for cell in cells)
 
     # --- reading and showing ------------------------------------------------------------------------
@@ -276,7 +277,8 @@ class FormBody:
         started: Path | list[str] = Path("runs/ID/script.py")
         args: tuple[str, ...] = ()
         if isinstance(content, Program):
-            started, args = content.words(self._project.root, settings.resolved(1)), content.args
+            started = content.words(self._project.root, settings.resolved(1))
+            args = tuple(masked(content.args))
         if settings.cluster is None:
             try:
                 commands.append(place(settings).shell_line(started, args))
@@ -311,8 +313,8 @@ class FormBody:
         base = {name: base[name] for name in self._view.fields if name in base and name != "cluster"}
         changed = [name for name in base if name not in values or values[name] != base[name]]
         base_of = "preset" if self._recipe else "default"
-        was = {name: f"{base_of}: {shown(base[name], 60)}" for name in changed}
-        was |= {name: f"was {shown(value, 60)}" for name, value in self._loaded_over.items() if name in values}
+        was = {name: f"{base_of}: {shown_masked(base[name], 60)}" for name in changed}
+        was |= {name: f"was {shown_masked(value, 60)}" for name, value in self._loaded_over.items() if name in values}
         self._view.sections.mark(wrong, was)
         if self._recipe is None:
             return
@@ -403,7 +405,9 @@ class FormBody:
             act(False)
 
     def _write_and_say(self, overwrite: bool) -> None:
-        self._view.bar.say(f"Wrote {self.write(overwrite)}")
+        content = self.content
+        secret = isinstance(content, Program) and content.has_secrets
+        self._view.bar.say(f"Wrote {self.write(overwrite)}{'' if not secret else f': {SECRET_NOTE}'}")
 
     def _launch_and_watch(self, overwrite: bool) -> None:
         from nbtools.notebook.panel.panel import LivePlot  # imports matplotlib, which takes a second

@@ -17,6 +17,7 @@ import ipywidgets as widgets
 from nbtools.errors import shown
 from nbtools.notebook.subshell import answers_beside_cells
 from nbtools.notebook.theme import THEME
+from nbtools.rundir.secret_values import masked, unmasked
 from nbtools.script.assignments import split_names
 from nbtools.script.field import Field
 
@@ -50,7 +51,7 @@ class FieldRow:
 
         Args:
             num_lines: height of the input; a value of several lines of text.
-            is_command: whether the value is the words of a command, written as in a shell.
+            is_command: whether the value is the words of a command, written as in a shell, with secrets masked.
         """
         self._on_edit, self._num_lines, self._is_command = on_edit, num_lines, is_command
         self._given: tuple[Any, Any] | None = None
@@ -131,7 +132,7 @@ class FieldRow:
         if entry in self._words:
             return entry
         if self._is_command:
-            return tuple(shlex.split(entry))  # ValueError: an open quotation
+            return tuple(unmasked(shlex.split(entry), self._given[0] if self._given else ()))  # or an open quotation
         if not isinstance(self._input, widgets.Text):
             return entry
         if self.field.is_required and not entry.strip():
@@ -140,7 +141,7 @@ class FieldRow:
 
     @value.setter
     def value(self, value: Any) -> None:
-        written = shlex.join(value) if self._is_command else _written(value)
+        written = shlex.join(masked(value)) if self._is_command else _written(value)
         entry = written if isinstance(self._input, widgets.Text) else _entry(value)
         if isinstance(self._input, widgets.SelectMultiple):
             entry = value or ()

@@ -8,8 +8,9 @@ from typing import Any
 import ipywidgets as widgets
 
 from nbtools.config import Launch, TrainConfig
-from nbtools.errors import ScriptError, shown
+from nbtools.errors import ScriptError
 from nbtools.project import file_digest
+from nbtools.rundir.secret_values import shown_masked
 from nbtools.script.program import Program
 from nbtools.script.script import differences, parse_script
 
@@ -64,7 +65,7 @@ def in_words(path: Path, content: TrainConfig | Program, launch: Launch) -> str:
         return "it is not a script that nbtools could read back"
     words = [f"it is a link to {path.readlink()}"] if path.is_symlink() else []
     for name, there, here in found[:6]:
-        words.append(f"{name} is {shown(there, 60)} in the script, {shown(here, 60)} in the form")
+        words.append(f"{name} is {shown_masked(there, 60)} in the script, {shown_masked(here, 60)} in the form")
     if len(found) > 6:
         words.append(f"{len(found) - 6} more")
     return "; ".join(words) or "no value differs, only comments or layout"

@@ -1,0 +1,217 @@
+"""The rows for the arguments of a program: what a row does to the words of the command line, and the reverse."""
+
+import stat
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import ipywidgets
+import pytest
+
+import nbtools as nt
+from nbtools.config import Launch
+from nbtools.notebook.form.argument_rows import ArgumentRows
+from nbtools.notebook.form.body import FormBody
+from nbtools.notebook.form.fields import FieldRow
+from nbtools.script.program import Program
+from nbtools.script.script import read_script
+
+TOKEN = "hf_" + "aBcD" * 8 + "ef"
+TRAIN = """
+import argparse
+import pathlib
+
+pathlib.Path("executed").touch()
+parser = argparse.ArgumentParser()
+group = parser.add_argument_group("optimisation")
+group.add_argument("--lr", type=float, default=1e-3, help="step size")
+group.add_argument("--optimizer", choices=["adamw", "sgd"], default="adamw")
+parser.add_argument("--steps", type=int, default=3)
+parser.add_argument("--fp16", action="store_true")
+parser.add_argument("--layers", type=int, nargs="+", default=[2, 3])
+parser.add_argument("--hf-token")
+args = parser.parse_args()
+"""
+COMMANDS = """
+import argparse
+
+parser = argparse.ArgumentParser()
+parser.add_argument("--seed", type=int, default=0)
+commands = parser.add_subparsers(dest="command")
+train = commands.add_parser("train")
+train.add_argument("--lr", type=float, default=0.1)
+score = commands.add_parser("score")
+score.add_argument("--split", default="test")
+args = parser.parse_args()
+"""
+LOOP = """
+import argparse
+import os
+
+parser = argparse.ArgumentParser()
+for name in os.environ.get("ABSENT", "alpha beta").split():
+    parser.add_argument(f"--{name}", type=float, default=0.5)
+args = parser.parse_args()
+"""
+Show = Callable[..., FormBody]
+
+
+@pytest.fixture
+def show(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Show:
+    """Make the form of a program in a project of its own, and wait until its arguments are shown."""
+    (tmp_path / "scripts").mkdir()
+    (tmp_path / "runs").mkdir()
+    monkeypatch.chdir(tmp_path)
+
+    def make(source: str, args: tuple[str, ...] = ()) -> FormBody:
+        (tmp_path / "train.py").write_text(source)
+        form = FormBody(None, "demo", None, Program(script="train.py", args=args, cwd="."), Launch(gpus=()))
+        wait_until(lambda: rows_of(form).widget.layout.display == "")
+        return form
+
+    return make
+
+
+def wait_until(is_so: Callable[[], bool]) -> None:
+    end = time.monotonic() + 30
+    while not is_so():
+        assert time.monotonic() < end
+        time.sleep(0.02)
+
+
+def rows_of(form: FormBody) -> ArgumentRows:
+    assert form._view.arguments is not None
+    return form._view.arguments
+
+
+def values(form: FormBody) -> dict[str, Any]:
+    return {name: line.value for name, line in rows_of(form).fields.items()}
+
+
+def line_of(form: FormBody, name: str) -> FieldRow:
+    line = form._view.fields[name]
+    assert isinstance(line, FieldRow)
+    return line
+
+
+def note(form: FormBody) -> str:
+    return str(rows_of(form)._note.value)
+
+
+def test_rows_show_what_the_words_say_and_nothing_is_executed(show: Show) -> None:
+    form = show(TRAIN, ("--lr", "0.5", "--fp16", "--layers", "1", "4", "--unknown=x"))
+    given = {"lr": 0.5, "optimizer": "adamw", "steps": 3, "fp16": True, "layers": (1, 4), "hf_token": None}
+    assert values(form) == given
+    assert "6 arguments of train.py (argparse)" in note(form)
+    assert "kept in args as they are: --unknown=x" in note(form)
+    assert not Path("executed").exists()
+
+
+def test_a_changed_row_is_words_of_the_script_and_unknown_words_stay(show: Show) -> None:
+    form = show(TRAIN, ("--lr", "0.5", "--unknown=x"))
+    rows = rows_of(form).fields
+    rows["steps"].type_in("7")
+    rows["fp16"]._input.value = True
+    rows["optimizer"]._input.value = "sgd"
+    assert isinstance(form.content, Program)
+    words = ("--lr", "0.5", "--optimizer", "sgd", "--steps", "7", "--fp16", "--unknown=x")
+    assert form.content.args == words
+    script = read_script(form.write())
+    assert (script.program, script.hand_edited) == (form.content, False)
+    rows["lr"].type_in("0.001")  # the default again
+    assert "--lr" not in form.content.args
+
+
+def test_typed_words_change_the_rows(show: Show) -> None:
+    form = show(TRAIN, ("--lr", "0.5"))
+    line_of(form, "args").type_in("--steps 9 --optimizer=sgd")
+    assert {name: values(form)[name] for name in ("lr", "steps", "optimizer")} == {
+        "lr": 0.001,
+        "steps": 9,
+        "optimizer": "sgd",
+    }
+
+
+def test_a_wrong_value_is_marked_and_leaves_the_words(show: Show) -> None:
+    form = show(TRAIN, ("--lr", "0.5"))
+    row = rows_of(form).fields["steps"]
+    row.type_in("many")
+    assert form.content.args == ("--lr", "0.5")  # type: ignore[union-attr]
+    assert "is not a whole number" in row.widget.children[1].value
+    assert "not taken over: 1 wrong value" in note(form)
+    row.type_in("4")
+    assert form.content.args == ("--lr", "0.5", "--steps", "4")  # type: ignore[union-attr]
+    assert "not taken over" not in note(form)
+    assert "<mark>default: 3</mark>" in row.widget.children[1].value
+
+
+def test_a_help_names_the_line_of_the_source_and_the_type(show: Show) -> None:
+    described = rows_of(show(TRAIN)).fields["lr"].widget.children[1].value
+    assert "float" in described and "step size (train.py:8)" in described
+
+
+def test_a_secret_is_dots_in_its_row_and_masked_in_the_words(show: Show) -> None:
+    form = show(TRAIN)
+    row = rows_of(form).fields["hf_token"]
+    assert isinstance(row._input, ipywidgets.Password)
+    row.type_in(TOKEN)
+    line = line_of(form, "args")
+    assert line._input.value == "--hf-token '***'"
+    assert form.content.args == ("--hf-token", TOKEN)  # type: ignore[union-attr]
+    line.type_in("--lr 2 --hf-token '***'")
+    assert form.content.args == ("--lr", "2", "--hf-token", TOKEN)  # type: ignore[union-attr]
+    assert TOKEN not in form.told() + note(form)
+    assert TOKEN not in form._summary.widget.value
+    path = form.write()
+    assert read_script(path).program == form.content
+    assert stat.S_IMODE(path.stat().st_mode) == 0o600
+    form._write_and_say(True)
+    assert "looks secret and stands in the script" in form._view.bar._said.value
+    line.type_in("--hf-token '***' --other-token '***'")
+    with pytest.raises(nt.NbtoolsError, match="--other-token; type the value itself"):
+        _ = form.content
+
+
+def test_only_the_rows_of_the_chosen_sub_command_are_words(show: Show) -> None:
+    form = show(COMMANDS, ("--seed", "1", "train", "--lr", "0.5"))
+    rows = rows_of(form)
+    assert rows._command.value == ("train",)
+    by_flag = {name.rpartition(".")[2]: line for name, line in rows.fields.items()}
+    assert by_flag["lr"].value == 0.5
+    assert by_flag["lr"].widget.layout.display == "" and by_flag["split"].widget.layout.display == "none"
+    rows._command.value = ("score",)
+    by_flag["split"].type_in("dev")
+    assert form.content.args == ("--seed", "1", "score", "--split", "dev")  # type: ignore[union-attr]
+
+
+def test_asking_the_script_completes_what_its_source_does_not_say(show: Show) -> None:
+    form = show(LOOP, ("--alpha", "0.25"))
+    rows = rows_of(form)
+    assert "perhaps not all" in note(form)
+    rows._ask.click()
+    wait_until(lambda: set(rows.fields) == {"alpha", "beta"})
+    assert values(form) == {"alpha": 0.25, "beta": 0.5}
+    rows.fields["beta"].type_in("1")
+    assert form.content.args == ("--alpha", "0.25", "--beta", "1.0")  # type: ignore[union-attr]
+
+
+def test_a_script_that_cannot_be_asked_says_why(show: Show) -> None:
+    form = show(f"{LOOP.replace('args =', 'missing_name; args =')}")
+    rows = rows_of(form)
+    rows._ask.click()
+    wait_until(lambda: "missing_name" in note(form))
+    assert not rows._ask.disabled
+
+
+def test_another_program_has_other_rows_and_none_has_none(show: Show) -> None:
+    form = show(TRAIN)
+    Path("other.py").write_text(COMMANDS)
+    line_of(form, "script").type_in("other.py")
+    wait_until(lambda: any(name.endswith("split") for name in rows_of(form).fields))
+    line_of(form, "script").type_in("absent.py")
+    assert rows_of(form).widget.layout.display == "none"
+    Path("broken.py").write_text("def :\n")
+    line_of(form, "script").type_in("broken.py")
+    time.sleep(0.3)
+    assert rows_of(form).widget.layout.display == "none"
