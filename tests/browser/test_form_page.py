@@ -9,6 +9,11 @@ import pytest
 pytestmark = [pytest.mark.browser, pytest.mark.slow]
 
 ROOT = Path(__file__).resolve().parents[2]
+PROGRAM = """
+import nbtools as nt
+form = nt.ConfigForm(name="digits", config=nt.Program(script="train_digits.py", args=("--epochs", "3")))
+form
+"""
 FORM = 'import nbtools as nt\nform = nt.ConfigForm(name="experiment")\nform'
 
 
@@ -197,4 +202,29 @@ def test_search_shows_a_folded_setting_and_says_when_none_matches(notebook: Any,
     find.fill("")
     form.get_by_label("learning_rate").wait_for()
     form.get_by_label("adam_beta2").wait_for(state="hidden")
+    assert notebook.mistakes == []
+
+
+def test_the_arguments_of_a_program_are_rows_that_write_its_command_line(notebook: Any) -> None:
+    program = notebook.lab.project / "train_digits.py"
+    shutil.copy(ROOT / "notebooks" / "train_digits.py", program)
+    notebook.open(notebook.lab.write_notebook("program.ipynb", PROGRAM))
+    notebook.run_cell(0)
+    form = notebook.output(0).locator(".nbtools-form")
+    form.get_by_label("epochs").wait_for()
+    words = form.get_by_label("args", exact=True)
+    assert words.input_value() == "--epochs 3"
+    assert form.get_by_label("epochs").input_value() == "3"
+    notebook.shoot("form-program", form)
+
+    form.get_by_label("epochs").fill("many")
+    form.get_by_text("is not a whole number").first.wait_for()
+    form.get_by_label("epochs").fill("5")
+    notebook.page.wait_for_function("() => [...document.querySelectorAll('input')].some(e => e.value === '--epochs 5')")
+    words.fill("--epochs 7 --lr 0.5")
+    words.press("Enter")
+    notebook.page.wait_for_function("() => [...document.querySelectorAll('input')].some(e => e.value === '7')")
+    assert form.get_by_label("lr", exact=True).input_value() == "0.5"
+    notebook.page.set_viewport_size({"width": 900, "height": 1000})
+    notebook.shoot("form-program-900", form)
     assert notebook.mistakes == []

@@ -141,7 +141,8 @@ class ArgumentRows:
             groups.setdefault(argument.field.group or "Arguments", []).append(line)
         sections = [Section(title, rows) for title, rows in groups.items()]
         self._sections = Sections([], _columns(sections), set())
-        self._body.children = (self._sections.bar, self._sections.columns) if self._rows else ()
+        bar = [self._sections.bar] if len(self._rows) > _FEW else []
+        self._body.children = (*bar, self._sections.columns) if self._rows else ()
         self._ask.layout.display = "" if found.can_ask else "none"
         self._say()
 

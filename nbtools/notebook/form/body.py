@@ -310,7 +310,8 @@ class FormBody:
     def _mark(self, values: Values, wrong: dict[str, str]) -> None:
         preset = self._view.preset_name
         base = values_of_rows(*self._recipe.preset(preset)) if self._recipe and preset else self._defaults
-        base = {name: base[name] for name in self._view.fields if name in base and name != "cluster"}
+        has_no_usual_value = {"cluster"} if self._recipe else {"cluster", *Program.model_fields}
+        base = {name: base[name] for name in self._view.fields if name in base and name not in has_no_usual_value}
         changed = [name for name in base if name not in values or values[name] != base[name]]
         base_of = "preset" if self._recipe else "default"
         was = {name: f"{base_of}: {shown_masked(base[name], 60)}" for name in changed}

@@ -9,8 +9,8 @@ from typing import Any
 import ipywidgets
 import pytest
 
-import nbtools as nt
 from nbtools.config import Launch
+from nbtools.errors import ConfigError
 from nbtools.notebook.form.argument_rows import ArgumentRows
 from nbtools.notebook.form.body import FormBody
 from nbtools.notebook.form.fields import FieldRow
@@ -169,7 +169,7 @@ def test_a_secret_is_dots_in_its_row_and_masked_in_the_words(show: Show) -> None
     form._write_and_say(True)
     assert "looks secret and stands in the script" in form._view.bar._said.value
     line.type_in("--hf-token '***' --other-token '***'")
-    with pytest.raises(nt.NbtoolsError, match="--other-token; type the value itself"):
+    with pytest.raises(ConfigError, match="--other-token; type the value itself"):
         _ = form.content
 
 
