@@ -4,10 +4,12 @@ import ast
 import contextlib
 import itertools
 import re
-import warnings
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Final, Literal
+
+from nbtools.errors import ScriptError
+from nbtools.script.source import parse_source, read_source
 
 CHECKPOINT: Final = "{checkpoint}"
 """Word of `Program.resume`, or a part of one, that is replaced by the path of a checkpoint."""
@@ -104,10 +106,8 @@ def arguments_in(path: Path, args: Sequence[str] = ()) -> dict[str, Takes]:
             key, equals, _ = word.partition("=")
             flag = key if key.startswith("-") else key + equals
             found[flag] = "value" if equals or not _is_flag(after) else "nothing"
-    with contextlib.suppress(OSError, SyntaxError, ValueError, RecursionError, MemoryError):
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            tree = ast.parse(path.read_bytes())
+    with contextlib.suppress(ScriptError, RecursionError, MemoryError):
+        tree = parse_source(path, read_source(path))
         nodes = [*ast.walk(tree)]
         names = {node.id for node in nodes if isinstance(node, ast.Name)}
         names |= {node.attr for node in nodes if isinstance(node, ast.Attribute)}
