@@ -217,7 +217,7 @@ class Supervisor:
         if self.stopped_on is not None and self.stopped_on["condition"] == "nan":
             last = self.stopped_on["finite_step"]
             saved: Sequence[AnyCheckpoint] = checkpoints_in(self.run.checkpoints)
-            saved = saved if has_recipe(self.run) else saved_by_program(self.run, self.plan)
+            saved = saved if saved or has_recipe(self.run) else saved_by_program(self.run, self.plan)
             older = [found.name for found in saved if found.step is not None and found.step <= last]
             self.stopped_on["checkpoint"] = older[-1] if older else None
             said = f"last checkpoint before it: {older[-1]}" if older else "no checkpoint is older"

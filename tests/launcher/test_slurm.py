@@ -252,6 +252,7 @@ def test_a_path_of_odd_characters_reaches_the_job(
     (root / "scripts").mkdir(parents=True)
     (root / "runs").mkdir()
     monkeypatch.setenv("NBTOOLS_ROOT", str(root))
+    monkeypatch.chdir(root)
     path = root / "scripts" / "say.py"
     path.write_text("pass\n")
     run = start(checked(path, preamble='pwd; [ "$NBTOOLS_RUN_DIR" = "$_nbtools_run" ]; exit 3'))
