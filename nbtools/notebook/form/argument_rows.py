@@ -44,7 +44,20 @@ class _Question:
     module: str | None
     cwd: Path
     python: str | None
+    needs_torch: bool
     changed_ns: int
+
+
+@dataclass(frozen=True)
+class _Answer:
+    """What is known of a program without running it."""
+
+    arguments: ScriptArguments | None
+    """None if its file cannot be read."""
+    python: str = ""
+    """The interpreter that runs it, with its torch."""
+    mistake: str = ""
+    """Why that interpreter cannot run it."""
 
 
 class ArgumentRows:
@@ -68,6 +81,7 @@ class ArgumentRows:
         self._shown: ScriptArguments | None = None
         self._words: tuple[str, ...] = ()
         self._rest: list[str] = []
+        self._python = self._problem = ""
         self._is_filling = self._is_asking = False
         self._rows: dict[str, FieldRow] = {}
         self._sections: Sections | None = None
@@ -85,43 +99,56 @@ class ArgumentRows:
         """The rows by the name of the argument."""
         return self._rows
 
-    def show(self, program: Program, launch: Launch) -> None:
-        """Show the arguments of a program with the values in its words; they are read in a thread."""
+    def show(self, program: Program, launch: Launch) -> str:
+        """Show the arguments of a program with the values in its words; they are read in a thread.
+
+        Returns why its interpreter cannot run it; empty if it can, or that is not known yet.
+        """
         self._question = self._asked_of(program, launch)
-        if self._question is None:
-            self.widget.layout.display = "none"
-            return
-        found = self._asked.get(self._question)
+        answer = self._read.answer(self._question) if self._question is not None else None
+        found = None
+        if self._question is not None and answer is not None:
+            self._python = answer[0].python
+            found = self._asked.get(self._question, answer[0].arguments)
         if found is None:
-            answer = self._read.answer(self._question)
-            if answer is None or answer[0] is None:
-                self.widget.layout.display = "none"
-                return
-            found = answer[0]
+            self.widget.layout.display = "none"
+            return answer[0].mistake if answer else ""
         if found is not self._shown:
             self._draw(found)
             self._fill(program.args)
         elif program.args != self._words:
             self._fill(program.args)
+        self._say()
         self.widget.layout.display = ""
         answers_beside_cells(self.widget)
+        return answer[0].mistake if answer else ""
 
     def _asked_of(self, program: Program, launch: Launch) -> _Question | None:
         cwd = program.folder(self._root) or self._root
         path = program.file(self._root, [cwd])
         if path is None or not path.is_file():
             return None
-        return _Question(path, program.module, cwd, launch.python, path.stat().st_mtime_ns)
+        return _Question(
+            path, program.module, cwd, launch.python, launch.torchrun is not False, path.stat().st_mtime_ns
+        )
 
     def _interpreter(self, question: _Question) -> Interpreter:
-        return interpreter_for(question.script, question.python, self._root, needs_torch=False)
+        return interpreter_for(question.script, question.python, self._root, needs_torch=question.needs_torch)
 
-    def _answer(self, question: _Question) -> ScriptArguments | None:
+    def _answer(self, question: _Question) -> _Answer:
+        python, mistake = None, ""
         try:
-            search = self._interpreter(question).search
-            return arguments_of(question.script, module=question.module, search=search)
+            python = self._interpreter(question)
+            if question.needs_torch:
+                python.torch_text("version.py")
+        except NbtoolsError as error:
+            mistake = str(error)
+        try:
+            search = python.search if python else ()
+            found = arguments_of(question.script, module=question.module, search=search)
         except (NbtoolsError, OSError):  # the form names what is wrong with the file
-            return None
+            found = None
+        return _Answer(found, "" if python is None else str(python), mistake)
 
     # --- the rows ---
 
@@ -146,15 +173,18 @@ class ArgumentRows:
         self._ask.layout.display = "" if found.can_ask else "none"
         self._say()
 
-    def _say(self, problem: str = "") -> None:
+    def _say(self, problem: str | None = None) -> None:
+        """Tell what is known of the arguments, and a problem until it is replaced by another or by an empty text."""
         found = self._shown
+        self._problem = self._problem if problem is None else problem
         if found is None:
             return
         count = plural(len(found.arguments), "argument")
         what = f"{count} of {found.script.name} ({found.parser})" if found.parser else f"{found.script.name}: no parser"
         lines = [f"{what}{'' if found.is_complete or not found.parser else ', perhaps not all'}", *found.notes]
+        lines += [f"runs in {self._python}"] if self._python else []
         lines += [f"kept in args as they are: {shlex.join(masked(self._rest))}"] if self._rest else []
-        wrong = f"<b>{escape(problem)}</b><br>" if problem else ""
+        wrong = f"<b>{escape(self._problem)}</b><br>" if self._problem else ""
         self._note.value = f"<small>{wrong}{'<br>'.join(map(escape, lines))}</small>"
 
     def _fill(self, words: tuple[str, ...]) -> None:
@@ -172,7 +202,7 @@ class ArgumentRows:
         finally:
             self._is_filling = False
         self._mark({})
-        self._say()
+        self._say("")
 
     def _edited(self) -> None:
         """Write the values of the rows as words; a wrong value is marked and leaves the words as they are."""

@@ -286,8 +286,8 @@ class FormBody:
                 obstacles["gpus"] = str(error)
         if isinstance(content, Program):
             obstacles |= self._check_program(content)
-            if self._view.arguments is not None:
-                self._view.arguments.show(content, settings)
+            if self._view.arguments is not None and (mistake := self._view.arguments.show(content, settings)):
+                obstacles["python"] = mistake
             self._summary.show_commands(commands)
         elif unfit := self._summary.show(content, settings, commands):
             obstacles["dataset" if "dataset" in self._view.fields else ""] = unfit

@@ -1,6 +1,8 @@
 """The rows for the arguments of a program: what a row does to the words of the command line, and the reverse."""
 
 import stat
+import subprocess
+import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -190,7 +192,7 @@ def test_asking_the_script_completes_what_its_source_does_not_say(show: Show) ->
     rows = rows_of(form)
     assert "perhaps not all" in note(form)
     rows._ask.click()
-    wait_until(lambda: set(rows.fields) == {"alpha", "beta"})
+    wait_until(lambda: all(name in rows.fields and rows.fields[name]._input.value for name in ("alpha", "beta")))
     assert values(form) == {"alpha": 0.25, "beta": 0.5}
     rows.fields["beta"].type_in("1")
     assert form.content.args == ("--alpha", "0.25", "--beta", "1.0")  # type: ignore[union-attr]
@@ -215,3 +217,17 @@ def test_another_program_has_other_rows_and_none_has_none(show: Show) -> None:
     line_of(form, "script").type_in("broken.py")
     time.sleep(0.3)
     assert rows_of(form).widget.layout.display == "none"
+
+
+def test_the_interpreter_is_named_and_one_without_torch_is_a_mistake(show: Show) -> None:
+    form = show(TRAIN)
+    assert f"runs in {sys.executable} (the environment of nbtools; Python " in note(form) and "torch 2" in note(form)
+    subprocess.run([sys.executable, "-m", "venv", "--without-pip", "bare"], check=True)
+    line = line_of(form, "python")
+    line.type_in("bare")
+    wait_until(lambda: "torch is not installed in" in line.widget.children[1].value)
+    wait_until(lambda: form._view.launch.disabled)
+    assert not form._view.write.disabled
+    assert values(form)["steps"] == 3
+    line.type_in("")
+    wait_until(lambda: not form._view.launch.disabled)
