@@ -86,7 +86,11 @@ def exceptions(traceback: str) -> list[str]:
 
 def lost_loader_worker(traceback: str) -> bool:
     """Whether the connection to a DataLoader worker broke; torch often reports that first."""
-    return "in _try_get_data\n" in traceback and "multiprocessing/connection.py" in traceback
+    if "in _try_get_data\n" in traceback and "multiprocessing/connection.py" in traceback:
+        return True
+    # The same, its traceback cut: torch's handler of SIGCHLD raises while Python prints it.
+    is_eof = re.search(r"^EOFError(?:\(\))?$", traceback, re.MULTILINE) is not None
+    return is_eof and "torch/utils/data/dataloader.py" in traceback and "_utils/fetch.py" not in traceback
 
 
 def raised_before(printed: str) -> tuple[str, str] | None:

@@ -331,9 +331,24 @@ ConnectionResetError: [Errno 104] Connection reset by peer
 """
 
 
-def test_a_loader_workers_death_is_told_also_where_torch_noticed_only_its_connection(run: RunDir) -> None:
-    error = BROKEN_CONNECTION.splitlines()[-1]
-    run.log.write_text(summary(root=block(0, 0, 1, 100, error_file(run, error, BROKEN_CONNECTION))))
+CUT = """\
+Traceback (most recent call last):
+  File "/p/scripts/toy.py", line 16, in <module>
+    for batch in loader:
+  File "/e/site-packages/torch/utils/data/dataloader.py", line 725, in __next__
+    data = self._next_data()
+
+EOFError()
+"""
+"""As seen on a machine under load: torch's handler of SIGCHLD raised while Python printed the traceback."""
+
+
+@pytest.mark.parametrize("traceback", [BROKEN_CONNECTION, CUT], ids=["whole", "cut"])
+def test_a_loader_workers_death_is_told_also_where_torch_noticed_only_its_connection(
+    run: RunDir, traceback: str
+) -> None:
+    error = traceback.splitlines()[-1]
+    run.log.write_text(summary(root=block(0, 0, 1, 100, error_file(run, error, traceback))))
     found = first_failure(run, 1, "h")
     assert found.message == f"a DataLoader worker died ({error})"
     assert found.where == "/p/scripts/toy.py:16 in <module>: for batch in loader:"
