@@ -93,12 +93,15 @@ def put_folder(built: Path, final: Path, is_stale: Callable[[], bool] = lambda: 
     """Rename a folder to `final`; see `new_folder`. A folder that is replaced comes back if the rename fails."""
     old = None
     try:
-        for is_last in (False, False, True):  # another process may put its own folder there meanwhile
+        for is_last in (*(False,) * 9, True):  # other processes may put and remove their own folders there meanwhile
             try:
                 return _rename(built, final)
-            except OSError:
-                if is_last or not os.path.lexists(final):
+            except OSError as error:
+                is_gone = not os.path.lexists(final)
+                if is_last or (is_gone and error.errno not in (errno.ENOTEMPTY, errno.EEXIST)):
                     raise
+                if is_gone:
+                    continue
                 if not is_stale():
                     if final.is_dir() and any(final.iterdir()):
                         return None
