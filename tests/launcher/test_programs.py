@@ -69,7 +69,7 @@ def test_a_stop_ends_every_process_that_a_program_started(cpu_project: Project, 
     sentence = run.stop()
     assert run.state is RunState.STOPPED, sentence
     assert not [process for process in found if process.is_running() and process.status() != psutil.STATUS_ZOMBIE]
-    assert not list(members(run.files))
+    eventually(lambda: not list(members(run.files)))  # the supervisor outlives its record for a moment
 
 
 @pytest.mark.slow
@@ -85,4 +85,4 @@ def test_a_program_that_is_killed_leaves_no_process(cpu_project: Project, name: 
     assert "SIGKILL" in run.failure.message
     assert "torchrun" not in run.failure.message
     eventually(lambda: not [p for p in found if p.is_running() and p.status() != psutil.STATUS_ZOMBIE])
-    assert not list(members(run.files))
+    eventually(lambda: not list(members(run.files)))  # the supervisor outlives its record for a moment
