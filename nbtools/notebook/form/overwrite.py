@@ -127,4 +127,5 @@ class OverwriteQuestion:
 
 def button(text: str, icon: str, tooltip: str, *, style: str = "") -> widgets.Button:
     """Make a button as wide as its text."""
-    return widgets.Button(description=text, icon=icon, tooltip=tooltip, button_style=style, layout={"width": "auto"})
+    layout = {"width": "auto", "flex": "0 0 auto"}
+    return widgets.Button(description=text, icon=icon, tooltip=tooltip, button_style=style, layout=layout)
