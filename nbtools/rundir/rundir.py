@@ -125,9 +125,12 @@ class RunDir:
     def create(cls, runs: Path, name: str) -> Self:
         """Create `runs/<date>_<time>_<name>`; further runs of the same second and name get `_2`, `_3`, ….
 
-        `mkdir` is exclusive, so any number of processes may create runs at once.
+        `mkdir` is exclusive, so any number of processes may create runs at once. A new `runs/` tells git to ignore it.
         """
-        runs.mkdir(parents=True, exist_ok=True)
+        if not runs.exists():
+            runs.mkdir(parents=True, exist_ok=True)
+            with contextlib.suppress(OSError):
+                (runs / ".gitignore").write_text("*\n")
         stem = f"{datetime.datetime.now():%Y-%m-%d_%H%M%S}_{name}"
         for number in itertools.count(1):
             run = cls(runs / (stem if number == 1 else f"{stem}_{number}"))

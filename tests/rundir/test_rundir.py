@@ -33,6 +33,17 @@ def test_runs_created_at_once_all_get_directories_of_their_own(tmp_path: Path) -
 # --- JSON --------------------------------------------------------------------------------------------
 
 
+def test_git_ignores_runs_that_nbtools_made_and_a_folder_of_the_users_stays(tmp_path: Path) -> None:
+    subprocess.run(["git", "init", "--quiet", tmp_path], check=True)
+    run = RunDir.create(tmp_path / "runs", "toy")
+    run.log.write_text("loss 1")
+    (tmp_path / "theirs").mkdir()
+    RunDir.create(tmp_path / "theirs", "toy").log.write_text("loss 1")
+    status = ["git", "-C", str(tmp_path), "status", "--porcelain", "--untracked-files=normal"]
+    assert subprocess.run(status, check=True, capture_output=True, text=True).stdout == "?? theirs/\n"
+    assert not (tmp_path / "theirs" / ".gitignore").exists()
+
+
 def test_json_carries_its_format_and_hostile_strings(tmp_path: Path) -> None:
     content = {"text": "a\nb\0c‮</script>$\\frac", "bytes": os.fsdecode(b"\xff"), "number": 1.5}
     write_json(tmp_path / "a.json", content)
