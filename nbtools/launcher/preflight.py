@@ -33,9 +33,10 @@ from nbtools.recipes import Source, recipe_of
 from nbtools.rundir.identity import foreign_owner
 from nbtools.rundir.rundir import is_run, project_of
 from nbtools.rundir.secret_values import masked
+from nbtools.script.arguments.flags import flags_of_program
 from nbtools.script.inspection import inspect_program, module_of, python_file
 from nbtools.script.program import Program
-from nbtools.script.resume_words import arguments_in, resume_words
+from nbtools.script.resume_words import resume_words
 from nbtools.script.script import Script, parse_script
 
 _COUNTED_BYTES = 4 * 2**20
@@ -231,7 +232,8 @@ def _check_program(
     where = "the project's folder" if cwd == project.root else _shorter(str(cwd), project.root)
     found = [ok("program", f"{shown(what, 200)}, started in {where}"), *found]
     if not program.resume and source is not None:
-        program = program.replace(resume=resume_words(arguments_in(source, args)))
+        declared = flags_of_program(source, args, program.module, interpreter.search)
+        program = program.replace(resume=resume_words(declared))
     if program.resume:
         found.append(ok("resume", f"from a checkpoint, also at a restart, with {shlex.join(program.resume)}"))
     if program.accelerate_config is not None and placement.launch.num_processes > 1 and not placement.gpus:

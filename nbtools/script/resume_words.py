@@ -97,8 +97,9 @@ def named_checkpoint_in(args: Sequence[str], words: Sequence[str]) -> str:
 def arguments_in(path: Path, args: Sequence[str] = ()) -> dict[str, Takes]:
     """Return the arguments that a program's file declares, as far as its source names them, and those of a call.
 
-    Nothing is executed. Read are `add_argument("--x")` and options of click and typer, module constants that a
-    configurator overrides, keys of a config that hydra passes, and the flags of transformers' and Lightning's parsers.
+    Nothing is executed, and no other file is read. Known are `add_argument("--x")` and options of click and typer,
+    module constants that a configurator overrides, keys of a config that hydra passes, and the flags of the parsers of
+    transformers and Lightning.
     """
     found: dict[str, Takes] = {}
     for word, after in itertools.zip_longest(args, args[1:], fillvalue="--"):

@@ -4,6 +4,7 @@ from pathlib import Path
 
 import pytest
 
+from nbtools.script.arguments.flags import flags_of_program
 from nbtools.script.resume_words import arguments_in, resume_words, takes_path, with_checkpoint
 
 SOURCES = [
@@ -67,6 +68,20 @@ def test_an_argument_that_resumed_before_is_replaced(args: str, words: str, resu
 def test_words_without_a_path_are_known_as_such() -> None:
     assert takes_path(["--resume={checkpoint}"])
     assert not takes_path(["--resume"])
+
+
+def test_the_parser_may_be_in_another_module_of_the_program(tmp_path: Path) -> None:
+    (tmp_path / "train.py").write_text("from options import make\nargs = make().parse_args()\n")
+    (tmp_path / "options.py").write_text(
+        "import argparse\ndef make():\n    p = argparse.ArgumentParser()\n    p.add_argument('--resume-from')\n"
+        "    p.add_argument('--resume', action='store_true')\n    p.add_argument('--lr', type=float)\n    return p\n"
+    )
+    assert resume_words(arguments_in(tmp_path / "train.py")) == ()
+    found = flags_of_program(tmp_path / "train.py", ["--seed", "1"], None, [])
+    assert found == {"--seed": "value", "--resume-from": "value", "--resume": "nothing", "--lr": "value"}
+    assert resume_words(found) == ("--resume-from", "{checkpoint}")
+    (tmp_path / "train.py").write_text("not python")
+    assert flags_of_program(tmp_path / "train.py", ["--seed", "1"], None, []) == {"--seed": "value"}
 
 
 def test_a_source_is_read_and_never_executed(tmp_path: Path) -> None:
