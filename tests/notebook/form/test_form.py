@@ -564,11 +564,10 @@ def test_sbatch_tells_the_expected_start_or_refuses_a_field_in_its_row(
     form: nt.ConfigForm, slurm_cluster: SlurmCluster
 ) -> None:
     control(form, "where").value = "Slurm"
-    eventually(lambda: "to start at" in text(form))
-    assert not control(form, "Launch").disabled
+    eventually(lambda: "to start at" in text(form) and not control(form, "Launch").disabled)
     control(form, "partition").value = "absent"
+    eventually(lambda: re.search("partition=absent: .*invalid partition", "".join(mistakes(form))) is not None)
     eventually(lambda: control(form, "Launch").disabled)
-    assert re.search("partition=absent: .*invalid partition", "".join(mistakes(form)))
     assert "Cannot launch" in text(form)
     assert not control(form, "Write script").disabled
 
