@@ -141,8 +141,7 @@ class RunFigure:
     def png(self) -> bytes:
         """Draw and encode; a picture of noise gets fewer pixels, to stay at most 100 kB."""
         self.canvas.draw()  # type: ignore[no-untyped-call]
-        pixels = np.asarray(self.canvas.buffer_rgba())  # type: ignore[no-untyped-call]
-        image = Image.fromarray(np.ascontiguousarray(pixels[..., :3]))
+        image = Image.fromarray(np.asarray(self.canvas.buffer_rgba())).convert("RGB")  # type: ignore[no-untyped-call]
         encoded = self._encoded(image, 3)  # with a palette as fast as level 1, and smaller
         if len(encoded) > _MAX_BYTES:
             size = round(image.width * 0.75), round(image.height * 0.75)
@@ -201,8 +200,10 @@ class Panel:
         self._floor = add(line_of(css, zorder=1, color=theme["axis"], linewidth=1))
         self._floor.set_data([self.left, self.right], [self.bottom, self.bottom])
         self.title = add(text_at(left + 16, title_y, 12.5, theme["text"], css, va="center", weight="bold"))
-        self._x_ticks = [add(text_at(0, self.bottom - 6, 10.5, muted, x_place, "center", "top")) for _ in range(20)]
-        self._y_ticks = [add(text_at(self.left - 7, 0, 10.5, muted, y_place, "right", "center")) for _ in range(24)]
+        self._x_ticks: list[Text] = []
+        self._y_ticks: list[Text] = []
+        self._new_x_tick = lambda: add(text_at(0, self.bottom - 6, 10.5, muted, x_place, "center", "top"))
+        self._new_y_tick = lambda: add(text_at(self.left - 7, 0, 10.5, muted, y_place, "right", "center"))
         middle = (self.left + self.right) / 2
         self.x_label = add(text_at(middle, self.bottom - 34, 10.5, muted, css, "center"))
         self._has_x_label = is_last_row
@@ -284,10 +285,12 @@ class Panel:
         """Set the limits of both axes, their ticks and grid; only the last row of panels names the x axis."""
         self.place.clear().translate(-x[0], -y[0]).scale(self.width / (x[1] - x[0]), self.height / (y[1] - y[0]))
         self.place.translate(self.left, self.bottom).scale(SCALE)
-        for text, tick in zip_longest(self._x_ticks, x_ticks[: len(self._x_ticks)]):
-            text.set(text=tick[1] if tick else "", x=tick[0] if tick else 0)
-        for text, tick in zip_longest(self._y_ticks, y_ticks[: len(self._y_ticks)]):
-            text.set(text=tick[1] if tick else "", y=tick[0] if tick else 0)
+        self._x_ticks += [self._new_x_tick() for _ in x_ticks[len(self._x_ticks) :]]
+        self._y_ticks += [self._new_y_tick() for _ in y_ticks[len(self._y_ticks) :]]
+        for text, (value, label) in zip_longest(self._x_ticks, x_ticks, fillvalue=(0.0, "")):
+            text.set(text=label, x=value)
+        for text, (value, label) in zip_longest(self._y_ticks, y_ticks, fillvalue=(0.0, "")):
+            text.set(text=label, y=value)
         self._grid.set_segments([[(self.left, v), (self.right, v)] for v, _ in y_ticks])
         self.x_label.set_text(x_label if self._has_x_label else "")
 
