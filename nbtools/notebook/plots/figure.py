@@ -20,7 +20,8 @@ from matplotlib.collections import LineCollection
 from matplotlib.figure import Figure
 from matplotlib.font_manager import FontProperties, findfont, get_font
 from matplotlib.lines import Line2D
-from matplotlib.patches import Rectangle
+from matplotlib.patches import PathPatch, Rectangle
+from matplotlib.path import Path as Outline
 from matplotlib.text import Text
 from matplotlib.transforms import Affine2D, Bbox, Transform, blended_transform_factory
 from PIL import Image, ImageColor  # matplotlib's own PNG writer
@@ -40,7 +41,7 @@ from nbtools.notebook.plots.charts import (
     charts_of,
     log10,
 )
-from nbtools.notebook.plots.decimation import is_lone
+from nbtools.notebook.plots.decimation import Floats, is_lone
 from nbtools.notebook.plots.view import Limits, View, view_of
 from nbtools.run.run import Run
 
@@ -212,6 +213,8 @@ class Panel:
         self.raw: list[Line2D] = []
         """The thin line through all extremes of each curve."""
         self.lines: list[Line2D] = []
+        self.bands: list[PathPatch] = []
+        """The area between the extremes of each curve without a bold line, drawn ten times as fast as their zigzag."""
         texts = [add(text_at(0, title_y, 11, theme["text"], css, va="center")) for _ in range(_NUM_ENTRIES)]
         self._legend = [(add(line_of(css)), text) for text in texts]
         self.make_lines(_NUM_ENTRIES - 1)
@@ -234,6 +237,7 @@ class Panel:
         for _ in range(num_lines - len(self.lines)):
             thin = {"zorder": 2, "linewidth": 1, "alpha": 0.38}
             self.raw.append(self._add(line_of(self.place, clip_box=self._clip, **thin)))
+            self.bands.append(self._add(band_of(self.place, clip_box=self._clip, zorder=3)))
             self.lines.append(self._add(line_of(self.place, clip_box=self._clip, zorder=3)))
 
     def update(self, chart: Chart, charts: Charts) -> None:
@@ -245,14 +249,20 @@ class Panel:
         scaled = log10 if chart.is_log else np.asarray
         drawn: list[Trace | Level] = [*chart.series, *chart.levels]
         self.make_lines(len(drawn))
-        for line, raw, item in zip_longest(self.lines, self.raw, drawn):
+        for line, raw, band, item in zip_longest(self.lines, self.raw, self.bands, drawn):
             raw.set_data([], [])
             line.set_data([], [])
+            band.set_visible(False)
             if item is None:
                 continue
             if isinstance(item, Level):
                 line.set_data([left, right], scaled(np.full(2, item.y)))
                 line.set(clip_on=True, **self._style(item))
+                continue
+            low, high = scaled(item.low), scaled(item.high)
+            if not (item.is_smoothed or item.is_exact or item.dots) and self._is_high(item, high - low, chart.y):
+                band.set(path=_outline(item.x, low, high), color=self._theme[item.colour], linewidth=item.width)
+                band.set_visible(True)
                 continue
             thin = item.path()
             x, y = (item.x, scaled(item.bold)) if item.is_smoothed else (thin[0], scaled(thin[1]))
@@ -274,6 +284,11 @@ class Panel:
         self.show_legend(entries)
 
     # --- parts ---
+
+    def _is_high(self, item: Trace, heights: Floats, y: Limits) -> bool:
+        """Whether the area between the extremes is higher than dashes are long, which cannot be seen in it then."""
+        mean = float(np.nansum(heights)) / max(1, len(heights))
+        return mean * self.height / (y[1] - y[0]) > sum(item.dash) * item.width
 
     def _style(self, item: Trace | Level) -> dict[str, Any]:
         dash: Any = (0, item.dash) if item.dash else "-"
@@ -382,6 +397,23 @@ def text_at(
     text = Text(x, y, "", color=colour, fontproperties=font, horizontalalignment=ha, verticalalignment=va)
     text.set(parse_math=False, usetex=False, transform=transform, zorder=zorder, path_effects=[])
     return text
+
+
+def _outline(x: Floats, low: Floats, high: Floats) -> Outline:
+    """Return the closed outline of the area between two curves, in parts where there are gaps."""
+    known = np.flatnonzero(np.isfinite(low) & np.isfinite(high))
+    parts = [part for part in np.split(known, np.flatnonzero(np.diff(known) > 1) + 1) if len(part)]
+    rounds = [np.concatenate((part, part[::-1], part[:1])) for part in parts]
+    ends = [np.concatenate((low[part], high[part[::-1]], low[part[:1]])) for part in parts]
+    areas = [Outline(np.stack((x[at], y), axis=1), closed=True) for at, y in zip(rounds, ends, strict=True)]
+    return Outline.make_compound_path(*areas) if areas else Outline(np.empty((0, 2)))
+
+
+def band_of(transform: Transform, **style: Any) -> PathPatch:
+    """Return an empty area that no rcParams change."""
+    band = PathPatch(Outline(np.empty((0, 2))), visible=False, joinstyle="round", antialiased=True, **style)
+    band.set(transform=transform, path_effects=[])
+    return band
 
 
 def line_of(transform: Transform, **style: Any) -> Line2D:
