@@ -217,7 +217,6 @@ class Panel:
         """The area between the extremes of each curve without a bold line, drawn ten times as fast as their zigzag."""
         texts = [add(text_at(0, title_y, 11, theme["text"], css, va="center")) for _ in range(_NUM_ENTRIES)]
         self._legend = [(add(line_of(css)), text) for text in texts]
-        self.make_lines(_NUM_ENTRIES - 1)
         self._veil = add(Rectangle((0, self.bottom + 1), 0, self.height, transform=x_place, zorder=5))
         self._veil.set(facecolor=theme["background"], alpha=0.6, linewidth=0)
         self._resume = add(line_of(x_place, zorder=6, color=muted, linewidth=1, linestyle=(0, (2, 2))))
