@@ -162,8 +162,7 @@ def _to_batches(order: npt.NDArray[np.int64], rows: list[dict[str, Any]], epoch:
     for index, keys in enumerate(map(tuple, rows)):
         groups[keys].append(index)
     batches = (
-        _to_columns(keys, order[members], [rows[index] for index in members], epoch)
-        for keys, members in groups.items()
+        _to_columns(keys, order[members], [rows[index] for index in members], epoch) for keys, members in groups.items()
     )
     return [batch for batch in batches if batch is not None]
 

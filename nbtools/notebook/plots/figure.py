@@ -7,7 +7,7 @@ and mathtext, a metric called `$\\frac` is drawn literally.
 
 import io
 import unicodedata
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import lru_cache
 from itertools import zip_longest
 from pathlib import Path
@@ -203,8 +203,12 @@ class Panel:
         self.title = add(text_at(left + 16, title_y, 12.5, theme["text"], css, va="center", weight="bold"))
         self._x_ticks: list[Text] = []
         self._y_ticks: list[Text] = []
-        self._new_x_tick = lambda: add(text_at(0, self.bottom - 6, 10.5, muted, x_place, "center", "top"))
-        self._new_y_tick = lambda: add(text_at(self.left - 7, 0, 10.5, muted, y_place, "right", "center"))
+        self._new_x_tick: Callable[[], Text] = lambda: add(
+            text_at(0, self.bottom - 6, 10.5, muted, x_place, "center", "top")
+        )
+        self._new_y_tick: Callable[[], Text] = lambda: add(
+            text_at(self.left - 7, 0, 10.5, muted, y_place, "right", "center")
+        )
         middle = (self.left + self.right) / 2
         self.x_label = add(text_at(middle, self.bottom - 34, 10.5, muted, css, "center"))
         self._has_x_label = is_last_row
@@ -301,10 +305,10 @@ class Panel:
         self.place.translate(self.left, self.bottom).scale(SCALE)
         self._x_ticks += [self._new_x_tick() for _ in x_ticks[len(self._x_ticks) :]]
         self._y_ticks += [self._new_y_tick() for _ in y_ticks[len(self._y_ticks) :]]
-        for text, (value, label) in zip_longest(self._x_ticks, x_ticks, fillvalue=(0.0, "")):
-            text.set(text=label, x=value)
-        for text, (value, label) in zip_longest(self._y_ticks, y_ticks, fillvalue=(0.0, "")):
-            text.set(text=label, y=value)
+        for text, tick in zip_longest(self._x_ticks, x_ticks):
+            text.set(text=tick[1] if tick else "", x=tick[0] if tick else 0)
+        for text, tick in zip_longest(self._y_ticks, y_ticks):
+            text.set(text=tick[1] if tick else "", y=tick[0] if tick else 0)
         self._grid.set_segments([[(self.left, v), (self.right, v)] for v, _ in y_ticks])
         self.x_label.set_text(x_label if self._has_x_label else "")
 
