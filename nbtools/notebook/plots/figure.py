@@ -263,7 +263,7 @@ class Panel:
                 line.set(clip_on=True, **self._style(item))
                 continue
             low, high = scaled(item.low), scaled(item.high)
-            if not (item.is_smoothed or item.is_exact or item.dots) and self._is_high(item, high - low, chart.y):
+            if not (item.is_smoothed or item.is_exact or item.dots) and self._is_high(item, low, high, chart.y):
                 band.set(path=_outline(item.x, low, high), color=self._theme[item.colour], linewidth=item.width)
                 band.set_visible(True)
                 continue
@@ -288,9 +288,9 @@ class Panel:
 
     # --- parts ---
 
-    def _is_high(self, item: Trace, heights: Floats, y: Limits) -> bool:
+    def _is_high(self, item: Trace, low: Floats, high: Floats, y: Limits) -> bool:
         """Whether the area between the extremes is higher than dashes are long, which cannot be seen in it then."""
-        mean = float(np.nansum(heights)) / max(1, len(heights))
+        mean = float(np.nansum(high / len(high) - low / len(low))) if len(low) else 0.0  # the sum of all may overflow
         return mean * self.height / (y[1] - y[0]) > sum(item.dash) * item.width
 
     def _style(self, item: Trace | Level) -> dict[str, Any]:

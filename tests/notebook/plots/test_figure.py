@@ -289,6 +289,12 @@ def test_an_area_covers_the_pixels_of_the_line_through_all_extremes(monkeypatch:
     assert differing < 0.02 * covered, "the spikes at its rim"
 
 
+def test_an_area_between_the_greatest_numbers_is_drawn() -> None:
+    figure = drawn(View(losses([1e308 * (-1) ** (step // 2) for step in range(5_000)]), smoothing=0.0))
+    assert figure.panels[0].bands[0].get_visible()
+    assert (pixels(figure) != BACKGROUND).any(axis=2).mean() > 0.3
+
+
 @pytest.mark.parametrize(("height", "is_dashed"), [(1.0, False), (1e-3, True)])
 def test_a_line_keeps_its_dashes_where_they_can_be_seen(height: float, is_dashed: bool) -> None:
     charts = charts_of(View(noise(20_000, height=height), smoothing=0.0), lambda count: [(800.0, 400.0)] * count)
