@@ -290,8 +290,9 @@ class Panel:
 
     def _is_high(self, item: Trace, low: Floats, high: Floats, y: Limits) -> bool:
         """Whether the area between the extremes is higher than dashes are long, which cannot be seen in it then."""
-        mean = float(np.nansum(high / len(high) - low / len(low))) if len(low) else 0.0  # the sum of all may overflow
-        return mean * self.height / (y[1] - y[0]) > sum(item.dash) * item.width
+        span = y[1] - y[0]
+        heights = self.height * (high / span - low / span)  # the differences themselves may overflow
+        return float(np.nansum(heights)) > len(low) * sum(item.dash) * item.width
 
     def _style(self, item: Trace | Level) -> dict[str, Any]:
         dash: Any = (0, item.dash) if item.dash else "-"
