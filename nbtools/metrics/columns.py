@@ -2,8 +2,9 @@
 
 import json
 import math
-from collections.abc import Sequence
+from collections import defaultdict
 from dataclasses import dataclass, field
+from itertools import chain
 from typing import Any, Final
 
 import numpy as np
@@ -136,60 +137,58 @@ def parse_rows(piece: bytes, first: int, epoch: int) -> tuple[list[Batch], int, 
     Returns:
         One batch per set of keys, the number of lines, and the number of damaged lines.
     """
-    num_lines = piece.count(b"\n") + 1
+    characters = np.frombuffer(piece, np.uint8)
+    newlines = np.flatnonzero(characters == ord("\n"))
+    num_lines = len(newlines) + 1
     try:
-        if not (piece[:1] == b"{" and piece[-1:] == b"}" and piece.count(b"}\n{") == num_lines - 1):
+        if piece[:1] != b"{" or piece[-1:] != b"}":
+            raise _Irregular
+        if (characters[newlines - 1] != ord("}")).any() or (characters[newlines + 1] != ord("{")).any():
             raise _Irregular
         rows = orjson.loads(b"[%b]" % piece.replace(b"\n", b","))
         if len(rows) != num_lines or set(map(type, rows)) != {dict}:
             raise _Irregular
-        return _to_batches(range(first, first + num_lines), rows, epoch), num_lines, 0
+        return _to_batches(np.arange(first, first + num_lines), rows, epoch), num_lines, 0
     except (_Irregular, orjson.JSONDecodeError):
         parsed = [(number, _parse(line)) for number, line in enumerate(piece.split(b"\n"), first) if line.strip()]
-        good = [(number, row) for number, row in parsed if row]
-        batches = _to_batches([number for number, _ in good], [row for _, row in good], epoch)
+        order = np.array([number for number, row in parsed if row], np.int64)
+        batches = _to_batches(order, [row for _, row in parsed if row], epoch)
         return batches, num_lines, sum(row is None for _, row in parsed)
 
 
-def _to_batches(order: Sequence[int], rows: list[dict[str, Any]], epoch: int) -> list[Batch]:
+def _to_batches(order: npt.NDArray[np.int64], rows: list[dict[str, Any]], epoch: int) -> list[Batch]:
     """Return rows as columns, one batch per set of keys."""
-    groups: dict[tuple[str, ...], tuple[Sequence[int], list[dict[str, Any]]]] = {}
-    if len(set(map(tuple, rows))) == 1:
-        groups[tuple(rows[0])] = order, rows
-    else:
-        for number, row in zip(order, rows, strict=True):
-            numbers, members = groups.setdefault(tuple(row), ([], []))
-            numbers.append(number)  # type: ignore[attr-defined]
-            members.append(row)
-    batches = (_to_columns(keys, *group, epoch) for keys, group in groups.items())
+    groups: defaultdict[tuple[str, ...], list[int]] = defaultdict(list)
+    for index, keys in enumerate(map(tuple, rows)):
+        groups[keys].append(index)
+    batches = (
+        _to_columns(keys, order[members], [rows[index] for index in members], epoch) for keys, members in groups.items()
+    )
     return [batch for batch in batches if batch is not None]
 
 
-def _to_columns(keys: tuple[str, ...], order: Sequence[int], rows: list[dict[str, Any]], epoch: int) -> Batch | None:
-    columns: dict[str, Column] = {}
-    for key, values in zip(keys, zip(*map(dict.values, rows), strict=True), strict=True):
+def _to_columns(
+    keys: tuple[str, ...], order: npt.NDArray[np.int64], rows: list[dict[str, Any]], epoch: int
+) -> Batch | None:
+    values = list(chain.from_iterable(map(dict.values, rows)))
+    if str in (types := set(map(type, values))):
+        values = [_NON_FINITE.get(value, value) if type(value) is str else value for value in values]
         types = set(map(type, values))
-        if str in types:
-            values = tuple(_NON_FINITE.get(value, value) if type(value) is str else value for value in values)
-            types = set(map(type, values))
-        if not types <= _NUMBERS or "},{" in key:
-            raise _Irregular
-        if key == "step":
-            if types != {int} or max(values) > MAX_STEP or min(values) < -MAX_STEP:
-                raise _Irregular
-            columns[key] = np.array(values, np.int64)
-        else:
-            columns[key] = np.array(values, np.float64)
-    if "step" not in columns:
+    if not types <= _NUMBERS or any("},{" in key for key in keys):
+        raise _Irregular
+    if "step" not in keys:
         return None
+    steps = values[keys.index("step") :: len(keys)]
+    if set(map(type, steps)) != {int} or max(steps) > MAX_STEP or min(steps) < -MAX_STEP:
+        raise _Irregular
+    columns = dict(zip(keys, np.fromiter(values, np.float64, len(values)).reshape(-1, len(keys)).T, strict=True))
     unknown = np.full(len(rows), np.nan)
     attempts = np.nan_to_num(columns.get("attempt", unknown), nan=1).clip(1, _MAX_ATTEMPT).astype(np.int64)
-    epochs = epoch + attempts
-    priorities = (epochs << EPOCH_SHIFT) + np.array(order, np.int64)
+    priorities = ((epoch + attempts) << EPOCH_SHIFT) + order
     dropped = columns.get("dropped", np.zeros(0))
     num_dropped = int(np.nan_to_num(dropped).clip(0, MAX_STEP).astype(np.int64).sum())
     names = tuple(key for key in keys if key not in RESERVED and len(key) <= _MAX_NAME_CHARACTERS)
-    coordinates = [columns["step"], priorities, columns.get("time", unknown), columns.get("samples", unknown)]
+    coordinates = [np.array(steps, np.int64), priorities, columns.get("time", unknown), columns.get("samples", unknown)]
     return names, [*coordinates, *(columns[name] for name in names)], num_dropped
 
 

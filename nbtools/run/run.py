@@ -446,6 +446,11 @@ def newest_history(run: Run) -> History:
     return run._newest_rows()
 
 
+def newest_value(run: Run, name: str) -> float | None:
+    """Return the last value of a metric in the newest rows of a run; None if they lack it."""
+    return run._newest_values()[1].get(name)
+
+
 def newest_metrics(run: Run) -> dict[str, float]:
     """Return the metrics that a run recorded at its end, else the last values in its newest rows."""
     recorded = mapping_at(run.records.finished, "metrics")

@@ -147,7 +147,7 @@ class Tail:
             start = 0
             if len(self.partial) >= self._max_line_bytes:  # the rest of a line that is too long
                 start = min(at for mark in self._ends if (at := data.find(mark)) >= 0)
-            block = self.partial + data[start:end]
+            block = b"".join((self.partial, memoryview(data)[start:end]))
             self.partial = data[end:][: self._max_line_bytes]
             return block
         return b""

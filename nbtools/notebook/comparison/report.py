@@ -197,7 +197,8 @@ def _scaling_card(comparison: Comparison, curves: Sequence[Curves]) -> str:
     if len(rows) < 3:
         return ""
     least = min(one.nproc for one in found if one)
-    note = f"efficiency: throughput per process against the run on {plural(least, 'process')}; 100% is linear scaling"
+    note = f"efficiency: throughput per process against the run on {plural(least, 'process')}; 100% is linear scaling. "
+    note += "The time in which processes wait for each other is not measured on its own; it lowers the efficiency"
     return _table("Scaling", rows, note)
 
 

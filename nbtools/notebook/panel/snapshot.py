@@ -20,7 +20,7 @@ from nbtools.run.job import ends_too_early, job_in_words
 from nbtools.run.lineage import origin_in_words
 from nbtools.run.ranks.stragglers import Straggler
 from nbtools.run.records import mapping_at
-from nbtools.run.run import SILENT_S, Run, curve_sources, last_step, newest_history, silent_s
+from nbtools.run.run import SILENT_S, Run, curve_sources, last_step, newest_history, newest_value, silent_s
 from nbtools.run.state import RunState, commands_to_join, waiting_for
 from nbtools.rundir.heartbeat import RankHeartbeat, read_heartbeats
 from nbtools.rundir.json_files import whole
@@ -180,7 +180,7 @@ def notes_of(run: Run, restarts: list[Restart]) -> list[str]:
         allowed = mapping_at(run.info, "launch").get("max_restarts")
         total = f" of {allowed + 1}" if isinstance(allowed, int) and not restarts[-1].why else ""
         notes += [f"attempt {restarts[-1].attempt + 1}{total}", restarted(restarts[-1])]
-    if skipped := newest_history(run).last("train/skipped_steps"):
+    if skipped := newest_value(run, "train/skipped_steps"):
         notes.append(f"{plural(int(skipped), 'step')} skipped: the gradient norm was not finite")
     if code := source_in_words(run.info):
         notes.append(f"commit {code}")

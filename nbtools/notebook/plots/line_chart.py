@@ -40,6 +40,7 @@ def draw_series(item: MediaItem, *, dark: bool, earlier: Sequence[MediaItem] = (
             if name in colour_of:
                 style = {"color": colour_of[name], "linewidth": 1.2, "alpha": 0.4 * 0.7**age}
                 figure.add(line_of(panel.place, zorder=2, **style)).set_data(xs, ys)
+    panel.make_lines(min(len(curves), len(colours)))
     for line, (name, xs, ys), colour in zip(panel.lines, curves, colours, strict=False):
         line.set_data(xs, ys)
         line.set(color=colour, linewidth=1.8, marker="o" if is_lone(xs, ys) else "none")

@@ -193,6 +193,7 @@ def test_runs_on_more_processes_get_a_card_on_scaling(make: MakeRun) -> None:
     words = plain_text(report(found, curves))
     assert "Scaling run processes throughput efficiency waiting for data" in words
     assert "one 1 8 samples/s 100% not recorded" in words and "two 2 16 samples/s 100% 25%" in words
+    assert "processes wait for each other is not measured" in words
 
 
 def test_without_samples_scaling_counts_steps() -> None:

@@ -5,6 +5,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from matplotlib.colors import to_hex
 
 from nbtools.metrics.history import History
 from nbtools.notebook.plots.canvas import Canvas, PackedColumns, packed
@@ -117,15 +118,18 @@ def test_a_closed_chart_sends_its_name_alone() -> None:
     assert all(chart.keys() == {"key", "title", "open", "names"} for chart in closed)
 
 
+@pytest.mark.parametrize("smoothing", [0.6, 0.0])
 @pytest.mark.parametrize("log", [False, True])
-def test_picture_and_canvas_have_the_same_limits_series_labels_and_marks(log: bool) -> None:
-    view = View(history(3000), checkpoints=[(1000, 5.2), (2000, None)], resumed_at=500, restarted_at=[1500], log=log)
+def test_picture_and_canvas_have_the_same_limits_series_labels_and_marks(log: bool, smoothing: float) -> None:
+    marks = {"checkpoints": [(1000, 5.2), (2000, None)], "resumed_at": 500, "restarted_at": [1500]}
+    view = View(history(3000), log=log, smoothing=smoothing, **marks)
     figure = RunFigure(titled=False)
     drawn = figure.update(view)
     spec, data = packed(charts(view))
     columns = unpacked(spec, data)
     opened = [chart for chart in spec["charts"] if chart["open"]]
     assert len(opened) == len(figure.panels) == 4
+    kinds: set[bool] = set()
     for panel, chart, picture in zip(figure.panels, opened, drawn.shown, strict=True):
         assert panel.title.get_text() == chart["title"]
         low, high = chart["y"]
@@ -133,16 +137,24 @@ def test_picture_and_canvas_have_the_same_limits_series_labels_and_marks(log: bo
         assert [(s["name"], s["label"], s["colour"], s["dash"]) for s in chart["series"]] == [
             (trace.name, trace.label, trace.colour, trace.dash) for trace in picture.series
         ]
-        for line, series in zip(panel.lines, chart["series"], strict=False):
-            assert line.get_color() == figure.theme[series["colour"]]
-            bold = columns[series["name"]]["bold"] if series["is_smoothed"] or series["is_exact"] else None
-            if bold is not None:
-                drawn_y = panel.place.transform(np.column_stack(line.get_data()))[:, 1] / 2
-                there = panel.bottom + (bold - low) / (high - low) * panel.height
-                assert np.nanmax(np.abs(drawn_y - there)) < 1.5
+        for line, band, series in zip(panel.lines, panel.bands, chart["series"], strict=False):
+            has_line, column = series["is_smoothed"] or series["is_exact"], columns[series["name"]]
+            there = [column["bold"]] if has_line else [column["low"], column["high"][::-1]]
+            points = np.column_stack(line.get_data())
+            if band.get_visible():
+                points = band.get_path().vertices[: 2 * len(column["x"])]
+                assert not has_line and to_hex(band.get_facecolor()) == to_hex(band.get_edgecolor())
+            colour = to_hex(band.get_facecolor()) if band.get_visible() else line.get_color()
+            assert colour == figure.theme[series["colour"]]
+            if has_line or band.get_visible():
+                kinds.add(has_line)
+                drawn_y = panel.place.transform(points)[:, 1] / 2
+                expected = panel.bottom + (np.concatenate(there) - low) / (high - low) * panel.height
+                assert np.nanmax(np.abs(drawn_y - expected)) < 1.5
         assert [mark["x"] for mark in chart["marks"]] == list(panel.checkpoint_marks.get_xdata())
         assert [cut["x"] for cut in chart["cuts"]] == [x for x, _ in picture.cuts] == [500, 1500]
         assert chart["veil"] == picture.veil == 500
+    assert kinds == ({True} if smoothing else {True, False}), "areas were compared too"
 
 
 def test_the_canvas_sends_one_consistent_state() -> None:

@@ -15,7 +15,7 @@ from matplotlib.text import Text
 from PIL import Image
 
 from nbtools.metrics.history import History
-from nbtools.notebook.plots.charts import DARK, LIGHT
+from nbtools.notebook.plots.charts import DARK, DASHES, LIGHT, charts_of
 from nbtools.notebook.plots.decimation import (
     clock_ticks,
     decimate,
@@ -252,10 +252,14 @@ def test_a_users_matplotlib_settings_do_not_leak_in() -> None:
 
 
 def test_an_update_moves_the_same_artists() -> None:
-    figure = drawn(View(losses([3.0, 2.0])))
+    figure = drawn(View(losses([3.0, 1.0])))
     before = figure.figure.get_children()
+    for _ in range(3):
+        figure.update(View(losses([3.0, 2.0, 1.0])))
+        figure.update(View(losses([3.0, 1.0])))
+    assert figure.figure.get_children()[: len(before)] == before
+    assert len(figure.figure.get_children()) < len(before) + 10, "only ticks are added, and used again"
     figure.update(View(losses([3.0, 2.0, 1.0])))
-    assert figure.figure.get_children() == before
     assert np.asarray(figure.panels[0].lines[0].get_xdata()).tolist() == [1, 2, 3]
 
 
@@ -263,6 +267,43 @@ def test_the_log_scale_draws_exponents_and_leaves_out_what_has_none() -> None:
     view = View(losses([100.0, 0.0, 1.0]), log=True, smoothing=0.0)
     values = np.asarray(drawn(view).panels[0].lines[0].get_ydata())
     np.testing.assert_array_equal(values, [2.0, np.nan, 0.0])
+
+
+def noise(num_rows: int, gap: slice = slice(0), height: float = 1.0) -> History:
+    values = [5 + height * value for value in np.random.default_rng(0).random(num_rows)]
+    values[gap] = ["NaN"] * len(values[gap])
+    return losses(values)
+
+
+def test_an_area_covers_the_pixels_of_the_line_through_all_extremes(monkeypatch: pytest.MonkeyPatch) -> None:
+    view = View(noise(20_000, gap=slice(8_000, 12_000)), smoothing=0.0)
+    area = drawn(view)
+    assert [band.get_visible() for band in area.panels[0].bands].count(True) == 1
+    shown = pixels(area)
+    monkeypatch.setattr(Panel, "_is_high", lambda *_: False)
+    line = drawn(view)
+    assert not any(band.get_visible() for band in line.panels[0].bands)
+    differing = (np.abs(shown - pixels(line)).max(axis=2) > 60).mean()
+    covered = (np.abs(shown - shown[0, 0]).max(axis=2) > 60).mean()
+    assert covered > 0.3
+    assert differing < 0.02 * covered, "the spikes at its rim"
+
+
+def test_an_area_between_the_greatest_numbers_is_drawn() -> None:
+    figure = drawn(View(losses([1e308 * (-1) ** (step // 2) for step in range(5_000)]), smoothing=0.0))
+    assert figure.panels[0].bands[0].get_visible()
+    assert (pixels(figure) != BACKGROUND).any(axis=2).mean() > 0.3
+
+
+@pytest.mark.parametrize(("height", "is_dashed"), [(1.0, False), (1e-3, True)])
+def test_a_line_keeps_its_dashes_where_they_can_be_seen(height: float, is_dashed: bool) -> None:
+    charts = charts_of(View(noise(20_000, height=height), smoothing=0.0), lambda count: [(800.0, 400.0)] * count)
+    chart = charts.shown[0]
+    dashed = replace(chart, y=(5.0, 6.0), series=[replace(chart.series[0], dash=DASHES[1])])
+    figure = RunFigure()
+    figure.draw(replace(charts, charts=[dashed]))
+    assert figure.panels[0].bands[0].get_visible() is not is_dashed
+    assert figure.panels[0].lines[0].is_dashed() is is_dashed
 
 
 def test_smoothing_keeps_the_raw_values_beneath() -> None:
