@@ -13,6 +13,7 @@ from typing import Any, Final, NamedTuple
 
 import orjson
 
+from nbtools.metrics.readers.forms import is_backward, is_item, is_title, with_names_first
 from nbtools.metrics.readers.names import (
     COMPANIONS,
     COUNTERS,
@@ -20,9 +21,11 @@ from nbtools.metrics.readers.names import (
     IGNORED,
     LEADING,
     MEASURED,
+    RATES,
     SOURCES,
     SPLITS,
     UNNAMED,
+    is_counter,
     is_measured,
     metric_of,
     parts_of,
@@ -54,10 +57,11 @@ _TOKEN: Final = re.compile(
     r"""
       (?P<range> \d++-(?=\d++[a-z]) )  # 1-50batch
     | (?P<number> [-+]?+ (?: \d{1,3}(?:,\d{3}){1,5}+(?!\d|,\d)(?:\.\d++)?+ | \d++(?:\.\d*+)?+ | \.\d++ )
-                (?:[eE][-+]?+\d++)?+ (?!\s*+\*)  # source code in a traceback: loss = 0.5 * a
+                (?:[eE][-+]?+\d++)?+ (?!\s*+\*\s*+[^\s\d])  # source code in a traceback: loss = 0.5 * a
                 | [-+]?+ (?:nan|inf|infinity|NaN|Inf|Infinity|NAN|INF) (?![\w/.@-]) )
       (?: \s?/\s{0,6}+ (?P<total>\d++) (?![\w.]) )?
-      (?P<unit> [A-Za-zµ%] [\w/%]*+ | /[a-z]{1,6}+(?!\w|\s*+[=:]) )?
+      (?P<unit> [A-Za-zµ%] [\w/%]*+ | /[a-z]{1,6}+(?!\w|\s*+[=:])
+        | \ (?:[a-z]{3,8}+/s(?:ec)?+|ms|s(?:ec(?:ond)?s?)?+)(?![\w/]|\s*+[=:]?+\s*+[-+.\d]) )?
     | (?P<word> [^\W\d] (?: [\w@/.%] | '(?=s\b) | -(?=[A-Za-z]) )*+ )
     | (?P<separator> [=:] )
     | (?P<open> [(\[] )
@@ -72,6 +76,7 @@ _NUMBER: Final = re.compile(
     r"[-+]?+(?:\d++(?:\.\d*+)?|\.\d++)(?:[eE][-+]?+\d++)?|[-+]?+(?:nan|inf|infinity)", re.IGNORECASE
 )
 _KEYWORD_AFTER_DIGIT: Final = re.compile(r"\d(?:and|else|for|if|in|is|not|or)\b")
+_SECONDS: Final = ("s", "sec", "secs", "second", "seconds")
 _BARS: Final = ("it/s", "s/it", "%|", "/step", "━━")
 
 
@@ -108,6 +113,8 @@ class Reading:
     is_bar: bool = False
     is_measured: bool = False
     is_heading: bool = False
+    is_item: bool = False
+    """Whether the line is one of a list: `| > grad_norm: 1.2`."""
     coordinates: dict[str, float] = field(default_factory=dict)
     _named: list[tuple[str, str, str | None, float, bool]] = field(default_factory=list)
 
@@ -173,8 +180,8 @@ def read_line(text: str) -> Reading | None:
     if rank:
         reading.rank = int(next(group for group in rank.groups() if group))
     has_counter = bool(reading.counters) or reading.epoch is not None
-    is_empty = not has_counter and not reading.is_heading and not reading.total_steps and not reading.num_epochs
-    return None if is_empty and not reading.is_row else reading
+    says = has_counter or reading.is_heading or reading.is_item or reading.total_steps or reading.num_epochs
+    return reading if says or reading.is_row else None
 
 
 # --- dicts --------------------------------------------------------------------------------------
@@ -212,8 +219,10 @@ def _read_dict(content: dict[Any, Any], before: str) -> Reading:
     is_summary = "train_runtime" in numbers  # transformers' last line: its train_loss is a mean over the run
     for name, value in numbers.items():
         lowered = name.lower()
-        if lowered == "samples" or (lowered == "time" and value > 1e9):
+        if lowered == "samples":
             reading.coordinates[lowered] = value
+        elif lowered in ("time", "timestamp") and value > 1e9:
+            reading.coordinates["time"] = value
         elif not reading.count(name, value, None):
             mean = is_summary and lowered == "train_loss"
             reading.add("train_mean_loss" if mean else name, value, reading.split)
@@ -260,6 +269,10 @@ class _Prose:
     leading: list[int] = field(default_factory=list)
     """Whole numbers without a name at the beginning of the line."""
     is_rank: bool = False
+    outer: list[str] = field(default_factory=list)
+    """Words before a bracket: `f1-score (micro avg)  0.7`."""
+    subject: list[str] = field(default_factory=list)
+    """Name of a value that follows a counter: `loss after iteration 100: 2.1`."""
     previous: str = ""
     """Name of the number before, for `loss train: 2.1, val: 2.2`."""
 
@@ -270,6 +283,7 @@ def _read_prose(text: str) -> Reading:
     if reading.is_bar:
         reading.label = plain.split("%|", 1)[0].rstrip(" 0123456789").rstrip(": ")
         plain = _PERCENT.sub(" | ", plain)
+    original, plain = plain, with_names_first(plain)
     state = _Prose(reading)
     for token in _TOKEN.finditer(plain):
         kind = token.lastgroup if not token["number"] else "number"
@@ -280,31 +294,40 @@ def _read_prose(text: str) -> Reading:
             _drop_words(state)
         state.has_gap = False
         if kind == "separator":
+            state.words, state.subject = state.words or state.subject, []
             state.is_explicit = bool(state.words)
             if not state.words and state.num_numbers == len(state.leading) == 1:
                 state.is_rank = token[0] == ":"
         elif kind in ("open", "close"):
             state.depth += 1 if kind == "open" else -1
+            if kind == "open":
+                state.outer = [*state.words]
             if kind == "close" and not state.is_explicit and plain[token.end() : token.end() + 1] not in " :=[(":
                 _drop_words(state)
         elif kind == "word" and not state.is_explicit:
-            state.words.append(token["word"].rstrip("./%"))
+            state.words.append(_word(token))
         elif kind == "number":
             _take(state, token)
         else:
             _drop_words(state)
-            state.words = [token["word"].rstrip("./%")] if kind == "word" else []
+            state.words = [_word(token)] if kind == "word" else []
     _drop_words(state)
     reading.split = reading.split or (state.split if not reading._named else None)
     _finish_counters(state)
     # A line that counts itself and gives values after : or = is a row, whatever their names.
     reading.is_measured |= state.num_values > 0 and any(counter.preference < 4 for counter in reading.counters)
+    reading.is_measured |= state.num_values > 1 and is_backward(original)
+    reading.is_item = len(reading._named) == 1 and is_item(plain)
     stripped = plain.strip()
-    if not reading._named and stripped.endswith((":", "*")) and (reading.split or "summary" in stripped.lower()):
+    if not reading._named and is_title(plain) and (reading.split or "summary" in stripped.lower()):
         reading.is_heading = True
         if "metrics" in stripped or "summary" in stripped:
             reading.label = "summary"
     return reading.finish()
+
+
+def _word(token: re.Match[str]) -> str:
+    return token[0] if token[0].lower() in COUNTERS else token[0].rstrip("./%")
 
 
 def _drop_words(state: _Prose) -> None:
@@ -318,8 +341,14 @@ def _take(state: _Prose, token: re.Match[str]) -> None:
     if text.lstrip("+-")[:1] in "niNI" and not (state.is_explicit or _has_value(state.words)):
         state.words.append(text)  # a word of a phrase: number of nan iterations
         return
-    words, is_explicit = state.words, state.is_explicit
-    state.words, state.is_explicit = [], False
+    unit = (token["unit"] or "").strip()
+    words, is_explicit, outer = state.words, state.is_explicit, state.outer
+    state.words, state.is_explicit, state.outer = [], False, []
+    if not words and unit in RATES and not reading.is_bar:
+        words, is_explicit = [unit], True
+    is_phrase = len(words) > len(outer) > 0 == state.depth and not is_explicit and is_measured(outer[-1])
+    if is_phrase and not is_measured(words[-1]) and not is_counter(words[-1]):
+        words = outer
     short, full, rest = split_words(tuple(words), is_explicit)
     named = [word for word in words if word.lower() not in SPLITS]
     if token["total"] and state.depth > 0 and words and words[-1].lower() in SPLITS:
@@ -329,7 +358,6 @@ def _take(state: _Prose, token: re.Match[str]) -> None:
     if len(text) > 40 or len(full) > 100:
         return
     value = float(text.replace(",", ""))
-    unit = token["unit"] or ""
     total = int(token["total"]) if token["total"] and len(token["total"]) < 16 else None
     is_whole = value == value and abs(value) <= MAX_STEP and value == int(value) and "." not in text and "e" not in text
     is_metric = bool(named) and is_measured(short)
@@ -357,6 +385,8 @@ def _take(state: _Prose, token: re.Match[str]) -> None:
     if named and is_whole and (tokens := parts_of(full)) and _announces(reading, tokens, int(value)):
         return
     if named and reading.count(short if is_explicit else named[-1], value, total):
+        prior = next((words[:i] for i, word in enumerate(words) if word.lower() in ("at", "after")), [])
+        state.subject = outer if is_phrase else prior
         return
     lowered = short.lower()
     if not words or lowered in IGNORED or lowered.endswith(SOURCES) or (not named and not is_explicit):
@@ -369,7 +399,7 @@ def _take(state: _Prose, token: re.Match[str]) -> None:
     else:
         state.previous = metric_of(short, None).partition("/")[2] if is_metric else ""
     if is_explicit or not (MEASURED | COMPANIONS).isdisjoint({lowered, *parts_of(short)}):
-        suffix = f"_{unit.lower()}" if unit.lower() in ("ms", "s") else ""
+        suffix = "_ms" if unit.lower() == "ms" else "_s" if unit.lower() in _SECONDS else ""
         split = state.metric_split if is_measured(short) else state.split
         value = value / total if total else value
         state.num_values += is_explicit and not is_whole

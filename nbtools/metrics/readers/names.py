@@ -12,18 +12,22 @@ def words_of(text: str) -> frozenset[str]:
 
 MEASURED: Final = words_of(
     """loss losses nll ppl perplexity bpb bpc xent entropy crossentropy logloss elbo accuracy acc acc1 acc5 acc@1 acc@5
-    f1 auc auroc bleu rouge meteor wer cer mse mae mape rmse psnr ssim reward rewards rew return score iou miou dice
-    map map50 ndcg mcc"""
+    cost fid f1 auc auroc bleu rouge meteor wer cer mse mae mape rmse psnr ssim reward rewards rew return score iou miou
+    dice map map50 ndcg mcc"""
 )
 """A line is a row of metrics if the name of one of its numbers has one of these words ..."""
 _SETTING: Final = words_of(
     """weight weights scale scaling scaler coef coefficient fn function type lambda factor threshold target smoothing
-    alpha beta every steps interval patience num number min max delta tolerance warmup save log logging"""
+    alpha beta every steps interval patience num number min max delta tolerance warmup save log logging time"""
 )
 """... and none of these."""
-COMPANIONS: Final = words_of("lr rate norm gnorm gradnorm mfu time dt throughput tok/s tokens/s tokens/sec")
+COMPANIONS: Final = words_of("lr l.r rate norm gnorm gradnorm mfu time dt throughput tok/s tokens/s tokens/sec")
 """Read beside a metric even without `=` or `:`."""
-IGNORED: Final = words_of("cuda device rank local_rank pid gpu seed line port host node eta version dtype dataloader")
+RATES: Final = words_of("tok/s tokens/s words/s samples/s images/s examples/s frames/s tok/sec samples/sec")
+"""Units that name the number before them."""
+IGNORED: Final = words_of(
+    "cuda device rank local_rank pid gpu seed line port host node eta remaining version dtype dataloader"
+)
 SPLITS: Final = {
     **dict.fromkeys(("train", "training", "learn"), "train"),
     **dict.fromkeys(("val", "vali", "valid", "validation", "validate", "validating"), "eval"),
@@ -31,15 +35,16 @@ SPLITS: Final = {
     **dict.fromkeys(("test", "testing"), "test"),
 }
 _MEANS: Final = words_of("mean avg average")
+_STATISTICS: Final = words_of("std stddev median variance percentile")
 _QUALIFIERS: Final = _MEANS.union(
-    SPLITS, words_of("best final total running smoothed ema aux learning grad gradient kl class")
+    SPLITS, words_of("time best final total running smoothed ema aux learning grad gradient kl class")
 )
 COUNTERS: Final = {
     **dict.fromkeys(("global_step", "train_step", "num_updates", "total_timesteps", "num_timesteps"), 0),
     **dict.fromkeys(("optimizer_step", "global_iter", "global_iteration", "trainer/global_step"), 0),
     **dict.fromkeys(("step", "timesteps", "timestep", "training_step", "training_iteration"), 1),
     **dict.fromkeys(("iteration", "iter", "itr", "it", "update"), 2),
-    **dict.fromkeys(("steps", "iterations", "iters", "updates"), 3),
+    **dict.fromkeys(("steps", "iterations", "iters", "updates", "up.", "tick"), 3),
     **dict.fromkeys(("batch", "minibatch", "batches", "batch_idx", "i_batch"), 4),
     **dict.fromkeys(("episode", "round", "generation", "cycle"), 7),
 }
@@ -52,7 +57,7 @@ _ALIASES: Final = {
     **dict.fromkeys(("gnorm", "gradnorm", "gradient_norm"), "grad_norm"),
     **dict.fromkeys(("tok/s", "tokens/s", "tokens/sec", "tok/sec", "tok_per_s", "tok_per_sec"), "tokens_per_s"),
     **dict.fromkeys(("tokens_per_sec", "tokens_per_second"), "tokens_per_s"),
-    "lr": "learning_rate",
+    **dict.fromkeys(("lr", "l.r"), "learning_rate"),
     "ppl": "perplexity",
 }
 _ALWAYS_TRAIN: Final = words_of("learning_rate epoch mfu grad_norm tokens_per_s")
@@ -60,6 +65,8 @@ _FILLERS: Final = words_of("is was at of now to value values on set")
 SOURCES: Final = (".py", ".cpp", ".cc", ".cu", ".c", ".h")
 _NUMBERED: Final = re.compile(r"(?:_?\d{1,3})?(?:'s)?$")
 """What follows a split: valid_1's auc."""
+_COUNT: Final = re.compile(r"\d{1,6}k?$")
+"""What may follow a measured word: loss2, fid50k."""
 _CAPITAL: Final = re.compile(r"(?<=[a-z]{2})(?=[A-Z])|(?<=[a-z])(?=[A-Z][a-z])")
 
 
@@ -82,6 +89,9 @@ def split_words(phrase: tuple[str, ...], is_explicit: bool) -> tuple[str, str, l
         if is_counter(words[start]):
             break
         start -= 1
+    before = start - 2 if start > 1 and words[start - 1].lower() == "of" else start - 1
+    if start and words[before].lower() in _STATISTICS:  # Std of Reward
+        start = before
     full, short = "_".join([*trailing, *words[-6:]]), "_".join([*trailing, *words[start:]])
     if is_explicit and words:
         is_known = is_measured(short) or "learning_rate" in short.lower()
@@ -117,7 +127,9 @@ def parts_of(name: str) -> tuple[str, ...]:
 def is_measured(name: str) -> bool:
     """Whether a name is that of something that is measured."""
     tokens = parts_of(name)
-    return _SETTING.isdisjoint(tokens) and not MEASURED.isdisjoint(tokens)
+    if not _SETTING.isdisjoint(tokens) or tokens[-1:] in (("s",), ("ms",)):
+        return False
+    return any(token in MEASURED or _COUNT.sub("", token) in MEASURED for token in tokens)
 
 
 @functools.lru_cache(4096)

@@ -46,9 +46,13 @@ _SHAPE: Final = bytes.maketrans(
 )
 """Maps lines that differ only in numbers to the same bytes: most output comes from one repeated statement."""
 _TABLE: Final = re.compile(
-    rb"^\s*(?:\||\+?[-=]{6}|\xe2\x94|[-+.e1]++(?:,[-+.e1]*+){1,60}\s*$|(?:\S{1,40}\s++)?(?:1[\d./a-z%]*+\s++){2})"
+    rb"^\s*(?:\||\+?[-=]{6}|\xe2\x94|[-+.e1]++(?:,[-+.e1]*+){1,60}\s*$|(?:\S{1,40}\s++)?(?:1[\d./a-z%]*+,?\s++){2}"
+    rb"|(?:[a-z]++\s{2,}){2}|(?:[a-z][\w/.]*+\s++1[\d.a-z]*+\s++){3}|[>*-][>|*\s-]*+[a-z][^:]{0,60}:\s++[-+]?1)"
 )
-_HEADING: Final = re.compile(rb"(?:eval|valid|test|train|summary).*[:*]\s*$")
+_HEADING: Final = re.compile(
+    rb"(?:eval|valid|test|train|summary).*[:*]\s*$|^(?:[\s>=*#|-]|\x1b\[[1;]*m)*+(?:[a-z]++\s){0,2}(?:eval|valid|test)"
+    rb"[a-z]*+(?:\s[a-z]++)?(?:\x1b\[[1;]*m|\W)*+$"
+)
 
 
 class LogMetrics:
@@ -106,7 +110,7 @@ class LogMetrics:
 
     def _rows(self, block: bytes, offset: int) -> Iterator[dict[str, float]]:
         for start, line, was_erased in _candidates(block, self._was_erased):
-            text = terminal_text(line, MAX_LINE_CHARACTERS)
+            text = terminal_text(line.rstrip(b"\b"), MAX_LINE_CHARACTERS)
             reading, is_table = self._tables.read(text)
             if reading is None and not is_table:
                 reading = read_line(text)

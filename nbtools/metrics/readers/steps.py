@@ -37,6 +37,7 @@ class StepCount:
         self._rank: int | None = None
         self._split: str | None = None
         self._is_summary = False
+        self._is_in_list = False
         self._counted: set[str] = set()
         self._others: set[str] = set()
         self._shown: dict[str, float] = {}
@@ -60,6 +61,10 @@ class StepCount:
         """
         if self._is_of_another_rank(reading):
             return []
+        if reading.is_item:  # whatever its name, if the list is that of a counter or of an evaluation
+            reading.is_measured |= self._is_in_list
+        else:
+            self._is_in_list = not reading.is_row and (reading.is_heading or reading.counter is not None)
         self._announced = reading.total_steps or self._announced
         self._num_epochs = reading.num_epochs or self._num_epochs
         if reading.is_heading:

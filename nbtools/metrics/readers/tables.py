@@ -3,8 +3,8 @@
 import re
 from typing import Final
 
-from nbtools.metrics.readers.line import Reading
-from nbtools.metrics.readers.names import SPLITS, is_counter, is_measured, parts_of
+from nbtools.metrics.readers.line import Counter, Reading
+from nbtools.metrics.readers.names import COUNTERS, SPLITS, is_counter, is_measured, parts_of
 
 _RULE: Final = re.compile(r"[\s\-+=|─━┄┈═│┃┏┓┗┛┡┩┢┪┣┫├┤┌┐└┘┬┴┼┳┻╇╈┠┨]{6,}")
 _LINES: Final = str.maketrans("│┃║", "|||")
@@ -13,6 +13,8 @@ _CELL: Final = re.compile(
     r"([-+]?(?:\d+(?:,\d{3})*(?:\.\d*)?|\.\d+)(?:[eE][-+]?\d+)?|nan|-?inf)(?:/(\d+))?([A-Za-z%]{0,3}):?"
 )
 _WORDS: Final = re.compile(r"[A-Za-z_][\w/@.()%'\- ]*:?")
+_COLUMN: Final = re.compile(r"\S++")
+_HEADING: Final = re.compile(r"\s*+(?:[A-Za-z][\w/.%-]*+(?:\s++|$))++")
 _MAX_COLUMNS: Final = 60
 
 
@@ -21,6 +23,7 @@ class Tables:
 
     def __init__(self) -> None:
         self._columns: list[str] = []
+        self._above = ""
         self._delimiter = ""
         self._had_label = False
         self._box: list[tuple[str, str]] = []
@@ -32,7 +35,8 @@ class Tables:
         if _RULE.fullmatch(text):
             return self._close_box(), True
         delimiter = _delimiter_of(text)
-        cells = _cells(_BAR.sub("", text), delimiter)
+        above, self._above = self._above, text
+        cells = _joined(above, text) or _cells(_BAR.sub("", text), delimiter)
         if delimiter == "|" and len(cells) == 2 and cells[0]:
             name, value = cells
             if not value:
@@ -109,6 +113,21 @@ def _cells(text: str, delimiter: str) -> list[str]:
     return [cell.strip() for cell in text.strip("|" if delimiter == "|" else "").split(delimiter)]
 
 
+def _joined(above: str, text: str) -> list[str]:
+    """Return the names of columns whose heading is written over two lines; [] if it is not."""
+    upper, lower = list(_COLUMN.finditer(above)), list(_COLUMN.finditer(text))
+    if (
+        not 2 < len(lower) == len(upper) <= _MAX_COLUMNS
+        or not _HEADING.fullmatch(above)
+        or not _HEADING.fullmatch(text)
+    ):
+        return []
+    pairs = list(zip(upper, lower, strict=True))
+    if any(a.start() >= b.end() or b.start() >= a.end() for a, b in pairs):
+        return []
+    return [f"{a[0]} {b[0]}" for a, b in pairs]
+
+
 def _add(reading: Reading, name: str, cell: str) -> None:
     match = _CELL.fullmatch(cell)
     if match is None:
@@ -117,6 +136,9 @@ def _add(reading: Reading, name: str, cell: str) -> None:
     name = name.strip("() ").replace("(", "_").replace(" ", "_")
     short = name.rsplit("/", 1)[-1]
     if reading.count(short, value, int(total) if total else None):
+        return
+    if parts_of(name)[-1:] == ("counter",) and value == int(value):  # example counter
+        reading.counters.append(Counter(COUNTERS["steps"], int(value)))
         return
     is_time = "time" in parts_of(name) or match[3] in ("s", "ms")
     if not is_time:

@@ -1153,4 +1153,340 @@ PRINTERS = [
         },
         counts="epoch",
     ),
+    Printer(
+        "Marian",
+        lines(
+            "[2022-03-14 09:12:01] [config] learn-rate: 0.0003",
+            "[2022-03-14 09:12:05] [memory] Reserving 526 MB, device gpu0",
+            "[2022-03-14 09:12:05] Training started",
+            "[2022-03-14 09:13:40] Ep. 1 : Up. 500 : Sen. 31,207 : Cost 6.89552215 * 812,345 @ 9,121 after "
+            "812,345 : Time 96.11s : 6013.37 words/s : gNorm 1.3000 : L.r. 9.3750e-06",
+            "[2022-03-14 09:14:40] Ep. 1 : Up. 1000 : Sen. 62,414 : Cost 5.55081275 * 812,345 @ 9,122 after "
+            "1,624,690 : Time 97.11s : 6026.74 words/s : gNorm 1.4000 : L.r. 1.8750e-05",
+            "[2022-03-14 09:15:40] Ep. 1 : Up. 1500 : Sen. 93,621 : Cost 4.64565125 * 812,345 @ 9,123 after "
+            "2,437,035 : Time 98.11s : 6040.11 words/s : gNorm 1.5000 : L.r. 2.8125e-05",
+            "[2022-03-14 09:16:40] Ep. 1 : Up. 2000 : Sen. 124,828 : Cost 4.03427782 * 812,345 @ 9,124 after "
+            "3,249,380 : Time 99.11s : 6053.48 words/s : gNorm 1.6000 : L.r. 3.7500e-05",
+            "[2022-03-14 09:16:44] Saving model weights and runtime parameters to model/model.iter2000.npz",
+            "[2022-03-14 09:16:52] [valid] Ep. 1 : Up. 2000 : cross-entropy : 114.0 : new best",
+            "[2022-03-14 09:16:52] [valid] Ep. 1 : Up. 2000 : perplexity : 221.4064 : new best",
+            "[2022-03-14 09:16:52] [valid] Ep. 1 : Up. 2000 : bleu : 6.0 : new best",
+            "[2022-03-14 09:17:58] Seen 156035 samples",
+            "[2022-03-14 09:17:58] Starting data epoch 2 in logical epoch 2",
+            "[2022-03-14 09:18:40] Ep. 2 : Up. 3000 : Sen. 31,207 : Cost 3.34421430 * 812,345 @ 9,126 after "
+            "4,874,070 : Time 101.11s : 6080.22 words/s : gNorm 1.8000 : L.r. 5.6250e-05",
+        ),
+        {
+            "train/cost": [
+                (500, 6.89552215),
+                (1000, 5.55081275),
+                (1500, 4.64565125),
+                (2000, 4.03427782),
+                (3000, 3.3442143),
+            ],
+            "train/words_s": [(500, 6013.37), (1000, 6026.74), (1500, 6040.11), (2000, 6053.48), (3000, 6080.22)],
+            "train/learning_rate": [
+                (500, 9.375e-06),
+                (1000, 1.875e-05),
+                (1500, 2.8125e-05),
+                (2000, 3.75e-05),
+                (3000, 5.625e-05),
+            ],
+            "eval/cross_entropy": [(2000, 114.0)],
+            "eval/perplexity": [(2000, 221.4064)],
+            "eval/bleu": [(2000, 6.0)],
+        },
+    ),
+    Printer(
+        "Caffe",
+        lines(
+            "I0914 09:42:50.112233  6584 solver.cpp:54] Solving CIFAR10_quick",
+            "I0914 09:42:50.112240  6584 solver.cpp:55] Learning Rate Policy: fixed",
+            "I0914 09:42:50.200000  6584 solver.cpp:346] Iteration 0, Testing net (#0)",
+            "I0914 09:42:50.300000  6584 solver.cpp:414]     Test net output #0: accuracy = 0.1",
+            "I0914 09:42:50.300100  6584 solver.cpp:414]     Test net output #1: loss = 2.302 (* 1 = 2.302 loss)",
+            "I0914 09:42:50.400000  6584 solver.cpp:239] Iteration 0 (25.6412 iter/s, 3.9s/100 iters), loss = 2.3",
+            "I0914 09:42:50.400050  6584 solver.cpp:258]     Train net output #0: loss = 2.3 (* 1 = 2.3 loss)",
+            "I0914 09:42:50.400060  6584 sgd_solver.cpp:112] Iteration 0, lr = 0.001",
+            "I0914 09:42:51.400000  6584 solver.cpp:239] Iteration 100 (26.6412 iter/s, 3.9s/100 iters), loss = "
+            "1.75571",
+            "I0914 09:42:51.400050  6584 solver.cpp:258]     Train net output #0: loss = 1.75571 (* 1 = 1.75571 loss)",
+            "I0914 09:42:51.400060  6584 sgd_solver.cpp:112] Iteration 100, lr = 0.001",
+            "I0914 09:42:55.200000  6584 solver.cpp:346] Iteration 500, Testing net (#0)",
+            "I0914 09:42:55.300000  6584 solver.cpp:414]     Test net output #0: accuracy = 0.6",
+            "I0914 09:42:55.300100  6584 solver.cpp:414]     Test net output #1: loss = 1.302 (* 1 = 1.302 loss)",
+            "I0914 09:42:55.400000  6584 solver.cpp:239] Iteration 500 (30.6412 iter/s, 3.9s/100 iters), loss = "
+            "1.01064",
+            "I0914 09:42:55.400050  6584 solver.cpp:258]     Train net output #0: loss = 1.01064 (* 1 = 1.01064 loss)",
+            "I0914 09:42:55.400060  6584 sgd_solver.cpp:112] Iteration 500, lr = 0.001",
+            "I0914 09:43:01.000000  6584 solver.cpp:464] Snapshotting to binary proto file "
+            "examples/cifar10_quick_iter_500.caffemodel",
+            "I0914 09:43:01.100000  6584 solver.cpp:332] Optimization Done.",
+        ),
+        {
+            "train/loss": [(0, 2.3), (100, 1.75571), (500, 1.01064)],
+            "train/learning_rate": [(0, 0.001), (100, 0.001), (500, 0.001)],
+            "test/accuracy": [(0, 0.1), (500, 0.6)],
+            "test/loss": [(0, 2.302), (500, 1.302)],
+        },
+    ),
+    Printer(
+        "Darknet",
+        lines(
+            "Learning Rate: 0.001, Momentum: 0.9, Decay: 0.0005",
+            "Loaded: 0.000021 seconds",
+            "Region 82 Avg IOU: 0.292000, Class: 0.460000, Obj: 0.490000, No Obj: 0.470000, .5R: 0.012500, .75R: "
+            "0.000000,  count: 2",
+            "Region 94 Avg IOU: 0.304000, Class: 0.460000, Obj: 0.490000, No Obj: 0.470000, .5R: 0.012500, .75R: "
+            "0.000000,  count: 2",
+            "Region 106 Avg IOU: 0.316000, Class: 0.460000, Obj: 0.490000, No Obj: 0.470000, .5R: 0.012500, "
+            ".75R: 0.000000,  count: 2",
+            "1: 868.300000, 884.700000 avg, 0.000001 rate, 3.111000 seconds, 64 images",
+            "Loaded: 0.000022 seconds",
+            "Region 82 Avg IOU: 0.302000, Class: 0.470000, Obj: 0.480000, No Obj: 0.450000, .5R: 0.025000, .75R: "
+            "0.000000,  count: 3",
+            "Region 94 Avg IOU: 0.314000, Class: 0.470000, Obj: 0.480000, No Obj: 0.450000, .5R: 0.025000, .75R: "
+            "0.000000,  count: 3",
+            "Region 106 Avg IOU: 0.326000, Class: 0.470000, Obj: 0.480000, No Obj: 0.450000, .5R: 0.025000, "
+            ".75R: 0.000000,  count: 3",
+            "2: 836.600000, 864.400000 avg, 0.000002 rate, 3.122000 seconds, 128 images",
+            "Loaded: 0.000023 seconds",
+            "Region 82 Avg IOU: 0.312000, Class: 0.480000, Obj: 0.470000, No Obj: 0.430000, .5R: 0.037500, .75R: "
+            "0.000000,  count: 4",
+            "Region 94 Avg IOU: 0.324000, Class: 0.480000, Obj: 0.470000, No Obj: 0.430000, .5R: 0.037500, .75R: "
+            "0.000000,  count: 4",
+            "Region 106 Avg IOU: 0.336000, Class: 0.480000, Obj: 0.470000, No Obj: 0.430000, .5R: 0.037500, "
+            ".75R: 0.000000,  count: 4",
+            "3: 804.900000, 844.100000 avg, 0.000003 rate, 3.133000 seconds, 192 images",
+        ),
+        {
+            "train/avg": [(1, 884.7), (2, 864.4), (3, 844.1)],
+            "train/rate": [(1, 1e-06), (2, 2e-06), (3, 3e-06)],
+            "train/seconds": [(1, 3.111), (2, 3.122), (3, 3.133)],
+        },
+    ),
+    Printer(
+        "StyleGAN3",
+        lines(
+            "Training for 25000 kimg...",
+            "",
+            "tick 0     kimg 0.0      time 33s          sec/tick 33.1    sec/kimg 8.28    maintenance 24.5   "
+            "cpumem 4.31   gpumem 9.79   reserved 10.64  augment 0.000",
+            "Evaluating metrics...",
+            '{"results": {"fid50k_full": 412.7}, "metric": "fid50k_full", "total_time": 812.4, "total_time_str": '
+            '"13m 32s", "num_gpus": 8, "snapshot_pkl": "network-snapshot-000000.pkl", "timestamp": 1639485742.1}',
+            "tick 1     kimg 4.1      time 2m 31s       sec/tick 108.3   sec/kimg 27.07   maintenance 0.1    "
+            "cpumem 4.32   gpumem 9.79   reserved 10.64  augment 0.004",
+            "tick 2     kimg 8.1      time 4m 29s       sec/tick 109.3   sec/kimg 27.32   maintenance 0.1    "
+            "cpumem 4.33   gpumem 9.79   reserved 10.64  augment 0.008",
+            "tick 3     kimg 12.1     time 6m 27s       sec/tick 110.3   sec/kimg 27.57   maintenance 0.1    "
+            "cpumem 4.34   gpumem 9.79   reserved 10.64  augment 0.012",
+            "tick 4     kimg 16.1     time 8m 25s       sec/tick 111.3   sec/kimg 27.82   maintenance 0.1    "
+            "cpumem 4.35   gpumem 9.79   reserved 10.64  augment 0.016",
+            "Evaluating metrics...",
+            '{"results": {"fid50k_full": 288.206176}, "metric": "fid50k_full", "total_time": 812.4, '
+            '"total_time_str": "13m 32s", "num_gpus": 8, "snapshot_pkl": "network-snapshot-000016.pkl", '
+            '"timestamp": 1639485746.1}',
+        ),
+        {
+            "train/sec_tick": [(0, 33.1), (1, 108.3), (2, 109.3), (3, 110.3), (4, 111.3)],
+            "train/sec_kimg": [(0, 8.28), (1, 27.07), (2, 27.32), (3, 27.57), (4, 27.82)],
+            "train/augment": [(0, 0.0), (1, 0.004), (2, 0.008), (3, 0.012), (4, 0.016)],
+            "train/results_fid50k_full": [(0, 412.7), (4, 288.206176)],
+        },
+    ),
+    Printer(
+        "ML-Agents",
+        lines(
+            "[INFO] Hyperparameters for behavior name 3DBall: ",
+            "\t  batch_size:\t64",
+            "\t  num_epoch:\t3",
+            "\tmax_steps:\t500000",
+            "[INFO] 3DBall. Step: 12000. Time Elapsed: 18.224 s. Mean Reward: 1.000. Std of Reward: 3.780. Training.",
+            "[INFO] 3DBall. Step: 24000. Time Elapsed: 31.675 s. Mean Reward: 26.659. Std of Reward: 6.880. Training.",
+            "[INFO] 3DBall. Step: 36000. Time Elapsed: 45.126 s. Mean Reward: 45.668. Std of Reward: 9.980. Training.",
+            "[INFO] 3DBall. Step: 84000. Time Elapsed: 91.201 s. No episode was completed since last summary. "
+            "Training.",
+            "[INFO] 3DBall. Step: 84000. Time Elapsed: 98.930 s. Mean Reward: 83.635. Std of Reward: 22.380. Training.",
+        ),
+        {
+            "train/mean_reward": [(12000, 1.0), (24000, 26.659), (36000, 45.668), (84000, 83.635)],
+            "train/std_of_reward": [(12000, 3.78), (24000, 6.88), (36000, 9.98), (84000, 22.38)],
+        },
+    ),
+    Printer(
+        "Vowpal Wabbit",
+        lines(
+            "learning rate = 0.5",
+            "initial_t = 0",
+            "power_t = 0.5",
+            "using no cache",
+            "Reading datafile = train.vw",
+            "num sources = 1",
+            "Enabled reductions: gd, scorer-identity, count_label",
+            "average  since         example        example  current  current  current",
+            "loss     last          counter         weight    label  predict features",
+            "1.000000 1.000000            1            1.0   1.0000   0.0000       40",
+            "0.831532 0.769224            2            2.0  -1.0000  -0.1107       47",
+            "0.706728 0.614530            4            4.0   1.0000   0.2186       54",
+            "0.614270 0.510836            8            8.0  -1.0000  -0.3215       61",
+            "",
+            "finished run",
+            "number of examples = 3000",
+            "weighted example sum = 3000.000000",
+            "weighted label sum = -12.000000",
+        ),
+        {
+            "train/average_loss": [(1, 1.0), (2, 0.831532), (4, 0.706728), (8, 0.61427)],
+            "train/since_last": [(1, 1.0), (2, 0.769224), (4, 0.61453), (8, 0.510836)],
+        },
+    ),
+    Printer(
+        "Coqui TTS",
+        lines(
+            "\x1b[4m\x1b[1m > EPOCH: 0/2\x1b[0m",
+            " --> runs/glow-May-10-2022",
+            "",
+            "\x1b[1m > TRAINING (2022-05-10 10:10:32) \x1b[0m",
+            "",
+            "\x1b[1m   --> STEP: 0/75 -- GLOBAL_STEP: 0\x1b[0m",
+            "     | > loss: 3.40000  (3.41000)",
+            "     | > log_mle: 0.80000  (0.81000)",
+            "     | > loss_dur: 2.60000  (2.61000)",
+            "     | > grad_norm: 4.00000  (4.01000)",
+            "     | > current_lr: 0.00025 ",
+            "     | > step_time: 0.55960  (0.62000)",
+            "     | > loader_time: 0.10720  (0.10000)",
+            "",
+            "\x1b[1m   --> STEP: 25/75 -- GLOBAL_STEP: 25\x1b[0m",
+            "     | > loss: 2.41753  (2.42753)",
+            "     | > log_mle: 0.46963  (0.47963)",
+            "     | > loss_dur: 1.93767  (1.94767)",
+            "     | > grad_norm: 3.80000  (3.81000)",
+            "     | > current_lr: 0.00025 ",
+            "     | > step_time: 0.55960  (0.62000)",
+            "     | > loader_time: 0.10720  (0.10000)",
+            "",
+            "\x1b[1m   --> STEP: 50/75 -- GLOBAL_STEP: 50\x1b[0m",
+            "     | > loss: 1.75789  (1.76789)",
+            "     | > log_mle: 0.22336  (0.23336)",
+            "     | > loss_dur: 1.53530  (1.54530)",
+            "     | > grad_norm: 3.60000  (3.61000)",
+            "     | > current_lr: 0.00025 ",
+            "     | > step_time: 0.55960  (0.62000)",
+            "     | > loader_time: 0.10720  (0.10000)",
+            "",
+            "\x1b[1m > EVALUATION \x1b[0m",
+            "",
+            "  \x1b[1m--> EVAL PERFORMANCE\x1b[0m",
+            "     | > avg_loader_time: 0.00512 (+0.00000)",
+            "     | > avg_loss: 2.71000 (+0.00000)",
+            "",
+            " > BEST MODEL : runs/glow-May-10-2022/best_model_75.pth",
+            "",
+            "\x1b[4m\x1b[1m > EPOCH: 1/2\x1b[0m",
+            " --> runs/glow-May-10-2022",
+            "",
+            "\x1b[1m > TRAINING (2022-05-10 10:11:32) \x1b[0m",
+            "",
+            "\x1b[1m   --> STEP: 0/75 -- GLOBAL_STEP: 75\x1b[0m",
+            "     | > loss: 1.31195  (1.32195)",
+            "     | > log_mle: 0.03691  (0.04691)",
+            "     | > loss_dur: 1.28769  (1.29769)",
+            "     | > grad_norm: 3.40000  (3.41000)",
+            "     | > current_lr: 0.00025 ",
+            "     | > step_time: 0.55960  (0.62000)",
+            "     | > loader_time: 0.10720  (0.10000)",
+        ),
+        {
+            "train/loss": [(0, 3.4), (25, 2.41753), (50, 1.75789), (75, 1.31195)],
+            "train/log_mle": [(0, 0.8), (25, 0.46963), (50, 0.22336), (75, 0.03691)],
+            "train/grad_norm": [(0, 4.0), (25, 3.8), (50, 3.6), (75, 3.4)],
+            "train/current_learning_rate": [(0, 0.00025), (25, 0.00025), (50, 0.00025), (75, 0.00025)],
+            "eval/loss": [(50, 2.71)],
+        },
+    ),
+    Printer(
+        "CatBoost, stopped early",
+        lines(
+            "Learning rate set to 0.079572",
+            "0:\tlearn: 0.6600000\ttest: 0.6600000\tbest: 0.6600000 (0)\ttotal: 70.1ms\tremaining: 1m 10s",
+            "20:\tlearn: 0.5632107\ttest: 0.5750483\tbest: 0.5750483 (20)\ttotal: 1s\tremaining: 49s",
+            "240:\tlearn: 0.3225804\ttest: 0.3782947\tbest: 0.3782947 (240)\ttotal: 12s\tremaining: 38s",
+            "260:\tlearn: 0.3147584\ttest: 0.3789593\tbest: 0.3782947 (240)\ttotal: 13s\tremaining: 37s",
+            "280:\tlearn: 0.3068725\ttest: 0.3802433\tbest: 0.3782947 (240)\ttotal: 14s\tremaining: 36s",
+            "Stopped by overfitting detector  (50 iterations wait)",
+            "",
+            "bestTest = 0.378294692",
+            "bestIteration = 240",
+            "",
+            "Shrink model to first 241 iterations.",
+        ),
+        {
+            "train/value": [(0, 0.66), (20, 0.5632107), (240, 0.3225804), (260, 0.3147584), (280, 0.3068725)],
+            "test/value": [(0, 0.66), (20, 0.5750483), (240, 0.3782947), (260, 0.3789593), (280, 0.3802433)],
+            "test/best": [(0, 0.66), (20, 0.5750483), (240, 0.3782947), (260, 0.3782947), (280, 0.3782947)],
+        },
+        never=("remaining",),
+    ),
+    Printer(
+        "Flair",
+        lines(
+            '2023-05-12 10:14:07,259  - max_epochs: "3"',
+            "2023-05-12 10:14:08,296 "
+            "----------------------------------------------------------------------------------------------------",
+            "2023-05-12 10:14:09,333 epoch 1 - iter 249/1749 - loss 0.75587919 - time (sec): 5.65 - samples/sec: "
+            "80.25 - lr: 0.000048",
+            "2023-05-12 10:14:10,370 epoch 1 - iter 749/1749 - loss 0.49899859 - time (sec): 17.00 - "
+            "samples/sec: 80.75 - lr: 0.000043",
+            "2023-05-12 10:14:11,407 epoch 1 - iter 1249/1749 - loss 0.34538296 - time (sec): 28.34 - "
+            "samples/sec: 81.25 - lr: 0.000038",
+            "2023-05-12 10:14:12,444 epoch 1 - iter 1749/1749 - loss 0.25661131 - time (sec): 39.69 - "
+            "samples/sec: 81.75 - lr: 0.000033",
+            "2023-05-12 10:14:13,481 "
+            "----------------------------------------------------------------------------------------------------",
+            "2023-05-12 10:14:14,518 EPOCH 1 done: loss 0.5000 - lr: 0.000033",
+            "2023-05-12 10:14:15,555 DEV : loss 0.5 - f1-score (micro avg)  0.67",
+            "2023-05-12 10:14:16,592 saving best model",
+            "2023-05-12 10:14:17,629 "
+            "----------------------------------------------------------------------------------------------------",
+            "2023-05-12 10:14:18,666 epoch 2 - iter 249/1749 - loss 0.23417459 - time (sec): 5.65 - samples/sec: "
+            "82.00 - lr: 0.000031",
+        ),
+        {
+            "train/loss": [
+                (249, 0.75587919),
+                (749, 0.49899859),
+                (1249, 0.34538296),
+                (1749, 0.25661131),
+                (1998, 0.23417459),
+            ],
+            "train/learning_rate": [(249, 4.8e-05), (749, 4.3e-05), (1249, 3.8e-05), (1749, 3.3e-05), (1998, 3.1e-05)],
+            "eval/loss": [(1749, 0.5)],
+            "eval/f1_score": [(1749, 0.67)],
+        },
+    ),
+    Printer(
+        "Keras in a terminal",
+        lines(
+            "Epoch 1/3",
+            "\x1b[1m   1/1875\x1b[0m \x1b[37m━━━━━━━━━━━━━━━━━━━━\x1b[0m \x1b[1m6:07\x1b[0m 196ms/step - accuracy: 0.1007 - loss: 2.3980"
+            + "\b" * 75
+            + "\r\x1b[1m 468/1875\x1b[0m \x1b[32m━━━━\x1b[0m\x1b[37m━━━━━━━━━━━━━━━━\x1b[0m \x1b[1m4s\x1b[0m 3ms/step - accuracy: 0.3935 - loss: 1.6081"
+            + "\b" * 80
+            + "\r\x1b[1m 937/1875\x1b[0m \x1b[32m━━━━━━━━━\x1b[0m\x1b[37m━━━━━━━━━━━\x1b[0m \x1b[1m3s\x1b[0m 3ms/step - accuracy: 0.5815 - loss: 1.0924"
+            + "\b" * 80
+            + "\r\x1b[1m1406/1875\x1b[0m \x1b[32m━━━━━━━━━━━━━━\x1b[0m\x1b[37m━━━━━━\x1b[0m \x1b[1m1s\x1b[0m 3ms/step - accuracy: 0.7142 - loss: 0.7448"
+            + "\b" * 80
+            + "\r\x1b[1m1875/1875\x1b[0m \x1b[32m━━━━━━━━━━━━━━━━━━━━\x1b[0m\x1b[37m\x1b[0m \x1b[1m0s\x1b[0m 3ms/step - accuracy: 0.7875 - loss: 0.5308"
+            + "\b" * 80
+            + "\r\x1b[1m1875/1875\x1b[0m \x1b[32m━━━━━━━━━━━━━━━━━━━━\x1b[0m\x1b[37m\x1b[0m \x1b[1m8s\x1b[0m 4ms/step - accuracy: 0.7875 - loss: 0.5308 - val_accuracy: 0.9200 - val_loss: 0.3000",
+        ),
+        {
+            "train/accuracy": [(1, 0.1007), (468, 0.3935), (937, 0.5815), (1406, 0.7142), (1875, 0.7875)],
+            "train/loss": [(1, 2.398), (468, 1.6081), (937, 1.0924), (1406, 0.7448), (1875, 0.5308)],
+            "eval/accuracy": [(1875, 0.92)],
+            "eval/loss": [(1875, 0.3)],
+        },
+    ),
 ]

@@ -94,6 +94,32 @@ def points(history: History, name: str) -> list[tuple[int, float]]:
         ("step:100/1000 trainLoss:3.2 best_val_loss:3.3", {"step": 100, "train/loss": 3.2, "eval/best_loss": 3.3}),
         ("d_loss: 0.7 g_loss: 1.4", {"train/d_loss": 0.7, "train/g_loss": 1.4}),
         ("the loss is 2.5 after 3 minutes on 2 machines", {"train/loss": 2.5}),
+        ("Cost after iteration 100: 0.65", {"step": 100, "train/cost": 0.65}),
+        ("Loss after epoch 3: 0.5", {"train/epoch": 3.0, "train/loss": 0.5}),
+        ("Training loss (for one batch) at step 200: 1.0379", {"step": 200, "train/loss": 1.0379}),
+        ("DEV : loss 0.4 - f1-score (micro avg)  0.7", {"eval/loss": 0.4, "eval/f1_score": 0.7}),
+        (
+            "Step: 9. Mean Reward: 1.5. Std of Reward: 0.7.",
+            {"step": 9, "train/mean_reward": 1.5, "train/std_of_reward": 0.7},
+        ),
+        ("step 3 | loss 2.5 | 420000 tok/s", {"step": 3, "train/loss": 2.5, "train/tokens_per_s": 420000.0}),
+        ("epoch 1 loss1: 0.5 loss2: 0.3", {"train/epoch": 1.0, "train/loss1": 0.5, "train/loss2": 0.3}),
+        ('{"results": {"fid50k_full": 9.5}, "timestamp": 1.7e9}', {"time": 1.7e9, "train/results_fid50k_full": 9.5}),
+        ("tick 3 kimg 12.1 time 2m 10s sec/tick 33.1", {"step": 3, "train/kimg": 12.1, "train/sec_tick": 33.1}),
+        (
+            " 5: 884.7, 891.2 avg loss, 0.001 rate, 3.1 seconds",
+            {"step": 5, "train/avg_loss": 891.2, "train/rate": 0.001, "train/seconds": 3.1},
+        ),
+        (
+            "  7  123.45 ms run,    1.23 ms python, 1234.56 loss, 0.003 LR",
+            {
+                "step": 7,
+                "train/ms_run": 123.45,
+                "train/ms_python": 1.23,
+                "train/loss": 1234.56,
+                "train/learning_rate": 0.003,
+            },
+        ),
     ],
 )
 def test_a_line_of_metrics_is_read(line: str, row: dict[str, float]) -> None:
@@ -142,10 +168,41 @@ def test_a_line_of_metrics_is_read(line: str, row: dict[str, float]) -> None:
         "***** Running training *****",
         "  Total optimization steps = 375",
         " 10%|█         | 10/100 [00:05<00:45,  2.00it/s]",
+        "EarlyStopping counter: 3 out of 7",
+        "data loaded, cost 3.2s",
+        "epoch 3 finished, time cost: 12.3",
+        "cost: 35.2 seconds",
+        "layers 12 heads 8 dropout 0.1 embd 500",
+        "step_size 5 gamma 0.1 lr 0.1 momentum 0.9",
+        "3: 5 files, 2 folders, 7 errors",
+        "> port: 8080",
+        " | > weight_decay: 0.01",
+        "Warming up. 3 workers",
+        "Speed: 1.2 ms preprocess, 45.2 ms inference, 1.1 ms postprocess per image",
     ],
 )
 def test_a_line_that_only_holds_numbers_is_not_read(line: str) -> None:
     assert parse_line(line) is None
+
+
+def test_a_list_below_a_counter_is_read_whatever_its_names(tmp_path: Path) -> None:
+    history = read_log(
+        tmp_path / "log",
+        b" | > dropout: 0.1\n --> STEP: 3/9 -- GLOBAL_STEP: 30\n | > log_mle: 0.5 (0.6)\n | > loss: 2.5\n"
+        b"\x1b[1m--> EVAL PERFORMANCE\x1b[0m\n | > avg_log_mle: 0.7\nsaved the best loss 2.4\n | > dropout: 0.2\n",
+    )
+    assert points(history, "train/log_mle") == [(30, 0.5)]
+    assert points(history, "eval/log_mle") == [(30, 0.7)]
+    assert not [name for name in history if "dropout" in name]
+
+
+def test_the_names_of_columns_may_stand_in_two_lines(tmp_path: Path) -> None:
+    history = read_log(
+        tmp_path / "log",
+        b"average    since  example\nloss       last   counter\n0.5        0.7          2\n0.4        0.3          4\n",
+    )
+    assert points(history, "train/average_loss") == [(2, 0.5), (4, 0.4)]
+    assert points(history, "train/since_last") == [(2, 0.7), (4, 0.3)]
 
 
 def test_a_line_is_parsed_and_never_executed(tmp_path: Path) -> None:
@@ -175,6 +232,11 @@ def test_reading_never_prints_a_warning() -> None:
         lambda n: "loss=" + "=" * n,
         lambda n: "loss " * n,
         lambda n: "loss 1 " * n,
+        lambda n: "step 1 " * n,
+        lambda n: "1: " + "1.0 loss, " * n,
+        lambda n: "| > " * n + "loss: 1.0",
+        lambda n: "| > " + "loss " * n + ": 1.0",
+        lambda n: "EVAL " * n,
         lambda n: "loss {" + "[" * n,
         lambda n: "{'loss': " + "[" * n,
         lambda n: "{'loss': " + "{" * n + "}" * n,
