@@ -138,7 +138,7 @@ def _stop_on(arguments: argparse.Namespace) -> dict[str, Any] | None:
 
 
 def _prepare(arguments: argparse.Namespace) -> int:
-    from nbtools.data.masked_diffusion.older import write_older_texts
+    from nbtools.data.masked_diffusion.old_data_dirs import write_older_texts
     from nbtools.project import expanded
     from nbtools.training.masked_diffusion.dataset import prepare
 

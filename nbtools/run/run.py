@@ -16,7 +16,7 @@ from nbtools.failures.restarts import read_restarts
 from nbtools.machine import processes
 from nbtools.metrics.history import History, newest_rows
 from nbtools.metrics.joined_runs import joined_runs
-from nbtools.metrics.readers.found import FoundMetrics
+from nbtools.metrics.readers.discovery import FoundMetrics
 from nbtools.metrics.readers.printed import LogMetrics
 from nbtools.project import find_project, located
 from nbtools.run.checkpoints import AnyCheckpoint, Checkpoint, best_of, checkpoints_in

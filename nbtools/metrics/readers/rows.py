@@ -11,7 +11,7 @@ from pathlib import Path
 import orjson
 
 from nbtools.metrics.history import History
-from nbtools.metrics.readers.found import FoundMetrics
+from nbtools.metrics.readers.discovery import FoundMetrics
 from nbtools.metrics.readers.printed import LogMetrics
 from nbtools.rundir.json_files import finite, strict_number
 from nbtools.rundir.rundir import RunDir, launch_of

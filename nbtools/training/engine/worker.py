@@ -35,7 +35,6 @@ from nbtools.rundir.json_files import reserve, strict_number, write_reserved_jso
 from nbtools.rundir.media import MediaItem
 from nbtools.rundir.rundir import ATTEMPT_VARIABLE, RunDir
 from nbtools.training.engine import checkpoint
-from nbtools.training.engine.by_hand import check_shared, claim_run, own_project
 from nbtools.training.engine.checkpoint import State
 from nbtools.training.engine.flags import Flags
 from nbtools.training.engine.initial_state import InitialState, open_initial_state
@@ -50,6 +49,7 @@ from nbtools.training.engine.optimizer import (
 from nbtools.training.engine.plan import Due, Plan
 from nbtools.training.engine.precision import matmul_rate, resolved, set_tf32
 from nbtools.training.engine.sampler import load
+from nbtools.training.engine.standalone import check_shared, claim_run, own_project
 from nbtools.training.engine.startup_report import write_startup_report
 from nbtools.training.engine.stop_vote import StopVote
 from nbtools.training.engine.tally import Tally

@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from nbtools.cli.commands import main
-from nbtools.data.masked_diffusion.older import joined, older_texts, write_older_texts
+from nbtools.data.masked_diffusion.old_data_dirs import joined, older_texts, write_older_texts
 from nbtools.data.masked_diffusion.prepared import METADATA, TRAIN, VALIDATION, VOCABULARY
 from nbtools.errors import DataError
 from nbtools.training.masked_diffusion.dataset import open_text

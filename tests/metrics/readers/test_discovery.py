@@ -14,7 +14,7 @@ import pytest
 
 from nbtools.launcher.launch import launch
 from nbtools.metrics.history import History
-from nbtools.metrics.readers.found import FoundMetrics
+from nbtools.metrics.readers.discovery import FoundMetrics
 from nbtools.metrics.readers.points import Points, Reader
 from nbtools.metrics.readers.printed import LogMetrics
 from nbtools.metrics.readers.tabular import TableFile, TrainerState

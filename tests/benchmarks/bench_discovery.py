@@ -1,6 +1,6 @@
 """Cost of reading TensorBoard's events, and of looking for files. Goals: 8 µs of CPU per scalar, 50 ms per look.
 
-    python tests/benchmarks/bench_found.py [rounds]
+    python tests/benchmarks/bench_discovery.py [rounds]
 
 The peer is tensorboard's own `EventFileLoader` on the same file, rounds interleaved.
 """
@@ -17,7 +17,7 @@ from tensorboard.compat.proto.summary_pb2 import Summary
 from tensorboard.summary.writer.event_file_writer import EventFileWriter
 
 from nbtools.metrics.history import History
-from nbtools.metrics.readers.found import FoundMetrics
+from nbtools.metrics.readers.discovery import FoundMetrics
 from nbtools.metrics.readers.points import extend
 from nbtools.metrics.readers.printed import LogMetrics
 from nbtools.metrics.readers.tensorboard import EventFile
