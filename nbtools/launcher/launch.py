@@ -9,6 +9,7 @@ import json
 import os
 import shutil
 import socket
+import stat
 import subprocess
 import sys
 import threading
@@ -388,6 +389,8 @@ def _lay_out(run: RunDir, checked: Preflight, **more: Any) -> None:
     reserve(run.exit)
     source = checked.script if checked.program is None else checked.source
     if source is not None:
+        # A source that others cannot read may contain a secret: its copy is as closed.
+        run.script.touch(mode=0o600 | stat.S_IMODE(source.stat().st_mode) & 0o666)
         shutil.copyfile(source, run.script)
     python = checked.placement.interpreter
     versions = {"python": ".".join(map(str, python.version)), "nbtools": __version__}

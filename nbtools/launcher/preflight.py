@@ -235,7 +235,7 @@ def _check_program(
         declared = flags_of_program(source, args, program.module, interpreter.search)
         program = program.replace(resume=resume_words(declared))
     if program.resume:
-        found.append(ok("resume", f"from a checkpoint, also at a restart, with {shlex.join(program.resume)}"))
+        found.append(ok("resume", f"from a checkpoint, also at a restart, with {shlex.join(masked(program.resume))}"))
     if program.accelerate_config is not None and placement.launch.num_processes > 1 and not placement.gpus:
         text = "accelerate launch starts several processes on the CPU only with mpirun, else one"
         found.append(warn("program", text, "leave accelerate_config out: torchrun starts them"))

@@ -18,6 +18,7 @@ MASK = "***"
 """Stands for a secret in launch.json."""
 NOTE = "secrets"
 """Key of launch.json with a sentence about the mask; absent without secrets."""
+_PARTS = ("args", "argv", "env", "program")
 _SENTENCE = f"{MASK} stands for a value that looks secret; secrets.json, readable by the run's user alone, holds it"
 
 _NAME = re.compile(
@@ -127,7 +128,7 @@ def part(run: RunDir, content: Mapping[str, Any], known: Collection[str] = ()) -
 
     Args:
         run: the run directory.
-        content: `args`, `argv`, which ends with them, and `env`, among other keys.
+        content: `args`, `argv`, which ends with them, `env`, and `program` with the words `resume`, among other keys.
         known: names that are not secret, such as the fields of a recipe.
 
     Raises:
@@ -136,9 +137,11 @@ def part(run: RunDir, content: Mapping[str, Any], known: Collection[str] = ()) -
     """
     args, argv, env = content["args"], content["argv"], content["env"]
     first = len(argv) - len(args)
-    open_ = {"args": masked(args, known), "env": masked_environment(env)}
+    open_: dict[str, Any] = {"args": masked(args, known), "env": masked_environment(env)}
     open_["argv"] = [*argv[:first], *open_["args"]]
-    secret = {name: content[name] for name in ("args", "argv", "env") if open_[name] != content[name]}
+    if program := content.get("program"):
+        open_["program"] = {**program, "resume": masked(program.get("resume") or ())}
+    secret = {name: content[name] for name in open_ if open_[name] != content[name]}
     if not secret:
         return dict(content)
     text = json.dumps({"format": FORMAT, **secret}, ensure_ascii=True, indent=1)
@@ -166,7 +169,7 @@ def restored(run: RunDir, content: Mapping[str, Any]) -> dict[str, Any]:
             f"{run.id}: its arguments contain secrets, and {run.secrets} cannot be read: only the user who launched "
             "the run can resume it; launch the script with your own arguments, and --resume-from CHECKPOINT"
         )
-    return {**content, **{name: secret[name] for name in ("args", "argv", "env") if name in secret}}
+    return {**content, **{name: secret[name] for name in _PARTS if name in secret}}
 
 
 def _plain(flag: str) -> str:

@@ -85,7 +85,8 @@ class Program(Settings):
     @property
     def has_secrets(self) -> bool:
         """Whether an argument looks secret; its launcher script is for its user alone."""
-        return masked(self.args) != [*self.args]
+        words = [*self.args, *self.resume]
+        return masked(words) != words
 
     def words(self, root: Path, launch: Launch) -> list[str]:
         """Return the words that name the program in a command: its path, or `-m` and its module."""

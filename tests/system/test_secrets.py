@@ -11,6 +11,7 @@ import pytest
 
 import nbtools as nt
 from nbtools.errors import NbtoolsError
+from nbtools.launcher.programs.program_resume import known_words
 from nbtools.launcher.resume import resume
 from nbtools.project import Project
 from nbtools.run.run import Run
@@ -95,3 +96,24 @@ def test_a_resumed_run_gets_the_secrets_of_its_parent_and_no_other_user_can_resu
     child = resume(parent.path)
     assert child.wait(timeout_s=200, check=False) is RunState.SUCCEEDED, child.log()
     assert Run(child.dir).step == 4
+
+
+@pytest.mark.promise("safety-secrets")
+def test_the_words_that_resume_a_program_and_a_closed_source_are_for_its_user_alone(
+    project: Project, monkeypatch: pytest.MonkeyPatch, everything_shown: Shown
+) -> None:
+    monkeypatch.chdir(project.root)
+    script = project.root / "train.py"
+    script.write_text("print('hello')\n")
+    script.chmod(0o600)
+    words = ("--resume", "{checkpoint}", "--hub-token", CANARY)
+    path = nt.write_script(nt.Program(script="train.py", resume=words), "run_train", nt.Launch(gpus=(), torchrun=False))
+    assert stat.S_IMODE(path.stat().st_mode) == 0o600
+    assert "canary" not in repr(nt.preflight(path)) + nt.preflight(path)._repr_html_()
+    run = nt.launch(path)
+    assert run.wait(timeout_s=120, check=False) is RunState.SUCCEEDED, run.log()
+    assert with_canary(run.files) == [run.files.secrets]
+    assert stat.S_IMODE(run.files.script.stat().st_mode) == 0o600
+    assert stat.S_IMODE(run.files.launch.stat().st_mode) & 0o044, "a colleague's panel may read it"
+    assert known_words(run) == words
+    assert "canary" not in everything_shown(run)

@@ -1,5 +1,6 @@
 """What continues a program of the user's in a new run: its command, a checkpoint, and the words that take it."""
 
+import contextlib
 import itertools
 import os
 import shlex
@@ -118,8 +119,9 @@ def why_not_resumable(run: Run, *, has_words: bool = False) -> str:
 
 def known_words(run: Run) -> tuple[str, ...]:
     """Return the words that resume the program of a run, as its launch has them, else by its arguments; () if none."""
-    if words := recorded_words(run.info):
-        return words
+    with contextlib.suppress(NbtoolsError):  # resuming it says that its secrets are not readable
+        if words := recorded_words(secret_values.restored(run.files, run.info)):
+            return words
     args = run.info.get("args")
     return resume_words(arguments_in(run.files.script, args if isinstance(args, list) else []))
 
