@@ -31,6 +31,7 @@ from nbtools.training.engine.optimizer import Optimizer
 from nbtools.training.mlm_pretraining.train import MaskedLM
 from nbtools.training.sharding.fsdp import release, shard
 from nbtools.training.sharding.saves import ShardedSaves, copied
+from nbtools.training.text.adapter import saved_weights
 
 CPU = torch.device("cpu")
 SHAPES = {"4M": (256, 4, 4000), "33M": (512, 8, 10_000), "50M": (512, 14, 10_000), "100M": (768, 13, 10_000)}
@@ -124,7 +125,7 @@ def save(folder: Path) -> None:
         began = time.monotonic()
         saves.wait()
         release(training.masked_lm)
-        shards, state = copied({"": training.masked_lm.model}, training.optimizer.state_dict(), rank)
+        shards, state = copied({"": saved_weights(training.masked_lm.model)}, training.optimizer.state_dict(), rank)
 
         def write(write_shards: object, number: int = number, state: object = state) -> None:
             checkpoint.save(
