@@ -5,7 +5,7 @@ from transformers import ModernBertConfig, ModernBertForMaskedLM
 
 from nbtools.errors import LaunchError
 from nbtools.launcher.preflight import check_size
-from nbtools.launcher.sizes import sharded_bytes, training_bytes
+from nbtools.launcher.sizes import memory_of_strategies, sharded_bytes, training_bytes
 from nbtools.machine.devices import Device
 from nbtools.recipes import RECIPES, MaskedDiffusionConfig, MLMPretrainingConfig
 from nbtools.recipes.modernbert import modernbert_settings, num_gathered
@@ -27,6 +27,19 @@ def test_llada_by_hand() -> None:
         assert found == pytest.approx(128.25 * GB / world_size + gathered, rel=1e-3)
 
 
+def test_an_adapter_on_llada_by_hand() -> None:
+    """Frozen: 7.498 billion in linear layers at 2 bytes, the rest at 4; trained at 16; gathered in bf16."""
+    config = LLADA.replace(adapter="lora", lora_targets=("q_proj", "v_proj"))
+    trained = 32 * 2 * 16 * (4096 + 4096)
+    frozen = 2 * 7.4972e9 + 4 * 0.5182e9
+    for world_size in (1, 2, 8):
+        expected = (16 * trained + frozen) / world_size + 2 * 1.036e9 + 4 * 0.2181e9
+        assert sharded_bytes(config, world_size, "bf16") == pytest.approx(expected, rel=1e-3)
+        assert memory_of_strategies(config, world_size, "bf16")[1] == (
+            None if world_size == 1 else sharded_bytes(config, world_size, "bf16")
+        )
+
+
 @pytest.mark.parametrize("layers", [1, 2, 5])
 def test_weights_outside_the_blocks_and_of_a_block_are_those_of_the_real_model(layers: int) -> None:
     config = MLMPretrainingConfig(num_layers=layers, num_heads=2, hidden_size=32, vocab_size=60)
@@ -38,8 +51,7 @@ def test_weights_outside_the_blocks_and_of_a_block_are_those_of_the_real_model(l
     assert layers == 1 or block == last
 
 
-def test_what_does_not_fit_is_refused_with_the_strategy_that_does(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(MaskedDiffusionConfig, "can_be_sharded", True)
+def test_what_does_not_fit_is_refused_with_the_strategy_that_does() -> None:
     sharded = LLADA.replace(strategy="fsdp")
     with pytest.raises(LaunchError, match=r"take 119\.4 GiB .* has 80\.0 GiB: set strategy='fsdp', .* 23\.5 GiB"):
         check_size(LLADA, 8, gpus(80, 8))

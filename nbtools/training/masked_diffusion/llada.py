@@ -241,7 +241,6 @@ def load_llada(model_name: str, *, dropout: float | None = None) -> LLaDAModelLM
         if whole % part:
             raise ConfigError(f"model_name={model_name!r}: {whole} cannot be divided by {part} in its config.json")
     model: Any = pretrained.load_model(LLaDAModelLM, model_name, "LLaDA", config=config, ignore_mismatched_sizes=True)
-    # Without what was found, the model is sharded later, and its files have all weights in their shapes.
     found = getattr(model, "loading_info", dict.fromkeys(_FOUND, ()))
     for name, stored, expected in sorted(found["mismatched_keys"]):
         raise ConfigError(

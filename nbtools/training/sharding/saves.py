@@ -17,7 +17,8 @@ import torch
 import torch.distributed as dist
 from torch import nn
 from torch.distributed.tensor import DTensor
-from transformers.utils import ADAPTER_CONFIG_NAME, ADAPTER_SAFE_WEIGHTS_NAME, SAFE_WEIGHTS_NAME
+from transformers.utils import SAFE_WEIGHTS_NAME
+from transformers.utils.peft_utils import ADAPTER_CONFIG_NAME, ADAPTER_SAFE_WEIGHTS_NAME
 
 from nbtools.training.sharding.fsdp import own_part, own_rows, own_rows_of
 from nbtools.training.sharding.stored_tensors import StoredRows, StoredTensor, stored_tensors, write_rows

@@ -127,10 +127,10 @@ def base_name(folder: Path) -> str | None:
 def _inject(model: PreTrainedModel, adapter: Any) -> None:
     whole = copy.copy(adapter)
     whole.modules_to_save = None  # heads stay what they are: peft would wrap them, and keep each twice
-    sources = [
-        (part, {part.get_parameter(name): source for name, source in part.stored_weights.items()})
+    sources: list[tuple[Any, dict[nn.Parameter, Any]]] = [
+        (part, {part.get_parameter(name): source for name, source in stored.items()})
         for part in model.modules()
-        if hasattr(part, "stored_weights")
+        if isinstance(stored := getattr(part, "stored_weights", None), dict)
     ]
     _peft().inject_adapter_in_model(whole, model, adapter_name=_NAME)
     model.peft_config = {_NAME: adapter}
@@ -138,11 +138,12 @@ def _inject(model: PreTrainedModel, adapter: Any) -> None:
         names = ((name, weight) for name, weight in part.named_parameters() if weight in source_of)
         part.stored_weights = {name: source_of[weight] for name, weight in names}
     if is_building() and not leaves_out_weights():  # peft gave the adapter no values if its layer has none
-        for part in model.modules():
-            if hasattr(part, "reset_lora_parameters") and part.lora_A[_NAME].weight.is_meta:
-                for matrix in (part.lora_A, part.lora_B):
+        layers: list[Any] = [part for part in model.modules() if hasattr(part, "reset_lora_parameters")]
+        for layer in layers:
+            if layer.lora_A[_NAME].weight.is_meta:
+                for matrix in (layer.lora_A, layer.lora_B):
                     matrix.to_empty(device="cpu")
-                part.reset_lora_parameters(_NAME, init_lora_weights=True)
+                layer.reset_lora_parameters(_NAME, init_lora_weights=True)
     for name in adapter.modules_to_save or ():
         model.get_submodule(name).requires_grad_(True)
 
@@ -191,7 +192,7 @@ def saved_weights(model: nn.Module) -> dict[str, torch.Tensor]:
 def save_model(model: PreTrainedModel, folder: Path, *, with_weights: bool = True) -> None:
     """Write a model into a folder that `from_pretrained` loads, or its adapter and heads alone; or all but weights."""
     if not has_adapter(model):
-        model.save_pretrained(folder, **({} if with_weights else {"state_dict": {}}))
+        model.save_pretrained(folder, state_dict=None if with_weights else {})
         if not with_weights:
             (folder / "model.safetensors").unlink(missing_ok=True)  # of no weights
         return

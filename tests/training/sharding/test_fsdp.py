@@ -14,7 +14,14 @@ import torch.distributed as dist
 import torch.distributed.checkpoint as dcp
 from torch import nn
 from torch.distributed.checkpoint import HuggingFaceStorageReader
-from transformers import AutoTokenizer, BertConfig, BertForMaskedLM, ModernBertForMaskedLM
+from transformers import (
+    AutoModelForTokenClassification,
+    AutoTokenizer,
+    BertConfig,
+    BertForMaskedLM,
+    LlamaForTokenClassification,
+    ModernBertForMaskedLM,
+)
 
 from nbtools.config import TrainConfig
 from nbtools.errors import ConfigError
@@ -24,11 +31,12 @@ from nbtools.run.checkpoints import Checkpoint, newest_verified
 from nbtools.rundir.rundir import RunDir
 from nbtools.training.engine.worker import Worker
 from nbtools.training.sharding import saves, stored_tensors
-from nbtools.training.sharding.fsdp import blocks_of, shard
+from nbtools.training.sharding.fsdp import blocks_of, building, shard
 from nbtools.training.sharding.stored_tensors import StoredRows, write_rows
+from nbtools.training.text.pretrained import load_model
 from nbtools.training.text.tokenizers import word_tokenizer
 
-from trainings import TINY, ByHand, assert_same_checkpoints, by_hand, rows, train_here, write_inputs
+from trainings import TINY, ByHand, assert_same_checkpoints, by_hand, rows, save_pair, train_here, write_inputs
 
 FLOAT64 = """
 import nbtools.training.mlm_pretraining.train as mlm
@@ -218,6 +226,49 @@ def test_pretrained_weights_are_read_by_rows_and_train_as_under_ddp(
     whole = losses(trained(config(strategy="ddp", **values)))
     monkeypatch.setattr(BertForMaskedLM, "from_pretrained", None)  # which reads them whole
     assert losses(trained(config(**values))) == pytest.approx(whole, rel=1e-5)
+
+
+def test_a_head_that_the_files_lack_is_new_and_the_rest_is_read_by_rows(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    save_pair(tmp_path)
+    monkeypatch.chdir(tmp_path)
+    loaded = functools.partial(load_model, AutoModelForTokenClassification, "judge", "a judge", num_labels=1)
+    torch.manual_seed(0)
+    whole = loaded()
+    with building(is_main=True), monkeypatch.context() as patch:
+        patch.setattr(LlamaForTokenClassification, "from_pretrained", None)
+        divided = loaded()
+    assert {name for name, weight in divided.named_parameters() if not weight.is_meta} == {"score.weight", "score.bias"}
+    assert divided.loading_info["missing_keys"] == whole.loading_info["missing_keys"] == {"score.weight", "score.bias"}
+    assert 0 < divided.score.weight.abs().max() < 5 * whole.score.weight.std()
+    assert not divided.score.bias.any()
+    stored = divided.stored_weights
+    for name, weight in whole.model.named_parameters(prefix="model"):
+        assert torch.equal(stored[name][...], weight), name
+
+
+@pytest.mark.filterwarnings("ignore:`is_gradient_checkpointing` is deprecated:FutureWarning")
+@pytest.mark.promise("safety-adapter")
+@pytest.mark.parametrize("precision", ["fp32", "bf16"])
+def test_an_adapter_continues_from_ddp_to_fsdp_and_back(
+    trained: Callable[..., RunDir], project: Project, monkeypatch: pytest.MonkeyPatch, precision: str
+) -> None:
+    save_bert(project.root / "bert")
+    monkeypatch.chdir(project.root)
+    values = {"model_name": "bert", "dropout": 0.0, "adapter": "lora", "precision": precision, "max_steps": 9}
+    whole = trained(config(strategy="ddp", **values))
+    with monkeypatch.context() as patch:
+        patch.setattr(BertForMaskedLM, "from_pretrained", None)  # which reads them whole
+        sharded = trained(config(**values), whole.checkpoint(3))
+    tolerance = 1e-5 if precision == "fp32" else 1e-2
+    assert losses(sharded) == pytest.approx(losses(whole, after=3), rel=tolerance)
+    back = trained(config(strategy="ddp", **values), sharded.checkpoint(6))
+    assert losses(back) == pytest.approx(losses(sharded, after=6), rel=tolerance)
+    shards = stored_tensors.stored_tensors((sharded.checkpoint(6) / "model").glob("shard-*"))
+    assert shards and all(".lora_" in name for name in shards)
+    (published,) = (sharded.outputs / "model").glob("*.safetensors")
+    assert published.name == "adapter_model.safetensors"
 
 
 # --- errors ---------------------------------------------------------------------------------------
