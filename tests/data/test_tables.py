@@ -86,7 +86,7 @@ def test_form_and_training_count_the_same_rows_of_a_table(project: Project, suff
     assert sizes == [counted.num_train_samples, counted.num_eval_samples, counted.num_test_samples]
     diffusion = MaskedDiffusionConfig(dataset=f"{name},column=body", sequence_length=8, batch_size=1)
     counted = schedule(diffusion, 1, root=project.root)
-    opened = open_cached(cached_data(project.runs, diffusion, project.root), diffusion)
+    opened = open_cached(cached_data(project.runs, diffusion, project.root).folder, diffusion)
     assert counted is not None and not opened.has_pairs
     sizes = [len(opened.train), len(opened.evaluation), len(opened.test)]
     assert sizes == [counted.num_train_samples, counted.num_eval_samples, counted.num_test_samples]

@@ -244,8 +244,8 @@ class Worker:
 
         Args:
             optimizers: one, or several by the key of their state in a checkpoint.
-            **derived: `num_parameters`, `vocab_size`, `flops_per_sample` (for the model FLOPs utilization) and other
-                values that the recipe computed, for config.json.
+            **derived: `num_parameters`, `vocab_size`, `flops_per_sample` (for the model FLOPs utilization),
+                `hub_commits` of the data, and other values that the recipe computed, for config.json.
         """
         initial = self.initial_state
         has_weights = initial.model is not None or initial.weights is not None
