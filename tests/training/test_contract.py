@@ -74,6 +74,9 @@ CASES = {
     ),
     "masked_diffusion": Case("masked_diffusion", DIFFUSION),
     "masked_diffusion, pairs": Case("masked_diffusion", DIFFUSION, changes={"dataset": "pairs.jsonl"}),
+    "masked_diffusion, packed pairs": Case(
+        "masked_diffusion", DIFFUSION, changes={"dataset": "pairs.jsonl", "pad_to": "packed"}
+    ),
     "text_classification": Case("text_classification", SCORES, tolerance=1e-4, changes={"eval_samples": 20}),
     "algorithm_distillation": Case("algorithm_distillation", RETURNS, changes={"eval_samples": 5}),
     "llm_gan": Case("llm_gan", GAME, 1e-3, BOTH_GENERATOR_STEPS, max_steps=8, middle=6),

@@ -52,9 +52,10 @@ def train(worker: Worker, config: MaskedDiffusionConfig) -> None:
     share = 0.0 if text.has_pairs else config.random_length_share
     noise = Noise(denoiser.mask_id, text.eos_id, config.seed, share)
     if isinstance(text.train, RaggedPairs):
-        pairs = NoisedPairs(text.train, noise, config.sequence_length)
+        pairs = NoisedPairs(text.train, noise, config.sequence_length, packs=config.pad_to == "packed")
         worker.say(pairs.padding_note(plan.order))
-        batches = worker.batches(pairs, dataclasses.replace(plan.order, lengths=pairs.lengths))
+        order = plan.order if pairs.packs else dataclasses.replace(plan.order, lengths=pairs.lengths)
+        batches = worker.batches(pairs, order)
     else:
         batches = worker.batches(NoisedTraining(text.train, noise), plan.order)
     tokens_per_sample = float(text.train.lengths_N.mean())
