@@ -154,7 +154,7 @@ def build_denoiser(config: MaskedDiffusionConfig, tokenizer: PreTrainedTokenizer
     pretrained.check_length(model, config.model_name, config.sequence_length)
     if config.pad_to == "packed" and not isinstance(model, ModernBertForMaskedLM | LLaDAModelLM):
         raise ConfigError(
-            f"pad_to='packed': {config.model_name} is a {type(model).__name__}, which may let the pairs of a row attend "
+            f"pad_to='packed': {config.model_name} is a {type(model).__name__}, which may let pairs of a row attend "
             "to each other, or count positions from the row's start; ModernBERT and LLaDA do neither; use "
             "pad_to='longest'"
         )
