@@ -162,7 +162,7 @@ def hub_rows(dataset: HubDataset, *, streaming: bool = True) -> Iterator[Mapping
 
 def commits_of(*datasets: str | None) -> dict[str, str]:
     """Return the commits of the latest downloads of these datasets, by name on the hub, as far as they are known."""
-    found = {}
+    found: dict[str, str] = {}
     for dataset in filter(None, map(named, datasets)):
         commit = cached_commit(dataset.path, "README.md", revision=dataset.revision, repo_type="dataset")
         found |= {dataset.path: commit} if commit else {}

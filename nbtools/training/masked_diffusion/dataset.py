@@ -48,7 +48,7 @@ class DiffusionText:
     train: Sequences | RaggedPairs
     evaluation: Sequences | RaggedPairs
     test: Sequences | RaggedPairs
-    commits: Mapping[str, str] = field(default_factory=dict)
+    commits: Mapping[str, str] = field(default_factory=dict, kw_only=True)
     """Of the dataset of the hub, by its name; empty if unknown, or for own files."""
 
     @property

@@ -31,7 +31,7 @@ class TokenizedText:
     train_NT: "Tokens | TemplateRows"
     eval_NT: "Tokens | TemplateRows"
     test_NT: "Tokens | TemplateRows"
-    commits: Mapping[str, str] = field(default_factory=dict)
+    commits: Mapping[str, str] = field(default_factory=dict, kw_only=True)
     """Of the dataset of the hub, by its name; empty if unknown, or for own files."""
 
     @property
