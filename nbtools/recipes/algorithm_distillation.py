@@ -234,7 +234,7 @@ def _num_parameters(config: AlgorithmDistillationConfig, _: int | None) -> int |
 
 def _num_gathered(config: AlgorithmDistillationConfig) -> tuple[int, int] | None:
     num_parameters = _num_parameters(config, None)
-    return None if num_parameters is None else gpt2.num_gathered(config, num_parameters)
+    return None if num_parameters is None else gpt2.num_gathered_gpt2(config, num_parameters)
 
 
 def _activation_bytes(config: AlgorithmDistillationConfig, precision: str) -> float:

@@ -59,7 +59,7 @@ def num_gpt2_parameters(size: TransformerSize, vocab_size: int, num_positions: i
     return (vocab_size + num_positions) * width + size.num_layers * _num_layer(width) + 2 * width + head
 
 
-def num_gathered(size: TransformerSize, num_parameters: int, num_models: int = 1) -> tuple[int, int]:
+def num_gathered_gpt2(size: TransformerSize, num_parameters: int, num_models: int = 1) -> tuple[int, int]:
     """Return the number of weights outside the layers of all models, and of a layer."""
     layer = _num_layer(size.hidden_size)
     return num_parameters - num_models * size.num_layers * layer, layer

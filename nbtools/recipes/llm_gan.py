@@ -174,7 +174,7 @@ def _num_parameters(config: LLMGANConfig, vocab_size: int | None) -> int | None:
 
 def _num_gathered(config: LLMGANConfig) -> tuple[int, int] | None:
     num_parameters = _num_parameters(config, None)
-    return None if num_parameters is None else gpt2.num_gathered(config, num_parameters, num_models=2)
+    return None if num_parameters is None else gpt2.num_gathered_gpt2(config, num_parameters, num_models=2)
 
 
 def _activation_bytes(config: LLMGANConfig, precision: str) -> float | None:

@@ -413,7 +413,7 @@ def modernbert() -> ModernBertForMaskedLM:
     return ModernBertForMaskedLM(ModernBertConfig(vocab_size=20, local_attention=8, **size, **ids))
 
 
-@pytest.mark.promise("pairs")
+@pytest.mark.promise("safety-pairs")
 @pytest.mark.parametrize("build", [llada, modernbert])
 def test_packed_pairs_have_the_losses_that_each_has_alone(build: Any) -> None:
     rng = np.random.default_rng(0)

@@ -418,7 +418,7 @@ def test_a_model_that_is_not_masked_is_refused(trained: Callable[..., RunDir], t
         trained(tiny(model_name=str(tmp_path / "model")))
 
 
-@pytest.mark.promise("pairs")
+@pytest.mark.promise("safety-pairs")
 def test_packed_pairs_of_a_model_whose_attention_may_cross_them_are_refused(
     trained: Callable[..., RunDir], texts: Project, tmp_path: Path
 ) -> None:
