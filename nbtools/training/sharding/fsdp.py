@@ -82,7 +82,7 @@ def _give_back_freed_memory() -> None:
     """Let the C library return freed tensors to the system, as far as it is glibc.
 
     It would keep those below 32 MB for itself once a tensor of that size was freed. Gathered weights are freed block by
-    block, and two ranks of a model of 100 M weights grew by 400 MB in each step.
+    block, and two ranks of a model of 84 M weights grew by 400 MB in each of the first steps.
     """
     set_option = getattr(ctypes.CDLL(None), "mallopt", None)
     if set_option is not None:
