@@ -194,7 +194,7 @@ def save(folder: str) -> None:
         saves.wait()
         release(training.masked_lm)
         weights = {"": saved_weights(training.masked_lm.model)}
-        shards, state = copied(weights, training.optimizer.state_dict(), rank)
+        shards, state = copied(weights, training.optimizer.state_dict(), rank, saves.memory)
 
         def write(write_shards: object) -> None:
             checkpoint.save(

@@ -467,7 +467,7 @@ class Worker:
             )
             if is_sharded:
                 weights = {part: saved_weights(model) for part, model in models.items()}
-                shards, state = copied(weights, state, self.rank)
+                shards, state = copied(weights, state, self.rank, self._saves.memory)
                 self._saves.start(shards, lambda write: save(write_shards=write, state=state, rank_states=rank_states))
             else:
                 # A collective of the next step would wait, too, but may time out before a slow disk is done.

@@ -32,11 +32,14 @@ _SHARD = "shard-{}-model-00001-of-00001.safetensors"
 _NUMBERS_PER_FILE = 10**9
 
 
-def copied(models: Mapping[str, Mapping[str, torch.Tensor]], state: Any, rank: int) -> tuple[Shards, Any]:
+def copied(
+    models: Mapping[str, Mapping[str, torch.Tensor]], state: Any, rank: int, memory: dict[str, torch.Tensor]
+) -> tuple[Shards, Any]:
     """Copy this rank's part of weights and state to the memory of the CPU.
 
     Args:
         models: parameters, sharded again, and buffers, which rank 0 writes; by name and subfolder of `model`.
+        memory: of the copies, by place, kept for the next ones: new memory takes longer than the copy.
 
     Returns:
         The tensors to write, and the state without those that are sharded.
@@ -47,27 +50,30 @@ def copied(models: Mapping[str, Mapping[str, torch.Tensor]], state: Any, rank: i
         for name, weight in weights.items():  # tied weights have several
             first_names.setdefault(id(weight), name)
         shards[f"{MODEL}/{part}".rstrip("/")] = {
-            name: _copied_rows(weights[name])
+            name: _copied_rows(weights[name], f"{part}/{name}", memory)
             for name in first_names.values()
             if rank == 0 or isinstance(weights[name], nn.Parameter)
         }
-    return shards, _without_sharded(state, "", shards[OPTIMIZER])
+    return shards, _without_sharded(state, "", shards[OPTIMIZER], memory)
 
 
-def _copied_rows(tensor: torch.Tensor) -> StoredRows:
+def _copied_rows(tensor: torch.Tensor, place: str, memory: dict[str, torch.Tensor]) -> StoredRows:
     part = own_part(tensor.detach())
-    return StoredRows(part.to("cpu", copy=True), own_rows(tensor)[0])
+    kept = memory.get(place)
+    if kept is None or (kept.shape, kept.dtype) != (part.shape, part.dtype):
+        kept = memory[place] = torch.empty_like(part, device="cpu")
+    return StoredRows(kept.copy_(part), own_rows(tensor)[0])
 
 
-def _without_sharded(value: Any, path: str, sharded: dict[str, StoredRows]) -> Any:
+def _without_sharded(value: Any, path: str, sharded: dict[str, StoredRows], memory: dict[str, torch.Tensor]) -> Any:
     if isinstance(value, Mapping):
         kept = {}
         for key, item in value.items():
             place = f"{path}.{key}" if path else str(key)
             if isinstance(item, DTensor):
-                sharded[place] = _copied_rows(item)
+                sharded[place] = _copied_rows(item, f"{OPTIMIZER}:{place}", memory)
             else:
-                kept[key] = _without_sharded(item, place, sharded)
+                kept[key] = _without_sharded(item, place, sharded, memory)
         return kept
     return value.detach().to("cpu", copy=True) if isinstance(value, torch.Tensor) else value
 
@@ -128,6 +134,8 @@ class ShardedSaves:
     def __init__(self, rank: int, world_size: int, group: dist.ProcessGroup | None) -> None:
         """Write with the threads of all ranks of `group`, which nothing else uses; None for a single process."""
         self._rank, self._world_size, self._group = rank, world_size, group
+        self.memory: dict[str, torch.Tensor] = {}
+        """Of `copied`; free for the next copies after `wait`."""
         self._thread: threading.Thread | None = None
         self._error: BaseException | None = None
 
