@@ -13,8 +13,6 @@ PACKAGE = "datasets"
 _PART = r"(?![^/:]*(?:--|\.\.))\w(?:[\w.-]{0,94}\w)?"
 _NAME = re.compile(rf"hf/(?P<path>(?:{_PART}/)?{_PART}(?<!\.git))(?::(?P<config>\w[\w.-]*))?", re.ASCII)
 """The rules of the hub's own client."""
-COMMITS: dict[str, str] = {}
-"""Commits of the datasets that this process has read, or found tokenized, by name; as far as they are known."""
 _OPTION = re.compile(r",(column|split|revision)=([^,=]+)\Z")
 _FIRST_ROWS = re.compile(r"([\w.-]+)\[:(\d+)\]", re.ASCII)
 
@@ -150,8 +148,6 @@ def hub_rows(dataset: HubDataset, *, streaming: bool = True) -> Iterator[Mapping
         options["revision"] = dataset.revision
     try:
         rows = datasets.load_dataset(dataset.path, dataset.config, **options)
-        if commit := cached_commit(dataset.path, "README.md", revision=dataset.revision, repo_type="dataset"):
-            COMMITS[dataset.path] = commit
         yield from rows.take(first[1]) if first else rows
     except Exception as error:  # of any library that takes part in a download
         why = f"{type(error).__name__}: {str(error).strip().partition(chr(10))[0][:200]}"
@@ -162,6 +158,15 @@ def hub_rows(dataset: HubDataset, *, streaming: bool = True) -> Iterator[Mapping
             f"({why}){choice}; check its name and the network (HF_ENDPOINT names a "
             "mirror), or train on a file or folder of text: dataset=PATH"
         ) from error
+
+
+def commits_of(*datasets: str | None) -> dict[str, str]:
+    """Return the commits of the latest downloads of these datasets, by name on the hub, as far as they are known."""
+    found: dict[str, str] = {}
+    for dataset in filter(None, map(named, datasets)):
+        commit = cached_commit(dataset.path, "README.md", revision=dataset.revision, repo_type="dataset")
+        found |= {dataset.path: commit} if commit else {}
+    return found
 
 
 def cached_commit(repository: str, file: str, **options: Any) -> str | None:

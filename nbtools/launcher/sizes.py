@@ -54,14 +54,16 @@ def sharded_bytes(config: TrainConfig, world_size: int, precision: str) -> int |
     """Return the memory per process that `training_bytes` is with strategy="fsdp"; None if the blocks are not known.
 
     A part of weights, gradients and moments, and what is gathered in the type of the computation: all weights outside
-    the blocks, of which the backward pass has the whole gradient and its fp32 copy in the end, and two blocks.
+    the blocks, of which the backward pass has the whole gradient and its fp32 copy in the end unless an adapter leaves
+    them frozen, and two blocks.
     """
-    gathered, parameters = recipe_of(config).num_gathered(config), num_trainable_parameters(config)
-    if gathered is None or parameters is None or lora.is_adapted(config):
+    gathered, divided = recipe_of(config).num_gathered(config), training_bytes(config, precision)
+    if gathered is None or divided is None:
         return None
     inner = 2 if precision in ("bf16", "fp16") else 4
     outside, block = gathered
-    return 16 * parameters // world_size + (2 * inner + 4) * outside + 2 * inner * block
+    gradients = 0 if lora.is_adapted(config) else (inner + 4) * outside
+    return divided // world_size + inner * outside + gradients + 2 * inner * block
 
 
 def memory_of_strategies(config: TrainConfig, world_size: int, precision: str) -> tuple[int | None, int | None]:

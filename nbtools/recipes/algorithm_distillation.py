@@ -232,6 +232,11 @@ def _num_parameters(config: AlgorithmDistillationConfig, _: int | None) -> int |
     return gpt2.num_gpt2_parameters(config, vocab_size(config), config.sequence_length, num_labels=NUM_ACTIONS)
 
 
+def _num_gathered(config: AlgorithmDistillationConfig) -> tuple[int, int] | None:
+    num_parameters = _num_parameters(config, None)
+    return None if num_parameters is None else gpt2.num_gathered_gpt2(config, num_parameters)
+
+
 def _activation_bytes(config: AlgorithmDistillationConfig, precision: str) -> float:
     return activations.transformer_bytes(config, config, precision, config.batch_size * config.window_tokens)
 
@@ -290,6 +295,7 @@ RECIPE = Recipe(
     lower_is_better=False,
     num_parameters=_num_parameters,
     activation_bytes=_activation_bytes,
+    num_gathered=_num_gathered,
     source=_source,
     count_samples=_count_samples,
     data_fields=(

@@ -55,9 +55,16 @@ def num_gpt2_parameters(size: TransformerSize, vocab_size: int, num_positions: i
         num_labels: outputs per position of a classification head, in place of the language modelling head.
     """
     width = size.hidden_size
-    norm = 2 * width
-    attention = 4 * width * width + 4 * width
-    feed_forward = 8 * width * width + 5 * width
-    layers = size.num_layers * (attention + feed_forward + 2 * norm)
     head = num_labels * (width + 1)
-    return (vocab_size + num_positions) * width + layers + norm + head
+    return (vocab_size + num_positions) * width + size.num_layers * _num_layer(width) + 2 * width + head
+
+
+def num_gathered_gpt2(size: TransformerSize, num_parameters: int, num_models: int = 1) -> tuple[int, int]:
+    """Return the number of weights outside the layers of all models, and of a layer."""
+    layer = _num_layer(size.hidden_size)
+    return num_parameters - num_models * size.num_layers * layer, layer
+
+
+def _num_layer(width: int) -> int:
+    attention, feed_forward, norm = 4 * width * width + 4 * width, 8 * width * width + 5 * width, 2 * width
+    return attention + feed_forward + 2 * norm

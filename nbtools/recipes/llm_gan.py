@@ -172,6 +172,11 @@ def _num_parameters(config: LLMGANConfig, vocab_size: int | None) -> int | None:
     return generator + gpt2.num_gpt2_parameters(config, vocab_size, discriminator_positions(config), labels)
 
 
+def _num_gathered(config: LLMGANConfig) -> tuple[int, int] | None:
+    num_parameters = _num_parameters(config, None)
+    return None if num_parameters is None else gpt2.num_gathered_gpt2(config, num_parameters, num_models=2)
+
+
 def _activation_bytes(config: LLMGANConfig, precision: str) -> float | None:
     """The larger one of the two models' passes; the judge reads a human and a generated text, or both in one input."""
     if config.model_name is not None:
@@ -311,6 +316,7 @@ RECIPE = Recipe(
     },
     num_parameters=_num_parameters,
     activation_bytes=_activation_bytes,
+    num_gathered=_num_gathered,
     source=_source,
     count_samples=_count_samples,
     guess_columns=_guess_columns,

@@ -52,10 +52,6 @@ def check_adapter(config: Any) -> None:
             f"adapter={config.adapter!r}: adapts a pretrained model; give model_name, or adapter='none' to train all "
             "weights of a new one"
         )
-    if config.adapter != "none" and config.strategy != "ddp":
-        raise ValueError(
-            f"adapter={config.adapter!r} with strategy={config.strategy!r}: an adapter trains under ddp only"
-        )
     if config.lora_targets == ():
         raise ValueError("lora_targets: name at least one layer, or None for the usual ones")
 

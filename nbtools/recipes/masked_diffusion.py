@@ -92,10 +92,11 @@ class MaskedDiffusionConfig(TrainConfig):
         ge=0,
         le=1,
     )
-    pad_to: Literal["longest", "sequence_length"] = setting(
+    pad_to: Literal["longest", "packed", "sequence_length"] = setting(
         "longest",
-        "Length of pairs in a batch: that of its longest, which are of similar length (the log says how much is "
-        "padding); or sequence_length, filled with end-of-text tokens that count in the loss.",
+        "Rows of pairs in a batch: as long as its longest, of pairs of similar length; packed, pairs in any order that "
+        "follow one another in such rows and do not attend to each other (the log says how much is padding); or "
+        "sequence_length, filled with end-of-text tokens that count in the loss.",
         before="sequence_length",
     )
     eval_draws: int = setting(

@@ -135,10 +135,7 @@ def _num_parameters(config: TextClassificationConfig, vocab_size: int | None) ->
     if config.model_name is not None or vocab_size is None or config.spelling != "hisco":
         return None
     width = config.hidden_size
-    inner = 4 * width
-    norm, square = 2 * width, width * width + width
-    feed_forward = 2 * width * inner + inner + width
-    encoder_layer = 4 * square + feed_forward + 2 * norm
+    norm, square, feed_forward, encoder_layer = _num_layer(width)
     # Per character eight hashed parts, plus one vector per position and one per token type.
     embedding = (2 * config.num_hash_buckets + _KINDS_OF_TOKENS) * width + norm
     down = _DOWNSAMPLING * width * width + width + norm
@@ -149,6 +146,19 @@ def _num_parameters(config: TextClassificationConfig, vocab_size: int | None) ->
     length = config.max_codes * HISCO_BLOCK + 1  # EOS is predicted, not an input
     decoder = (_HISCO_SYMBOLS + length) * width + config.num_decoder_layers * decoder_layer + norm
     return encoder + decoder + (width + 1) * (_HISCO_SYMBOLS + vocab_size)
+
+
+def _num_layer(width: int) -> tuple[int, int, int, int]:
+    """Return the number of weights of a norm, a square matrix, a feed-forward part, and a layer of the encoder."""
+    inner = 4 * width
+    norm, square = 2 * width, width * width + width
+    feed_forward = 2 * width * inner + inner + width
+    return norm, square, feed_forward, 4 * square + feed_forward + 2 * norm
+
+
+def _num_gathered(config: TextClassificationConfig) -> tuple[int, int] | None:
+    num_parameters, layer = _num_parameters(config, None), _num_layer(config.hidden_size)[-1]
+    return None if num_parameters is None else (num_parameters - (config.num_layers + 2) * layer, layer)
 
 
 def _activation_bytes(config: TextClassificationConfig, precision: str) -> float | None:
@@ -244,6 +254,7 @@ RECIPE = Recipe(
     },
     num_parameters=_num_parameters,
     activation_bytes=_activation_bytes,
+    num_gathered=_num_gathered,
     source=_source,
     count_samples=_count_samples,
     guess_columns=_guess_columns,

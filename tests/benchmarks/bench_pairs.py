@@ -36,10 +36,13 @@ def main(mean_answer: int = 200, batch_size: int = 8) -> None:
         )
         longest = sum(batch_size * int(lengths_N[samples_B].max()) for _, samples_B in plain)
         computed = sum(data[key][0].numel() for key in ours)
+        packs = NoisedPairs(data.pairs, data.noise, LIMIT, packs=True)
+        packed = sum(packs[key][0].numel() for key in plain)
         filled = batch_size * LIMIT * len(plain)
         print(
             f"spread {spread}: {computed / longest:.2f} of padding to the batch's longest, "
-            f"{computed / lengths_N.sum():.2f} of the pairs' own tokens, {filled / computed:.1f} x less than {LIMIT}"
+            f"{computed / lengths_N.sum():.2f} of the pairs' own tokens, {filled / computed:.1f} x less than {LIMIT}; "
+            f"packed, the shuffled batches are {packed / longest:.2f}"
         )
 
 

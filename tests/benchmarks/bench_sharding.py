@@ -1,14 +1,24 @@
-"""Sharding on CPUs: CPU per step and memory against DDP, time in save calls against a save that the loop waits for.
+"""Sharding on CPUs, in parts that run alone: each prints its figures beside their goals.
 
-    python tests/benchmarks/bench_sharding.py [cpu] [memory] [save]
+    python tests/benchmarks/bench_sharding.py [step | losses | memory | loading | save | trainer] ...
 
-cpu: two gloo ranks, ten steps of either strategy in turn in the same processes, CPU seconds of both ranks (goal: fsdp
-at most 2.2 x ddp at 4 M parameters, told at 50 M). memory: four ranks, 100 M parameters, the largest anonymous memory
-(`RssAnon`) of a rank above that of one that has only imported the same libraries (goal: at most 0.45 x ddp). save: two
-ranks, 400 MB of weights and moments every 50 steps, seconds of the loop in save calls, the wait for the save before
-included (goal: at most 0.3 x a save that the loop waits for).
+- step: CPU seconds of both of two gloo ranks, steps of either strategy in turn in the same processes (goal: fsdp at
+  most 2.2 x ddp at 4 M parameters, told at 50 M).
+- losses: two ranks, the same 200 batches under either strategy (goal: 1e-9 relative in double precision, 1e-5 in the
+  first 20 steps in single precision, whose drift at step 200 is told).
+- memory: four ranks, 100 M parameters, the largest anonymous memory (`RssAnon`) of a rank above that of one that has
+  only imported the same libraries (goal: at most 0.45 x ddp).
+- loading: two ranks load a model of 1 GB; the largest anonymous memory of all ranks together above that before and the
+  shards (goal: at most 0.3 GB).
+- save: two ranks, 400 MB of weights and moments every 50 steps, which are those of a model of 4 M parameters, so that
+  they are short: seconds of the loop in save calls, the wait for the save before included (goal: at most 0.3 x a save
+  that the loop waits for); and those of a save that ends a training.
+- trainer: CPU time of a step of `mlm_pretraining` on two sharded ranks against `transformers.Trainer` with FSDP2 of
+  accelerate (goal: at least 1.0 x its rate, losses equal).
 """
 
+import contextlib
+import itertools
 import json
 import re
 import statistics
@@ -19,25 +29,37 @@ import threading
 import time
 from pathlib import Path
 
+import bench_hf_trainer
 import torch
 import torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel
-from transformers import ModernBertConfig, ModernBertForMaskedLM
+from transformers import AutoModelForMaskedLM, ModernBertConfig, ModernBertForMaskedLM
 
 from nbtools.config import TrainConfig
 from nbtools.run.checkpoints import Progress
 from nbtools.training.engine import checkpoint
 from nbtools.training.engine.optimizer import Optimizer
 from nbtools.training.mlm_pretraining.train import MaskedLM
-from nbtools.training.sharding.fsdp import release, shard
+from nbtools.training.sharding.fsdp import building, release, shard
 from nbtools.training.sharding.saves import ShardedSaves, copied
+from nbtools.training.text.adapter import saved_weights
+from nbtools.training.text.pretrained import load_model
 
 CPU = torch.device("cpu")
-SHAPES = {"4M": (256, 4, 4000), "33M": (512, 8, 10_000), "50M": (512, 14, 10_000), "100M": (768, 13, 10_000)}
+SHAPES = {
+    "tiny": (64, 2, 500),
+    "4M": (256, 5, 4000),
+    "33M": (512, 11, 10_000),
+    "50M": (512, 17, 10_000),
+    "100M": (768, 16, 10_000),
+    "250M": (1024, 23, 10_000),
+}
 """Width, layers and words."""
+NUM_RANKS = {"memory": 4}
+SAVE_EVERY = 50
 
 
-def built(shape: str) -> MaskedLM:
+def model_of(shape: str) -> ModernBertForMaskedLM:
     width, layers, words = SHAPES[shape]
     ids = dict.fromkeys(("pad_token_id", "cls_token_id", "bos_token_id", "sep_token_id", "eos_token_id"), 0)
     size = ModernBertConfig(
@@ -48,91 +70,139 @@ def built(shape: str) -> MaskedLM:
         num_attention_heads=4,
         **ids,
     )
-    return MaskedLM(ModernBertForMaskedLM(size))
+    return ModernBertForMaskedLM(size)
 
 
 class Training:
-    """A model under one of the strategies, and its optimizer."""
+    """A model under one of the strategies, and its optimizer; batches of `batch_size` x `num_tokens`."""
 
-    def __init__(self, strategy: str, shape: str) -> None:
+    def __init__(
+        self, strategy: str, shape: str, batch_size: int, num_tokens: int, dtype: torch.dtype = torch.float32
+    ) -> None:
         torch.manual_seed(0)
-        self.masked_lm = built(shape)
+        is_built = building(is_main=dist.get_rank() == 0) if strategy == "fsdp" else contextlib.nullcontext()
+        with is_built:
+            self.masked_lm = MaskedLM(model_of(shape).to(dtype))
         self.model: torch.nn.Module = self.masked_lm
         if strategy == "fsdp":
             shard(self.masked_lm, CPU, None, dist.get_world_size())
         else:
             self.model = DistributedDataParallel(self.masked_lm, gradient_as_bucket_view=True)
-        self.optimizer = Optimizer(self.model, TrainConfig(), 1000, CPU)
-        self.batch = torch.randint(1, 100, (8, 64)), torch.arange(10).expand(8, 10), torch.randint(1, 100, (8, 10))
+        self.optimizer = Optimizer(self.model, TrainConfig(learning_rate=1e-3), 200, CPU)
+        self.size = batch_size, num_tokens
+        self.order = torch.Generator().manual_seed(dist.get_rank())
+        self.done = 0
+
+    def step(self) -> float:
+        """Do a step on random tokens, and return the loss of this rank."""
+        self.done += 1
+        inputs = torch.randint(1, 100, self.size, generator=self.order)
+        labels = (7 * inputs[:, :10] + 3) % 100  # can be learnt
+        loss = self.model(inputs, torch.arange(10).expand(labels.shape), labels) / labels.numel()
+        self.optimizer.backward(loss)
+        self.optimizer.step(self.done)
+        return float(loss.detach())
 
     def steps(self, count: int) -> float:
         """Return the CPU seconds of so many steps in this process."""
         began = time.process_time()
-        for step in range(1, count + 1):
-            self.optimizer.backward(self.model(*self.batch) / 80)
-            self.optimizer.step(step)
+        for _ in range(count):
+            self.step()
         return time.process_time() - began
 
 
-def cpu() -> None:
-    for shape, rounds in (("4M", 8), ("50M", 3)):
-        trainings = {strategy: Training(strategy, shape) for strategy in ("ddp", "fsdp")}
+class Peak:
+    """The largest anonymous memory of this process so far, in MB."""
+
+    def __init__(self) -> None:
+        self.mb = 0.0
+        threading.Thread(target=self._watch, daemon=True).start()
+        time.sleep(0.1)
+
+    def _watch(self) -> None:
+        while True:
+            self.mb = max(self.mb, anonymous_mb())
+            time.sleep(0.002)
+
+
+def anonymous_mb() -> float:
+    found = re.search(r"RssAnon:\s+(\d+)", Path("/proc/self/status").read_text())
+    return int(found[1]) * 1024 / 1e6 if found else 0.0
+
+
+# --- on the ranks -----------------------------------------------------------------------------------
+
+
+def step() -> None:
+    for shape, rounds, count in (("4M", 5, 5), ("50M", 3, 2)):
+        trainings = {strategy: Training(strategy, shape, 8, 64) for strategy in ("ddp", "fsdp")}
         seconds: dict[str, list[float]] = {"ddp": [], "fsdp": []}
-        for training in trainings.values():
-            training.steps(2)
-        for _ in range(rounds):
+        for number in range(rounds + 1):
             for strategy, training in trainings.items():
-                seconds[strategy].append(summed(training.steps(10)) / 10)
+                spent = summed(training.steps(count)) / count
+                if number:  # the first round warms up
+                    seconds[strategy].append(spent)
         ddp, fsdp = (statistics.median(seconds[strategy]) for strategy in ("ddp", "fsdp"))
-        num_parameters = sum(weight.numel() for weight in built(shape).parameters()) / 1e6
-        say(f"{num_parameters:.0f} M: ddp {1000 * ddp:.0f} ms, fsdp {1000 * fsdp:.0f} ms, {fsdp / ddp:.2f} x")
+        goal = " (goal <= 2.2)" if shape == "4M" else ""
+        say(f"step, {shape}: ddp {1000 * ddp:.0f} ms CPU, fsdp {1000 * fsdp:.0f} ms CPU, {fsdp / ddp:.2f} x{goal}")
+
+
+def losses() -> None:
+    for dtype in (torch.float64, torch.float32):
+        found = []
+        for strategy in ("ddp", "fsdp"):
+            training = Training(strategy, "tiny", 4, 16, dtype)
+            found.append([summed(training.step()) for _ in range(200)])
+        apart = [abs(fsdp / ddp - 1) for ddp, fsdp in zip(*found, strict=True)]
+        if dtype is torch.float64:
+            say(f"losses, fp64: {max(apart):.1e} apart at most in 200 steps (goal <= 1e-9)")
+        else:
+            drift = f"{apart[-1]:.1e} at step 200, {max(apart):.1e} at most"
+            say(f"losses, fp32: {max(apart[:20]):.1e} apart at most in 20 steps (goal <= 1e-5); {drift}")
 
 
 def memory(strategy: str) -> None:
-    peak, done = [0.0], threading.Event()
-
-    def watch() -> None:
-        while not done.wait(0.002):
-            found = re.search(r"RssAnon:\s+(\d+)", Path("/proc/self/status").read_text())
-            peak[0] = max(peak[0], int(found[1]) / 1000 if found else 0)
-
-    thread = threading.Thread(target=watch, daemon=True)
-    thread.start()
-    if strategy == "imports":
-        time.sleep(0.5)
-    else:
-        training = Training(strategy, "100M")
-        at_start, peak[0] = peak[0], 0.0
-        training.steps(3)
-        say(f"  {strategy}: {at_start:.0f} MB while the model is built and divided")
-    done.set()
-    thread.join()
-    largest = torch.tensor(peak[0])
+    peak = Peak()
+    if strategy != "imports":
+        Training(strategy, "100M", 2, 32).steps(3)
+    largest = torch.tensor(peak.mb)
     dist.all_reduce(largest, dist.ReduceOp.MAX)
-    say(json.dumps({strategy: float(largest)}))
+    say(json.dumps(float(largest)))
 
 
-def save(folder: Path) -> None:
-    training, rank = Training("fsdp", "33M"), dist.get_rank()
+def loading(folder: str) -> None:
+    shard(MaskedLM(model_of("tiny")), CPU, None, dist.get_world_size())  # imports what it needs
+    before, peak = anonymous_mb(), Peak()
+    with building(is_main=dist.get_rank() == 0):
+        model = MaskedLM(load_model(AutoModelForMaskedLM, folder, "a model"))
+    shard(model, CPU, None, dist.get_world_size())
+    shards = sum(weight.to_local().nbytes for weight in model.parameters()) / 1e6  # type: ignore[attr-defined]
+    above = summed(peak.mb - before - shards)
+    say(f"loading, {summed(shards):.0f} MB: {above:.0f} MB above imports and shards, all ranks together (goal <= 300)")
+
+
+def save(folder: str) -> None:
+    training, cheap = (Training("fsdp", shape, 2, 32) for shape in ("33M", "4M"))
+    training.step()  # from here on it has moments
+    rank, done = dist.get_rank(), itertools.count(1)
     saves = ShardedSaves(rank, 2, dist.new_group(backend="gloo"))
     seconds: dict[bool, list[float]] = {False: [], True: []}
-    for number in range(1, 17):
-        waits = (number - 1) // 4 % 2 == 1  # four saves of a kind, so that each waits for one of its own
-        training.steps(50)
-        if number % 4 == 1:
-            saves.wait()
+    stops: dict[bool, list[float]] = {False: [], True: []}
+
+    def save_once(*, waits: bool) -> float:
         began = time.monotonic()
         saves.wait()
         release(training.masked_lm)
-        shards, state = copied({"": training.masked_lm.model}, training.optimizer.state_dict(), rank)
+        weights = {"": saved_weights(training.masked_lm.model)}
+        shards, state = copied(weights, training.optimizer.state_dict(), rank, saves.memory)
 
-        def write(write_shards: object, number: int = number, state: object = state) -> None:
+        def write(write_shards: object) -> None:
             checkpoint.save(
-                folder,
-                Progress(step=number),
+                Path(folder, "checkpoints"),
+                Progress(step=next(done)),
                 write_model=lambda path: None,
                 write_shards=write_shards,  # type: ignore[arg-type]
-                state=state,  # type: ignore[arg-type]
+                state=state,
                 rank_states=[{}, {}],
                 metrics={},
                 attempt=1,
@@ -142,11 +212,21 @@ def save(folder: Path) -> None:
         saves.start(shards, write)
         if waits:
             saves.wait()
-        seconds[waits].append(time.monotonic() - began)
-    saves.wait()
-    size = sum(path.stat().st_size for path in folder.rglob("*.safetensors")) / 1e6
-    later, at_once = statistics.median(seconds[False]), statistics.median(seconds[True])
-    say(f"{size:.0f} MB: asynchronous {later:.2f} s, synchronous {at_once:.2f} s, {later / at_once:.2f} x")
+        return time.monotonic() - began
+
+    save_once(waits=True)  # warms up
+    for waits in (False, True, False, True):
+        for _ in range(2):
+            cheap.steps(SAVE_EVERY)
+            seconds[waits].append(save_once(waits=waits))
+        cheap.steps(SAVE_EVERY // 2)
+        stops[waits].append(save_once(waits=True))
+    size = sum(path.stat().st_size for path in Path(folder).rglob("*.safetensors")) / 1e6
+    later, at_once = (statistics.median(seconds[waits]) for waits in (False, True))
+    ratio = f"{later / at_once:.2f} x (goal <= 0.3)"
+    say(f"save, {size:.0f} MB: asynchronous {later:.2f} s, synchronous {at_once:.2f} s, {ratio}")
+    later, at_once = (statistics.median(stops[waits]) for waits in (False, True))
+    say(f"save at a stop: {later:.2f} s after asynchronous ones, {at_once:.2f} s after synchronous ones")
 
 
 def summed(value: float) -> float:
@@ -160,31 +240,46 @@ def say(text: str) -> None:
         print(text, flush=True)
 
 
-def on_ranks(count: int, *words: str) -> str:
+PARTS = {part.__name__: part for part in (step, losses, memory, loading, save)}
+
+
+# --- at the top -------------------------------------------------------------------------------------
+
+
+def on_ranks(part: str, *words: str) -> str:
+    count = NUM_RANKS.get(part, 2)
     command = [sys.executable, "-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={count}", __file__]
-    done = subprocess.run([*command, "on-rank", *words], stdout=subprocess.PIPE, text=True, check=True)
+    done = subprocess.run([*command, "on-rank", part, *words], capture_output=True, text=True)
+    if done.returncode:
+        sys.exit(done.stderr[-4000:])
     return done.stdout
+
+
+def measure(part: str) -> None:
+    if part == "trainer":
+        bench_hf_trainer.main(4, num_ranks=2)
+    elif part == "memory":
+        imports, ddp, fsdp = (float(on_ranks(part, kind)) for kind in ("imports", "ddp", "fsdp"))
+        ratio = f"{(fsdp - imports) / (ddp - imports):.2f} x (goal <= 0.45)"
+        print(f"memory, 100 M, 4 ranks: imports {imports:.0f}, ddp {ddp:.0f}, fsdp {fsdp:.0f} MB per rank: {ratio}")
+    elif part in ("loading", "save"):
+        with tempfile.TemporaryDirectory() as folder:
+            if part == "loading":
+                model_of("250M").save_pretrained(folder)
+            print(on_ranks(part, folder), end="")
+    else:
+        print(on_ranks(part), end="")
 
 
 def main(asked: list[str]) -> None:
     if asked[:1] == ["on-rank"]:
         torch.set_num_threads(1)
         dist.init_process_group("gloo")
-        {"cpu": cpu, "memory": memory, "save": save}[asked[1]](*map(Path if asked[1] == "save" else str, asked[2:]))
+        PARTS[asked[1]](*asked[2:])
         dist.destroy_process_group()
         return
-    if not asked or "cpu" in asked:
-        print(on_ranks(2, "cpu"), end="")
-    if not asked or "memory" in asked:
-        printed = [on_ranks(4, "memory", kind) for kind in ("imports", "ddp", "fsdp")]
-        print(*(line for text in printed for line in text.splitlines() if not line.startswith("{")), sep="\n")
-        found = [next(iter(json.loads(text.splitlines()[-1]).values())) for text in printed]
-        imports, ddp, fsdp = found
-        above = (fsdp - imports) / (ddp - imports)
-        print(f"100 M, 4 ranks: imports {imports:.0f}, ddp {ddp:.0f}, fsdp {fsdp:.0f} MB per rank: {above:.2f} x")
-    if not asked or "save" in asked:
-        with tempfile.TemporaryDirectory() as folder:
-            print(on_ranks(2, "save", folder), end="")
+    for part in asked or [*PARTS, "trainer"]:
+        measure(part)
 
 
 if __name__ == "__main__":

@@ -80,13 +80,13 @@ def test_form_and_training_count_the_same_rows_of_a_table(project: Project, suff
     name = written(project.root, suffix, [{"id": 7, "body": text, "title": "x"} for text in TEXTS]).name
     mlm = MLMPretrainingConfig(dataset=f"{name},column=body", sequence_length=8, batch_size=1, min_words=3)
     counted = schedule(mlm, 1, root=project.root)
-    folder = tokenize(project.runs, mlm, project.root)
+    folder = tokenize(project.runs, mlm, project.root).folder
     assert counted is not None
     sizes = [len(np.load(folder / f"{part}.npy")) // 8 for part in ("train", "eval", "test")]
     assert sizes == [counted.num_train_samples, counted.num_eval_samples, counted.num_test_samples]
     diffusion = MaskedDiffusionConfig(dataset=f"{name},column=body", sequence_length=8, batch_size=1)
     counted = schedule(diffusion, 1, root=project.root)
-    opened = open_cached(cached_data(project.runs, diffusion, project.root), diffusion)
+    opened = open_cached(cached_data(project.runs, diffusion, project.root).folder, diffusion)
     assert counted is not None and not opened.has_pairs
     sizes = [len(opened.train), len(opened.evaluation), len(opened.test)]
     assert sizes == [counted.num_train_samples, counted.num_eval_samples, counted.num_test_samples]

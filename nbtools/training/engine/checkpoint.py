@@ -172,11 +172,7 @@ def write_models(
 ) -> None:
     """Write models, or their adapters, into subfolders of `folder`, or all but their weights."""
     for part, model in models.items():
-        if with_weights:
-            save_model(model, folder / part)
-        else:
-            model.save_pretrained(folder / part, state_dict={})
-            (folder / part / "model.safetensors").unlink(missing_ok=True)  # of no weights
+        save_model(model, folder / part, with_weights=with_weights)
     write_more(folder)
 
 

@@ -48,9 +48,10 @@ def write_startup_report(
         "python": sys.version.split()[0],
     }
     models = filter(None, (getattr(config, field, None) for field in ("model_name", "judge_name")))
-    commits = hub.COMMITS | {name: hub.cached_commit(name, "config.json") for name in models}
+    commits = {name: hub.cached_commit(name, "config.json") for name in models} | derived.get("hub_commits", {})
     commits = {name: commit for name, commit in commits.items() if commit is not None}
     derived = {**asdict(plan.schedule), "world_size": world, "total_steps": plan.total_steps, **derived}
+    derived.pop("hub_commits", None)
     derived |= {"hub_commits": commits} if commits else {}
     content = {
         "recipe": recipe.key,

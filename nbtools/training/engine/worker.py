@@ -63,7 +63,7 @@ from nbtools.training.process.signals import StopRequest, die_with_agent
 from nbtools.training.process.step_clock import StepClock
 from nbtools.training.sharding.fsdp import building, release, shard
 from nbtools.training.sharding.saves import ShardedSaves, copied
-from nbtools.training.text.adapter import bases_of, cast_frozen
+from nbtools.training.text.adapter import bases_of, cast_frozen, saved_weights
 from nbtools.training.text.pretrained import be_quiet
 
 C = TypeVar("C", bound=TrainConfig)
@@ -211,12 +211,12 @@ class Worker:
         """
         if self.config.gradient_checkpointing:
             enable_gradient_checkpointing(module)
+        has_unused = self.world_size > 1 and self.config.strategy == "ddp" and find_unused_parameters()
+        cast_frozen(module, TYPES.get(self.config.precision))
         if self.config.strategy == "fsdp":
             shard(module, self.device, TYPES.get(self.config.precision), self.world_size)
             self._sharded.append(module)
             return module
-        has_unused = self.world_size > 1 and find_unused_parameters()
-        cast_frozen(module, TYPES.get(self.config.precision))
         module = module.to(self.device)
         if self.config.compile:
             compile_forward(module)
@@ -244,8 +244,8 @@ class Worker:
 
         Args:
             optimizers: one, or several by the key of their state in a checkpoint.
-            **derived: `num_parameters`, `vocab_size`, `flops_per_sample` (for the model FLOPs utilization) and other
-                values that the recipe computed, for config.json.
+            **derived: `num_parameters`, `vocab_size`, `flops_per_sample` (for the model FLOPs utilization),
+                `hub_commits` of the data, and other values that the recipe computed, for config.json.
         """
         initial = self.initial_state
         has_weights = initial.model is not None or initial.weights is not None
@@ -466,7 +466,8 @@ class Worker:
                 checkpoint.save, self.files.checkpoints, dataclasses.replace(self.progress), **options
             )
             if is_sharded:
-                shards, state = copied(models, state, self.rank)
+                weights = {part: saved_weights(model) for part, model in models.items()}
+                shards, state = copied(weights, state, self.rank, self._saves.memory)
                 self._saves.start(shards, lambda write: save(write_shards=write, state=state, rank_states=rank_states))
             else:
                 # A collective of the next step would wait, too, but may time out before a slow disk is done.

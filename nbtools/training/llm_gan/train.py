@@ -21,6 +21,7 @@ from pathlib import Path
 import numpy as np
 import torch
 
+from nbtools.data import hub
 from nbtools.recipes import LLMGANConfig
 from nbtools.rundir import media
 from nbtools.training.engine import flags
@@ -73,7 +74,8 @@ def train(worker: Worker, config: LLMGANConfig) -> None:
     num_texts = config.gradient_accumulation_steps * config.batch_size
     num_parameters = generator.model.num_parameters() + discriminator.model.num_parameters()
     optimizers = {"generator": generator_optimizer, "judge": discriminator_optimizer}
-    worker.begin(plan, optimizers, rollouts.tally, num_parameters=num_parameters, vocab_size=data.alphabet.vocab_size)
+    derived = {"vocab_size": data.alphabet.vocab_size, "hub_commits": hub.commits_of(config.dataset)}
+    worker.begin(plan, optimizers, rollouts.tally, num_parameters=num_parameters, **derived)
     if note := stages.warmup_note():
         worker.say(note)
 

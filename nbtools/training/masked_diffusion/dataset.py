@@ -8,9 +8,9 @@ Shape suffixes: N samples, T positions.
 
 import json
 from array import array
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from itertools import chain, islice
 from pathlib import Path
 
@@ -48,6 +48,8 @@ class DiffusionText:
     train: Sequences | RaggedPairs
     evaluation: Sequences | RaggedPairs
     test: Sequences | RaggedPairs
+    commits: Mapping[str, str] = field(default_factory=dict, kw_only=True)
+    """Of the dataset of the hub, by its name; empty if unknown, or for own files."""
 
     @property
     def has_pairs(self) -> bool:
@@ -232,7 +234,7 @@ def _write(
 
 def cached_data(
     cache: Path, config: MaskedDiffusionConfig, root: Path | None = None, say: Callable[[str], None] = print
-) -> Path:
+) -> disk_buffer.Tokenized:
     """Tokenize what `config.dataset` names, pairs or text, into a folder that later runs reuse; on rank 0 only.
 
     Raises:
@@ -252,13 +254,13 @@ def cached_data(
         return folder
 
     if downloaded is None:
-        return make(say)
+        return disk_buffer.Tokenized(make(say))
     names = ("dataset", "tokenizer", "model_name", "vocab_size", "sequence_length", "min_words", "clean")
     request = ["masked_diffusion", _CACHE_FORMAT, _PAIRS_FORMAT, *(getattr(config, name) for name in names)]
     request += [config.test_fraction, *named_in_cache(config)]
     if (made := _pretrained_tokenizer(config)) is not None:  # a local one may change
         request.append(disk_buffer.content_name([_fingerprint(made), made.chat_template, separator_of(made)]))
-    return disk_buffer.downloaded_once(cache, request, make, say)
+    return disk_buffer.downloaded_once(cache, config.dataset, request, make, say)
 
 
 def cached_pairs(

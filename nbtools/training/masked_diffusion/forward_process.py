@@ -36,7 +36,7 @@ from nbtools.training.engine.sampler import (
     randoms,
     uniforms,
 )
-from nbtools.training.masked_diffusion.sequences import Integers, RaggedPairs, Sequences, Tokens
+from nbtools.training.masked_diffusion.sequences import Integers, RaggedPairs, Sequences, Tokens, pack
 
 EPSILON = 1e-3
 """Least probability that a token is masked: p = (1 - EPSILON) t + EPSILON, so that 1 / p stays bounded."""
@@ -45,6 +45,8 @@ Booleans = npt.NDArray[np.bool_]
 
 _MULTIPLE = 8
 """Batches of pairs are padded to a multiple of this, which suits the matrix units of GPUs."""
+_MOST_PACKED = 1000
+"""Batches that are packed to tell how much is padding."""
 _EVALUATION_SEED = 0
 """Independent of the config: runs with different seeds are evaluated on the same masks."""
 
@@ -123,12 +125,14 @@ class NoisedPairs(Dataset[Any]):
 
     Args:
         longest: largest number of tokens of a pair with its padding.
+        packs: whether pairs share rows: masks and weights stay those of each pair, in fewer rows.
     """
 
-    def __init__(self, pairs: RaggedPairs, noise: Noise, longest: int) -> None:
+    def __init__(self, pairs: RaggedPairs, noise: Noise, longest: int, *, packs: bool = False) -> None:
         self.pairs = pairs
         self.noise = noise
         self.longest = longest
+        self.packs = packs
 
     def lengths(self, epoch: int, samples_N: Samples | None = None) -> Integers:
         """Return the tokens of pairs, by default of all, with the end-of-text tokens that half of them get.
@@ -152,21 +156,38 @@ class NoisedPairs(Dataset[Any]):
             whole = len(order_N) // order.batch_size * order.batch_size
             lengths_MB = lengths_N[order_N[:whole]].reshape(-1, order.batch_size)
             shares.append(1 - lengths_MB.sum() / (self._padded(lengths_MB.max(axis=1)).sum() * order.batch_size))
+        filled = f"{1 - lengths_N.mean() / self.longest:.0%} in rows of sequence_length"
+        if self.packs:
+            some_MB = lengths_MB[:_MOST_PACKED]
+            widths = self._padded(some_MB.max(axis=1))
+            packed = zip(some_MB, widths, strict=True)
+            num_tokens = sum(int(width) * (int(pack(lengths_B, width)[0].max()) + 1) for lengths_B, width in packed)
+            return (
+                f"padding: {1 - some_MB.sum() / num_tokens:.0%} of the tokens, as pairs follow one another in rows "
+                f"(pad_to='packed'); {shares[0]:.0%} if pairs of similar length share a batch (pad_to='longest'), "
+                f"{shares[1]:.0%} in shuffled batches, {filled}"
+            )
         return (
             f"padding: {shares[0]:.0%} of the tokens, as pairs of similar length share a batch (pad_to='longest'); "
-            f"{shares[1]:.0%} in shuffled batches, {1 - lengths_N.mean() / self.longest:.0%} in rows of sequence_length"
+            f"{shares[1]:.0%} in shuffled batches, {filled}"
         )
 
     def _padded(self, lengths: Integers) -> Integers:
         return np.minimum(-(-lengths // _MULTIPLE) * _MULTIPLE, self.longest)
 
     def __getitem__(self, key: tuple[int, Samples]) -> tuple[torch.Tensor, ...]:
-        """Return what `NoisedTraining` does; lengths_B is empty if all pairs of the batch are equally long."""
+        """Return what `NoisedTraining` does; lengths_B is empty if all pairs of the batch are equally long.
+
+        Packed, it is the number of the pair at each position of the rows, 0 for padding.
+        """
         epoch, samples_B = key
         lengths_B = self.lengths(epoch, samples_B)
         length = int(self._padded(lengths_B.max()))
         masks = self.noise.pair_masks(self.pairs.starts_N[samples_B], lengths_B, samples_B, epoch, length)
-        return _batch(self.pairs.rows(samples_B, length), *masks, lengths_B, self.noise)
+        tokens_BT = self.pairs.rows(samples_B, length)
+        if self.packs:
+            return _packed_batch(tokens_BT, *masks, lengths_B, self.noise)
+        return _batch(tokens_BT, *masks, lengths_B, self.noise)
 
 
 def _batch(
@@ -182,6 +203,23 @@ def _batch(
     weights_K = weight_B1[positions_K // length, 0].astype(np.float32)
     parts = (inputs_BT, positions_K, tokens_BT.reshape(-1)[positions_K], weights_K, lengths_B)
     return tuple(torch.from_numpy(part) for part in parts)
+
+
+def _packed_batch(
+    tokens_BT: Integers, masked_BT: Booleans, weight_B1: npt.NDArray[np.float64], lengths_B: Integers, noise: Noise
+) -> tuple[torch.Tensor, ...]:
+    width = tokens_BT.shape[1]
+    rows_B, firsts_B = pack(lengths_B, width)
+    places_BT = (rows_B * width + firsts_B)[:, None] + np.arange(width)
+    within_BT = np.arange(width) < lengths_B[:, None]
+    inputs_RT = np.full((int(rows_B.max()) + 1, width), noise.pad_id, dtype=np.int64)
+    pairs_RT = np.zeros_like(inputs_RT)
+    inputs_RT.flat[places_BT[within_BT]] = np.where(masked_BT, noise.mask_id, tokens_BT)[within_BT]
+    pairs_RT.flat[places_BT[within_BT]] = np.repeat(np.arange(1, len(lengths_B) + 1), lengths_B)
+    order_K = places_BT[masked_BT].argsort()
+    weights_BT = np.broadcast_to(weight_B1.astype(np.float32), masked_BT.shape)
+    masked = (each_BT[masked_BT][order_K] for each_BT in (places_BT, tokens_BT, weights_BT))
+    return tuple(torch.from_numpy(part) for part in (inputs_RT, *masked, pairs_RT))
 
 
 @dataclass(frozen=True)

@@ -183,16 +183,21 @@ class LLaDAModelLM(PreTrainedModel):  # type: ignore[no-untyped-call]
         return self._part("wte" if self.config.weight_tying else "ff_out")
 
     def forward(self, input_ids: torch.Tensor, attention_mask: torch.Tensor | None = None) -> MaskedLMOutput:
-        """Return logits of shape (B, T, V); `attention_mask` is 0 at positions that no other one attends to."""
+        """Return logits of shape (B, T, V).
+
+        `attention_mask` is 0 at positions that no other one attends to; or, of shape (B, T, T), for each one.
+        """
         return MaskedLMOutput(logits=self.head(self.hidden(input_ids, attention_mask)))
 
     def hidden(self, input_ids: torch.Tensor, attention_mask: torch.Tensor | None = None) -> torch.Tensor:
         """Return the hidden states after the last norm. Shape (B, T, H)."""
-        attended_B11T = None if attention_mask is None else attention_mask[:, None, None].bool()
+        attended_B1TT = None if attention_mask is None else attention_mask.bool()[:, None]
+        if attended_B1TT is not None and attended_B1TT.ndim == 3:
+            attended_B1TT = attended_B1TT[:, None]
         cos_1TD, sin_1TD = self._rotations(input_ids)
         hidden_BTH: torch.Tensor = self._part("emb_drop")(self._part("wte")(input_ids))
         for block in self._part("blocks").children():
-            hidden_BTH = block(hidden_BTH, cos_1TD, sin_1TD, attended_B11T)
+            hidden_BTH = block(hidden_BTH, cos_1TD, sin_1TD, attended_B1TT)
         normed_BTH: torch.Tensor = self._part("ln_f")(hidden_BTH)
         return normed_BTH
 
@@ -241,7 +246,6 @@ def load_llada(model_name: str, *, dropout: float | None = None) -> LLaDAModelLM
         if whole % part:
             raise ConfigError(f"model_name={model_name!r}: {whole} cannot be divided by {part} in its config.json")
     model: Any = pretrained.load_model(LLaDAModelLM, model_name, "LLaDA", config=config, ignore_mismatched_sizes=True)
-    # Without what was found, the model is sharded later, and its files have all weights in their shapes.
     found = getattr(model, "loading_info", dict.fromkeys(_FOUND, ()))
     for name, stored, expected in sorted(found["mismatched_keys"]):
         raise ConfigError(

@@ -64,7 +64,8 @@ class Denoiser(nn.Module):
 
         Args:
             positions_K: row x T + column of the masked positions.
-            lengths_B: length of each sequence for attention; empty for no mask.
+            lengths_B: length of each sequence for attention; empty for no mask. Of packed rows, the number of the
+                sequence at each position, of shape (B, T): a position attends to those with its own number.
         """
         return (self.losses(inputs_BT, positions_K, labels_K, lengths_B) * weights_K).sum()
 
@@ -73,7 +74,9 @@ class Denoiser(nn.Module):
     ) -> torch.Tensor:
         """Return the cross-entropy at each masked position. Shape (K,)."""
         options: dict[str, Any] = {"input_ids": inputs_BT}
-        if len(lengths_B):
+        if lengths_B.ndim == 2:
+            options["attention_mask"] = self._within_sequences(lengths_B)
+        elif len(lengths_B):
             positions_T = torch.arange(inputs_BT.shape[1], device=inputs_BT.device)
             options["attention_mask"] = (positions_T < lengths_B[:, None]).long()
         if isinstance(self.model, ModernBertForMaskedLM):
@@ -86,6 +89,15 @@ class Denoiser(nn.Module):
         logits_KV = logits_KV[:, : self.num_tokens].float()
         logits_KV[:, self.mask_id] = -torch.inf
         return nn.functional.cross_entropy(logits_KV, labels_K, reduction="none")
+
+    def _within_sequences(self, numbers_BT: torch.Tensor) -> Any:
+        """Return a mask of attention within sequences. Both kinds of models know positions by their distance only."""
+        same_BTT = numbers_BT[:, :, None] == numbers_BT[:, None]
+        if isinstance(self.model, LLaDAModelLM):
+            return same_BTT
+        positions_T = torch.arange(numbers_BT.shape[1], device=numbers_BT.device)
+        near_TT = (positions_T[:, None] - positions_T).abs() <= self.model.config.sliding_window
+        return {"full_attention": same_BTT[:, None], "sliding_attention": (same_BTT & near_TT)[:, None]}
 
     def has_unused_weights(self) -> bool:
         """Whether the loss does not depend on some of the weights, such as a pooler's or another head's."""
@@ -140,6 +152,12 @@ def build_denoiser(config: MaskedDiffusionConfig, tokenizer: PreTrainedTokenizer
         dropout=None if config.keep_model_dropout else config.dropout,
     )
     pretrained.check_length(model, config.model_name, config.sequence_length)
+    if config.pad_to == "packed" and not isinstance(model, ModernBertForMaskedLM | LLaDAModelLM):
+        raise ConfigError(
+            f"pad_to='packed': {config.model_name} is a {type(model).__name__}, which may let pairs of a row attend "
+            "to each other, or count positions from the row's start; ModernBERT and LLaDA do neither; use "
+            "pad_to='longest'"
+        )
     denoiser = _pretrained_denoiser(model, config.model_name, tokenizer)
     add_adapter(model, config)
     return denoiser

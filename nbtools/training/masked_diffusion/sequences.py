@@ -69,6 +69,19 @@ class RaggedPairs:
         return rows_BT
 
 
+def pack(lengths_B: Integers, width: int) -> tuple[Integers, Integers]:
+    """Return row and first column of sequences of at most `width` tokens that share rows, the longest placed first."""
+    rows_B, firsts_B = np.zeros_like(lengths_B), np.zeros_like(lengths_B)
+    filled: list[int] = []
+    for number in np.argsort(-lengths_B, kind="stable"):
+        length = int(lengths_B[number])
+        row = next((row for row, used in enumerate(filled) if used + length <= width), len(filled))
+        filled += [0] * (row == len(filled))
+        rows_B[number], firsts_B[number] = row, filled[row]
+        filled[row] += length
+    return rows_B, firsts_B
+
+
 @dataclass(frozen=True)
 class PaddedRows:
     """Pairs as an array of rows of equal length, filled up with end-of-text tokens where they are read."""

@@ -52,9 +52,10 @@ def train(worker: Worker, config: MaskedDiffusionConfig) -> None:
     share = 0.0 if text.has_pairs else config.random_length_share
     noise = Noise(denoiser.mask_id, text.eos_id, config.seed, share)
     if isinstance(text.train, RaggedPairs):
-        pairs = NoisedPairs(text.train, noise, config.sequence_length)
+        pairs = NoisedPairs(text.train, noise, config.sequence_length, packs=config.pad_to == "packed")
         worker.say(pairs.padding_note(plan.order))
-        batches = worker.batches(pairs, dataclasses.replace(plan.order, lengths=pairs.lengths))
+        order = plan.order if pairs.packs else dataclasses.replace(plan.order, lengths=pairs.lengths)
+        batches = worker.batches(pairs, order)
     else:
         batches = worker.batches(NoisedTraining(text.train, noise), plan.order)
     tokens_per_sample = float(text.train.lengths_N.mean())
@@ -64,7 +65,7 @@ def train(worker: Worker, config: MaskedDiffusionConfig) -> None:
     num_parameters = denoiser.model.num_parameters()
     sizes = {"vocab_size": len(text.tokenizer), "tokens_per_sample": tokens_per_sample}
     sizes["flops_per_sample"] = denoiser.flops(tokens_per_sample, tokens_per_sample - float(text.train.starts_N.mean()))
-    worker.begin(plan, optimizer, tally, num_parameters=num_parameters, **sizes)
+    worker.begin(plan, optimizer, tally, num_parameters=num_parameters, hub_commits=text.commits, **sizes)
 
     model.train()
     for step in range(plan.first_step, plan.total_steps + 1):
@@ -218,8 +219,8 @@ def open_data(worker: Worker, config: MaskedDiffusionConfig) -> DiffusionText:
         text = open_text(path, config.sequence_length)
         worker.ranks.from_main(lambda: check_prepared(worker, config, text, path))
         return text
-    folder = worker.ranks.from_main(lambda: cached_data(cache, config, worker.project.root, worker.say))
-    return open_cached(folder, config)
+    made = worker.ranks.from_main(lambda: cached_data(cache, config, worker.project.root, worker.say))
+    return dataclasses.replace(open_cached(made.folder, config), commits=made.commits)
 
 
 def check_prepared(worker: Worker, config: MaskedDiffusionConfig, text: DiffusionText, folder: Path) -> None:

@@ -55,7 +55,7 @@ def train(worker: Worker, config: MLMPretrainingConfig) -> None:
     tally = Tally("loss", "predictions", device=worker.device)
     num_parameters = masked_lm.model.num_parameters()
     sizes = {"vocab_size": len(text.tokenizer), "flops_per_sample": masked_lm.flops(config.sequence_length, masking)}
-    worker.begin(plan, optimizer, tally, num_parameters=num_parameters, **sizes)
+    worker.begin(plan, optimizer, tally, num_parameters=num_parameters, hub_commits=text.commits, **sizes)
 
     model.train()
     for step in range(plan.first_step, plan.total_steps + 1):
@@ -184,9 +184,10 @@ class Evaluation:
 def tokenized(worker: Worker, config: MLMPretrainingConfig) -> TokenizedText:
     """Tokenize the text on rank 0, or reuse the result of an earlier run, and open it on every rank."""
     cache = worker.files.path.parent / ".cache"
-    folder = worker.ranks.from_main(lambda: tokenize(cache, config, worker.project.root, worker.say))
+    made = worker.ranks.from_main(lambda: tokenize(cache, config, worker.project.root, worker.say))
     has_template = config.model_name is not None and config.add_special_tokens
-    return open_tokenized(folder, config.sequence_length, with_template=has_template)
+    text = open_tokenized(made.folder, config.sequence_length, with_template=has_template)
+    return dataclasses.replace(text, commits=made.commits)
 
 
 def build_model(config: MLMPretrainingConfig, text: TokenizedText) -> PreTrainedModel:

@@ -15,8 +15,10 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
+from torch import nn
 from torch.distributed.tensor import DTensor
-from transformers import PreTrainedModel
+from transformers.utils import SAFE_WEIGHTS_NAME
+from transformers.utils.peft_utils import ADAPTER_CONFIG_NAME, ADAPTER_SAFE_WEIGHTS_NAME
 
 from nbtools.training.sharding.fsdp import own_part, own_rows, own_rows_of
 from nbtools.training.sharding.stored_tensors import StoredRows, StoredTensor, stored_tensors, write_rows
@@ -30,39 +32,48 @@ _SHARD = "shard-{}-model-00001-of-00001.safetensors"
 _NUMBERS_PER_FILE = 10**9
 
 
-def copied(models: Mapping[str, PreTrainedModel], state: Any, rank: int) -> tuple[Shards, Any]:
+def copied(
+    models: Mapping[str, Mapping[str, torch.Tensor]], state: Any, rank: int, memory: dict[str, torch.Tensor]
+) -> tuple[Shards, Any]:
     """Copy this rank's part of weights and state to the memory of the CPU.
 
     Args:
-        models: with their weights sharded again, by subfolder of `model`.
+        models: parameters, sharded again, and buffers, which rank 0 writes; by name and subfolder of `model`.
+        memory: of the copies, by place, kept for the next ones: new memory takes longer than the copy.
 
     Returns:
         The tensors to write, and the state without those that are sharded.
     """
     shards: Shards = {OPTIMIZER: {}}
-    for part, model in models.items():
-        rows = {name: _copied_rows(weight) for name, weight in model.named_parameters()}
-        if rank == 0:
-            twins = {name for name, _ in model.named_parameters(remove_duplicate=False)}
-            rows |= {name: _copied_rows(value) for name, value in model.state_dict().items() if name not in twins}
-        shards[f"{MODEL}/{part}".rstrip("/")] = rows
-    return shards, _without_sharded(state, "", shards[OPTIMIZER])
+    for part, weights in models.items():
+        first_names: dict[int, str] = {}
+        for name, weight in weights.items():  # tied weights have several
+            first_names.setdefault(id(weight), name)
+        shards[f"{MODEL}/{part}".rstrip("/")] = {
+            name: _copied_rows(weights[name], f"{part}/{name}", memory)
+            for name in first_names.values()
+            if rank == 0 or isinstance(weights[name], nn.Parameter)
+        }
+    return shards, _without_sharded(state, "", shards[OPTIMIZER], memory)
 
 
-def _copied_rows(tensor: torch.Tensor) -> StoredRows:
+def _copied_rows(tensor: torch.Tensor, place: str, memory: dict[str, torch.Tensor]) -> StoredRows:
     part = own_part(tensor.detach())
-    return StoredRows(part.to("cpu", copy=True), own_rows(tensor)[0])
+    kept = memory.get(place)
+    if kept is None or (kept.shape, kept.dtype) != (part.shape, part.dtype):
+        kept = memory[place] = torch.empty_like(part, device="cpu")
+    return StoredRows(kept.copy_(part), own_rows(tensor)[0])
 
 
-def _without_sharded(value: Any, path: str, sharded: dict[str, StoredRows]) -> Any:
+def _without_sharded(value: Any, path: str, sharded: dict[str, StoredRows], memory: dict[str, torch.Tensor]) -> Any:
     if isinstance(value, Mapping):
         kept = {}
         for key, item in value.items():
             place = f"{path}.{key}" if path else str(key)
             if isinstance(item, DTensor):
-                sharded[place] = _copied_rows(item)
+                sharded[place] = _copied_rows(item, f"{OPTIMIZER}:{place}", memory)
             else:
-                kept[key] = _without_sharded(item, place, sharded)
+                kept[key] = _without_sharded(item, place, sharded, memory)
         return kept
     return value.detach().to("cpu", copy=True) if isinstance(value, torch.Tensor) else value
 
@@ -87,7 +98,7 @@ def rows_like(weight: torch.Tensor, value: torch.Tensor | StoredTensor) -> torch
 
 
 def consolidate(model: Path, target: Path) -> None:
-    """Write what `from_pretrained` loads into the new folder `target`, from a model saved in shards, file by file.
+    """Write what `from_pretrained` or peft loads into the new folder `target`, from shards, file by file.
 
     Raises:
         OSError: it cannot be written.
@@ -95,18 +106,21 @@ def consolidate(model: Path, target: Path) -> None:
     """
     shutil.copytree(model, target, ignore=shutil.ignore_patterns(_SHARD.format("*")))
     for folder in {path.parent for path in model.rglob(_SHARD.format("*"))}:
+        is_adapter = (folder / ADAPTER_CONFIG_NAME).is_file()
         files: list[dict[str, StoredTensor]] = [{}]
         size = 0
         for name, tensor in stored_tensors(sorted(folder.glob(_SHARD.format("*")))).items():
             count = math.prod(tensor.shape)
-            if size + count > _NUMBERS_PER_FILE and files[-1]:
+            if size + count > _NUMBERS_PER_FILE and files[-1] and not is_adapter:
                 files.append({})
                 size = 0
             files[-1][name], size = tensor, size + count
         written = target / folder.relative_to(model)
         places: dict[str, str] = {}
         for number, tensors in enumerate(files, start=1):
-            file = f"model-{number:05d}-of-{len(files):05d}.safetensors" if len(files) > 1 else "model.safetensors"
+            file = ADAPTER_SAFE_WEIGHTS_NAME if is_adapter else SAFE_WEIGHTS_NAME
+            if len(files) > 1:
+                file = f"model-{number:05d}-of-{len(files):05d}.safetensors"
             write_rows(written / file, {name: StoredRows(tensor[...]) for name, tensor in tensors.items()})
             places |= dict.fromkeys(tensors, file)
         if len(files) > 1:
@@ -120,6 +134,8 @@ class ShardedSaves:
     def __init__(self, rank: int, world_size: int, group: dist.ProcessGroup | None) -> None:
         """Write with the threads of all ranks of `group`, which nothing else uses; None for a single process."""
         self._rank, self._world_size, self._group = rank, world_size, group
+        self.memory: dict[str, torch.Tensor] = {}
+        """Of `copied`; free for the next copies after `wait`."""
         self._thread: threading.Thread | None = None
         self._error: BaseException | None = None
 

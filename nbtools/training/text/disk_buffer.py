@@ -13,11 +13,11 @@ import tempfile
 import time
 from array import array
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from itertools import groupby
 from pathlib import Path
-from typing import IO, Any, Self
+from typing import IO, Any, NamedTuple, Self
 
 import numpy as np
 import numpy.typing as npt
@@ -76,10 +76,22 @@ def with_progress(
             say(f"{what}: {share}, {rate / 1e6:.2f} million characters/s{left}")
 
 
+class Tokenized(NamedTuple):
+    """What a training reads."""
+
+    folder: Path
+    commits: Mapping[str, str] = {}
+    """Of the dataset of the hub that the folder was made from, by its name; empty if unknown, or for own files."""
+
+
 def downloaded_once(
-    cache: Path, request: Sequence[object], make: Callable[[Callable[[str], None]], Path], say: Callable[[str], None]
-) -> Path:
-    """Return the folder in `cache` that `make(say)` wrote, now or for the same request before.
+    cache: Path,
+    dataset: str | None,
+    request: Sequence[object],
+    make: Callable[[Callable[[str], None]], Path],
+    say: Callable[[str], None],
+) -> Tokenized:
+    """Return the folder in `cache` that `make(say)` wrote of a dataset of the hub, now or for the same request before.
 
     A file in `cache` maps the request to the folder, and holds the notes on it, which are said
     again, with the day of the download: the request decides, not the content on the hub.
@@ -90,17 +102,16 @@ def downloaded_once(
         day = datetime.fromtimestamp(note.stat().st_mtime, UTC).date()
         for remark in (*map(str, known.get("remarks", ())), f"{_AS_DOWNLOADED} {day}; ,revision= pins a version"):
             say(f"note: {remark}")
-        hub.COMMITS.update(known.get("commits", {}))
-        return cache / str(known["folder"])
+        return Tokenized(cache / str(known["folder"]), known.get("commits", {}))
     remarks: list[str] = []
 
     def record(text: str) -> None:
         remarks.extend([text.removeprefix("note: ")] if text.startswith("note: ") else [])
         say(text)
 
-    folder = make(record)
-    write_json(note, {"folder": folder.name, "request": request, "remarks": remarks, "commits": hub.COMMITS})
-    return folder
+    made = Tokenized(make(record), hub.commits_of(dataset))
+    write_json(note, {"folder": made.folder.name, "request": request, "remarks": remarks, "commits": made.commits})
+    return made
 
 
 class Spool:

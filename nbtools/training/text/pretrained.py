@@ -5,7 +5,7 @@ Python code that comes with a model runs only if the user allowed it for that mo
 
 import contextlib
 import pickle
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
@@ -47,8 +47,8 @@ def load_model(
         **settings: changes to the model's own config, such as `num_labels=1`.
 
     Returns:
-        The model; its `loading_info`, if it is not to be sharded, names weights that are missing, unexpected or of
-        another shape.
+        The model; its `loading_info` names weights that are missing, unexpected or of another shape, unless another
+        rank reads them.
 
     Raises:
         ConfigError: it cannot be loaded, its weights are a pickle that could run code, or it is an adapter alone.
@@ -86,8 +86,9 @@ def _to_be_sharded(
 ) -> PreTrainedModel | None:
     """Return a model without values in its weights, and with `stored_weights`: what reads them, by name.
 
-    If the files name the weights otherwise, `transformers` has to convert them: rank 0 then loads the model whole, for
-    which this returns None there, and the others get it without values.
+    A head that the files lack gets its first values on rank 0. If the files name the weights otherwise, `transformers`
+    has to convert them: rank 0 then loads the model whole, for which this returns None there, and the others get it
+    without values.
     """
     options = {name: value for name, value in settings.items() if name != "config"}
     config = settings.get("config")
@@ -102,6 +103,13 @@ def _to_be_sharded(
     stored = _stored_weights(model, model_name)
     if stored is None:
         return model if leaves_out_weights() else None
+    lacking = dict(model.named_parameters()).keys() - stored.keys()
+    if not leaves_out_weights():
+        for part in {name.rpartition(".")[0] for name in lacking}:
+            model.get_submodule(part).to_empty(device="cpu", recurse=False)
+            model._init_weights(model.get_submodule(part))  # type: ignore[no-untyped-call]
+    info = {"missing_keys": lacking, "unexpected_keys": (), "mismatched_keys": ()}
+    model.loading_info = info  # type: ignore[assignment]
     with contextlib.suppress(OSError):
         if model.can_generate():
             model.generation_config = GenerationConfig.from_pretrained(model_name)
@@ -110,7 +118,10 @@ def _to_be_sharded(
 
 
 def _stored_weights(model: PreTrainedModel, model_name: str) -> dict[str, StoredTensor] | None:
-    """Return what reads each weight of `model` from its files; None if one is missing there or has another shape."""
+    """Return what reads each weight of `model` from its files, but those of heads of which the files have nothing.
+
+    None if another weight is missing there, or one has another shape.
+    """
     has_files = {"_raise_exceptions_for_missing_entries": False, "_raise_exceptions_for_connection_errors": False}
     path = cached_file(model_name, SAFE_WEIGHTS_NAME, **has_files)
     files = [] if path is None else [path]
@@ -127,10 +138,17 @@ def _stored_weights(model: PreTrainedModel, model_name: str) -> dict[str, Stored
     for name, weight in model.named_parameters():
         names = [each for twin in twins[id(weight)] for each in (twin, prefix + twin, twin.removeprefix(prefix))]
         source = next((found[each] for each in names if each in found), None)
+        if source is None and _is_new_head(model, name.partition(".")[0], found):
+            continue
         if source is None or tuple(source.shape) != tuple(weight.shape):
             return None
         stored[name] = source
     return stored
+
+
+def _is_new_head(model: PreTrainedModel, part: str, found: Iterable[str]) -> bool:
+    is_head = model.base_model is not model and part != model.base_model_prefix
+    return is_head and not any(name.startswith(f"{part}.") for name in found)
 
 
 def check_length(model: PreTrainedModel, model_name: str, sequence_length: int) -> None:

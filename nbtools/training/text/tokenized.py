@@ -1,7 +1,7 @@
 """Text as rows of token ids, with a cache on disk."""
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from itertools import islice
 from pathlib import Path
 
@@ -31,6 +31,8 @@ class TokenizedText:
     train_NT: "Tokens | TemplateRows"
     eval_NT: "Tokens | TemplateRows"
     test_NT: "Tokens | TemplateRows"
+    commits: Mapping[str, str] = field(default_factory=dict, kw_only=True)
+    """Of the dataset of the hub, by its name; empty if unknown, or for own files."""
 
     @property
     def maskable_ids(self) -> npt.NDArray[np.int64]:
@@ -64,7 +66,7 @@ class TemplateRows:
 
 def tokenize(
     cache: Path, config: MLMPretrainingConfig, root: Path | None = None, say: Callable[[str], None] = print
-) -> Path:
+) -> disk_buffer.Tokenized:
     """Tokenize the text of a config once and return the folder that holds the result; call it on rank 0 only.
 
     Named after a hash of the content, the folder is put in place by one rename and reused by later runs. It holds
@@ -83,7 +85,7 @@ def tokenize(
         ConfigError: `model_name` has no loadable tokenizer, or no mask token.
     """
     if (downloaded := named(config.dataset)) is None:
-        return _tokenized(cache, config, config.max_samples, root, say)
+        return disk_buffer.Tokenized(_tokenized(cache, config, config.max_samples, root, say))
     max_samples = config.max_samples or downloaded.max_samples
     request = [_CACHE_FORMAT, downloaded.path, downloaded.config, max_samples, config.min_words, config.vocab_size]
     request += [config.model_name, *([] if config.clean == "light" else [config.clean])]  # once the only one
@@ -94,7 +96,7 @@ def tokenize(
             disk_buffer.content_name([made.backend_tokenizer.to_str(), made.sep_token_id, made.eos_token_id])
         )
     return disk_buffer.downloaded_once(
-        cache, request, lambda tell: _tokenized(cache, config, max_samples, root, tell), say
+        cache, config.dataset, request, lambda tell: _tokenized(cache, config, max_samples, root, tell), say
     )
 
 

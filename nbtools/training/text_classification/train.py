@@ -81,8 +81,8 @@ def train(worker: Worker, config: TextClassificationConfig) -> None:
     batches = worker.batches(dataset, order)
     num_texts = config.gradient_accumulation_steps * config.batch_size
     tally = Tally("seq2seq_loss", "flat_loss", "texts", "characters", "positions", device=worker.device)
-    num_codes = len(samples.system.codes)
-    worker.begin(plan, optimizer, tally, num_parameters=classifier.num_parameters(), vocab_size=num_codes)
+    sizes = {"num_parameters": classifier.num_parameters(), "vocab_size": len(samples.system.codes)}
+    worker.begin(plan, optimizer, tally, hub_commits=hub.commits_of(*config.files, config.val_data), **sizes)
 
     model.train()
     for step in range(plan.first_step, plan.total_steps + 1):

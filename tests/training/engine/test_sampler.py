@@ -52,7 +52,7 @@ def text(dataset: Path, tmp_path: Path) -> TokenizedText:
 
 
 def tokenized(dataset: Path, tmp_path: Path, vocab_size: int = 50, model_name: str | None = None) -> Path:
-    return tokenize(tmp_path / "cache", mlm_config(dataset, vocab_size=vocab_size, model_name=model_name))
+    return tokenize(tmp_path / "cache", mlm_config(dataset, vocab_size=vocab_size, model_name=model_name)).folder
 
 
 def mlm_config(dataset: Path, **changes: Any) -> MLMPretrainingConfig:

@@ -97,7 +97,7 @@ def test_every_answer_is_trained_on_and_rows_are_the_templates_own_text(
     file = written(project.root, suffix)
     config = MaskedDiffusionConfig(dataset=file.name, model_name=model, sequence_length=2048)
     said: list[str] = []
-    text = open_cached(cached_data(project.runs, config, project.root, said.append), config)
+    text = open_cached(cached_data(project.runs, config, project.root, said.append).folder, config)
     assert (text.has_pairs, said) == (True, [])
     parts, template = rows(text), load_tokenizer(model)
     whole = {prompt + answer for part in parts for prompt, answer in part}
@@ -243,7 +243,7 @@ def test_pairs_that_the_template_refuses_are_left_out_and_said_at_every_run(
     config = config.replace(dataset="hf/a/b" if from_hub else "a.jsonl")
     said: list[str] = []
     for _ in range(2):
-        folder = cached_data(project.runs, config, project.root, said.append)
+        folder = cached_data(project.runs, config, project.root, said.append).folder
         assert sum(map(len, rows(open_cached(folder, config)))) == 19
     note, again, *dated = said
     assert note == again and len(dated) == from_hub and "longer" not in note
@@ -294,17 +294,17 @@ def test_malformed_rows_of_the_hub_are_left_out_and_counted_and_a_changed_templa
     tokenizer.save_pretrained(project.root / "model")
     config = MaskedDiffusionConfig(dataset="hf/a/b", model_name=str(project.root / "model"), sequence_length=64)
     said: list[str] = []
-    plain = cached_data(project.runs, config, project.root, said.append)
+    plain = cached_data(project.runs, config, project.root, said.append).folder
     assert sum(map(len, rows(open_cached(plain, config)))) == 27
     (note,) = said
     assert note.startswith("note: 3 malformed rows left out, the first: a/b, row 1: 'completion' is empty")
-    assert cached_data(project.runs, config, project.root, said.append) == plain
+    assert cached_data(project.runs, config, project.root, said.append).folder == plain
     today = datetime.now(UTC).date()
     dated = f"note: the dataset is as it was downloaded on {today}; ,revision= pins a version"
     assert said == [note, note, dated]
     tokenizer.chat_template = CHATML
     tokenizer.save_pretrained(project.root / "model")
-    changed = cached_data(project.runs, config, project.root)
+    changed = cached_data(project.runs, config, project.root).folder
     assert rows(open_cached(changed, config))[0][0][0].startswith("<|im_start|>user")
     monkeypatch.setattr(datasets, "load_dataset", lambda *_, **__: datasets.Dataset.from_list(asked[:1]))
     with pytest.raises(DataError, match="'completion' is empty"):
@@ -328,10 +328,10 @@ def test_a_dataset_of_the_hub_is_downloaded_once_and_its_columns_decide(
 
     monkeypatch.setattr(datasets, "load_dataset", load_dataset)
     config = MaskedDiffusionConfig(dataset="hf/owner/name,split=test", sequence_length=16, min_words=1)
-    first = cached_data(project.runs, config, project.root)
+    first = cached_data(project.runs, config, project.root).folder
     num_calls = len(calls)
     assert set(calls) == {"owner/name"}
-    assert cached_data(project.runs, config, project.root) == first
+    assert cached_data(project.runs, config, project.root).folder == first
     assert len(calls) == num_calls
     opened = open_cached(first, config)
     assert opened.has_pairs
@@ -339,7 +339,7 @@ def test_a_dataset_of_the_hub_is_downloaded_once_and_its_columns_decide(
         (row["prompt"], row["completion"] + EOS) for row in asked
     )
     named = config.replace(dataset="hf/owner/name,split=test,column=completion")
-    assert not open_cached(cached_data(project.runs, named, project.root), named).has_pairs
+    assert not open_cached(cached_data(project.runs, named, project.root).folder, named).has_pairs
 
 
 def test_a_weight_of_0_is_not_trained_on_and_what_follows_the_last_answer_is_said(model: str, project: Project) -> None:
@@ -349,7 +349,7 @@ def test_a_weight_of_0_is_not_trained_on_and_what_follows_the_last_answer_is_sai
     (project.root / "a.jsonl").write_text("\n".join(map(json.dumps, asked)))
     said: list[str] = []
     config = MaskedDiffusionConfig(dataset="a.jsonl", model_name=model, sequence_length=2048)
-    text = open_cached(cached_data(project.runs, config, project.root, said.append), config)
+    text = open_cached(cached_data(project.runs, config, project.root, said.append).folder, config)
     parts = rows(text)
     assert sum(map(len, parts)) == 12
     assert all("It is" in prompt and "as text" in answer for part in parts for prompt, answer in part)

@@ -9,6 +9,7 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 import torch
+from transformers import ModernBertConfig, ModernBertForMaskedLM
 
 from nbtools.training.engine.sampler import SampleOrder
 from nbtools.training.masked_diffusion import baselines
@@ -19,6 +20,8 @@ from nbtools.training.masked_diffusion.forward_process import (
     NoisedPairs,
     NoisedTraining,
 )
+from nbtools.training.masked_diffusion.llada import LLaDAConfig, LLaDAModelLM
+from nbtools.training.masked_diffusion.model import Denoiser
 from nbtools.training.masked_diffusion.sequences import PaddedRows, RaggedPairs, Sequences
 
 MASK, PAD = 9, 0
@@ -390,3 +393,43 @@ def test_the_share_of_padding_is_that_of_the_batches() -> None:
         f"padding: {shares[0]:.0%} of the tokens, as pairs of similar length share a batch (pad_to='longest'); "
         f"{shares[1]:.0%} in shuffled batches, {filled:.0%} in rows of sequence_length"
     )
+    packed = NoisedPairs(pairs, Noise(2, 3, 0), 512, packs=True)
+    keys = list(itertools.islice(iter(plain), 500))
+    num_own = sum(int(data.lengths(0, samples_B).sum()) for _, samples_B in keys)
+    share = 1 - num_own / sum(packed[key][0].numel() for key in keys)
+    assert share < shares[1] / 2
+    assert packed.padding_note(plain).startswith(f"padding: {share:.0%} of the tokens, as pairs follow one another")
+
+
+def llada() -> LLaDAModelLM:
+    return LLaDAModelLM(
+        LLaDAConfig(d_model=16, n_heads=2, n_layers=2, mlp_hidden_size=32, vocab_size=20, embedding_size=20)
+    )
+
+
+def modernbert() -> ModernBertForMaskedLM:
+    size = {"hidden_size": 16, "num_hidden_layers": 4, "num_attention_heads": 2, "intermediate_size": 32}
+    ids = dict.fromkeys(("pad_token_id", "cls_token_id", "bos_token_id", "sep_token_id", "eos_token_id"))
+    return ModernBertForMaskedLM(ModernBertConfig(vocab_size=20, local_attention=8, **size, **ids))
+
+
+@pytest.mark.promise("safety-pairs")
+@pytest.mark.parametrize("build", [llada, modernbert])
+def test_packed_pairs_have_the_losses_that_each_has_alone(build: Any) -> None:
+    rng = np.random.default_rng(0)
+    starts_N, answers_N = rng.integers(1, 6, 12), rng.integers(1, 30, 12)
+    tokens = rng.integers(1, MASK, int((starts_N + answers_N).sum())).astype(np.uint8)
+    pairs = RaggedPairs(tokens, np.append(0, np.cumsum(starts_N + answers_N)), starts_N, PAD)
+    torch.manual_seed(0)
+    denoiser = Denoiser(build(), MASK).eval()
+    samples_B = np.arange(12)
+    packed = NoisedPairs(pairs, Noise(MASK, PAD, 0), 48, packs=True)[1, samples_B]
+    inputs_RT, positions_K, _, weights_K, numbers_RT = packed
+    assert len(inputs_RT) < 12
+    assert sorted(set(numbers_RT.flatten().tolist()) - {0}) == list(range(1, 13))
+    with torch.no_grad():
+        losses_K = denoiser.losses(inputs_RT, positions_K, packed[2], numbers_RT) * weights_K
+        for number in samples_B:
+            alone = NoisedPairs(pairs, Noise(MASK, PAD, 0), 48)[1, samples_B[[number]]]
+            own = losses_K[numbers_RT.flatten()[positions_K] == number + 1]
+            assert float(own.sum()) == pytest.approx(float(denoiser(*alone)), rel=1e-5)

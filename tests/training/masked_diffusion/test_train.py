@@ -418,6 +418,17 @@ def test_a_model_that_is_not_masked_is_refused(trained: Callable[..., RunDir], t
         trained(tiny(model_name=str(tmp_path / "model")))
 
 
+@pytest.mark.promise("safety-pairs")
+def test_packed_pairs_of_a_model_whose_attention_may_cross_them_are_refused(
+    trained: Callable[..., RunDir], texts: Project, tmp_path: Path
+) -> None:
+    shape = {"vocab_size": 30, "hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2}
+    BertForMaskedLM(BertConfig(**shape, intermediate_size=16)).save_pretrained(tmp_path / "model")
+    train_tokenizer("chars", ["w0123456789 "], 30).save_pretrained(tmp_path / "model")
+    with pytest.raises(SystemExit, match=r"pad_to='packed': .*model is a BertForMaskedLM, .*use pad_to='longest'"):
+        trained(tiny(dataset="pairs.jsonl", model_name=str(tmp_path / "model"), pad_to="packed"))
+
+
 def test_a_model_that_does_not_fit_its_tokenizer_is_refused(trained: Callable[..., RunDir], tmp_path: Path) -> None:
     shape = {"vocab_size": 5, "hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2}
     BertForMaskedLM(BertConfig(**shape, intermediate_size=16)).save_pretrained(tmp_path / "model")

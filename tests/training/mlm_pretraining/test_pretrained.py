@@ -101,7 +101,7 @@ def esm(vocab_size: int) -> PreTrainedModel:
 @pytest.mark.promise("safety-template")
 def test_every_sequence_of_bert_stands_between_cls_and_sep_which_are_never_predicted(texts: Project) -> None:
     config = tiny(dataset=str(texts.root / "texts"), model_name=bert(texts.root / "bert"))
-    folder = tokenize(texts.runs / ".cache", config)
+    folder = tokenize(texts.runs / ".cache", config).folder
     text = open_tokenized(folder, 16, with_template=True)
     rows_NT = text.train_NT[np.arange(len(text.train_NT))]
     assert text.train_NT.shape == rows_NT.shape
@@ -163,7 +163,7 @@ def test_dropout_replaces_that_of_the_model_unless_its_own_is_kept(
     own = [getattr(model.config, name) for name in names]
     model.save_pretrained(folder)
     bert(texts.root / "bert")
-    text = open_tokenized(tokenize(texts.runs / ".cache", tiny(dataset=str(texts.root / "texts"))), 16)
+    text = open_tokenized(tokenize(texts.runs / ".cache", tiny(dataset=str(texts.root / "texts"))).folder, 16)
     for changes, expected in (({}, [0.3] * len(names)), ({"keep_model_dropout": True}, own)):
         loaded = build_model(tiny(model_name=str(folder), dropout=0.3, **changes), text)
         assert [getattr(loaded.config, name) for name in names] == expected

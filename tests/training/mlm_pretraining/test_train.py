@@ -153,7 +153,7 @@ def test_the_head_at_chosen_positions_is_the_whole_head_there(make: Callable[[],
 
 def test_the_loss_of_one_step_is_transformers_own(texts: Project) -> None:
     config = tiny()
-    folder = tokenize(texts.runs / ".cache", config, texts.root)
+    folder = tokenize(texts.runs / ".cache", config, texts.root).folder
     text = open_tokenized(folder, 16)
     model = build_model(config, text)
     masking = Masking.of(text, 0.3, seed=0)

@@ -14,7 +14,14 @@ import torch.distributed as dist
 import torch.distributed.checkpoint as dcp
 from torch import nn
 from torch.distributed.checkpoint import HuggingFaceStorageReader
-from transformers import AutoTokenizer, BertConfig, BertForMaskedLM, ModernBertForMaskedLM
+from transformers import (
+    AutoModelForTokenClassification,
+    AutoTokenizer,
+    BertConfig,
+    BertForMaskedLM,
+    LlamaForTokenClassification,
+    ModernBertForMaskedLM,
+)
 
 from nbtools.config import TrainConfig
 from nbtools.errors import ConfigError
@@ -24,11 +31,12 @@ from nbtools.run.checkpoints import Checkpoint, newest_verified
 from nbtools.rundir.rundir import RunDir
 from nbtools.training.engine.worker import Worker
 from nbtools.training.sharding import saves, stored_tensors
-from nbtools.training.sharding.fsdp import blocks_of, shard
+from nbtools.training.sharding.fsdp import blocks_of, building, shard
 from nbtools.training.sharding.stored_tensors import StoredRows, write_rows
+from nbtools.training.text.pretrained import load_model
 from nbtools.training.text.tokenizers import word_tokenizer
 
-from trainings import TINY, ByHand, assert_same_checkpoints, by_hand, rows, train_here, write_inputs
+from trainings import TINY, ByHand, assert_same_checkpoints, by_hand, rows, save_pair, train_here, write_inputs
 
 FLOAT64 = """
 import nbtools.training.mlm_pretraining.train as mlm
@@ -220,6 +228,49 @@ def test_pretrained_weights_are_read_by_rows_and_train_as_under_ddp(
     assert losses(trained(config(**values))) == pytest.approx(whole, rel=1e-5)
 
 
+def test_a_head_that_the_files_lack_is_new_and_the_rest_is_read_by_rows(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    save_pair(tmp_path)
+    monkeypatch.chdir(tmp_path)
+    loaded = functools.partial(load_model, AutoModelForTokenClassification, "judge", "a judge", num_labels=1)
+    torch.manual_seed(0)
+    whole = loaded()
+    with building(is_main=True), monkeypatch.context() as patch:
+        patch.setattr(LlamaForTokenClassification, "from_pretrained", None)
+        divided = loaded()
+    assert {name for name, weight in divided.named_parameters() if not weight.is_meta} == {"score.weight", "score.bias"}
+    assert divided.loading_info["missing_keys"] == whole.loading_info["missing_keys"] == {"score.weight", "score.bias"}
+    assert 0 < divided.score.weight.abs().max() < 5 * whole.score.weight.std()
+    assert not divided.score.bias.any()
+    stored = divided.stored_weights
+    for name, weight in whole.model.named_parameters(prefix="model"):
+        assert torch.equal(stored[name][...], weight), name
+
+
+@pytest.mark.filterwarnings("ignore:`is_gradient_checkpointing` is deprecated:FutureWarning")
+@pytest.mark.promise("safety-adapter")
+@pytest.mark.parametrize("precision", ["fp32", "bf16"])
+def test_an_adapter_continues_from_ddp_to_fsdp_and_back(
+    trained: Callable[..., RunDir], project: Project, monkeypatch: pytest.MonkeyPatch, precision: str
+) -> None:
+    save_bert(project.root / "bert")
+    monkeypatch.chdir(project.root)
+    values = {"model_name": "bert", "dropout": 0.0, "adapter": "lora", "precision": precision, "max_steps": 9}
+    whole = trained(config(strategy="ddp", **values))
+    with monkeypatch.context() as patch:
+        patch.setattr(BertForMaskedLM, "from_pretrained", None)  # which reads them whole
+        sharded = trained(config(gradient_checkpointing=True, **values), whole.checkpoint(3))
+    tolerance = 1e-5 if precision == "fp32" else 1e-2
+    assert losses(sharded) == pytest.approx(losses(whole, after=3), rel=tolerance)
+    back = trained(config(strategy="ddp", **values), sharded.checkpoint(6))
+    assert losses(back) == pytest.approx(losses(sharded, after=6), rel=tolerance)
+    shards = stored_tensors.stored_tensors((sharded.checkpoint(6) / "model").glob("shard-*"))
+    assert shards and all(".lora_" in name for name in shards)
+    (published,) = (sharded.outputs / "model").glob("*.safetensors")
+    assert published.name == "adapter_model.safetensors"
+
+
 # --- errors ---------------------------------------------------------------------------------------
 
 
@@ -230,6 +281,45 @@ def test_a_model_without_blocks_or_with_a_single_number_is_refused() -> None:
     single.scale = nn.Parameter(torch.tensor(1.0))
     with pytest.raises(ConfigError, match="scale is a single number"):
         shard(single, torch.device("cpu"), None, 1)
+
+
+def test_a_checkpoint_of_another_model_is_refused_before_the_first_step(trained: Callable[..., RunDir]) -> None:
+    saved = trained(config()).checkpoint(3)
+    with pytest.raises(SystemExit, match=r"CheckpointError: .*model: its weights are of another model .*resume with"):
+        trained(config(hidden_size=32), saved)
+
+
+@pytest.mark.promise("safety-adapter")
+@pytest.mark.filterwarnings("ignore:`is_gradient_checkpointing` is deprecated:FutureWarning")
+def test_a_sharded_adapter_of_another_base_or_layer_is_refused_before_the_first_step(
+    trained: Callable[..., RunDir], project: Project, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    save_bert(project.root / "bert")
+    monkeypatch.chdir(project.root)
+    adapted = config(model_name="bert", adapter="lora", dropout=0.0)
+    with pytest.raises(
+        SystemExit, match="ConfigError: lora_targets: bert has no layer 'q_proj' for an adapter; it has"
+    ):
+        trained(adapted.replace(lora_targets=("q_proj",)))
+    dist.destroy_process_group()
+    saved = trained(adapted).checkpoint(3)
+    with pytest.raises(SystemExit, match=r"holds an adapter alone, .*resume with adapter='lora'"):
+        trained(adapted.replace(adapter="none"), saved)
+    dist.destroy_process_group()
+    other = BertForMaskedLM.from_pretrained("bert")
+    next(other.parameters()).data.add_(1)
+    other.save_pretrained("bert")
+    with pytest.raises(SystemExit, match=r"its adapter was trained on .*bert .*give the same weights"):
+        trained(adapted, saved)
+
+
+def test_more_ranks_than_blocks_and_rows_train_as_whole(start: ByHand) -> None:
+    """A weight of fewer rows than ranks leaves some ranks without a part of it."""
+    values = {"num_layers": 1, "num_heads": 1, "hidden_size": 2, "max_steps": 3, "batch_size": 4}
+    sharded, whole = (
+        losses(start.forked(config(strategy=strategy, **values), nproc=3).files) for strategy in ("fsdp", "ddp")
+    )
+    assert sharded == pytest.approx(whole, rel=1e-5)
 
 
 def test_fsdp_with_compile_is_refused() -> None:

@@ -281,11 +281,6 @@ def test_a_sharded_run_exports_whole_files(trained: Train, cpu_project: Project)
     assert all(torch.equal(weight, expected[name]) for name, weight in loaded.items())
 
 
-def test_an_adapter_is_not_sharded() -> None:
-    with pytest.raises(ConfigError, match="adapter='lora' with strategy='fsdp': an adapter trains under ddp only"):
-        config_of("mlm_pretraining", strategy="fsdp")
-
-
 def test_a_damaged_adapter_is_refused(tmp_path: Path) -> None:
     (tmp_path / "adapter_config.json").write_text("{")
     with pytest.raises(CheckpointError, match=r"adapter_config\.json: is damaged"):

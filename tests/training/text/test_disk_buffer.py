@@ -98,7 +98,7 @@ def peak_mib():
 
 before = peak_mib()
 config = MLMPretrainingConfig(dataset=sys.argv[1], min_words=5, vocab_size=10_000)
-folder = tokenize(Path(sys.argv[2]), config)
+folder = tokenize(Path(sys.argv[2]), config).folder
 text = open_tokenized(folder, 128)
 masking = Masking.of(text, 0.15, seed=0)
 unigram_log_probabilities(text.train_NT, masking.maskable_ids, masking.vocab_size)

@@ -284,7 +284,7 @@ def test_a_dataset_without_the_split_or_config_is_a_clear_error(tmp_path: Path) 
 
 def tokenized(tmp_path: Path, **more: Any) -> Path:
     values = {"dataset": "hf", "min_words": 5, "vocab_size": 50, **more}
-    return tokenize(tmp_path / "cache", MLMPretrainingConfig().model_copy(update=values))
+    return tokenize(tmp_path / "cache", MLMPretrainingConfig().model_copy(update=values)).folder
 
 
 def test_what_was_downloaded_becomes_what_the_same_texts_in_files_become(
@@ -352,7 +352,6 @@ def test_the_commits_of_model_and_dataset_are_in_config_json(
     cached_repository(cache, "dataset", "owner/rows", commits["owner/rows"], tmp_path / "rows")
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(cache))
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
-    monkeypatch.setattr(hub, "COMMITS", {})
     found = scan_cache_dir(cache)
     assert not found.warnings, "it is laid out as the hub's own client does"
     assert {repo.repo_id: repo.refs["main"].commit_hash for repo in found.repos} == commits
@@ -366,9 +365,7 @@ def test_the_commits_of_model_and_dataset_are_in_config_json(
 
     assert recorded(config) == commits
     (cache / "datasets--owner--rows" / "refs" / "main").write_text("ef" * 20)  # another program's download
-    hub.COMMITS.clear()
     assert recorded(config) == commits, "a run that reuses the tokenized text has the commit that it was read from"
-    hub.COMMITS.clear()
     local = config.replace(dataset="hf/owner/elsewhere", model_name=str(tmp_path / "model"))
     assert recorded(local) is None, "a local model has none, and what the cache does not tell is not invented"
 

@@ -108,7 +108,7 @@ def test_a_pretrained_tokenizer_gets_the_text_unchanged_in_both_recipes(
     tokenizer = AutoTokenizer.from_pretrained(model)
     made = cached_text(tmp_path / "cache", MaskedDiffusionConfig(dataset=str(folder), model_name=model))
     diffusion = decoded(tokenizer, *(made / name for name in PREPARED))
-    made = tokenize(tmp_path / "cache", MLMPretrainingConfig(dataset=str(folder), model_name=model))
+    made = tokenize(tmp_path / "cache", MLMPretrainingConfig(dataset=str(folder), model_name=model)).folder
     masked = decoded(tokenizer, *(made / f"{name}.npy" for name in ("train", "eval", "test")))
     assert is_whole(diffusion)
     assert Counter(masked) == Counter(diffusion)
@@ -176,13 +176,13 @@ def test_a_text_that_a_template_wrote_gets_its_ids_if_asked_and_they_are_counted
     diffusion = MaskedDiffusionConfig(dataset=str(folder), model_name=model, special_tokens="tokens")
     masked = MLMPretrainingConfig(dataset=str(folder), model_name=model, special_tokens="tokens")
     made = cached_text(tmp_path / "cache", diffusion, say=said.append)
-    others = [tokenize(tmp_path / "cache", masked, say=said.append) for _ in range(2)]
+    others = [tokenize(tmp_path / "cache", masked, say=said.append).folder for _ in range(2)]
     for files in ([made / name for name in PREPARED], sorted(others[0].glob("*.npy"))):
         assert {0, 1, 2, 4} <= set(np.concatenate([np.load(file) for file in files]).tolist())
     notes = [remark for remark in said if "special" in remark]
     assert len(notes) == 3 and all(note.startswith(f"note: {written} special tokens written") for note in notes)
     assert cached_text(tmp_path / "cache", diffusion.replace(special_tokens="text")) != made
-    assert tokenize(tmp_path / "cache", masked.replace(special_tokens="text")) != others[0]
+    assert tokenize(tmp_path / "cache", masked.replace(special_tokens="text")).folder != others[0]
 
 
 @pytest.mark.promise("safety-text")
@@ -190,7 +190,9 @@ def test_the_word_level_tokenizer_loses_case_whitespace_and_rare_words_alone_and
     folder: Path, tmp_path: Path
 ) -> None:
     said: list[str] = []
-    made = tokenize(tmp_path / "cache", MLMPretrainingConfig(dataset=str(folder), vocab_size=200), say=said.append)
+    made = tokenize(
+        tmp_path / "cache", MLMPretrainingConfig(dataset=str(folder), vocab_size=200), say=said.append
+    ).folder
     tokenizer = AutoTokenizer.from_pretrained(made / "tokenizer")
     parts = [np.load(made / f"{name}.npy") for name in ("train", "eval", "test")]
     ids = np.concatenate(parts)
@@ -219,7 +221,7 @@ def test_light_cleaning_of_a_config_from_before_is_what_it_was_and_is_counted(fo
 
 def test_a_caches_folder_of_cleaned_text_is_not_that_of_unchanged_text(folder: Path, tmp_path: Path) -> None:
     made = {
-        tokenize(tmp_path / "cache", MLMPretrainingConfig(dataset=str(folder), clean=clean))
+        tokenize(tmp_path / "cache", MLMPretrainingConfig(dataset=str(folder), clean=clean)).folder
         for clean in ("none", "light")
     }
     assert len(made) == 2
