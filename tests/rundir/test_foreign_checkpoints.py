@@ -9,13 +9,14 @@ import sys
 import textwrap
 import time
 import zipfile
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
 from pathlib import Path
 
 import pytest
 
 from nbtools.errors import CheckpointError
+from nbtools.rundir.program_files import foreign_checkpoints
 from nbtools.rundir.program_files.foreign_checkpoints import (
     ForeignCheckpoint,
     ForeignCheckpoints,
@@ -24,6 +25,7 @@ from nbtools.rundir.program_files.foreign_checkpoints import (
     newest_whole,
     resume_order,
 )
+from nbtools.rundir.program_files.written_files import walk
 
 Audited = Callable[[], AbstractContextManager[list[tuple[str, tuple[object, ...]]]]]
 
@@ -139,6 +141,31 @@ def test_old_files_links_and_other_runs_are_passed_over(run_dir: Path, cwd: Path
     write(cwd / "runs/2026-01-31_142233_other/checkpoints/last.ckpt")
     os.mkfifo(cwd / "pipe.ckpt")
     assert listed(run_dir) == []
+
+
+def test_a_folder_of_links_alone_is_no_checkpoint(run_dir: Path, cwd: Path, tmp_path: Path) -> None:
+    (cwd / "checkpoint-500").mkdir()
+    for name in ("model.safetensors", "trainer_state.json"):
+        (cwd / "checkpoint-500" / name).symlink_to(write(tmp_path / "store" / name))
+    write(cwd / "last.ckpt")
+    assert names(listed(run_dir)) == {"last.ckpt"}
+
+
+def test_a_checkpoint_that_is_deleted_while_it_is_listed_is_passed_over(
+    run_dir: Path, cwd: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for number in (500, 600):
+        for name in ("model.safetensors", "trainer_state.json"):
+            write(cwd / f"checkpoint-{number}/{name}")
+
+    def deleting(root: Path) -> Iterator[tuple[Path, list[str], list[os.DirEntry[str]]]]:
+        for found in walk(root):
+            if found[0].name == "checkpoint-500":
+                shutil.rmtree(found[0])
+            yield found
+
+    monkeypatch.setattr(foreign_checkpoints, "walk", deleting)
+    assert names(listed(run_dir)) == {"checkpoint-600"}
 
 
 def test_files_beside_another_run_are_not_taken(run_dir: Path, cwd: Path) -> None:

@@ -210,7 +210,7 @@ def _below(root: Path, places: Places, bases: Sequence[Path]) -> Iterator[tuple[
                     files |= dict(_stats(nested, f"{name}/"))
             inner.clear()
             is_whole = not any(name.endswith(_UNFINISHED) for name in files)
-            if is_whole and places.has(max(files.values(), key=lambda status: status.st_mtime)):
+            if files and is_whole and places.has(max(files.values(), key=lambda status: status.st_mtime)):
                 yield _of_files(folder, _prefix(folder.parent, bases) + folder.name, files), True
             continue
         prefix = _prefix(folder, bases)
