@@ -13,8 +13,9 @@ from nbtools.script.source import parse_source, read_source
 
 CHECKPOINT: Final = "{checkpoint}"
 """Word of `Program.resume`, or a part of one, that is replaced by the path of a checkpoint."""
-Takes = Literal["value", "nothing", "bool"]
-"""What follows a flag: a value, nothing as with `store_true`, or `True`."""
+Takes = Literal["value", "preset", "number", "nothing", "bool"]
+"""What follows a flag: a value, one that has a text as its default, a number or a choice that no path can be, nothing
+as with `store_true`, or `True`."""
 
 _NAMES: Final = (
     "resume_from_checkpoint",
@@ -34,6 +35,7 @@ _NAMES: Final = (
     "ckpt",
 )
 """Names of arguments that resume, the plainest first."""
+_NO_PATHS: Final = {"int", "float", "INT", "FLOAT", "IntRange", "FloatRange", "Choice", "Literal"}
 _INIT_FROM: Final = "init_from"
 """nanoGPT: `--init_from=resume` continues from the checkpoint in its `out_dir`."""
 _OF_LIBRARY: Final = {"TrainingArguments": "--resume_from_checkpoint", "LightningCLI": "--ckpt_path"}
@@ -43,22 +45,34 @@ _READ_DATACLASSES: Final = {"HfArgumentParser", "tyro", "simple_parsing"}
 _DECLARES: Final = ("add_argument", "option", "Option")
 
 
-def resume_words(flags: Collection[str] | Mapping[str, Takes]) -> tuple[str, ...]:
+def resume_words(flags: Collection[str] | Mapping[str, Takes], *, unasked: bool = False) -> tuple[str, ...]:
     """Return the words that resume a program with these arguments; () if none of them is known to.
 
     Args:
         flags: spellings such as `--resume` or, for `key=value` arguments, `trainer.ckpt_path=`; as a mapping with what
             each takes, else all take a value.
+        unasked: whether they are used without a question, at a restart: then the name has to mean a resume, whereas
+            `load` and `checkpoint` may also be for weights to begin with, or for an evaluation.
     """
     takes: Mapping[str, Takes] = flags if isinstance(flags, Mapping) else dict.fromkeys(flags, "value")
     known: dict[str, str] = {}
-    for flag in takes:
-        known.setdefault(_plain(flag).rpartition(".")[2], flag)
+    for flag, what in takes.items():
+        name = _plain(flag).rpartition(".")[2]
+        if name == _INIT_FROM or _may_resume(name, what, unasked):
+            known.setdefault(name, flag)
     for name in _NAMES:
         if flag := known.get(name, ""):
             value = "True" if takes[flag] == "bool" else CHECKPOINT
             return (flag,) if takes[flag] == "nothing" else (f"{flag}{value}",) if flag[-1] == "=" else (flag, value)
     return (f"{known[_INIT_FROM].rstrip('=')}=resume",) if _INIT_FROM in known else ()
+
+
+def _may_resume(name: str, takes: Takes, unasked: bool) -> bool:
+    """Whether an argument of this name can take a checkpoint: one with a default text more likely says where to save,
+    and a switch without `resume` in its name more likely turns on something else, such as activation checkpointing."""
+    if "resume" in name:
+        return takes != "number"
+    return takes == "value" and (not unasked or name == "ckpt_path")
 
 
 def takes_path(words: Sequence[str]) -> bool:
@@ -129,11 +143,18 @@ def _assigned(statements: Iterable[ast.stmt], flag: str) -> Iterator[tuple[str, 
     for statement in statements:
         match statement:
             case ast.Assign(targets=[ast.Name(id=name)], value=value) | ast.AnnAssign(ast.Name(id=name), value=value):
-                yield flag.format(name), "bool" if _is_bool(value) else "value"
+                yield flag.format(name), _taken(getattr(statement, "annotation", None), value)
 
 
-def _is_bool(node: ast.expr | None) -> bool:
-    return isinstance(node, ast.Constant) and isinstance(node.value, bool)
+def _taken(kind: ast.expr | None, default: ast.expr | None) -> Takes:
+    """Return what an argument takes, by the source of its type and by its default."""
+    value = default.value if isinstance(default, ast.Constant) else None
+    if isinstance(value, bool):
+        return "bool"
+    words = set(re.findall(r"\w+", ast.unparse(kind))) if kind is not None else set()
+    if isinstance(value, int | float) or (words & _NO_PATHS and not words & {"str", "Path"}):
+        return "number"
+    return "preset" if isinstance(value, str) and value else "value"
 
 
 def _declared(nodes: Sequence[ast.AST]) -> Iterator[tuple[str, Takes]]:
@@ -143,9 +164,9 @@ def _declared(nodes: Sequence[ast.AST]) -> Iterator[tuple[str, Takes]]:
             continue
         keywords = {each.arg: each.value for each in node.keywords}
         action = ast.unparse(keywords.get("action", ast.Constant(None))).strip("'")
-        takes: Takes = "nothing" if action.startswith("store_") or "is_flag" in keywords else "value"
-        if takes == "value" and _is_bool(keywords.get("default")):
-            takes = "nothing" if action.endswith("BooleanOptionalAction") else "bool"
+        takes = "number" if "choices" in keywords else _taken(keywords.get("type"), keywords.get("default"))
+        if action.startswith("store_") or action.endswith("BooleanOptionalAction") or "is_flag" in keywords:
+            takes = "nothing"
         for arg in node.args:
             if isinstance(arg, ast.Constant) and isinstance(arg.value, str) and arg.value.startswith("-"):
                 yield arg.value.partition("/")[0], takes

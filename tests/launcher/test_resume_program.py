@@ -295,6 +295,19 @@ def test_a_program_without_words_restarts_from_its_beginning(work: Path) -> None
     assert run.log().count("begins") == 2
 
 
+def test_a_restart_leaves_an_argument_alone_that_may_not_resume(work: Path) -> None:
+    (work / "loads.py").write_text(
+        "import argparse, pathlib, sys\np = argparse.ArgumentParser()\np.add_argument('--load')\n"
+        "print('load', p.parse_args().load, flush=True)\nhere = pathlib.Path('last.ckpt')\n"
+        "if not here.exists(): here.write_text('x'); sys.exit(3)\n"
+    )
+    run = finished(launch("loads.py", torchrun=False, max_restarts=1, args=["--load", "pretrained.pt"]))
+    (restart,) = read_restarts(run.files)
+    assert restart.checkpoint is None
+    assert run.log().count("load pretrained.pt") == 2
+    assert f"load {work / 'last.ckpt'}" in finished(resume(run)).log()
+
+
 def test_a_checkpoint_that_a_kill_cut_off_is_passed_over_by_a_restart(work: Path) -> None:
     (work / "cut.py").write_text(
         "import os, sys, signal\n"
