@@ -81,18 +81,25 @@ def takes_path(words: Sequence[str]) -> bool:
 
 
 def with_checkpoint(args: Sequence[str], words: Sequence[str], checkpoint: Path) -> list[str]:
-    """Return the arguments of a program with the words that resume it, which replace the same argument among them."""
+    """Return the arguments of a program with the words that resume it, which replace the same argument among them.
+
+    They precede a `--`, after which all words are positional. The word after a flag that takes a value is that value,
+    also `epoch=3.ckpt`: such words are keys only for a program whose resume is written so.
+    """
     flags = {_plain(word) for word in words if _is_flag(word)}
-    has_value = {_plain(word) for word in words if "=" in word}
+    keys = set() if flags else {_plain(word) for word in words if _is_key(word)}
+    has_value = {_plain(word) for word in words if _is_flag(word) and "=" in word}
     has_value |= {_plain(one) for one, two in itertools.pairwise(words) if _is_flag(one) and not _is_flag(two)}
+    end = args.index("--") if "--" in args else len(args)
     kept: list[str] = []
-    before = ""
-    for word in args:
-        flag = _plain(word) if _is_flag(word) else ""
-        if flag not in flags and not (before in has_value and not flag):
+    is_value = False
+    for word in args[:end]:
+        is_flag, name = _is_flag(word), _plain(word)
+        is_same = name in flags if is_flag else is_value or (_is_key(word) and name in keys)
+        if not is_same:
             kept.append(word)
-        before = flag if flag in flags and "=" not in word else ""
-    return [*kept, *(word.replace(CHECKPOINT, str(checkpoint)) for word in words)]
+        is_value = is_flag and is_same and "=" not in word and name in has_value
+    return [*kept, *(word.replace(CHECKPOINT, str(checkpoint)) for word in words), *args[end:]]
 
 
 def named_checkpoint_in(args: Sequence[str], words: Sequence[str]) -> str:
@@ -103,7 +110,7 @@ def named_checkpoint_in(args: Sequence[str], words: Sequence[str]) -> str:
             continue
         name = _plain(two if "=" in two else one)
         for word, after in itertools.zip_longest(args, args[1:], fillvalue=""):
-            if _is_flag(word) and _plain(word) == name:
+            if (_is_flag(word) or _is_key(word)) and _plain(word) == name:
                 found = word.partition("=")[2] if "=" in word else after
     return found
 
@@ -117,7 +124,7 @@ def arguments_in(path: Path, args: Sequence[str] = ()) -> dict[str, Takes]:
     """
     found: dict[str, Takes] = {}
     for word, after in itertools.zip_longest(args, args[1:], fillvalue="--"):
-        if _is_flag(word):
+        if _is_flag(word) or _is_key(word):
             key, equals, _ = word.partition("=")
             flag = key if key.startswith("-") else key + equals
             found[flag] = "value" if equals or not _is_flag(after) else "nothing"
@@ -187,5 +194,10 @@ def _plain(word: str) -> str:
 
 
 def _is_flag(word: str) -> bool:
-    """Whether a word is a flag, or a key with its value; a negative number is neither."""
-    return re.match(r"--?[A-Za-z]|[+~]*[A-Za-z_][\w.]*=", word) is not None
+    """Whether a word is a flag; a negative number is none."""
+    return re.match(r"--?[A-Za-z]", word) is not None
+
+
+def _is_key(word: str) -> bool:
+    """Whether a word is a key with its value, as hydra takes them."""
+    return re.match(r"[+~]*[A-Za-z_][\w.]*=", word) is not None

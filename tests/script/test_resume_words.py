@@ -91,6 +91,8 @@ def test_the_words_follow_from_the_arguments_of_a_call(tmp_path: Path) -> None:
     assert resume_words(arguments_in(missing, ["--lr", "1", "--ckpt-path", "a"])) == ("--ckpt-path", "{checkpoint}")
     assert resume_words(arguments_in(missing, ["fit", "model.resume=null"])) == ("model.resume={checkpoint}",)
     assert resume_words(arguments_in(missing, ["--resume", "--lr", "1"])) == ("--resume",)
+    named = arguments_in(missing, ["--ckpt_path", "epoch=3-step=400.ckpt"])
+    assert resume_words(named) == ("--ckpt_path", "{checkpoint}")
     assert resume_words({"--lr", "--resume"}) == ("--resume", "{checkpoint}")
     assert resume_words([]) == ()
 
@@ -106,6 +108,13 @@ def test_the_words_follow_from_the_arguments_of_a_call(tmp_path: Path) -> None:
         ("--init_from=scratch --x=1", "--init_from=resume", "--x=1 --init_from=resume"),
         ("--resume --ckpt old --lr 1", "--resume --ckpt {checkpoint}", "--lr 1 --resume --ckpt /c"),
         ("", "--from dir:{checkpoint}", "--from dir:/c"),
+        ("--lr 1 -- data", "--resume {checkpoint}", "--lr 1 --resume /c -- data"),
+        ("--resume a -- --resume b", "--resume {checkpoint}", "--resume /c -- --resume b"),
+        ("--ckpt_path epoch=3-step=400.ckpt --lr 1", "--ckpt_path {checkpoint}", "--lr 1 --ckpt_path /c"),
+        ("--resume -1 --lr 1", "--resume {checkpoint}", "--lr 1 --resume /c"),
+        ("--resume --lr 1", "--resume {checkpoint}", "--lr 1 --resume /c"),
+        ("--name resume=1 resume=2", "--resume {checkpoint}", "--name resume=1 resume=2 --resume /c"),
+        ("--opts a=1 --lr 1", "--opts load={checkpoint}", "--lr 1 --opts load=/c"),
     ],
 )
 def test_an_argument_that_resumed_before_is_replaced(args: str, words: str, resumed: str) -> None:
