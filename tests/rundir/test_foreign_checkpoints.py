@@ -168,6 +168,22 @@ def test_a_checkpoint_that_is_deleted_while_it_is_listed_is_passed_over(
     assert names(listed(run_dir)) == {"checkpoint-600"}
 
 
+def test_of_a_folder_inside_a_checkpoint_few_entries_and_only_parts_are_looked_at(
+    run_dir: Path, cwd: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write(cwd / "checkpoint-5/trainer_state.json")
+    for number in range(3_000):
+        (cwd / "checkpoint-5").joinpath("images").mkdir(exist_ok=True)
+        (cwd / f"checkpoint-5/images/{number}.png").touch()
+    write(cwd / "checkpoint-5/global_step5/mp_rank_00_model_states.pt")
+    (found,) = listed(run_dir)
+    assert found.files.keys() == {"trainer_state.json", "global_step5/mp_rank_00_model_states.pt"}
+    for number in range(3_000):
+        (cwd / f"checkpoint-5/global_step5/{number}.pt").touch()
+    (found,) = listed(run_dir)
+    assert 1_990 < len(found.files) <= 2_001
+
+
 def test_files_beside_another_run_are_not_taken(run_dir: Path, cwd: Path) -> None:
     write(cwd / "last.ckpt")
     other = run_dir.parent / "2026-01-31_142234_b"
@@ -243,6 +259,57 @@ def test_a_file_that_was_cut_off_is_passed_over(run_dir: Path, cwd: Path) -> Non
     assert found is not None and found.name == "ckpt_1.pt"
     assert [reason.partition(":")[0] for reason in reasons] == ["ckpt_4.pt", "checkpoint_3.safetensors", "ckpt_2.pt"]
     assert all(reason.endswith("ends too early: it was not written to its end") for reason in reasons)
+
+
+@pytest.mark.parametrize(
+    ("tracker", "said", "files"),
+    [
+        ("latest_checkpointed_iteration.txt", b"500", ["iter_0000500/mp_rank_00/m.pt", "iter_0000500/mp_rank_01/m.pt"]),
+        ("latest_checkpointed_iteration.txt", b"500", ["iter_0000500/.metadata", "iter_0000500/__0_0.distcp"]),
+        (
+            "latest",
+            b"global_step500",
+            ["global_step500/mp_rank_00_model_states.pt", "global_step500/zero_pp_rank_0.pt"],
+        ),
+    ],
+)
+@pytest.mark.parametrize("args", [(), ("--save-dir", "ckpts")])
+def test_a_folder_with_a_tracker_file_is_the_checkpoint(
+    run_dir: Path, cwd: Path, tracker: str, said: bytes, files: list[str], args: tuple[str, ...]
+) -> None:
+    for name in files:
+        write(cwd / "ckpts" / name, age_s=20)
+        write(cwd / "ckpts" / name.replace("500", "400"), age_s=30)
+    write(cwd / "ckpts/other.ckpt", age_s=90)
+    write(cwd / "ckpts" / tracker, said)
+    if args:
+        args = (args[0], str(cwd / args[1]))
+    found, _ = newest_whole(listed(run_dir, *args))
+    assert found is not None and (found.path, found.name, found.step) == (cwd / "ckpts", "ckpts", 500)
+    assert found.files.keys() == set(files)
+    assert names(listed(run_dir)) == {"ckpts", "ckpts/other.ckpt"}
+    write(cwd / "ckpts" / files[0], b"")
+    assert newest_whole(listed(run_dir))[0] != found
+
+
+@pytest.mark.parametrize("said", [b"600", b"", b"\xff", b"9" * 200])
+def test_a_tracker_that_names_nothing_beside_it_does_not_count(run_dir: Path, cwd: Path, said: bytes) -> None:
+    for name in ("optimizer.pt", "model.bin"):
+        write(cwd / f"ckpts/iter_0000500/{name}")
+    write(cwd / "ckpts/latest_checkpointed_iteration.txt", said)
+    assert names(listed(run_dir)) == {"ckpts/iter_0000500"}
+
+
+def test_what_holds_the_part_of_one_rank_is_not_continued_from(run_dir: Path, cwd: Path) -> None:
+    write(cwd / "iter_0000500/mp_rank_01/model_optim_rng.pt")
+    assert listed(run_dir) == []
+    write(cwd / "checkpoint_rank0.pt", age_s=50)
+    for rank in range(4):
+        write(cwd / f"checkpoint_0100_rank{rank}.pt", age_s=20 - rank)
+        write(cwd / f"rank_{rank}/last.ckpt")
+    found, reasons = newest_whole(listed(run_dir))
+    assert found is not None and found.name == "checkpoint_rank0.pt", "its only file"
+    assert len(reasons) == 1 and "one of 8 files with a part for each rank; name one to use it" in reasons[0]
 
 
 def test_a_file_that_changed_or_went_since_it_was_listed_is_not_whole(run_dir: Path, cwd: Path) -> None:

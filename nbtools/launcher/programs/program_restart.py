@@ -1,15 +1,17 @@
 """The next attempt of a program of the user's: from its newest checkpoint, with the words that resume it."""
 
+import os
 import time
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from nbtools.project import expanded
 from nbtools.run.records import mapping_at
 from nbtools.rundir.json_files import finite
 from nbtools.rundir.program_files.foreign_checkpoints import ForeignCheckpoint, checkpoints_of, newest_whole
 from nbtools.rundir.rundir import RunDir
-from nbtools.script.resume_words import with_checkpoint
+from nbtools.script.resume_words import named_checkpoint_in, with_checkpoint
 
 
 def recorded_words(plan: Mapping[str, Any]) -> tuple[str, ...]:
@@ -35,9 +37,16 @@ def newest_of_program(run: RunDir, plan: Mapping[str, Any]) -> tuple[ForeignChec
 
 
 def continued(plan: Mapping[str, Any], checkpoint: Path) -> dict[str, Any]:
-    """Return the content of a launch.json with a command that continues from a checkpoint."""
+    """Return the content of a launch.json with a command that continues from a checkpoint.
+
+    A program that already names a folder with that checkpoint finds it there itself.
+    """
     args, argv = _args_of(plan), [str(word) for word in plan.get("argv") or ()]
-    resumed = with_checkpoint(args, recorded_words(plan), checkpoint)
+    words = recorded_words(plan)
+    named = named_checkpoint_in(args, words)
+    folder = Path(os.path.realpath(str(plan.get("cwd") or "/") / expanded(named)))
+    is_found = named and folder.is_dir() and Path(os.path.realpath(checkpoint)).is_relative_to(folder)
+    resumed = args if is_found else with_checkpoint(args, words, checkpoint)
     return {**plan, "argv": [*argv[: len(argv) - len(args)], *resumed], "args": resumed}
 
 
