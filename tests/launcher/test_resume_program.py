@@ -15,11 +15,12 @@ from nbtools.errors import CheckpointError, ConfigError, LaunchError
 from nbtools.failures.restarts import read_restarts, restarted
 from nbtools.launcher.job_supervisor import with_job
 from nbtools.launcher.launch import launch
-from nbtools.launcher.programs.program_restart import continued
+from nbtools.launcher.programs.program_restart import continued, newest_of_program
 from nbtools.launcher.resume import launch_again, resume
 from nbtools.project import Project
 from nbtools.run.run import Run, curve_sources
 from nbtools.run.state import RunState
+from nbtools.rundir.rundir import RunDir
 from nbtools.script.program import Program
 from nbtools.script.script import read_script, write_script
 
@@ -344,6 +345,22 @@ def test_an_argument_that_names_the_folder_of_the_checkpoint_stays_at_a_restart(
     assert continued(plan, tmp_path / "other.pt")["argv"] == ["train", "--load", str(tmp_path / "other.pt")]
     (tmp_path / "ckpts").rename(tmp_path / "moved")
     assert continued(plan, tmp_path / "moved/iter_5")["args"] == ["--load", str(tmp_path / "moved/iter_5")]
+
+
+def test_a_restart_from_the_beginning_says_which_folder_was_not_looked_through(tmp_path: Path) -> None:
+    run, images = RunDir(tmp_path / "runs/2026-01-31_142233_a"), tmp_path / "work/images"
+    for folder in (run.path, images):
+        folder.mkdir(parents=True)
+    words = {"resume": ["--resume", "{checkpoint}"]}
+    plan = {"cwd": str(images.parent), "args": [], "time": time.time() - 100, "program": words}
+    assert newest_of_program(run, plan) == (None, [])
+    for number in range(2_100):
+        (images / f"{number}.png").touch()
+    found, (reason,) = newest_of_program(run, plan)
+    assert found is None and reason.startswith(f"{images}: has too many entries")
+    (images.parent / "last.ckpt").write_text("x")
+    found, reasons = newest_of_program(run, plan)
+    assert found is not None and reasons == []
 
 
 # --- real programs ------------------------------------------------------------------------------------

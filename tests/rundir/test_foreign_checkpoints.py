@@ -158,8 +158,8 @@ def test_a_checkpoint_that_is_deleted_while_it_is_listed_is_passed_over(
         for name in ("model.safetensors", "trainer_state.json"):
             write(cwd / f"checkpoint-{number}/{name}")
 
-    def deleting(root: Path) -> Iterator[tuple[Path, list[str], list[os.DirEntry[str]]]]:
-        for found in walk(root):
+    def deleting(root: Path, cut: None) -> Iterator[tuple[Path, list[str], list[os.DirEntry[str]]]]:
+        for found in walk(root, cut):
             if found[0].name == "checkpoint-500":
                 shutil.rmtree(found[0])
             yield found
@@ -231,6 +231,38 @@ def test_a_look_at_a_hundred_thousand_files_takes_less_than_50_ms(run_dir: Path,
         assert len(listed(run_dir)) <= 2_000
         taken.append(time.thread_time() - began)
     assert min(taken) < 0.05
+
+
+@pytest.mark.parametrize("checkpoint", ["checkpoints/last.ckpt", "a/last.ckpt", "zeta/deep/last.ckpt", "last.ckpt"])
+def test_a_folder_of_many_files_hides_no_checkpoint_beside_it(run_dir: Path, cwd: Path, checkpoint: str) -> None:
+    for folder in ("images", "samples"):
+        (cwd / "out" / folder).mkdir(parents=True)
+        for number in range(2_100):
+            (cwd / f"out/{folder}/{number}.png").touch()
+    write(cwd / "out" / checkpoint)
+    assert names(listed(run_dir)) == {f"out/{checkpoint}"}
+
+
+def test_folders_named_for_checkpoints_are_looked_through_first_and_what_was_not_is_told(
+    run_dir: Path, cwd: Path
+) -> None:
+    for folder in range(8):
+        (cwd / f"out/{folder}").mkdir(parents=True)
+        for number in range(2_100):
+            (cwd / f"out/{folder}/{number}.png").touch()
+    write(cwd / "out/my_checkpoints/last.ckpt")
+    cut: list[Path] = []
+    found = checkpoints_of(run_dir, str(cwd), [], time.time() - 100, None, cut=cut)
+    assert names(found) == {"out/my_checkpoints/last.ckpt"}
+    assert set(cut) == {cwd / f"out/{folder}" for folder in range(8)}
+
+
+def test_a_folder_below_the_home_directory_is_looked_through(
+    run_dir: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path / "home"))
+    write(tmp_path / "home/out/last.ckpt")
+    assert [one.path for one in listed(run_dir, "--output_dir", "~/out")] == [tmp_path / "home/out/last.ckpt"]
 
 
 # --- which one to continue from ---------------------------------------------------------------------

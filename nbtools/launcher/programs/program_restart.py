@@ -20,12 +20,16 @@ def recorded_words(plan: Mapping[str, Any]) -> tuple[str, ...]:
     return tuple(map(str, words)) if isinstance(words, list) else ()
 
 
-def saved_by_program(run: RunDir, plan: Mapping[str, Any]) -> list[ForeignCheckpoint]:
-    """Return the checkpoints that a program has written, oldest first, once no process of it is left."""
+def saved_by_program(run: RunDir, plan: Mapping[str, Any], cut: list[Path] | None = None) -> list[ForeignCheckpoint]:
+    """Return the checkpoints that a program has written, oldest first, once no process of it is left.
+
+    Args:
+        cut: receives the folders of which not all was looked at.
+    """
     cwd, started = plan.get("cwd"), finite(plan.get("time"))
     folder = cwd if isinstance(cwd, str) else None
     since = time.time() if started is None else started
-    return checkpoints_of(run.path, folder, _args_of(plan), since, None, quiet_s=0)
+    return checkpoints_of(run.path, folder, _args_of(plan), since, None, quiet_s=0, cut=cut)
 
 
 def newest_of_program(run: RunDir, plan: Mapping[str, Any]) -> tuple[ForeignCheckpoint | None, list[str]]:
@@ -33,7 +37,15 @@ def newest_of_program(run: RunDir, plan: Mapping[str, Any]) -> tuple[ForeignChec
 
     None if there is no checkpoint, or no words are known with which the program continues.
     """
-    return newest_whole(saved_by_program(run, plan)) if recorded_words(plan) else (None, [])
+    if not recorded_words(plan):
+        return None, []
+    cut: list[Path] = []
+    found, reasons = newest_whole(saved_by_program(run, plan, cut))
+    if found is None and cut:
+        reasons.append(
+            f"{cut[0]}: has too many entries to find a checkpoint among; name a folder for checkpoints alone"
+        )
+    return found, reasons
 
 
 def continued(plan: Mapping[str, Any], checkpoint: Path) -> dict[str, Any]:

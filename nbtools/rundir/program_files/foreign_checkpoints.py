@@ -147,11 +147,13 @@ def checkpoints_of(
     ended: float | None,
     *,
     quiet_s: float = _QUIET_S,
+    cut: list[Path] | None = None,
 ) -> list[ForeignCheckpoint]:
     """Return the checkpoints that a program wrote, oldest first; the arguments are those of `places_of`.
 
     Args:
         quiet_s: seconds for which a checkpoint of a run that continues must not have changed.
+        cut: receives the folders of which not all was looked at.
     """
     found: dict[Path, ForeignCheckpoint] = {}
     others: dict[Path, ForeignCheckpoint] = {}
@@ -160,7 +162,7 @@ def checkpoints_of(
         places = places_of(run_dir, cwd, args, started, ended)
         for root in dict.fromkeys((run_dir, *places.named, *places.working)):
             if root not in places.left_out:
-                for one, says_so in _below(root, places, [*places.working, run_dir]):
+                for one, says_so in _below(root, places, [*places.working, run_dir], cut):
                     (found if says_so else others).setdefault(one.path, one)
     listed = [one for one in (found or others).values() if one.time <= before]
     return sorted(listed, key=lambda one: (one.time, one.name))
@@ -218,9 +220,11 @@ def _is_aside(one: ForeignCheckpoint) -> bool:
 # --- which files and folders --------------------------------------------------------------------
 
 
-def _below(root: Path, places: Places, bases: Sequence[Path]) -> Iterator[tuple[ForeignCheckpoint, bool]]:
+def _below(
+    root: Path, places: Places, bases: Sequence[Path], cut: list[Path] | None
+) -> Iterator[tuple[ForeignCheckpoint, bool]]:
     """Yield the checkpoints below a folder, each with whether its name says that it is one."""
-    for folder, inner, entries in walk(root):
+    for folder, inner, entries in walk(root, cut):
         if folder != root and _is_checkpoint(folder.name, {entry.name for entry in entries}):
             files = dict(_stats(entries, ""))
             for name in inner:  # of DeepSpeed, or the parts of FSDP
