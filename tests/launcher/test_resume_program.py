@@ -5,6 +5,7 @@ import shutil
 import subprocess
 import time
 from collections.abc import Callable
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,7 @@ from nbtools.failures.restarts import read_restarts, restarted
 from nbtools.launcher.job_supervisor import with_job
 from nbtools.launcher.launch import launch
 from nbtools.launcher.programs.program_restart import continued, newest_of_program
+from nbtools.launcher.programs.program_resume import origin_of_launch
 from nbtools.launcher.resume import launch_again, resume
 from nbtools.project import Project
 from nbtools.run.run import Run, curve_sources
@@ -25,6 +27,7 @@ from nbtools.script.program import Program
 from nbtools.script.script import read_script, write_script
 
 PROGRAMS = Path(__file__).parents[1] / "programs"
+Audited = Callable[[], AbstractContextManager[list[tuple[str, tuple[object, ...]]]]]
 Cli = Callable[..., subprocess.CompletedProcess[str]]
 
 
@@ -165,6 +168,31 @@ def test_a_launch_whose_arguments_name_a_checkpoint_is_joined_to_its_run(work: P
     assert parent.info["resumed_from"] is None and other.info["resumed_from"] is None
     shutil.copy(work / "out/ckpt_step20.pt", work / "mine.pt")
     assert finished(saves("--steps", "22", "--resume=mine.pt")).info["resumed_from"] is None
+
+
+def test_a_launch_that_names_a_folder_is_joined_to_its_run(work: Path) -> None:
+    (work / "folders.py").write_text(
+        "import argparse, pathlib\np = argparse.ArgumentParser()\np.add_argument('--resume')\np.parse_args()\n"
+        "folder = pathlib.Path('out/checkpoint-5')\nfolder.mkdir(parents=True, exist_ok=True)\n"
+        "for name in ('model.safetensors', 'trainer_state.json'): (folder / name).write_text('x')\n"
+    )
+    parent = finished(launch("folders.py", torchrun=False))
+    child = launch("folders.py", torchrun=False, args=["--resume", "out/checkpoint-5"])
+    assert finished(child).info["resumed_from"]["run"] == parent.id
+
+
+def test_a_folder_that_a_launch_names_is_not_walked(tmp_path: Path, audited: Audited) -> None:
+    (tmp_path / "data/deep/deeper").mkdir(parents=True)
+    (tmp_path / "data/deep/deeper/0.png").touch()
+    (tmp_path / "runs").mkdir()
+    program = Program(script="train.py", resume=("--resume", "{checkpoint}"))
+    with audited() as events:
+        assert origin_of_launch(program, ["--resume", "data"], tmp_path, tmp_path / "runs") is None
+    looked = {str(args[0]) for event, args in events if event in ("os.scandir", "os.listdir")}
+    assert str(tmp_path / "data") in looked
+    assert not {path for path in looked if path.startswith(f"{tmp_path}/data/")}
+    (tmp_path / "empty").mkdir()
+    assert origin_of_launch(program, ["--resume", "empty"], tmp_path, tmp_path / "runs") is None
 
 
 @pytest.mark.parametrize("ref", ["ckpt_step10.pt", "out/ckpt_step10.pt", 10, "10", Path("out/ckpt_step10.pt")])
