@@ -233,7 +233,7 @@ def _check_program(
     found = [ok("program", f"{shown(what, 200)}, started in {where}"), *found]
     if not program.resume and source is not None:
         declared = flags_of_program(source, args, program.module, interpreter.search)
-        program = program.replace(resume=resume_words(declared))
+        program = program.replace(resume=resume_words(declared, unasked=True))
     if program.resume:
         found.append(ok("resume", f"from a checkpoint, also at a restart, with {shlex.join(masked(program.resume))}"))
     if program.accelerate_config is not None and placement.launch.num_processes > 1 and not placement.gpus:

@@ -13,8 +13,9 @@ from nbtools.script.source import parse_source, read_source
 
 CHECKPOINT: Final = "{checkpoint}"
 """Word of `Program.resume`, or a part of one, that is replaced by the path of a checkpoint."""
-Takes = Literal["value", "nothing", "bool"]
-"""What follows a flag: a value, nothing as with `store_true`, or `True`."""
+Takes = Literal["value", "preset", "number", "nothing", "bool"]
+"""What follows a flag: a value, one that has a text as its default, a number or a choice that no path can be, nothing
+as with `store_true`, or `True`."""
 
 _NAMES: Final = (
     "resume_from_checkpoint",
@@ -34,6 +35,7 @@ _NAMES: Final = (
     "ckpt",
 )
 """Names of arguments that resume, the plainest first."""
+_NO_PATHS: Final = {"int", "float", "INT", "FLOAT", "IntRange", "FloatRange", "Choice", "Literal"}
 _INIT_FROM: Final = "init_from"
 """nanoGPT: `--init_from=resume` continues from the checkpoint in its `out_dir`."""
 _OF_LIBRARY: Final = {"TrainingArguments": "--resume_from_checkpoint", "LightningCLI": "--ckpt_path"}
@@ -43,22 +45,34 @@ _READ_DATACLASSES: Final = {"HfArgumentParser", "tyro", "simple_parsing"}
 _DECLARES: Final = ("add_argument", "option", "Option")
 
 
-def resume_words(flags: Collection[str] | Mapping[str, Takes]) -> tuple[str, ...]:
+def resume_words(flags: Collection[str] | Mapping[str, Takes], *, unasked: bool = False) -> tuple[str, ...]:
     """Return the words that resume a program with these arguments; () if none of them is known to.
 
     Args:
         flags: spellings such as `--resume` or, for `key=value` arguments, `trainer.ckpt_path=`; as a mapping with what
             each takes, else all take a value.
+        unasked: whether they are used without a question, at a restart: then the name has to mean a resume, whereas
+            `load` and `checkpoint` may also be for weights to begin with, or for an evaluation.
     """
     takes: Mapping[str, Takes] = flags if isinstance(flags, Mapping) else dict.fromkeys(flags, "value")
     known: dict[str, str] = {}
-    for flag in takes:
-        known.setdefault(_plain(flag).rpartition(".")[2], flag)
+    for flag, what in takes.items():
+        name = _plain(flag).rpartition(".")[2]
+        if name == _INIT_FROM or _may_resume(name, what, unasked):
+            known.setdefault(name, flag)
     for name in _NAMES:
         if flag := known.get(name, ""):
             value = "True" if takes[flag] == "bool" else CHECKPOINT
             return (flag,) if takes[flag] == "nothing" else (f"{flag}{value}",) if flag[-1] == "=" else (flag, value)
     return (f"{known[_INIT_FROM].rstrip('=')}=resume",) if _INIT_FROM in known else ()
+
+
+def _may_resume(name: str, takes: Takes, unasked: bool) -> bool:
+    """Whether an argument of this name can take a checkpoint: one with a default text more likely says where to save,
+    and a switch without `resume` in its name more likely turns on something else, such as activation checkpointing."""
+    if "resume" in name:
+        return takes != "number"
+    return takes == "value" and (not unasked or name == "ckpt_path")
 
 
 def takes_path(words: Sequence[str]) -> bool:
@@ -67,18 +81,25 @@ def takes_path(words: Sequence[str]) -> bool:
 
 
 def with_checkpoint(args: Sequence[str], words: Sequence[str], checkpoint: Path) -> list[str]:
-    """Return the arguments of a program with the words that resume it, which replace the same argument among them."""
+    """Return the arguments of a program with the words that resume it, which replace the same argument among them.
+
+    They precede a `--`, after which all words are positional. The word after a flag that takes a value is that value,
+    also `epoch=3.ckpt`: such words are keys only for a program whose resume is written so.
+    """
     flags = {_plain(word) for word in words if _is_flag(word)}
-    has_value = {_plain(word) for word in words if "=" in word}
+    keys = set() if flags else {_plain(word) for word in words if _is_key(word)}
+    has_value = {_plain(word) for word in words if _is_flag(word) and "=" in word}
     has_value |= {_plain(one) for one, two in itertools.pairwise(words) if _is_flag(one) and not _is_flag(two)}
+    end = args.index("--") if "--" in args else len(args)
     kept: list[str] = []
-    before = ""
-    for word in args:
-        flag = _plain(word) if _is_flag(word) else ""
-        if flag not in flags and not (before in has_value and not flag):
+    is_value = False
+    for word in args[:end]:
+        is_flag, name = _is_flag(word), _plain(word)
+        is_same = name in flags if is_flag else is_value or (_is_key(word) and name in keys)
+        if not is_same:
             kept.append(word)
-        before = flag if flag in flags and "=" not in word else ""
-    return [*kept, *(word.replace(CHECKPOINT, str(checkpoint)) for word in words)]
+        is_value = is_flag and is_same and "=" not in word and name in has_value
+    return [*kept, *(word.replace(CHECKPOINT, str(checkpoint)) for word in words), *args[end:]]
 
 
 def named_checkpoint_in(args: Sequence[str], words: Sequence[str]) -> str:
@@ -89,7 +110,7 @@ def named_checkpoint_in(args: Sequence[str], words: Sequence[str]) -> str:
             continue
         name = _plain(two if "=" in two else one)
         for word, after in itertools.zip_longest(args, args[1:], fillvalue=""):
-            if _is_flag(word) and _plain(word) == name:
+            if (_is_flag(word) or _is_key(word)) and _plain(word) == name:
                 found = word.partition("=")[2] if "=" in word else after
     return found
 
@@ -103,7 +124,7 @@ def arguments_in(path: Path, args: Sequence[str] = ()) -> dict[str, Takes]:
     """
     found: dict[str, Takes] = {}
     for word, after in itertools.zip_longest(args, args[1:], fillvalue="--"):
-        if _is_flag(word):
+        if _is_flag(word) or _is_key(word):
             key, equals, _ = word.partition("=")
             flag = key if key.startswith("-") else key + equals
             found[flag] = "value" if equals or not _is_flag(after) else "nothing"
@@ -129,11 +150,18 @@ def _assigned(statements: Iterable[ast.stmt], flag: str) -> Iterator[tuple[str, 
     for statement in statements:
         match statement:
             case ast.Assign(targets=[ast.Name(id=name)], value=value) | ast.AnnAssign(ast.Name(id=name), value=value):
-                yield flag.format(name), "bool" if _is_bool(value) else "value"
+                yield flag.format(name), _taken(getattr(statement, "annotation", None), value)
 
 
-def _is_bool(node: ast.expr | None) -> bool:
-    return isinstance(node, ast.Constant) and isinstance(node.value, bool)
+def _taken(kind: ast.expr | None, default: ast.expr | None) -> Takes:
+    """Return what an argument takes, by the source of its type and by its default."""
+    value = default.value if isinstance(default, ast.Constant) else None
+    if isinstance(value, bool):
+        return "bool"
+    words = set(re.findall(r"\w+", ast.unparse(kind))) if kind is not None else set()
+    if isinstance(value, int | float) or (words & _NO_PATHS and not words & {"str", "Path"}):
+        return "number"
+    return "preset" if isinstance(value, str) and value else "value"
 
 
 def _declared(nodes: Sequence[ast.AST]) -> Iterator[tuple[str, Takes]]:
@@ -143,9 +171,9 @@ def _declared(nodes: Sequence[ast.AST]) -> Iterator[tuple[str, Takes]]:
             continue
         keywords = {each.arg: each.value for each in node.keywords}
         action = ast.unparse(keywords.get("action", ast.Constant(None))).strip("'")
-        takes: Takes = "nothing" if action.startswith("store_") or "is_flag" in keywords else "value"
-        if takes == "value" and _is_bool(keywords.get("default")):
-            takes = "nothing" if action.endswith("BooleanOptionalAction") else "bool"
+        takes = "number" if "choices" in keywords else _taken(keywords.get("type"), keywords.get("default"))
+        if action.startswith("store_") or action.endswith("BooleanOptionalAction") or "is_flag" in keywords:
+            takes = "nothing"
         for arg in node.args:
             if isinstance(arg, ast.Constant) and isinstance(arg.value, str) and arg.value.startswith("-"):
                 yield arg.value.partition("/")[0], takes
@@ -166,5 +194,10 @@ def _plain(word: str) -> str:
 
 
 def _is_flag(word: str) -> bool:
-    """Whether a word is a flag, or a key with its value; a negative number is neither."""
-    return re.match(r"--?[A-Za-z]|[+~]*[A-Za-z_][\w.]*=", word) is not None
+    """Whether a word is a flag; a negative number is none."""
+    return re.match(r"--?[A-Za-z]", word) is not None
+
+
+def _is_key(word: str) -> bool:
+    """Whether a word is a key with its value, as hydra takes them."""
+    return re.match(r"[+~]*[A-Za-z_][\w.]*=", word) is not None

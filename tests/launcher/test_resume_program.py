@@ -5,6 +5,7 @@ import shutil
 import subprocess
 import time
 from collections.abc import Callable
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
 
@@ -15,15 +16,18 @@ from nbtools.errors import CheckpointError, ConfigError, LaunchError
 from nbtools.failures.restarts import read_restarts, restarted
 from nbtools.launcher.job_supervisor import with_job
 from nbtools.launcher.launch import launch
-from nbtools.launcher.programs.program_restart import continued
+from nbtools.launcher.programs.program_restart import continued, newest_of_program
+from nbtools.launcher.programs.program_resume import origin_of_launch
 from nbtools.launcher.resume import launch_again, resume
 from nbtools.project import Project
 from nbtools.run.run import Run, curve_sources
 from nbtools.run.state import RunState
+from nbtools.rundir.rundir import RunDir
 from nbtools.script.program import Program
 from nbtools.script.script import read_script, write_script
 
 PROGRAMS = Path(__file__).parents[1] / "programs"
+Audited = Callable[[], AbstractContextManager[list[tuple[str, tuple[object, ...]]]]]
 Cli = Callable[..., subprocess.CompletedProcess[str]]
 
 
@@ -166,6 +170,31 @@ def test_a_launch_whose_arguments_name_a_checkpoint_is_joined_to_its_run(work: P
     assert finished(saves("--steps", "22", "--resume=mine.pt")).info["resumed_from"] is None
 
 
+def test_a_launch_that_names_a_folder_is_joined_to_its_run(work: Path) -> None:
+    (work / "folders.py").write_text(
+        "import argparse, pathlib\np = argparse.ArgumentParser()\np.add_argument('--resume')\np.parse_args()\n"
+        "folder = pathlib.Path('out/checkpoint-5')\nfolder.mkdir(parents=True, exist_ok=True)\n"
+        "for name in ('model.safetensors', 'trainer_state.json'): (folder / name).write_text('x')\n"
+    )
+    parent = finished(launch("folders.py", torchrun=False))
+    child = launch("folders.py", torchrun=False, args=["--resume", "out/checkpoint-5"])
+    assert finished(child).info["resumed_from"]["run"] == parent.id
+
+
+def test_a_folder_that_a_launch_names_is_not_walked(tmp_path: Path, audited: Audited) -> None:
+    (tmp_path / "data/deep/deeper").mkdir(parents=True)
+    (tmp_path / "data/deep/deeper/0.png").touch()
+    (tmp_path / "runs").mkdir()
+    program = Program(script="train.py", resume=("--resume", "{checkpoint}"))
+    with audited() as events:
+        assert origin_of_launch(program, ["--resume", "data"], tmp_path, tmp_path / "runs") is None
+    looked = {str(args[0]) for event, args in events if event in ("os.scandir", "os.listdir")}
+    assert str(tmp_path / "data") in looked
+    assert not {path for path in looked if path.startswith(f"{tmp_path}/data/")}
+    (tmp_path / "empty").mkdir()
+    assert origin_of_launch(program, ["--resume", "empty"], tmp_path, tmp_path / "runs") is None
+
+
 @pytest.mark.parametrize("ref", ["ckpt_step10.pt", "out/ckpt_step10.pt", 10, "10", Path("out/ckpt_step10.pt")])
 def test_a_checkpoint_is_named_by_step_name_or_path(work: Path, ref: Any) -> None:
     parent = finished(saves("--steps", "20"))
@@ -295,6 +324,19 @@ def test_a_program_without_words_restarts_from_its_beginning(work: Path) -> None
     assert run.log().count("begins") == 2
 
 
+def test_a_restart_leaves_an_argument_alone_that_may_not_resume(work: Path) -> None:
+    (work / "loads.py").write_text(
+        "import argparse, pathlib, sys\np = argparse.ArgumentParser()\np.add_argument('--load')\n"
+        "print('load', p.parse_args().load, flush=True)\nhere = pathlib.Path('last.ckpt')\n"
+        "if not here.exists(): here.write_text('x'); sys.exit(3)\n"
+    )
+    run = finished(launch("loads.py", torchrun=False, max_restarts=1, args=["--load", "pretrained.pt"]))
+    (restart,) = read_restarts(run.files)
+    assert restart.checkpoint is None
+    assert run.log().count("load pretrained.pt") == 2
+    assert f"load {work / 'last.ckpt'}" in finished(resume(run)).log()
+
+
 def test_a_checkpoint_that_a_kill_cut_off_is_passed_over_by_a_restart(work: Path) -> None:
     (work / "cut.py").write_text(
         "import os, sys, signal\n"
@@ -320,6 +362,33 @@ def test_an_attempt_of_a_job_continues_with_the_words_of_its_program() -> None:
     later = with_job(plan, job)
     again = continued(later, Path("/out/newer.pt"))
     assert again["argv"] == ["torchrun", "train.py", "--lr", "1", "--resume", "/out/newer.pt"]
+
+
+def test_an_argument_that_names_the_folder_of_the_checkpoint_stays_at_a_restart(tmp_path: Path) -> None:
+    words = {"resume": ["--load", "{checkpoint}"]}
+    plan = {"args": ["--load", "ckpts"], "argv": ["train", "--load", "ckpts"], "program": words, "cwd": str(tmp_path)}
+    (tmp_path / "ckpts/iter_5").mkdir(parents=True)
+    for found in ("ckpts", "ckpts/iter_5"):
+        assert continued(plan, tmp_path / found)["argv"] == plan["argv"]
+    assert continued(plan, tmp_path / "other.pt")["argv"] == ["train", "--load", str(tmp_path / "other.pt")]
+    (tmp_path / "ckpts").rename(tmp_path / "moved")
+    assert continued(plan, tmp_path / "moved/iter_5")["args"] == ["--load", str(tmp_path / "moved/iter_5")]
+
+
+def test_a_restart_from_the_beginning_says_which_folder_was_not_looked_through(tmp_path: Path) -> None:
+    run, images = RunDir(tmp_path / "runs/2026-01-31_142233_a"), tmp_path / "work/images"
+    for folder in (run.path, images):
+        folder.mkdir(parents=True)
+    words = {"resume": ["--resume", "{checkpoint}"]}
+    plan = {"cwd": str(images.parent), "args": [], "time": time.time() - 100, "program": words}
+    assert newest_of_program(run, plan) == (None, [])
+    for number in range(2_100):
+        (images / f"{number}.png").touch()
+    found, (reason,) = newest_of_program(run, plan)
+    assert found is None and reason.startswith(f"{images}: has too many entries")
+    (images.parent / "last.ckpt").write_text("x")
+    found, reasons = newest_of_program(run, plan)
+    assert found is not None and reasons == []
 
 
 # --- real programs ------------------------------------------------------------------------------------

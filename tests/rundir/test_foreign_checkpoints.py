@@ -9,13 +9,14 @@ import sys
 import textwrap
 import time
 import zipfile
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
 from pathlib import Path
 
 import pytest
 
 from nbtools.errors import CheckpointError
+from nbtools.rundir.program_files import foreign_checkpoints
 from nbtools.rundir.program_files.foreign_checkpoints import (
     ForeignCheckpoint,
     ForeignCheckpoints,
@@ -24,6 +25,7 @@ from nbtools.rundir.program_files.foreign_checkpoints import (
     newest_whole,
     resume_order,
 )
+from nbtools.rundir.program_files.written_files import walk
 
 Audited = Callable[[], AbstractContextManager[list[tuple[str, tuple[object, ...]]]]]
 
@@ -141,6 +143,47 @@ def test_old_files_links_and_other_runs_are_passed_over(run_dir: Path, cwd: Path
     assert listed(run_dir) == []
 
 
+def test_a_folder_of_links_alone_is_no_checkpoint(run_dir: Path, cwd: Path, tmp_path: Path) -> None:
+    (cwd / "checkpoint-500").mkdir()
+    for name in ("model.safetensors", "trainer_state.json"):
+        (cwd / "checkpoint-500" / name).symlink_to(write(tmp_path / "store" / name))
+    write(cwd / "last.ckpt")
+    assert names(listed(run_dir)) == {"last.ckpt"}
+
+
+def test_a_checkpoint_that_is_deleted_while_it_is_listed_is_passed_over(
+    run_dir: Path, cwd: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for number in (500, 600):
+        for name in ("model.safetensors", "trainer_state.json"):
+            write(cwd / f"checkpoint-{number}/{name}")
+
+    def deleting(root: Path, cut: None) -> Iterator[tuple[Path, list[str], list[os.DirEntry[str]]]]:
+        for found in walk(root, cut):
+            if found[0].name == "checkpoint-500":
+                shutil.rmtree(found[0])
+            yield found
+
+    monkeypatch.setattr(foreign_checkpoints, "walk", deleting)
+    assert names(listed(run_dir)) == {"checkpoint-600"}
+
+
+def test_of_a_folder_inside_a_checkpoint_few_entries_and_only_parts_are_looked_at(
+    run_dir: Path, cwd: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write(cwd / "checkpoint-5/trainer_state.json")
+    for number in range(3_000):
+        (cwd / "checkpoint-5").joinpath("images").mkdir(exist_ok=True)
+        (cwd / f"checkpoint-5/images/{number}.png").touch()
+    write(cwd / "checkpoint-5/global_step5/mp_rank_00_model_states.pt")
+    (found,) = listed(run_dir)
+    assert found.files.keys() == {"trainer_state.json", "global_step5/mp_rank_00_model_states.pt"}
+    for number in range(3_000):
+        (cwd / f"checkpoint-5/global_step5/{number}.pt").touch()
+    (found,) = listed(run_dir)
+    assert 1_990 < len(found.files) <= 2_001
+
+
 def test_files_beside_another_run_are_not_taken(run_dir: Path, cwd: Path) -> None:
     write(cwd / "last.ckpt")
     other = run_dir.parent / "2026-01-31_142234_b"
@@ -190,6 +233,38 @@ def test_a_look_at_a_hundred_thousand_files_takes_less_than_50_ms(run_dir: Path,
     assert min(taken) < 0.05
 
 
+@pytest.mark.parametrize("checkpoint", ["checkpoints/last.ckpt", "a/last.ckpt", "zeta/deep/last.ckpt", "last.ckpt"])
+def test_a_folder_of_many_files_hides_no_checkpoint_beside_it(run_dir: Path, cwd: Path, checkpoint: str) -> None:
+    for folder in ("images", "samples"):
+        (cwd / "out" / folder).mkdir(parents=True)
+        for number in range(2_100):
+            (cwd / f"out/{folder}/{number}.png").touch()
+    write(cwd / "out" / checkpoint)
+    assert names(listed(run_dir)) == {f"out/{checkpoint}"}
+
+
+def test_folders_named_for_checkpoints_are_looked_through_first_and_what_was_not_is_told(
+    run_dir: Path, cwd: Path
+) -> None:
+    for folder in range(8):
+        (cwd / f"out/{folder}").mkdir(parents=True)
+        for number in range(2_100):
+            (cwd / f"out/{folder}/{number}.png").touch()
+    write(cwd / "out/my_checkpoints/last.ckpt")
+    cut: list[Path] = []
+    found = checkpoints_of(run_dir, str(cwd), [], time.time() - 100, None, cut=cut)
+    assert names(found) == {"out/my_checkpoints/last.ckpt"}
+    assert set(cut) == {cwd / f"out/{folder}" for folder in range(8)}
+
+
+def test_a_folder_below_the_home_directory_is_looked_through(
+    run_dir: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path / "home"))
+    write(tmp_path / "home/out/last.ckpt")
+    assert [one.path for one in listed(run_dir, "--output_dir", "~/out")] == [tmp_path / "home/out/last.ckpt"]
+
+
 # --- which one to continue from ---------------------------------------------------------------------
 
 
@@ -216,6 +291,57 @@ def test_a_file_that_was_cut_off_is_passed_over(run_dir: Path, cwd: Path) -> Non
     assert found is not None and found.name == "ckpt_1.pt"
     assert [reason.partition(":")[0] for reason in reasons] == ["ckpt_4.pt", "checkpoint_3.safetensors", "ckpt_2.pt"]
     assert all(reason.endswith("ends too early: it was not written to its end") for reason in reasons)
+
+
+@pytest.mark.parametrize(
+    ("tracker", "said", "files"),
+    [
+        ("latest_checkpointed_iteration.txt", b"500", ["iter_0000500/mp_rank_00/m.pt", "iter_0000500/mp_rank_01/m.pt"]),
+        ("latest_checkpointed_iteration.txt", b"500", ["iter_0000500/.metadata", "iter_0000500/__0_0.distcp"]),
+        (
+            "latest",
+            b"global_step500",
+            ["global_step500/mp_rank_00_model_states.pt", "global_step500/zero_pp_rank_0.pt"],
+        ),
+    ],
+)
+@pytest.mark.parametrize("args", [(), ("--save-dir", "ckpts")])
+def test_a_folder_with_a_tracker_file_is_the_checkpoint(
+    run_dir: Path, cwd: Path, tracker: str, said: bytes, files: list[str], args: tuple[str, ...]
+) -> None:
+    for name in files:
+        write(cwd / "ckpts" / name, age_s=20)
+        write(cwd / "ckpts" / name.replace("500", "400"), age_s=30)
+    write(cwd / "ckpts/other.ckpt", age_s=90)
+    write(cwd / "ckpts" / tracker, said)
+    if args:
+        args = (args[0], str(cwd / args[1]))
+    found, _ = newest_whole(listed(run_dir, *args))
+    assert found is not None and (found.path, found.name, found.step) == (cwd / "ckpts", "ckpts", 500)
+    assert found.files.keys() == set(files)
+    assert names(listed(run_dir)) == {"ckpts", "ckpts/other.ckpt"}
+    write(cwd / "ckpts" / files[0], b"")
+    assert newest_whole(listed(run_dir))[0] != found
+
+
+@pytest.mark.parametrize("said", [b"600", b"", b"\xff", b"9" * 200])
+def test_a_tracker_that_names_nothing_beside_it_does_not_count(run_dir: Path, cwd: Path, said: bytes) -> None:
+    for name in ("optimizer.pt", "model.bin"):
+        write(cwd / f"ckpts/iter_0000500/{name}")
+    write(cwd / "ckpts/latest_checkpointed_iteration.txt", said)
+    assert names(listed(run_dir)) == {"ckpts/iter_0000500"}
+
+
+def test_what_holds_the_part_of_one_rank_is_not_continued_from(run_dir: Path, cwd: Path) -> None:
+    write(cwd / "iter_0000500/mp_rank_01/model_optim_rng.pt")
+    assert listed(run_dir) == []
+    write(cwd / "checkpoint_rank0.pt", age_s=50)
+    for rank in range(4):
+        write(cwd / f"checkpoint_0100_rank{rank}.pt", age_s=20 - rank)
+        write(cwd / f"rank_{rank}/last.ckpt")
+    found, reasons = newest_whole(listed(run_dir))
+    assert found is not None and found.name == "checkpoint_rank0.pt", "its only file"
+    assert len(reasons) == 1 and "one of 8 files with a part for each rank; name one to use it" in reasons[0]
 
 
 def test_a_file_that_changed_or_went_since_it_was_listed_is_not_whole(run_dir: Path, cwd: Path) -> None:

@@ -30,6 +30,20 @@ SOURCES = [
     ("@hydra.main()\ndef main(cfg): fit(cfg.trainer.ckpt_path)", "trainer.ckpt_path={checkpoint}"),
     ("resume = True\nckpt_path = 'x'", ""),
     ("not python", ""),
+    ("p.add_argument('--resume', type=int, default=0)", ""),
+    ("p.add_argument('--resume', choices=['never', 'auto'])", ""),
+    ("p.add_argument('--resume', default=0)", ""),
+    ("p.add_argument('--resume', default='latest')", "--resume {checkpoint}"),
+    ("p.add_argument('--checkpoint', action='store_true')", ""),
+    ("p.add_argument('--load', default=False, type=str2bool)", ""),
+    ("p.add_argument('--checkpoint_path', default='out/model.pt')", ""),
+    (
+        "p.add_argument('--ckpt_path', type=str, default=''); p.add_argument('--resume', type=int)",
+        "--ckpt_path {checkpoint}",
+    ),
+    ("@click.option('--resume', type=click.IntRange(0))\ndef main(resume): 0", ""),
+    ("@dataclass\nclass A:\n    resume: int | None = None\ntyro.cli(A)", ""),
+    ("@dataclass\nclass A:\n    resume: Literal['a', 'b'] = 'a'\ntyro.cli(A)", ""),
 ]
 
 
@@ -39,11 +53,46 @@ def test_the_words_follow_from_what_the_source_declares(source: str, words: str,
     assert " ".join(resume_words(arguments_in(tmp_path / "train.py"))) == words
 
 
+@pytest.mark.parametrize(
+    ("flag", "words"),
+    [
+        *((flag, ()) for flag in ("--load", "--load-checkpoint", "--checkpoint", "--ckpt", "--checkpoint_path")),
+        *((flag, (flag, "{checkpoint}")) for flag in ("--resume", "--resume-from", "--ckpt_path")),
+        ("--init_from", ("--init_from=resume",)),
+    ],
+)
+def test_only_a_name_that_means_a_resume_is_used_without_a_question(flag: str, words: tuple[str, ...]) -> None:
+    assert resume_words([flag], unasked=True) == words
+    assert resume_words([flag])
+
+
+def test_the_types_of_arguments_in_other_modules_count_as_well(tmp_path: Path) -> None:
+    (tmp_path / "train.py").write_text("from options import make\nargs = make().parse_args()\n")
+    (tmp_path / "options.py").write_text(
+        "import argparse\ndef make():\n    p = argparse.ArgumentParser()\n"
+        "    p.add_argument('--resume', choices=['never', 'auto'])\n    p.add_argument('--resume-from', type=int)\n"
+        "    p.add_argument('--checkpoint', action='store_true')\n    p.add_argument('--load', default='a.pt')\n"
+        "    p.add_argument('--ckpt', default=None)\n    return p\n"
+    )
+    found = flags_of_program(tmp_path / "train.py", [], None, [])
+    assert found == {
+        "--resume": "number",
+        "--resume-from": "number",
+        "--checkpoint": "nothing",
+        "--load": "preset",
+        "--ckpt": "value",
+    }
+    assert resume_words(found) == ("--ckpt", "{checkpoint}")
+    assert resume_words(found, unasked=True) == ()
+
+
 def test_the_words_follow_from_the_arguments_of_a_call(tmp_path: Path) -> None:
     missing = tmp_path / "train.py"
     assert resume_words(arguments_in(missing, ["--lr", "1", "--ckpt-path", "a"])) == ("--ckpt-path", "{checkpoint}")
     assert resume_words(arguments_in(missing, ["fit", "model.resume=null"])) == ("model.resume={checkpoint}",)
     assert resume_words(arguments_in(missing, ["--resume", "--lr", "1"])) == ("--resume",)
+    named = arguments_in(missing, ["--ckpt_path", "epoch=3-step=400.ckpt"])
+    assert resume_words(named) == ("--ckpt_path", "{checkpoint}")
     assert resume_words({"--lr", "--resume"}) == ("--resume", "{checkpoint}")
     assert resume_words([]) == ()
 
@@ -59,6 +108,13 @@ def test_the_words_follow_from_the_arguments_of_a_call(tmp_path: Path) -> None:
         ("--init_from=scratch --x=1", "--init_from=resume", "--x=1 --init_from=resume"),
         ("--resume --ckpt old --lr 1", "--resume --ckpt {checkpoint}", "--lr 1 --resume --ckpt /c"),
         ("", "--from dir:{checkpoint}", "--from dir:/c"),
+        ("--lr 1 -- data", "--resume {checkpoint}", "--lr 1 --resume /c -- data"),
+        ("--resume a -- --resume b", "--resume {checkpoint}", "--resume /c -- --resume b"),
+        ("--ckpt_path epoch=3-step=400.ckpt --lr 1", "--ckpt_path {checkpoint}", "--lr 1 --ckpt_path /c"),
+        ("--resume -1 --lr 1", "--resume {checkpoint}", "--lr 1 --resume /c"),
+        ("--resume --lr 1", "--resume {checkpoint}", "--lr 1 --resume /c"),
+        ("--name resume=1 resume=2", "--resume {checkpoint}", "--name resume=1 resume=2 --resume /c"),
+        ("--opts a=1 --lr 1", "--opts load={checkpoint}", "--lr 1 --opts load=/c"),
     ],
 )
 def test_an_argument_that_resumed_before_is_replaced(args: str, words: str, resumed: str) -> None:
@@ -78,7 +134,7 @@ def test_the_parser_may_be_in_another_module_of_the_program(tmp_path: Path) -> N
     )
     assert resume_words(arguments_in(tmp_path / "train.py")) == ()
     found = flags_of_program(tmp_path / "train.py", ["--seed", "1"], None, [])
-    assert found == {"--seed": "value", "--resume-from": "value", "--resume": "nothing", "--lr": "value"}
+    assert found == {"--seed": "value", "--resume-from": "value", "--resume": "nothing", "--lr": "number"}
     assert resume_words(found) == ("--resume-from", "{checkpoint}")
     (tmp_path / "train.py").write_text("not python")
     assert flags_of_program(tmp_path / "train.py", ["--seed", "1"], None, []) == {"--seed": "value"}

@@ -1,15 +1,17 @@
 """The next attempt of a program of the user's: from its newest checkpoint, with the words that resume it."""
 
+import os
 import time
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from nbtools.project import expanded
 from nbtools.run.records import mapping_at
 from nbtools.rundir.json_files import finite
 from nbtools.rundir.program_files.foreign_checkpoints import ForeignCheckpoint, checkpoints_of, newest_whole
 from nbtools.rundir.rundir import RunDir
-from nbtools.script.resume_words import with_checkpoint
+from nbtools.script.resume_words import named_checkpoint_in, with_checkpoint
 
 
 def recorded_words(plan: Mapping[str, Any]) -> tuple[str, ...]:
@@ -18,12 +20,16 @@ def recorded_words(plan: Mapping[str, Any]) -> tuple[str, ...]:
     return tuple(map(str, words)) if isinstance(words, list) else ()
 
 
-def saved_by_program(run: RunDir, plan: Mapping[str, Any]) -> list[ForeignCheckpoint]:
-    """Return the checkpoints that a program has written, oldest first, once no process of it is left."""
+def saved_by_program(run: RunDir, plan: Mapping[str, Any], cut: list[Path] | None = None) -> list[ForeignCheckpoint]:
+    """Return the checkpoints that a program has written, oldest first, once no process of it is left.
+
+    Args:
+        cut: receives the folders of which not all was looked at.
+    """
     cwd, started = plan.get("cwd"), finite(plan.get("time"))
     folder = cwd if isinstance(cwd, str) else None
     since = time.time() if started is None else started
-    return checkpoints_of(run.path, folder, _args_of(plan), since, None, quiet_s=0)
+    return checkpoints_of(run.path, folder, _args_of(plan), since, None, quiet_s=0, cut=cut)
 
 
 def newest_of_program(run: RunDir, plan: Mapping[str, Any]) -> tuple[ForeignCheckpoint | None, list[str]]:
@@ -31,13 +37,28 @@ def newest_of_program(run: RunDir, plan: Mapping[str, Any]) -> tuple[ForeignChec
 
     None if there is no checkpoint, or no words are known with which the program continues.
     """
-    return newest_whole(saved_by_program(run, plan)) if recorded_words(plan) else (None, [])
+    if not recorded_words(plan):
+        return None, []
+    cut: list[Path] = []
+    found, reasons = newest_whole(saved_by_program(run, plan, cut))
+    if found is None and cut:
+        reasons.append(
+            f"{cut[0]}: has too many entries to find a checkpoint among; name a folder for checkpoints alone"
+        )
+    return found, reasons
 
 
 def continued(plan: Mapping[str, Any], checkpoint: Path) -> dict[str, Any]:
-    """Return the content of a launch.json with a command that continues from a checkpoint."""
+    """Return the content of a launch.json with a command that continues from a checkpoint.
+
+    A program that already names a folder with that checkpoint finds it there itself.
+    """
     args, argv = _args_of(plan), [str(word) for word in plan.get("argv") or ()]
-    resumed = with_checkpoint(args, recorded_words(plan), checkpoint)
+    words = recorded_words(plan)
+    named = named_checkpoint_in(args, words)
+    folder = Path(os.path.realpath(str(plan.get("cwd") or "/") / expanded(named)))
+    is_found = named and folder.is_dir() and Path(os.path.realpath(checkpoint)).is_relative_to(folder)
+    resumed = args if is_found else with_checkpoint(args, words, checkpoint)
     return {**plan, "argv": [*argv[: len(argv) - len(args)], *resumed], "args": resumed}
 
 

@@ -31,6 +31,9 @@ from nbtools.script.script import parse_script, write_script
 _MOST_RUNS = 50
 """So many of the newest runs are asked whether they wrote a checkpoint that a launch names."""
 
+_MOST_ENTRIES = 1_000
+"""So many entries of a folder that a launch names tell when it changed."""
+
 
 @dataclass(frozen=True)
 class ProgramResume:
@@ -88,7 +91,7 @@ def origin_of_launch(program: Program, args: Sequence[str], cwd: Path, runs: Pat
     path = Path(os.path.normpath(cwd / expanded(named)))
     if not named or not path.exists():
         return None
-    saved_at = checkpoint_at(path).time
+    saved_at = _changed_at(path)
     for folder in itertools.islice(newest_first(runs), _MOST_RUNS):
         run = Run(RunDir(folder))
         begun, ended = run.records.started_at, run.records.ended_at
@@ -98,6 +101,18 @@ def origin_of_launch(program: Program, args: Sequence[str], cwd: Path, runs: Pat
             if isinstance(one, ForeignCheckpoint) and one.path == path:
                 return _origin(run, one)
     return None
+
+
+def _changed_at(path: Path) -> float:
+    """Return the time of the last change of a file, or of what is directly in a folder; no tree is walked."""
+    times = [0.0]
+    with contextlib.suppress(OSError):
+        if not path.is_dir():
+            return path.stat().st_mtime
+        with os.scandir(path) as entries:
+            for entry in itertools.islice(entries, _MOST_ENTRIES):
+                times.append(entry.stat(follow_symlinks=False).st_mtime)
+    return max(times)
 
 
 def _origin(run: Run, found: ForeignCheckpoint) -> dict[str, Any]:

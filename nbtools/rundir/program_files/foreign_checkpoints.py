@@ -3,7 +3,8 @@
 A *folder* is one checkpoint if it holds parts of a distributed one (`.metadata` and `*.distcp`), what accelerate's
 `save_state` writes, or weights while its name ends with a count (`checkpoint-500`, `epoch_1`, `step_500`). A *file* is
 one if its name says so (`last.ckpt`, `model_0100.pth`, `checkpoint.pth.tar`); without any such name every other `.pt`
-and `.pth` file counts.
+and `.pth` file counts. Megatron and DeepSpeed load the folder in which a file names the newest checkpoint in it, so
+there that folder is the checkpoint.
 """
 
 import contextlib
@@ -11,8 +12,9 @@ import os
 import re
 import time
 import zipfile
+from collections import Counter
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Final
 
@@ -49,6 +51,13 @@ _WEIGHTS: Final = (".safetensors", ".bin", ".pt", ".pth", ".ckpt", ".distcp", ".
 _OF_TORCH: Final = (".pt", ".pth", ".pt.tar", ".pth.tar", ".ckpt.tar")
 _FILES: Final = (".ckpt", *_OF_TORCH, ".bin", ".safetensors", ".tar", ".pkl")
 _UNFINISHED: Final = (".tmp", ".partial", ".incomplete")
+_TRACKERS: Final = ("latest_checkpointed_iteration.txt", "latest")
+"""Files of Megatron and of DeepSpeed that name the newest of the checkpoints beside them."""
+_MODEL_PARALLEL: Final = "mp_rank_"
+"""Beginning of the names of folders with a part of a model."""
+_RANK: Final = re.compile(r"rank[-_=.]?\d+", re.IGNORECASE)
+_MAX_PARTS: Final = 2_000
+"""So many entries of the folders inside a checkpoint are looked at."""
 _HF_STATE: Final = "trainer_state.json"
 _GLOBAL_STEP: Final = re.compile(rb'"global_step":\s*(\d{1,15})\b')
 
@@ -138,11 +147,13 @@ def checkpoints_of(
     ended: float | None,
     *,
     quiet_s: float = _QUIET_S,
+    cut: list[Path] | None = None,
 ) -> list[ForeignCheckpoint]:
     """Return the checkpoints that a program wrote, oldest first; the arguments are those of `places_of`.
 
     Args:
         quiet_s: seconds for which a checkpoint of a run that continues must not have changed.
+        cut: receives the folders of which not all was looked at.
     """
     found: dict[Path, ForeignCheckpoint] = {}
     others: dict[Path, ForeignCheckpoint] = {}
@@ -151,7 +162,7 @@ def checkpoints_of(
         places = places_of(run_dir, cwd, args, started, ended)
         for root in dict.fromkeys((run_dir, *places.named, *places.working)):
             if root not in places.left_out:
-                for one, says_so in _below(root, places, [*places.working, run_dir]):
+                for one, says_so in _below(root, places, [*places.working, run_dir], cut):
                     (found if says_so else others).setdefault(one.path, one)
     listed = [one for one in (found or others).values() if one.time <= before]
     return sorted(listed, key=lambda one: (one.time, one.name))
@@ -182,15 +193,24 @@ def resume_order(found: Sequence[ForeignCheckpoint]) -> list[ForeignCheckpoint]:
 
 
 def newest_whole(found: Sequence[ForeignCheckpoint]) -> tuple[ForeignCheckpoint | None, list[str]]:
-    """Return the checkpoint to continue from (None if there is none), and why those before it are passed over."""
-    reasons: list[str] = []
-    for one in resume_order(found):
+    """Return the checkpoint to continue from (None if there is none), and why those before it are passed over.
+
+    Files that differ only in the number of a rank are passed over: a command line can name one of them, for all ranks.
+    """
+    alike = Counter(map(_but_for_rank, found))
+    parts = [one.name for one in found if alike[_but_for_rank(one)] > 1]
+    reasons = [f"{parts[-1]}: one of {len(parts)} files with a part for each rank; name one to use it"] if parts else []
+    for one in resume_order([one for one in found if alike[_but_for_rank(one)] == 1]):
         try:
             one.verify()
             return one, reasons
         except CheckpointError as error:
             reasons.append(f"{one.name}: {error}")
     return None, reasons
+
+
+def _but_for_rank(one: ForeignCheckpoint) -> str:
+    return _RANK.sub("rank", str(one.path))
 
 
 def _is_aside(one: ForeignCheckpoint) -> bool:
@@ -200,25 +220,58 @@ def _is_aside(one: ForeignCheckpoint) -> bool:
 # --- which files and folders --------------------------------------------------------------------
 
 
-def _below(root: Path, places: Places, bases: Sequence[Path]) -> Iterator[tuple[ForeignCheckpoint, bool]]:
+def _below(
+    root: Path, places: Places, bases: Sequence[Path], cut: list[Path] | None
+) -> Iterator[tuple[ForeignCheckpoint, bool]]:
     """Yield the checkpoints below a folder, each with whether its name says that it is one."""
-    for folder, inner, entries in walk(root):
+    for folder, inner, entries in walk(root, cut):
         if folder != root and _is_checkpoint(folder.name, {entry.name for entry in entries}):
             files = dict(_stats(entries, ""))
             for name in inner:  # of DeepSpeed, or the parts of FSDP
-                with contextlib.suppress(OSError), os.scandir(folder / name) as nested:
-                    files |= dict(_stats(nested, f"{name}/"))
+                files |= _parts(folder, f"{name}/", 1, iter(range(_MAX_PARTS)))
             inner.clear()
             is_whole = not any(name.endswith(_UNFINISHED) for name in files)
-            if is_whole and places.has(max(files.values(), key=lambda status: status.st_mtime)):
+            if files and is_whole and places.has(max(files.values(), key=lambda status: status.st_mtime)):
                 yield _of_files(folder, _prefix(folder.parent, bases) + folder.name, files), True
             continue
+        if tracked := _tracked(folder, inner, {entry.name for entry in entries}):
+            files = dict(_parts(folder, f"{tracked}/", 2, iter(range(_MAX_PARTS))))
+            if files and places.has(max(files.values(), key=lambda status: status.st_mtime)):
+                whole = _of_files(folder, _prefix(folder.parent, bases) + folder.name, files)
+                yield replace(whole, step=_counts(tracked)[0]), True
+            inner[:] = [name for name in inner if name != tracked and not _FOLDER.fullmatch(name)]
+        inner[:] = [name for name in inner if not name.startswith(_MODEL_PARALLEL)]
         prefix = _prefix(folder, bases)
         for entry in entries:
             if (says_so := _is_file_of_checkpoint(entry.name)) is not None:
                 with contextlib.suppress(OSError):
                     if places.has(status := entry.stat(follow_symlinks=False)):
                         yield _of_files(folder / entry.name, prefix + entry.name, {"": status}), says_so
+
+
+def _tracked(folder: Path, inner: Sequence[str], inside: set[str]) -> str:
+    """Return the name of the checkpoint that a tracker file in a folder names; empty without one."""
+    for tracker in _TRACKERS:
+        with contextlib.suppress(OSError, UnicodeDecodeError):
+            if tracker in inside:
+                with open_regular(folder / tracker) as file:
+                    said = file.read(_HEAD_BYTES).decode().strip()[:100]
+                step = int(said) if said.isdecimal() else None
+                for name in inner:
+                    if name == said or (step is not None and _counts(name)[0] == step):
+                        return name
+    return ""
+
+
+def _parts(folder: Path, prefix: str, depth: int, budget: Iterator[int]) -> Iterator[tuple[str, os.stat_result]]:
+    """Yield path and status of the files of a checkpoint in a folder inside it, until the budget is spent."""
+    with contextlib.suppress(OSError), os.scandir(folder / prefix) as entries:
+        for _, entry in zip(budget, entries, strict=False):
+            if not entry.is_dir(follow_symlinks=False):
+                if entry.name.endswith((*_FILES, *_WEIGHTS, *_UNFINISHED, ".metadata")):
+                    yield from _stats([entry], prefix)
+            elif depth > 1:
+                yield from _parts(folder, f"{prefix}{entry.name}/", depth - 1, budget)
 
 
 def _prefix(folder: Path, bases: Sequence[Path]) -> str:

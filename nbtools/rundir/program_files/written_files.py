@@ -19,11 +19,16 @@ from pathlib import Path
 from typing import Final
 
 from nbtools.errors import FormatError
+from nbtools.project import expanded
 from nbtools.rundir.json_files import finite, read_json
 from nbtools.rundir.rundir import RunDir, launch_of
 from nbtools.rundir.tail import open_regular
 
-_MAX_ENTRIES: Final = 2_000
+_MAX_IN_FOLDER: Final = 2_000
+_MAX_ENTRIES: Final = 10_000
+"""So many entries of a folder, and of a root with all below it, are looked at: one folder of images hides no other."""
+_FIRST: Final = re.compile(r"checkpoint|ckpt|weights|snapshot|model|logs", re.IGNORECASE)
+"""Folders that are looked through before those beside them."""
 _MAX_DEPTH: Final = 4
 _SLACK_S: Final = 60.0
 """Time after the end of a run in which a file of it may still be written: a disk's clock, an upload."""
@@ -85,27 +90,36 @@ def places_of(run_dir: Path, cwd: str | None, args: Sequence[str], started: floa
     return Places(named, working, left_out, since, until, run_dir.stat().st_uid)
 
 
-def walk(root: Path) -> Iterator[tuple[Path, list[str], list[os.DirEntry[str]]]]:
-    """Yield folder, names of its sub-folders, and its other entries, as far as `root` and all below it have few.
+def walk(root: Path, cut: list[Path] | None = None) -> Iterator[tuple[Path, list[str], list[os.DirEntry[str]]]]:
+    """Yield folder, names of its sub-folders, and its other entries, as far as each, and all together, have few.
 
     The nearest folders come first. A sub-folder that the caller removes from the list is not looked through.
+
+    Args:
+        cut: receives the folders of which not all was looked at.
     """
-    num_entries, folders = 0, deque([(root, 0)])
-    while folders and num_entries <= _MAX_ENTRIES:
+    left, folders = _MAX_ENTRIES, deque([(root, 0)])
+    while folders and left > 0:
         folder, depth = folders.popleft()
+        limit = min(_MAX_IN_FOLDER, left)
         inner: list[str] = []
         others: list[os.DirEntry[str]] = []
         with contextlib.suppress(OSError), os.scandir(folder) as entries:
-            for entry in entries:
-                num_entries += 1
-                if num_entries > _MAX_ENTRIES:
+            for number, entry in enumerate(entries):
+                if number == limit:
+                    if cut is not None:
+                        cut.append(folder)
                     break
+                left -= 1
                 if not entry.is_dir(follow_symlinks=False):
                     others.append(entry)
                 elif depth < _MAX_DEPTH and not _SKIPPED.match(entry.name):
                     inner.append(entry.name)
+        inner.sort(key=lambda name: _FIRST.search(name) is None)
         yield folder, inner, others
         folders += [(folder / name, depth + 1) for name in inner]
+    if cut is not None:
+        cut.extend(folder for folder, _ in folders)
 
 
 def _neighbours(run_dir: Path) -> Iterator[tuple[Path, float, float]]:
@@ -139,7 +153,7 @@ def _named_folders(cwd: str | None, args: Sequence[str]) -> Iterator[Path]:
     words = [word for arg in args if isinstance(arg, str) for word in arg.split("=", 1)]
     for name, value in pairwise(words):
         if any(part in name.lower() for part in ("dir", "out", "log", "save", "path", "project")) and value[:1] != "-":
-            folder = Path(cwd or "/", value).expanduser()
+            folder = Path(cwd or "/") / expanded(value)
             with contextlib.suppress(OSError, ValueError):
                 if folder.is_dir() and len(folder.parts) > 2:
                     yield folder
