@@ -3,7 +3,7 @@
 import math
 from typing import Final, Literal
 
-from nbtools.metrics.readers.line import Counter, Reading
+from nbtools.metrics.readers.lines.reading import Counter, Reading
 from nbtools.metrics.readers.names import of_split
 from nbtools.rundir.json_files import MAX_STEP
 

@@ -3,7 +3,7 @@
 import re
 from typing import Final
 
-from nbtools.metrics.readers.line import Counter, Reading
+from nbtools.metrics.readers.lines.reading import Counter, Reading
 from nbtools.metrics.readers.names import COUNTERS, SPLITS, is_counter, is_measured, parts_of
 
 _RULE: Final = re.compile(r"[\s\-+=|─━┄┈═│┃┏┓┗┛┡┩┢┪┣┫├┤┌┐└┘┬┴┼┳┻╇╈┠┨]{6,}")

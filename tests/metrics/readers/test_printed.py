@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from nbtools.metrics.history import History
 from nbtools.metrics.readers import printed
-from nbtools.metrics.readers.line import read_line
+from nbtools.metrics.readers.lines.line import read_line
 from nbtools.metrics.readers.printed import LogMetrics
 
 from printers import PRINTERS, Printer
