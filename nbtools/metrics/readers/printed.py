@@ -37,7 +37,7 @@ _SHARE: Final = 0.04
 _SAMPLE_BYTES: Final = 16 << 10
 _HINTS: Final = tuple(
     word.encode()
-    for word in {*MEASURED, "epoch", "step", "iter", "learn:", "batch="}
+    for word in {*MEASURED, "epoch", "step", "iter", "learn:", "batch=", "learning rate", "learning_rate", "lr:"}
     if not any(other != word and other in word for other in MEASURED)
 )
 """Text without any of these, or a sign of a table or of a bar, holds nothing."""
@@ -50,7 +50,7 @@ _TABLE: Final = re.compile(
     rb"|(?:[a-z]++\s{2,}){2}|(?:[a-z][\w/.]*+\s++1[\d.a-z]*+\s++){3}|[>*-][>|*\s-]*+[a-z][^:]{0,60}:\s++[-+]?1)"
 )
 _HEADING: Final = re.compile(
-    rb"(?:eval|valid|test|train|summary).*[:*]\s*$|^(?:[\s>=*#|-]|\x1b\[[1;]*m)*+(?:[a-z]++\s){0,2}(?:eval|valid|test)"
+    rb"(?:eval|valid|test|train|summary).*[:*\]]\s*$|^(?:[\s>=*#|-]|\x1b\[[1;]*m)*+(?:[a-z]++\s){0,2}(?:eval|valid|test)"
     rb"[a-z]*+(?:\s[a-z]++)?(?:\x1b\[[1;]*m|\W)*+$"
 )
 

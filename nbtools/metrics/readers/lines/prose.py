@@ -38,12 +38,12 @@ _PERCENT: Final = re.compile(r"\d{1,3}%\|[^|]*+\|")
 _WRAPPER: Final = re.compile(r"\b(?:tensor|array|(?:(?:np|numpy|jnp)\.)?float\d\d)\(\[?", re.IGNORECASE)
 _TOKEN: Final = re.compile(
     r"""
-      (?P<range> \d++-(?=\d++[a-z]) )  # 1-50batch
+      (?P<range> \d++-(?=\d++[a-z]) | (?<=\[)\d++-(?=\d++\]) )  # 1-50batch, Batch [0-100]
     | (?P<number> [-+]?+ (?: \d{1,3}(?:,\d{3}){1,5}+(?!\d|,\d)(?:\.\d++)?+ | \d++(?:\.\d*+)?+ | \.\d++ )
                 (?:[eE][-+]?+\d++)?+ (?!\s*+\*\s*+[^\s\d])  # source code in a traceback: loss = 0.5 * a
                 | [-+]?+ (?:nan|inf|infinity|NaN|Inf|Infinity|NAN|INF) (?![\w/.@-]) )
       (?: \s?/\s{0,6}+ (?P<total>\d++) (?![\w.]) )?
-      (?P<unit> [A-Za-zµ%] [\w/%]*+ | /[a-z]{1,6}+(?!\w|\s*+[=:])
+      (?P<unit> [A-Za-zµ%] [\w/%]*+ | (?:/[a-z]{1,6}+)++(?!\w|\s*+[=:])
         | \ (?:[a-z]{3,8}+/s(?:ec)?+|ms|s(?:ec(?:ond)?s?)?+)(?![\w/]|\s*+[=:]?+\s*+[-+.\d]) )?
     | (?P<word> [^\W\d] (?: [\w@/.%] | '(?=s\b) | -(?=[A-Za-z]) )*+ )
     | (?P<separator> [=:] )
@@ -81,6 +81,8 @@ class _Prose:
     is_rank: bool = False
     outer: list[str] = field(default_factory=list)
     """Words before a bracket: `f1-score (micro avg)  0.7`."""
+    groups: list[list[str]] = field(default_factory=list)
+    """The same for each open bracket: `train[loss=0.7, acc=0.9]`."""
     subject: list[str] = field(default_factory=list)
     """Name of a value that follows a counter: `loss after iteration 100: 2.1`."""
     previous: str = ""
@@ -112,7 +114,10 @@ def read_prose(text: str) -> Reading:
             state.depth += 1 if kind == "open" else -1
             if kind == "open":
                 state.outer = [*state.words]
-            if kind == "close" and not state.is_explicit and plain[token.end() : token.end() + 1] not in " :=[(":
+                state.groups.append([] if state.is_explicit else state.outer)
+            elif state.groups:
+                state.groups.pop()
+            if kind == "close" and not state.is_explicit and plain[token.end() : token.end() + 1] not in " :=[()":
                 _drop_words(state)
         elif kind == "word" and not state.is_explicit:
             state.words.append(_word(token))
@@ -127,7 +132,8 @@ def read_prose(text: str) -> Reading:
     # A line that counts itself and gives values after : or = is a row, whatever their names.
     reading.is_measured |= state.num_values > 0 and any(counter.preference < 4 for counter in reading.counters)
     reading.is_measured |= state.num_values > 1 and is_backward(original)
-    reading.is_item = len(reading._named) == 1 and is_item(plain)
+    is_rate = state.num_values == 1 and reading.named == {"train/learning_rate"}
+    reading.is_item = len(reading._named) == 1 and (is_item(plain) or is_rate)
     stripped = plain.strip()
     if not reading._named and is_title(plain) and (reading.split or "summary" in stripped.lower()):
         reading.is_heading = True
@@ -213,6 +219,9 @@ def _take(state: _Prose, token: re.Match[str]) -> None:
         split = state.metric_split if is_measured(short) else state.split
         value = value / total if total else value
         state.num_values += is_explicit and not is_whole
+        group = state.groups[-1] if state.groups else []
+        if words[: len(group)] != group:
+            full = "_".join([*group, full])
         reading.add(short + suffix, value, split, full=full + suffix, is_whole=is_whole and not total)
 
 

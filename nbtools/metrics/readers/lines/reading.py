@@ -4,7 +4,7 @@ import math
 from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 
-from nbtools.metrics.readers.names import COUNTERS, EPOCHS, is_measured, metric_of
+from nbtools.metrics.readers.names import COUNTERS, EPOCHS, SPLITS, is_measured, is_setting, metric_of, parts_of
 from nbtools.rundir.json_files import MAX_STEP
 
 MAX_METRICS: Final = 200
@@ -44,7 +44,9 @@ class Reading:
     is_measured: bool = False
     is_heading: bool = False
     is_item: bool = False
-    """Whether the line is one of a list: `| > grad_norm: 1.2`."""
+    """Whether the line is one of a list, or only a learning rate: `| > grad_norm: 1.2`, `Learning rate: 0.001`."""
+    of_training: set[str] = field(default_factory=set)
+    """Metrics whose own name says that they are of the training: `Train Loss`."""
     coordinates: dict[str, float] = field(default_factory=dict)
     _named: list[tuple[str, str, str | None, float, bool]] = field(default_factory=list)
 
@@ -76,6 +78,14 @@ class Reading:
         self._named.append((name, full or name, split, value, is_whole))
         self.is_measured |= is_measured(name)
 
+    def _is_configuration(self) -> bool:
+        """Whether nothing is measured yet, among settings: `{'best_loss': inf, 'log_interval': 50}`."""
+        if self.counters or self.epoch is not None:
+            return False
+        values = [value for name, _, _, value, _ in self._named if is_measured(name)]
+        num_settings = sum(is_setting(name) for name, *_ in self._named)
+        return 0 < len(values) <= num_settings and not any(map(math.isfinite, values))
+
     @property
     def named(self) -> set[str]:
         """The metrics that have a number so far."""
@@ -93,6 +103,9 @@ class Reading:
             self.metrics[metric] = value
             if is_whole and not is_measured(name):
                 self.integers.add(metric)
+            if is_measured(name) and SPLITS.get(parts_of(name)[0]) == "train":
+                self.of_training.add(metric)
+        self.is_measured &= not self._is_configuration()
         if self.epoch is not None and (self.metrics or self.is_measured):
             self.metrics["train/epoch"] = self.epoch
         return self
