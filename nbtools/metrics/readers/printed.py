@@ -21,7 +21,7 @@ import orjson
 
 from nbtools.metrics.history import History
 from nbtools.metrics.readers.lines.line import MAX_LINE_CHARACTERS, read_line
-from nbtools.metrics.readers.names import MEASURED
+from nbtools.metrics.readers.lines.names import MEASURED
 from nbtools.metrics.readers.steps import Counts, StepCount
 from nbtools.metrics.readers.tables import Tables
 from nbtools.rundir.json_files import strict_number

@@ -3,8 +3,8 @@
 import math
 from typing import Final, Literal
 
+from nbtools.metrics.readers.lines.names import is_measured, of_split
 from nbtools.metrics.readers.lines.reading import Counter, Reading
-from nbtools.metrics.readers.names import is_measured, of_split
 from nbtools.rundir.json_files import MAX_STEP
 
 Counts = Literal["step", "epoch", "row"]

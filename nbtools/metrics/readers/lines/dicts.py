@@ -17,7 +17,7 @@ _NUMBER: Final = re.compile(
 _KEYWORD_AFTER_DIGIT: Final = re.compile(r"\d(?:and|else|for|if|in|is|not|or)\b")
 
 
-def literal(text: str) -> tuple[dict[Any, Any] | None, int]:
+def dict_in(text: str) -> tuple[dict[Any, Any] | None, int]:
     """Return the JSON object or Python dict in a line and where it begins; None if there is none."""
     start, end = text.find("{"), text.rfind("}") + 1
     if start < 0 or end <= start:

@@ -7,7 +7,7 @@ length of the line.
 import re
 from typing import Any, Final
 
-from nbtools.metrics.readers.lines.dicts import flattened, literal
+from nbtools.metrics.readers.lines.dicts import dict_in, flattened
 from nbtools.metrics.readers.lines.prose import read_prose
 from nbtools.metrics.readers.lines.reading import Reading
 
@@ -26,7 +26,7 @@ def read_line(text: str) -> Reading | None:
     rank = _RANK.match(text)
     if rank:
         text = text[rank.end() :]
-    content, start = literal(text)
+    content, start = dict_in(text)
     reading = read_prose(text) if content is None else _read_dict(content, text[:start])
     if rank:
         reading.rank = int(next(group for group in rank.groups() if group))

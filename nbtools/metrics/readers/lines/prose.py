@@ -5,8 +5,7 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from nbtools.metrics.readers.lines.forms import is_backward, is_item, is_title, with_names_first
-from nbtools.metrics.readers.lines.reading import Counter, Reading
-from nbtools.metrics.readers.names import (
+from nbtools.metrics.readers.lines.names import (
     COMPANIONS,
     COUNTERS,
     EPOCHS,
@@ -24,6 +23,7 @@ from nbtools.metrics.readers.names import (
     split_of,
     split_words,
 )
+from nbtools.metrics.readers.lines.reading import Counter, Reading
 from nbtools.rundir.json_files import MAX_STEP
 
 _CLOCK: Final = r"\d{1,2}:\d\d(?::\d\d)?+(?:[.,]\d++)?+"

@@ -4,7 +4,7 @@ import math
 from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 
-from nbtools.metrics.readers.names import COUNTERS, EPOCHS, SPLITS, is_measured, is_setting, metric_of, parts_of
+from nbtools.metrics.readers.lines.names import COUNTERS, EPOCHS, SPLITS, is_measured, is_setting, metric_of, parts_of
 from nbtools.rundir.json_files import MAX_STEP
 
 MAX_METRICS: Final = 200
