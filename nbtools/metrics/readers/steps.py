@@ -40,6 +40,7 @@ class StepCount:
         self._is_in_list = False
         self._counted: dict[str, float] = {}
         self._trained: set[str] = set()
+        self._above: str | None = None
         self._others: set[str] = set()
         self._shown: dict[str, float] = {}
         self._constant: dict[str, tuple[int, float, int]] = {}
@@ -208,7 +209,7 @@ class StepCount:
 
     def _placed(self, reading: Reading, *, is_counted: bool = False) -> list[Row]:
         metrics = reading.metrics
-        split = None if is_counted else reading.split or self._split
+        split = None if is_counted else reading.split or self._split or self._split_above(reading)
         if split and split != "train":
             metrics = {of_split(name, split): value for name, value in metrics.items()}
         if not is_counted and self._is_summary:
@@ -220,12 +221,21 @@ class StepCount:
             return []
         if is_counted:
             self._counted.update((name, metrics[name]) for name in names)
-            self._trained |= names
         else:
             self._make_room(reading, names)
+        self._trained |= {name for name in names if name[:6] == "train/"}
+        splits = {name.partition("/")[0] for name in names - {"train/learning_rate"}}
+        self._above = splits.pop() if len(splits) == 1 and not is_counted else self._above if not splits else None
         step = self.step or 0
         now, earlier = self._changed(reading, metrics, step)
         return [*earlier, (step, {**reading.coordinates, **now})] if now.keys() - {"train/epoch"} else earlier
+
+    def _split_above(self, reading: Reading) -> str | None:
+        """Return the split of the row above for `F1: 0.8` below `Val Loss: 0.5`, unless the training has an F1."""
+        is_known = not self._trained or reading.is_bar or not self._trained.isdisjoint(reading.metrics)
+        if self._above in (None, "train") or is_known or reading.of_training or reading.epoch is not None:
+            return None
+        return None if any(of_split(name, self._above) in self._others for name in reading.metrics) else self._above
 
     def _without_counted(self, reading: Reading, metrics: dict[str, float]) -> dict[str, float]:
         """Leave out what the row with the counter has already; a loss of the whole training gets a name of its own."""
@@ -252,6 +262,7 @@ class StepCount:
     def _go_to(self, step: int) -> None:
         if step != self.step:
             self.step, self._counted, self._others = min(step, MAX_STEP), {}, set()
+            self._above = None
 
     def _changed(self, reading: Reading, metrics: dict[str, float], step: int) -> tuple[dict[str, float], list[Row]]:
         """Leave out what a bar shows again, and whole numbers until they change: those that never do are settings.

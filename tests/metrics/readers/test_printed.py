@@ -393,6 +393,16 @@ def test_the_mean_of_an_epoch_is_a_metric_of_its_own_unless_it_repeats_the_last_
     assert points(history, "train/learning_rate") == [(9, 0.1)]
 
 
+def test_a_score_below_those_of_an_evaluation_is_one_of_them_unless_the_training_has_it(tmp_path: Path) -> None:
+    history = read_log(
+        tmp_path / "log", b"Epoch 1\nloss: 0.5\nVal Loss: 0.6\nF1: 0.8\nEpoch 2\nloss: 0.4\nVal Loss: 0.5\nF1: 0.9\n"
+    )
+    assert points(history, "train/loss") == [(1, 0.5), (2, 0.4)]
+    assert points(history, "eval/f1") == [(1, 0.8), (2, 0.9)]
+    history = read_log(tmp_path / "other", b"val loss: 0.6\nloss: 0.5\nval loss: 0.4\nloss: 0.3\n")
+    assert [value for _, value in points(history, "train/loss")] == [0.5, 0.3]
+
+
 def test_two_pairs_between_bars_are_no_row_of_a_table(tmp_path: Path) -> None:
     history = read_log(tmp_path / "log", b"Epoch: 3\n| Test Loss: 2.2 | Test PPL:  60.1 |\n")
     assert (points(history, "test/loss"), points(history, "test/perplexity")) == ([(3, 2.2)], [(3, 60.1)])
