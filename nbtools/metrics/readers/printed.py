@@ -50,7 +50,8 @@ _TABLE: Final = re.compile(
     rb"|(?:[a-z]++\s{2,}){2}|(?:[a-z][\w/.]*+\s++1[\d.a-z]*+\s++){3}|[>*-][>|*\s-]*+[a-z][^:]{0,60}:\s++[-+]?1)"
 )
 _HEADING: Final = re.compile(
-    rb"(?:eval|valid|test|train|summary).*[:*\]]\s*$|^(?:[\s>=*#|-]|\x1b\[[1;]*m)*+(?:[a-z]++\s){0,2}(?:eval|valid|test)"
+    rb"(?:eval|valid|test|train|summary).*[:*]\s*$|(?:eval|valid|test)[a-z]*+\s?\[1++/1++\]\s*$"
+    rb"|^(?:[\s>=*#|-]|\x1b\[[1;]*m)*+(?:[a-z]++\s){0,2}(?:eval|valid|test)"
     rb"[a-z]*+(?:\s[a-z]++)?(?:\x1b\[[1;]*m|\W)*+$"
 )
 

@@ -93,7 +93,10 @@ class StepCount:
         if was_erased and counter is None and not reading.is_bar and self._kind != _RUN:
             waiting, self._waiting = self._waiting, reading
             return [*done, *(self._placed(waiting) if waiting else [])]
-        return [*done, *self._placed(reading, is_counted=counter is not None and not is_evaluation)]
+        done += self._placed(reading, is_counted=counter is not None and not is_evaluation)
+        if is_evaluation:
+            self._split = None
+        return done
 
     # --- counters ---
 
