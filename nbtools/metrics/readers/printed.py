@@ -2,7 +2,7 @@
 
 The reader accepts JSON lines, Python dicts, text with names before numbers (`step 20 loss 2.31`, `Epoch [1/10], Step
 [5/100], Loss: 0.5`), progress bars with values, tables and boxes. A line counts only if it names a measured value (a
-loss, an accuracy, …), since logs hold many other numbers. `line` reads a line, `tables` those of a table, `steps`
+loss, an accuracy, …), since logs hold many other numbers. `lines` reads a line, `tables` those of a table, `steps`
 finds the step of a row.
 """
 
@@ -20,8 +20,8 @@ from typing import Final
 import orjson
 
 from nbtools.metrics.history import History
-from nbtools.metrics.readers.line import MAX_LINE_CHARACTERS, read_line
-from nbtools.metrics.readers.names import MEASURED
+from nbtools.metrics.readers.lines.line import MAX_LINE_CHARACTERS, read_line
+from nbtools.metrics.readers.lines.names import MEASURED
 from nbtools.metrics.readers.steps import Counts, StepCount
 from nbtools.metrics.readers.tables import Tables
 from nbtools.rundir.json_files import strict_number
@@ -37,7 +37,7 @@ _SHARE: Final = 0.04
 _SAMPLE_BYTES: Final = 16 << 10
 _HINTS: Final = tuple(
     word.encode()
-    for word in {*MEASURED, "epoch", "step", "iter", "learn:", "batch="}
+    for word in {*MEASURED, "epoch", "step", "iter", "learn:", "batch=", "learning rate", "learning_rate", "lr:"}
     if not any(other != word and other in word for other in MEASURED)
 )
 """Text without any of these, or a sign of a table or of a bar, holds nothing."""
@@ -50,7 +50,8 @@ _TABLE: Final = re.compile(
     rb"|(?:[a-z]++\s{2,}){2}|(?:[a-z][\w/.]*+\s++1[\d.a-z]*+\s++){3}|[>*-][>|*\s-]*+[a-z][^:]{0,60}:\s++[-+]?1)"
 )
 _HEADING: Final = re.compile(
-    rb"(?:eval|valid|test|train|summary).*[:*]\s*$|^(?:[\s>=*#|-]|\x1b\[[1;]*m)*+(?:[a-z]++\s){0,2}(?:eval|valid|test)"
+    rb"(?:eval|valid|test|train|summary).*[:*]\s*$|(?:eval|valid|test)[a-z]*+\s?\[1++/1++\]\s*$"
+    rb"|^(?:[\s>=*#|-]|\x1b\[[1;]*m)*+(?:[a-z]++\s){0,2}(?:eval|valid|test)"
     rb"[a-z]*+(?:\s[a-z]++)?(?:\x1b\[[1;]*m|\W)*+$"
 )
 

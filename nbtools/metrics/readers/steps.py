@@ -3,8 +3,8 @@
 import math
 from typing import Final, Literal
 
-from nbtools.metrics.readers.line import Counter, Reading
-from nbtools.metrics.readers.names import of_split
+from nbtools.metrics.readers.lines.names import is_measured, of_split
+from nbtools.metrics.readers.lines.reading import Counter, Reading
 from nbtools.rundir.json_files import MAX_STEP
 
 Counts = Literal["step", "epoch", "row"]
@@ -38,7 +38,9 @@ class StepCount:
         self._split: str | None = None
         self._is_summary = False
         self._is_in_list = False
-        self._counted: set[str] = set()
+        self._counted: dict[str, float] = {}
+        self._trained: set[str] = set()
+        self._above: str | None = None
         self._others: set[str] = set()
         self._shown: dict[str, float] = {}
         self._constant: dict[str, tuple[int, float, int]] = {}
@@ -62,7 +64,9 @@ class StepCount:
         if self._is_of_another_rank(reading):
             return []
         if reading.is_item:  # whatever its name, if the list is that of a counter or of an evaluation
-            reading.is_measured |= self._is_in_list
+            reading.is_measured |= self._is_in_list or (
+                self.counts != "row" and "train/learning_rate" in reading.metrics
+            )
         else:
             self._is_in_list = not reading.is_row and (reading.is_heading or reading.counter is not None)
         self._announced = reading.total_steps or self._announced
@@ -70,12 +74,14 @@ class StepCount:
         if reading.is_heading:
             self._split, self._is_summary = reading.split, reading.label == "summary" and reading.split != "eval"
         counter = self._own(reading)
+        is_evaluation = counter is not None and self._is_of_evaluation(reading)
         done = []
         if counter is not None and self._is_better(reading, counter):
             self._count(reading, counter)
             done = self._placed(self._waiting) if self._waiting else []
             self._waiting = None
-            self._split, self._is_summary = None, False
+            if not is_evaluation:
+                self._split, self._is_summary = None, False
         else:
             if reading.counters and reading.split in ("eval", "test"):
                 self._split = reading.split
@@ -87,7 +93,10 @@ class StepCount:
         if was_erased and counter is None and not reading.is_bar and self._kind != _RUN:
             waiting, self._waiting = self._waiting, reading
             return [*done, *(self._placed(waiting) if waiting else [])]
-        return [*done, *self._placed(reading, is_counted=counter is not None)]
+        done += self._placed(reading, is_counted=counter is not None and not is_evaluation)
+        if is_evaluation:
+            self._split = None
+        return done
 
     # --- counters ---
 
@@ -122,6 +131,12 @@ class StepCount:
             return None
         return counter
 
+    def _is_of_evaluation(self, reading: Reading) -> bool:
+        """Whether a row with the counter of the run is the result of the evaluation that was just announced."""
+        if self._split not in ("eval", "test") or not self._trained or reading.split == "train" or reading.is_bar:
+            return False
+        return any(name[:6] == "train/" and is_measured(name) for name in reading.metrics.keys() - self._trained)
+
     def _is_better(self, reading: Reading, counter: Counter) -> bool:
         """Whether a counter is the one to follow: one of the whole run replaces one that starts over, never back."""
         if counter.is_loop and self._kind == _RUN:
@@ -130,6 +145,8 @@ class StepCount:
 
     def _count(self, reading: Reading, counter: Counter) -> None:
         kind = _LOOP if counter.is_loop else _RUN
+        if kind == _RUN and self._kind == _LOOP and counter.value == self.step:
+            return  # the loop counts the run, too
         if kind != self._kind:
             self._kind, self._raw, self._base = kind, -1, 0
             self._base_epoch = None
@@ -143,20 +160,26 @@ class StepCount:
             num = 1
             if self._loop_total and epoch is not None and self._base_epoch is not None:
                 num = max(1, round(epoch - self._base_epoch))
-            self._base = min(self._base + num * max(self._loop_total, self._raw), MAX_STEP)
+            length = max(self._loop_total, self._raw + (counter.value == 0))
+            self._base = min(self._base + num * length, MAX_STEP)
             self._base_epoch = epoch
         elif self._base_epoch is None:
             self._base_epoch = epoch
         self._raw, self._epoch = counter.value, epoch
         if counter.total:
             self._loop_total = counter.total
-        if self._base and self._num_epochs and self._loop_total:
-            self.total = self._announced or self._loop_total * self._num_epochs
-        else:  # in the first epoch nothing tells whether the counter starts over
-            self.total = self._announced or (None if (self._num_epochs or 1) > 1 else self._loop_total or None)
+        self.total = self._announced or self._total_of_loop(epoch)
         step = min(self._base + counter.value, MAX_STEP)
         self._go_to(step)
         self.counts = "step"
+
+    def _total_of_loop(self, epoch: float | None) -> int | None:
+        """Return the steps of the run from those of a loop: in its first epoch, it may start over or not."""
+        if self._base:
+            return self._loop_total * (self._num_epochs or 0) or None
+        if (self._num_epochs or 1) > 1 and not self._is_new_epoch(epoch):
+            return None
+        return self._loop_total or None
 
     def _is_new_epoch(self, epoch: float | None) -> bool:
         return epoch is not None and self._base_epoch is not None and math.floor(epoch) > math.floor(self._base_epoch)
@@ -189,23 +212,43 @@ class StepCount:
 
     def _placed(self, reading: Reading, *, is_counted: bool = False) -> list[Row]:
         metrics = reading.metrics
-        split = None if is_counted else reading.split or self._split
+        split = None if is_counted else reading.split or self._split or self._split_above(reading)
         if split and split != "train":
             metrics = {of_split(name, split): value for name, value in metrics.items()}
         if not is_counted and self._is_summary:
             metrics = {name: value for name, value in metrics.items() if name[:6] != "train/"}
-        if not is_counted:  # a mean over rows that are already there
-            metrics = {name: value for name, value in metrics.items() if name not in self._counted}
+        if not is_counted:
+            metrics = self._without_counted(reading, metrics)
         names = metrics.keys() - {"train/epoch"}
         if not names:
             return []
         if is_counted:
-            self._counted |= names
+            self._counted.update((name, metrics[name]) for name in names)
         else:
             self._make_room(reading, names)
+        self._trained |= {name for name in names if name[:6] == "train/"}
+        splits = {name.partition("/")[0] for name in names - {"train/learning_rate"}}
+        self._above = splits.pop() if len(splits) == 1 and not is_counted else self._above if not splits else None
         step = self.step or 0
         now, earlier = self._changed(reading, metrics, step)
         return [*earlier, (step, {**reading.coordinates, **now})] if now.keys() - {"train/epoch"} else earlier
+
+    def _split_above(self, reading: Reading) -> str | None:
+        """Return the split of the row above for `F1: 0.8` below `Val Loss: 0.5`, unless the training has an F1."""
+        is_known = not self._trained or reading.is_bar or not self._trained.isdisjoint(reading.metrics)
+        if self._above in (None, "train") or is_known or reading.of_training or reading.epoch is not None:
+            return None
+        return None if any(of_split(name, self._above) in self._others for name in reading.metrics) else self._above
+
+    def _without_counted(self, reading: Reading, metrics: dict[str, float]) -> dict[str, float]:
+        """Leave out what the row with the counter has already; a loss of the whole training gets a name of its own."""
+        kept = {}
+        for name, value in metrics.items():
+            if name not in self._counted:
+                kept[name] = value
+            elif name in reading.of_training and not reading.is_bar and self._counted[name] != value:
+                kept[name.replace("/", "/mean_", 1)] = value
+        return kept
 
     def _make_room(self, reading: Reading, names: set[str]) -> None:
         """Find a step for a row without a counter: the last one, unless that has one of its metrics."""
@@ -213,14 +256,16 @@ class StepCount:
         if not self._kind and self.counts == "epoch" and is_taken and reading.epoch is None:
             self.counts = "row"  # several rows in an epoch
         if self.step is None or (is_taken and self.counts != "epoch"):
-            self._go_to((self.step or 0) + 1)
+            is_before = self.step is None and all(name[:5] == "eval/" for name in names)  # the training begins
+            self._go_to(0 if is_before else (self.step or 0) + 1)
         elif self.counts == "row" and names & self._others:
             self._go_to(self.step + 1)
         self._others |= names
 
     def _go_to(self, step: int) -> None:
         if step != self.step:
-            self.step, self._counted, self._others = min(step, MAX_STEP), set(), set()
+            self.step, self._counted, self._others = min(step, MAX_STEP), {}, set()
+            self._above = None
 
     def _changed(self, reading: Reading, metrics: dict[str, float], step: int) -> tuple[dict[str, float], list[Row]]:
         """Leave out what a bar shows again, and whole numbers until they change: those that never do are settings.

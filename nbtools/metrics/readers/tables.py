@@ -3,8 +3,8 @@
 import re
 from typing import Final
 
-from nbtools.metrics.readers.line import Counter, Reading
-from nbtools.metrics.readers.names import COUNTERS, SPLITS, is_counter, is_measured, parts_of
+from nbtools.metrics.readers.lines.names import COUNTERS, SPLITS, is_counter, is_measured, parts_of
+from nbtools.metrics.readers.lines.reading import Counter, Reading
 
 _RULE: Final = re.compile(r"[\s\-+=|─━┄┈═│┃┏┓┗┛┡┩┢┪┣┫├┤┌┐└┘┬┴┼┳┻╇╈┠┨]{6,}")
 _LINES: Final = str.maketrans("│┃║", "|||")
@@ -13,6 +13,7 @@ _CELL: Final = re.compile(
     r"([-+]?(?:\d+(?:,\d{3})*(?:\.\d*)?|\.\d+)(?:[eE][-+]?\d+)?|nan|-?inf)(?:/(\d+))?([A-Za-z%]{0,3}):?"
 )
 _WORDS: Final = re.compile(r"[A-Za-z_][\w/@.()%'\- ]*:?")
+_PAIR: Final = re.compile(r"[\w)]\s?[:=]\s*[-+.\d]")
 _COLUMN: Final = re.compile(r"\S++")
 _HEADING: Final = re.compile(r"\s*+(?:[A-Za-z][\w/.%-]*+(?:\s++|$))++")
 _MAX_COLUMNS: Final = 60
@@ -37,7 +38,7 @@ class Tables:
         delimiter = _delimiter_of(text)
         above, self._above = self._above, text
         cells = _joined(above, text) or _cells(_BAR.sub("", text), delimiter)
-        if delimiter == "|" and len(cells) == 2 and cells[0]:
+        if delimiter == "|" and len(cells) == 2 and cells[0] and not _PAIR.search(cells[0]):  # | Loss: 0.5 | Acc: 0.9 |
             name, value = cells
             if not value:
                 self._group = name if name.endswith("/") else ""

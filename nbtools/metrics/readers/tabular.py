@@ -9,7 +9,7 @@ from typing import Any, Final
 
 import orjson
 
-from nbtools.metrics.readers.names import COUNTERS, EPOCHS, is_measured, metric_of
+from nbtools.metrics.readers.lines.names import COUNTERS, EPOCHS, is_measured, metric_of
 from nbtools.metrics.readers.points import Points, add_point
 from nbtools.rundir.json_files import MAX_STEP
 from nbtools.rundir.tail import Tail, open_regular

@@ -8,13 +8,14 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from chosen_printers import CHOSEN_PRINTERS
 from fuzzing import examples
 from hypothesis import given
 from hypothesis import strategies as st
 
 from nbtools.metrics.history import History
 from nbtools.metrics.readers import printed
-from nbtools.metrics.readers.line import read_line
+from nbtools.metrics.readers.lines.line import read_line
 from nbtools.metrics.readers.printed import LogMetrics
 
 from printers import PRINTERS, Printer
@@ -93,6 +94,21 @@ def points(history: History, name: str) -> list[tuple[int, float]]:
         ("[rank0]: step=30 loss=-inf", {"step": 30, "train/loss": -math.inf}),
         ("step:100/1000 trainLoss:3.2 best_val_loss:3.3", {"step": 100, "train/loss": 3.2, "eval/best_loss": 3.3}),
         ("d_loss: 0.7 g_loss: 1.4", {"train/d_loss": 0.7, "train/g_loss": 1.4}),
+        ("step 5 loss 0.5 124.2/s, 31.1/s/gpu LR: 0.1", {"step": 5, "train/loss": 0.5, "train/learning_rate": 0.1}),
+        (
+            "batch 5, loss[loss=0.5, ctc_loss=0.2], tot_loss[loss=0.6, ctc_loss=0.3]",
+            {
+                "step": 5,
+                "train/loss": 0.5,
+                "train/loss_ctc_loss": 0.2,
+                "train/tot_loss": 0.6,
+                "train/tot_loss_ctc_loss": 0.3,
+            },
+        ),
+        ("train(loss=0.5, acc=0.8) val(loss=0.6)", {"train/loss": 0.5, "train/accuracy": 0.8, "eval/loss": 0.6}),
+        ("Batch [100-200]\taccuracy=0.5", {"step": 200, "train/accuracy": 0.5}),
+        ("Loss_D: 1.5\tD(x): 0.5\tD(G(z)): 0.6 / 0.01", {"train/loss_d": 1.5, "train/d_x": 0.5, "train/d_g_z": 0.6}),
+        ("[ITER 7] Evaluating test: L1 0.03 PSNR 24.1", {"step": 7, "test/l1": 0.03, "test/psnr": 24.1}),
         ("the loss is 2.5 after 3 minutes on 2 machines", {"train/loss": 2.5}),
         ("Cost after iteration 100: 0.65", {"step": 100, "train/cost": 0.65}),
         ("Loss after epoch 3: 0.5", {"train/epoch": 3.0, "train/loss": 0.5}),
@@ -147,6 +163,8 @@ def test_a_line_of_metrics_is_read(line: str, row: dict[str, float]) -> None:
         '{"batch_size": 3, "lr": 0.1, "loss": "mse", "epochs": 3}',
         "Namespace(batch_size=3, lr=0.1, loss='mse')",
         "{'num_samples': 1000}",
+        "{'best_valid_loss': inf, 'batch_idx_train': 0, 'log_interval': 50, 'num_epochs': 30}",
+        "Learning rate: 0.001",
         "W1120 02:00:00.123000 1234 torch/distributed/run.py:851] ",
         "W1120 02:00:00.123000 1234 torch/distributed/run.py:851] *****************************************",
         "W1120 02:00:00.123000 1234 torch/distributed/run.py:851] Setting OMP_NUM_THREADS environment variable for "
@@ -327,6 +345,69 @@ def test_one_row_per_epoch_at_the_same_step_of_each_is_kept_apart(tmp_path: Path
     assert points(history, "train/loss") == [(100, 1.0), (200, 2.0), (300, 3.0)]
 
 
+def test_a_loop_that_starts_over_at_zero_is_at_least_one_step_longer_than_its_last_number(tmp_path: Path) -> None:
+    log = "".join(f"Epoch {epoch}, batch {batch}, loss={epoch}.{batch}\n" for epoch in (1, 2) for batch in (0, 50))
+    assert points(read_log(tmp_path / "log", log.encode()), "train/loss") == [
+        (0, 1.0),
+        (50, 1.5),
+        (51, 2.0),
+        (101, 2.5),
+    ]
+
+
+def test_a_counter_of_the_run_that_agrees_with_a_bar_does_not_replace_it(tmp_path: Path) -> None:
+    bars = [f"\r {step}%|#  | {step}/100 [00:01<00:09, loss={step / 100}]" for step in (10, 20, 30)]
+    history = read_log(
+        tmp_path / "log", "\n[ITER 20] test: PSNR 24.1\n".join(["".join(bars[:2]), bars[2]]).encode() + b"\n"
+    )
+    assert points(history, "train/loss") == [(10, 0.1), (20, 0.2), (30, 0.3)]
+    assert points(history, "test/psnr") == [(20, 24.1)]
+
+
+def test_the_result_of_an_evaluation_is_not_of_the_training_although_it_has_the_counter_of_the_run(
+    tmp_path: Path,
+) -> None:
+    history = read_log(
+        tmp_path / "log",
+        b"loss = 2.0, step = 100\nEvaluation [5/5]\nSaved for global step 150: accuracy = 0.9, loss = 1.5\n"
+        b"loss = 1.0, step = 150\nEvaluation [5/5]\nloss = 0.5, step = 200\n",
+    )
+    assert points(history, "train/loss") == [(100, 2.0), (150, 1.0), (200, 0.5)]
+    assert points(history, "eval/loss") == [(150, 1.5)]
+    assert "train/accuracy" not in history
+
+
+def test_an_evaluation_before_the_first_step_is_at_zero(tmp_path: Path) -> None:
+    history = read_log(tmp_path / "log", b"val loss 4.5\nstep 1/9 loss 4.3\nstep 2/9 loss 4.0\nval loss 4.1\n")
+    assert points(history, "eval/loss") == [(0, 4.5), (2, 4.1)]
+
+
+def test_the_mean_of_an_epoch_is_a_metric_of_its_own_unless_it_repeats_the_last_value(tmp_path: Path) -> None:
+    history = read_log(
+        tmp_path / "log",
+        b"Epoch 1\nBatch 9/10 loss: 0.5\nTrain Loss: 0.7\nLearning rate: 0.1\n"
+        b"Epoch 2\nBatch 9/10 loss: 0.4\nTrain Loss: 0.4\nloss: 0.45\n",
+    )
+    assert points(history, "train/loss") == [(9, 0.5), (19, 0.4)]
+    assert points(history, "train/mean_loss") == [(9, 0.7)]
+    assert points(history, "train/learning_rate") == [(9, 0.1)]
+
+
+def test_a_score_below_those_of_an_evaluation_is_one_of_them_unless_the_training_has_it(tmp_path: Path) -> None:
+    history = read_log(
+        tmp_path / "log", b"Epoch 1\nloss: 0.5\nVal Loss: 0.6\nF1: 0.8\nEpoch 2\nloss: 0.4\nVal Loss: 0.5\nF1: 0.9\n"
+    )
+    assert points(history, "train/loss") == [(1, 0.5), (2, 0.4)]
+    assert points(history, "eval/f1") == [(1, 0.8), (2, 0.9)]
+    history = read_log(tmp_path / "other", b"val loss: 0.6\nloss: 0.5\nval loss: 0.4\nloss: 0.3\n")
+    assert [value for _, value in points(history, "train/loss")] == [0.5, 0.3]
+
+
+def test_two_pairs_between_bars_are_no_row_of_a_table(tmp_path: Path) -> None:
+    history = read_log(tmp_path / "log", b"Epoch: 3\n| Test Loss: 2.2 | Test PPL:  60.1 |\n")
+    assert (points(history, "test/loss"), points(history, "test/perplexity")) == ([(3, 2.2)], [(3, 60.1)])
+
+
 @pytest.mark.parametrize(
     ("log", "total"),
     [
@@ -336,6 +417,8 @@ def test_one_row_per_epoch_at_the_same_step_of_each_is_kept_apart(tmp_path: Path
         ("  Total optimization steps = 60\nstep 5 loss 1.0", 60),
         ("\r  7%|7  | 17/250 [00:01<00:10, 20.1it/s, loss=2.0]", 250),
         ("Epoch 1/3 loss 2.0", None),
+        ("Epoch 1 [250/250] loss 2.0\nEpoch 2 [17/250] loss 1.0", None),
+        ("epoch 1/2\n\r 50%|5  | 20/40 [00:01, loss=2.0]\nepoch 2/2\n\r 52%|5  | 21/40 [00:01, loss=1.0]", 40),
     ],
 )
 def test_the_number_of_all_steps_is_taken_where_it_is_printed(tmp_path: Path, log: str, total: int | None) -> None:
@@ -348,7 +431,7 @@ def test_the_number_of_all_steps_is_taken_where_it_is_printed(tmp_path: Path, lo
 # --- whole logs ---------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("printer", PRINTERS, ids=lambda printer: printer.name)
+@pytest.mark.parametrize("printer", [*PRINTERS, *CHOSEN_PRINTERS], ids=lambda printer: printer.name)
 def test_the_output_of_a_real_program_gives_its_points(tmp_path: Path, printer: Printer) -> None:
     (tmp_path / "log").write_text(printer.text + "\n")
     log = LogMetrics(tmp_path / "log")

@@ -12,8 +12,8 @@ def words_of(text: str) -> frozenset[str]:
 
 MEASURED: Final = words_of(
     """loss losses nll ppl perplexity bpb bpc xent entropy crossentropy logloss elbo accuracy acc acc1 acc5 acc@1 acc@5
-    cost fid f1 auc auroc bleu rouge meteor wer cer mse mae mape rmse psnr ssim reward rewards rew return score iou miou
-    dice map map50 ndcg mcc"""
+    cost fid f1 auc auroc bleu rouge meteor wer cer mse mae mape rmse psnr ssim lpips reward rewards rew return score
+    iou miou dice map map50 ndcg mcc"""
 )
 """A line is a row of metrics if the name of one of its numbers has one of these words ..."""
 _SETTING: Final = words_of(
@@ -21,7 +21,7 @@ _SETTING: Final = words_of(
     alpha beta every steps interval patience num number min max delta tolerance warmup save log logging time"""
 )
 """... and none of these."""
-COMPANIONS: Final = words_of("lr l.r rate norm gnorm gradnorm mfu time dt throughput tok/s tokens/s tokens/sec")
+COMPANIONS: Final = words_of("lr l.r rate l1 norm gnorm gradnorm mfu time dt throughput tok/s tokens/s tokens/sec")
 """Read beside a metric even without `=` or `:`."""
 RATES: Final = words_of("tok/s tokens/s words/s samples/s images/s examples/s frames/s tok/sec samples/sec")
 """Units that name the number before them."""
@@ -37,7 +37,7 @@ SPLITS: Final = {
 _MEANS: Final = words_of("mean avg average")
 _STATISTICS: Final = words_of("std stddev median variance percentile")
 _QUALIFIERS: Final = _MEANS.union(
-    SPLITS, words_of("time best final total running smoothed ema aux learning grad gradient kl class")
+    SPLITS, words_of("time best final total running smoothed ema pseudo aux learning grad gradient kl class")
 )
 COUNTERS: Final = {
     **dict.fromkeys(("global_step", "train_step", "num_updates", "total_timesteps", "num_timesteps"), 0),
@@ -130,6 +130,11 @@ def is_measured(name: str) -> bool:
     if not _SETTING.isdisjoint(tokens) or tokens[-1:] in (("s",), ("ms",)):
         return False
     return any(token in MEASURED or _COUNT.sub("", token) in MEASURED for token in tokens)
+
+
+def is_setting(name: str) -> bool:
+    """Whether a name is that of something that is set: `log_interval`."""
+    return not _SETTING.isdisjoint(parts_of(name))
 
 
 @functools.lru_cache(4096)

@@ -1,20 +1,11 @@
-"""What one printed line says: metrics, counters and the split that it names.
+"""Text with names before numbers, read from left to right."""
 
-Accepted are JSON, Python dicts and text with names before numbers. Nothing is executed, and the time is linear in the
-length of the line.
-"""
-
-import ast
-import math
 import re
-from collections.abc import Iterator
 from dataclasses import dataclass, field
-from typing import Any, Final, NamedTuple
+from typing import Final
 
-import orjson
-
-from nbtools.metrics.readers.forms import is_backward, is_item, is_title, with_names_first
-from nbtools.metrics.readers.names import (
+from nbtools.metrics.readers.lines.forms import is_backward, is_item, is_title, with_names_first
+from nbtools.metrics.readers.lines.names import (
     COMPANIONS,
     COUNTERS,
     EPOCHS,
@@ -32,16 +23,9 @@ from nbtools.metrics.readers.names import (
     split_of,
     split_words,
 )
+from nbtools.metrics.readers.lines.reading import Counter, Reading
 from nbtools.rundir.json_files import MAX_STEP
 
-MAX_LINE_CHARACTERS: Final = 10_000
-_MAX_LITERAL_CHARACTERS: Final = 4_000
-_MAX_METRICS: Final = 200
-
-_RANK: Final = re.compile(
-    r"\s*+(?:\[(?:rank|default|trainer|worker)[ _]?(\d{1,6})\]:?|\[?(?:rank|RANK|Rank)[ _]?(\d{1,6})\]?\s*+[:|]"
-    r"|\[\d++,(\d{1,6})\]<std(?:out|err)>:)"
-)
 _CLOCK: Final = r"\d{1,2}:\d\d(?::\d\d)?+(?:[.,]\d++)?+"
 _DATE: Final = re.compile(  # also one of digits alone, but only beside a clock: 11/20 10:00:01
     rf"""\b\d{{4}}[-/]\d\d[-/]\d\d(?:[T_ ]{_CLOCK}(?:Z|[+-]\d\d:?\d\d)?)?+
@@ -52,15 +36,14 @@ _DATE: Final = re.compile(  # also one of digits alone, but only beside a clock:
 )
 _PERCENT: Final = re.compile(r"\d{1,3}%\|[^|]*+\|")
 _WRAPPER: Final = re.compile(r"\b(?:tensor|array|(?:(?:np|numpy|jnp)\.)?float\d\d)\(\[?", re.IGNORECASE)
-_BARE_NON_FINITE: Final = re.compile(r"(?<=[\s:,\[(])(-?)(nan|inf)(?=\s*[,}\])])")
 _TOKEN: Final = re.compile(
     r"""
-      (?P<range> \d++-(?=\d++[a-z]) )  # 1-50batch
+      (?P<range> \d++-(?=\d++[a-z]) | (?<=\[)\d++-(?=\d++\]) )  # 1-50batch, Batch [0-100]
     | (?P<number> [-+]?+ (?: \d{1,3}(?:,\d{3}){1,5}+(?!\d|,\d)(?:\.\d++)?+ | \d++(?:\.\d*+)?+ | \.\d++ )
                 (?:[eE][-+]?+\d++)?+ (?!\s*+\*\s*+[^\s\d])  # source code in a traceback: loss = 0.5 * a
                 | [-+]?+ (?:nan|inf|infinity|NaN|Inf|Infinity|NAN|INF) (?![\w/.@-]) )
       (?: \s?/\s{0,6}+ (?P<total>\d++) (?![\w.]) )?
-      (?P<unit> [A-Za-zµ%] [\w/%]*+ | /[a-z]{1,6}+(?!\w|\s*+[=:])
+      (?P<unit> [A-Za-zµ%] [\w/%]*+ | (?:/[a-z]{1,6}+)++(?!\w|\s*+[=:])
         | \ (?:[a-z]{3,8}+/s(?:ec)?+|ms|s(?:ec(?:ond)?s?)?+)(?![\w/]|\s*+[=:]?+\s*+[-+.\d]) )?
     | (?P<word> [^\W\d] (?: [\w@/.%] | '(?=s\b) | -(?=[A-Za-z]) )*+ )
     | (?P<separator> [=:] )
@@ -72,181 +55,8 @@ _TOKEN: Final = re.compile(
     """,
     re.VERBOSE | re.DOTALL,
 )
-_NUMBER: Final = re.compile(
-    r"[-+]?+(?:\d++(?:\.\d*+)?|\.\d++)(?:[eE][-+]?+\d++)?|[-+]?+(?:nan|inf|infinity)", re.IGNORECASE
-)
-_KEYWORD_AFTER_DIGIT: Final = re.compile(r"\d(?:and|else|for|if|in|is|not|or)\b")
 _SECONDS: Final = ("s", "sec", "secs", "second", "seconds")
 _BARS: Final = ("it/s", "s/it", "%|", "/step", "━━")
-
-
-class Counter(NamedTuple):
-    """A number that counts steps, with the number of steps of the run or of the loop if the line has it."""
-
-    preference: int
-    value: int
-    total: int | None = None
-
-    @property
-    def is_loop(self) -> bool:
-        """Whether it may start over in every epoch: its name does not say that it counts the whole run."""
-        return self.preference > 3
-
-
-@dataclass(slots=True)
-class Reading:
-    """The content of one line."""
-
-    metrics: dict[str, float] = field(default_factory=dict)
-    integers: set[str] = field(default_factory=set)
-    """Metrics that are printed as whole numbers and whose name is not that of a measure: settings, if they stay."""
-    counters: list[Counter] = field(default_factory=list)
-    epoch: float | None = None
-    num_epochs: int | None = None
-    split: str | None = None
-    """Split that the line names before its metrics."""
-    rank: int | None = None
-    label: str = ""
-    """Words before a progress bar."""
-    total_steps: int | None = None
-    """Steps of the run, where a line only announces them."""
-    is_bar: bool = False
-    is_measured: bool = False
-    is_heading: bool = False
-    is_item: bool = False
-    """Whether the line is one of a list: `| > grad_norm: 1.2`."""
-    coordinates: dict[str, float] = field(default_factory=dict)
-    _named: list[tuple[str, str, str | None, float, bool]] = field(default_factory=list)
-
-    @property
-    def counter(self) -> Counter | None:
-        """The counter that tells most."""
-        return min(self.counters, key=lambda counter: counter.preference, default=None)
-
-    @property
-    def is_row(self) -> bool:
-        """Whether the line holds metrics."""
-        return bool(self.metrics) and self.is_measured
-
-    def count(self, name: str, value: float, total: int | None) -> bool:
-        """Take a number as a counter if its name is that of one; return whether it is."""
-        lowered = name.lower()
-        if lowered in EPOCHS and lowered != "epochs":
-            if math.isfinite(value):
-                self.epoch, self.num_epochs = value, total or self.num_epochs
-            return True
-        if (preference := COUNTERS.get(lowered)) is None:
-            return False
-        if 0 <= value <= MAX_STEP and value == int(value):
-            self.counters.append(Counter(preference, int(value), total))
-        return True
-
-    def add(self, name: str, value: float, split: str | None = None, *, full: str = "", is_whole: bool = False) -> None:
-        """Add a number; of several with the same short name in a line each gets its full name."""
-        self._named.append((name, full or name, split, value, is_whole))
-        self.is_measured |= is_measured(name)
-
-    @property
-    def named(self) -> set[str]:
-        """The metrics that have a number so far."""
-        return {metric_of(name, split) for name, _, split, _, _ in self._named}
-
-    def finish(self) -> "Reading":
-        """Name the metrics, now that all are known."""
-        fulls: dict[str, set[str]] = {}
-        for name, full, split, _, _ in self._named:
-            fulls.setdefault(metric_of(name, split), set()).add(full)
-        for name, full, split, value, is_whole in self._named[:_MAX_METRICS]:
-            metric = metric_of(name, split)
-            if len(fulls[metric]) > 1:
-                metric = metric_of(full, split, is_full=True)
-            self.metrics[metric] = value
-            if is_whole and not is_measured(name):
-                self.integers.add(metric)
-        if self.epoch is not None and (self.metrics or self.is_measured):
-            self.metrics["train/epoch"] = self.epoch
-        return self
-
-
-def read_line(text: str) -> Reading | None:
-    """Return what a line says; None if there is neither a metric nor a counter, split or total in it."""
-    if len(text) > MAX_LINE_CHARACTERS:
-        return None
-    rank = _RANK.match(text)
-    if rank:
-        text = text[rank.end() :]
-    literal, start = _literal(text)
-    reading = _read_prose(text) if literal is None else _read_dict(literal, text[:start])
-    if rank:
-        reading.rank = int(next(group for group in rank.groups() if group))
-    has_counter = bool(reading.counters) or reading.epoch is not None
-    says = has_counter or reading.is_heading or reading.is_item or reading.total_steps or reading.num_epochs
-    return reading if says or reading.is_row else None
-
-
-# --- dicts --------------------------------------------------------------------------------------
-
-
-def _literal(text: str) -> tuple[dict[Any, Any] | None, int]:
-    """Return the JSON object or Python dict in a line and where it begins; None if there is none."""
-    start, end = text.find("{"), text.rfind("}") + 1
-    if start < 0 or end <= start:
-        return None, 0
-    body = text[start:end]
-    if "'" in body:
-        body = _BARE_NON_FINITE.sub(r"'\1\2'", body)
-    try:  # without double quotes and escapes, a dict of strings and numbers becomes JSON by its quotes
-        content = orjson.loads(body if '"' in body or "\\" in body else body.replace("'", '"'))
-    except ValueError:
-        # A literal is only parsed, never evaluated; the limits keep the parser's stack and time small.
-        if len(body) > _MAX_LITERAL_CHARACTERS or "\\" in body or sum(map(body.count, "([{")) > 50:
-            return None, 0
-        if _KEYWORD_AFTER_DIGIT.search(body):  # Python warns about 1or 2
-            return None, 0
-        try:
-            content = ast.literal_eval(body)
-        except (ValueError, SyntaxError, TypeError, MemoryError, RecursionError):
-            return None, 0
-    return (content, start) if isinstance(content, dict) else (None, 0)
-
-
-def _read_dict(content: dict[Any, Any], before: str) -> Reading:
-    numbers = dict(_flattened(content))
-    reading = _read_prose(before) if before.strip() else Reading()
-    reading._named.clear()
-    reading.metrics.clear()
-    reading.is_measured = False
-    is_summary = "train_runtime" in numbers  # transformers' last line: its train_loss is a mean over the run
-    for name, value in numbers.items():
-        lowered = name.lower()
-        if lowered == "samples":
-            reading.coordinates[lowered] = value
-        elif lowered in ("time", "timestamp") and value > 1e9:
-            reading.coordinates["time"] = value
-        elif not reading.count(name, value, None):
-            mean = is_summary and lowered == "train_loss"
-            reading.add("train_mean_loss" if mean else name, value, reading.split)
-    reading.is_measured |= any(counter.preference < 3 for counter in reading.counters)
-    if not reading._named:
-        reading.is_measured = False
-    return reading.finish()
-
-
-def _flattened(content: dict[Any, Any], prefix: str = "", depth: int = 0) -> Iterator[tuple[str, float]]:
-    for key, value in list(content.items())[:_MAX_METRICS]:
-        if not isinstance(key, str) or not key or len(key) > 200:
-            continue
-        name = f"{prefix}/{key}" if prefix else key
-        if isinstance(value, dict) and depth < 3:
-            yield from _flattened(value, name, depth + 1)
-        elif isinstance(value, str):
-            if len(value) <= 40 and _NUMBER.fullmatch(value):
-                yield name, float(value)
-        elif isinstance(value, float) or (type(value) is int and abs(value) < 2**1000):
-            yield name, float(value)
-
-
-# --- text ---------------------------------------------------------------------------------------
 
 
 @dataclass(slots=True)
@@ -271,13 +81,15 @@ class _Prose:
     is_rank: bool = False
     outer: list[str] = field(default_factory=list)
     """Words before a bracket: `f1-score (micro avg)  0.7`."""
+    groups: list[list[str]] = field(default_factory=list)
+    """The same for each open bracket: `train[loss=0.7, acc=0.9]`."""
     subject: list[str] = field(default_factory=list)
     """Name of a value that follows a counter: `loss after iteration 100: 2.1`."""
     previous: str = ""
     """Name of the number before, for `loss train: 2.1, val: 2.2`."""
 
 
-def _read_prose(text: str) -> Reading:
+def read_prose(text: str) -> Reading:
     reading = Reading(is_bar=any(mark in text for mark in _BARS))
     plain = _DATE.sub(" ", _WRAPPER.sub(" ", text))
     if reading.is_bar:
@@ -302,7 +114,10 @@ def _read_prose(text: str) -> Reading:
             state.depth += 1 if kind == "open" else -1
             if kind == "open":
                 state.outer = [*state.words]
-            if kind == "close" and not state.is_explicit and plain[token.end() : token.end() + 1] not in " :=[(":
+                state.groups.append([] if state.is_explicit else state.outer)
+            elif state.groups:
+                state.groups.pop()
+            if kind == "close" and not state.is_explicit and plain[token.end() : token.end() + 1] not in " :=[()":
                 _drop_words(state)
         elif kind == "word" and not state.is_explicit:
             state.words.append(_word(token))
@@ -317,7 +132,8 @@ def _read_prose(text: str) -> Reading:
     # A line that counts itself and gives values after : or = is a row, whatever their names.
     reading.is_measured |= state.num_values > 0 and any(counter.preference < 4 for counter in reading.counters)
     reading.is_measured |= state.num_values > 1 and is_backward(original)
-    reading.is_item = len(reading._named) == 1 and is_item(plain)
+    is_rate = state.num_values == 1 and reading.named == {"train/learning_rate"}
+    reading.is_item = len(reading._named) == 1 and (is_item(plain) or is_rate)
     stripped = plain.strip()
     if not reading._named and is_title(plain) and (reading.split or "summary" in stripped.lower()):
         reading.is_heading = True
@@ -403,6 +219,9 @@ def _take(state: _Prose, token: re.Match[str]) -> None:
         split = state.metric_split if is_measured(short) else state.split
         value = value / total if total else value
         state.num_values += is_explicit and not is_whole
+        group = state.groups[-1] if state.groups else []
+        if words[: len(group)] != group:
+            full = "_".join([*group, full])
         reading.add(short + suffix, value, split, full=full + suffix, is_whole=is_whole and not total)
 
 

@@ -1,0 +1,57 @@
+"""What one printed line says: metrics, counters and the split that it names.
+
+Accepted are JSON, Python dicts and text with names before numbers. Nothing is executed, and the time is linear in the
+length of the line.
+"""
+
+import re
+from typing import Any, Final
+
+from nbtools.metrics.readers.lines.dicts import dict_in, flattened
+from nbtools.metrics.readers.lines.prose import read_prose
+from nbtools.metrics.readers.lines.reading import Reading
+
+MAX_LINE_CHARACTERS: Final = 10_000
+
+_RANK: Final = re.compile(
+    r"\s*+(?:\[(?:rank|default|trainer|worker)[ _]?(\d{1,6})\]:?|\[?(?:rank|RANK|Rank)[ _]?(\d{1,6})\]?\s*+[:|]"
+    r"|\[\d++,(\d{1,6})\]<std(?:out|err)>:)"
+)
+
+
+def read_line(text: str) -> Reading | None:
+    """Return what a line says; None if there is neither a metric nor a counter, split or total in it."""
+    if len(text) > MAX_LINE_CHARACTERS:
+        return None
+    rank = _RANK.match(text)
+    if rank:
+        text = text[rank.end() :]
+    content, start = dict_in(text)
+    reading = read_prose(text) if content is None else _read_dict(content, text[:start])
+    if rank:
+        reading.rank = int(next(group for group in rank.groups() if group))
+    has_counter = bool(reading.counters) or reading.epoch is not None
+    says = has_counter or reading.is_heading or reading.is_item or reading.total_steps or reading.num_epochs
+    return reading if says or reading.is_row else None
+
+
+def _read_dict(content: dict[Any, Any], before: str) -> Reading:
+    numbers = dict(flattened(content))
+    reading = read_prose(before) if before.strip() else Reading()
+    reading._named.clear()
+    reading.metrics.clear()
+    reading.is_measured = False
+    is_summary = "train_runtime" in numbers  # transformers' last line: its train_loss is a mean over the run
+    for name, value in numbers.items():
+        lowered = name.lower()
+        if lowered == "samples":
+            reading.coordinates[lowered] = value
+        elif lowered in ("time", "timestamp") and value > 1e9:
+            reading.coordinates["time"] = value
+        elif not reading.count(name, value, None):
+            mean = is_summary and lowered == "train_loss"
+            reading.add("train_mean_loss" if mean else name, value, reading.split)
+    reading.is_measured |= any(counter.preference < 3 for counter in reading.counters)
+    if not reading._named:
+        reading.is_measured = False
+    return reading.finish()
