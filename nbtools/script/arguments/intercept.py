@@ -8,6 +8,7 @@ import argparse
 import ast
 import ctypes
 import enum
+import errno
 import importlib
 import importlib.abc
 import importlib.machinery
@@ -23,10 +24,12 @@ import typing
 import warnings
 
 SETTINGS = {}
-"""What the caller passes: script, module, start, cwd, result and nonce."""
+"""What the caller passes: script, module, start, cwd, folder, result and nonce."""
 RECORDED = []
 """Parsers that have read a part of the command line, and the script continues to another one."""
 VISITED = set()
+CHANGES = {"open": 1, "os.remove": 1, "os.truncate": 1, "os.rename": 2}
+"""By audit event: how many of its first arguments are paths that it changes."""
 LONGEST_TEXT = 2000
 MOST_CHOICES = 1000
 PARSES = ("parse_args", "parse_known_args", "parse_args_into_dataclasses", "parse_args_and_config")
@@ -891,10 +894,28 @@ def isolate():
         pass
 
 
+def protect(event, arguments):
+    """Refuse to change an existing file of the caller's working directory, which the script's folder links to."""
+    if event not in CHANGES or (event == "open" and not arguments[2] & (os.O_WRONLY | os.O_RDWR | os.O_TRUNC)):
+        return
+    for path in arguments[: CHANGES[event]]:
+        if not isinstance(path, (str, bytes, os.PathLike)):
+            continue
+        name = os.fsdecode(path)
+        if event in ("os.remove", "os.rename") and os.path.islink(name):
+            name = os.path.join(os.path.realpath(os.path.dirname(name)), os.path.basename(name))
+        else:
+            name = os.path.realpath(name)
+        is_inside = name.startswith(os.path.join(SETTINGS["cwd"], ""))
+        if is_inside and not name.startswith(os.path.join(SETTINGS["folder"], "")) and os.path.isfile(name):
+            raise PermissionError(errno.EPERM, "the script may not change this file while it is asked", name)
+
+
 def main():
     """Run the script that the first argument describes."""
     SETTINGS.update(json.loads(sys.argv[1]))
     isolate()
+    sys.addaudithook(protect)
     sys.argv = Words([SETTINGS["script"]])
     if os.path.abspath(sys.path[0] or ".") == os.path.dirname(os.path.abspath(__file__)):
         del sys.path[0]

@@ -125,6 +125,41 @@ def test_files_of_the_working_directory_are_readable_and_new_ones_are_not_left_t
     assert sorted(path.name for path in tmp_path.iterdir()) == ["helper.py", "train.py", "width.txt"]
 
 
+def test_a_log_above_the_parser_leaves_the_earlier_one_as_it_is(
+    tmp_path: Path, asked: Callable[..., ScriptArguments]
+) -> None:
+    (tmp_path / "train.log").write_text("an earlier run")
+    log = "import logging\nlogging.basicConfig(filename='train.log', filemode='w')\nlogging.warning('started')\n"
+    found = asked(log + PARSER + PARSES)
+    assert found.is_complete, found.notes
+    assert (tmp_path / "train.log").read_text() == "an earlier run"
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        "open('logs/train.log', 'w')",
+        "open('large.csv', 'a').write('x')",
+        "os.truncate('large.csv', 0)",
+        "os.remove('logs/train.log')",
+        "os.rename('logs/train.log', 'logs/old.log')",
+        "pathlib.Path('logs/train.log').write_text('')",
+    ],
+)
+def test_files_behind_a_link_are_readable_and_not_changed(
+    change: str, tmp_path: Path, asked: Callable[..., ScriptArguments]
+) -> None:
+    (tmp_path / "logs").mkdir()
+    (tmp_path / "logs" / "train.log").write_text("an earlier run")
+    (tmp_path / "large.csv").write_bytes(b"1\n" * 2**20)
+    reads = "import os, pathlib\nassert len(open('large.csv').read()) == 2**21\nopen('logs/train.log').read()\n"
+    assert asked(reads + PARSER + PARSES).is_complete
+    note = asked(f"{reads}{change}\n{PARSER}{PARSES}").notes[0]
+    assert "may not change this file while it is asked" in note and "(train.py:4)" in note
+    assert (tmp_path / "logs" / "train.log").read_text() == "an earlier run"
+    assert (tmp_path / "large.csv").stat().st_size == 2**21
+
+
 def test_a_first_parser_of_two_does_not_end_the_script(tmp_path: Path, asked: Callable[..., ScriptArguments]) -> None:
     text = (
         "import argparse\nfirst = argparse.ArgumentParser(add_help=False)\n"
