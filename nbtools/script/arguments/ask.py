@@ -104,8 +104,15 @@ def _answer(
         work.mkdir()
         with contextlib.suppress(OSError):
             _fill(work, cwd.absolute())
-        settings = {"script": str(script), "module": module, "start": str(start), "result": str(result), "nonce": nonce}
+        settings: dict[str, Any] = {
+            "script": str(script),
+            "module": module,
+            "start": str(start),
+            "result": str(result),
+            "nonce": nonce,
+        }
         settings |= {"file": str(script), "cwd": str(cwd.resolve()), "folder": os.path.realpath(folder)}
+        settings |= {"parent": os.getpid(), "timeout_s": timeout_s, "mark": _MARK}
         environment = {name: value for name, value in os.environ.items() if name not in _REMOVED}
         try:
             process = subprocess.Popen(

@@ -17,19 +17,24 @@ import json
 import os
 import re
 import runpy
+import shutil
+import signal
 import sys
 import threading
+import time
 import traceback
 import typing
 import warnings
 
 SETTINGS = {}
-"""What the caller passes: script, module, start, cwd, folder, result and nonce."""
+"""What the caller passes: script, module, start, cwd, folder, result, nonce, mark, parent and time limit."""
 RECORDED = []
 """Parsers that have read a part of the command line, and the script continues to another one."""
 VISITED = set()
 CHANGES = {"open": 1, "os.remove": 1, "os.truncate": 1, "os.rename": 2}
 """By audit event: how many of its first arguments are paths that it changes."""
+GRACE_S = 5
+LOOK_EVERY_S = 0.5
 LONGEST_TEXT = 2000
 MOST_CHOICES = 1000
 PARSES = ("parse_args", "parse_known_args", "parse_args_into_dataclasses", "parse_args_and_config")
@@ -894,6 +899,24 @@ def isolate():
         pass
 
 
+def watch():
+    """Once the caller is dead or its time is over, end all that carries its mark and remove its folder."""
+    end = time.monotonic() + SETTINGS["timeout_s"] + GRACE_S
+    while os.getppid() == SETTINGS["parent"] and time.monotonic() < end:
+        time.sleep(LOOK_EVERY_S)
+    mark = ("%s=%s" % (SETTINGS["mark"], SETTINGS["nonce"])).encode()
+    for name in os.listdir("/proc"):
+        try:
+            if name.isdigit() and int(name) != os.getpid():
+                with open("/proc/%s/environ" % name, "rb") as file:
+                    if mark in file.read().split(b"\0"):
+                        os.kill(int(name), signal.SIGKILL)
+        except OSError:
+            pass  # another user's, or it has ended
+    shutil.rmtree(SETTINGS["folder"], ignore_errors=True)
+    os.killpg(os.getpgid(0), signal.SIGKILL)
+
+
 def protect(event, arguments):
     """Refuse to change an existing file of the caller's working directory, which the script's folder links to."""
     if event not in CHANGES or (event == "open" and not arguments[2] & (os.O_WRONLY | os.O_RDWR | os.O_TRUNC)):
@@ -915,6 +938,8 @@ def main():
     """Run the script that the first argument describes."""
     SETTINGS.update(json.loads(sys.argv[1]))
     isolate()
+    threading.Thread(target=watch, daemon=True).start()
+    signal.alarm(int(SETTINGS["timeout_s"] + 2 * GRACE_S))  # where the script never lets the thread run
     sys.addaudithook(protect)
     sys.argv = Words([SETTINGS["script"]])
     if os.path.abspath(sys.path[0] or ".") == os.path.dirname(os.path.abspath(__file__)):

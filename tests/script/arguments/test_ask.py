@@ -1,6 +1,7 @@
 """Asking hostile scripts: they end, all that they have started ends, and the answer says what happened."""
 
 import os
+import signal
 import subprocess
 import sys
 import time
@@ -158,6 +159,41 @@ def test_files_behind_a_link_are_readable_and_not_changed(
     assert "may not change this file while it is asked" in note and "(train.py:4)" in note
     assert (tmp_path / "logs" / "train.log").read_text() == "an earlier run"
     assert (tmp_path / "large.csv").stat().st_size == 2**21
+
+
+ASKS = """
+import sys, tempfile
+from pathlib import Path
+from nbtools.script.arguments.ask import ask
+tempfile.tempdir = sys.argv[2]
+ask(Path(sys.argv[1]), sys.executable, timeout_s=float(sys.argv[3]))
+"""
+
+
+@pytest.mark.parametrize(("timeout_s", "ending"), [(60, signal.SIGKILL), (4, signal.SIGSTOP)])
+def test_nothing_is_left_of_a_caller_that_is_killed_or_stopped(
+    timeout_s: int, ending: signal.Signals, tmp_path: Path
+) -> None:
+    (tmp_path / "tmp").mkdir()
+    script = tmp_path / "train.py"
+    leaves_the_group = "import os, time\nif os.fork() == 0: os.setsid()\nopen(__file__ + '.up', 'w')\ntime.sleep(600)\n"
+    script.write_text(leaves_the_group + PARSER + PARSES)
+    caller = subprocess.Popen([sys.executable, "-c", ASKS, script, tmp_path / "tmp", str(timeout_s)])
+    try:
+        wait_until(lambda: (tmp_path / "train.py.up").exists())
+        assert marked(tmp_path) and list((tmp_path / "tmp").iterdir())
+        caller.send_signal(ending)
+        wait_until(lambda: not marked(tmp_path) and not list((tmp_path / "tmp").iterdir()))
+    finally:
+        caller.kill()
+        caller.wait()
+
+
+def wait_until(is_done: Callable[[], bool], within_s: float = 15) -> None:
+    end = time.monotonic() + within_s
+    while not is_done():
+        assert time.monotonic() < end
+        time.sleep(0.1)
 
 
 def test_a_first_parser_of_two_does_not_end_the_script(tmp_path: Path, asked: Callable[..., ScriptArguments]) -> None:
