@@ -104,15 +104,19 @@ def _answer(
         work.mkdir()
         with contextlib.suppress(OSError):
             _fill(work, cwd.absolute())
-        settings: dict[str, Any] = {
+        settings = {
             "script": str(script),
+            "file": str(script),
             "module": module,
             "start": str(start),
+            "cwd": str(cwd.resolve()),
+            "folder": os.path.realpath(folder),
             "result": str(result),
             "nonce": nonce,
+            "mark": _MARK,
+            "parent": os.getpid(),
+            "timeout_s": timeout_s,
         }
-        settings |= {"file": str(script), "cwd": str(cwd.resolve()), "folder": os.path.realpath(folder)}
-        settings |= {"parent": os.getpid(), "timeout_s": timeout_s, "mark": _MARK}
         environment = {name: value for name, value in os.environ.items() if name not in _REMOVED}
         try:
             process = subprocess.Popen(
