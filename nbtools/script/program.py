@@ -35,7 +35,9 @@ class Program(Settings):
         "They replace the same argument among args.",
     )
     accelerate_config: str | None = setting(
-        None, "YAML file with which accelerate launch starts it instead of torchrun; nproc_per_node is ours."
+        None,
+        "YAML file with which accelerate launch starts it instead of torchrun. The number of processes, the GPUs and the "
+        "port are those of the launch.",
     )
 
     @field_validator("args", "resume", mode="before")
@@ -93,8 +95,13 @@ class Program(Settings):
         if self.accelerate_config is None:
             return target
         count = launch.num_processes * launch.nnodes
-        config = ["--config_file", str(_joined(root, self.accelerate_config)), "--num_processes", str(count)]
-        return ["-m", "accelerate.commands.launch", *config, *target]
+        options = ["--config_file", str(self.accelerate_file(root)), "--num_processes", str(count), "--gpu_ids", "all"]
+        options += [] if launch.gpus == () else ["--main_process_port", "0"]  # mpirun on the CPU needs a real port
+        return ["-m", "accelerate.commands.launch", *options, *target]
+
+    def accelerate_file(self, root: Path) -> Path | None:
+        """Return the config file of accelerate; None if it names none."""
+        return None if self.accelerate_config is None else _joined(root, self.accelerate_config)
 
     def file(self, root: Path, search: Sequence[Path] = ()) -> Path | None:
         """Return the program's file; None for a module that is in none of the folders.

@@ -270,6 +270,25 @@ def test_accelerate_starts_a_program_by_its_own_config(project: Project, records
     assert "several processes on the CPU" in warning  # accelerate then starts one, and says nothing
 
 
+@pytest.mark.slow
+def test_the_gpus_and_the_port_of_an_accelerate_config_do_not_count(
+    project: Project, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from accelerate.commands.launch import _validate_launch_command, launch_command_parser
+    from accelerate.utils.launch import prepare_multi_gpu_env
+
+    config = "compute_environment: LOCAL_MACHINE\ndistributed_type: MULTI_GPU\nnum_processes: 8\ngpu_ids: 0,1\n"
+    config += "num_machines: 1\nmachine_rank: 0\nmain_process_port: 29511\nmixed_precision: 'no'\n"
+    (project.root / "accelerate.yaml").write_text(config)
+    program = Program(script="train.py", accelerate_config="accelerate.yaml")
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "4,5")
+    _, _, *options = program.words(project.root, Launch(gpus=(4, 5), nproc_per_node=2))
+    read, *_ = _validate_launch_command(launch_command_parser().parse_args(options))
+    assert prepare_multi_gpu_env(read)["CUDA_VISIBLE_DEVICES"] == "4,5"
+    assert read.nproc_per_node == "2"
+    assert int(read.master_port) not in (0, 29500, 29511)
+
+
 def test_a_missing_accelerate_config_and_several_machines_are_refused(project: Project, records: Path) -> None:
     program = Program(script="train.py", accelerate_config="none.yaml")
     with pytest.raises(LaunchError, match=r"none\.yaml.*no such file"):
