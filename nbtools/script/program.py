@@ -2,6 +2,7 @@
 
 import os
 import re
+import shlex
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -10,7 +11,8 @@ from typing import NoReturn, Self
 from pydantic import field_validator, model_validator
 
 from nbtools.config import Launch, Settings, setting
-from nbtools.errors import plural
+from nbtools.errors import LaunchError, plural
+from nbtools.machine.devices import devices
 from nbtools.machine.interpreter import Interpreter, interpreter_for
 from nbtools.project import Project, expanded, find_project
 from nbtools.rundir.secret_values import masked
@@ -36,8 +38,8 @@ class Program(Settings):
     )
     accelerate_config: str | None = setting(
         None,
-        "YAML file with which accelerate launch starts it instead of torchrun. The number of processes, the GPUs and the "
-        "port are those of the launch.",
+        "YAML file with which accelerate launch starts it instead of torchrun. The number of processes, the GPUs and "
+        "the port are those of the launch.",
     )
 
     @field_validator("args", "resume", mode="before")
@@ -139,8 +141,14 @@ class Program(Settings):
         os.execvp(command[0], command)
 
     def _by_hand(self, root: Path, launch: Launch, python: Interpreter, more: Sequence[str]) -> list[str]:
-        words = [*self.words(root, launch.resolved(1)), *self.args, *more]
+        words = [*self.words(root, launch.resolved(len(devices()))), *self.args, *more]
         is_a_rank = "TORCHELASTIC_RUN_ID" in os.environ
+        if launch.nnodes > 1 and not is_a_rank and launch.torchrun is not False:
+            line = shlex.join(torchrun.by_hand(sys.argv[0], launch))
+            raise LaunchError(
+                f"nnodes={launch.nnodes}: python starts it on one machine; start it on each with: {line}, where "
+                f"{torchrun.NODE} is the number of the machine, from 0, and {torchrun.ADDRESS} that of the first one"
+            )
         if is_a_rank or launch.torchrun is False or self.accelerate_config is not None:
             return [str(python.path), *words]
         _, *options, _ = torchrun.by_hand("", launch)

@@ -183,7 +183,8 @@ def test_nothing_is_left_of_a_caller_that_is_killed_or_stopped(
         wait_until(lambda: (tmp_path / "train.py.up").exists())
         assert marked(tmp_path) and list((tmp_path / "tmp").iterdir())
         caller.send_signal(ending)
-        wait_until(lambda: not marked(tmp_path) and not list((tmp_path / "tmp").iterdir()))
+        wait_until(lambda: not marked(tmp_path))
+        wait_until(lambda: not list((tmp_path / "tmp").iterdir()))
     finally:
         caller.kill()
         caller.wait()
