@@ -298,7 +298,7 @@ def test_by_hand_accelerate_starts_one_process_per_gpu(
     monkeypatch.setattr("nbtools.script.program.devices", lambda: gpus, raising=False)
     monkeypatch.setattr("os.execvp", lambda _, command: started_with.extend(command))
     monkeypatch.setattr("sys.argv", [str(project.root / "scripts" / "mine.py")])
-    Program(script="train.py", accelerate_config="accelerate.yaml").run(Launch())
+    Program(script="train.py", accelerate_config="accelerate.yaml").run(Launch(nproc_per_node="gpu"))
     assert started_with[started_with.index("--num_processes") + 1] == "8"
 
 
