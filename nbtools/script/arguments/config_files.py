@@ -18,7 +18,6 @@ from nbtools.script.follow.modules import SourceModule
 from nbtools.script.follow.values import Scope, Unknown
 from nbtools.script.source import read_source
 
-
 _LONGEST_CONFIG = 100_000
 _MOST_KEYS = 2000
 """Aliases of YAML multiply the keys of a short file."""

@@ -31,7 +31,7 @@ SETTINGS = {}
 RECORDED = []
 """Parsers that have read a part of the command line, and the script continues to another one."""
 VISITED = set()
-CHANGES = {"open": 1, "os.remove": 1, "os.truncate": 1, "os.rename": 2}
+CHANGES = {"open": 1, "os.remove": 1, "os.truncate": 1, "os.rename": 2, "shutil.rmtree": 1}
 """By audit event: how many of its first arguments are paths that it changes."""
 GRACE_S = 5
 LOOK_EVERY_S = 0.5
@@ -913,12 +913,18 @@ def watch():
                         os.kill(int(name), signal.SIGKILL)
         except OSError:
             pass  # another user's, or it has ended
+    os.chdir("/")  # `protect` needs a working directory
     shutil.rmtree(SETTINGS["folder"], ignore_errors=True)
     os.killpg(os.getpgid(0), signal.SIGKILL)
 
 
+def is_below(path, folder):
+    """Whether a path is a folder or in it."""
+    return os.path.join(path, "").startswith(os.path.join(folder, ""))
+
+
 def protect(event, arguments):
-    """Refuse to change an existing file of the caller's working directory, which the script's folder links to."""
+    """Refuse to change what is in the caller's working directory, to which the script's folder links."""
     if event not in CHANGES or (event == "open" and not arguments[2] & (os.O_WRONLY | os.O_RDWR | os.O_TRUNC)):
         return
     for path in arguments[: CHANGES[event]]:
@@ -929,9 +935,9 @@ def protect(event, arguments):
             name = os.path.join(os.path.realpath(os.path.dirname(name)), os.path.basename(name))
         else:
             name = os.path.realpath(name)
-        is_inside = name.startswith(os.path.join(SETTINGS["cwd"], ""))
-        if is_inside and not name.startswith(os.path.join(SETTINGS["folder"], "")) and os.path.isfile(name):
-            raise PermissionError(errno.EPERM, "the script may not change this file while it is asked", name)
+        is_inside, is_ours = (is_below(name, SETTINGS[folder]) for folder in ("cwd", "folder"))
+        if is_inside and not is_ours and (os.path.isfile(name) or os.path.isdir(name)):
+            raise PermissionError(errno.EPERM, "the script may not change this while it is asked", name)
 
 
 def main():

@@ -145,19 +145,21 @@ def test_a_log_above_the_parser_leaves_the_earlier_one_as_it_is(
         "os.remove('logs/train.log')",
         "os.rename('logs/train.log', 'logs/old.log')",
         "pathlib.Path('logs/train.log').write_text('')",
+        "__import__('shutil').rmtree('logs/old')",
     ],
 )
 def test_files_behind_a_link_are_readable_and_not_changed(
     change: str, tmp_path: Path, asked: Callable[..., ScriptArguments]
 ) -> None:
-    (tmp_path / "logs").mkdir()
+    (tmp_path / "logs" / "old").mkdir(parents=True)
     (tmp_path / "logs" / "train.log").write_text("an earlier run")
     (tmp_path / "large.csv").write_bytes(b"1\n" * 2**20)
     reads = "import os, pathlib\nassert len(open('large.csv').read()) == 2**21\nopen('logs/train.log').read()\n"
     assert asked(reads + PARSER + PARSES).is_complete
     note = asked(f"{reads}{change}\n{PARSER}{PARSES}").notes[0]
-    assert "may not change this file while it is asked" in note and "(train.py:4)" in note
+    assert "may not change this while it is asked" in note and "(train.py:4)" in note
     assert (tmp_path / "logs" / "train.log").read_text() == "an earlier run"
+    assert (tmp_path / "logs" / "old").is_dir()
     assert (tmp_path / "large.csv").stat().st_size == 2**21
 
 
