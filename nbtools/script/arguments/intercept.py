@@ -899,7 +899,7 @@ def isolate():
         pass
 
 
-def watch():
+def end_with_caller():
     """Once the caller is dead or its time is over, end all that carries its mark and remove its folder."""
     end = time.monotonic() + SETTINGS["timeout_s"] + GRACE_S
     while os.getppid() == SETTINGS["parent"] and time.monotonic() < end:
@@ -944,7 +944,7 @@ def main():
     """Run the script that the first argument describes."""
     SETTINGS.update(json.loads(sys.argv[1]))
     isolate()
-    threading.Thread(target=watch, daemon=True).start()
+    threading.Thread(target=end_with_caller, daemon=True).start()
     signal.alarm(int(SETTINGS["timeout_s"] + 2 * GRACE_S))  # where the script never lets the thread run
     sys.addaudithook(protect)
     sys.argv = Words([SETTINGS["script"]])
