@@ -377,9 +377,9 @@ def _placed_program(
             f"accelerate_config={shown(program.accelerate_config)}: is for one machine; on several, start the program "
             "with torchrun, which accelerate's Accelerator() understands"
         )
-    if program.accelerate_config is not None:
-        if not (config := Path(root, program.accelerate_config)).is_file():
-            raise LaunchError(f"accelerate_config={shown(program.accelerate_config)}: no such file ({config})")
+    if (config := program.accelerate_file(root)) is not None:
+        if not config.is_file():
+            raise LaunchError(f"accelerate_config={shown(str(program.accelerate_config))}: no such file ({config})")
         wanted = wanted.replace(torchrun=False)
     python = interpreter_for(named or cwd / "-", wanted.python, root, needs_torch=wanted.torchrun is not False)
     file = named or program.file(root, [cwd, *python.search])

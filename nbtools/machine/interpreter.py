@@ -8,7 +8,6 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from functools import cache
 from pathlib import Path
 
 from nbtools.errors import LaunchError, did_you_mean
@@ -155,13 +154,27 @@ def _no_python(named: str, root: Path) -> str:
 def _asked(path: Path) -> Interpreter:
     """Run an interpreter for its version, its path and its torch, which is not imported."""
     try:
-        return _remembered(path, path.resolve().stat().st_mtime_ns, (path.parent.parent / "pyvenv.cfg").exists())
+        changed = path.resolve().stat().st_mtime_ns, (path.parent.parent / "pyvenv.cfg").exists()
     except OSError as error:
         raise LaunchError(f"{path}: cannot be run: {error.strerror}; set python= to another") from None
+    known, found = _ANSWERS.get(path, (None, None))
+    if found is None or known != (changed, _packages_changed(found)):
+        found = _answer(path)
+        _ANSWERS[path] = (changed, _packages_changed(found)), found
+    return found
 
 
-@cache
-def _remembered(path: Path, _changed: int, _is_venv: bool) -> Interpreter:
+_ANSWERS: dict[Path, tuple[object, Interpreter]] = {}
+"""What an interpreter answered, by its path, with the times on which the answer depends."""
+
+
+def _packages_changed(interpreter: Interpreter) -> tuple[int, ...]:
+    """Return when something was last installed into the environment of an interpreter, or removed."""
+    folders = (path for path in interpreter.search if path.name in ("site-packages", "dist-packages"))
+    return tuple(path.stat().st_mtime_ns for path in folders if path.is_dir())
+
+
+def _answer(path: Path) -> Interpreter:
     if path.parent.parent.resolve() == Path(sys.prefix).resolve():
         return own_interpreter()
     hidden = ("PYTHONHOME", "__PYVENV_LAUNCHER__")

@@ -2,6 +2,7 @@
 
 import os
 import re
+import shlex
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -10,7 +11,8 @@ from typing import NoReturn, Self
 from pydantic import field_validator, model_validator
 
 from nbtools.config import Launch, Settings, setting
-from nbtools.errors import plural
+from nbtools.errors import LaunchError, plural
+from nbtools.machine.devices import devices
 from nbtools.machine.interpreter import Interpreter, interpreter_for
 from nbtools.project import Project, expanded, find_project
 from nbtools.rundir.secret_values import masked
@@ -35,7 +37,9 @@ class Program(Settings):
         "They replace the same argument among args.",
     )
     accelerate_config: str | None = setting(
-        None, "YAML file with which accelerate launch starts it instead of torchrun; nproc_per_node is ours."
+        None,
+        "YAML file with which accelerate launch starts it instead of torchrun. The number of processes, the GPUs and "
+        "the port are those of the launch.",
     )
 
     @field_validator("args", "resume", mode="before")
@@ -94,8 +98,13 @@ class Program(Settings):
         if self.accelerate_config is None:
             return target
         count = launch.num_processes * launch.nnodes
-        config = ["--config_file", str(_joined(root, self.accelerate_config)), "--num_processes", str(count)]
-        return ["-m", "accelerate.commands.launch", *config, *target]
+        options = ["--config_file", str(self.accelerate_file(root)), "--num_processes", str(count), "--gpu_ids", "all"]
+        options += [] if launch.gpus == () else ["--main_process_port", "0"]  # mpirun on the CPU needs a real port
+        return ["-m", "accelerate.commands.launch", *options, *target]
+
+    def accelerate_file(self, root: Path) -> Path | None:
+        """Return the config file of accelerate; None if it names none."""
+        return None if self.accelerate_config is None else _joined(root, self.accelerate_config)
 
     def file(self, root: Path, search: Sequence[Path] = ()) -> Path | None:
         """Return the program's file; None for a module that is in none of the folders.
@@ -133,8 +142,14 @@ class Program(Settings):
         os.execvp(command[0], command)
 
     def _by_hand(self, root: Path, launch: Launch, python: Interpreter, more: Sequence[str]) -> list[str]:
-        words = [*self.words(root, launch.resolved(1)), *self.args, *more]
+        words = [*self.words(root, launch.resolved(len(devices()))), *self.args, *more]
         is_a_rank = "TORCHELASTIC_RUN_ID" in os.environ
+        if launch.nnodes > 1 and not is_a_rank and launch.torchrun is not False:
+            line = shlex.join(torchrun.by_hand(sys.argv[0], launch))
+            raise LaunchError(
+                f"nnodes={launch.nnodes}: python starts it on one machine; start it on each with: {line}, where "
+                f"{torchrun.NODE} is the number of the machine, from 0, and {torchrun.ADDRESS} that of the first one"
+            )
         if is_a_rank or launch.torchrun is False or self.accelerate_config is not None:
             return [str(python.path), *words]
         _, *options, _ = torchrun.by_hand("", launch)

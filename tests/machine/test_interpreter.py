@@ -264,6 +264,16 @@ def test_an_environment_that_is_made_again_is_asked_again(project: Project, besi
     assert interpreter_for(beside, None, project.root).torch_version == "2.8.0"
 
 
+def test_a_torch_that_is_installed_later_is_found(project: Project, monkeypatch: pytest.MonkeyPatch) -> None:
+    script = program(project.root / "repo")
+    environment = bare(script.parent / ".venv")
+    assert interpreter_for(script, None, project.root).is_own
+    fake_torch(environment, "2.8.0")
+    assert interpreter_for(script, None, project.root).torch_version == "2.8.0"
+    monkeypatch.setattr(subprocess, "run", None)  # nothing has changed: it is not run again
+    assert interpreter_for(script, None, project.root).torch_version == "2.8.0"
+
+
 def test_a_recipe_runs_in_the_environment_of_nbtools(project: Project, beside: Path) -> None:
     assert interpreter_for(None, None, project.root) == own_interpreter()
 

@@ -6,6 +6,7 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -268,6 +269,54 @@ def test_accelerate_starts_a_program_by_its_own_config(project: Project, records
     assert not nt.preflight(program, gpus=()).warnings
     (warning,) = nt.preflight(program, gpus=(), nproc_per_node=2).warnings
     assert "several processes on the CPU" in warning  # accelerate then starts one, and says nothing
+
+
+@pytest.mark.slow
+def test_the_gpus_and_the_port_of_an_accelerate_config_do_not_count(
+    project: Project, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from accelerate.commands.launch import _validate_launch_command, launch_command_parser
+    from accelerate.utils.launch import prepare_multi_gpu_env
+
+    config = "compute_environment: LOCAL_MACHINE\ndistributed_type: MULTI_GPU\nnum_processes: 8\ngpu_ids: 0,1\n"
+    config += "num_machines: 1\nmachine_rank: 0\nmain_process_port: 29511\nmixed_precision: 'no'\n"
+    (project.root / "accelerate.yaml").write_text(config)
+    program = Program(script="train.py", accelerate_config="accelerate.yaml")
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "4,5")
+    _, _, *options = program.words(project.root, Launch(gpus=(4, 5), nproc_per_node=2))
+    read, *_ = _validate_launch_command(launch_command_parser().parse_args(options))
+    assert prepare_multi_gpu_env(read)["CUDA_VISIBLE_DEVICES"] == "4,5"
+    assert read.nproc_per_node == "2"
+    assert int(read.master_port) not in (0, 29500, 29511)
+
+
+def test_by_hand_accelerate_starts_one_process_per_gpu(
+    project: Project, records: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    started_with: list[str] = []
+    gpus = [SimpleNamespace(index=index) for index in range(8)]
+    monkeypatch.setattr("nbtools.script.program.devices", lambda: gpus, raising=False)
+    monkeypatch.setattr("os.execvp", lambda _, command: started_with.extend(command))
+    monkeypatch.setattr("sys.argv", [str(project.root / "scripts" / "mine.py")])
+    Program(script="train.py", accelerate_config="accelerate.yaml").run(Launch(nproc_per_node="gpu"))
+    assert started_with[started_with.index("--num_processes") + 1] == "8"
+
+
+def test_by_hand_several_machines_are_refused_with_the_line_for_each(project: Project, records: Path) -> None:
+    path = write_script(Program(script="train.py"), "mine", Launch(gpus=(), nnodes=2))
+    refused = started(sys.executable, path, cwd=project.root).stderr
+    assert "LaunchError: nnodes=2: python starts it on one machine" in refused
+    assert "torchrun --nnodes=2 --node-rank=NODE --master-addr=ADDRESS" in refused
+    assert f"{path}, where NODE is" in refused
+
+
+def test_an_accelerate_config_in_the_home_is_found(
+    project: Project, records: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path))
+    (tmp_path / "acc.yaml").write_text("compute_environment: LOCAL_MACHINE\n")
+    checked = nt.preflight(Program(script="train.py", accelerate_config="~/acc.yaml"), gpus=())
+    assert str(tmp_path / "acc.yaml") in " ".join(checked.command(project.root / "runs" / "one"))
 
 
 def test_a_missing_accelerate_config_and_several_machines_are_refused(project: Project, records: Path) -> None:

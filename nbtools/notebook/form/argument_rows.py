@@ -32,7 +32,9 @@ _FEW = 24
 _NUM_COLUMNS = 3
 _WHY_ASK = (
     "Runs the program up to its parser, which answers instead of parsing: in a process of its own with the program's "
-    f"Python, without GPUs, offline, and for at most {TIME_LIMIT_S:.0f} s. The code above the parser is executed."
+    f"Python, without GPUs, offline, and for at most {TIME_LIMIT_S:.0f} s. The code above the parser is executed, "
+    "in a temporary folder with copies of the small files of the working directory and links to the rest: files there "
+    "are not changed by Python's own functions, but new ones in its folders are real."
 )
 
 

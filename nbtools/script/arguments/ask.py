@@ -5,11 +5,14 @@ import json
 import math
 import os
 import secrets
+import shutil
 import signal
+import stat
 import subprocess
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
+from itertools import islice
 from pathlib import Path
 from types import NoneType
 from typing import Any, get_args
@@ -25,7 +28,9 @@ TIME_LIMIT_S = 20
 LARGEST_RESULT_BYTES = 8 * 2**20
 _INTERCEPT = Path(__file__).with_name("intercept.py")
 _MARK = "NBTOOLS_ASK"
-_MOST_LINKS = 2000
+_MOST_ENTRIES = 2000
+_LARGEST_COPY_BYTES = 2**20
+_MOST_COPIED_BYTES = 64 * 2**20
 _ENVIRONMENT = {
     "CUDA_VISIBLE_DEVICES": "",
     "HF_HUB_OFFLINE": "1",
@@ -54,8 +59,9 @@ def ask(
 ) -> ScriptArguments:
     """Run a script up to its parser and return the arguments that it declares there.
 
-    Code above the parser is executed, in a temporary folder that links to what `cwd` contains. Where the script does
-    not reach a parser, the result is that of `arguments_of` with a note that says why.
+    Code above the parser is executed, in a temporary folder with copies of the small files of `cwd` and links to the
+    rest, whose files Python's own functions cannot change. Where the script does not reach a parser, the result is that
+    of `arguments_of` with a note that says why.
 
     Args:
         script: the program.
@@ -97,11 +103,20 @@ def _answer(
         work, result = Path(folder, "cwd"), Path(folder, f"{nonce}.json")
         work.mkdir()
         with contextlib.suppress(OSError):
-            for number, path in enumerate(cwd.absolute().iterdir()):
-                if number < _MOST_LINKS:
-                    (work / path.name).symlink_to(path)
-        settings = {"script": str(script), "module": module, "start": str(start), "result": str(result), "nonce": nonce}
-        settings["file"] = str(script)
+            _fill(work, cwd.absolute())
+        settings = {
+            "script": str(script),
+            "file": str(script),
+            "module": module,
+            "start": str(start),
+            "cwd": str(cwd.resolve()),
+            "folder": os.path.realpath(folder),
+            "result": str(result),
+            "nonce": nonce,
+            "mark": _MARK,
+            "parent": os.getpid(),
+            "timeout_s": timeout_s,
+        }
         environment = {name: value for name, value in os.environ.items() if name not in _REMOVED}
         try:
             process = subprocess.Popen(
@@ -133,6 +148,19 @@ def _answer(
     if missing := str(found.get("missing") or "")[:200]:
         return {}, f"{missing} is not installed in {interpreter}; {name} needs it before it reaches its parser"
     return {}, f"{name}: {str(found.get('error'))[:500]}"
+
+
+def _fill(work: Path, cwd: Path) -> None:
+    """Copy the small files of a folder, which the script may then write, and link to the rest."""
+    left = _MOST_COPIED_BYTES
+    for path in islice(cwd.iterdir(), _MOST_ENTRIES):
+        with contextlib.suppress(OSError):
+            status = path.stat()
+            if stat.S_ISREG(status.st_mode) and status.st_size <= min(_LARGEST_COPY_BYTES, left):
+                shutil.copy2(path, work / path.name)
+                left -= status.st_size
+            else:
+                (work / path.name).symlink_to(path)
 
 
 def _kill(process: subprocess.Popen[bytes], nonce: str) -> None:

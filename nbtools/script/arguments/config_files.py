@@ -1,8 +1,10 @@
 """Settings that a script reads from files: YAML and JSON configs, and constants that a configurator overrides."""
 
 import ast
+import contextlib
 import json
 from collections.abc import Iterator, Mapping
+from itertools import islice
 from pathlib import Path
 from types import NoneType
 from typing import Any
@@ -16,6 +18,10 @@ from nbtools.script.follow.modules import SourceModule
 from nbtools.script.follow.values import Scope, Unknown
 from nbtools.script.source import read_source
 
+_LONGEST_CONFIG = 100_000
+_MOST_KEYS = 2000
+"""Aliases of YAML multiply the keys of a short file."""
+
 
 class Config(dict[str, Any]):
     """The content of a config file."""
@@ -25,18 +31,33 @@ class Config(dict[str, Any]):
 
 
 def load_config(path: Path) -> Config | None:
-    """Return the content of a YAML or JSON file whose top is a mapping; None if it is none."""
+    """Return the content of a YAML or JSON file whose top is a mapping; None if it is none, or too large for one."""
     try:
         text = read_source(path).decode()
-        found = json.loads(text) if path.suffix == ".json" else yaml.safe_load(text)
-        tree = yaml.compose(text, Loader=yaml.SafeLoader)
+        if len(text) > _LONGEST_CONFIG:
+            return None
+        tree, found = _read_json(text) if path.suffix == ".json" else _read_yaml(text)
+        if not isinstance(found, dict) or next(islice(_leaves(found), _MOST_KEYS, None), None) is not None:
+            return None
     except (ScriptError, ValueError, yaml.YAMLError, RecursionError):
         return None
-    if not isinstance(found, dict):
-        return None
     config = Config({str(key): value for key, value in found.items()})
-    config.path, config.lines = path, dict(_lines(tree))
+    config.path, config.lines = path, dict(islice(_lines(tree), _MOST_KEYS))
     return config
+
+
+def _read_yaml(text: str) -> tuple[Any, Any]:
+    """Return the syntax tree of a text and its value, parsed once: PyYAML needs a second for 150 KB."""
+    loader = yaml.SafeLoader(text)
+    tree = loader.get_single_node()
+    return tree, None if tree is None else loader.construct_document(tree)
+
+
+def _read_json(text: str) -> tuple[Any, Any]:
+    tree = None
+    with contextlib.suppress(yaml.YAMLError):  # tabs: the lines of its keys are then not known
+        tree = yaml.compose(text, Loader=yaml.SafeLoader)
+    return tree, json.loads(text)
 
 
 def _lines(node: Any, prefix: str = "") -> Iterator[tuple[str, int]]:

@@ -8,6 +8,7 @@ import argparse
 import ast
 import ctypes
 import enum
+import errno
 import importlib
 import importlib.abc
 import importlib.machinery
@@ -16,17 +17,24 @@ import json
 import os
 import re
 import runpy
+import shutil
+import signal
 import sys
 import threading
+import time
 import traceback
 import typing
 import warnings
 
 SETTINGS = {}
-"""What the caller passes: script, module, start, cwd, result and nonce."""
+"""What the caller passes: script, module, start, cwd, folder, result, nonce, mark, parent and time limit."""
 RECORDED = []
 """Parsers that have read a part of the command line, and the script continues to another one."""
 VISITED = set()
+CHANGES = {"open": 1, "os.remove": 1, "os.truncate": 1, "os.rename": 2, "shutil.rmtree": 1}
+"""By audit event: how many of its first arguments are paths that it changes."""
+GRACE_S = 5
+LOOK_EVERY_S = 0.5
 LONGEST_TEXT = 2000
 MOST_CHOICES = 1000
 PARSES = ("parse_args", "parse_known_args", "parse_args_into_dataclasses", "parse_args_and_config")
@@ -891,10 +899,54 @@ def isolate():
         pass
 
 
+def end_with_caller():
+    """Once the caller is dead or its time is over, end all that carries its mark and remove its folder."""
+    end = time.monotonic() + SETTINGS["timeout_s"] + GRACE_S
+    while os.getppid() == SETTINGS["parent"] and time.monotonic() < end:
+        time.sleep(LOOK_EVERY_S)
+    mark = ("%s=%s" % (SETTINGS["mark"], SETTINGS["nonce"])).encode()
+    for name in os.listdir("/proc"):
+        try:
+            if name.isdigit() and int(name) != os.getpid():
+                with open("/proc/%s/environ" % name, "rb") as file:
+                    if mark in file.read().split(b"\0"):
+                        os.kill(int(name), signal.SIGKILL)
+        except OSError:
+            pass  # another user's, or it has ended
+    os.chdir("/")  # `protect` needs a working directory
+    shutil.rmtree(SETTINGS["folder"], ignore_errors=True)
+    os.killpg(os.getpgid(0), signal.SIGKILL)
+
+
+def is_below(path, folder):
+    """Whether a path is a folder or in it."""
+    return os.path.join(path, "").startswith(os.path.join(folder, ""))
+
+
+def protect(event, arguments):
+    """Refuse to change what is in the caller's working directory, to which the script's folder links."""
+    if event not in CHANGES or (event == "open" and not arguments[2] & (os.O_WRONLY | os.O_RDWR | os.O_TRUNC)):
+        return
+    for path in arguments[: CHANGES[event]]:
+        if not isinstance(path, (str, bytes, os.PathLike)):
+            continue
+        name = os.fsdecode(path)
+        if event in ("os.remove", "os.rename") and os.path.islink(name):
+            name = os.path.join(os.path.realpath(os.path.dirname(name)), os.path.basename(name))
+        else:
+            name = os.path.realpath(name)
+        is_inside, is_ours = (is_below(name, SETTINGS[folder]) for folder in ("cwd", "folder"))
+        if is_inside and not is_ours and (os.path.isfile(name) or os.path.isdir(name)):
+            raise PermissionError(errno.EPERM, "the script may not change this while it is asked", name)
+
+
 def main():
     """Run the script that the first argument describes."""
     SETTINGS.update(json.loads(sys.argv[1]))
     isolate()
+    threading.Thread(target=end_with_caller, daemon=True).start()
+    signal.alarm(int(SETTINGS["timeout_s"] + 2 * GRACE_S))  # where the script never lets the thread run
+    sys.addaudithook(protect)
     sys.argv = Words([SETTINGS["script"]])
     if os.path.abspath(sys.path[0] or ".") == os.path.dirname(os.path.abspath(__file__)):
         del sys.path[0]

@@ -1,6 +1,7 @@
 """Asking hostile scripts: they end, all that they have started ends, and the answer says what happened."""
 
 import os
+import signal
 import subprocess
 import sys
 import time
@@ -123,6 +124,79 @@ def test_files_of_the_working_directory_are_readable_and_new_ones_are_not_left_t
     found = {argument.field.name: argument.field.default for argument in asked(text).arguments}
     assert found == {"lr": 0.1, "width": 96}
     assert sorted(path.name for path in tmp_path.iterdir()) == ["helper.py", "train.py", "width.txt"]
+
+
+def test_a_log_above_the_parser_leaves_the_earlier_one_as_it_is(
+    tmp_path: Path, asked: Callable[..., ScriptArguments]
+) -> None:
+    (tmp_path / "train.log").write_text("an earlier run")
+    log = "import logging\nlogging.basicConfig(filename='train.log', filemode='w')\nlogging.warning('started')\n"
+    found = asked(log + PARSER + PARSES)
+    assert found.is_complete, found.notes
+    assert (tmp_path / "train.log").read_text() == "an earlier run"
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        "open('logs/train.log', 'w')",
+        "open('large.csv', 'a').write('x')",
+        "os.truncate('large.csv', 0)",
+        "os.remove('logs/train.log')",
+        "os.rename('logs/train.log', 'logs/old.log')",
+        "pathlib.Path('logs/train.log').write_text('')",
+        "__import__('shutil').rmtree('logs/old')",
+    ],
+)
+def test_files_behind_a_link_are_readable_and_not_changed(
+    change: str, tmp_path: Path, asked: Callable[..., ScriptArguments]
+) -> None:
+    (tmp_path / "logs" / "old").mkdir(parents=True)
+    (tmp_path / "logs" / "train.log").write_text("an earlier run")
+    (tmp_path / "large.csv").write_bytes(b"1\n" * 2**20)
+    reads = "import os, pathlib\nassert len(open('large.csv').read()) == 2**21\nopen('logs/train.log').read()\n"
+    assert asked(reads + PARSER + PARSES).is_complete
+    note = asked(f"{reads}{change}\n{PARSER}{PARSES}").notes[0]
+    assert "may not change this while it is asked" in note and "(train.py:4)" in note
+    assert (tmp_path / "logs" / "train.log").read_text() == "an earlier run"
+    assert (tmp_path / "logs" / "old").is_dir()
+    assert (tmp_path / "large.csv").stat().st_size == 2**21
+
+
+ASKS = """
+import sys, tempfile
+from pathlib import Path
+from nbtools.script.arguments.ask import ask
+tempfile.tempdir = sys.argv[2]
+ask(Path(sys.argv[1]), sys.executable, timeout_s=float(sys.argv[3]))
+"""
+
+
+@pytest.mark.parametrize(("timeout_s", "ending"), [(60, signal.SIGKILL), (4, signal.SIGSTOP)])
+def test_nothing_is_left_of_a_caller_that_is_killed_or_stopped(
+    timeout_s: int, ending: signal.Signals, tmp_path: Path
+) -> None:
+    (tmp_path / "tmp").mkdir()
+    script = tmp_path / "train.py"
+    leaves_the_group = "import os, time\nif os.fork() == 0: os.setsid()\nopen(__file__ + '.up', 'w')\ntime.sleep(600)\n"
+    script.write_text(leaves_the_group + PARSER + PARSES)
+    caller = subprocess.Popen([sys.executable, "-c", ASKS, script, tmp_path / "tmp", str(timeout_s)])
+    try:
+        wait_until(lambda: (tmp_path / "train.py.up").exists())
+        assert marked(tmp_path) and list((tmp_path / "tmp").iterdir())
+        caller.send_signal(ending)
+        wait_until(lambda: not marked(tmp_path))
+        wait_until(lambda: not list((tmp_path / "tmp").iterdir()))
+    finally:
+        caller.kill()
+        caller.wait()
+
+
+def wait_until(is_done: Callable[[], bool], within_s: float = 15) -> None:
+    end = time.monotonic() + within_s
+    while not is_done():
+        assert time.monotonic() < end
+        time.sleep(0.1)
 
 
 def test_a_first_parser_of_two_does_not_end_the_script(tmp_path: Path, asked: Callable[..., ScriptArguments]) -> None:
