@@ -546,7 +546,7 @@ def test_test_sh_runs_every_part_once_and_prints_its_time(ready: StandIn, tmp_pa
     runs = [line for line in output.splitlines() if line.startswith("RAN")]
     assert [line.split()[1] for line in runs] == ["ruff", "ruff", "mypy", "pytest", "pytest"]
     fast = "'-m', 'not slow and not browser and not soak and not seeds', '-k', 'tail']"
-    assert f"['--durations=40', '-n', '3', '--dist', 'loadfile', {fast}" in runs[-1]
+    assert f"['--durations=40', '-n', '3', '--max-worker-restart=0', '--dist', 'loadfile', {fast}" in runs[-1]
     report = re.findall(r"^([\w-]+) +\d+ s wall +(\d+) s CPU  (.+)$", output, re.MULTILINE)
     assert [(part, verdict) for part, _, verdict in report] == [
         ("set-up", "ready"),
@@ -563,7 +563,10 @@ def test_test_sh_runs_every_part_once_and_prints_its_time(ready: StandIn, tmp_pa
     (modules / "pytest.py").write_text("import sys; print('RAN', sys.argv[1:])", encoding="utf-8")
     output = ready.run("test.sh", "--all", PYTHONPATH=str(modules))
     assert f"\nskipped: no {another_python()} on PATH\n  the fast tests on it\n" in output
-    assert "RAN ['--durations=40', '-n', '3', '--dist', 'loadfile', '-m', 'not soak and not seeds']" in output
+    every = (
+        "['--durations=40', '-n', '3', '--max-worker-restart=0', '--dist', 'loadfile', '-m', 'not soak and not seeds']"
+    )
+    assert f"RAN {every}" in output
 
 
 def another_python() -> str:
