@@ -81,7 +81,7 @@ def test_from_run_all_to_a_run_that_outlives_its_kernel(notebook: Any, eventuall
     long_run = Run(runs(project)[0].dir)
     picture(form).wait_for()
     eventually(lambda: long_run.step >= 60, "60 steps", TRAINING_S)
-    form.locator(".nbtools-live").scroll_into_view_if_needed()  # below the form; what is out of view is not drawn
+    form.locator(".nbtools-live").first.scroll_into_view_if_needed()  # below the form; what is out of view is not drawn
     assert changes(form, eventually)
     started = [run.name for run in runs(project) if run.id not in earlier]
     assert started == ["long_run", "mlm_pretraining"]
