@@ -119,7 +119,8 @@ class StepCount:
         has_other_total = bool(self._loop_total and counter.total) and counter.total != self._loop_total
         is_evaluation = split in ("eval", "test") and not any(name[:6] == "train/" for name in names)
         is_below = counter.value + self._base < self._raw
-        if self._kind and is_evaluation and (counter.is_loop or has_other_total or is_below):
+        counts_evaluations = not self._trained and self._has(reading)  # the log has rows of evaluations alone
+        if self._kind and is_evaluation and not counts_evaluations and (counter.is_loop or has_other_total or is_below):
             return None
         label = reading.label.lower() if reading.is_bar and not reading.is_row else ""
         if label and not any(word in label for word in _WORDS_OF_TRAINING):
@@ -160,7 +161,8 @@ class StepCount:
             num = 1
             if self._loop_total and epoch is not None and self._base_epoch is not None:
                 num = max(1, round(epoch - self._base_epoch))
-            length = max(self._loop_total, self._raw + (counter.value == 0))
+            last = self._raw if self._loop_total else self._raw + (counter.value == 0)
+            length = max(self._loop_total, last)
             self._base = min(self._base + num * length, MAX_STEP)
             self._base_epoch = epoch
         elif self._base_epoch is None:
@@ -275,7 +277,7 @@ class StepCount:
         now: dict[str, float] = {}
         earlier: list[Row] = []
         for name, value in metrics.items():
-            if name in reading.integers and name not in self._varying:
+            if name not in self._varying and (name in reading.integers or name in self._constant):
                 first, value_then, last = self._constant.setdefault(name, (step, value, step))
                 self._constant[name] = first, value_then, step
                 if value == value_then:

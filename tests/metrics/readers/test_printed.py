@@ -214,6 +214,32 @@ def test_a_list_below_a_counter_is_read_whatever_its_names(tmp_path: Path) -> No
     assert not [name for name in history if "dropout" in name]
 
 
+def test_rows_of_evaluations_alone_are_counted_by_their_own_counter(tmp_path: Path) -> None:
+    text = b"".join(
+        b"[%d]\tvalidation_0-logloss:0.%d\tvalidation_1-logloss:0.%d\n" % (n, 90 - n, 80 - n) for n in range(4)
+    )
+    history = read_log(tmp_path / "log", text)
+    assert {tuple(points(history, name)) for name in history} == {
+        ((0, 0.9), (1, 0.89), (2, 0.88), (3, 0.87)),
+        ((0, 0.8), (1, 0.79), (2, 0.78), (3, 0.77)),
+    }
+
+
+def test_a_loop_that_prints_its_length_starts_over_after_so_many_steps(tmp_path: Path) -> None:
+    bars = (
+        b"Epoch %d:   0%%|  | 0/400 [00:00<?]\rEpoch %d:  50%%|# | 200/400 [00:05<00:05, train_loss=1.%d]\r"
+        b"Epoch %d: 100%%|##| 400/400 [00:10<00:00, train_loss=0.%d]\n"
+    )
+    history = read_log(tmp_path / "log", b"".join(bars % (n, n, n + 1, n, n + 1) for n in range(3)))
+    expected = [(200, 1.1), (400, 0.1), (600, 1.2), (800, 0.2), (1000, 1.3), (1200, 0.3)]
+    assert points(history, "train/loss") == expected
+
+
+def test_a_metric_that_begins_as_a_whole_number_keeps_its_first_point(tmp_path: Path) -> None:
+    history = read_log(tmp_path / "log", b"step 1 loss 2.5 reward 22\nstep 2 loss 2.4 reward 22.5\n")
+    assert points(history, "train/reward") == [(1, 22.0), (2, 22.5)]
+
+
 def test_the_names_of_columns_may_stand_in_two_lines(tmp_path: Path) -> None:
     history = read_log(
         tmp_path / "log",
