@@ -98,7 +98,7 @@ class Notebook:
 
     def wait_ready(self) -> None:
         """Wait until the kernel is connected and idle."""
-        self.page.wait_for_function(READY, timeout=DEADLINE_S * 1000)
+        self.page.wait_for_function(READY, timeout=2 * DEADLINE_S * 1000)  # a kernel starts, perhaps beside other tests
 
     def command(self, name: str, **arguments: Any) -> None:
         """Execute a command of JupyterLab; returns when the command is done."""

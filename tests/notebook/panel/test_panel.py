@@ -1307,7 +1307,7 @@ def test_a_notebook_saved_during_a_run_keeps_a_static_picture_of_it(
         "import time\nwhile not (panel._stored_at and panel._is_stored): time.sleep(0.05)",
     ]
     notebook = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell(source) for source in sources])
-    NotebookClient(notebook, timeout=60, kernel_name="python3", store_widget_state=False).execute()
+    NotebookClient(notebook, timeout=180, kernel_name="python3", store_widget_state=False).execute()
     words, picture, _, widgets = notebook.cells[1].outputs
     assert "step 20 of 100" in words.data["text/html"]
     assert words.data["text/html"].count("Training was not affected: run this cell again to see it live.") == 1
