@@ -27,6 +27,7 @@ from nbtools.run.run import SILENT_S, Run, remaining_s
 from nbtools.run.state import waiting_for
 from nbtools.rundir.media import MediaItem
 from nbtools.rundir.rundir import name_of
+from nbtools.rundir.secret_values import secrets_of, without_secrets
 from nbtools.rundir.tail import Tail, printable, terminal_text
 
 if TYPE_CHECKING:
@@ -205,22 +206,26 @@ def _brief(cell: str) -> str:
 
 def follow(run: Run, num_lines: int) -> None:
     """Print the last lines of rank 0's log, then new lines until the run has ended."""
-    tail = Tail(run.files.log)
+    tail, secrets = Tail(run.files.log), secrets_of(run.files)
     tail.skip_to_end(_FOLLOWED_BYTES)
+
+    def show(lines: bytes) -> None:
+        print(without_secrets(terminal_text(lines), secrets), flush=True)
+
     before: deque[bytes] = deque(maxlen=num_lines)
     while block := tail.read():
         before.extend(block.removesuffix(b"\n").split(b"\n")[-num_lines:])
     for line in before:
-        print(terminal_text(line), flush=True)
+        show(line)
     while True:
         has_ended = run.state.is_final  # checked first, so that the next read is complete
         while block := tail.read():
-            print(terminal_text(block.removesuffix(b"\n")), flush=True)
+            show(block.removesuffix(b"\n"))
         if has_ended:
             break
         time.sleep(0.3)
     if tail.partial:
-        print(terminal_text(tail.partial), flush=True)
+        show(tail.partial)
 
 
 def watch(run: Run, refresh_s: float = 1.0) -> None:

@@ -19,6 +19,7 @@ from nbtools.failures.flight_recorder import stuck_collective
 from nbtools.rundir import machines
 from nbtools.rundir.json_files import read_json, strict_number, whole
 from nbtools.rundir.rundir import RunDir
+from nbtools.rundir.secret_values import without_secrets
 
 _SUMMARY = re.compile(
     r"^\[\d+\]:\n"
@@ -79,6 +80,11 @@ class Failure:
         traceback = self.traceback and self.traceback[-_MAX_CHARACTERS:]  # the end matters most
         return {**asdict(self), "message": self.message[:_MAX_CHARACTERS], "traceback": traceback, "loss": loss}
 
+    def without(self, secrets: Sequence[str]) -> Self:
+        """Return the failure with a mask for each secret in its texts, as a program may print its arguments."""
+        others = [_without(other, secrets) for other in self.others]
+        return replace(self, **{**_without(vars(self), secrets), "others": others})
+
     @property
     def headline(self) -> str:
         """One line: rank, host, message."""
@@ -105,6 +111,10 @@ class Failure:
         """A line per other rank, with its host in a run on several."""
         hosts = [f" on {other['host']}" if other.get("host") else "" for other in self.others]
         return [f"rank {one.get('rank')}{on}: {one.get('message')}" for one, on in zip(self.others, hosts, strict=True)]
+
+
+def _without(content: Mapping[str, Any], secrets: Sequence[str]) -> dict[str, Any]:
+    return {k: without_secrets(v, secrets) if isinstance(v, str) else v for k, v in content.items()}
 
 
 def first_failure(run: RunDir, returncode: int, host: str, *, since: int = 0) -> Failure:

@@ -188,7 +188,8 @@ class Supervisor:
         """Return the failure of an agent that has ended; None if it succeeded or was stopped."""
         if self.returncode == 0 or self._was_stopped():
             return None
-        return first_failure(self.run, self._code, self.host, since=self._log_start)
+        failure = first_failure(self.run, self._code, self.host, since=self._log_start)
+        return failure.without(secret_values.secrets_of(self.run))
 
     # --- the conditions of stop_on ---
 
@@ -346,6 +347,9 @@ class Supervisor:
             self.returncode = 127
             return Failure(None, self.host, 127, None, f"{self.run.launch}: contains no command to run")
         with self._log.open("ab") as log:
+            if self.run.secrets.exists():  # a program may print its arguments
+                with contextlib.suppress(PermissionError):  # a file system without modes
+                    os.fchmod(log.fileno(), 0o600)
             self._log_start = log.tell()
             if not self.node and not has_recipe(self.run):
                 self._stamp(time.monotonic())

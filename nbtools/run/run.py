@@ -35,6 +35,7 @@ from nbtools.rundir.media import MediaItem
 from nbtools.rundir.names import find_run
 from nbtools.rundir.program_files.foreign_checkpoints import ForeignCheckpoints
 from nbtools.rundir.rundir import RunDir, is_run, name_of
+from nbtools.rundir.secret_values import secrets_of, without_secrets
 from nbtools.rundir.source import source_in_words
 from nbtools.rundir.tail import Tail, last_lines, one_line
 
@@ -128,7 +129,7 @@ class Run:
         for record in (self.records.exit or {}, self.records.finished):
             failure = Failure.from_json(record.get("failure"))
             if failure is not None:
-                return self._with_progress(failure)
+                return self._with_progress(failure.without(secrets_of(self.files)))
         if self.records.exit is None and (ended := end_in_words(self.records)):
             return Failure(None, None, None, None, ended, step=self.step)
         return Failure(None, None, self.returncode, None, f"exited with code {self.returncode}")
@@ -272,8 +273,8 @@ class Run:
         return media.latest(media.folder_of(self.files))
 
     def log(self, num_lines: int = 200) -> str:
-        """Return the last lines of rank 0's log as plain text (not escaped for HTML)."""
-        return "\n".join(last_lines(self.files.log, num_lines))
+        """Return the last lines of rank 0's log as plain text (not escaped for HTML), without secret arguments."""
+        return without_secrets("\n".join(last_lines(self.files.log, num_lines)), secrets_of(self.files))
 
     # --- stop and wait ---
 

@@ -6,7 +6,7 @@ of a known service. A wrong guess costs nothing but the display of a value: the 
 
 import json
 import re
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from nbtools.errors import NbtoolsError, shown
@@ -18,6 +18,7 @@ MASK = "***"
 """Stands for a secret in launch.json."""
 NOTE = "secrets"
 """Key of launch.json with a sentence about the mask; absent without secrets."""
+_SHORTEST = 6
 _PARTS = ("args", "argv", "env", "program")
 _SENTENCE = f"{MASK} stands for a value that looks secret; secrets.json, readable by the run's user alone, holds it"
 
@@ -170,6 +171,29 @@ def restored(run: RunDir, content: Mapping[str, Any]) -> dict[str, Any]:
             "the run can resume it; launch the script with your own arguments, and --resume-from CHECKPOINT"
         )
     return {**content, **{name: secret[name] for name in _PARTS if name in secret}}
+
+
+def secrets_of(run: RunDir) -> list[str]:
+    """Return the secret values in a run's arguments and environment, the longest first.
+
+    There are none for a user who cannot read secrets.json. Values of less than six characters are left out: what they
+    are would be part of other words.
+    """
+    content = read_json(run.secrets) or {}
+    program, env = content.get("program"), content.get("env")
+    words = [content.get("args"), content.get("argv"), program.get("resume") if isinstance(program, dict) else None]
+    found = [pair for part in words if isinstance(part, list) for pair in zip(masked(part), part, strict=True)]
+    values = [word.removeprefix(mask.removesuffix(MASK)) for mask, word in found if mask != word]
+    if isinstance(env, dict):
+        values += [value for name, value in env.items() if is_secret(name, value)]
+    return sorted({value for value in values if len(value) >= _SHORTEST}, key=len, reverse=True)
+
+
+def without_secrets(text: str, secrets: Iterable[str]) -> str:
+    """Return a text, such as a line that a program has printed, with `MASK` in the place of each secret."""
+    for secret in secrets:
+        text = text.replace(secret, MASK)
+    return text
 
 
 def _plain(flag: str) -> str:

@@ -2,6 +2,7 @@
 
 import json
 import stat
+import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -20,6 +21,7 @@ from nbtools.rundir.json_files import write_json
 from nbtools.rundir.rundir import RunDir
 
 Shown = Callable[[Run], str]
+Cli = Callable[..., subprocess.CompletedProcess[str]]
 
 CANARY = "canary-5f1c"
 ARGS = ("--hf-token", CANARY, f"--api_key={CANARY}", "--epochs", "3", "hf_" + CANARY.replace("-", "") + "0" * 20)
@@ -117,3 +119,30 @@ def test_the_words_that_resume_a_program_and_a_closed_source_are_for_its_user_al
     assert stat.S_IMODE(run.files.launch.stat().st_mode) & 0o044, "a colleague's panel may read it"
     assert known_words(run) == words
     assert "canary" not in everything_shown(run)
+
+
+@pytest.mark.promise("safety-secrets")
+def test_a_program_that_prints_its_secret_is_shown_with_a_mask(
+    project: Project, monkeypatch: pytest.MonkeyPatch, everything_shown: Shown, cli: Cli
+) -> None:
+    monkeypatch.chdir(project.root)
+    (project.root / "train.py").write_text(
+        "import argparse, os\n"
+        "parser = argparse.ArgumentParser()\n"
+        "parser.add_argument('--hub-token')\n"
+        "args = parser.parse_args()\n"
+        "print(args, flush=True)\n"
+        "raise ValueError(f'cannot log in with {args.hub_token}')\n"
+    )
+    program = nt.Program(script="train.py", args=("--hub-token", CANARY))
+    run = nt.launch(nt.write_script(program, "run_train", nt.Launch(gpus=(), torchrun=False)))
+    assert run.wait(timeout_s=120, check=False) is RunState.FAILED
+    assert "canary" in run.files.log.read_text()
+    assert stat.S_IMODE(run.files.log.stat().st_mode) == 0o600
+    assert set(with_canary(run.files)) == {run.files.secrets, run.files.log}
+    assert "Namespace(hub_token='***')" in run.log()
+    failure = run.failure
+    assert failure is not None
+    assert failure.message == "exited with code 1: ValueError: cannot log in with ***"
+    assert "***" in cli("log", run.id, "--follow").stdout
+    assert "canary" not in everything_shown(run) + repr(failure) + cli("log", run.id, "--follow").stdout
