@@ -426,3 +426,4 @@ class FormBody:
                 self._panel.close()
             self._panel = LivePlot(run)
             self._view.panel.children = (self._panel.widget,)
+            self._panel.scroll_to()

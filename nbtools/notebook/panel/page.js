@@ -1,4 +1,5 @@
-// What the page does for a panel: the title of the browser's tab, the place of a log that is read, and copying.
+// What the page does for a panel: the title of the browser's tab, scrolling to it, the place of a log that is
+// read, and copying.
 
 /** The titles that panels wish for, of all panels of the page; the panel that was last active has its title shown. */
 const titles = (globalThis[Symbol.for("nbtools.titles")] ??= { wanted: new Map(), base: document.title, shown: "" });
@@ -72,16 +73,26 @@ function render({ model, el }) {
       if (button) copy(button);
     }, options);
     for (const scroller of root.querySelectorAll(".nbt-log")) keepPlace(scroller, signal);
+    seek();
+  };
+  const seek = () => {
+    if (!root || !model.get("is_sought")) return;
+    model.set("is_sought", false); // once, not in each view
+    model.save_changes();
+    const isSeen = root.getBoundingClientRect().top < innerHeight / 2;
+    if (!isSeen) root.scrollIntoView({ block: "start", behavior: "smooth" });
   };
   const change = () => wish(el, model.get("title"), false);
   const lose = () => el.closest(".jupyter-widgets-disconnected") && wish(el, "", false);
   model.on("change:title", change);
+  model.on("change:is_sought", seek);
   model.on("comm_live_update", () => setTimeout(lose)); // a kernel that is gone tells no progress
   start();
   wish(el, model.get("title"), true);
   return () => {
     ending.abort();
     model.off("change:title", change);
+    model.off("change:is_sought", seek);
     wish(el, "", false);
   };
 }

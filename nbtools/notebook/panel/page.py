@@ -1,4 +1,4 @@
-"""What the page does for a panel: the title of the browser's tab, the place of a log that is read, and copying."""
+"""What the page does for a panel: the title of the browser's tab, scrolling to it, the place of a log, and copying."""
 
 from pathlib import Path
 
@@ -14,5 +14,7 @@ class Page(anywidget.AnyWidget):
     # As text: anywidget keeps a widget alive for each path, to reload it when the file changes.
     _esm = (_HERE / "page.js").read_text(encoding="utf-8")
     _css = (_HERE / "page.css").read_text(encoding="utf-8")
+    is_sought = traitlets.Bool(False).tag(sync=True)
+    """Whether the page is to scroll to the panel, once it shows it."""
     title = traitlets.Unicode("").tag(sync=True)
     """Put before the title of the page; empty for a run that had ended when the panel was opened."""

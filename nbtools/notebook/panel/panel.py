@@ -200,6 +200,11 @@ class LivePlot:
             if not self._is_closed:
                 self._look()
 
+    def scroll_to(self) -> None:
+        """Have the page scroll to the panel once it shows the widget."""
+        if self._widgets.page is not None:
+            self._widgets.page.is_sought = True
+
     def close(self) -> None:
         """End the thread and remove the widgets; the run continues."""
         with self._lock:
