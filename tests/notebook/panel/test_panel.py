@@ -891,7 +891,7 @@ def test_checkpoints_are_offered_newest_first_with_their_loss(folder: Folder, sh
     until(lambda: len(panel._widgets.checkpoint.options) == 3)
     labels = [label for label, _ in panel._widgets.checkpoint.options]
     assert labels == ["latest verified", "step 400 · eval loss 3 · best", "step 200 · eval loss 3.25"]
-    assert panel._widgets.checkpoint.value.step == 200, "a choice survives a new checkpoint"
+    until(lambda: getattr(panel._widgets.checkpoint.value, "step", None) == 200)  # a choice survives a new checkpoint
     assert panel._widgets.resume.disabled, "a running run is not resumed"
     folder.end()
     until(lambda: not panel._widgets.resume.disabled)
