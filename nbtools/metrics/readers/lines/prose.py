@@ -23,19 +23,11 @@ from nbtools.metrics.readers.lines.names import (
     split_of,
     split_words,
 )
+from nbtools.metrics.readers.lines.plain import plain_text
 from nbtools.metrics.readers.lines.reading import Counter, Reading
 from nbtools.rundir.json_files import MAX_STEP
 
-_CLOCK: Final = r"\d{1,2}:\d\d(?::\d\d)?+(?:[.,]\d++)?+"
-_DATE: Final = re.compile(  # also one of digits alone, but only beside a clock: 11/20 10:00:01
-    rf"""\b\d{{4}}[-/]\d\d[-/]\d\d(?:[T_ ]{_CLOCK}(?:Z|[+-]\d\d:?\d\d)?)?+
-    | \b\d{{1,4}}([-/.])\d{{1,2}}(?:\1\d{{1,4}})?+[ T]{_CLOCK}
-    | \b\d{{1,2}}([/.])\d{{1,2}}\2\d{{2,4}}\b | \b\d{{8}}[-_ T]\d{{6}}\b | \b[IWEF]\d{{4}}[ ]{_CLOCK}
-    | (?<![\w.])(?:\d++[ ]days?,?[ ])?{_CLOCK}(?![\w.:]) """,
-    re.VERBOSE,
-)
 _PERCENT: Final = re.compile(r"\d{1,3}%\|[^|]*+\|")
-_WRAPPER: Final = re.compile(r"\b(?:tensor|array|(?:(?:np|numpy|jnp)\.)?float\d\d)\(\[?", re.IGNORECASE)
 _TOKEN: Final = re.compile(
     r"""
       (?P<range> \d++-(?=\d++[a-z]) | (?<=\[)\d++-(?=\d++\]) )  # 1-50batch, Batch [0-100]
@@ -91,7 +83,7 @@ class _Prose:
 
 def read_prose(text: str) -> Reading:
     reading = Reading(is_bar=any(mark in text for mark in _BARS))
-    plain = _DATE.sub(" ", _WRAPPER.sub(" ", text))
+    plain = plain_text(text)
     if reading.is_bar:
         reading.label = plain.split("%|", 1)[0].rstrip(" 0123456789").rstrip(": ")
         plain = _PERCENT.sub(" | ", plain)

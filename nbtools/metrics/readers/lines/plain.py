@@ -1,0 +1,51 @@
+"""A line without what says nothing of the training: times, places in source code, and what is around a number."""
+
+import re
+from typing import Final
+
+_CLOCK: Final = r"\d{1,2}:\d\d(?::\d\d)?+(?:[.,]\d++)?+"
+_DATE: Final = re.compile(  # also one of digits alone, but only beside a clock: 11/20 10:00:01
+    rf"""\b\d{{4}}[-/]\d\d[-/]\d\d(?:[T_ ]{_CLOCK}(?:Z|[+-]\d\d:?\d\d)?)?+
+    | \b\d{{1,4}}([-/.])\d{{1,2}}(?:\1\d{{1,4}})?+[ T]{_CLOCK}
+    | \b\d{{1,2}}([/.])\d{{1,2}}\2\d{{2,4}}\b | \b\d{{8}}[-_ T]\d{{6}}\b | \b[IWEFD]\d{{4}}[ ]{_CLOCK}
+    | (?<![\w.])(?:\d++[ ]days?,?[ ])?{_CLOCK}(?![\w.:]) """,
+    re.VERBOSE,
+)
+_PLACE: Final = re.compile(  # with the thread before it, as of absl, or the function after it, as of loguru and DeepSpeed
+    r"""(?<![\w.:/-]) (?:[ ]\d{1,20}[ ])?+
+    (?: [\w./-]{1,100}\.(?:py|cpp|cc|cu|h):\d++ (?::[A-Za-z_]\w*+)?+ | [A-Za-z_][\w.]{0,100}:[A-Za-z_<][\w<>]*+:\d++ )
+    (?![\w.])""",
+    re.VERBOSE,
+)
+_NUMBER: Final = r"[-+]?(?:\d++(?:\.\d*+)?+|\.\d++)(?:e[-+]?\d++)?+|[-+]?(?:nan|inf)"
+_WRAPPED: Final = re.compile(
+    rf"\b(?:tensor|array|(?:(?:np|numpy|jnp)\.)?float\d\d)\(\[?\s?({_NUMBER})\]?(?:,[^()]{{0,200}})?\)", re.IGNORECASE
+)
+_WRAPPER: Final = re.compile(r"\b(?:tensor|array|(?:(?:np|numpy|jnp)\.)?float\d\d)\(\[?", re.IGNORECASE)
+_WORDS: Final = {
+    "epoch": "epoche époque époques epoca época эпоха 轮次 エポック",
+    "step": "étape schritt paso passo шаг 步数 ステップ",
+    "loss": "verlust perte pérdida perdita 损失",
+    "accuracy": "genauigkeit 准确率 精度",
+    "train": "entraînement entrenamiento 训练集",
+    "val": "validierung validación validazione éval 验证集",
+    "test": "测试集",
+    "learning_rate": "lernrate 学习率",
+}
+"""Words of other languages than English, by their English one."""
+_ENGLISH: Final = {word: english for english, words in _WORDS.items() for word in words.split()}
+_FOREIGN: Final = re.compile(rf"(?<!\w)(?:{'|'.join(_ENGLISH)})(?!\w)", re.IGNORECASE)
+_CHINESE_EPOCH: Final = re.compile(r"第\s?(\d++)\s?轮(?:\s?/\s?共?\s?(\d++)\s?轮)?+")
+
+
+def plain_text(text: str) -> str:
+    """Return a line without dates, places in source code and wrappers such as `tensor(...)`, its words in English."""
+    if "(" in text:
+        text = _WRAPPER.sub(" ", _WRAPPED.sub(r"\1", text))
+    text = _DATE.sub(" ", text)
+    if ":" in text:
+        text = _PLACE.sub(" ", text)
+    if not text.isascii():
+        text = _CHINESE_EPOCH.sub(lambda found: f"epoch {found[1]}" + (f"/{found[2]}" if found[2] else ""), text)
+        text = _FOREIGN.sub(lambda found: _ENGLISH[found[0].lower()], text)
+    return text
