@@ -3,7 +3,7 @@
 import math
 from typing import Final, Literal
 
-from nbtools.metrics.readers.lines.names import is_measured, of_split
+from nbtools.metrics.readers.lines.names import UNNAMED, is_measured, of_split
 from nbtools.metrics.readers.lines.reading import Counter, Reading
 from nbtools.rundir.json_files import MAX_STEP
 
@@ -11,6 +11,8 @@ Counts = Literal["step", "epoch", "row"]
 Row = tuple[int, dict[str, float]]
 _RUN, _LOOP = "run", "loop"
 _WORDS_OF_TRAINING: Final = ("epoch", "train", "step", "iter", "|")
+_NO_DIGITS: Final = str.maketrans("", "", "0123456789")
+_WORDS_OF_DATA: Final = ("data", "token", "map", "load", "download", "cach", "valid", "eval", "test", "sanity")
 
 
 class StepCount:
@@ -29,7 +31,11 @@ class StepCount:
         """Steps of the whole run, as far as printed."""
         self.step: int | None = None
         self._kind = ""
-        self._base, self._raw, self._loop_total = 0, -1, 0
+        self._loops: dict[tuple[bool, str, int], tuple[int, int]] = {}
+        """The last value of each counter that counts the training, and the round in which it was: bar, label, name."""
+        self._round, self._base, self._raw, self._loop_total = 0, 0, -1, 0
+        self._has_rows = False
+        """Whether rows of metrics have been counted, so that the counters are those of the training for certain."""
         self._epoch: float | None = None
         self._base_epoch: float | None = None
         self._num_epochs: int | None = None
@@ -109,28 +115,38 @@ class StepCount:
     def _own(self, reading: Reading) -> Counter | None:
         """Return the counter of the run in a line; None if there is none, or only that of another loop."""
         counter = reading.counter
-        if counter is None:
+        if counter is None or not (reading.is_row or reading.is_bar or counter.preference < UNNAMED):
             return None
         self._lesser |= {c.preference for c in reading.counters if c.value != counter.value and not c.is_loop}
         if counter.preference in self._lesser:
             return None  # it counts something else than the steps in other lines
         names = [name for name in reading.metrics if name != "train/epoch"]
         split = reading.split or (names[0].split("/")[0] if names else None)
-        has_other_total = bool(self._loop_total and counter.total) and counter.total != self._loop_total
         is_evaluation = split in ("eval", "test") and not any(name[:6] == "train/" for name in names)
+        has_other_total = bool(self._loop_total and counter.total) and counter.total != self._loop_total
         is_below = counter.value + self._base < self._raw
         counts_evaluations = not self._trained and self._has(reading)  # the log has rows of evaluations alone
         if self._kind and is_evaluation and not counts_evaluations and (counter.is_loop or has_other_total or is_below):
             return None
-        label = reading.label.lower() if reading.is_bar and not reading.is_row else ""
-        if label and not any(word in label for word in _WORDS_OF_TRAINING):
+        if reading.is_bar and not reading.is_row and not _is_of_training(reading.label):
             return None  # a bar of a download, or of a data set that is mapped
-        is_nested = counter.is_loop and has_other_total and split != "train" and counter.total != self._announced
-        if is_nested and (reading.is_row or self._counted or self._others):
-            if reading.is_row and (counter.total or 0) < self._loop_total:
-                self._split = "eval"
-            return None
+        if has_other_total and counter.total != self._announced and self._has_rows:
+            return self._of_another_loop(reading, counter, split)
         return counter
+
+    def _of_another_loop(self, reading: Reading, counter: Counter, split: str | None) -> Counter | None:
+        """Return a counter with another total than before if it is that of a further training, else None.
+
+        An evaluation, or a loop inside of a step, has its own total, too. A further training has the metrics of the
+        first one, and is not announced as an evaluation; or its line says what it is.
+        """
+        is_trained = not self._trained.isdisjoint(reading.metrics)
+        if reading.is_row and split == "train" and is_trained and self._split not in ("eval", "test"):
+            if reading.epoch is not None or self._is_new_epoch(self._epoch) or counter.total == self._announced:
+                return counter
+        if reading.is_row and (counter.is_loop or not is_trained) and (counter.total or 0) < self._loop_total:
+            self._split = "eval"
+        return None
 
     def _is_of_evaluation(self, reading: Reading) -> bool:
         """Whether a row with the counter of the run is the result of the evaluation that was just announced."""
@@ -148,32 +164,46 @@ class StepCount:
         kind = _LOOP if counter.is_loop else _RUN
         if kind == _RUN and self._kind == _LOOP and counter.value == self.step:
             return  # the loop counts the run, too
-        if kind != self._kind:
-            self._kind, self._raw, self._base = kind, -1, 0
-            self._base_epoch = None
-        has_later_epoch = reading.epoch is not None and self._epoch is not None and reading.epoch > self._epoch
+        has_other_total = bool(self._loop_total and counter.total) and counter.total != self._loop_total
+        if kind != self._kind or (has_other_total and not self._has_rows):
+            self._kind, self._raw, self._base, self._round, self._loops = kind, -1, 0, 0, {}
+            self._base_epoch, self._loop_total = None, 0
         epoch = reading.epoch if reading.epoch is not None else self._epoch
-        is_again = counter.value == self._raw and (
-            has_later_epoch
-            or (counter.is_loop and self._has(reading) and (not reading.is_bar or self._is_new_epoch(epoch)))
-        )
-        if counter.value < self._raw or is_again:
-            num = 1
-            if self._loop_total and epoch is not None and self._base_epoch is not None:
-                num = max(1, round(epoch - self._base_epoch))
-            last = self._raw if self._loop_total else self._raw + (counter.value == 0)
-            length = max(self._loop_total, last)
-            self._base = min(self._base + num * length, MAX_STEP)
-            self._base_epoch = epoch
+        key = reading.is_bar, _without_digits(reading.label), counter.preference
+        raw, seen_in = self._loops.get(key, (-1, self._round))
+        if counter.value < raw or self._is_again(reading, counter, raw, epoch):
+            if seen_in == self._round:  # else another counter of the same loop has started over before
+                self._start_over(counter, epoch)
+        elif key not in self._loops and counter.value < self._raw and self._is_new_epoch(epoch):
+            self._start_over(counter, epoch)
         elif self._base_epoch is None:
             self._base_epoch = epoch
-        self._raw, self._epoch = counter.value, epoch
+        self._loops[key] = counter.value, self._round
+        self._raw, self._epoch = max(self._raw, counter.value), epoch
         if counter.total:
             self._loop_total = counter.total
         self.total = self._announced or self._total_of_loop(epoch)
-        step = min(self._base + counter.value, MAX_STEP)
-        self._go_to(step)
+        self._has_rows |= reading.is_row
+        at = counter.value if reading.is_row else self._raw
+        self._go_to(min(self._base + at, MAX_STEP))
         self.counts = "step"
+
+    def _is_again(self, reading: Reading, counter: Counter, raw: int, epoch: float | None) -> bool:
+        """Whether the same value is that of a new epoch, which has but one line, as the one before had."""
+        if counter.value != raw:
+            return False
+        if reading.epoch is not None and self._epoch is not None and reading.epoch > self._epoch:
+            return True
+        return counter.is_loop and self._has(reading) and (not reading.is_bar or self._is_new_epoch(epoch))
+
+    def _start_over(self, counter: Counter, epoch: float | None) -> None:
+        """Go on from the end of the loop, which has ended, with its next round."""
+        num = 1
+        if self._loop_total and epoch is not None and self._base_epoch is not None:
+            num = max(1, round(epoch - self._base_epoch))
+        last = self._raw if self._loop_total else self._raw + (counter.value == 0)
+        self._base = min(self._base + num * max(self._loop_total, last), MAX_STEP)
+        self._round, self._raw, self._base_epoch = self._round + 1, -1, epoch
 
     def _total_of_loop(self, epoch: float | None) -> int | None:
         """Return the steps of the run from those of a loop: in its first epoch, it may start over or not."""
@@ -290,3 +320,15 @@ class StepCount:
                 self._shown[name] = value
             now[name] = value
         return now, earlier
+
+
+def _is_of_training(label: str) -> bool:
+    """Whether a bar with this label and without metrics may be that of a training."""
+    lowered = label.lower()
+    return not lowered or (
+        any(word in lowered for word in _WORDS_OF_TRAINING) and not any(word in lowered for word in _WORDS_OF_DATA)
+    )
+
+
+def _without_digits(label: str) -> str:
+    return label.translate(_NO_DIGITS)
