@@ -1,6 +1,7 @@
 """The step of each printed row, from the counters in its line and in those before it."""
 
 import math
+from dataclasses import dataclass
 from typing import Final, Literal
 
 from nbtools.metrics.readers.lines.names import UNNAMED, is_measured, of_split
@@ -13,6 +14,17 @@ _RUN, _LOOP = "run", "loop"
 _WORDS_OF_TRAINING: Final = ("epoch", "train", "step", "iter", "|")
 _NO_DIGITS: Final = str.maketrans("", "", "0123456789")
 _WORDS_OF_DATA: Final = ("data", "token", "map", "load", "download", "cach", "valid", "eval", "test", "sanity")
+
+
+@dataclass(slots=True)
+class _Counted:
+    """One counter of the training."""
+
+    value: int
+    base: int
+    """The step at which it last started over."""
+    is_over: bool = False
+    """Whether it was shown at 0 again."""
 
 
 class StepCount:
@@ -31,9 +43,9 @@ class StepCount:
         """Steps of the whole run, as far as printed."""
         self.step: int | None = None
         self._kind = ""
-        self._loops: dict[tuple[bool, str, int], tuple[int, int]] = {}
-        """The last value of each counter that counts the training, and the round in which it was: bar, label, name."""
-        self._round, self._base, self._raw, self._loop_total = 0, 0, -1, 0
+        self._counters: dict[tuple[bool, str, int, bool], _Counted] = {}
+        """What counts the training, by its place: in a bar with this label, in lines with this name and an epoch."""
+        self._base, self._loop_total = 0, 0
         self._has_rows = False
         """Whether rows of metrics have been counted, so that the counters are those of the training for certain."""
         self._epoch: float | None = None
@@ -80,6 +92,11 @@ class StepCount:
         if reading.is_heading:
             self._split, self._is_summary = reading.split, reading.label == "summary" and reading.split != "eval"
         counter = self._own(reading)
+        if counter is not None and reading.is_bar and not counter.value:
+            known = self._counters.get(self._key(reading, counter))
+            if known is not None and counter.total == self._loop_total:
+                known.is_over = True
+            return []  # it shows the values of before
         is_evaluation = counter is not None and self._is_of_evaluation(reading)
         done = []
         if counter is not None and self._is_better(reading, counter):
@@ -115,7 +132,7 @@ class StepCount:
     def _own(self, reading: Reading) -> Counter | None:
         """Return the counter of the run in a line; None if there is none, or only that of another loop."""
         counter = reading.counter
-        if counter is None or not (reading.is_row or reading.is_bar or counter.preference < UNNAMED):
+        if counter is None or not (reading.is_row or reading.is_bar or _is_said(reading, counter)):
             return None
         self._lesser |= {c.preference for c in reading.counters if c.value != counter.value and not c.is_loop}
         if counter.preference in self._lesser:
@@ -124,7 +141,7 @@ class StepCount:
         split = reading.split or (names[0].split("/")[0] if names else None)
         is_evaluation = split in ("eval", "test") and not any(name[:6] == "train/" for name in names)
         has_other_total = bool(self._loop_total and counter.total) and counter.total != self._loop_total
-        is_below = counter.value + self._base < self._raw
+        is_below = counter.value + self._base < (self.step or 0)
         counts_evaluations = not self._trained and self._has(reading)  # the log has rows of evaluations alone
         if self._kind and is_evaluation and not counts_evaluations and (counter.is_loop or has_other_total or is_below):
             return None
@@ -166,27 +183,38 @@ class StepCount:
             return  # the loop counts the run, too
         has_other_total = bool(self._loop_total and counter.total) and counter.total != self._loop_total
         if kind != self._kind or (has_other_total and not self._has_rows):
-            self._kind, self._raw, self._base, self._round, self._loops = kind, -1, 0, 0, {}
-            self._base_epoch, self._loop_total = None, 0
+            self._kind, self._counters, self._base, self._base_epoch, self._loop_total = kind, {}, 0, None, 0
         epoch = reading.epoch if reading.epoch is not None else self._epoch
-        key = reading.is_bar, _without_digits(reading.label), counter.preference
-        raw, seen_in = self._loops.get(key, (-1, self._round))
-        if counter.value < raw or self._is_again(reading, counter, raw, epoch):
-            if seen_in == self._round:  # else another counter of the same loop has started over before
-                self._start_over(counter, epoch)
-        elif key not in self._loops and counter.value < self._raw and self._is_new_epoch(epoch):
-            self._start_over(counter, epoch)
-        elif self._base_epoch is None:
+        if self._base_epoch is None:
             self._base_epoch = epoch
-        self._loops[key] = counter.value, self._round
-        self._raw, self._epoch = max(self._raw, counter.value), epoch
+        base = self._base_of(reading, counter, epoch)
+        self._counters[self._key(reading, counter)] = _Counted(counter.value, base)
+        self._epoch = epoch
         if counter.total:
             self._loop_total = counter.total
         self.total = self._announced or self._total_of_loop(epoch)
         self._has_rows |= reading.is_row
-        at = counter.value if reading.is_row else self._raw
-        self._go_to(min(self._base + at, MAX_STEP))
+        step = min(base + counter.value, MAX_STEP)
+        self._go_to(step if reading.is_row and not reading.is_bar else max(step, self.step or 0))
         self.counts = "step"
+
+    def _key(self, reading: Reading, counter: Counter) -> tuple[bool, str, int, bool]:
+        label = reading.label.translate(_NO_DIGITS)
+        return reading.is_bar, label, counter.preference, reading.epoch is not None and not reading.is_bar
+
+    def _base_of(self, reading: Reading, counter: Counter, epoch: float | None) -> int:
+        """Return the step at which a counter started over last; several may count the same loop, one after the other."""
+        known = self._counters.get(self._key(reading, counter))
+        if known is None:
+            is_below = bool(self._counters) and self._base + counter.value < (self.step or 0)
+            if is_below and self._is_new_epoch(epoch):
+                self._start_over(self.step or 0, counter, epoch)
+            return 0 if self._base and counter.value >= (self.step or 0) else self._base
+        if counter.value < known.value or known.is_over or self._is_again(reading, counter, known.value, epoch):
+            if known.base >= self._base:  # else another counter of this loop has started over before
+                self._start_over(known.value, counter, epoch)
+            return self._base
+        return known.base if known.base + counter.value >= self._base else self._base
 
     def _is_again(self, reading: Reading, counter: Counter, raw: int, epoch: float | None) -> bool:
         """Whether the same value is that of a new epoch, which has but one line, as the one before had."""
@@ -196,14 +224,13 @@ class StepCount:
             return True
         return counter.is_loop and self._has(reading) and (not reading.is_bar or self._is_new_epoch(epoch))
 
-    def _start_over(self, counter: Counter, epoch: float | None) -> None:
-        """Go on from the end of the loop, which has ended, with its next round."""
+    def _start_over(self, last: int, counter: Counter, epoch: float | None) -> None:
+        """Go on from the end of the loop, which was at `last`, with its next round."""
         num = 1
         if self._loop_total and epoch is not None and self._base_epoch is not None:
             num = max(1, round(epoch - self._base_epoch))
-        last = self._raw if self._loop_total else self._raw + (counter.value == 0)
-        self._base = min(self._base + num * max(self._loop_total, last), MAX_STEP)
-        self._round, self._raw, self._base_epoch = self._round + 1, -1, epoch
+        length = max(self._loop_total, last) if self._loop_total else last + (counter.value == 0)
+        self._base, self._base_epoch = min(self._base + num * length, MAX_STEP), epoch
 
     def _total_of_loop(self, epoch: float | None) -> int | None:
         """Return the steps of the run from those of a loop: in its first epoch, it may start over or not."""
@@ -287,7 +314,7 @@ class StepCount:
         is_taken = any(name in self._others for name in names if name[:6] == "train/")
         if not self._kind and self.counts == "epoch" and is_taken and reading.epoch is None:
             self.counts = "row"  # several rows in an epoch
-        if self.step is None or (is_taken and self.counts != "epoch"):
+        if self.step is None or (is_taken and self.counts == "row"):
             is_before = self.step is None and all(name[:5] == "eval/" for name in names)  # the training begins
             self._go_to(0 if is_before else (self.step or 0) + 1)
         elif self.counts == "row" and names & self._others:
@@ -330,5 +357,8 @@ def _is_of_training(label: str) -> bool:
     )
 
 
-def _without_digits(label: str) -> str:
-    return label.translate(_NO_DIGITS)
+def _is_said(reading: Reading, counter: Counter) -> bool:
+    """Whether a line without metrics tells the step, as `step 500: saved` does and a list of settings does not."""
+    if counter.preference >= UNNAMED:
+        return False
+    return (not counter.is_loop or counter.total is not None) and len(reading.metrics) < 6
