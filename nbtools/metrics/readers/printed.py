@@ -38,7 +38,7 @@ _SAMPLE_BYTES: Final = 16 << 10
 _HINTS: Final = tuple(
     word.encode()
     for word in {*MEASURED, "epoch", "step", "iter", "learn:", "batch=", "learning rate", "learning_rate", "lr:"}
-    if not any(other != word and other in word for other in MEASURED)
+    if not any(other != word and other in word and len(other) > 2 for other in MEASURED) and word not in ("ap", "ar")
 )
 """Text without any of these, or a sign of a table or of a bar, holds nothing."""
 _SHAPE: Final = bytes.maketrans(

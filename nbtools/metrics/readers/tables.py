@@ -6,7 +6,7 @@ from typing import Final
 from nbtools.metrics.readers.lines.names import COUNTERS, SPLITS, is_counter, is_measured, parts_of
 from nbtools.metrics.readers.lines.reading import Counter, Reading
 
-_RULE: Final = re.compile(r"[\s\-+=|─━┄┈═│┃┏┓┗┛┡┩┢┪┣┫├┤┌┐└┘┬┴┼┳┻╇╈┠┨]{6,}")
+_RULE: Final = re.compile(r"[\s\-+=|:─━┄┈═│┃┏┓┗┛┡┩┢┪┣┫├┤┌┐└┘┬┴┼┳┻╇╈┠┨]{6,}")
 _LINES: Final = str.maketrans("│┃║", "|||")
 _BAR: Final = re.compile(r"\s*\d{1,3}%\|.*")
 _CELL: Final = re.compile(

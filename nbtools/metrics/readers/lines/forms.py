@@ -11,6 +11,8 @@ _PAIRS: Final = re.compile(rf"(?:{_PAIR.pattern}){{4,60}}+")
 _BACKWARD: Final = re.compile(rf"({_VALUE})\s++([A-Za-z][\w/]*+(?:\ \w++)?+)\s*+(?:,|$)")
 _BACKWARDS: Final = re.compile(rf"\s*+\d++:?\s++(?:{_VALUE},\s++)?(?:{_BACKWARD.pattern}\s*+){{3,60}}+")
 _ITEM: Final = re.compile(rf"\s*+[|>*•-][|>*•\s-]*+[A-Za-z][\w ./@-]{{0,60}}:\s*+{_VALUE}\s*+(?:\([-+.\deE]++\))?+\s*+")
+_QUALIFIED: Final = re.compile(rf"\s*+([A-Za-z][^@\[\]=|]{{0,60}}?)\s*@?\[\s?([^\[\]]*=[^\[\]]*)\]\s*+=\s*+({_VALUE})\s*+")
+_PARENTHESIS: Final = re.compile(r"\([^()]*\)|\|")
 _CAPITALS: Final = re.compile(r"[\W\d]*+[A-Z][A-Z ]{3,40}+[\W\d]*+")
 
 
@@ -31,6 +33,16 @@ def with_names_first(text: str) -> str:
         if COUNTERS.get(pairs[0][0].lower(), LEADING) < 4:
             return ", ".join(f"{name}: {value}" for name, value in pairs if value)
     return text
+
+
+def qualified_value(text: str) -> tuple[str, float] | None:
+    """Return name and value of a line with what the value is of in brackets, as pycocotools prints an average precision.
+
+    `Average Precision (AP) @[ IoU=0.50 | area= all | maxDets=100 ] = 0.486` is such a line.
+    """
+    if "]" not in text or (found := _QUALIFIED.fullmatch(text)) is None:
+        return None
+    return "_".join(_PARENTHESIS.sub("", f"{found[1]} {found[2]}").replace("=", " ").split()), float(found[3])
 
 
 def is_item(text: str) -> bool:

@@ -13,12 +13,12 @@ def words_of(text: str) -> frozenset[str]:
 MEASURED: Final = words_of(
     """loss losses nll ppl perplexity bpb bpc xent entropy crossentropy logloss elbo accuracy acc acc1 acc5 acc@1 acc@5
     cost fid f1 auc auroc bleu rouge meteor wer cer mse mae mape rmse psnr ssim lpips reward rewards rew return score
-    iou miou dice map map50 ndcg mcc"""
+    iou miou dice map map50 ndcg mcc ap ar precision recall sensitivity specificity r@1 r@5 r@10 kappa"""
 )
 """A line is a row of metrics if the name of one of its numbers has one of these words ..."""
 _SETTING: Final = words_of(
     """weight weights scale scaling scaler coef coefficient fn function type lambda factor threshold target smoothing
-    alpha beta every steps interval patience num number min max delta tolerance warmup save log logging time"""
+    alpha beta momentum every steps interval patience num number min max delta tolerance warmup save log logging time"""
 )
 """... and none of these."""
 COMPANIONS: Final = words_of("lr l.r rate l1 norm gnorm gradnorm mfu time dt throughput tok/s tokens/s tokens/sec")
@@ -42,6 +42,7 @@ _QUALIFIERS: Final = _MEANS.union(
 COUNTERS: Final = {
     **dict.fromkeys(("global_step", "train_step", "num_updates", "total_timesteps", "num_timesteps"), 0),
     **dict.fromkeys(("optimizer_step", "global_iter", "global_iteration", "trainer/global_step"), 0),
+    **dict.fromkeys(("env_step", "env_steps", "total_steps", "totalenvinteracts", "total_env_steps"), 0),
     **dict.fromkeys(("step", "timesteps", "timestep", "training_step", "training_iteration"), 1),
     **dict.fromkeys(("iteration", "iter", "itr", "it", "update"), 2),
     **dict.fromkeys(("steps", "iterations", "iters", "updates", "up.", "tick"), 3),

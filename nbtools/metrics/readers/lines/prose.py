@@ -4,7 +4,7 @@ import re
 from dataclasses import dataclass, field
 from typing import Final
 
-from nbtools.metrics.readers.lines.forms import is_backward, is_item, is_title, with_names_first
+from nbtools.metrics.readers.lines.forms import is_backward, is_item, is_title, qualified_value, with_names_first
 from nbtools.metrics.readers.lines.names import (
     COMPANIONS,
     COUNTERS,
@@ -87,6 +87,11 @@ def read_prose(text: str) -> Reading:
     if reading.is_bar:
         reading.label = plain.split("%|", 1)[0].rstrip(" 0123456789").rstrip(": ")
         plain = _PERCENT.sub(" | ", plain)
+    if (qualified := qualified_value(plain)) is not None:
+        name, value = qualified
+        reading.add(name, value, "eval")
+        reading.is_measured = True
+        return reading.finish()
     original, plain = plain, with_names_first(plain)
     state = _Prose(reading)
     for token in _TOKEN.finditer(plain):

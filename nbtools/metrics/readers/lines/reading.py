@@ -71,7 +71,8 @@ class Reading:
             return False
         if 0 <= value <= MAX_STEP and value == int(value):
             self.counters.append(Counter(preference, int(value), total))
-        return True
+            return True
+        return preference < 7  # the loss of a cycle is none
 
     def add(self, name: str, value: float, split: str | None = None, *, full: str = "", is_whole: bool = False) -> None:
         """Add a number; of several with the same short name in a line each gets its full name."""
