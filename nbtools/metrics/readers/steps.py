@@ -58,8 +58,10 @@ class StepCount:
         self._is_in_list = False
         self._counted: dict[str, float] = {}
         self._trained: set[str] = set()
+        self._plain: set[str] = set()
+        """Metrics of the training whose printed name does not say so: `loss`, beside a `Train Loss` of the epoch."""
         self._above: str | None = None
-        self._others: set[str] = set()
+        self._others: dict[str, float] = {}
         self._shown: dict[str, float] = {}
         self._constant: dict[str, tuple[int, float, int]] = {}
         self._varying: set[str] = set()
@@ -284,7 +286,7 @@ class StepCount:
         if is_counted:
             self._counted.update((name, metrics[name]) for name in names)
         else:
-            self._make_room(reading, names)
+            self._make_room(reading, metrics.keys() - {"train/epoch"}, metrics)
         self._trained |= {name for name in names if name[:6] == "train/"}
         splits = {name.partition("/")[0] for name in names - {"train/learning_rate"}}
         self._above = splits.pop() if len(splits) == 1 and not is_counted else self._above if not splits else None
@@ -300,16 +302,20 @@ class StepCount:
         return None if any(of_split(name, self._above) in self._others for name in reading.metrics) else self._above
 
     def _without_counted(self, reading: Reading, metrics: dict[str, float]) -> dict[str, float]:
-        """Leave out what the row with the counter has already; a loss of the whole training gets a name of its own."""
+        """Leave out what was said at this step before; a mean of the whole epoch gets a name of its own."""
+        is_mean = reading.epoch is not None and not reading.is_bar
         kept = {}
         for name, value in metrics.items():
+            before = self._counted.get(name, self._others.get(name))
+            if before is not None and self.counts != "row" and math.isclose(value, before, rel_tol=2e-3):
+                continue
             if name not in self._counted:
                 kept[name] = value
-            elif name in reading.of_training and not reading.is_bar and self._counted[name] != value:
+            elif (name in reading.of_training or is_mean) and not reading.is_bar:
                 kept[name.replace("/", "/mean_", 1)] = value
         return kept
 
-    def _make_room(self, reading: Reading, names: set[str]) -> None:
+    def _make_room(self, reading: Reading, names: set[str], metrics: dict[str, float]) -> None:
         """Find a step for a row without a counter: the last one, unless that has one of its metrics."""
         is_taken = any(name in self._others for name in names if name[:6] == "train/")
         if not self._kind and self.counts == "epoch" and is_taken and reading.epoch is None:
@@ -317,13 +323,13 @@ class StepCount:
         if self.step is None or (is_taken and self.counts == "row"):
             is_before = self.step is None and all(name[:5] == "eval/" for name in names)  # the training begins
             self._go_to(0 if is_before else (self.step or 0) + 1)
-        elif self.counts == "row" and names & self._others:
+        elif self.counts == "row" and names & self._others.keys():
             self._go_to(self.step + 1)
-        self._others |= names
+        self._others |= metrics
 
     def _go_to(self, step: int) -> None:
         if step != self.step:
-            self.step, self._counted, self._others = min(step, MAX_STEP), {}, set()
+            self.step, self._counted, self._others = min(step, MAX_STEP), {}, {}
             self._above = None
 
     def _changed(self, reading: Reading, metrics: dict[str, float], step: int) -> tuple[dict[str, float], list[Row]]:

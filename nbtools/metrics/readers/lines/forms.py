@@ -3,13 +3,15 @@
 import re
 from typing import Final
 
-from nbtools.metrics.readers.lines.names import COUNTERS, LEADING
+from nbtools.metrics.readers.lines.names import COUNTERS, LEADING, words_of
 
 _VALUE: Final = r"[-+]?+\d++(?:\.\d*+)?+(?:[eE][-+]?+\d++)?+"
 _PAIR: Final = re.compile(rf"\s*+([A-Za-z][\w/.-]*+)\s++(?:(?:\d++[dhms](?:\s++|$))++|({_VALUE})(?:\s++|$))")
 _PAIRS: Final = re.compile(rf"(?:{_PAIR.pattern}){{4,60}}+")
 _BACKWARD: Final = re.compile(rf"({_VALUE})\s++([A-Za-z][\w/]*+(?:\ \w++)?+)\s*+(?:,|$)")
 _BACKWARDS: Final = re.compile(rf"\s*+\d++:?\s++(?:{_VALUE},\s++)?(?:{_BACKWARD.pattern}\s*+){{3,60}}+")
+_WORD: Final = re.compile(r"[^\W\d_]++")
+_OF_FILES: Final = words_of("load loading loaded save saving saved write writing wrote read reading data dataset set file files download")
 _ITEM: Final = re.compile(rf"\s*+[|>*•-][|>*•\s-]*+[A-Za-z][\w ./@-]{{0,60}}:\s*+{_VALUE}\s*+(?:\([-+.\deE]++\))?+\s*+")
 _QUALIFIED: Final = re.compile(rf"\s*+([A-Za-z][^@\[\]=|]{{0,60}}?)\s*@?\[\s?([^\[\]]*=[^\[\]]*)\]\s*+=\s*+({_VALUE})\s*+")
 _PARENTHESIS: Final = re.compile(r"\([^()]*\)|\|")
@@ -51,5 +53,8 @@ def is_item(text: str) -> bool:
 
 
 def is_title(text: str) -> bool:
-    """Whether a line may head others: `Validation:`, `*** Test ***`, `--> EVAL PERFORMANCE`."""
-    return text.rstrip().endswith((":", "*")) or _CAPITALS.fullmatch(text) is not None
+    """Whether a line may head others: `Validation:`, `*** Test ***`, `--> EVAL PERFORMANCE`, `Eval begin...`."""
+    if text.rstrip().endswith((":", "*")) or _CAPITALS.fullmatch(text) is not None:
+        return True
+    words = _WORD.findall(text.lower())
+    return 0 < len(words) <= 6 and _OF_FILES.isdisjoint(words)

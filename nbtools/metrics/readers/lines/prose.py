@@ -47,6 +47,7 @@ _TOKEN: Final = re.compile(
     """,
     re.VERBOSE | re.DOTALL,
 )
+_VALUE_AFTER: Final = re.compile(r"(?=[\s:])\s*+:?+\s*+[-+]?+\d*+\.\d")
 _SECONDS: Final = ("s", "sec", "secs", "second", "seconds")
 _BARS: Final = ("it/s", "s/it", "%|", "/step", "━━")
 
@@ -195,11 +196,20 @@ def _take(state: _Prose, token: re.Match[str]) -> None:
         if not words and total is None and state.num_numbers == len(state.leading) + 1 <= 2 and not unit:
             state.leading.append(int(value))
             return
+    if short.lower() == "rank" and is_whole and total is None:
+        reading.rank = int(value)
+        return
     if named and is_whole and (tokens := parts_of(full)) and _announces(reading, tokens, int(value)):
         return
-    if named and reading.count(short if is_explicit else named[-1], value, total):
+    if not any(word.lower() == "best" for word in words) and named and reading.count(
+        short if is_explicit else named[-1], value, total
+    ):
         prior = next((words[:i] for i, word in enumerate(words) if word.lower() in ("at", "after")), [])
         state.subject = outer if is_phrase else prior
+        return
+    if is_metric and is_whole and not is_explicit and total is None and _VALUE_AFTER.match(token.string, token.end()):
+        reading.counters.append(Counter(LEADING, int(value)))  # Train loss 20: 0.69
+        state.words = words
         return
     lowered = short.lower()
     if not words or lowered in IGNORED or lowered.endswith(SOURCES) or (not named and not is_explicit):

@@ -52,8 +52,9 @@ class Reading:
 
     @property
     def counter(self) -> Counter | None:
-        """The counter that tells most."""
-        return min(self.counters, key=lambda counter: counter.preference, default=None)
+        """The counter that tells most; one at 0 beside one that is not counts something rarer than this line."""
+        begun = [counter for counter in self.counters if counter.value] or self.counters
+        return min(begun, key=lambda counter: counter.preference, default=None)
 
     @property
     def is_row(self) -> bool:
