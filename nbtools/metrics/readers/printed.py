@@ -48,6 +48,7 @@ _SHAPE: Final = bytes.maketrans(
 _TABLE: Final = re.compile(
     rb"^\s*(?:\||\+?[-=]{6}|\xe2\x94|[-+.e1]++(?:,[-+.e1]*+){1,60}\s*$|(?:\S{1,40}\s++)?(?:1[\d./a-z%]*+,?\s++){2}"
     rb"|(?:[a-z]++\s{2,}){2}|(?:[a-z][\w/.]*+\s++1[\d.a-z]*+\s++){3}|[>*-][>|*\s-]*+[a-z][^:]{0,60}:\s++[-+]?1)"
+    rb"|^\s++[a-z][^:=]{0,60}[:=]\s?[-+]?1"
 )
 _HEADING: Final = re.compile(
     rb"(?:eval|valid|test|train|summary).*[:*]\s*$|(?:eval|valid|test)[a-z]*+\s?\[1++/1++\]\s*$"

@@ -88,13 +88,13 @@ class StepCount:
                 self.counts != "row" and "train/learning_rate" in reading.metrics
             )
         else:
-            self._is_in_list = not reading.is_row and (reading.is_heading or reading.counter is not None)
+            self._is_in_list = reading.is_heading or reading.counter is not None or reading.epoch is not None
         self._announced = reading.total_steps or self._announced
         self._num_epochs = reading.num_epochs or self._num_epochs
         if reading.is_heading:
             self._split, self._is_summary = reading.split, reading.label == "summary" and reading.split != "eval"
         counter = self._own(reading)
-        if counter is not None and reading.is_bar and not counter.value:
+        if counter is not None and reading.is_bar and counter.total and not counter.value:
             known = self._counters.get(self._key(reading, counter))
             if known is not None and counter.total == self._loop_total:
                 known.is_over = True
@@ -186,6 +186,7 @@ class StepCount:
         has_other_total = bool(self._loop_total and counter.total) and counter.total != self._loop_total
         if kind != self._kind or (has_other_total and not self._has_rows):
             self._kind, self._counters, self._base, self._base_epoch, self._loop_total = kind, {}, 0, None, 0
+            self.step = None if reading.is_bar else self.step
         epoch = reading.epoch if reading.epoch is not None else self._epoch
         if self._base_epoch is None:
             self._base_epoch = epoch
@@ -246,7 +247,9 @@ class StepCount:
         return epoch is not None and self._base_epoch is not None and math.floor(epoch) > math.floor(self._base_epoch)
 
     def _has(self, reading: Reading) -> bool:
-        return any(name in self._counted for name in reading.metrics if name != "train/epoch")
+        """Whether this step has another value of a metric in a line, so that the line is of another step."""
+        names = self._counted.keys() & reading.metrics.keys() - {"train/epoch"}
+        return any(self._counted[name] != reading.metrics[name] for name in names)
 
     def _note_epoch(self, reading: Reading) -> None:
         """Use the epoch as a step where nothing better counts."""
@@ -275,7 +278,9 @@ class StepCount:
         metrics = reading.metrics
         split = None if is_counted else reading.split or self._split or self._split_above(reading)
         if split and split != "train":
-            metrics = {of_split(name, split): value for name, value in metrics.items()}
+            short = {name: of_split(name, split) for name in metrics}
+            names = [*short.values()]
+            metrics = {short[n] if names.count(short[n]) < 2 else n.replace("train", split, 1): v for n, v in metrics.items()}
         if not is_counted and self._is_summary:
             metrics = {name: value for name, value in metrics.items() if name[:6] != "train/"}
         if not is_counted:
@@ -288,6 +293,7 @@ class StepCount:
         else:
             self._make_room(reading, metrics.keys() - {"train/epoch"}, metrics)
         self._trained |= {name for name in names if name[:6] == "train/"}
+        self._has_rows |= names != {"train/learning_rate"}
         splits = {name.partition("/")[0] for name in names - {"train/learning_rate"}}
         self._above = splits.pop() if len(splits) == 1 and not is_counted else self._above if not splits else None
         step = self.step or 0
@@ -347,7 +353,9 @@ class StepCount:
                     continue
                 earlier += [(at, {name: value_then}) for at in sorted({first, last})]
                 self._varying.add(name)
-            elif reading.is_bar and name != "train/epoch" and self._shown.get(name) == value:
+            elif name not in reading.integers:
+                self._varying.add(name)
+            if reading.is_bar and name != "train/epoch" and self._shown.get(name) == value:
                 continue
             if reading.is_bar:
                 self._shown[name] = value

@@ -10,6 +10,9 @@ _PAIR: Final = re.compile(rf"\s*+([A-Za-z][\w/.-]*+)\s++(?:(?:\d++[dhms](?:\s++|
 _PAIRS: Final = re.compile(rf"(?:{_PAIR.pattern}){{4,60}}+")
 _BACKWARD: Final = re.compile(rf"({_VALUE})\s++([A-Za-z][\w/]*+(?:\ \w++)?+)\s*+(?:,|$)")
 _BACKWARDS: Final = re.compile(rf"\s*+\d++:?\s++(?:{_VALUE},\s++)?(?:{_BACKWARD.pattern}\s*+){{3,60}}+")
+_INDENTED: Final = re.compile(
+    rf"\s++(?:[A-Za-z][\w ./@()-]{{0,60}}[:=]\s*+(?:{_VALUE}|nan|inf)%?+\s?[a-z]{{0,2}}+[\s,;|]*+){{1,20}}"
+)
 _WORD: Final = re.compile(r"[^\W\d_]++")
 _OF_FILES: Final = words_of("load loading loaded save saving saved write writing wrote read reading data dataset set file files download")
 _ITEM: Final = re.compile(rf"\s*+[|>*•-][|>*•\s-]*+[A-Za-z][\w ./@-]{{0,60}}:\s*+{_VALUE}\s*+(?:\([-+.\deE]++\))?+\s*+")
@@ -48,8 +51,8 @@ def qualified_value(text: str) -> tuple[str, float] | None:
 
 
 def is_item(text: str) -> bool:
-    """Whether a line is one item of a list: `| > grad_norm: 1.2 (1.3)`."""
-    return _ITEM.fullmatch(text) is not None
+    """Whether a line is one item of a list: `| > grad_norm: 1.2 (1.3)`, or indented and only has pairs."""
+    return _ITEM.fullmatch(text) is not None or _INDENTED.fullmatch(text) is not None
 
 
 def is_title(text: str) -> bool:

@@ -8,6 +8,7 @@ import re
 from typing import Any, Final
 
 from nbtools.metrics.readers.lines.dicts import dict_in, flattened
+from nbtools.metrics.readers.lines.names import LEADING
 from nbtools.metrics.readers.lines.prose import read_prose
 from nbtools.metrics.readers.lines.reading import Reading
 
@@ -38,7 +39,8 @@ def read_line(text: str) -> Reading | None:
 def _read_dict(content: dict[Any, Any], before: str) -> Reading:
     numbers = dict(flattened(content))
     reading = read_prose(before) if before.strip() else Reading()
-    reading._named.clear()
+    if not any(counter.preference < LEADING for counter in reading.counters):
+        reading._named.clear()  # else it is a row that goes on: iter 50/152 total: 0.92 {'loss_box': 0.2}
     reading.metrics.clear()
     reading.is_measured = False
     is_summary = "train_runtime" in numbers  # transformers' last line: its train_loss is a mean over the run

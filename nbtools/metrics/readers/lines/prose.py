@@ -67,6 +67,8 @@ class _Prose:
     """Whether several spaces stand before the token: they end a name."""
     depth: int = 0
     num_numbers: int = 0
+    num_others: int = 0
+    """Names with something else than a number: `optimizer=Adam`."""
     num_values: int = 0
     """Numbers with a fraction and an explicit name."""
     leading: list[int] = field(default_factory=list)
@@ -122,16 +124,19 @@ def read_prose(text: str) -> Reading:
         elif kind == "number":
             _take(state, token)
         else:
+            state.num_others += state.is_explicit
             _drop_words(state)
             state.words = [_word(token)] if kind == "word" else []
     _drop_words(state)
+    if state.num_others > 2 and not reading.counters and reading.epoch is None or plain.lstrip().startswith("Namespace("):
+        return Reading()  # a configuration
     reading.split = reading.split or (state.split if not reading._named else None)
     _finish_counters(state)
     # A line that counts itself and gives values after : or = is a row, whatever their names.
     reading.is_measured |= state.num_values > 0 and any(counter.preference < 4 for counter in reading.counters)
     reading.is_measured |= state.num_values > 1 and is_backward(original)
     is_rate = state.num_values == 1 and reading.named == {"train/learning_rate"}
-    reading.is_item = len(reading._named) == 1 and (is_item(plain) or is_rate)
+    reading.is_item = bool(reading._named) and not reading.counters and (is_rate or is_item(plain))
     stripped = plain.strip()
     if not reading._named and is_title(plain) and (reading.split or "summary" in stripped.lower()):
         reading.is_heading = True

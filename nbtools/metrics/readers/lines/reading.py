@@ -86,7 +86,7 @@ class Reading:
             return False
         values = [value for name, _, _, value, _ in self._named if is_measured(name)]
         num_settings = sum(is_setting(name) for name, *_ in self._named)
-        return 0 < len(values) <= num_settings and not any(map(math.isfinite, values))
+        return num_settings > 4 or (0 < len(values) <= num_settings and not any(map(math.isfinite, values)))
 
     @property
     def named(self) -> set[str]:
