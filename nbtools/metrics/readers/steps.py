@@ -88,7 +88,7 @@ class StepCount:
                 self.counts != "row" and "train/learning_rate" in reading.metrics
             )
         else:
-            self._is_in_list = reading.is_heading or reading.counter is not None or reading.epoch is not None
+            self._is_in_list = reading.is_heading or bool(reading.counters) or reading.epoch is not None
         self._announced = reading.total_steps or self._announced
         self._num_epochs = reading.num_epochs or self._num_epochs
         if reading.is_heading:
@@ -133,12 +133,10 @@ class StepCount:
 
     def _own(self, reading: Reading) -> Counter | None:
         """Return the counter of the run in a line; None if there is none, or only that of another loop."""
-        counter = reading.counter
+        counter = reading.counter(self._lesser)
         if counter is None or not (reading.is_row or reading.is_bar or _is_said(reading, counter)):
             return None
         self._lesser |= {c.preference for c in reading.counters if c.value != counter.value and not c.is_loop}
-        if counter.preference in self._lesser:
-            return None  # it counts something else than the steps in other lines
         names = [name for name in reading.metrics if name != "train/epoch"]
         split = reading.split or (names[0].split("/")[0] if names else None)
         is_evaluation = split in ("eval", "test") and not any(name[:6] == "train/" for name in names)
@@ -257,7 +255,7 @@ class StepCount:
         assert epoch is not None
         is_later = self._epoch is None or epoch != self._epoch
         self._epoch = epoch
-        if is_later and not reading.is_row:
+        if is_later and not reading.is_row and not self._is_summary:
             self._split, self._is_summary = reading.split, False
         if self._kind:
             return
@@ -313,7 +311,7 @@ class StepCount:
         kept = {}
         for name, value in metrics.items():
             before = self._counted.get(name, self._others.get(name))
-            if before is not None and self.counts != "row" and math.isclose(value, before, rel_tol=2e-3):
+            if before is not None and self.counts != "row" and not reading.is_bar and _is_rounded(value, before):
                 continue
             if name not in self._counted:
                 kept[name] = value
@@ -376,3 +374,9 @@ def _is_said(reading: Reading, counter: Counter) -> bool:
     if counter.preference >= UNNAMED:
         return False
     return (not counter.is_loop or counter.total is not None) and len(reading.metrics) < 6
+
+
+def _is_rounded(one: float, other: float) -> bool:
+    """Whether two numbers are the same, printed with different numbers of digits."""
+    digits = min(len(repr(number).partition(".")[2].partition("e")[0]) for number in (one, other))
+    return one == other or (digits > 1 and abs(one - other) < 0.51 * 10**-digits)

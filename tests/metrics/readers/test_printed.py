@@ -26,7 +26,7 @@ def parse_line(text: str) -> dict[str, float] | None:
     reading = read_line(text)
     if reading is None or not reading.is_row:
         return None
-    count = {"step": reading.counter.value} if reading.counter else {}
+    count = {"step": reading.counter().value} if reading.counter() else {}
     return {**count, **reading.coordinates, **reading.metrics}
 
 

@@ -22,6 +22,7 @@ from nbtools.metrics.readers.lines.names import (
     parts_of,
     split_of,
     split_words,
+    words_of,
 )
 from nbtools.metrics.readers.lines.plain import plain_text
 from nbtools.metrics.readers.lines.reading import Counter, Reading
@@ -48,6 +49,9 @@ _TOKEN: Final = re.compile(
     re.VERBOSE | re.DOTALL,
 )
 _VALUE_AFTER: Final = re.compile(r"(?=[\s:])\s*+:?+\s*+[-+]?+\d*+\.\d")
+_KINDS: Final = words_of("set dataset subset domain task")
+_PLACES: Final = words_of("on at after")
+_NO_NAMES: Final = words_of("in to from at took of than with after is by for version until within and or a an the over x")
 _SECONDS: Final = ("s", "sec", "secs", "second", "seconds")
 _BARS: Final = ("it/s", "s/it", "%|", "/step", "━━")
 
@@ -67,6 +71,8 @@ class _Prose:
     """Whether several spaces stand before the token: they end a name."""
     depth: int = 0
     num_numbers: int = 0
+    loose: list[tuple[str, float, str | None, str]] = field(default_factory=list)
+    """Names and fractions without anything between them: `recon 268.78 kl 25.62 loss 281.59`."""
     num_others: int = 0
     """Names with something else than a number: `optimizer=Adam`."""
     num_values: int = 0
@@ -78,6 +84,8 @@ class _Prose:
     """Words before a bracket: `f1-score (micro avg)  0.7`."""
     groups: list[list[str]] = field(default_factory=list)
     """The same for each open bracket: `train[loss=0.7, acc=0.9]`."""
+    kind: str = ""
+    """What all values of the line are of: `Test (EMA): ...`, `set=alpaca ...`."""
     subject: list[str] = field(default_factory=list)
     """Name of a value that follows a counter: `loss after iteration 100: 2.1`."""
     previous: str = ""
@@ -117,6 +125,8 @@ def read_prose(text: str) -> Reading:
                 state.groups.append([] if state.is_explicit else state.outer)
             elif state.groups:
                 state.groups.pop()
+            if kind == "close" and not state.num_numbers and len(state.words) == 2 and state.words[0].lower() in SPLITS:
+                state.kind = state.words.pop()
             if kind == "close" and not state.is_explicit and plain[token.end() : token.end() + 1] not in " :=[()":
                 _drop_words(state)
         elif kind == "word" and not state.is_explicit:
@@ -125,6 +135,8 @@ def read_prose(text: str) -> Reading:
             _take(state, token)
         else:
             state.num_others += state.is_explicit
+            if kind == "word" and state.is_explicit and state.words and state.words[-1].lower() in _KINDS:
+                state.kind = _word(token)
             _drop_words(state)
             state.words = [_word(token)] if kind == "word" else []
     _drop_words(state)
@@ -132,6 +144,9 @@ def read_prose(text: str) -> Reading:
         return Reading()  # a configuration
     reading.split = reading.split or (state.split if not reading._named else None)
     _finish_counters(state)
+    if reading.is_measured and (reading.counters or reading.epoch is not None):
+        for name, value, split, full in state.loose:
+            reading.add(name, value, split, full=full)
     # A line that counts itself and gives values after : or = is a row, whatever their names.
     reading.is_measured |= state.num_values > 0 and any(counter.preference < 4 for counter in reading.counters)
     reading.is_measured |= state.num_values > 1 and is_backward(original)
@@ -168,6 +183,8 @@ def _take(state: _Prose, token: re.Match[str]) -> None:
     is_phrase = len(words) > len(outer) > 0 == state.depth and not is_explicit and is_measured(outer[-1])
     if is_phrase and not is_measured(words[-1]) and not is_counter(words[-1]):
         words = outer
+    if not state.num_numbers and not is_explicit and words and _PLACES.issuperset(word.lower() for word in words):
+        words = []  # on 200: loss 0.5
     short, full, rest = split_words(tuple(words), is_explicit)
     named = [word for word in words if word.lower() not in SPLITS]
     if token["total"] and state.depth > 0 and words and words[-1].lower() in SPLITS:
@@ -226,6 +243,8 @@ def _take(state: _Prose, token: re.Match[str]) -> None:
         short = full = "_".join([*words, state.previous]).strip("_")
     else:
         state.previous = metric_of(short, None).partition("/")[2] if is_metric else ""
+    if state.kind:
+        short, full = f"{state.kind}_{short}", f"{state.kind}_{full}"
     if is_explicit or not (MEASURED | COMPANIONS).isdisjoint({lowered, *parts_of(short)}):
         suffix = "_ms" if unit.lower() == "ms" else "_s" if unit.lower() in _SECONDS else ""
         split = state.metric_split if is_measured(short) else state.split
@@ -235,6 +254,8 @@ def _take(state: _Prose, token: re.Match[str]) -> None:
         if words[: len(group)] != group:
             full = "_".join([*group, full])
         reading.add(short + suffix, value, split, full=full + suffix, is_whole=is_whole and not total)
+    elif not is_whole and not unit and not total and named and named[-1].lower() not in _NO_NAMES:
+        state.loose.append((short, value, state.split, full))
 
 
 def _announces(reading: Reading, tokens: tuple[str, ...], value: int) -> bool:

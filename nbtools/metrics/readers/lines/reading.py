@@ -1,6 +1,7 @@
 """The content of one line: metrics, counters and the split that it names."""
 
 import math
+from collections.abc import Collection
 from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 
@@ -50,10 +51,14 @@ class Reading:
     coordinates: dict[str, float] = field(default_factory=dict)
     _named: list[tuple[str, str, str | None, float, bool]] = field(default_factory=list)
 
-    @property
-    def counter(self) -> Counter | None:
-        """The counter that tells most; one at 0 beside one that is not counts something rarer than this line."""
-        begun = [counter for counter in self.counters if counter.value] or self.counters
+    def counter(self, lesser: Collection[int] = ()) -> Counter | None:
+        """Return the counter that tells most; one at 0 beside one that is not counts something rarer than this line.
+
+        Args:
+            lesser: preferences of counters that count something else than steps.
+        """
+        known = [counter for counter in self.counters if counter.preference not in lesser]
+        begun = [counter for counter in known if counter.value] or known
         return min(begun, key=lambda counter: counter.preference, default=None)
 
     @property
