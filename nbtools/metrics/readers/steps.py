@@ -51,6 +51,7 @@ class StepCount:
         self._epoch: float | None = None
         self._base_epoch: float | None = None
         self._num_epochs: int | None = None
+        self._epoch_base = 0
         self._announced: int | None = None
         self._rank: int | None = None
         self._split: str | None = None
@@ -58,8 +59,8 @@ class StepCount:
         self._is_in_list = False
         self._counted: dict[str, float] = {}
         self._trained: set[str] = set()
-        self._plain: set[str] = set()
-        """Metrics of the training whose printed name does not say so: `loss`, beside a `Train Loss` of the epoch."""
+        self._labels: dict[str, bool] = {}
+        """Of each metric of the training, whether its name says so: a `loss` and a `Train Loss` are two curves."""
         self._above: str | None = None
         self._others: dict[str, float] = {}
         self._shown: dict[str, float] = {}
@@ -263,12 +264,24 @@ class StepCount:
             step = round(epoch / self._num_epochs * self._announced)
             self.counts = "step"
         elif epoch == int(epoch) and (self.counts == "epoch" or self.step is None):
-            step = int(epoch)
+            if self.step is not None and epoch <= 1 and self._is_first_again(reading, int(epoch)):
+                self._epoch_base = self.step + (epoch == 0)
+            step = self._epoch_base + int(epoch)
             self.counts = "epoch"
         else:
             return
         if 0 <= step <= MAX_STEP:
             self._go_to(step)
+
+    def _is_first_again(self, reading: Reading, epoch: int) -> bool:
+        """Whether the epochs begin again, as in a further fold or stage."""
+        assert self.step is not None
+        before = self.step - self._epoch_base
+        return epoch < before and (before > 1 or epoch == 0) or (epoch == before and reading.is_row and self._repeats(reading))
+
+    def _repeats(self, reading: Reading) -> bool:
+        names = self._others.keys() & reading.metrics.keys() - {"train/epoch"}
+        return any(self._others[name] != reading.metrics[name] for name in names) and not reading.is_bar
 
     # --- rows ---
 
@@ -281,6 +294,7 @@ class StepCount:
             metrics = {short[n] if names.count(short[n]) < 2 else n.replace("train", split, 1): v for n, v in metrics.items()}
         if not is_counted and self._is_summary:
             metrics = {name: value for name, value in metrics.items() if name[:6] != "train/"}
+        metrics = {self._labelled(reading, name): value for name, value in metrics.items()}
         if not is_counted:
             metrics = self._without_counted(reading, metrics)
         names = metrics.keys() - {"train/epoch"}
@@ -298,6 +312,15 @@ class StepCount:
         now, earlier = self._changed(reading, metrics, step)
         return [*earlier, (step, {**reading.coordinates, **now})] if now.keys() - {"train/epoch"} else earlier
 
+    def _labelled(self, reading: Reading, name: str) -> str:
+        """Return the name of a metric whose printed name, `loss` or `Train Loss`, is not that of its curve so far."""
+        if name[:6] != "train/" or not is_measured(name) or reading.is_bar:
+            return name
+        says = name in reading.of_training
+        if self._labels.setdefault(name, says) == says:
+            return name
+        return name.replace("/", "/mean_" if says else "/batch_", 1)
+
     def _split_above(self, reading: Reading) -> str | None:
         """Return the split of the row above for `F1: 0.8` below `Val Loss: 0.5`, unless the training has an F1."""
         is_known = not self._trained or reading.is_bar or not self._trained.isdisjoint(reading.metrics)
@@ -310,12 +333,12 @@ class StepCount:
         is_mean = reading.epoch is not None and not reading.is_bar
         kept = {}
         for name, value in metrics.items():
-            before = self._counted.get(name, self._others.get(name))
+            before = self._counted.get(name.replace("/mean_", "/"), self._others.get(name))
             if before is not None and self.counts != "row" and not reading.is_bar and _is_rounded(value, before):
                 continue
             if name not in self._counted:
                 kept[name] = value
-            elif (name in reading.of_training or is_mean) and not reading.is_bar:
+            elif is_mean:
                 kept[name.replace("/", "/mean_", 1)] = value
         return kept
 

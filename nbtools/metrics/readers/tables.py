@@ -12,7 +12,9 @@ _BAR: Final = re.compile(r"\s*\d{1,3}%\|.*")
 _CELL: Final = re.compile(
     r"([-+]?(?:\d+(?:,\d{3})*(?:\.\d*)?|\.\d+)(?:[eE][-+]?\d+)?|nan|-?inf)(?:/(\d+))?([A-Za-z%]{0,3}):?"
 )
-_WORDS: Final = re.compile(r"[A-Za-z_][\w/@.()%'\- ]*:?")
+_WORDS: Final = re.compile(r"[A-Za-z_][\w/@.()%'\- ]*:?|#")
+_SHORT: Final = {"#": "step", "E": "epoch"}
+"""Headings of one character."""
 _PAIR: Final = re.compile(r"[\w)]\s?[:=]\s*[-+.\d]")
 _COLUMN: Final = re.compile(r"\S++")
 _HEADING: Final = re.compile(r"\s*+(?:[A-Za-z][\w/.%-]*+(?:\s++|$))++")
@@ -46,7 +48,8 @@ class Tables:
                 self._box.append((self._group + name, value))
             return None, True
         if self._is_header(cells, delimiter):
-            self._columns, self._delimiter, self._had_label = [cell.rstrip(":") for cell in cells], delimiter, False
+            self._columns = [_SHORT.get(cell, cell.rstrip(":")) for cell in cells]
+            self._delimiter, self._had_label = delimiter, False
             return None, True
         if self._columns:
             reading = self._row(text)
@@ -91,10 +94,13 @@ class Tables:
         for name, cell in zip(self._columns, cells, strict=True):
             _add(reading, name, cell)
         if found[0] is None and not reading.counters and reading.epoch is None:
-            if self._had_label:  # a table by class: its first row is the mean of all
+            tokens = parts_of(cells[0])
+            split = next((SPLITS[token] for token in tokens if token in SPLITS), None)
+            if self._had_label and split is None:  # a table by class: its first row is the mean of all
                 return None
-            self._had_label, reading.split = True, "eval"
-            reading._named = [(n, f, "eval", v, w) for n, f, _, v, w in reading._named]
+            self._had_label, reading.split = True, split or "eval"
+            kind = "" if split is None else "".join(f"{token}_" for token in tokens if token not in SPLITS)
+            reading._named = [(kind + n, kind + f, reading.split, v, w) for n, f, _, v, w in reading._named]
         return reading.finish()
 
 
