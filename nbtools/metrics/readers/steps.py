@@ -51,7 +51,9 @@ class StepCount:
         self._epoch: float | None = None
         self._base_epoch: float | None = None
         self._num_epochs: int | None = None
-        self._epoch_base = 0
+        self._epoch_base, self._stages, self._num_stages = 0, 0, 0
+        self._epochs: dict[bool, tuple[int, int]] = {}
+        """The last epoch, and the step before the first, of rows and of other lines: one may count from 0."""
         self._announced: int | None = None
         self._rank: int | None = None
         self._split: str | None = None
@@ -91,6 +93,8 @@ class StepCount:
         else:
             self._is_in_list = reading.is_heading or bool(reading.counters) or reading.epoch is not None
         self._announced = reading.total_steps or self._announced
+        if reading.num_epochs and self._num_epochs and reading.num_epochs != self._num_epochs:
+            self._stages += 1
         self._num_epochs = reading.num_epochs or self._num_epochs
         if reading.is_heading:
             self._split, self._is_summary = reading.split, reading.label == "summary" and reading.split != "eval"
@@ -264,24 +268,24 @@ class StepCount:
             step = round(epoch / self._num_epochs * self._announced)
             self.counts = "step"
         elif epoch == int(epoch) and (self.counts == "epoch" or self.step is None):
-            if self.step is not None and epoch <= 1 and self._is_first_again(reading, int(epoch)):
-                self._epoch_base = self.step + (epoch == 0)
-            step = self._epoch_base + int(epoch)
+            step = self._epoch_base_of(reading, int(epoch)) + int(epoch)
             self.counts = "epoch"
         else:
             return
         if 0 <= step <= MAX_STEP:
             self._go_to(step)
 
-    def _is_first_again(self, reading: Reading, epoch: int) -> bool:
-        """Whether the epochs begin again, as in a further fold or stage."""
-        assert self.step is not None
-        before = self.step - self._epoch_base
-        return epoch < before and (before > 1 or epoch == 0) or (epoch == before and reading.is_row and self._repeats(reading))
-
-    def _repeats(self, reading: Reading) -> bool:
-        names = self._others.keys() & reading.metrics.keys() - {"train/epoch"}
-        return any(self._others[name] != reading.metrics[name] for name in names) and not reading.is_bar
+    def _epoch_base_of(self, reading: Reading, epoch: int) -> int:
+        """Return the step before the first epoch; epochs begin again in a further fold or stage of the training."""
+        last, base = self._epochs.get(reading.is_row, (epoch, self._epoch_base))
+        is_stage = epoch <= 1 and self._stages != self._num_stages
+        if epoch <= 1 and epoch < last or is_stage:
+            if base >= self._epoch_base:  # else the lines of the other kind have told
+                self._epoch_base = (self.step or 0) + (epoch == 0)
+            base = self._epoch_base
+        self._num_stages = self._stages
+        self._epochs[reading.is_row] = epoch, base
+        return base
 
     # --- rows ---
 

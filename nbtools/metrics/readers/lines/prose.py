@@ -48,12 +48,15 @@ _TOKEN: Final = re.compile(
     """,
     re.VERBOSE | re.DOTALL,
 )
+_ARTICLES: Final = words_of("the of on")
+_NAME_AFTER: Final = re.compile(r"(?:\ [a-z]{1,20}){1,4}+\s?+[:=]")
 _VALUE_AFTER: Final = re.compile(r"(?=[\s:])\s*+:?+\s*+[-+]?+\d*+\.\d")
+_BEST: Final = words_of("best better improved")
 _KINDS: Final = words_of("set dataset subset domain task")
 _PLACES: Final = words_of("on at after")
 _NO_NAMES: Final = words_of("in to from at took of than with after is by for version until within and or a an the over x")
 _SECONDS: Final = ("s", "sec", "secs", "second", "seconds")
-_BARS: Final = ("it/s", "s/it", "%|", "/step", "━━")
+_BARS: Final = ("it/s", "s/it", "%|", "/step", "━━", "██")
 
 
 @dataclass(slots=True)
@@ -131,6 +134,8 @@ def read_prose(text: str) -> Reading:
                 _drop_words(state)
         elif kind == "word" and not state.is_explicit:
             state.words.append(_word(token))
+            if not reading._named and token[0].lower() in _BEST:
+                state.kind = "best"
         elif kind == "number":
             _take(state, token)
         else:
@@ -150,8 +155,9 @@ def read_prose(text: str) -> Reading:
     # A line that counts itself and gives values after : or = is a row, whatever their names.
     reading.is_measured |= state.num_values > 0 and any(counter.preference < 4 for counter in reading.counters)
     reading.is_measured |= state.num_values > 1 and is_backward(original)
-    is_rate = state.num_values == 1 and reading.named == {"train/learning_rate"}
-    reading.is_item = bool(reading._named) and not reading.counters and (is_rate or is_item(plain))
+    is_rate = state.num_numbers == 1 and reading.named == {"train/learning_rate"}
+    is_value = state.num_values > 0 or reading.is_measured
+    reading.is_item = bool(reading._named) and not reading.counters and (is_rate or (is_value and is_item(plain)))
     stripped = plain.strip()
     if not reading._named and is_title(plain) and (reading.split or "summary" in stripped.lower()):
         reading.is_heading = True
@@ -185,6 +191,9 @@ def _take(state: _Prose, token: re.Match[str]) -> None:
         words = outer
     if not state.num_numbers and not is_explicit and words and _PLACES.issuperset(word.lower() for word in words):
         words = []  # on 200: loss 0.5
+    if words and not is_explicit and words[-1].lower() in _ARTICLES and _NAME_AFTER.match(token.string, token.end()):
+        state.words = words  # accuracy on the 10000 test images: 81
+        return
     short, full, rest = split_words(tuple(words), is_explicit)
     named = [word for word in words if word.lower() not in SPLITS]
     if token["total"] and state.depth > 0 and words and words[-1].lower() in SPLITS:
@@ -205,7 +214,7 @@ def _take(state: _Prose, token: re.Match[str]) -> None:
         state.metric_split = split_of(words, state.metric_split)
     if unit in ("k", "K"):
         value *= 1000
-    if (is_whole and unit.lower() in COUNTERS) or unit.lower() in EPOCHS:  # 1epoch, 50batch
+    if state.kind != "best" and (is_whole and unit.lower() in COUNTERS) or unit.lower() in EPOCHS:  # 1epoch, 50batch
         reading.count(unit, value, total)
         return
     if not named and is_whole:
@@ -223,7 +232,7 @@ def _take(state: _Prose, token: re.Match[str]) -> None:
         return
     if named and is_whole and (tokens := parts_of(full)) and _announces(reading, tokens, int(value)):
         return
-    if not any(word.lower() == "best" for word in words) and named and reading.count(
+    if state.kind != "best" and named and reading.count(
         short if is_explicit else named[-1], value, total
     ):
         prior = next((words[:i] for i, word in enumerate(words) if word.lower() in ("at", "after")), [])
@@ -243,7 +252,7 @@ def _take(state: _Prose, token: re.Match[str]) -> None:
         short = full = "_".join([*words, state.previous]).strip("_")
     else:
         state.previous = metric_of(short, None).partition("/")[2] if is_metric else ""
-    if state.kind:
+    if state.kind and not short.lower().startswith(state.kind.lower()):
         short, full = f"{state.kind}_{short}", f"{state.kind}_{full}"
     if is_explicit or not (MEASURED | COMPANIONS).isdisjoint({lowered, *parts_of(short)}):
         suffix = "_ms" if unit.lower() == "ms" else "_s" if unit.lower() in _SECONDS else ""
