@@ -279,9 +279,11 @@ class StepCount:
         """Return the step before the first epoch; epochs begin again in a further fold or stage of the training."""
         last, base = self._epochs.get(reading.is_row, (epoch, self._epoch_base))
         is_stage = epoch <= 1 and self._stages != self._num_stages
-        if epoch <= 1 and epoch < last or is_stage:
+        if (epoch <= 1 and epoch < last) or is_stage:
             if base >= self._epoch_base:  # else the lines of the other kind have told
                 self._epoch_base = (self.step or 0) + (epoch == 0)
+            base = self._epoch_base
+        elif base + epoch < self._epoch_base:
             base = self._epoch_base
         self._num_stages = self._stages
         self._epochs[reading.is_row] = epoch, base
@@ -293,9 +295,7 @@ class StepCount:
         metrics = reading.metrics
         split = None if is_counted else reading.split or self._split or self._split_above(reading)
         if split and split != "train":
-            short = {name: of_split(name, split) for name in metrics}
-            names = [*short.values()]
-            metrics = {short[n] if names.count(short[n]) < 2 else n.replace("train", split, 1): v for n, v in metrics.items()}
+            metrics = _of_split(metrics, split)
         if not is_counted and self._is_summary:
             metrics = {name: value for name, value in metrics.items() if name[:6] != "train/"}
         metrics = {self._labelled(reading, name): value for name, value in metrics.items()}
@@ -407,3 +407,12 @@ def _is_rounded(one: float, other: float) -> bool:
     """Whether two numbers are the same, printed with different numbers of digits."""
     digits = min(len(repr(number).partition(".")[2].partition("e")[0]) for number in (one, other))
     return one == other or (digits > 1 and abs(one - other) < 0.51 * 10**-digits)
+
+
+def _of_split(metrics: dict[str, float], split: str) -> dict[str, float]:
+    """Return metrics with the names that they have in a split; a loss and its mean keep two names."""
+    names = {name: of_split(name, split) for name in metrics}
+    twice = {short for short in names.values() if [*names.values()].count(short) > 1}
+    return {
+        name.replace("train", split, 1) if (short := names[name]) in twice else short: metrics[name] for name in names
+    }

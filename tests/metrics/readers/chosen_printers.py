@@ -658,7 +658,7 @@ CHOSEN_PRINTERS = [
             "train/loss": [(0, -0.05), (1, -0.15), (2, -0.25)],
             "eval/loss": [(0, -0.07), (1, -0.19), (2, -0.31)],
             "train/learning_rate": [(0, 0.01), (1, 0.00999), (2, 0.00998)],
-            "eval/ema_pseudo_dice": [(0, 0.5), (1, 0.505), (2, 0.5145)],
+            "eval/best_ema_pseudo_dice": [(0, 0.5), (1, 0.505), (2, 0.5145)],
         },
         counts="epoch",
     ),

@@ -14,9 +14,13 @@ _INDENTED: Final = re.compile(
     rf"\s++(?:[A-Za-z][\w ./@()-]{{0,60}}[:=]\s*+(?:{_VALUE}|nan|inf)%?+\s?[a-z]{{0,2}}+[\s,;|]*+){{1,20}}"
 )
 _WORD: Final = re.compile(r"[^\W\d_]++")
-_OF_FILES: Final = words_of("load loading loaded save saving saved write writing wrote read reading data dataset set file files download")
+_OF_FILES: Final = words_of(
+    "load loading loaded save saving saved write writing wrote read reading data dataset set file files download"
+)
 _ITEM: Final = re.compile(rf"\s*+[|>*•-][|>*•\s-]*+[A-Za-z][\w ./@-]{{0,60}}:\s*+{_VALUE}\s*+(?:\([-+.\deE]++\))?+\s*+")
-_QUALIFIED: Final = re.compile(rf"\s*+([A-Za-z][^@\[\]=|]{{0,60}}?)\s*@?\[\s?([^\[\]]*=[^\[\]]*)\]\s*+=\s*+({_VALUE})\s*+")
+_QUALIFIED: Final = re.compile(
+    rf"\s*+([A-Za-z][^@\[\]=|]{{0,60}}?)\s*@?\[\s?([^\[\]]*=[^\[\]]*)\]\s*+=\s*+({_VALUE})\s*+"
+)
 _PARENTHESIS: Final = re.compile(r"\([^()]*\)|\|")
 _CAPITALS: Final = re.compile(r"[\W\d]*+[A-Z][A-Z ]{3,40}+[\W\d]*+")
 

@@ -96,7 +96,7 @@ def split_words(phrase: tuple[str, ...], is_explicit: bool) -> tuple[str, str, l
         start = before
     full, short = "_".join([*trailing, *words[-6:]]), "_".join([*trailing, *words[start:]])
     if is_explicit and (place := next((i for i, word in enumerate(words) if i and word in _PREPOSITIONS), 0)):
-        subject = "_".join(words[:place])
+        subject = "_".join([*(word for word in words[place:] if word == "final"), *words[:place]])
         if is_measured(subject) or "learning_rate" in subject.lower():
             return subject, subject, []  # Test Accuracy of the model on the test images: 81.4
     if is_explicit and words:

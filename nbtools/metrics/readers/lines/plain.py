@@ -11,11 +11,13 @@ _DATE: Final = re.compile(  # also one of digits alone, but only beside a clock:
     | (?<![\w.])(?:\d++[ ]days?,?[ ])?{_CLOCK}(?![\w.:]) """,
     re.VERBOSE,
 )
-_PLACE: Final = re.compile(  # with the thread before it, as of absl, or the function after it, as of loguru and DeepSpeed
-    r"""(?<![\w.:/-]) (?:[ ]\d{1,20}[ ])?+
+_PLACE: Final = (
+    re.compile(  # with the thread before it, as of absl, or the function after it, as of loguru and DeepSpeed
+        r"""(?<![\w.:/-]) (?:[ ]\d{1,20}[ ])?+
     (?: [\w./-]{1,100}\.(?:py|cpp|cc|cu|h):\d++ (?::[A-Za-z_]\w*+)?+ | [A-Za-z_][\w.]{0,100}:[A-Za-z_<][\w<>]*+:\d++ )
     (?![\w.])""",
-    re.VERBOSE,
+        re.VERBOSE,
+    )
 )
 _NUMBER: Final = r"[-+]?(?:\d++(?:\.\d*+)?+|\.\d++)(?:e[-+]?\d++)?+|[-+]?(?:nan|inf)"
 _WRAPPED: Final = re.compile(

@@ -54,7 +54,9 @@ _VALUE_AFTER: Final = re.compile(r"(?=[\s:])\s*+:?+\s*+[-+]?+\d*+\.\d")
 _BEST: Final = words_of("best better improved")
 _KINDS: Final = words_of("set dataset subset domain task")
 _PLACES: Final = words_of("on at after")
-_NO_NAMES: Final = words_of("in to from at took of than with after is by for version until within and or a an the over x")
+_NO_NAMES: Final = words_of(
+    "in to from at took of than with after is by for version until within and or a an the over x"
+)
 _SECONDS: Final = ("s", "sec", "secs", "second", "seconds")
 _BARS: Final = ("it/s", "s/it", "%|", "/step", "━━", "██")
 
@@ -145,7 +147,9 @@ def read_prose(text: str) -> Reading:
             _drop_words(state)
             state.words = [_word(token)] if kind == "word" else []
     _drop_words(state)
-    if state.num_others > 2 and not reading.counters and reading.epoch is None or plain.lstrip().startswith("Namespace("):
+    if (state.num_others > 2 and not reading.counters and reading.epoch is None) or plain.lstrip().startswith(
+        "Namespace("
+    ):
         return Reading()  # a configuration
     reading.split = reading.split or (state.split if not reading._named else None)
     _finish_counters(state)
@@ -214,7 +218,7 @@ def _take(state: _Prose, token: re.Match[str]) -> None:
         state.metric_split = split_of(words, state.metric_split)
     if unit in ("k", "K"):
         value *= 1000
-    if state.kind != "best" and (is_whole and unit.lower() in COUNTERS) or unit.lower() in EPOCHS:  # 1epoch, 50batch
+    if (state.kind != "best" and (is_whole and unit.lower() in COUNTERS)) or unit.lower() in EPOCHS:  # 1epoch, 50batch
         reading.count(unit, value, total)
         return
     if not named and is_whole:
@@ -232,9 +236,7 @@ def _take(state: _Prose, token: re.Match[str]) -> None:
         return
     if named and is_whole and (tokens := parts_of(full)) and _announces(reading, tokens, int(value)):
         return
-    if state.kind != "best" and named and reading.count(
-        short if is_explicit else named[-1], value, total
-    ):
+    if state.kind != "best" and named and reading.count(short if is_explicit else named[-1], value, total):
         prior = next((words[:i] for i, word in enumerate(words) if word.lower() in ("at", "after")), [])
         state.subject = outer if is_phrase else prior
         return
