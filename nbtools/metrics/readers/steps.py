@@ -1,30 +1,17 @@
 """The step of each printed row, from the counters in its line and in those before it."""
 
-import math
-from dataclasses import dataclass
 from typing import Final, Literal
 
 from nbtools.metrics.readers.lines.names import UNNAMED, is_measured, of_split
 from nbtools.metrics.readers.lines.reading import Counter, Reading
+from nbtools.metrics.readers.loops import LOOP, RUN, Epochs, Loops, Place
 from nbtools.rundir.json_files import MAX_STEP
 
 Counts = Literal["step", "epoch", "row"]
 Row = tuple[int, dict[str, float]]
-_RUN, _LOOP = "run", "loop"
 _WORDS_OF_TRAINING: Final = ("epoch", "train", "step", "iter", "|")
 _NO_DIGITS: Final = str.maketrans("", "", "0123456789")
 _WORDS_OF_DATA: Final = ("data", "token", "map", "load", "download", "cach", "valid", "eval", "test", "sanity")
-
-
-@dataclass(slots=True)
-class _Counted:
-    """One counter of the training."""
-
-    value: int
-    base: int
-    """The step at which it last started over."""
-    is_over: bool = False
-    """Whether it was shown at 0 again."""
 
 
 class StepCount:
@@ -42,18 +29,10 @@ class StepCount:
         self.total: int | None = None
         """Steps of the whole run, as far as printed."""
         self.step: int | None = None
-        self._kind = ""
-        self._counters: dict[tuple[bool, str, int, bool], _Counted] = {}
-        """What counts the training, by its place: in a bar with this label, in lines with this name and an epoch."""
-        self._base, self._loop_total = 0, 0
+        self._loops, self._epochs = Loops(), Epochs()
         self._has_rows = False
         """Whether rows of metrics have been counted, so that the counters are those of the training for certain."""
         self._epoch: float | None = None
-        self._base_epoch: float | None = None
-        self._num_epochs: int | None = None
-        self._epoch_base, self._stages, self._num_stages = 0, 0, 0
-        self._epochs: dict[bool, tuple[int, int]] = {}
-        """The last epoch, and the step before the first, of rows and of other lines: one may count from 0."""
         self._announced: int | None = None
         self._rank: int | None = None
         self._split: str | None = None
@@ -73,9 +52,9 @@ class StepCount:
 
     def rewind(self) -> None:
         """A new attempt begins: its counters start from its checkpoint or at zero."""
-        counts, total, announced, epochs = self.counts, self.total, self._announced, self._num_epochs
+        counts, total, announced, epochs = self.counts, self.total, self._announced, self._epochs.count
         StepCount.__init__(self)
-        self.counts, self.total, self._announced, self._num_epochs = counts, total, announced, epochs
+        self.counts, self.total, self._announced, self._epochs.count = counts, total, announced, epochs
         self.step = 0 if counts != "row" else None
 
     def place(self, reading: Reading, *, was_erased: bool = False) -> list[Row]:
@@ -93,16 +72,13 @@ class StepCount:
         else:
             self._is_in_list = reading.is_heading or bool(reading.counters) or reading.epoch is not None
         self._announced = reading.total_steps or self._announced
-        if reading.num_epochs and self._num_epochs and reading.num_epochs != self._num_epochs:
-            self._stages += 1
-        self._num_epochs = reading.num_epochs or self._num_epochs
+        self._epochs.announce(reading.num_epochs)
         if reading.is_heading:
             self._split, self._is_summary = reading.split, reading.label == "summary" and reading.split != "eval"
         counter = self._own(reading)
         if counter is not None and reading.is_bar and counter.total and not counter.value:
-            known = self._counters.get(self._key(reading, counter))
-            if known is not None and counter.total == self._loop_total:
-                known.is_over = True
+            if counter.total == self._loops.total:
+                self._loops.show_nothing(_place(reading, counter))
             return []  # it shows the values of before
         is_evaluation = counter is not None and self._is_of_evaluation(reading)
         done = []
@@ -120,7 +96,7 @@ class StepCount:
                 self._note_epoch(reading)
         if not reading.is_row:
             return done
-        if was_erased and counter is None and not reading.is_bar and self._kind != _RUN:
+        if was_erased and counter is None and not reading.is_bar and self._loops.kind != RUN:
             waiting, self._waiting = self._waiting, reading
             return [*done, *(self._placed(waiting) if waiting else [])]
         done += self._placed(reading, is_counted=counter is not None and not is_evaluation)
@@ -145,16 +121,24 @@ class StepCount:
         names = [name for name in reading.metrics if name != "train/epoch"]
         split = reading.split or (names[0].split("/")[0] if names else None)
         is_evaluation = split in ("eval", "test") and not any(name[:6] == "train/" for name in names)
-        has_other_total = bool(self._loop_total and counter.total) and counter.total != self._loop_total
-        is_below = counter.value + self._base < (self.step or 0)
+        has_other_total = self._has_other_total(counter)
+        is_below = counter.value + self._loops.base < (self.step or 0)
         counts_evaluations = not self._trained and self._has(reading)  # the log has rows of evaluations alone
-        if self._kind and is_evaluation and not counts_evaluations and (counter.is_loop or has_other_total or is_below):
+        if (
+            self._loops.kind
+            and is_evaluation
+            and not counts_evaluations
+            and (counter.is_loop or has_other_total or is_below)
+        ):
             return None
         if reading.is_bar and not reading.is_row and not _is_of_training(reading.label):
             return None  # a bar of a download, or of a data set that is mapped
         if has_other_total and counter.total != self._announced and self._has_rows:
             return self._of_another_loop(reading, counter, split)
         return counter
+
+    def _has_other_total(self, counter: Counter) -> bool:
+        return bool(self._loops.total and counter.total) and counter.total != self._loops.total
 
     def _of_another_loop(self, reading: Reading, counter: Counter, split: str | None) -> Counter | None:
         """Return a counter with another total than before if it is that of a further training, else None.
@@ -163,10 +147,10 @@ class StepCount:
         first one, and is not announced as an evaluation; or its line says what it is.
         """
         is_trained = not self._trained.isdisjoint(reading.metrics)
-        if reading.is_row and split == "train" and is_trained and self._split not in ("eval", "test"):
-            if reading.epoch is not None or self._is_new_epoch(self._epoch) or counter.total == self._announced:
-                return counter
-        if reading.is_row and (counter.is_loop or not is_trained) and (counter.total or 0) < self._loop_total:
+        may_train = reading.is_row and split == "train" and is_trained and self._split not in ("eval", "test")
+        if may_train and (reading.epoch is not None or self._loops.is_new_epoch(self._epoch)):
+            return counter
+        if reading.is_row and (counter.is_loop or not is_trained) and (counter.total or 0) < self._loops.total:
             self._split = "eval"
         return None
 
@@ -178,76 +162,41 @@ class StepCount:
 
     def _is_better(self, reading: Reading, counter: Counter) -> bool:
         """Whether a counter is the one to follow: one of the whole run replaces one that starts over, never back."""
-        if counter.is_loop and self._kind == _RUN:
+        if counter.is_loop and self._loops.kind == RUN:
             return False
         return reading.is_row or counter.is_loop or counter.preference < 3
 
     def _count(self, reading: Reading, counter: Counter) -> None:
-        kind = _LOOP if counter.is_loop else _RUN
-        if kind == _RUN and self._kind == _LOOP and counter.value == self.step:
+        kind, place = LOOP if counter.is_loop else RUN, _place(reading, counter)
+        if kind == RUN and self._loops.kind == LOOP and counter.value == self.step:
             return  # the loop counts the run, too
-        has_other_total = bool(self._loop_total and counter.total) and counter.total != self._loop_total
-        if kind != self._kind or (has_other_total and not self._has_rows):
-            self._kind, self._counters, self._base, self._base_epoch, self._loop_total = kind, {}, 0, None, 0
+        if kind != self._loops.kind or (self._has_other_total(counter) and not self._has_rows):
+            self._loops.begin(kind)
             self.step = None if reading.is_bar else self.step
         epoch = reading.epoch if reading.epoch is not None else self._epoch
-        if self._base_epoch is None:
-            self._base_epoch = epoch
-        base = self._base_of(reading, counter, epoch)
-        self._counters[self._key(reading, counter)] = _Counted(counter.value, base)
+        is_again = self._is_again(reading, counter, self._loops.last(place), epoch)
+        step = self._loops.step(place, counter.value, counter.total, epoch, is_again=is_again, at=self.step or 0)
         self._epoch = epoch
-        if counter.total:
-            self._loop_total = counter.total
         self.total = self._announced or self._total_of_loop(epoch)
         self._has_rows |= reading.is_row
-        step = min(base + counter.value, MAX_STEP)
         self._go_to(step if reading.is_row and not reading.is_bar else max(step, self.step or 0))
         self.counts = "step"
 
-    def _key(self, reading: Reading, counter: Counter) -> tuple[bool, str, int, bool]:
-        label = reading.label.translate(_NO_DIGITS)
-        return reading.is_bar, label, counter.preference, reading.epoch is not None and not reading.is_bar
-
-    def _base_of(self, reading: Reading, counter: Counter, epoch: float | None) -> int:
-        """Return the step at which a counter started over last; several may count the same loop, one after the other."""
-        known = self._counters.get(self._key(reading, counter))
-        if known is None:
-            is_below = bool(self._counters) and self._base + counter.value < (self.step or 0)
-            if is_below and self._is_new_epoch(epoch):
-                self._start_over(self.step or 0, counter, epoch)
-            return 0 if self._base and counter.value >= (self.step or 0) else self._base
-        if counter.value < known.value or known.is_over or self._is_again(reading, counter, known.value, epoch):
-            if known.base >= self._base:  # else another counter of this loop has started over before
-                self._start_over(known.value, counter, epoch)
-            return self._base
-        return known.base if known.base + counter.value >= self._base else self._base
-
-    def _is_again(self, reading: Reading, counter: Counter, raw: int, epoch: float | None) -> bool:
+    def _is_again(self, reading: Reading, counter: Counter, last: int | None, epoch: float | None) -> bool:
         """Whether the same value is that of a new epoch, which has but one line, as the one before had."""
-        if counter.value != raw:
+        if counter.value != last:
             return False
         if reading.epoch is not None and self._epoch is not None and reading.epoch > self._epoch:
             return True
-        return counter.is_loop and self._has(reading) and (not reading.is_bar or self._is_new_epoch(epoch))
-
-    def _start_over(self, last: int, counter: Counter, epoch: float | None) -> None:
-        """Go on from the end of the loop, which was at `last`, with its next round."""
-        num = 1
-        if self._loop_total and epoch is not None and self._base_epoch is not None:
-            num = max(1, round(epoch - self._base_epoch))
-        length = max(self._loop_total, last) if self._loop_total else last + (counter.value == 0)
-        self._base, self._base_epoch = min(self._base + num * length, MAX_STEP), epoch
+        return counter.is_loop and self._has(reading) and (not reading.is_bar or self._loops.is_new_epoch(epoch))
 
     def _total_of_loop(self, epoch: float | None) -> int | None:
         """Return the steps of the run from those of a loop: in its first epoch, it may start over or not."""
-        if self._base:
-            return self._loop_total * (self._num_epochs or 0) or None
-        if (self._num_epochs or 1) > 1 and not self._is_new_epoch(epoch):
+        if self._loops.base:
+            return self._loops.total * (self._epochs.count or 0) or None
+        if (self._epochs.count or 1) > 1 and not self._loops.is_new_epoch(epoch):
             return None
-        return self._loop_total or None
-
-    def _is_new_epoch(self, epoch: float | None) -> bool:
-        return epoch is not None and self._base_epoch is not None and math.floor(epoch) > math.floor(self._base_epoch)
+        return self._loops.total or None
 
     def _has(self, reading: Reading) -> bool:
         """Whether this step has another value of a metric in a line, so that the line is of another step."""
@@ -262,32 +211,18 @@ class StepCount:
         self._epoch = epoch
         if is_later and not reading.is_row and not self._is_summary:
             self._split, self._is_summary = reading.split, False
-        if self._kind:
+        if self._loops.kind:
             return
-        if self._announced and self._num_epochs:
-            step = round(epoch / self._num_epochs * self._announced)
+        if self._announced and self._epochs.count:
+            step = round(epoch / self._epochs.count * self._announced)
             self.counts = "step"
         elif epoch == int(epoch) and (self.counts == "epoch" or self.step is None):
-            step = self._epoch_base_of(reading, int(epoch)) + int(epoch)
+            step = self._epochs.step(int(epoch), is_row=reading.is_row, at=self.step or 0)
             self.counts = "epoch"
         else:
             return
         if 0 <= step <= MAX_STEP:
             self._go_to(step)
-
-    def _epoch_base_of(self, reading: Reading, epoch: int) -> int:
-        """Return the step before the first epoch; epochs begin again in a further fold or stage of the training."""
-        last, base = self._epochs.get(reading.is_row, (epoch, self._epoch_base))
-        is_stage = epoch <= 1 and self._stages != self._num_stages
-        if (epoch <= 1 and epoch < last) or is_stage:
-            if base >= self._epoch_base:  # else the lines of the other kind have told
-                self._epoch_base = (self.step or 0) + (epoch == 0)
-            base = self._epoch_base
-        elif base + epoch < self._epoch_base:
-            base = self._epoch_base
-        self._num_stages = self._stages
-        self._epochs[reading.is_row] = epoch, base
-        return base
 
     # --- rows ---
 
@@ -349,7 +284,7 @@ class StepCount:
     def _make_room(self, reading: Reading, names: set[str], metrics: dict[str, float]) -> None:
         """Find a step for a row without a counter: the last one, unless that has one of its metrics."""
         is_taken = any(name in self._others for name in names if name[:6] == "train/")
-        if not self._kind and self.counts == "epoch" and is_taken and reading.epoch is None:
+        if not self._loops.kind and self.counts == "epoch" and is_taken and reading.epoch is None:
             self.counts = "row"  # several rows in an epoch
         if self.step is None or (is_taken and self.counts == "row"):
             is_before = self.step is None and all(name[:5] == "eval/" for name in names)  # the training begins
@@ -416,3 +351,8 @@ def _of_split(metrics: dict[str, float], split: str) -> dict[str, float]:
     return {
         name.replace("train", split, 1) if (short := names[name]) in twice else short: metrics[name] for name in names
     }
+
+
+def _place(reading: Reading, counter: Counter) -> Place:
+    label = reading.label.translate(_NO_DIGITS)
+    return Place(reading.is_bar, label, counter.preference, reading.epoch is not None and not reading.is_bar)

@@ -45,9 +45,9 @@ def with_names_first(text: str) -> str:
 
 
 def qualified_value(text: str) -> tuple[str, float] | None:
-    """Return name and value of a line with what the value is of in brackets, as pycocotools prints an average precision.
+    """Return name and value of a line that has in brackets what its value is of; None if it is none.
 
-    `Average Precision (AP) @[ IoU=0.50 | area= all | maxDets=100 ] = 0.486` is such a line.
+    `Average Precision (AP) @[ IoU=0.50 | area= all | maxDets=100 ] = 0.486`, of pycocotools, is such a line.
     """
     if "]" not in text or (found := _QUALIFIED.fullmatch(text)) is None:
         return None

@@ -1,0 +1,136 @@
+"""The step of the run from counters that start over: those of the batches in an epoch, and those of epochs."""
+
+from dataclasses import dataclass
+from typing import Final, NamedTuple
+
+from nbtools.rundir.json_files import MAX_STEP
+
+RUN: Final = "run"
+"""Kind of a counter that counts the whole run."""
+LOOP: Final = "loop"
+"""Kind of a counter that may start over in every epoch."""
+
+
+class Place(NamedTuple):
+    """Where a counter stands: the lines of one statement have the same place."""
+
+    is_bar: bool
+    label: str
+    """Words before the bar, without digits."""
+    preference: int
+    """Of the counter's name."""
+    has_epoch: bool
+
+
+@dataclass(slots=True)
+class _Counted:
+    """One counter of the training."""
+
+    value: int
+    base: int
+    """The step at which it last started over."""
+    is_over: bool = False
+    """Whether it was shown at 0 again."""
+
+
+class Loops:
+    """Follows the counters of a training, of which several may count the same loop: a bar and the lines above it.
+
+    A counter that falls has started over in a new epoch: steps continue from the end of the loop, whose length is
+    its total, if it has one. Each counter starts over by itself; only the first that does makes the epoch end.
+    """
+
+    def __init__(self) -> None:
+        self.kind = ""
+        """RUN, LOOP, or empty as long as nothing counts."""
+        self.total = 0
+        """Steps of the loop; 0 if unknown."""
+        self.base = 0
+        """The step at which the loop last started over."""
+        self._counted: dict[Place, _Counted] = {}
+        self._base_epoch: float | None = None
+
+    def begin(self, kind: str) -> None:
+        """Forget the counters: another one counts the training."""
+        Loops.__init__(self)
+        self.kind = kind
+
+    def show_nothing(self, place: Place) -> None:
+        """A bar is at 0: if it was further, it starts over, even if its next value is above its last one."""
+        if place in self._counted:
+            self._counted[place].is_over = True
+
+    def last(self, place: Place) -> int | None:
+        """Return the last value of a counter."""
+        return self._counted[place].value if place in self._counted else None
+
+    def is_new_epoch(self, epoch: float | None) -> bool:
+        """Whether an epoch is later than that in which the loop started over last."""
+        return epoch is not None and self._base_epoch is not None and int(epoch) > int(self._base_epoch)
+
+    def step(self, place: Place, value: int, total: int | None, epoch: float | None, *, is_again: bool, at: int) -> int:
+        """Return the step of a counter's value.
+
+        Args:
+            place: the counter.
+            value: its value.
+            total: its last value in this loop, if the line has it.
+            epoch: the epoch of the line, or the last one before it.
+            is_again: whether its value, the same as before, is of another epoch.
+            at: the step so far.
+        """
+        if self._base_epoch is None:
+            self._base_epoch = epoch
+        base = self._base_of(place, value, epoch, is_again=is_again, at=at)
+        self._counted[place] = _Counted(value, base)
+        self.total = total or self.total
+        return min(base + value, MAX_STEP)
+
+    def _base_of(self, place: Place, value: int, epoch: float | None, *, is_again: bool, at: int) -> int:
+        known = self._counted.get(place)
+        if known is None:
+            if self._counted and self.base + value < at and self.is_new_epoch(epoch):
+                self._start_over(at, value, epoch)
+            return 0 if self.base and value >= at else self.base
+        if value < known.value or known.is_over or is_again:
+            if known.base >= self.base:  # else another counter of this loop has started over before
+                self._start_over(known.value, value, epoch)
+            return self.base
+        return known.base if known.base + value >= self.base else self.base
+
+    def _start_over(self, last: int, value: int, epoch: float | None) -> None:
+        """Go on from the end of the loop, which was at `last`, with its next round."""
+        num = 1
+        if self.total and epoch is not None and self._base_epoch is not None:
+            num = max(1, round(epoch - self._base_epoch))
+        length = max(self.total, last) if self.total else last + (value == 0)
+        self.base, self._base_epoch = min(self.base + num * length, MAX_STEP), epoch
+
+
+class Epochs:
+    """Follows printed epochs where they are the steps; they begin again in a further fold or stage of the training."""
+
+    def __init__(self) -> None:
+        self.count: int | None = None
+        """Number of epochs, as printed."""
+        self._base = 0
+        self._is_new_stage = False
+        self._last: dict[bool, tuple[int, int]] = {}
+        """The last epoch, and the step before the first, of rows and of other lines: one may count from 0."""
+
+    def announce(self, count: int | None) -> None:
+        """Take the number of epochs that a line tells: another one than before is that of a further stage."""
+        self._is_new_stage |= bool(count and self.count and count != self.count)
+        self.count = count or self.count
+
+    def step(self, epoch: int, *, is_row: bool, at: int) -> int:
+        """Return the step of an epoch in a row of metrics, or in a line without; `at` is the step so far."""
+        last, base = self._last.get(is_row, (epoch, self._base))
+        if epoch <= 1 and (epoch < last or self._is_new_stage):
+            if base >= self._base:  # else the lines of the other kind have told
+                self._base = at + (epoch == 0)
+            base = self._base
+        base = max(base, self._base) if base + epoch < self._base else base
+        self._is_new_stage = False
+        self._last[is_row] = epoch, base
+        return base + epoch
