@@ -13,7 +13,7 @@ def words_of(text: str) -> frozenset[str]:
 MEASURED: Final = words_of(
     """loss losses nll ppl perplexity bpb bpc xent entropy crossentropy logloss elbo accuracy acc acc1 acc5 acc@1 acc@5
     cost fid f1 auc auroc bleu rouge meteor wer cer mse mae mape rmse psnr ssim lpips reward rewards rew return score
-    iou miou dice map map50 ndcg mcc ap ar precision recall sensitivity specificity r@1 r@5 r@10 kappa"""
+    iou miou dice map map50 ndcg mcc ap ar verlust perte perdita genauigkeit exactitud precision recall sensitivity specificity r@1 r@5 r@10 kappa"""
 )
 """A line is a row of metrics if the name of one of its numbers has one of these words ..."""
 _SETTING: Final = words_of(
@@ -44,6 +44,7 @@ COUNTERS: Final = {
     **dict.fromkeys(("optimizer_step", "global_iter", "global_iteration", "trainer/global_step"), 0),
     **dict.fromkeys(("env_step", "env_steps", "total_steps", "totalenvinteracts", "total_env_steps"), 0),
     **dict.fromkeys(("step", "timesteps", "timestep", "training_step", "training_iteration"), 1),
+    **dict.fromkeys(("schritt", "paso", "passo"), 1),
     **dict.fromkeys(("iteration", "iter", "itr", "it", "update"), 2),
     **dict.fromkeys(("steps", "iterations", "iters", "updates", "up.", "tick"), 3),
     **dict.fromkeys(("batch", "minibatch", "batches", "batch_idx", "i_batch"), 4),
@@ -52,7 +53,7 @@ COUNTERS: Final = {
 """What counts steps, by preference: a counter of the whole run before one that starts over in every epoch."""
 UNNAMED: Final = 5
 LEADING: Final = 6
-EPOCHS: Final = words_of("epoch ep epochs")
+EPOCHS: Final = words_of("epoch ep epochs epoche epoca")
 _ALIASES: Final = {
     **dict.fromkeys(("acc", "acc1", "acc@1"), "accuracy"),
     **dict.fromkeys(("gnorm", "gradnorm", "gradient_norm"), "grad_norm"),
@@ -60,6 +61,9 @@ _ALIASES: Final = {
     **dict.fromkeys(("tokens_per_sec", "tokens_per_second"), "tokens_per_s"),
     **dict.fromkeys(("lr", "l.r"), "learning_rate"),
     "ppl": "perplexity",
+    **dict.fromkeys(("verlust", "perte", "perdita"), "loss"),
+    **dict.fromkeys(("genauigkeit", "exactitud"), "accuracy"),
+    "lernrate": "learning_rate",
 }
 _ALWAYS_TRAIN: Final = words_of("learning_rate epoch mfu grad_norm tokens_per_s")
 _FILLERS: Final = words_of("is was at of now to value values on set")

@@ -19,24 +19,26 @@ _PLACE: Final = (
         re.VERBOSE,
     )
 )
+_MAY_BE_PLACE: Final = re.compile(r"[a-z_>]:\d")
 _NUMBER: Final = r"[-+]?(?:\d++(?:\.\d*+)?+|\.\d++)(?:e[-+]?\d++)?+|[-+]?(?:nan|inf)"
 _WRAPPED: Final = re.compile(
     rf"\b(?:tensor|array|(?:(?:np|numpy|jnp)\.)?float\d\d)\(\[?\s?({_NUMBER})\]?(?:,[^()]{{0,200}})?\)", re.IGNORECASE
 )
 _WRAPPER: Final = re.compile(r"\b(?:tensor|array|(?:(?:np|numpy|jnp)\.)?float\d\d)\(\[?", re.IGNORECASE)
 _WORDS: Final = {
-    "epoch": "epoche époque époques epoca época эпоха 轮次 エポック",
-    "step": "étape schritt paso passo шаг 步数 ステップ",
-    "loss": "verlust perte pérdida perdita 损失",
-    "accuracy": "genauigkeit 准确率 精度",
-    "train": "entraînement entrenamiento 训练集",
-    "val": "validierung validación validazione éval 验证集",
+    "epoch": "époque époques época эпоха 轮次 エポック",
+    "step": "étape шаг 步数 ステップ",
+    "loss": "pérdida 损失 損失",
+    "accuracy": "précision 准确率 精度",
+    "train": "entraînement 训练集",
+    "val": "validación éval évaluation 验证集",
     "test": "测试集",
-    "learning_rate": "lernrate 学习率",
+    "learning_rate": "学习率 学習率",
 }
-"""Words of other languages than English, by their English one."""
+"""Words of other languages with letters that English has not; `names` has those without."""
 _ENGLISH: Final = {word: english for english, words in _WORDS.items() for word in words.split()}
 _FOREIGN: Final = re.compile(rf"(?<!\w)(?:{'|'.join(_ENGLISH)})(?!\w)", re.IGNORECASE)
+_LETTER: Final = re.compile(r"[^\W\x00-\x7f]")
 _CHINESE_EPOCH: Final = re.compile(r"第\s?(\d++)\s?轮(?:\s?/\s?共?\s?(\d++)\s?轮)?+")
 
 
@@ -45,9 +47,9 @@ def plain_text(text: str) -> str:
     if "(" in text:
         text = _WRAPPER.sub(" ", _WRAPPED.sub(r"\1", text))
     text = _DATE.sub(" ", text)
-    if ":" in text:
+    if _MAY_BE_PLACE.search(text):
         text = _PLACE.sub(" ", text)
-    if not text.isascii():
+    if not text.isascii() and _LETTER.search(text):
         text = _CHINESE_EPOCH.sub(lambda found: f"epoch {found[1]}" + (f"/{found[2]}" if found[2] else ""), text)
         text = _FOREIGN.sub(lambda found: _ENGLISH[found[0].lower()], text)
     return text
