@@ -357,9 +357,9 @@ class Supervisor:
                 self.agent = subprocess.Popen(
                     argv,
                     cwd=self.plan.get("cwd"),
-                    # A crash in native code then leaves the Python stacks in the log.
                     env={
-                        "PYTHONFAULTHANDLER": "1",
+                        "PYTHONFAULTHANDLER": "1",  # a crash in native code leaves the Python stacks in the log
+                        "COLUMNS": "200",  # rich breaks the lines and cuts the tables of a log after 80 characters
                         **self._folders(),
                         **os.environ,
                         **self.plan.get("env", {}),

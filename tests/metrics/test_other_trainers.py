@@ -60,6 +60,23 @@ trainer = L.Trainer(max_steps=6, log_every_n_steps=2, val_check_interval=3, logg
 trainer.fit(Net(), data, data)
 """
 
+RICH = """
+import logging
+from rich.console import Console
+from rich.logging import RichHandler
+from rich.table import Table
+
+logging.basicConfig(level=logging.INFO, format="%(message)s", handlers=[RichHandler()])
+for step in (10, 20):
+    loss = 2 - step / 20 * 1.5 + 0.25 * (step == 10)
+    logging.info(f"epoch 1 step {step}/20 loss {loss} learning_rate 0.00{step} teacher_agreement 0.{step} kd {loss / 10}")
+table = Table(title="Epoch 1")
+for name in ("split", "loss", "accuracy_of_the_student", "accuracy_of_the_teacher", "agreement_of_both"):
+    table.add_column(name)
+table.add_row("val", "1.25", "0.5012345", "0.6012345", "0.4012345")
+Console().print(table)
+"""
+
 
 def block_with(name: str) -> str:
     """Return the code block of the README that defines a class."""
@@ -76,7 +93,6 @@ def launched(cpu_project: Project, monkeypatch: pytest.MonkeyPatch) -> Callable[
         (cpu_project.root / "train.py").write_text(text)
         run = launch(cpu_project.root / "train.py", gpus=(), **settings)
         assert run.wait(200, check=False) is RunState.SUCCEEDED, run.log()
-        assert run.files.metrics.exists()
         return run
 
     return start
@@ -84,7 +100,9 @@ def launched(cpu_project: Project, monkeypatch: pytest.MonkeyPatch) -> Callable[
 
 @pytest.mark.slow
 def test_the_callback_writes_the_rows_of_transformers_trainer(launched: Callable[..., Run]) -> None:
-    history = launched(block_with("class RunCallback") + TRANSFORMERS).history
+    run = launched(block_with("class RunCallback") + TRANSFORMERS)
+    assert run.files.metrics.exists()
+    history = run.history
     assert history["train/loss"].steps.tolist() == [2, 4, 6]
     assert history["eval/loss"].steps.tolist() == [3, 6]
     assert {"train/learning_rate", "train/grad_norm"} <= set(history)
@@ -93,6 +111,16 @@ def test_the_callback_writes_the_rows_of_transformers_trainer(launched: Callable
 @pytest.mark.slow
 @pytest.mark.needs("lightning")
 def test_the_logger_writes_the_rows_of_lightnings_trainer(launched: Callable[..., Run]) -> None:
-    history = launched(block_with("class RunLogger") + LIGHTNING, nproc_per_node=2).history
+    run = launched(block_with("class RunLogger") + LIGHTNING, nproc_per_node=2)
+    assert run.files.metrics.exists()
+    history = run.history
     assert history["train/loss"].steps.tolist() == [1, 3, 5]
     assert history["eval/loss"].steps.tolist() == [2]
+
+
+@pytest.mark.needs("rich")
+def test_richs_lines_and_tables_are_not_cut_to_the_width_of_no_terminal(launched: Callable[..., Run]) -> None:
+    rows = launched(RICH).history
+    assert (list(rows["train/loss"].steps), list(rows["train/loss"].values)) == ([10, 20], [1.5, 0.5])
+    assert list(rows["train/kd"].values) == [0.15, 0.05]
+    assert list(rows["eval/loss"].values) == [1.25]
