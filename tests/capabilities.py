@@ -64,6 +64,7 @@ CAPABILITIES: dict[str, tuple[Callable[[], bool], str]] = {
     "exfat": (_has_exfat, "exFAT on a loop device (root, /dev/fuse; exfat-fuse, exfatprogs)"),
     "ext4": (_has_ext4, "ext4 on a loop device, and mkfs.ext4"),
     "lightning": (lambda: bool(find_spec("lightning")), "PyTorch Lightning (the extra zoo)"),
+    "rich": (lambda: bool(find_spec("rich")), "rich (the extra zoo)"),
     "mount": (_mounts, "a mount namespace, to mount small file systems in (root)"),
     "network namespaces": (_has_network_namespaces, "network namespaces joined by a cable (root, and ip of iproute2)"),
     "overlayfs": (_has_overlayfs, "overlayfs (root)"),

@@ -69,7 +69,7 @@ from rich.table import Table
 logging.basicConfig(level=logging.INFO, format="%(message)s", handlers=[RichHandler()])
 for step in (10, 20):
     loss = 2 - step / 20 * 1.5 + 0.25 * (step == 10)
-    logging.info(f"epoch 1 step {step}/20 loss {loss} learning_rate 0.00{step} teacher_agreement 0.{step} kd {loss / 10}")
+    logging.info(f"epoch 1 step {step}/20 loss {loss} learning_rate 0.00{step} pupil_agreement 0.{step} kd {loss / 10}")
 table = Table(title="Epoch 1")
 for name in ("split", "loss", "accuracy_of_the_student", "accuracy_of_the_teacher", "agreement_of_both"):
     table.add_column(name)
