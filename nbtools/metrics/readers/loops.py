@@ -99,7 +99,7 @@ class Loops:
         return known.base if known.base + value >= self.base else self.base
 
     def _start_over(self, last: int, value: int, epoch: float | None) -> None:
-        """Go on from the end of the loop, which was at `last`, with its next round."""
+        """Continue from the end of the loop, which was at `last`, with its next round."""
         num = 1
         if self.total and epoch is not None and self._base_epoch is not None:
             num = max(1, round(epoch - self._base_epoch))

@@ -40,7 +40,7 @@ def _read_dict(content: dict[Any, Any], before: str) -> Reading:
     numbers = dict(flattened(content))
     reading = read_prose(before) if before.strip() else Reading()
     if not any(counter.preference < LEADING for counter in reading.counters):
-        reading._named.clear()  # else it is a row that goes on: iter 50/152 total: 0.92 {'loss_box': 0.2}
+        reading._named.clear()  # else it is a row that continues: iter 50/152 total: 0.92 {'loss_box': 0.2}
     reading.metrics.clear()
     reading.is_measured = False
     is_summary = "train_runtime" in numbers  # transformers' last line: its train_loss is a mean over the run
