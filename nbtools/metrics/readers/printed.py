@@ -21,7 +21,8 @@ import orjson
 
 from nbtools.metrics.history import History
 from nbtools.metrics.readers.lines.line import MAX_LINE_CHARACTERS, read_line
-from nbtools.metrics.readers.lines.names import MEASURED
+from nbtools.metrics.readers.lines.names import MEASURED, words_of
+from nbtools.metrics.readers.lines.plain import FOREIGN
 from nbtools.metrics.readers.steps import Counts, StepCount
 from nbtools.metrics.readers.tables import Tables
 from nbtools.rundir.json_files import strict_number
@@ -35,9 +36,10 @@ _FIRST_LOOK_S: Final = 10.0
 _SHARE: Final = 0.04
 """... and share of a core for later output. Beyond it, only the end of each block is read."""
 _SAMPLE_BYTES: Final = 16 << 10
+_COUNTING: Final = words_of("epoch step iter learn: batch= learning_rate lr: lr= norm") | {"learning rate", "lr ="}
 _HINTS: Final = tuple(
     word.encode()
-    for word in {*MEASURED, "epoch", "step", "iter", "learn:", "batch=", "learning rate", "learning_rate", "lr:"}
+    for word in {*MEASURED, *FOREIGN, *map(str.capitalize, FOREIGN), *_COUNTING}
     if not any(other != word and other in word and len(other) > 2 for other in MEASURED) and word not in ("ap", "ar")
 )
 """Text without any of these, or a sign of a table or of a bar, holds nothing."""
@@ -46,9 +48,10 @@ _SHAPE: Final = bytes.maketrans(
 )
 """Maps lines that differ only in numbers to the same bytes: most output comes from one repeated statement."""
 _TABLE: Final = re.compile(
-    rb"^\s*(?:\||\+?[-=]{6}|\xe2\x94|[-+.e1]++(?:,[-+.e1]*+){1,60}\s*$|(?:\S{1,40}\s++)?(?:1[\d./a-z%]*+,?\s++){2}"
+    rb"^\s*(?:\||\+?[-=]{6}|\xe2\x94|[-+.e1]++(?:,[-+.e1]*+){1,60}\s*$|(?:\S{1,40}\s++)?(?:1[-\d./a-z%]*+,?\s++){2}"
+    rb"|(?:[^\s\d]{1,40}\s++){1,3}[-+]?1++\.1\S*+\s++[-+]?1"
     rb"|(?:[a-z]++\s{2,}){2}|(?:[a-z][\w/.]*+\s++1[\d.a-z]*+\s++){3}|[>*-][>|*\s-]*+[a-z][^:]{0,60}:\s++[-+]?1)"
-    rb"|^\s++[a-z][^:=]{0,60}[:=]\s?[-+]?1"
+    rb"|^\s++['\"]?[a-z][^:=]{0,60}[:=]\s?(?:tensor\()?[-+]?1"
 )
 _HEADING: Final = re.compile(
     rb"(?:eval|valid|test|train|summary).*[:*]\s*$|(?:eval|valid|test)[a-z]*+\s?\[1++/1++\]\s*$"

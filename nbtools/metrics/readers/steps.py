@@ -276,7 +276,7 @@ class StepCount:
             if before is not None and self.counts != "row" and not reading.is_bar and _is_rounded(value, before):
                 continue
             if name not in self._counted:
-                kept[name] = value
+                kept[reading.fulls.get(name, name) if name in self._others else name] = value
             elif is_mean:
                 kept[name.replace("/", "/mean_", 1)] = value
         return kept

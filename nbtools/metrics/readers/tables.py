@@ -8,17 +8,21 @@ from nbtools.metrics.readers.lines.reading import Counter, Reading
 
 _RULE: Final = re.compile(r"[\s\-+=|:─━┄┈═│┃┏┓┗┛┡┩┢┪┣┫├┤┌┐└┘┬┴┼┳┻╇╈┠┨]{6,}")
 _LINES: Final = str.maketrans("│┃║", "|||")
+_COMMENT: Final = re.compile(r"^\s*+[#%;]\s(?=\s*\w)")
 _BAR: Final = re.compile(r"\s*\d{1,3}%\|.*")
 _CELL: Final = re.compile(
     r"([-+]?(?:\d+(?:,\d{3})*(?:\.\d*)?|\.\d+)(?:[eE][-+]?\d+)?|nan|-?inf)(?:/(\d+))?([A-Za-z%]{0,3}):?"
 )
-_WORDS: Final = re.compile(r"[A-Za-z_][\w/@.()%'\- ]*:?|#")
+_WORDS: Final = re.compile(r"[^\W\d|][\w/@.()\[\]%'\- ]*+:?|\|\w++\||#")
 _SHORT: Final = {"#": "step", "E": "epoch"}
 """Headings of one character."""
 _PAIR: Final = re.compile(r"[\w)]\s?[:=]\s*[-+.\d]")
 _COLUMN: Final = re.compile(r"\S++")
 _HEADING: Final = re.compile(r"\s*+(?:[A-Za-z][\w/.%-]*+(?:\s++|$))++")
 _MAX_COLUMNS: Final = 60
+_MAX_LABELS: Final = 40
+_OF_ALL: Final = frozenset(("all", "mean", "average", "avg", "overall", "total"))
+"""Labels of the row that is of all others."""
 
 
 class Tables:
@@ -28,7 +32,7 @@ class Tables:
         self._columns: list[str] = []
         self._above = ""
         self._delimiter = ""
-        self._had_label = False
+        self._num_labels = 0
         self._box: list[tuple[str, str]] = []
         self._group = ""
 
@@ -39,7 +43,7 @@ class Tables:
             return self._close_box(), True
         delimiter = _delimiter_of(text)
         above, self._above = self._above, text
-        cells = _joined(above, text) or _cells(_BAR.sub("", text), delimiter)
+        cells = _joined(above, text) or _cells(_BAR.sub("", _COMMENT.sub(" ", text)), delimiter)
         if delimiter == "|" and len(cells) == 2 and cells[0] and not _PAIR.search(cells[0]):  # | Loss: 0.5 | Acc: 0.9 |
             name, value = cells
             if not value:
@@ -49,7 +53,7 @@ class Tables:
             return None, True
         if self._is_header(cells, delimiter):
             self._columns = [_SHORT.get(cell, cell.rstrip(":")) for cell in cells]
-            self._delimiter, self._had_label = delimiter, False
+            self._delimiter, self._num_labels = delimiter, 0
             return None, True
         if self._columns:
             reading = self._row(text)
@@ -83,7 +87,8 @@ class Tables:
             if len(cells) != num:
                 return None
         else:
-            cells = text.split()
+            cells = _cells(text, " ")
+            cells = cells if len(cells) == num else text.split()
             if len(cells) < num or (len(cells) > num and not cells[num - 1].endswith(":")):
                 return None
             cells = cells[:num]
@@ -95,11 +100,11 @@ class Tables:
             _add(reading, name, cell)
         if found[0] is None and not reading.counters and reading.epoch is None:
             tokens = parts_of(cells[0])
-            split = next((SPLITS[token] for token in tokens if token in SPLITS), None)
-            if self._had_label and split is None:  # a table by class: its first row is the mean of all
+            reading.split = next((SPLITS[token] for token in tokens if token in SPLITS), "eval")
+            self._num_labels += 1
+            if self._num_labels > _MAX_LABELS:
                 return None
-            self._had_label, reading.split = True, split or "eval"
-            kind = "" if split is None else "".join(f"{token}_" for token in tokens if token not in SPLITS)
+            kind = "".join(f"{token}_" for token in tokens if token not in SPLITS and token not in _OF_ALL)
             reading._named = [(kind + n, kind + f, reading.split, v, w) for n, f, _, v, w in reading._named]
         return reading.finish()
 

@@ -11,7 +11,7 @@ _PAIRS: Final = re.compile(rf"(?:{_PAIR.pattern}){{4,60}}+")
 _BACKWARD: Final = re.compile(rf"({_VALUE})\s++([A-Za-z][\w/]*+(?:\ \w++)?+)\s*+(?:,|$)")
 _BACKWARDS: Final = re.compile(rf"\s*+\d++:?\s++(?:{_VALUE},\s++)?(?:{_BACKWARD.pattern}\s*+){{3,60}}+")
 _INDENTED: Final = re.compile(
-    rf"\s++(?:[A-Za-z][\w ./@()-]{{0,60}}[:=]\s*+(?:{_VALUE}|nan|inf)%?+\s?[a-z]{{0,2}}+[\s,;|]*+){{1,20}}"
+    rf"\s++(?:['\"]?[^\W\d][\w ./@()-]{{0,60}}['\"]?[:=]\s*+(?:{_VALUE}|nan|inf)%?+\s?[a-z]{{0,2}}+[\s,;|}}]*+){{1,20}}"
 )
 _WORD: Final = re.compile(r"[^\W\d_]++")
 _OF_FILES: Final = words_of(

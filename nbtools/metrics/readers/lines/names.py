@@ -30,7 +30,7 @@ IGNORED: Final = words_of(
     "cuda device rank local_rank pid gpu seed line port host node eta remaining version dtype dataloader"
 )
 SPLITS: Final = {
-    **dict.fromkeys(("train", "training", "learn"), "train"),
+    **dict.fromkeys(("train", "training", "learn", "entrenamiento"), "train"),
     **dict.fromkeys(("val", "vali", "valid", "validation", "validate", "validating"), "eval"),
     **dict.fromkeys(("eval", "evaluation", "evaluating", "dev"), "eval"),
     **dict.fromkeys(("test", "testing"), "test"),

@@ -27,26 +27,34 @@ _WRAPPED: Final = re.compile(
 _WRAPPER: Final = re.compile(r"\b(?:tensor|array|(?:(?:np|numpy|jnp)\.)?float\d\d)\(\[?", re.IGNORECASE)
 _WORDS: Final = {
     "epoch": "époque époques época эпоха 轮次 エポック",
-    "step": "étape шаг 步数 ステップ",
+    "step": "étape шаг 步数 ステップ 反復",
     "loss": "pérdida 损失 損失",
-    "accuracy": "précision 准确率 精度",
-    "train": "entraînement 训练集",
-    "val": "validación éval évaluation 验证集",
-    "test": "测试集",
+    "accuracy": "précision 准确率 精度 正解率",
+    "train": "entraînement 训练集 学習",
+    "val": "validación éval évaluation 验证集 検証",
+    "test": "测试集 テスト",
     "learning_rate": "学习率 学習率",
+    "grad_norm": "勾配ノルム 梯度范数",
 }
 """Words of other languages with letters that English has not; `names` has those without."""
 _ENGLISH: Final = {word: english for english, words in _WORDS.items() for word in words.split()}
+FOREIGN: Final = frozenset(_ENGLISH)
 _FOREIGN: Final = re.compile(rf"(?<!\w)(?:{'|'.join(_ENGLISH)})(?!\w)", re.IGNORECASE)
 _LETTER: Final = re.compile(r"[^\W\x00-\x7f]")
+_OF: Final = re.compile(r"(?<=\d) (?:de|von|of|sur|di) (?=\d)")
 _CHINESE_EPOCH: Final = re.compile(r"第\s?(\d++)\s?轮(?:\s?/\s?共?\s?(\d++)\s?轮)?+")
+
+
+_ASIDE: Final = re.compile(r"\s?\(\d{1,6} [a-z]{1,20}\)(?=\s?[:=])")
+_ATTACHED: Final = re.compile(r"(?<=[a-z])\(([a-z]{1,10})[ =]?(\d{1,6})\)", re.IGNORECASE)
 
 
 def plain_text(text: str) -> str:
     """Return a line without dates, places in source code and wrappers such as `tensor(...)`, its words in English."""
     if "(" in text:
-        text = _WRAPPER.sub(" ", _WRAPPED.sub(r"\1", text))
-    text = _DATE.sub(" ", text)
+        text = _ASIDE.sub("", text)
+        text = _ATTACHED.sub(r"_\1_\2", _WRAPPER.sub(" ", _WRAPPED.sub(r"\1", text)))
+    text = _OF.sub("/", _DATE.sub(" ", text))
     if _MAY_BE_PLACE.search(text):
         text = _PLACE.sub(" ", text)
     if not text.isascii() and _LETTER.search(text):

@@ -53,12 +53,13 @@ _NAME_AFTER: Final = re.compile(r"(?:\ [a-z]{1,20}){1,4}+\s?+[:=]")
 _VALUE_AFTER: Final = re.compile(r"(?=[\s:])\s*+:?+\s*+[-+]?+\d*+\.\d")
 _BEST: Final = words_of("best better improved")
 _KINDS: Final = words_of("set dataset subset domain task")
+_LABEL: Final = re.compile(r"[^|\[\u2500-\u259f\u27e6]*+")
 _PLACES: Final = words_of("on at after")
 _NO_NAMES: Final = words_of(
     "in to from at took of than with after is by for version until within and or a an the over x"
 )
 _SECONDS: Final = ("s", "sec", "secs", "second", "seconds")
-_BARS: Final = ("it/s", "s/it", "%|", "/step", "━━", "██")
+_BARS: Final = re.compile(r"it/s|s/it|%\||/step|━━|[\u2580-\u259f]{2}")
 
 
 @dataclass(slots=True)
@@ -89,6 +90,8 @@ class _Prose:
     """Words before a bracket: `f1-score (micro avg)  0.7`."""
     groups: list[list[str]] = field(default_factory=list)
     """The same for each open bracket: `train[loss=0.7, acc=0.9]`."""
+    is_tag: bool = False
+    """Whether a bracket began the line: `[Callback] lr = 0.1`."""
     kind: str = ""
     """What all values of the line are of: `Test (EMA): ...`, `set=alpaca ...`."""
     subject: list[str] = field(default_factory=list)
@@ -98,10 +101,10 @@ class _Prose:
 
 
 def read_prose(text: str) -> Reading:
-    reading = Reading(is_bar=any(mark in text for mark in _BARS))
+    reading = Reading(is_bar=_BARS.search(text) is not None)
     plain = plain_text(text)
     if reading.is_bar:
-        reading.label = plain.split("%|", 1)[0].rstrip(" 0123456789").rstrip(": ")
+        reading.label = _LABEL.match(plain)[0].rstrip(" 0123456789%./(").rstrip(": ")  # type: ignore[index]
         plain = _PERCENT.sub(" | ", plain)
     if (qualified := qualified_value(plain)) is not None:
         name, value = qualified
@@ -126,12 +129,15 @@ def read_prose(text: str) -> Reading:
         elif kind in ("open", "close"):
             state.depth += 1 if kind == "open" else -1
             if kind == "open":
+                state.is_tag = not (state.words or state.num_numbers or reading.counters)
                 state.outer = [*state.words]
                 state.groups.append([] if state.is_explicit else state.outer)
             elif state.groups:
                 state.groups.pop()
             if kind == "close" and not state.num_numbers and len(state.words) == 2 and state.words[0].lower() in SPLITS:
                 state.kind = state.words.pop()
+            if kind == "close" and state.is_tag and not state.num_numbers and token[0] == "]":
+                _drop_words(state)
             if kind == "close" and not state.is_explicit and plain[token.end() : token.end() + 1] not in " :=[()":
                 _drop_words(state)
         elif kind == "word" and not state.is_explicit:
@@ -265,7 +271,7 @@ def _take(state: _Prose, token: re.Match[str]) -> None:
         if words[: len(group)] != group:
             full = "_".join([*group, full])
         reading.add(short + suffix, value, split, full=full + suffix, is_whole=is_whole and not total)
-    elif not is_whole and not unit and not total and named and named[-1].lower() not in _NO_NAMES:
+    elif not is_whole and unit in ("", "%") and not total and named and named[-1].lower() not in _NO_NAMES:
         state.loose.append((short, value, state.split, full))
 
 

@@ -46,6 +46,8 @@ class Reading:
     is_heading: bool = False
     is_item: bool = False
     """Whether the line is one of a list, or only a learning rate: `| > grad_norm: 1.2`, `Learning rate: 0.001`."""
+    fulls: dict[str, str] = field(default_factory=dict)
+    """The metric of each by all words before its number, where those are more: `OOF auc: 0.9`."""
     of_training: set[str] = field(default_factory=set)
     """Metrics whose own name says that they are of the training: `Train Loss`."""
     coordinates: dict[str, float] = field(default_factory=dict)
@@ -107,6 +109,8 @@ class Reading:
             metric = metric_of(name, split)
             if len(fulls[metric]) > 1:
                 metric = metric_of(full, split, is_full=True)
+            elif full != name and not self.is_bar:
+                self.fulls[metric] = metric_of(full, split, is_full=True)
             self.metrics[metric] = value
             if is_whole and not is_measured(name):
                 self.integers.add(metric)
