@@ -184,7 +184,7 @@ _INVISIBLE: Final = {
 def terminal_text(data: bytes, max_characters: int = MAX_LINE_CHARACTERS) -> str:
     r"""Return raw log bytes as the plain text that a terminal finally shows.
 
-    ANSI sequences are removed; of a line rewritten by `\r` the last state remains; backspaces erase; invalid UTF-8
+    ANSI sequences are removed; of a line rewritten by `\r` the last state remains; what follows backspaces replaces; invalid UTF-8
     becomes U+FFFD; other control characters, and those that reorder text, become escapes. A line longer than
     `max_characters` is cut and states its length. The result is text, not HTML.
     """
@@ -251,10 +251,12 @@ def _clean_text(text: str) -> str:
     text = _ANSI.sub("", text)
     if "\b" in text:
         kept: list[str] = []
+        place = 0
         for character in text:
-            if character != "\b":
-                kept.append(character)
-            elif kept:
-                kept.pop()
+            if character == "\b":
+                place = max(0, place - 1)
+            else:
+                kept[place : place + 1] = character
+                place += 1
         text = "".join(kept)
     return text.translate(_INVISIBLE).rstrip()

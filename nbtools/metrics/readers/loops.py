@@ -20,6 +20,7 @@ class Place(NamedTuple):
     preference: int
     """Of the counter's name."""
     has_epoch: bool
+    has_total: bool
 
 
 @dataclass(slots=True)
@@ -59,6 +60,10 @@ class Loops:
         """A bar is at 0: if it was further, it starts over, even if its next value is above its last one."""
         if place in self._counted:
             self._counted[place].is_over = True
+
+    def agrees(self, value: int, at: int) -> bool:
+        """Whether a counter of the whole run may count the same as the loop, which is at the step `at`."""
+        return abs(value - at) <= max(1, at // 50) and (not self.base or value >= self.base)
 
     def last(self, place: Place) -> int | None:
         """Return the last value of a counter."""

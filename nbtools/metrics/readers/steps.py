@@ -133,6 +133,9 @@ class StepCount:
             return None
         if reading.is_bar and not reading.is_row and not _is_of_training(reading.label):
             return None  # a bar of a download, or of a data set that is mapped
+        is_new = self._has_rows and self._loops.last(_place(reading, counter)) is None
+        if is_new and self._loops.kind == RUN and counter.value < (self.step or 0) and not counter.is_loop:
+            return None  # a text that the model wrote, of which one word is a step
         if has_other_total and counter.total != self._announced and self._has_rows:
             return self._of_another_loop(reading, counter, split)
         return counter
@@ -168,8 +171,8 @@ class StepCount:
 
     def _count(self, reading: Reading, counter: Counter) -> None:
         kind, place = LOOP if counter.is_loop else RUN, _place(reading, counter)
-        if kind == RUN and self._loops.kind == LOOP and counter.value == self.step:
-            return  # the loop counts the run, too
+        if kind == RUN and self._loops.kind == LOOP and self._loops.agrees(counter.value, self.step or 0):
+            kind = LOOP  # the loop counts the run, too
         if kind != self._loops.kind or (self._has_other_total(counter) and not self._has_rows):
             self._loops.begin(kind)
             self.step = None if reading.is_bar else self.step
@@ -355,4 +358,5 @@ def _of_split(metrics: dict[str, float], split: str) -> dict[str, float]:
 
 def _place(reading: Reading, counter: Counter) -> Place:
     label = reading.label.translate(_NO_DIGITS)
-    return Place(reading.is_bar, label, counter.preference, reading.epoch is not None and not reading.is_bar)
+    has_epoch = reading.epoch is not None and not reading.is_bar
+    return Place(reading.is_bar, label, counter.preference, has_epoch, counter.total is not None)
