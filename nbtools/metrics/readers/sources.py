@@ -15,19 +15,19 @@ _NUMBER: Final = re.compile(r"\d+")
 
 
 @dataclass(eq=False)
-class Source:
+class MetricSource:
     """A file, or the log."""
 
     name: str
-    family: str
-    """Sources of one family may continue one another, as those of restarts do."""
+    writer: str
+    """Sources of one writer may continue one another, as those of restarts do."""
     changed: float
     """Unix time of its last change when it was found: that of rows without a time."""
     history: History = field(default_factory=History)
 
 
 @dataclass
-class Merged:
+class Curves:
     """One history, and for each source the metrics that it has in it, and those of other sources instead."""
 
     history: History
@@ -35,14 +35,14 @@ class Merged:
     not_drawn: dict[str, list[str]]
 
 
-def family_of(place: Path) -> str:
+def writer_of(place: Path) -> str:
     """Return a path, or the folder of files that a library names, without its numbers: `version_0`, a time of start."""
     return _NUMBER.sub("#", str(place))
 
 
-def merged(sources: Sequence[Source]) -> Merged:
+def joined_sources(sources: Sequence[MetricSource]) -> Curves:
     """Return each metric from the source, or the chain of files of one writer, with the most points of it."""
-    result = Merged(History(), {}, {})
+    result = Curves(History(), {}, {})
     for name in dict.fromkeys(name for source in sources for name in source.history):
         having = [source for source in sources if name in source.history]
         pieces = max(_chains(having, name), key=lambda chain: sum(end for _, _, end in chain))
@@ -55,18 +55,20 @@ def merged(sources: Sequence[Source]) -> Merged:
     return result
 
 
-def _chains(having: Iterable[Source], name: str) -> list[list[tuple[Source, Series, int]]]:
+def _chains(having: Iterable[MetricSource], name: str) -> list[list[tuple[MetricSource, Series, int]]]:
     """Return the curves of a metric: of each, the sources with the number of points to the next one, newest first."""
-    families: dict[str, list[list[tuple[Source, Series]]]] = {}
-    for source, series in sorted(((one, one.history[name]) for one in having), key=_began):
-        chains = families.setdefault(source.family, [])
+    writers: dict[str, list[list[tuple[MetricSource, Series]]]] = {}
+    for member in sorted(((source, source.history[name]) for source in having), key=lambda member: _time(member, 0)):
+        chains = writers.setdefault(member[0].writer, [])
         # one that began before the last row of another was written does not continue it
-        chain = next((chain for chain in chains if _ended(chain[-1]) <= _began((source, series))), None)
-        chains.append([(source, series)]) if chain is None else chain.append((source, series))
-    return [_pieces(chain) for chains in families.values() for chain in chains]
+        chain = next((chain for chain in chains if _time(chain[-1], -1) <= _time(member, 0)), None)
+        if chain is None:
+            chains.append(chain := [])
+        chain.append(member)
+    return [_pieces(chain) for chains in writers.values() for chain in chains]
 
 
-def _pieces(chain: list[tuple[Source, Series]]) -> list[tuple[Source, Series, int]]:
+def _pieces(chain: list[tuple[MetricSource, Series]]) -> list[tuple[MetricSource, Series, int]]:
     limit, found = MAX_STEP + 1, []
     for source, series in reversed(chain):
         if end := int(series.steps.searchsorted(limit)):
@@ -75,11 +77,7 @@ def _pieces(chain: list[tuple[Source, Series]]) -> list[tuple[Source, Series, in
     return found
 
 
-def _began(member: tuple[Source, Series]) -> float:
-    time = float(member[1].times[0])
-    return member[0].changed if math.isnan(time) else time
-
-
-def _ended(member: tuple[Source, Series]) -> float:
-    time = float(member[1].times[-1])
-    return member[0].changed if math.isnan(time) else time
+def _time(member: tuple[MetricSource, Series], row: int) -> float:
+    source, series = member
+    time = float(series.times[row])
+    return source.changed if math.isnan(time) else time

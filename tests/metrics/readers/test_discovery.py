@@ -393,5 +393,8 @@ def test_one_metric_in_several_sources_under_several_names_is_one_curve(
     assert set(run.history) == {"train/loss", "eval/loss", "train/learning_rate"}
     assert run.history["train/loss"].values.tolist() == pytest.approx([2.0 / step for step in range(1, 21)])
     assert len(run.history["eval/loss"]) == 20
-    (line,) = curve_sources(run)
-    assert line == f"{work / 'log.csv'}: train/loss, eval/loss, train/learning_rate"
+    line, others = curve_sources(run)
+    source, _, names = line.rpartition(": ")
+    assert source == str(work / "log.csv") and set(names.split(", ")) == set(run.history)
+    assert others.startswith(f"also found, but not drawn: {next((work / 'tb').iterdir())} (train/loss, ")
+    assert ", printed lines (train/loss, " in others
