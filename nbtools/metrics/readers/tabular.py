@@ -3,28 +3,20 @@
 import codecs
 import contextlib
 import csv
-import functools
 import json
 import os
-import re
-from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
 import orjson
 
-from nbtools.metrics.readers.lines.names import is_measured, metric_of
-from nbtools.metrics.readers.points import Points, add_point
-from nbtools.metrics.readers.row_steps import EPOCH_RANK, RowSteps, plain_name, rank_of
-from nbtools.rundir.json_files import MAX_STEP
+from nbtools.metrics.readers.points import Points
+from nbtools.metrics.readers.row_steps import RowPoints, table_columns
 from nbtools.rundir.tail import Tail, open_regular
 
 _MAX_STATE_BYTES: Final = 256 << 20
 _MAX_COLUMNS: Final = 1000
 _MAX_LINES_OF_ROW: Final = 100
-_TIMES: Final = ("time", "timestamp", "wall_time", "_timestamp")
-_THOUSANDS: Final = re.compile(r"\s*[1-9]\d{0,2}(?:,\d{3})+(?:\.\d*)?\s*")
 
 
 class TableFile:
@@ -39,7 +31,7 @@ class TableFile:
         self._start_over()
 
     def _start_over(self) -> None:
-        self.note, self._rows = "", _Rows()
+        self.note, self._rows = "", RowPoints()
         self._header: list[str] = []
         self._delimiter = ","
         self._is_foreign = False
@@ -115,7 +107,7 @@ class TableFile:
             return
         if not self._header:
             self._header = [cell.strip() for cell in cells]
-            columns = _columns_of(tuple(self._header))
+            columns = table_columns(tuple(self._header))
             self._is_foreign = not columns.are_metrics or len(cells) > _MAX_COLUMNS
             if self._is_foreign:
                 self.note = "no column has the name of a metric" if columns.counters else "no column counts steps"
@@ -145,64 +137,12 @@ class TrainerState:
                 return points
             self._seen, self.note = seen, "it is not JSON, or not written to its end"
             with contextlib.suppress(ValueError):
-                state, rows = _parsed(file.read().decode(errors="replace")), _Rows()
+                state, rows = _parsed(file.read().decode(errors="replace")), RowPoints()
                 for row in state.get("log_history", []) if isinstance(state, dict) else []:
                     if isinstance(row, dict) and "train_runtime" not in row:  # the last row has means over the run
                         rows.add(row, points)
                 self.note = ""
         return points
-
-
-@dataclass(frozen=True, slots=True)
-class _Columns:
-    counters: tuple[tuple[int, str], ...]
-    """Rank and name of those that count, the best first."""
-    metrics: tuple[tuple[str, str], ...]
-    """Name and metric of those that do not count best, and hold no time."""
-    times: tuple[str, ...]
-    are_metrics: bool
-    """Whether something is counted, and a name is that of a metric, or the counter is a `step`."""
-
-
-@functools.lru_cache(1024)
-def _columns_of(names: tuple[str, ...]) -> _Columns:
-    ranked = [(rank, name) for name in names if (rank := rank_of(name)) is not None]
-    ranked.sort(key=lambda one: (one[0], "/" in one[1]))
-    counter = ranked[0][1] if ranked else ""
-    metrics = tuple(
-        (name, "train/epoch" if rank_of(name) == EPOCH_RANK else metric_of(name, None))
-        for name in names
-        if name not in (counter, *_TIMES) and len(name) <= 200
-    )
-    is_step = plain_name(counter) in ("step", "global_step")
-    times = tuple(name for name in _TIMES if name in names)
-    return _Columns(tuple(ranked), metrics, times, bool(ranked) and (is_step or any(map(is_measured, names))))
-
-
-class _Rows:
-    """Turns the rows of one file into points; empty cells, text, and rows without a counter are passed over."""
-
-    def __init__(self) -> None:
-        self.has_steps = False
-        """Whether a row had a counter."""
-        self._steps = RowSteps()
-
-    def add(self, row: Mapping[str, Any], points: Points) -> None:
-        """Add the numbers of a row that has a counter and metrics."""
-        columns = _columns_of(tuple(row))
-        if not columns.are_metrics:
-            return
-        counted = ((rank, _number(row[name])) for rank, name in columns.counters)
-        counts = [(rank, count) for rank, count in counted if count is not None and 0 <= count <= MAX_STEP]
-        values = {metric: value for name, metric in columns.metrics if (value := _number(row[name])) is not None}
-        if not counts or (step := self._steps.place(counts, values.keys() - {"train/epoch"})) is None:
-            return
-        self.has_steps = True
-        time = next(
-            (found for name in columns.times if (found := _number(row[name])) is not None and found > 1e9), None
-        )
-        for metric, value in values.items():
-            add_point(points, metric, step, value, float("nan") if time is None else time)
 
 
 def _parsed(text: str) -> Any:
@@ -214,14 +154,3 @@ def _parsed(text: str) -> Any:
             return json.loads(text)
         except RecursionError as error:
             raise ValueError from error
-
-
-def _number(cell: object) -> float | None:
-    try:
-        if type(cell) in (int, float):
-            return float(cell)  # type: ignore[arg-type]
-        if isinstance(cell, str) and 0 < len(cell) <= 40:
-            return float(cell.replace(",", "") if "," in cell and _THOUSANDS.fullmatch(cell) else cell)
-    except (ValueError, OverflowError):
-        pass
-    return None
