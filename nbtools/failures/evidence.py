@@ -54,6 +54,8 @@ _OBJECT_DUMP = re.compile(
 """Python's own print of an exception when `sys.stderr` is gone: it may interrupt a traceback within a line."""
 _TORCHRUN = re.compile(r"^ *[EWI]\d{4} \d\d:\d\d:\d\d.*torch/distributed/elastic", re.MULTILINE)
 
+_NO_PROGRAM = re.compile(r"^FileNotFoundError: .*No such file or directory: '([^/'\n]+)'$", re.MULTILINE)
+
 _LIBRARY = re.compile(r"[/\\](?:site|dist)-packages[/\\]|[/\\]lib(?:64)?[/\\]python3[^/\\]*[/\\]|^<")
 _PACKAGE = Path(__file__).resolve().parents[1]
 
@@ -82,6 +84,20 @@ def exceptions(traceback: str) -> list[str]:
     """Return the first line of every exception in a chain, in order: `ValueError: boom`."""
     found = (_UNINDENTED.search(part) for part in traceback.split(_TRACEBACK)[1:])
     return [line[0].strip() for line in found if line is not None]
+
+
+def without_handled(traceback: str) -> str:
+    """Return the end of a traceback: the last exception and those that it names as its direct cause."""
+    return traceback.rpartition("another exception occurred:")[2]
+
+
+def missing_program(traceback: str) -> str | None:
+    """Return the name of the program that Python's subprocess module did not find on PATH; None if it was a path."""
+    for part in reversed(traceback.split(_TRACEBACK)):
+        if found := _NO_PROGRAM.search(part):
+            frames = _FRAME.findall(part[: found.start()])
+            return found[1] if frames and Path(frames[-1][0]).name == "subprocess.py" else None
+    return None
 
 
 def lost_loader_worker(traceback: str) -> bool:

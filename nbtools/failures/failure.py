@@ -304,7 +304,10 @@ def _killed(failure: Failure, run: RunDir, log: str) -> Failure:
 def _in_words(failure: Failure, run: RunDir) -> tuple[str, str | None]:
     """Return the message with its cause, if known, and the setting to change."""
     message, said = failure.message, evidence.exceptions(failure.traceback or "")
-    cause = known_errors.cause_of(message, "\n".join(said))
+    unhandled = evidence.without_handled(failure.traceback or "")
+    cause = known_errors.cause_of(message, "\n".join(said), "\n".join(evidence.exceptions(unhandled)))
+    if cause is known_errors.FILE_MISSING and (program := evidence.missing_program(unhandled)):
+        cause = replace(known_errors.PROGRAM_MISSING, words=f"the program {program} is not on PATH")
     if cause is None and evidence.lost_loader_worker(failure.traceback or ""):
         cause = known_errors.LOADER_WORKER_DIED
     if cause is None and failure.traceback is None:  # a full disk may have taken the traceback, too

@@ -27,6 +27,8 @@ class Cause:
     """The setting to change; {cwd} and {python} stand for the run's working directory and interpreter."""
     is_echo: bool = False
     """Whether a rank with this error only noticed that another rank had failed."""
+    is_often_handled: bool = False
+    """Whether programs go without what is missing: once handled, it is not the cause of a later exception."""
 
 
 _SHARED_MEMORY = "Lower num_workers, or give the container more shared memory (docker run --shm-size=8g or --ipc=host)."
@@ -60,6 +62,19 @@ GPU_MEMORY = Cause(
     "Lower batch_size and raise gradient_accumulation_steps by the same factor, which trains the same; "
     "precision='bf16' or gradient checkpointing in the model save more. If much is reserved but unallocated, set "
     "PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True.",
+)
+FILE_MISSING = Cause(
+    r"No such file or directory: '[^/'\n][^'\n]*'",
+    "a file is missing",
+    "Its path is relative to the working directory, {cwd}: launch from the folder that has it, or give the whole "
+    "path (in a launcher script, cwd of Program).",
+    is_often_handled=True,
+)
+PROGRAM_MISSING = Cause(
+    FILE_MISSING.pattern,  # from Python's subprocess module
+    "a program is not on PATH",
+    "Install it, set PATH to the folder that has it, or call it by its whole path. If it is the cwd of the call, that "
+    "folder is missing in {cwd}.",
 )
 CAUSES = (
     GPU_MEMORY,
@@ -126,17 +141,13 @@ CAUSES = (
         "a file of a package was started as a program of its own",
         "Launch it as a module from the folder above the package: nbtools launch -m package.train.",
     ),
-    Cause(
-        r"No such file or directory: '[^/'\n][^'\n]*'",
-        "a file is missing",
-        "Its path is relative to the working directory, {cwd}: launch from the folder that has it, or give the whole "
-        "path (in a launcher script, cwd of Program).",
-    ),
+    FILE_MISSING,
     Cause(
         r"ModuleNotFoundError: No module named",
         "a package is missing",
         "The program runs in {python}: install it there, or name another environment (python=, --python). For a module "
         "of your own, launch from the folder above it with -m, or set PYTHONPATH.",
+        is_often_handled=True,
     ),
     Cause(
         r"Duplicate GPU detected",
@@ -160,10 +171,19 @@ CAUSES = (
 )
 
 
-def cause_of(message: str, said: str = "") -> Cause | None:
-    """Return the first known cause of an error with this message; `said` holds the exceptions that led to it."""
-    texts = {True: message, False: f"{message}\n{said}"}  # an echo counts in the message only
-    return next((cause for cause in CAUSES if re.search(cause.pattern, texts[cause.is_echo])), None)
+def cause_of(message: str, said: str = "", led_to: str = "") -> Cause | None:
+    """Return the first known cause of an error with this message.
+
+    Args:
+        message: The message.
+        said: All exceptions of its traceback, a line each.
+        led_to: Those that were not handled.
+    """
+    for cause in CAUSES:
+        others = "" if cause.is_echo else led_to if cause.is_often_handled else said
+        if re.search(cause.pattern, f"{message}\n{others}"):
+            return cause
+    return None
 
 
 def is_echo(message: str) -> bool:

@@ -99,6 +99,32 @@ PROGRAMS: dict[str, tuple[str, str]] = {
     ),
     "a missing file": ("open('data/train.csv')\n", "data/train.csv"),
     "a missing module": ("import flash_attention_9\n", "No module named 'flash_attention_9'"),
+    "a missing module as the cause": (
+        "try:\n    import flash_attention_9\nexcept ImportError as error:\n"
+        "    raise RuntimeError('attention needs an extra') from error\n",
+        "a package is missing (exited with code 1: RuntimeError: attention needs an extra)",
+    ),
+    "a missing module that was handled": (
+        "try:\n    import flash_attention_9\nexcept ImportError:\n    raise RuntimeError('shapes differ')\n",
+        "RuntimeError: shapes differ",
+    ),
+    "a missing file that was handled": (
+        "try:\n    open('data/cache.npy')\nexcept FileNotFoundError:\n    " + RAISES,
+        "ValueError: batch 3 has no labels",
+    ),
+    "a missing program": (
+        "import subprocess\nsubprocess.run(['ffmpeg_nope', '-version'])\n",
+        "the program ffmpeg_nope is not on PATH",
+    ),
+    "a missing program as the cause": (
+        "import subprocess\ntry:\n    subprocess.run(['ffmpeg_nope'])\nexcept OSError as error:\n"
+        "    raise RuntimeError('no video was written') from error\n",
+        "the program ffmpeg_nope is not on PATH (exited with code 1: RuntimeError: no video was written)",
+    ),
+    "a missing file after a missing program": (
+        "import subprocess\ntry:\n    subprocess.run(['ffmpeg_nope'])\nexcept OSError:\n    open('data/train.csv')\n",
+        "a file is missing",
+    ),
 }
 
 WHERE = {
@@ -116,6 +142,10 @@ ADVICE = {
     "a relative import": "nbtools launch -m package.train",
     "a missing file": "relative to the working directory, {cwd}:",
     "a missing module": f"runs in {sys.executable}: install it there",
+    "a missing module as the cause": f"runs in {sys.executable}: install it there",
+    "a missing program": "set PATH to the folder that has it",
+    "a missing program as the cause": "set PATH to the folder that has it",
+    "a missing file after a missing program": "relative to the working directory, {cwd}:",
 }
 RANKS = {"mp.spawn": {1}, "mp.spawn, killed": {1}, "its own torchrun": {1}}
 

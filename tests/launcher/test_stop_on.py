@@ -183,6 +183,20 @@ def test_a_run_that_ends_by_itself_has_no_condition_in_its_record(supervised: St
     assert run.summary()["stopped_on"] == ""
 
 
+def test_a_nan_in_jsonl_stops_a_script(supervised: Start, tmp_path: Path) -> None:
+    script = tmp_path / "writes.py"
+    script.write_text(
+        "import json, os, time\nos.makedirs(os.environ['TENSORBOARD_LOGGING_DIR'])\n"
+        "file = open(os.environ['TENSORBOARD_LOGGING_DIR'] + '/log.jsonl', 'w')\n"
+        "for step in range(1, 10_000):\n"
+        "    print(json.dumps({'step': step, 'loss': 2.5 if step < 20 else float('nan')}), file=file, flush=True)\n"
+        "    time.sleep(0.05)\n"
+    )
+    run = supervised(sys.executable, script, launch={"stop_on": {"nan": True}})
+    assert run.wait(timeout_s=60) is RunState.STOPPED
+    assert (read_json(run.files.exit) or {})["stopped_on"]["step"] == 20
+
+
 @pytest.mark.promise("fault-34")
 def test_a_printed_nan_stops_a_script_that_only_prints(supervised: Start, tmp_path: Path) -> None:
     script = tmp_path / "prints.py"

@@ -14,6 +14,7 @@ from typing import Final
 from nbtools.metrics.history import History
 from nbtools.metrics.readers.points import Reader, extend
 from nbtools.metrics.readers.printed import EXAMPLE, LogMetrics
+from nbtools.metrics.readers.sources import Curves, MetricSource, joined_sources, writer_of
 from nbtools.metrics.readers.tabular import TableFile, TrainerState
 from nbtools.metrics.readers.tensorboard import EventFile
 from nbtools.metrics.readers.wandb_offline import WandbFile
@@ -22,6 +23,7 @@ from nbtools.rundir.program_files.written_files import Places, places_of, walk
 _MAX_FILES: Final = 50
 _MAX_LISTED: Final = 8
 _STATE: Final = "trainer_state.json"
+_PRINTED: Final = "printed lines"
 _LOOK_EVERY_S: Final = 5.0
 
 
@@ -35,16 +37,17 @@ class FoundMetrics:
 
     def __init__(self, run_dir: Path, printed: LogMetrics) -> None:
         self._run_dir, self._printed = run_dir, printed
-        self._sources: dict[Path, tuple[Reader, History]] = {}
+        self._sources: dict[str, tuple[Reader, MetricSource]] = {}
+        self._failed: dict[str, str] = {}
         self._looked = float("-inf")
         self._has_ended = False
-        self._merged, self._versions = History(), [-1]
-        self._owners: dict[str, str] = {}
+        self._merged, self._versions = Curves(History(), {}, {}), [-1]
         self._left_out: dict[Path, str] = {}
+        self._num_unread = 0
         self._written: list[str] = []
 
     def history(self, cwd: str | None, args: Sequence[str], started: float | None, ended: float | None) -> History:
-        """Return all metrics; each comes from the source with the most points of it.
+        """Return all metrics; each comes from the source, or the files of one writer, with the most points of it.
 
         Args:
             cwd: Working directory of the script.
@@ -53,52 +56,57 @@ class FoundMetrics:
             ended: Unix time of the end; None while it runs.
         """
         self._look(cwd, args, started, ended)
-        for reader, history in self._sources.values():
-            with contextlib.suppress(OSError):
-                extend(history, reader.poll())
+        for path in self._sources.keys() - self._failed.keys():
+            self._poll(path, is_complete=ended is not None)
         printed = self._printed.history
-        every = {str(path): history for path, (_, history) in self._sources.items() if len(history)}
-        if not every:
-            self._owners = dict.fromkeys(printed, "")
+        sources = [source for _, source in self._sources.values() if len(source.history)]
+        if not sources:
+            self._merged = Curves(printed, {"": [*printed]} if len(printed) else {}, {})
             return printed
-        versions = [printed.version, *(history.version for history in every.values()), len(every)]
+        versions = [printed.version, *(source.history.version for source in sources), len(sources)]
         if versions != self._versions:
-            self._versions = versions
-            self._merge({**every, **({"": printed} if printed.has_steps else {})}, sum(versions))
-        return self._merged
+            self._versions, before = versions, self._merged.history.version
+            self._merged = joined_sources(
+                [*sources, *([MetricSource("", "", 0, printed)] if printed.has_steps else [])]
+            )
+            self._merged.history.version = max(sum(versions), before + 1)
+        return self._merged.history
 
     def notes(self) -> list[str]:
         """Return from which file each curve comes, and what was seen but not understood, a line each."""
-        named: dict[str, list[str]] = {}
-        for name, source in self._owners.items():
-            named.setdefault(source, []).append(name)
-        lines = [f"{source or 'printed lines'}: {', '.join(names)}" for source, names in named.items()]
-        lines += [f"{path}: not read: {reader.note}" for path, (reader, _) in self._sources.items() if reader.note]
+        drawn = self._merged.drawn
+        lines = [f"{source or _PRINTED}: {', '.join(names)}" for source, names in drawn.items()]
+        if others := [f"{name or _PRINTED} ({', '.join(names)})" for name, names in self._merged.not_drawn.items()]:
+            lines.append(f"also found, but not drawn: {_listed(others)}")
+        reasons = {path: reader.note for path, (reader, _) in self._sources.items() if reader.note} | self._failed
+        lines += [f"{path}: not read: {reason}" for path, reason in reasons.items()]
+        if self._num_unread:
+            lines.append(f"{self._num_unread:,} more files were not read: only the newest {_MAX_FILES} are")
         lines += [
             f"{folder}: not read: run {other} ran there at the same time; give each run a folder of its own"
             for folder, other in self._left_out.items()
         ]
-        if not self._owners and self._has_ended:
+        if not drawn and self._has_ended:
             lines.append(
                 f"no metrics were found; a printed line such as `{EXAMPLE}` is read, or JSONL with a key `step`"
             )
             lines += [f"files that it wrote: {_listed(self._written)}"] if self._written else []
-        elif not self._owners:
+        elif not drawn:
             lines.append(f"no metrics yet; a printed line such as `{EXAMPLE}` is read, or JSONL with a key `step`")
-        elif not self._printed.history.has_steps and "" in named:
+        elif not self._printed.history.has_steps and "" in drawn:
             lines.append(f"no counter is printed, so curves are drawn by time; `{EXAMPLE}` has one")
         return lines
 
-    def _merge(self, every: dict[str, History], version: int) -> None:
-        merged = History()
-        self._owners = {}
-        for name in dict.fromkeys(name for history in every.values() for name in history):
-            owner = max((source for source in every if name in every[source]), key=lambda s: len(every[s][name]))
-            series = every[owner][name]
-            merged.add(name, series.steps, series.values, series.times)
-            self._owners[name] = owner
-        merged.version = max(version, self._merged.version + 1)
-        self._merged = merged
+    def _poll(self, path: str, *, is_complete: bool) -> None:
+        reader, source = self._sources[path]
+        try:
+            extend(source.history, reader.poll())
+            if is_complete and isinstance(reader, TableFile):
+                extend(source.history, reader.rest())
+        except OSError:  # the next look reads it
+            pass
+        except Exception as error:  # noqa: BLE001 - a file of another program never breaks reading a run
+            self._failed[path] = f"{type(error).__name__}: {error}"
 
     # --- discovery ---
 
@@ -125,17 +133,17 @@ class FoundMetrics:
             self._written = [*others]
 
     def _take(self, files: dict[str, tuple[Path, float]]) -> None:
-        states = {path: changed for path, (_, changed) in files.items() if path.endswith(_STATE)}
-        newest = max(states, key=lambda path: states[path], default=None)
-        if newest is not None:  # each has the rows of all earlier ones
-            for known in [path for path in self._sources if path.name == _STATE and str(path) != newest]:
-                del self._sources[known]
-        for found, (root, _) in files.items():
-            if len(self._sources) >= _MAX_FILES:
-                return
-            path = Path(found)
-            if path not in self._sources and (found == newest or found not in states):
-                self._sources[path] = _reader_of(path, root), History()
+        """Read the newest files."""
+        by_age = sorted(files, key=lambda path: -files[path][1])
+        earlier = set([path for path in by_age if path.endswith(_STATE)][1:])  # the newest has the rows of all
+        self._sources = {path: source for path, source in self._sources.items() if path not in earlier}
+        new = [path for path in by_age if path not in self._sources and path not in earlier]
+        room = max(_MAX_FILES - len(self._sources), 0)
+        for path in new[:room]:
+            root, changed = files[path]
+            reader, place = _reader_of(Path(path), root)
+            self._sources[path] = reader, MetricSource(path, f"{type(reader).__name__} {writer_of(place)}", changed)
+        self._num_unread = len(new[room:])
 
 
 def _files_below(root: Path, places: Places, *, every: bool) -> Iterator[tuple[str, float]]:
@@ -160,9 +168,10 @@ def _may_be_metrics(name: str) -> bool:
     return name.endswith((".csv", ".jsonl")) or name == _STATE
 
 
-def _reader_of(path: Path, root: Path) -> Reader:
+def _reader_of(path: Path, root: Path) -> tuple[Reader, Path]:
+    """Return a reader, and the path or folder of which the numbers tell the files of one writer apart."""
     if path.suffix == ".wandb":
-        return WandbFile(path)
+        return WandbFile(path), path.parent.parent
     if path.name.startswith("events.out.tfevents."):
-        return EventFile(path, str(path.parent.relative_to(root)))
-    return TrainerState(path) if path.suffix == ".json" else TableFile(path)
+        return EventFile(path, str(path.parent.relative_to(root))), path.parent
+    return TrainerState(path) if path.suffix == ".json" else TableFile(path), path

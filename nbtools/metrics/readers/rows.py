@@ -8,8 +8,10 @@ import sys
 import time
 from pathlib import Path
 
+import numpy as np
 import orjson
 
+from nbtools.metrics.columns import Series
 from nbtools.metrics.history import History
 from nbtools.metrics.readers.discovery import FoundMetrics
 from nbtools.metrics.readers.printed import LogMetrics
@@ -19,21 +21,32 @@ from nbtools.rundir.rundir import RunDir, launch_of
 _POLL_S = 1.0
 
 
-def new_rows(history: History, seen: dict[str, int]) -> bytes:
-    """Return the rows of losses that `seen` does not count yet, in the order of their steps, as JSON lines."""
+def new_rows(history: History, seen: dict[str, Series]) -> bytes:
+    """Return the rows of losses that `seen` does not have yet, in the order of their steps, as JSON lines.
+
+    A restart replaces rows: they are new from the first one on that differs.
+    """
     rows: dict[int, dict[str, object]] = {}
     for name in history:
         if "loss" in name.lower():
-            series, first = history[name], seen.get(name, 0)
-            seen[name] = len(series)
+            series = history[name]
+            first = _num_equal(series, seen[name]) if name in seen else 0
+            seen[name] = series
             for step, value in zip(series.steps[first:].tolist(), series.values[first:].tolist(), strict=True):
                 rows.setdefault(step, {"step": step})[name] = strict_number(value)
     return b"".join(orjson.dumps(rows[step], option=orjson.OPT_APPEND_NEWLINE) for step in sorted(rows))
 
 
+def _num_equal(series: Series, before: Series) -> int:
+    num = min(len(series), len(before))
+    values, others = series.values[:num], before.values[:num]
+    differ = (series.steps[:num] != before.steps[:num]) | ~np.isclose(values, others, rtol=0, atol=0, equal_nan=True)
+    return int(differ.argmax()) if differ.any() else num
+
+
 def main() -> None:
     """Print the rows of one run."""
-    run, parent, seen = RunDir(Path(sys.argv[1])), os.getppid(), dict[str, int]()
+    run, parent, seen = RunDir(Path(sys.argv[1])), os.getppid(), dict[str, Series]()
     found = FoundMetrics(run.path, LogMetrics(run.log, run.log_times))
     launch = launch_of(run.path)
     args = [str(arg) for arg in launch.get("args") or ()]

@@ -1,22 +1,22 @@
 """Rows from CSV and JSONL files with a column that counts steps, and from transformers' `trainer_state.json`."""
 
+import codecs
 import contextlib
 import csv
+import json
 import os
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Final
 
 import orjson
 
-from nbtools.metrics.readers.lines.names import COUNTERS, EPOCHS, is_measured, metric_of
-from nbtools.metrics.readers.points import Points, add_point
-from nbtools.rundir.json_files import MAX_STEP
+from nbtools.metrics.readers.points import Points
+from nbtools.metrics.readers.row_steps import RowPoints, table_columns
 from nbtools.rundir.tail import Tail, open_regular
 
 _MAX_STATE_BYTES: Final = 256 << 20
 _MAX_COLUMNS: Final = 1000
-_TIMES: Final = ("time", "timestamp", "wall_time", "_timestamp")
+_MAX_LINES_OF_ROW: Final = 100
 
 
 class TableFile:
@@ -27,34 +27,96 @@ class TableFile:
         self.note = ""
         self._is_csv = self.path.suffix != ".jsonl"
         self._tail = Tail(path)
-        self._generation = -1
+        self._generation = 0
+        self._start_over()
+
+    def _start_over(self) -> None:
+        self.note, self._rows = "", RowPoints()
         self._header: list[str] = []
+        self._delimiter = ","
+        self._is_foreign = False
+        self._begun: list[str] = []
+        """Lines of a row of which a cell in quotes continues in the next line."""
+        self._is_quoted = False
 
     def poll(self) -> Points:
         """Return the points of new lines."""
         points: Points = {}
         while block := self._tail.read():
             if self._tail.generation != self._generation:
-                self._generation, self._header, self.note = self._tail.generation, [], ""
-            lines = block.decode(errors="replace").splitlines()
-            if self._is_csv:
-                self._csv(lines, points)
-            else:
-                for line in lines:
-                    with contextlib.suppress(ValueError):
-                        row = orjson.loads(line)
-                        if isinstance(row, dict):
-                            add_row(row, points)
+                self._generation = self._tail.generation
+                self._start_over()
+            if not self._is_foreign:
+                self._read(block[:-1], points)
+            if self._is_foreign:  # a block for each look: it may be written again
+                break
         return points
 
-    def _csv(self, lines: list[str], points: Points) -> None:
-        for cells in csv.reader(lines):
-            if not self._header:
-                self._header = [cell.strip() for cell in cells]
-                if not counter_of(self._header) or len(cells) > _MAX_COLUMNS:
-                    self.note = "no column counts steps"
-            elif not self.note and len(cells) == len(self._header):
-                add_row(dict(zip(self._header, cells, strict=True)), points)
+    def rest(self) -> Points:
+        """Return the points of a last line without a newline, once nothing more is written."""
+        points: Points = {}
+        if self._tail.partial and not self._is_foreign:
+            line, self._tail.partial = self._tail.partial, b""
+            self._read(line, points)
+        self._end_begun(points)
+        return points
+
+    def _read(self, block: bytes, points: Points) -> None:
+        for line in block.split(b"\n"):
+            text = line.removeprefix(codecs.BOM_UTF8).decode(errors="replace")
+            if not self._is_csv:
+                self._json_line(text, points)
+            elif self._is_foreign:
+                return
+            elif text.strip() or self._begun:
+                self._csv_line(text, points)
+
+    def _json_line(self, line: str, points: Points) -> None:
+        try:
+            row = _parsed(line)
+        except ValueError:
+            return
+        if isinstance(row, dict):
+            self._rows.add(row, points)
+            self.note = "" if self._rows.has_steps else "no row has a counter, such as `step`, and a metric"
+
+    def _csv_line(self, line: str, points: Points) -> None:
+        self._begun.append(line)
+        self._is_quoted ^= line.count('"') % 2 == 1
+        if not self._is_quoted:
+            text, self._begun = "\n".join(self._begun), []
+            self._csv_row(text, points)
+        elif len(self._begun) == _MAX_LINES_OF_ROW:
+            self._end_begun(points)
+
+    def _end_begun(self, points: Points) -> None:
+        """Read each line on its own after a quote that nothing closes."""
+        lines, self._begun, self._is_quoted = self._begun, [], False
+        for line in lines:
+            self._csv_row(line, points)
+
+    def _csv_row(self, text: str, points: Points) -> None:
+        if not self._header:
+            self._delimiter = max(",;\t", key=text.count)
+        try:
+            cells = next(csv.reader([text], delimiter=self._delimiter))
+        except csv.Error as error:
+            self.note = f"a row: {error}"
+            return
+        if not cells:
+            return
+        if not self._header:
+            self._header = [cell.strip() for cell in cells]
+            columns = table_columns(tuple(self._header))
+            self._is_foreign = not columns.are_metrics or len(cells) > _MAX_COLUMNS
+            if self._is_foreign:
+                self.note = "no column has the name of a metric" if columns.counters else "no column counts steps"
+        elif len(cells) != len(self._header):
+            self.note = f"a row of {len(cells)} cells below a header of {len(self._header)}"
+        else:
+            if self._delimiter == ";":  # written where the comma is the decimal mark
+                cells = [cell.replace(",", ".") for cell in cells]
+            self._rows.add(dict(zip(self._header, cells, strict=True)), points)
 
 
 class TrainerState:
@@ -63,50 +125,32 @@ class TrainerState:
     def __init__(self, path: str | Path) -> None:
         self.path = Path(path)
         self.note = ""
-        self._seen: tuple[int, int] | None = None
+        self._seen: tuple[int, int, int] | None = None
 
     def poll(self) -> Points:
         """Return all points if the file has changed."""
         points: Points = {}
         with contextlib.suppress(FileNotFoundError), open_regular(self.path) as file:
             status = os.fstat(file.fileno())
-            if status.st_size > _MAX_STATE_BYTES or (status.st_mtime_ns, status.st_ino) == self._seen:
+            seen = status.st_mtime_ns, status.st_size, status.st_ino
+            if status.st_size > _MAX_STATE_BYTES or seen == self._seen:
                 return points
-            with contextlib.suppress(ValueError):  # cut, while it is written
-                state = orjson.loads(file.read())
+            self._seen, self.note = seen, "it is not JSON, or not written to its end"
+            with contextlib.suppress(ValueError):
+                state, rows = _parsed(file.read().decode(errors="replace")), RowPoints()
                 for row in state.get("log_history", []) if isinstance(state, dict) else []:
                     if isinstance(row, dict) and "train_runtime" not in row:  # the last row has means over the run
-                        add_row(row, points)
-                self._seen = status.st_mtime_ns, status.st_ino
+                        rows.add(row, points)
+                self.note = ""
         return points
 
 
-def counter_of(names: list[str]) -> str | None:
-    """Return the column that counts best; None if none does or no other column is a metric's."""
-    ranked = [(COUNTERS.get(name.lower(), 9 if name.lower() in EPOCHS else 99), name) for name in names]
-    best = min(ranked, default=(99, ""))
-    return best[1] if best[0] < 99 and any(is_measured(name) for name in names) else None
-
-
-def add_row(row: Mapping[str, Any], points: Points) -> None:
-    """Add the numbers of a row that has a counter; empty cells and text are passed over."""
-    counter = counter_of(list(row))
-    step = None if counter is None else _number(row[counter])
-    if step is None or not 0 <= step <= MAX_STEP or step != int(step):
-        return
-    time = next((found for name in _TIMES if (found := _number(row.get(name))) is not None and found > 1e9), None)
-    for name, cell in row.items():
-        if name == counter or name in _TIMES or len(name) > 200:
-            continue
-        if (value := _number(cell)) is not None:
-            metric = "train/epoch" if name.lower() in EPOCHS else metric_of(name, None)
-            add_point(points, metric, int(step), value, float("nan") if time is None else time)
-
-
-def _number(cell: object) -> float | None:
-    if type(cell) in (int, float):
-        return float(cell)  # type: ignore[arg-type]
-    if isinstance(cell, str) and 0 < len(cell) <= 40:
-        with contextlib.suppress(ValueError):
-            return float(cell)
-    return None
+def _parsed(text: str) -> Any:
+    """Return the value of a JSON text, also of one with NaN, which Python's json writes; ValueError if it is none."""
+    try:
+        return orjson.loads(text)
+    except ValueError:
+        try:
+            return json.loads(text)
+        except RecursionError as error:
+            raise ValueError from error

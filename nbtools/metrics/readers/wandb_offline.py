@@ -20,6 +20,7 @@ from nbtools.rundir.json_files import MAX_STEP
 from nbtools.rundir.tail import open_regular
 
 _BLOCK_BYTES: Final = 32 << 10
+_MAX_RECORD_BYTES: Final = 64 << 20
 _HEADER: Final = b":W&B\xe1\xbe\x00"
 _NON_FINITE: Final = {"NaN": float("nan"), "Infinity": float("inf"), "-Infinity": float("-inf")}
 
@@ -31,19 +32,18 @@ class WandbFile:
         self.path = Path(path)
         self.note = ""
         self._offset = len(_HEADER)
-        self._started: bytes | None = None
+        self._started: bytearray | None = None
 
     def poll(self) -> Points:
         """Return the values that were logged since the last call."""
         points: Points = {}
         with contextlib.suppress(FileNotFoundError), open_regular(self.path) as file:
-            if not self.note:
-                header = os.pread(file.fileno(), len(_HEADER), 0)
-                if len(header) == len(_HEADER) and header != _HEADER:
-                    self.note = f"its version is not known: {header!r}"
-                elif len(header) == len(_HEADER):
-                    for record in self._records(file.fileno()):
-                        _take(record, points)
+            header = os.pread(file.fileno(), len(_HEADER), 0)
+            if header == _HEADER:
+                for record in self._records(file.fileno()):
+                    _take(record, points)
+            elif len(header) == len(_HEADER):
+                self.note = f"its version is not known: {header!r}"
         return points
 
     def _records(self, descriptor: int) -> Iterator[bytes]:
@@ -64,11 +64,13 @@ class WandbFile:
                 if kind == 1:
                     yield data
                 elif kind == 2:
-                    self._started = data
+                    self._started = bytearray(data)
                 elif kind in (3, 4) and self._started is not None:
                     self._started += data
-                    if kind == 4:
-                        yield self._started
+                    if len(self._started) > _MAX_RECORD_BYTES:
+                        self.note, self._started = f"a record of more than {_MAX_RECORD_BYTES >> 20} MB", None
+                    elif kind == 4:
+                        yield bytes(self._started)
                         self._started = None
             self._offset += at
             if left - at >= 7 or not at:

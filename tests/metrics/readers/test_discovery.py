@@ -55,6 +55,15 @@ run.log({"eval/loss": float("nan")}, step=3000)
 run.finish()
 """
 
+LARGE = """
+import sys, wandb
+settings = wandb.Settings(silent=True, x_disable_stats=True)
+run = wandb.init(mode="offline", project="p", dir=sys.argv[1], settings=settings)
+for step, num in enumerate((0, 32 << 20, 0, 65 << 20, 0)):
+    run.log({"train/loss": 1.0 / (step + 1), "text": "x" * num}, step=step)
+run.finish()
+"""
+
 
 def child(program: str, *args: object) -> None:
     done = subprocess.run([sys.executable, "-c", program, *map(str, args)], capture_output=True, text=True, timeout=200)
@@ -142,6 +151,19 @@ def test_every_row_that_wandb_wrote_is_read_also_while_it_grows(wandb_file: Path
     other = WandbFile(tmp_path / "run-y.wandb")
     assert other.poll() == {}
     assert other.note.startswith("its version is not known")
+
+
+@pytest.mark.slow
+def test_a_large_record_costs_linear_time_and_one_beyond_the_limit_is_skipped(tmp_path: Path) -> None:
+    if "CI" not in os.environ:
+        pytest.importorskip("wandb")
+    child(LARGE, tmp_path)
+    reader = WandbFile(next(tmp_path.glob("wandb/offline-run-*/run-*.wandb")))
+    began = time.thread_time()
+    points = reader.poll()
+    assert time.thread_time() - began < 2.0
+    assert points["train/loss"][:2] == ([0, 1, 2, 4], [1.0, 1 / 2, 1 / 3, 1 / 5])
+    assert reader.note == "a record of more than 64 MB"
 
 
 # --- tables -------------------------------------------------------------------------------------
@@ -371,5 +393,8 @@ def test_one_metric_in_several_sources_under_several_names_is_one_curve(
     assert set(run.history) == {"train/loss", "eval/loss", "train/learning_rate"}
     assert run.history["train/loss"].values.tolist() == pytest.approx([2.0 / step for step in range(1, 21)])
     assert len(run.history["eval/loss"]) == 20
-    (line,) = curve_sources(run)
-    assert line == f"{work / 'log.csv'}: train/loss, eval/loss, train/learning_rate"
+    line, others = curve_sources(run)
+    source, _, names = line.rpartition(": ")
+    assert source == str(work / "log.csv") and set(names.split(", ")) == set(run.history)
+    assert others.startswith(f"also found, but not drawn: {next((work / 'tb').iterdir())} (train/loss, ")
+    assert ", printed lines (train/loss, " in others
