@@ -17,7 +17,7 @@ from nbtools.machine import processes
 from nbtools.metrics.history import History, newest_rows
 from nbtools.metrics.joined_runs import joined_runs
 from nbtools.metrics.readers.discovery import FoundMetrics
-from nbtools.metrics.readers.printed import LogMetrics
+from nbtools.metrics.readers.printed.log import LogMetrics
 from nbtools.project import find_project, located
 from nbtools.run.checkpoints import AnyCheckpoint, Checkpoint, best_of, checkpoints_in
 from nbtools.run.job import end_in_words, job_facts, runs_on_slurm

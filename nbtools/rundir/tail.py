@@ -184,9 +184,9 @@ _INVISIBLE: Final = {
 def terminal_text(data: bytes, max_characters: int = MAX_LINE_CHARACTERS) -> str:
     r"""Return raw log bytes as the plain text that a terminal finally shows.
 
-    ANSI sequences are removed; of a line rewritten by `\r` the last state remains; what follows backspaces replaces; invalid UTF-8
-    becomes U+FFFD; other control characters, and those that reorder text, become escapes. A line longer than
-    `max_characters` is cut and states its length. The result is text, not HTML.
+    ANSI sequences are removed; of a line rewritten by `\r` the last state remains; text after backspaces replaces
+    what it is written over; invalid UTF-8 becomes U+FFFD; other control characters, and those that reorder text,
+    become escapes. A line longer than `max_characters` is cut and states its length. The result is text, not HTML.
     """
     return "\n".join(_clean_line(line, max_characters) for line in data.split(b"\n"))
 

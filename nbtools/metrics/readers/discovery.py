@@ -13,7 +13,7 @@ from typing import Final
 
 from nbtools.metrics.history import History
 from nbtools.metrics.readers.points import Reader, extend
-from nbtools.metrics.readers.printed import EXAMPLE, LogMetrics
+from nbtools.metrics.readers.printed.log import EXAMPLE, LogMetrics
 from nbtools.metrics.readers.sources import Curves, MetricSource, joined_sources, writer_of
 from nbtools.metrics.readers.tabular import TableFile, TrainerState
 from nbtools.metrics.readers.tensorboard import EventFile

@@ -7,8 +7,8 @@ from collections.abc import Mapping, Set
 from dataclasses import dataclass
 from typing import Any, Final
 
-from nbtools.metrics.readers.lines.names import COUNTERS, EPOCHS, is_measured, is_setting, metric_of
 from nbtools.metrics.readers.points import Points, add_point
+from nbtools.metrics.readers.printed.names import COUNTERS, EPOCHS, is_measured, is_setting, metric_of
 from nbtools.rundir.json_files import MAX_STEP
 
 _EPOCH_RANK: Final = 9

@@ -14,7 +14,7 @@ import orjson
 from nbtools.metrics.columns import Series
 from nbtools.metrics.history import History
 from nbtools.metrics.readers.discovery import FoundMetrics
-from nbtools.metrics.readers.printed import LogMetrics
+from nbtools.metrics.readers.printed.log import LogMetrics
 from nbtools.rundir.json_files import finite, strict_number
 from nbtools.rundir.rundir import RunDir, launch_of
 

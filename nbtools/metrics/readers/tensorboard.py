@@ -11,8 +11,8 @@ import struct
 from pathlib import Path
 from typing import Final
 
-from nbtools.metrics.readers.lines.names import metric_of, split_of
 from nbtools.metrics.readers.points import Points
+from nbtools.metrics.readers.printed.names import metric_of, split_of
 from nbtools.rundir.json_files import MAX_STEP
 from nbtools.rundir.tail import open_regular
 

@@ -13,8 +13,8 @@ from typing import Any, Final
 
 import orjson
 
-from nbtools.metrics.readers.lines.names import metric_of
 from nbtools.metrics.readers.points import Points, add_point
+from nbtools.metrics.readers.printed.names import metric_of
 from nbtools.metrics.readers.tensorboard import skip_field, varint
 from nbtools.rundir.json_files import MAX_STEP
 from nbtools.rundir.tail import open_regular

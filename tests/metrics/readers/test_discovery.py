@@ -16,7 +16,7 @@ from nbtools.launcher.launch import launch
 from nbtools.metrics.history import History
 from nbtools.metrics.readers.discovery import FoundMetrics
 from nbtools.metrics.readers.points import Points, Reader
-from nbtools.metrics.readers.printed import LogMetrics
+from nbtools.metrics.readers.printed.log import LogMetrics
 from nbtools.metrics.readers.tabular import TableFile, TrainerState
 from nbtools.metrics.readers.tensorboard import EventFile
 from nbtools.metrics.readers.wandb_offline import WandbFile

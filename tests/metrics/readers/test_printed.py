@@ -14,9 +14,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from nbtools.metrics.history import History
-from nbtools.metrics.readers import printed
-from nbtools.metrics.readers.lines.line import read_line
-from nbtools.metrics.readers.printed import LogMetrics
+from nbtools.metrics.readers.printed import log as printed
+from nbtools.metrics.readers.printed.line import read_line
+from nbtools.metrics.readers.printed.log import LogMetrics
 
 from printers import PRINTERS, Printer
 

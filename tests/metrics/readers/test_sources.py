@@ -20,7 +20,7 @@ from nbtools.metrics.columns import Series
 from nbtools.metrics.history import History
 from nbtools.metrics.readers.discovery import FoundMetrics
 from nbtools.metrics.readers.points import Points
-from nbtools.metrics.readers.printed import LogMetrics
+from nbtools.metrics.readers.printed.log import LogMetrics
 from nbtools.metrics.readers.rows import new_rows
 from nbtools.metrics.readers.tabular import TableFile
 from nbtools.project import Project

@@ -7,10 +7,10 @@ length of the line.
 import re
 from typing import Any, Final
 
-from nbtools.metrics.readers.lines.dicts import dict_in, flattened
-from nbtools.metrics.readers.lines.names import LEADING
-from nbtools.metrics.readers.lines.prose import read_prose
-from nbtools.metrics.readers.lines.reading import Reading
+from nbtools.metrics.readers.printed.dicts import dict_in, flattened
+from nbtools.metrics.readers.printed.names import LEADING
+from nbtools.metrics.readers.printed.prose import read_prose
+from nbtools.metrics.readers.printed.reading import Reading
 
 MAX_LINE_CHARACTERS: Final = 10_000
 

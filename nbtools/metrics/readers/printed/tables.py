@@ -3,8 +3,8 @@
 import re
 from typing import Final
 
-from nbtools.metrics.readers.lines.names import COUNTERS, SPLITS, is_counter, is_measured, parts_of
-from nbtools.metrics.readers.lines.reading import Counter, Reading
+from nbtools.metrics.readers.printed.names import COUNTERS, SPLITS, is_counter, is_measured, parts_of
+from nbtools.metrics.readers.printed.reading import Counter, Reading
 
 _RULE: Final = re.compile(r"[\s\-+=|:─━┄┈═│┃┏┓┗┛┡┩┢┪┣┫├┤┌┐└┘┬┴┼┳┻╇╈┠┨]{6,}")
 _LINES: Final = str.maketrans("│┃║", "|||")

@@ -2,9 +2,9 @@
 
 from typing import Final, Literal
 
-from nbtools.metrics.readers.lines.names import UNNAMED, is_measured, of_split
-from nbtools.metrics.readers.lines.reading import Counter, Reading
-from nbtools.metrics.readers.loops import LOOP, RUN, Epochs, Loops, Place
+from nbtools.metrics.readers.printed.loops import LOOP, RUN, Epochs, Loops, Place
+from nbtools.metrics.readers.printed.names import UNNAMED, is_measured, of_split
+from nbtools.metrics.readers.printed.reading import Counter, Reading
 from nbtools.rundir.json_files import MAX_STEP
 
 Counts = Literal["step", "epoch", "row"]

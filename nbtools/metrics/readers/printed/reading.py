@@ -5,7 +5,7 @@ from collections.abc import Collection
 from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 
-from nbtools.metrics.readers.lines.names import COUNTERS, EPOCHS, SPLITS, is_measured, is_setting, metric_of, parts_of
+from nbtools.metrics.readers.printed.names import COUNTERS, EPOCHS, SPLITS, is_measured, is_setting, metric_of, parts_of
 from nbtools.rundir.json_files import MAX_STEP
 
 MAX_METRICS: Final = 200

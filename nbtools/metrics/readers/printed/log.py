@@ -2,7 +2,7 @@
 
 The reader accepts JSON lines, Python dicts, text with names before numbers (`step 20 loss 2.31`, `Epoch [1/10], Step
 [5/100], Loss: 0.5`), progress bars with values, tables and boxes. A line counts only if it names a measured value (a
-loss, an accuracy, …), since logs hold many other numbers. `lines` reads a line, `tables` those of a table, `steps`
+loss, an accuracy, …), since logs hold many other numbers. `line` reads a line, `tables` those of a table, `steps`
 finds the step of a row.
 """
 
@@ -20,11 +20,11 @@ from typing import Final
 import orjson
 
 from nbtools.metrics.history import History
-from nbtools.metrics.readers.lines.line import MAX_LINE_CHARACTERS, read_line
-from nbtools.metrics.readers.lines.names import MEASURED, words_of
-from nbtools.metrics.readers.lines.plain import FOREIGN
-from nbtools.metrics.readers.steps import Counts, StepCount
-from nbtools.metrics.readers.tables import Tables
+from nbtools.metrics.readers.printed.line import MAX_LINE_CHARACTERS, read_line
+from nbtools.metrics.readers.printed.names import MEASURED, words_of
+from nbtools.metrics.readers.printed.plain import FOREIGN
+from nbtools.metrics.readers.printed.steps import Counts, StepCount
+from nbtools.metrics.readers.printed.tables import Tables
 from nbtools.rundir.json_files import strict_number
 from nbtools.rundir.tail import Tail, terminal_text
 

@@ -4,8 +4,8 @@ import re
 from dataclasses import dataclass, field
 from typing import Final
 
-from nbtools.metrics.readers.lines.forms import is_backward, is_item, is_title, qualified_value, with_names_first
-from nbtools.metrics.readers.lines.names import (
+from nbtools.metrics.readers.printed.forms import is_backward, is_item, is_title, qualified_value, with_names_first
+from nbtools.metrics.readers.printed.names import (
     COMPANIONS,
     COUNTERS,
     EPOCHS,
@@ -24,8 +24,8 @@ from nbtools.metrics.readers.lines.names import (
     split_words,
     words_of,
 )
-from nbtools.metrics.readers.lines.plain import plain_text
-from nbtools.metrics.readers.lines.reading import Counter, Reading
+from nbtools.metrics.readers.printed.plain import plain_text
+from nbtools.metrics.readers.printed.reading import Counter, Reading
 from nbtools.rundir.json_files import MAX_STEP
 
 _PERCENT: Final = re.compile(r"\d{1,3}%\|[^|]*+\|")

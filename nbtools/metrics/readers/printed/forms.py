@@ -3,7 +3,7 @@
 import re
 from typing import Final
 
-from nbtools.metrics.readers.lines.names import COUNTERS, LEADING, words_of
+from nbtools.metrics.readers.printed.names import COUNTERS, LEADING, words_of
 
 _VALUE: Final = r"[-+]?+\d++(?:\.\d*+)?+(?:[eE][-+]?+\d++)?+"
 _PAIR: Final = re.compile(rf"\s*+([A-Za-z][\w/.-]*+)\s++(?:(?:\d++[dhms](?:\s++|$))++|({_VALUE})(?:\s++|$))")

@@ -1,1 +1,0 @@
-"""What one printed line says."""

@@ -1,0 +1,1 @@
+"""Metrics from what a program prints."""
