@@ -63,7 +63,7 @@ class Loops:
 
     def agrees(self, value: int, at: int) -> bool:
         """Whether a counter of the whole run may count the same as the loop, which is at the step `at`."""
-        return abs(value - at) <= max(1, at // 50) and (not self.base or value >= self.base)
+        return abs(value - at) <= max(1, at // 5) and value >= self.base
 
     def last(self, place: Place) -> int | None:
         """Return the last value of a counter."""

@@ -46,13 +46,14 @@ _CHINESE_EPOCH: Final = re.compile(r"第\s?(\d++)\s?轮(?:\s?/\s?共?\s?(\d++)\s
 
 
 _ASIDE: Final = re.compile(r"\s?\(\d{1,6} [a-z]{1,20}\)(?=\s?[:=])")
+_RATIO: Final = re.compile(r"(?<=%)\s?\(\d{1,12}/\d{1,12}\)")
 _ATTACHED: Final = re.compile(r"(?<=[a-z])\(([a-z]{1,10})[ =]?(\d{1,6})\)", re.IGNORECASE)
 
 
 def plain_text(text: str) -> str:
     """Return a line without dates, places in source code and wrappers such as `tensor(...)`, its words in English."""
     if "(" in text:
-        text = _ASIDE.sub("", text)
+        text = _RATIO.sub("", _ASIDE.sub("", text))
         text = _ATTACHED.sub(r"_\1_\2", _WRAPPER.sub(" ", _WRAPPED.sub(r"\1", text)))
     text = _OF.sub("/", _DATE.sub(" ", text))
     if _MAY_BE_PLACE.search(text):

@@ -58,8 +58,9 @@ _PLACES: Final = words_of("on at after")
 _NO_NAMES: Final = words_of(
     "in to from at took of than with after is by for version until within and or a an the over x"
 )
+_TIMES: Final = frozenset(("ms", "s", "sec", "min", "h"))
 _SECONDS: Final = ("s", "sec", "secs", "second", "seconds")
-_BARS: Final = re.compile(r"it/s|s/it|%\||/step|━━|[\u2580-\u259f]{2}")
+_BARS: Final = re.compile(r"it/s|s/it|%\||/step|━━|[\u2580-\u259f]{2}|\[[=>#.-]{6}")
 
 
 @dataclass(slots=True)
@@ -242,7 +243,12 @@ def _take(state: _Prose, token: re.Match[str]) -> None:
         return
     if named and is_whole and (tokens := parts_of(full)) and _announces(reading, tokens, int(value)):
         return
-    if state.kind != "best" and named and reading.count(short if is_explicit else named[-1], value, total):
+    if (
+        state.kind != "best"
+        and named
+        and unit.lower() not in _TIMES
+        and reading.count(short if is_explicit else named[-1], value, total)
+    ):
         prior = next((words[:i] for i, word in enumerate(words) if word.lower() in ("at", "after")), [])
         state.subject = outer if is_phrase else prior
         return
