@@ -22,6 +22,7 @@ from nbtools.notebook.subshell import answers_beside_cells
 from nbtools.rundir.secret_values import masked
 from nbtools.script.arguments.arguments import Argument, ScriptArguments
 from nbtools.script.arguments.ask import TIME_LIMIT_S, ask
+from nbtools.script.arguments.command_line import CommandLine, read
 from nbtools.script.arguments.declared import arguments_of
 from nbtools.script.field import Field
 from nbtools.script.program import Program
@@ -82,7 +83,7 @@ class ArgumentRows:
         self._question: _Question | None = None
         self._shown: ScriptArguments | None = None
         self._words: tuple[str, ...] = ()
-        self._rest: list[str] = []
+        self._line: CommandLine | None = None
         self._python = self._problem = ""
         self._is_filling = self._is_asking = False
         self._rows: dict[str, FieldRow] = {}
@@ -185,7 +186,8 @@ class ArgumentRows:
         what = f"{count} of {found.script.name} ({found.parser})" if found.parser else f"{found.script.name}: no parser"
         lines = [f"{what}{'' if found.is_complete or not found.parser else ', perhaps not all'}", *found.notes]
         lines += [f"runs in {self._python}"] if self._python else []
-        lines += [f"kept in args as they are: {shlex.join(masked(self._rest))}"] if self._rest else []
+        rest = masked(self._line.rest) if self._line is not None else []
+        lines += [f"kept in args as they are: {shlex.join(rest)}"] if rest else []
         wrong = f"<b>{escape(self._problem)}</b><br>" if self._problem else ""
         self._note.value = f"<small>{wrong}{'<br>'.join(map(escape, lines))}</small>"
 
@@ -193,14 +195,14 @@ class ArgumentRows:
         """Show the values that stand in the words of a command line."""
         assert self._shown is not None
         self._words = words
-        values, command, self._rest = self._shown.read(words)
+        line = self._line = read(self._shown, words)
         self._is_filling = True
         try:
             if self._shown.commands:
-                self._command.value = command if command in self._shown.commands else self._shown.commands[0]
+                self._command.value = line.command if line.command in self._shown.commands else self._shown.commands[0]
             for argument in self._shown.arguments:
                 name = argument.field.name
-                self._rows[name].value = values.get(name, argument.field.default)
+                self._rows[name].value = line.values.get(name, argument.field.default)
         finally:
             self._is_filling = False
         self._mark({})
@@ -208,7 +210,7 @@ class ArgumentRows:
 
     def _edited(self) -> None:
         """Write the values of the rows as words; a wrong value is marked and leaves the words as they are."""
-        if self._is_filling or self._shown is None:
+        if self._is_filling or self._shown is None or self._line is None:
             return
         values: dict[str, Any] = {}
         wrong: dict[str, str] = {}
@@ -222,11 +224,11 @@ class ArgumentRows:
         problem = ""
         if not wrong:
             try:
-                words = tuple(self._shown.words(values, self._command.value or (), self._rest))
+                words = tuple(self._line.edited(values, self._command.value or ()))
             except ConfigError as error:
                 problem = str(error)
             else:
-                self._words = words
+                self._words, self._line = words, read(self._shown, words)
                 self._on_words(words)
         self._mark(wrong)
         self._say(problem or (f"not taken over: {plural(len(wrong), 'wrong value')}" if wrong else ""))

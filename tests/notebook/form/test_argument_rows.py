@@ -117,12 +117,21 @@ def test_a_changed_row_is_words_of_the_script_and_unknown_words_stay(show: Show)
     rows["fp16"]._input.value = True
     rows["optimizer"]._input.value = "sgd"
     assert isinstance(form.content, Program)
-    words = ("--lr", "0.5", "--optimizer", "sgd", "--steps", "7", "--fp16", "--unknown=x")
+    words = ("--lr", "0.5", "--unknown=x", "--steps", "7", "--fp16", "--optimizer", "sgd")
     assert form.content.args == words
     script = read_script(form.write())
     assert (script.program, script.hand_edited) == (form.content, False)
     rows["lr"].type_in("0.001")  # the default again
     assert "--lr" not in form.content.args
+
+
+def test_an_edited_row_leaves_words_that_equal_a_default_as_they_are(show: Show) -> None:
+    form = show(TRAIN, ("--optimizer=adamw", "--unknown", "3", "--lr", "1e-3"))
+    rows_of(form).fields["steps"].type_in("7")
+    words = ("--optimizer=adamw", "--unknown", "3", "--lr", "1e-3", "--steps", "7")
+    assert form.content.args == words  # type: ignore[union-attr]
+    rows_of(form).fields["lr"].type_in("0.5")
+    assert form.content.args == (*words[:4], "0.5", *words[5:])  # type: ignore[union-attr]
 
 
 def test_typed_words_change_the_rows(show: Show) -> None:
