@@ -160,7 +160,7 @@ class ArgumentRows:
         self._shown, self._rows = found, {}
         self._is_filling = True
         try:
-            self._command.options = [(" ".join(path), path) for path in found.commands]
+            self._command.options = [(" ".join(path) or "none", path) for path in ((), *found.commands)]
         finally:
             self._is_filling = False
         self._command.layout.display = "" if found.commands else "none"
@@ -198,8 +198,7 @@ class ArgumentRows:
         line = self._line = read(self._shown, words)
         self._is_filling = True
         try:
-            if self._shown.commands:
-                self._command.value = line.command if line.command in self._shown.commands else self._shown.commands[0]
+            self._command.value = line.command
             for argument in self._shown.arguments:
                 name = argument.field.name
                 self._rows[name].value = line.values.get(name, argument.field.default)
@@ -224,7 +223,7 @@ class ArgumentRows:
         problem = ""
         if not wrong:
             try:
-                words = tuple(self._line.edited(values, self._command.value or ()))
+                words = tuple(self._line.edited(values, self._command.value))
             except ConfigError as error:
                 problem = str(error)
             else:
@@ -234,8 +233,7 @@ class ArgumentRows:
         self._say(problem or (f"not taken over: {plural(len(wrong), 'wrong value')}" if wrong else ""))
 
     def _is_used(self, argument: Argument) -> bool:
-        chosen = self._command.value or ()
-        return argument.command == chosen[: len(argument.command)]
+        return argument.command == self._command.value[: len(argument.command)]
 
     def _mark(self, wrong: dict[str, str]) -> None:
         """Show errors and changed values; fold what rarely changes."""

@@ -62,6 +62,8 @@ class ScriptArguments:
     arguments: tuple[Argument, ...] = ()
     commands: tuple[tuple[str, ...], ...] = ()
     """Paths of the sub-commands; empty without any."""
+    needs_command: tuple[tuple[str, ...], ...] = ()
+    """Those of them that a further sub-command must follow; () stands for the script itself."""
     is_complete: bool = False
     """Whether all arguments are known."""
     can_ask: bool = False

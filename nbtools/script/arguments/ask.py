@@ -217,6 +217,7 @@ def _read(result: Mapping[str, Any], declared: ScriptArguments) -> ScriptArgumen
         str(result["parser"]),
         arguments=tuple(with_unique_names(arguments)),
         commands=tuple(tuple(map(str, command)) for command in result["commands"]),
+        needs_command=tuple(tuple(map(str, command)) for command in result["needs_command"]),
         is_complete=True,
         can_ask=True,
         notes=tuple(map(str, result["notes"])),

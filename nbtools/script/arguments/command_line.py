@@ -50,7 +50,9 @@ class CommandLine:
                 parts = self._with_words(parts, argument, path, words)
         parts = self._behind_dashes(parts, path, used)
         given = {name for part in parts for name in part.names}
-        self._check(used, given, is_whole=all(part.is_read or part.names for part in parts))
+        if all(part.is_read or part.names for part in parts):  # other words may hold what is missing
+            self._check_nothing_is_missing(path, used, given)
+        self._check_exclusive([used[name] for name in used if name in given])
         found = [word for part in parts for word in part.words]
         if _owners(read(self.script, found).parts) != _owners(parts):
             raise ConfigError(f"{shlex.join(masked(found))}: would be read differently; change the words of args")
@@ -127,15 +129,21 @@ class CommandLine:
             return list(parts)
         return [*(part for part in parts if part not in values and part != mark), Part(("--",), path), *values]
 
-    def _check(self, used: Mapping[str, Argument], given: Collection[str], *, is_whole: bool) -> None:
-        """Check that nothing is missing, which words that are not understood may hold, and that nothing excludes."""
-        groups: dict[str, Argument] = {}
+    def _check_nothing_is_missing(
+        self, path: tuple[str, ...], used: Mapping[str, Argument], given: Collection[str]
+    ) -> None:
+        if path in self.script.needs_command:
+            allowed = ", ".join(known[-1] for known in self.script.commands if known[:-1] == path)
+            raise ConfigError(f"a sub-command is missing; choose one of {allowed}")
         for name, argument in used.items():
-            if argument.field.is_required and name not in given and is_whole:
+            if argument.field.is_required and name not in given:
                 self.script.written(argument, None)
-            if name not in given or not argument.exclusive:
-                continue
-            other = groups.setdefault(argument.exclusive, argument)
+
+    @staticmethod
+    def _check_exclusive(given: Sequence[Argument]) -> None:
+        groups: dict[str, Argument] = {}
+        for argument in given:
+            other = groups.setdefault(argument.exclusive, argument) if argument.exclusive else argument
             if other is not argument:
                 names = " and ".join(item.flags[0] if item.flags else item.field.name for item in (other, argument))
                 raise ConfigError(f"{names} exclude each other ({argument.exclusive}); leave one at its default")

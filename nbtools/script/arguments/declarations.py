@@ -62,6 +62,7 @@ class Parser:
     command: tuple[str, ...] = ()
     children: "list[Parser]" = field(default_factory=list)
     resolves_conflicts: bool = False
+    needs_command: bool = False
     default: Any = None
     """Default of arguments that name none."""
 
@@ -116,7 +117,7 @@ def arguments_of_parsers(parsers: Sequence[Parser]) -> tuple[list[Argument], lis
     commands: list[tuple[str, ...]] = []
     notes: list[str] = []
     for outer in parsers:
-        for parser in _family(outer):
+        for parser in family(outer):
             commands += [parser.command] if parser.command else []
             made = (argument_of(entry, parser.command, notes) for entry in parser.entries)
             declared += [argument for argument in made if argument is not None]
@@ -151,10 +152,11 @@ def with_unique_names(arguments: Sequence[Argument]) -> list[Argument]:
     ]
 
 
-def _family(parser: Parser) -> Iterator[Parser]:
+def family(parser: Parser) -> Iterator[Parser]:
+    """Yield a parser and those of its sub-commands."""
     yield parser
     for child in parser.children:
-        yield from _family(child)
+        yield from family(child)
 
 
 def _merged(first: Argument, second: Argument) -> Argument | None:

@@ -196,6 +196,29 @@ def test_only_the_rows_of_the_chosen_sub_command_are_words(show: Show) -> None:
     assert form.content.args == ("--seed", "1", "score", "--split", "dev")  # type: ignore[union-attr]
 
 
+def test_a_sub_command_is_added_only_when_it_is_chosen(show: Show) -> None:
+    form = show(COMMANDS, ("--seed", "1"))
+    rows = rows_of(form)
+    assert rows._command.value == ()
+    assert {line.widget.layout.display for name, line in rows.fields.items() if name != "seed"} == {"none"}
+    rows.fields["seed"].type_in("2")
+    assert form.content.args == ("--seed", "2")  # type: ignore[union-attr]
+    rows._command.value = ("train",)
+    assert form.content.args == ("--seed", "2", "train")  # type: ignore[union-attr]
+    rows._command.value = ()
+    assert form.content.args == ("--seed", "2")  # type: ignore[union-attr]
+
+
+def test_a_required_sub_command_that_is_missing_is_an_error(show: Show) -> None:
+    form = show(COMMANDS.replace('dest="command"', 'dest="command", required=True'), ("--seed", "1"))
+    rows = rows_of(form)
+    rows.fields["seed"].type_in("2")
+    assert "a sub-command is missing; choose one of train, score" in note(form)
+    assert form.content.args == ("--seed", "1")  # type: ignore[union-attr]
+    rows._command.value = ("score",)
+    assert form.content.args == ("--seed", "2", "score")  # type: ignore[union-attr]
+
+
 def test_asking_the_script_completes_what_its_source_does_not_say(show: Show) -> None:
     form = show(LOOP, ("--alpha", "0.25"))
     rows = rows_of(form)

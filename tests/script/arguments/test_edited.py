@@ -2,7 +2,9 @@
 
 import argparse
 import contextlib
+import importlib
 import io
+import os
 import runpy
 import subprocess
 import sys
@@ -16,6 +18,7 @@ from hypothesis import strategies as st
 
 from nbtools.errors import ConfigError
 from nbtools.script.arguments.arguments import Argument, ScriptArguments
+from nbtools.script.arguments.ask import ask
 from nbtools.script.arguments.command_line import read, words_of
 from nbtools.script.arguments.declared import arguments_of
 from nbtools.script.field import Field
@@ -52,6 +55,11 @@ EDITS: list[dict[str, Any]] = [
     *({"lr": 0.25}, {"lr": 0.001}, {"batch_size": 31}, {"layers": (7, 8)}, {"amp": True}, {"amp": False}),
     *({"verbose": 3}, {"verbose": 0}, {"tag": ("q",)}, {"lr": 0.125, "batch_size": 31}),
 ]
+
+
+def needs(name: str) -> Any:
+    """A package of the extra `zoo`: a missing one fails in CI."""
+    return importlib.import_module(name) if os.environ.get("NBTOOLS_NO_SKIP") else pytest.importorskip(name)
 
 
 def known_script(folder: Path, source: str = KNOWN) -> ScriptArguments:
@@ -184,8 +192,8 @@ if __name__ == "__main__":
 def test_words_that_equal_a_default_stay_byte_for_byte(
     source: str, words: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from nbtools.script.arguments.ask import ask
-
+    if source == JSONARGPARSE:
+        needs("jsonargparse")
     monkeypatch.chdir(tmp_path)
     Path("c.yaml").write_text("lr: 0.5\nbatch_size: 64\namp: true\n")
     known_script(tmp_path, source)
@@ -301,3 +309,18 @@ def test_another_sub_command_takes_the_place_of_the_one_in_the_words() -> None:
     assert line.edited({}, ["score"]) == ["--lr", "2", "score", "--unknown"]
     assert line.edited({"score": "y"}, ["score"]) == ["--lr", "2", "score", "--unknown", "--score", "y"]
     assert line.edited({"lr": 0.1}, ["train"]) == ["train", "--train", "x", "--unknown"]
+
+
+@pytest.mark.parametrize(
+    ("name", "expected"),
+    [
+        ("subcommands.py", ((),)),  # `data` has an optional one
+        ("click_app.py", ((),)),
+        ("tyro_subcommands.py", ((),)),
+        ("lightning_cli.py", ((),)),
+    ],
+)
+def test_asking_tells_which_command_needs_a_sub_command(name: str, expected: Any) -> None:
+    if name == "lightning_cli.py":
+        needs("lightning")
+    assert ask(ZOO / name, sys.executable).needs_command == expected
