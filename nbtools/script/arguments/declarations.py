@@ -244,7 +244,7 @@ def argument_of(entry: Entry, command: tuple[str, ...], notes: list[str]) -> Arg
             default=default,
             default_text=default_text,
             choices=choices,
-            help=_help(keywords.get("help"), default),
+            help=_help(keywords.get("help"), default_text or default),
             group=entry.group,
             source=entry.where,
             is_required=is_required,
