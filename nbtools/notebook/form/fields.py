@@ -91,7 +91,9 @@ class FieldRow:
         source = f" ({field.source})" if field.source else ""
         shared = {"description": field.name, "tooltip": f"{field.name}: {field.help}{source}", **INPUT_SHAPE}
         if self._options is not None:
-            return widgets.Dropdown(options=[(_label(option), _entry(option)) for option in self._options], **shared)
+            return widgets.Dropdown(
+                options=[(self._label(option), _entry(option)) for option in self._options], **shared
+            )
         if field.choices and any(get_origin(kind) is tuple for kind in field.types):
             return widgets.SelectMultiple(options=field.choices, rows=min(len(field.choices), 4), **shared)
         if field.types == (bool,):
@@ -114,6 +116,11 @@ class FieldRow:
         label = widgets.HTML(escape(self.field.name), layout={"width": LABEL_WIDTH, "margin": "0 8px 0 0"})
         label.add_class("nbtools-label")
         return widgets.HBox([label, self._input], layout={**INPUT_SHAPE["layout"], "margin": "2px"})
+
+    def _label(self, option: Any) -> str:
+        if option is not None:
+            return str(option)
+        return f"not set ({self.field.default_text})" if self.field.default_text else "none"
 
     @property
     def value(self) -> Any:
@@ -147,8 +154,8 @@ class FieldRow:
             entry = value or ()
             self._input.options = (*self._input.options, *(item for item in entry if item not in self._input.options))
         if self._options is not None:
-            known = [(_label(option), _entry(option)) for option in self._options]
-            known += [] if entry in dict(known).values() else [(_label(value), entry)]
+            known = [(self._label(option), _entry(option)) for option in self._options]
+            known += [] if entry in dict(known).values() else [(self._label(value), entry)]
             if known != [*self._input.options]:
                 self._input.options = known
         self._input.value = entry
@@ -317,11 +324,8 @@ def _options_of(field: Field) -> tuple[Any, ...] | None:
     """Return all allowed values, where they are few."""
     if field.is_closed:
         return field.choices
-    return (*(True, False), None) if set(field.types) == {bool, NoneType} else None
-
-
-def _label(option: Any) -> str:
-    return "none" if option is None else str(option)
+    is_truth = {*field.types} - {NoneType} == {bool}
+    return (True, False, None) if is_truth and (NoneType in field.types or field.default is None) else None
 
 
 def _entry(option: Any) -> Any:

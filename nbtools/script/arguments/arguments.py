@@ -111,12 +111,14 @@ class ScriptArguments:
         def text(item: Any) -> str:
             return to_text(item, self.parser, argument.truth)
 
-        default = argument.field.default
+        field, default = argument.field, argument.field.default
         flag = argument.flags[0] if argument.flags else ""
         match argument.action:
             case "store_true" | "store_false":
                 if not is_same(value, argument.const):
-                    raise ValueError(f"the flag stands for {argument.const!r}; the other value is {default!r}")
+                    raise ValueError(
+                        f"the flag stands for {argument.const!r}; the other value is {field.default_text or default!r}"
+                    )
                 return [flag]
             case "optional_bool":
                 spellings = argument.flags if value else argument.negative_flags

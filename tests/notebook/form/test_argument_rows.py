@@ -263,3 +263,42 @@ def test_the_interpreter_is_named_and_one_without_torch_is_a_mistake(show: Show)
     assert values(form)["steps"] == 3
     line.type_in("")
     wait_until(lambda: not form._view.launch.disabled)
+
+
+TRUTHS = """
+import argparse
+import os
+import torch
+
+parser = argparse.ArgumentParser()
+parser.add_argument("ready", type=bool)
+parser.add_argument("--cuda", action="store_true", default=torch.cuda.is_available())
+parser.add_argument("--amp", action=argparse.BooleanOptionalAction, default=os.environ.get("AMP"))
+parser.add_argument("--cache", type=lambda text: text == "yes", default=os.environ.get("CACHE"))
+parser.add_argument("--no-log", dest="log", action="store_false", default=os.environ.get("LOG"))
+parser.add_argument("--go", type=bool, required=True)
+args = parser.parse_args()
+"""
+
+
+def test_a_truth_value_with_an_unknown_default_is_not_set(show: Show) -> None:
+    form = show(TRUTHS, ("yes", "--go", "1"))
+    rows = rows_of(form).fields
+    assert values(form) == {"ready": True, "cuda": None, "amp": None, "cache": None, "log": None, "go": True}
+    assert rows["cuda"]._input.label == "not set (torch.cuda.is_available())"
+    for name, value in {"cuda": True, "amp": False, "cache": True, "log": False}.items():
+        rows[name]._input.value = value
+    words = ("yes", "--go", "1", "--cuda", "--no-amp", "--cache", "yes", "--no-log")
+    assert form.content.args == words  # type: ignore[union-attr]
+    rows["cuda"]._input.value = False  # no word turns it off
+    assert "the flag stands for True; the other value is torch.cuda.is_available()" in note(form)
+    assert form.content.args == words  # type: ignore[union-attr]
+
+
+def test_a_required_truth_value_is_missing_until_it_is_chosen(show: Show) -> None:
+    form = show(TRUTHS)
+    rows = rows_of(form).fields
+    rows["ready"]._input.value = False
+    assert "--go is missing" in note(form)
+    rows["go"]._input.value = True
+    assert form.content.args == ("", "--go", "True")  # type: ignore[union-attr]
