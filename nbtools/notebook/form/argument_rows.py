@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from functools import partial
 from html import escape
 from pathlib import Path
+from types import NoneType
 from typing import Any
 
 import ipywidgets as widgets
@@ -24,6 +25,7 @@ from nbtools.script.arguments.arguments import Argument, ScriptArguments
 from nbtools.script.arguments.ask import TIME_LIMIT_S, ask
 from nbtools.script.arguments.command_line import CommandLine, read
 from nbtools.script.arguments.declared import arguments_of
+from nbtools.script.arguments.texts import element_type, is_list
 from nbtools.script.field import Field
 from nbtools.script.program import Program
 
@@ -166,7 +168,7 @@ class ArgumentRows:
         self._command.layout.display = "" if found.commands else "none"
         groups: dict[str, list[FieldRow]] = {}
         for argument in found.arguments:
-            line = FieldRow(_described(argument), self._guarded(self._edited))
+            line = FieldRow(_described(argument), self._guarded(self._edited), is_argument=True)
             self._rows[argument.field.name] = line
             groups.setdefault(argument.field.group or "Arguments", []).append(line)
         sections = [Section(title, rows) for title, rows in groups.items()]
@@ -233,7 +235,8 @@ class ArgumentRows:
         self._say(problem or (f"not taken over: {plural(len(wrong), 'wrong value')}" if wrong else ""))
 
     def _is_used(self, argument: Argument) -> bool:
-        return argument.command == self._command.value[: len(argument.command)]
+        chosen: tuple[str, ...] = self._command.value
+        return argument.command == chosen[: len(argument.command)]
 
     def _mark(self, wrong: dict[str, str]) -> None:
         """Show errors and changed values; fold what rarely changes."""
@@ -285,8 +288,8 @@ class ArgumentRows:
 def _described(argument: Argument) -> Field:
     """Return the field of a row: its note has the type and the line of the source beside the help."""
     field = argument.field
-    types = ", ".join(kind.__name__ if isinstance(kind, type) else str(kind) for kind in field.types)
-    types = types.replace("NoneType", "none")
+    types = ", ".join("none" if kind is NoneType else element_type(kind).__name__ for kind in field.types)
+    types += ", several as in a shell" if is_list(field) else ""
     source = f" ({field.source})" if field.source else ""
     return field.replace(help=f"{field.help}{source}".strip(), unit=field.unit or types)
 

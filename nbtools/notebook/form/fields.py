@@ -5,7 +5,7 @@ error. Only core widgets, so that VS Code and Colab show the same form.
 """
 
 import shlex
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from html import escape
 from pathlib import Path
@@ -18,7 +18,7 @@ from nbtools.errors import shown
 from nbtools.notebook.subshell import answers_beside_cells
 from nbtools.notebook.theme import THEME
 from nbtools.rundir.secret_values import masked, unmasked
-from nbtools.script.assignments import split_names
+from nbtools.script.assignments import join_names, split_names
 from nbtools.script.field import Field
 
 LABEL_WIDTH = "204px"
@@ -45,14 +45,22 @@ class FieldRow:
     """
 
     def __init__(
-        self, field: Field, on_edit: Callable[[object], None], *, num_lines: int = 1, is_command: bool = False
+        self,
+        field: Field,
+        on_edit: Callable[[object], None],
+        *,
+        num_lines: int = 1,
+        is_command: bool = False,
+        is_argument: bool = False,
     ) -> None:
         """Make the row of `field`; `on_edit` is called after every edit, with an argument to ignore.
 
         Args:
             num_lines: height of the input; a value of several lines of text.
             is_command: whether the value is the words of a command, written as in a shell, with secrets masked.
+            is_argument: whether it is an argument of a program: a list is written as in a shell, others with commas.
         """
+        self._split, self._join = (shlex.split, shlex.join) if is_argument else (split_names, join_names)
         self._on_edit, self._num_lines, self._is_command = on_edit, num_lines, is_command
         self._given: tuple[Any, Any] | None = None
         self._declared = field
@@ -144,11 +152,11 @@ class FieldRow:
             return entry
         if self.field.is_required and not entry.strip():
             raise ValueError("is required")
-        return parse_value(entry, self.field.types)
+        return parse_value(entry, self.field.types, self._split)
 
     @value.setter
     def value(self, value: Any) -> None:
-        written = shlex.join(masked(value)) if self._is_command else _written(value)
+        written = shlex.join(masked(value)) if self._is_command else _written(value, self._join)
         entry = written if isinstance(self._input, widgets.Text) else _entry(value)
         if isinstance(self._input, widgets.SelectMultiple):
             entry = value or ()
@@ -275,10 +283,10 @@ def mark(line: widgets.HBox, mistake: str, was: str = "", help: str = "", unit: 
 _TRUTH = {"true": True, "false": False, "yes": True, "no": False}
 
 
-def parse_value(text: str, kinds: tuple[Any, ...]) -> Any:
-    """Parse typed text into a value of one of `kinds`: numbers, texts, truth values, None, tuples with commas.
+def parse_value(text: str, kinds: tuple[Any, ...], split: Callable[[str], Iterable[str]] = split_names) -> Any:
+    """Parse typed text into a value of one of `kinds`: numbers, texts, truth values, None, tuples.
 
-    The config checks the bounds.
+    The config checks the bounds; `split` divides the text of a tuple.
 
     Raises:
         ValueError: no kind fits; the message says what is allowed.
@@ -289,7 +297,7 @@ def parse_value(text: str, kinds: tuple[Any, ...]) -> Any:
     if str in kinds:
         return int(stripped) if int in kinds and stripped.isdecimal() else text
     if several := next((kind for kind in kinds if get_origin(kind) is tuple), None):
-        return tuple(parse_value(item, get_args(several)[:1]) for item in split_names(text))
+        return tuple(parse_value(item, get_args(several)[:1]) for item in split(text))
     if bool in kinds and stripped.lower() in _TRUTH:
         return _TRUTH[stripped.lower()]
     if stripped.lower() == "none" and NoneType in kinds:
@@ -312,11 +320,11 @@ def parse_value(text: str, kinds: tuple[Any, ...]) -> Any:
     raise ValueError(f"{shown(stripped, 60)} is not {what}")
 
 
-def _written(value: Any) -> str:
+def _written(value: Any, join: Callable[[Iterable[str]], str]) -> str:
     if value is None:
         return ""
     if isinstance(value, tuple):
-        return ", ".join(map(_written, value))
+        return join([_written(item, join) for item in value])
     return value if isinstance(value, str) else repr(value)
 
 

@@ -116,9 +116,8 @@ class ScriptArguments:
         match argument.action:
             case "store_true" | "store_false":
                 if not is_same(value, argument.const):
-                    raise ValueError(
-                        f"the flag stands for {argument.const!r}; the other value is {field.default_text or default!r}"
-                    )
+                    other = field.default_text or repr(default)
+                    raise ValueError(f"the flag stands for {argument.const!r}; the other value is {other}")
                 return [flag]
             case "optional_bool":
                 spellings = argument.flags if value else argument.negative_flags

@@ -238,6 +238,20 @@ def test_a_script_that_cannot_be_asked_says_why(show: Show) -> None:
     assert not rows._ask.disabled
 
 
+def test_a_list_is_written_as_words_of_a_shell(show: Show) -> None:
+    source = TRAIN.replace('"--hf-token"', '"--prompts", nargs="+"')
+    form = show(source, ("--prompts", "Hello, world", "second", "--layers", "1", "4"))
+    rows = rows_of(form).fields
+    assert (rows["prompts"]._input.value, rows["layers"]._input.value) == ("'Hello, world' second", "1 4")
+    assert "str, none, several as in a shell" in rows["prompts"].widget.children[1].value
+    rows["prompts"].type_in("'Hello, world' second a.txt")
+    rows["layers"].type_in("5 6 7")
+    words = ("--prompts", "Hello, world", "second", "a.txt", "--layers", "5", "6", "7")
+    assert form.content.args == words  # type: ignore[union-attr]
+    rows["prompts"].type_in("'Hello")
+    assert "No closing quotation" in rows["prompts"].widget.children[1].value
+
+
 def test_another_program_has_other_rows_and_none_has_none(show: Show) -> None:
     form = show(TRAIN)
     Path("other.py").write_text(COMMANDS)
