@@ -20,7 +20,7 @@ from nbtools.notebook.form.fields import INPUT_SHAPE, FieldRow
 from nbtools.notebook.form.overwrite import button
 from nbtools.notebook.form.sections import Section, Sections
 from nbtools.notebook.subshell import answers_beside_cells
-from nbtools.rundir.secret_values import masked
+from nbtools.rundir.secret_values import MASK, masked
 from nbtools.script.arguments.arguments import Argument, ScriptArguments
 from nbtools.script.arguments.ask import TIME_LIMIT_S, ask
 from nbtools.script.arguments.command_line import CommandLine, read
@@ -204,6 +204,7 @@ class ArgumentRows:
             for argument in self._shown.arguments:
                 name = argument.field.name
                 self._rows[name].value = line.values.get(name, argument.field.default)
+                self._rows[name].hide_secret()
         finally:
             self._is_filling = False
         self._mark({})
@@ -231,6 +232,12 @@ class ArgumentRows:
             else:
                 self._words, self._line = words, read(self._shown, words)
                 self._on_words(words)
+                self._is_filling = True
+                try:
+                    for name in values:
+                        self._rows[name].hide_secret()
+                finally:
+                    self._is_filling = False
         self._mark(wrong)
         self._say(problem or (f"not taken over: {plural(len(wrong), 'wrong value')}" if wrong else ""))
 
@@ -251,7 +258,8 @@ class ArgumentRows:
             except ValueError:
                 differs = True
             if differs and not field.is_required:
-                changed[field.name] = f"default: {field.default_text or shown(field.default, 60)}"
+                known = MASK if field.is_secret and field.default else shown(field.default, 60)
+                changed[field.name] = f"default: {field.default_text or known}"
             is_own = field.source.startswith(f"{self._shown.script.name}:")
             if not is_long or is_own or differs or field.is_required:
                 usual.add(field.name)

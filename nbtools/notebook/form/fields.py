@@ -17,7 +17,7 @@ import ipywidgets as widgets
 from nbtools.errors import shown
 from nbtools.notebook.subshell import answers_beside_cells
 from nbtools.notebook.theme import THEME
-from nbtools.rundir.secret_values import masked, unmasked
+from nbtools.rundir.secret_values import is_secret, masked, unmasked
 from nbtools.script.assignments import join_names, split_names
 from nbtools.script.field import Field
 
@@ -93,6 +93,15 @@ class FieldRow:
             value = field.default
         self._draw(field)
         self.value = value
+
+    def hide_secret(self) -> None:
+        """Show a value that looks secret as dots, from now on."""
+        value = self.value
+        texts = [text for text in (value if isinstance(value, tuple) else [value]) if isinstance(text, str)]
+        is_shown = isinstance(self._input, widgets.Text) and not isinstance(self._input, widgets.Password)
+        if is_shown and any(is_secret(self.field.name, text) for text in texts):
+            self._draw(self.field.replace(is_secret=True))
+            self.value = value
 
     def _make_input(self) -> widgets.DOMWidget:
         field = self.field

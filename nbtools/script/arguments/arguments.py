@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from nbtools.errors import ConfigError, shown
+from nbtools.rundir.secret_values import MASK
 from nbtools.script.arguments.texts import is_list, to_text
 from nbtools.script.field import Field
 
@@ -90,7 +91,8 @@ class ScriptArguments:
             self._check_allowed(argument, value)
             return self._words(argument, value)
         except (ValueError, TypeError) as error:
-            raise ConfigError(f"{name}={shown(value)}: {error}{where}") from None
+            text = MASK if field.is_secret else shown(value)
+            raise ConfigError(f"{name}={text}: {error}{where}") from None
 
     def _check_allowed(self, argument: Argument, value: Any) -> None:
         field = argument.field

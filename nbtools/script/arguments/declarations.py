@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 from types import NoneType
 from typing import Any
 
-from nbtools.rundir.secret_values import is_secret
+from nbtools.rundir.secret_values import is_secret, masked, without_secrets
 from nbtools.script.arguments.arguments import Action, Argument
 from nbtools.script.arguments.texts import FALSE, TRUE, element_type
 from nbtools.script.field import Field
@@ -260,9 +260,17 @@ def argument_of(entry: Entry, command: tuple[str, ...], notes: list[str]) -> Arg
 
 
 def made_field(name: str, **settings: Any) -> Field:
-    """Return a field of a script, which is secret if its name says so."""
-    kinds = {element_type(kind) for kind in settings["types"]} | {type(item) for item in settings.get("choices") or ()}
-    return Field(name, is_secret=str in kinds and not settings.get("choices") and is_secret(name, "value"), **settings)
+    """Return a field of a script, which is secret if its name or its default says so; its help has no secret."""
+    field = Field(name, **settings)
+    default = [item for item in (field.default if isinstance(field.default, tuple) else [field.default]) if item]
+    texts = [item for item in default if isinstance(item, str)]
+    hides = str in map(element_type, field.types) and any(is_secret(name, text) for text in ["value", *texts])
+    (default_text,) = masked([field.default_text])
+    return field.replace(
+        is_secret=hides and not field.choices,
+        default_text=default_text,
+        help=without_secrets(field.help, texts) if hides else field.help,
+    )
 
 
 def literal_of(value: Any) -> Any:

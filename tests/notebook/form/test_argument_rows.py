@@ -4,7 +4,7 @@ import stat
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -182,6 +182,62 @@ def test_a_secret_is_dots_in_its_row_and_masked_in_the_words(show: Show) -> None
     line.type_in("--hf-token '***' --other-token '***'")
     with pytest.raises(ConfigError, match="--other-token; type the value itself"):
         _ = form.content
+
+
+SECRETS = """
+import argparse
+import os
+
+parser = argparse.ArgumentParser()
+parser.add_argument("--api_key", default="abcd1234topsecret", help="key (default: %(default)s)")
+parser.add_argument("--auth_token", default=os.environ.get("MYTOK"), help="token (default: %(default)s)")
+parser.add_argument("--db")
+parser.add_argument("--headers", nargs="*")
+parser.add_argument("--store", default="s3://user:pa55word@host/x", help="%(default)s")
+parser.add_argument("data", nargs="?")
+args = parser.parse_args()
+"""
+
+
+def texts_in(widget: Any) -> Iterator[str]:
+    """All texts that a widget shows."""
+    if not isinstance(widget, ipywidgets.Password):
+        yield str(getattr(widget, "value", ""))
+    yield from (str(getattr(widget, name, "")) for name in ("tooltip", "placeholder", "description"))
+    for child in getattr(widget, "children", ()):
+        yield from texts_in(child)
+
+
+def test_no_secret_of_the_words_or_the_source_is_shown(show: Show, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("MYTOK", "0123topsecret")
+    given = ("--db", "postgres://u:hunter22@h/x", "--headers", "a", "Bearer 0a1b2c3d4e5f")
+    form = show(SECRETS, given)
+    rows = rows_of(form)
+
+    def shown() -> str:
+        return "\n".join(texts_in(rows.widget))
+
+    def leaked() -> list[str]:
+        secrets = ("topsecret", "hunter22", "0a1b2c", "pa55word", "hunter33")
+        return [secret for secret in secrets if secret in shown()]
+
+    assert leaked() == []
+    assert "key (default: ***)" in shown()
+    rows.fields["api_key"].type_in("another")
+    assert "default: ***" in rows.fields["api_key"].widget.children[1].value
+    rows.fields["data"].type_in("https://u:hunter33@h/x")
+    assert form.content.args == ("https://u:hunter33@h/x", *given, "--api_key", "another")  # type: ignore[union-attr]
+    assert isinstance(rows.fields["data"]._input, ipywidgets.Password)
+    rows._ask.click()
+    wait_until(lambda: rows._shown in rows._asked.values())
+    assert "os.environ.get" in rows.fields["auth_token"]._input.placeholder
+    assert leaked() == []
+
+
+def test_an_error_about_the_words_has_no_secret(show: Show) -> None:
+    form = show(SECRETS, ("--unknown", "a", "b", "--db", "postgres://u:hunter22@h/x"))
+    rows_of(form).fields["data"].type_in("-x")
+    assert "would be read differently" in note(form) and "hunter22" not in note(form)
 
 
 def test_only_the_rows_of_the_chosen_sub_command_are_words(show: Show) -> None:
