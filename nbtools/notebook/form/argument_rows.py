@@ -23,7 +23,7 @@ from nbtools.notebook.subshell import answers_beside_cells
 from nbtools.rundir.secret_values import MASK, masked
 from nbtools.script.arguments.arguments import Argument, ScriptArguments
 from nbtools.script.arguments.ask import TIME_LIMIT_S, ask
-from nbtools.script.arguments.command_line import CommandLine, read
+from nbtools.script.arguments.command_line import CommandLine, parse_words
 from nbtools.script.arguments.declared import arguments_of
 from nbtools.script.arguments.texts import element_type, is_list
 from nbtools.script.field import Field
@@ -197,7 +197,7 @@ class ArgumentRows:
         """Show the values that stand in the words of a command line."""
         assert self._shown is not None
         self._words = words
-        line = self._line = read(self._shown, words)
+        line = self._line = parse_words(self._shown, words)
         self._is_filling = True
         try:
             self._command.value = line.command
@@ -230,7 +230,7 @@ class ArgumentRows:
             except ConfigError as error:
                 problem = str(error)
             else:
-                self._words, self._line = words, read(self._shown, words)
+                self._words, self._line = words, parse_words(self._shown, words)
                 self._on_words(words)
                 self._is_filling = True
                 try:

@@ -60,7 +60,8 @@ class FieldRow:
             is_command: whether the value is the words of a command, written as in a shell, with secrets masked.
             is_argument: whether it is an argument of a program: a list is written as in a shell, others with commas.
         """
-        self._split, self._join = (shlex.split, shlex.join) if is_argument else (split_names, join_names)
+        self._split: Callable[[str], Iterable[str]] = shlex.split if is_argument else split_names
+        self._join: Callable[[list[str]], str] = shlex.join if is_argument else join_names
         self._on_edit, self._num_lines, self._is_command = on_edit, num_lines, is_command
         self._given: tuple[Any, Any] | None = None
         self._declared = field
@@ -329,7 +330,7 @@ def parse_value(text: str, kinds: tuple[Any, ...], split: Callable[[str], Iterab
     raise ValueError(f"{shown(stripped, 60)} is not {what}")
 
 
-def _written(value: Any, join: Callable[[Iterable[str]], str]) -> str:
+def _written(value: Any, join: Callable[[list[str]], str]) -> str:
     if value is None:
         return ""
     if isinstance(value, tuple):

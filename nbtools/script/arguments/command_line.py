@@ -8,7 +8,7 @@ from typing import Any
 from nbtools.errors import ConfigError, did_you_mean
 from nbtools.rundir.secret_values import masked
 from nbtools.script.arguments.arguments import Argument, ScriptArguments, is_same, looks_like_flag
-from nbtools.script.arguments.reader import Part, Reader
+from nbtools.script.arguments.reader import Part, WordReader
 
 
 @dataclass(frozen=True)
@@ -54,7 +54,7 @@ class CommandLine:
             self._check_nothing_is_missing(path, used, given)
         self._check_exclusive([used[name] for name in used if name in given])
         found = [word for part in parts for word in part.words]
-        if _owners(read(self.script, found).parts) != _owners(parts):
+        if _owners(parse_words(self.script, found).parts) != _owners(parts):
             raise ConfigError(f"{shlex.join(masked(found))}: would be read differently; change the words of args")
         return found
 
@@ -149,20 +149,20 @@ class CommandLine:
                 raise ConfigError(f"{names} exclude each other ({argument.exclusive}); leave one at its default")
 
 
-def read(script: ScriptArguments, words: Sequence[str]) -> CommandLine:
+def parse_words(script: ScriptArguments, words: Sequence[str]) -> CommandLine:
     """Read the words of a command line."""
-    reader = Reader(script)
+    reader = WordReader(script)
     reader.read(list(words))
     return CommandLine(script, tuple(reader.parts), reader.values, reader.command)
 
 
-def words_of(script: ScriptArguments, values: Mapping[str, Any], command: Sequence[str] = ()) -> list[str]:
+def command_words(script: ScriptArguments, values: Mapping[str, Any], command: Sequence[str] = ()) -> list[str]:
     """Return the words of a command line for the values that differ from their defaults.
 
     Raises:
         ConfigError: as `CommandLine.edited`.
     """
-    return read(script, ()).edited(values, command)
+    return parse_words(script, ()).edited(values, command)
 
 
 def _owners(parts: Sequence[Part]) -> list[object]:

@@ -1,4 +1,4 @@
-"""`Reader`: reads a command line as a script's parser does, and keeps which words belong to which argument."""
+"""`WordReader`: reads a command line as a script's parser does, and keeps which words belong to which argument."""
 
 import shlex
 from collections.abc import Sequence
@@ -27,7 +27,7 @@ class Part:
     """Whether they are understood."""
 
 
-class Reader:
+class WordReader:
     """Reads the words of one command line."""
 
     def __init__(self, script: ScriptArguments) -> None:

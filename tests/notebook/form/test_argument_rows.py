@@ -321,6 +321,16 @@ def test_another_program_has_other_rows_and_none_has_none(show: Show) -> None:
     assert rows_of(form).widget.layout.display == "none"
 
 
+@pytest.mark.parametrize("name", ["script", "cwd", "python", "accelerate_config"])
+@pytest.mark.parametrize("path", ["x" * 5000 + ".py", "x" * 300, "a/" * 3000 + "t.py"])
+def test_a_path_that_is_too_long_is_marked(show: Show, name: str, path: str) -> None:
+    form = show(TRAIN)
+    line_of(form, name).type_in(path)
+    assert "<b>must be " in line_of(form, name).widget.children[1].value
+    assert form._view.bar._said.value == ""
+    assert form._view.launch.disabled
+
+
 def test_the_interpreter_is_named_and_one_without_torch_is_a_mistake(show: Show) -> None:
     form = show(TRAIN)
     assert f"runs in {sys.executable} (the environment of nbtools; Python " in note(form) and "torch 2" in note(form)

@@ -13,7 +13,7 @@ import pytest
 
 from nbtools.script.arguments.arguments import ScriptArguments
 from nbtools.script.arguments.ask import ask
-from nbtools.script.arguments.command_line import words_of
+from nbtools.script.arguments.command_line import command_words
 
 PARSER = "import argparse\nparser = argparse.ArgumentParser()\nparser.add_argument('--lr', type=float, default=0.1)\n"
 PARSES = "args = parser.parse_args()\nopen(__file__ + '.mark', 'w')\n"
@@ -151,7 +151,7 @@ def test_a_default_that_asking_may_change_is_known_only_to_the_program(
         assert (fields[name].default, fields[name].types[0]) == (None, str)
         assert fields[name].default_text.replace("'", '"') == text
         assert fields[name].help.replace("'", '"') == f"(default: {text})"
-    assert words_of(found, {"device": "cpu", "wandb_mode": "disabled"}) == [
+    assert command_words(found, {"device": "cpu", "wandb_mode": "disabled"}) == [
         "--device",
         "cpu",
         "--wandb_mode",

@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 from nbtools.errors import ConfigError
 from nbtools.script.arguments.arguments import Argument, ScriptArguments
 from nbtools.script.arguments.ask import ask
-from nbtools.script.arguments.command_line import read, words_of
+from nbtools.script.arguments.command_line import command_words, parse_words
 from nbtools.script.arguments.declared import arguments_of
 from nbtools.script.field import Field
 
@@ -126,12 +126,12 @@ def check_argparse(
         members = [a.field.name for a in script.arguments if a.exclusive == group and a.field.name in values]
         for other in members[1:]:
             del values[other]
-    words = words_of(script, values, command)
+    words = command_words(script, values, command)
     namespace = vars(parser.parse_args(words))
     for key, value in values.items():
         got = namespace[key.rpartition(".")[2]]
         assert plain(got) == plain(Path(value) if isinstance(got, Path) else value), words
-    line = read(script, words)
+    line = parse_words(script, words)
     expected = {argument.field.name: argument.field.default for argument in script.arguments}
     for key, value in values.items():
         assert line.values.get(key, expected[key]) == value, words
@@ -215,11 +215,11 @@ def test_the_real_tyro_reads_what_words_writes(name: str) -> None:
     @settings(max_examples=40, deadline=None)
     @given(all_values(script, (), words_.filter(lambda text: text != "None")))
     def check(values: dict[str, Any]) -> None:
-        words = words_of(script, values)
+        words = command_words(script, values)
         result = real(words)
         for key, value in values.items():
             assert plain(nested(result, key)) == plain(value), words
-        line = read(script, words)
+        line = parse_words(script, words)
         assert line.rest == []
         assert all(line.values.get(key, value) == value for key, value in values.items())
 
@@ -236,11 +236,11 @@ def check_library(
     @settings(max_examples=examples, deadline=None)
     @given(all_values(script, command, strings))
     def check(values: dict[str, Any]) -> None:
-        words = words_of(script, values, command)
+        words = command_words(script, values, command)
         result = real(words)
         for key, value in values.items():
             assert plain(nested(result, key.removeprefix(".".join((*command, ""))))) == plain(value), words
-        line = read(script, words)
+        line = parse_words(script, words)
         assert (line.command, line.rest) == (command, [])
         assert all(line.values.get(key, value) == value for key, value in values.items()), (line, words)
 
@@ -302,10 +302,10 @@ def test_the_real_absl_reads_what_words_writes() -> None:
     def check(values: dict[str, Any]) -> None:
         values["num_steps"] = abs(values.get("num_steps", 1)) + 1
         values["seed"] = tuple(item for item in values.get("seed", (1,)) if item) or (3,)
-        words = words_of(script, values)
+        words = command_words(script, values)
         result = real(words)
         assert {key: plain(result[key]) for key in values} == values, words
-        assert {**values, **read(script, words).values} == values
+        assert {**values, **parse_words(script, words).values} == values
 
     check()
 
@@ -330,12 +330,12 @@ def test_the_real_hydra_reads_what_words_writes() -> None:
         values.pop("out", None)  # an interpolation
         values = {key: value for key, value in values.items() if not isinstance(value, str) or "$" not in value}
         values.setdefault("data_dir", "x")
-        words = words_of(script, values)
+        words = command_words(script, values)
         config = real(words)
         for key, value in values.items():
             if key != "optimizer":
                 assert plain(nested(config, key) if key != "layers" else list(config.layers)) == plain(value), words
-        assert {**values, **read(script, words).values} == values, words
+        assert {**values, **parse_words(script, words).values} == values, words
 
     check()
 
@@ -358,11 +358,11 @@ def test_the_real_jsonargparse_reads_what_words_writes() -> None:
     @given(all_values(script, (), words_.filter(lambda text: text.lower() not in ("null", "true", "false"))))
     def check(values: dict[str, Any]) -> None:
         values.pop("config", None)
-        words = words_of(script, values)
+        words = command_words(script, values)
         result = parser.parse_args(words)
         for key, value in values.items():
             assert plain(nested(result, key)) == plain(value), words
-        assert {**values, **read(script, words).values} == values, words
+        assert {**values, **parse_words(script, words).values} == values, words
 
     check()
 
@@ -407,14 +407,14 @@ def test_the_real_configurator_reads_what_words_writes(tmp_path: Path, monkeypat
     @given(all_values(script, (), strings))
     def check(values: dict[str, Any]) -> None:
         values.pop("config_file", None)
-        words = words_of(script, values)
+        words = command_words(script, values)
         result = real(words)
         assert {key: result[key] for key in values} == values, words
-        assert {**values, **read(script, words).values} == values
+        assert {**values, **parse_words(script, words).values} == values
 
     check()
     with pytest.raises(ConfigError, match="splits its words"):
-        words_of(script, {"out_dir": "a=b"})
+        command_words(script, {"out_dir": "a=b"})
 
 
 def test_the_real_omegaconf_reads_what_words_writes() -> None:
@@ -460,18 +460,18 @@ DATA = Argument(Field("data", types=(str,), is_required=True, source="train.py:9
     ],
 )
 def test_read_takes_the_words_that_a_user_types(words: list[str], values: dict[str, Any], rest: list[str]) -> None:
-    line = read(script_of(LR, SIZE, AMP, VERBOSE, DATA), words)
+    line = parse_words(script_of(LR, SIZE, AMP, VERBOSE, DATA), words)
     assert (line.values, line.command, line.rest) == (values, (), rest)
 
 
 def test_words_have_what_differs_and_no_more() -> None:
     script = script_of(LR, SIZE, AMP)
-    assert words_of(script, {"lr": 0.1, "size": 16, "amp": True}) == ["--batch-size", "16", "--amp"]
-    assert words_of(script, {"size": -1}) == ["--batch-size=-1"]
+    assert command_words(script, {"lr": 0.1, "size": 16, "amp": True}) == ["--batch-size", "16", "--amp"]
+    assert command_words(script, {"size": -1}) == ["--batch-size=-1"]
 
 
 def test_a_positional_value_that_begins_with_a_dash_follows_two_dashes() -> None:
-    assert words_of(script_of(DATA, SIZE), {"data": "-x", "size": 3}) == ["--batch-size", "3", "--", "-x"]
+    assert command_words(script_of(DATA, SIZE), {"data": "-x", "size": 3}) == ["--batch-size", "3", "--", "-x"]
 
 
 @pytest.mark.parametrize(
@@ -497,9 +497,9 @@ def test_errors_name_the_argument_and_what_is_allowed(values: dict[str, Any], me
         Argument(Field("pair", types=(tuple[int, ...],), default=(1, 2)), flags=("--pair",), nargs=2),
     )
     with pytest.raises(ConfigError, match=message):
-        words_of(script, values)
+        command_words(script, values)
 
 
 def test_an_unknown_sub_command_is_an_error() -> None:
     with pytest.raises(ConfigError, match=r"fly: no sub-command of train[.]py; allowed: train"):
-        words_of(script_of(LR, commands=(("train",),)), {}, ["fly"])
+        command_words(script_of(LR, commands=(("train",),)), {}, ["fly"])

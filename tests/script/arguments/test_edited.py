@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 from nbtools.errors import ConfigError
 from nbtools.script.arguments.arguments import Argument, ScriptArguments
 from nbtools.script.arguments.ask import ask
-from nbtools.script.arguments.command_line import read, words_of
+from nbtools.script.arguments.command_line import command_words, parse_words
 from nbtools.script.arguments.declared import arguments_of
 from nbtools.script.field import Field
 
@@ -85,7 +85,7 @@ def test_the_real_argparse_reads_all_but_the_edited_value_as_before(tmp_path: Pa
             assume(False)
         num_edits += 1
         try:
-            edited = read(script, words).edited(edit)
+            edited = parse_words(script, words).edited(edit)
         except ConfigError:
             num_refused += 1
             return
@@ -93,7 +93,7 @@ def test_the_real_argparse_reads_all_but_the_edited_value_as_before(tmp_path: Pa
         wanted = vars(before) | {name: list(v) if isinstance(v, tuple) else v for name, v in edit.items()}
         assert (vars(after), rest_after) == (wanted, rest), (words, edited)
         touched = edit.keys() | ({"amp", "verbose"} if edit.keys() & {"amp", "verbose"} else set())  # -vva is one word
-        others = [word for chunk in chunks if not read(script, chunk).values.keys() & touched for word in chunk]
+        others = [word for chunk in chunks if not parse_words(script, chunk).values.keys() & touched for word in chunk]
         left = iter(edited)
         assert all(word in left for word in others), (words, edited)  # in their order
 
@@ -200,7 +200,7 @@ def test_words_that_equal_a_default_stay_byte_for_byte(
     script = ask(tmp_path / "train.py", sys.executable)
     assert script.is_complete, script.notes
     real = real_main(script.script)
-    edited = read(script, words).edited({"lr": 0.25})
+    edited = parse_words(script, words).edited({"lr": 0.25})
     assert real(edited) == {**real(words), "lr": 0.25}
     assert [word for word in words if not word.startswith("--lr") and word != "0.001"] == [
         word for word in edited if not word.startswith("--lr") and word != "0.25"
@@ -227,7 +227,7 @@ print(args.lr, args.epochs)
 def test_a_value_that_overrides_a_config_file_stays_in_the_words(tmp_path: Path) -> None:
     script = known_script(tmp_path, CONFIG)
     (tmp_path / "c.json").write_text('{"lr": 0.1}')
-    edited = read(script, ["--config", "c.json", "--lr", "0.001"]).edited({"epochs": 5})
+    edited = parse_words(script, ["--config", "c.json", "--lr", "0.001"]).edited({"epochs": 5})
     assert edited == ["--config", "c.json", "--lr", "0.001", "--epochs", "5"]
     printed = subprocess.run([sys.executable, "train.py", *edited], cwd=tmp_path, capture_output=True, text=True)
     assert printed.stdout.split() == ["0.001", "5"], printed.stderr
@@ -235,7 +235,7 @@ def test_a_value_that_overrides_a_config_file_stays_in_the_words(tmp_path: Path)
 
 def test_a_value_of_the_configurator_stays_behind_its_config_file() -> None:
     script = arguments_of(ZOO / "nanogpt.py")
-    line = read(script, ["config/small.py", "--beta2=0.95", "--unknown"])
+    line = parse_words(script, ["config/small.py", "--beta2=0.95", "--unknown"])
     assert line.values["beta2"] == next(a.field.default for a in script.arguments if a.field.name == "beta2")
     edited = line.edited({"learning_rate": 0.5})
     assert edited == ["config/small.py", "--beta2=0.95", "--unknown", "--learning_rate=0.5"]
@@ -271,41 +271,43 @@ COMMANDS = (("train",), ("score",))
     ],
 )
 def test_a_changed_value_takes_the_place_of_its_words(words: str, edit: dict[str, Any], expected: str) -> None:
-    assert read(script_of(LR, SIZE, POS), words.split()).edited(edit) == expected.split()
+    assert parse_words(script_of(LR, SIZE, POS), words.split()).edited(edit) == expected.split()
 
 
 def test_all_positional_values_follow_the_dashes_that_one_of_them_needs() -> None:
     script = script_of(POS, MORE, LR)
-    words = words_of(script, {"pos": "-x", "more": ("a b",), "lr": 2.0})
+    words = command_words(script, {"pos": "-x", "more": ("a b",), "lr": 2.0})
     assert words == ["--lr", "2.0", "--", "-x", "a b"]
-    assert read(script, words).values == {"pos": "-x", "more": ("a b",), "lr": 2.0}
+    assert parse_words(script, words).values == {"pos": "-x", "more": ("a b",), "lr": 2.0}
 
 
 def test_an_edit_that_would_move_a_value_to_another_argument_is_refused() -> None:
-    line = read(script_of(POS, MORE), ["a", "b"])
+    line = parse_words(script_of(POS, MORE), ["a", "b"])
     with pytest.raises(ConfigError, match="b: would be read differently; change the words of args"):
         line.edited({"pos": None})
 
 
 def test_words_behind_an_unknown_flag_stay_there_and_are_not_missing() -> None:
     words = ["--trainer.seed", "3", "data/"]
-    some = read(script_of(LR, DATA, is_complete=False), words)
+    some = parse_words(script_of(LR, DATA, is_complete=False), words)
     assert (some.values, some.rest) == ({}, words)
     assert some.edited({"lr": 0.5}) == [*words, "--lr", "0.5"]
-    all_known = read(script_of(LR, DATA), words)  # as argparse reads it: 3 is the data
+    all_known = parse_words(script_of(LR, DATA), words)  # as argparse reads it: 3 is the data
     assert (all_known.values, all_known.rest) == ({"data": "3"}, ["--trainer.seed", "data/"])
     assert all_known.edited({"lr": 0.5}) == [*words, "--lr", "0.5"]
 
 
 def test_a_new_option_stands_before_an_argument_that_takes_the_rest() -> None:
-    line = read(script_of(DATA, REST, LR), ["train.py", "--lr", "7"])
+    line = parse_words(script_of(DATA, REST, LR), ["train.py", "--lr", "7"])
     assert line.values == {"data": "train.py", "rest": ("--lr", "7")}
     assert line.edited({"lr": 2.0}) == ["--lr", "2.0", "train.py", "--lr", "7"]
-    assert words_of(line.script, {"data": "a", "rest": ("-b",), "lr": 2.0}) == ["--lr", "2.0", "a", "-b"]
+    assert command_words(line.script, {"data": "a", "rest": ("-b",), "lr": 2.0}) == ["--lr", "2.0", "a", "-b"]
 
 
 def test_another_sub_command_takes_the_place_of_the_one_in_the_words() -> None:
-    line = read(script_of(LR, TRAIN, SCORE, commands=COMMANDS), ["--lr", "2", "train", "--train", "x", "--unknown"])
+    line = parse_words(
+        script_of(LR, TRAIN, SCORE, commands=COMMANDS), ["--lr", "2", "train", "--train", "x", "--unknown"]
+    )
     assert line.edited({}, ["score"]) == ["--lr", "2", "score", "--unknown"]
     assert line.edited({"score": "y"}, ["score"]) == ["--lr", "2", "score", "--unknown", "--score", "y"]
     assert line.edited({"lr": 0.1}, ["train"]) == ["train", "--train", "x", "--unknown"]
