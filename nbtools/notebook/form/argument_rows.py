@@ -16,7 +16,7 @@ from nbtools.config import Launch
 from nbtools.errors import ConfigError, NbtoolsError, plural, shown
 from nbtools.machine.interpreter import Interpreter, interpreter_for
 from nbtools.notebook.background import Background
-from nbtools.notebook.form.fields import INPUT_SHAPE, FieldRow
+from nbtools.notebook.form.fields import INPUT_SHAPE, FieldRow, row
 from nbtools.notebook.form.overwrite import button
 from nbtools.notebook.form.sections import Section, Sections
 from nbtools.notebook.subshell import answers_beside_cells
@@ -97,7 +97,9 @@ class ArgumentRows:
         self._command.observe(guarded(self._edited), names="value")
         self._body = widgets.VBox(layout={"overflow": "visible"})
         head = widgets.HBox([self._ask, self._note], layout={"align_items": "center"})
-        self.widget = widgets.VBox([head, self._command, self._body], layout={"overflow": "visible", "display": "none"})
+        self.widget = widgets.VBox(
+            [head, row(self._command), self._body], layout={"overflow": "visible", "display": "none"}
+        )
 
     @property
     def fields(self) -> dict[str, FieldRow]:

@@ -176,8 +176,8 @@ class FieldRow:
             known += [] if entry in dict(known).values() else [(self._label(value), entry)]
             if known != [*self._input.options]:
                 self._input.options = known
+        self._given = (value, entry)  # first: setting the input calls `on_edit`, which reads the value
         self._input.value = entry
-        self._given = (value, entry)
 
     def type_in(self, text: str) -> None:
         """Enter a text as a person would."""

@@ -168,6 +168,7 @@ def test_a_secret_is_dots_in_its_row_and_masked_in_the_words(show: Show) -> None
     assert isinstance(row._input, ipywidgets.Password)
     row.type_in(TOKEN)
     line = line_of(form, "args")
+    assert "type the value itself" not in line.widget.children[1].value
     assert line._input.value == "--hf-token '***'"
     assert form.content.args == ("--hf-token", TOKEN)  # type: ignore[union-attr]
     line.type_in("--lr 2 --hf-token '***'")
