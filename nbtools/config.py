@@ -51,6 +51,12 @@ def num_evaluated_samples(what: str, unit: str) -> Any:
     return setting(2000, text, unit, ge=1, le=1_000_000_000, before=None)
 
 
+def may_be_path(text: str) -> bool:
+    """Whether a path can be called so: not blank, without a null character, and not too long for a file system."""
+    lengths = [len(part.encode("utf-8", "surrogatepass")) for part in text.split("/")]
+    return bool(text.strip()) and "\0" not in text and max(lengths) <= 255 and sum(lengths) + len(lengths) <= 3072
+
+
 class Settings(BaseModel):
     """A frozen pydantic model that rejects unknown names, wrong types, NaN and infinity."""
 
@@ -419,7 +425,7 @@ class Launch(Settings):
     @field_validator("python")
     @classmethod
     def _is_a_path(cls, value: str | None) -> str | None:
-        if value is not None and (not value.strip() or "\0" in value):
+        if value is not None and not may_be_path(value):
             raise ValueError("must be the path of a Python executable or of an environment, such as .venv")
         return value
 

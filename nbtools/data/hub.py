@@ -13,7 +13,8 @@ PACKAGE = "datasets"
 _PART = r"(?![^/:]*(?:--|\.\.))\w(?:[\w.-]{0,94}\w)?"
 _NAME = re.compile(rf"hf/(?P<path>(?:{_PART}/)?{_PART}(?<!\.git))(?::(?P<config>\w[\w.-]*))?", re.ASCII)
 """The rules of the hub's own client."""
-_OPTION = re.compile(r",(column|split|revision)=([^,=]+)\Z")
+_OPTION = re.compile(r',(column|split|revision)=("(?:[^"]|"")+"|[^,="][^,=]*)\Z')
+_QUOTED = re.compile(r'"(?:[^"]|"")*"')
 _FIRST_ROWS = re.compile(r"([\w.-]+)\[:(\d+)\]", re.ASCII)
 
 
@@ -65,14 +66,32 @@ class HubDataset:
 
 
 def split_options(dataset: str) -> tuple[str, dict[str, str]]:
-    """Return the name in `dataset`, and the options behind it: `NAME,column=body,split=test,revision=v2`."""
+    """Return the name in `dataset`, and the options behind it: `NAME,column=body,split=test,revision=v2`.
+
+    As in CSV, a value with a comma or =, and a name that ends like an option, stand in double quotes.
+    """
     options: dict[str, str] = {}
-    while found := _OPTION.search(dataset):
+    while not _QUOTED.fullmatch(dataset) and (found := _OPTION.search(dataset)):
         if found[1] in options:
             raise DataError(f"dataset={dataset[:200]!r}: has {found[1]}= twice; keep one")
-        options[found[1]] = found[2]
+        options[found[1]] = _without_quotes(found[2])
         dataset = dataset[: found.start()]
-    return dataset, options
+    return _without_quotes(dataset), options
+
+
+def with_options(name: str, options: Mapping[str, str]) -> str:
+    """Return the text that `split_options` reads as a name and options."""
+    first = _quoted(name) if _OPTION.search(name) or name.startswith('"') else name
+    plain = re.compile('[^,="][^,=]*')
+    return first + "".join(f",{key}={v if plain.fullmatch(v) else _quoted(v)}" for key, v in options.items())
+
+
+def _quoted(text: str) -> str:
+    return '"' + text.replace('"', '""') + '"'
+
+
+def _without_quotes(text: str) -> str:
+    return text[1:-1].replace('""', '"') if _QUOTED.fullmatch(text) else text
 
 
 def named(dataset: str | None) -> HubDataset | None:

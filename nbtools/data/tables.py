@@ -15,7 +15,7 @@ from itertools import chain, islice
 from pathlib import Path
 from typing import IO, Any, cast, overload
 
-from nbtools.data.hub import HubDataset, hub_rows
+from nbtools.data.hub import HubDataset, hub_rows, with_options
 from nbtools.errors import DataError, shown
 
 _JSON = (".jsonl", ".ndjson", ".json")
@@ -226,7 +226,7 @@ def text_column(where: str, row: Mapping[str, Any]) -> str:
 def _how(row: Mapping[str, Any]) -> str:
     lengths = {name: len(value) for name, value in row.items() if name.strip() and isinstance(value, str)}
     name = max(lengths, key=lambda name: lengths[name]) if lengths else "NAME"
-    return f"name the column behind the dataset: ,column={name}"
+    return f"name the column behind the dataset: {with_options('', {'column': name})}"
 
 
 # --- tables of cells ------------------------------------------------------------------------------

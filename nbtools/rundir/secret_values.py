@@ -88,19 +88,24 @@ def unmasked(args: Sequence[str], before: Sequence[str]) -> list[str]:
     """Return arguments in which each `MASK` stands again for the secret of the same name in `before`.
 
     Raises:
-        ValueError: there is no such secret.
+        ValueError: there is no such secret, or there are fewer masks than secrets of a name, so that it is not known
+            which of them are left.
     """
     secrets: dict[str, list[str]] = {}
     for name, shown_as, word in _named(masked(before), before):
         if shown_as != word:
             secrets.setdefault(name, []).append(word)
-    found = []
+    found, used = [], set[str]()
     for name, shown_as, word in _named(args, args):
         if shown_as == MASK or shown_as == f"{name}={MASK}":
             if not secrets.get(name):
                 raise ValueError(f"{word}: stands for a secret value{name and f' of {name}'}; type the value itself")
             word = secrets[name].pop(0)
+            used.add(name)
         found.append(word)
+    if unclear := sorted(name for name in used if secrets[name]):
+        whose = f" of {unclear[0]}" if unclear[0] else ""
+        raise ValueError(f"{MASK}: stands for one of several secret values{whose}; type the value itself")
     return found
 
 

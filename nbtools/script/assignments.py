@@ -1,14 +1,29 @@
 """Text that stands for a value, such as the `1e-4` of `learning_rate=1e-4`, parsed by the type of a config field."""
 
 import ast
+import re
+from collections.abc import Iterable
 from typing import Any
 
 from pydantic.fields import FieldInfo
 
+_NAME = re.compile(r'\s*(?:"((?:[^"]|"")*)"|([^,]*?))\s*(?:,|\Z)')
+_PLAIN_NAME = re.compile(r'(?!["\s])[^,]+(?<!\s)')
+
 
 def split_names(text: str) -> tuple[str, ...]:
-    """Return the names in a comma-separated text; a name keeps inner spaces and loses outer ones."""
-    return tuple(name for part in text.split(",") if (name := part.strip()))
+    """Return the names in a comma-separated text; a name keeps inner spaces and loses outer ones.
+
+    As in CSV, a name with a comma stands in double quotes, and a double quote in these is doubled.
+    """
+    found = _NAME.finditer(text)
+    return tuple(each[2] or each[1].replace('""', '"') for each in found if each[1] is not None or each[2])
+
+
+def join_names(names: Iterable[str]) -> str:
+    """Return the text that `split_names` reads as these names."""
+    quoted = (name if _PLAIN_NAME.fullmatch(name) else '"' + name.replace('"', '""') + '"' for name in names)
+    return ", ".join(quoted)
 
 
 def parse_field(text: str, field: FieldInfo | None) -> Any:

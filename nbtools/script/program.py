@@ -10,7 +10,7 @@ from typing import NoReturn, Self
 
 from pydantic import field_validator, model_validator
 
-from nbtools.config import Launch, Settings, setting
+from nbtools.config import Launch, Settings, may_be_path, setting
 from nbtools.errors import LaunchError, plural
 from nbtools.machine.devices import devices
 from nbtools.machine.interpreter import Interpreter, interpreter_for
@@ -64,14 +64,14 @@ class Program(Settings):
     @field_validator("script", "cwd", "accelerate_config")
     @classmethod
     def _is_a_path(cls, value: str | None) -> str | None:
-        if value is not None and (not value.strip() or "\0" in value):
-            raise ValueError("must be a path")
+        if value is not None and not may_be_path(value):
+            raise ValueError("must be a path, of at most 255 bytes a part and 3072 in all")
         return value
 
     @field_validator("module")
     @classmethod
     def _is_a_module(cls, value: str | None) -> str | None:
-        if value is not None and not _MODULE.fullmatch(value):
+        if value is not None and not (_MODULE.fullmatch(value) and may_be_path(f"{value.replace('.', '/')}.py")):
             raise ValueError("must be the dotted name of a module, such as package.train")
         return value
 

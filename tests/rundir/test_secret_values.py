@@ -52,6 +52,13 @@ def test_edited_words_get_their_secrets_back_by_name() -> None:
         unmasked(["--other-token", MASK], before)
     with pytest.raises(ValueError, match="type the value itself"):  # there was one
         unmasked(["--hf-token", MASK, "--hf-token", MASK], before)
+    several = ["--key", "abcdef", "--key", "ghijkl", "Bearer 0123456789", "Bearer 9876543210"]
+    assert unmasked(masked(several), several) == several
+    assert unmasked(["--key", "abcdef"], several) == ["--key", "abcdef"]
+    with pytest.raises(ValueError, match="stands for one of several secret values of --key; type the value itself"):
+        unmasked(["--key", MASK, MASK, MASK], several)
+    with pytest.raises(ValueError, match="stands for one of several secret values; type the value itself"):
+        unmasked(["--key", MASK, "--key", MASK, MASK], several)
     assert "x1y2z3" not in shown_masked(tuple(before))
     assert (shown_masked(("a", "b")), shown_masked(3)) == ("('a', 'b')", "3")
 

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from functools import partial
 from html import escape
 from pathlib import Path
+from types import NoneType
 from typing import Any
 
 import ipywidgets as widgets
@@ -15,14 +16,16 @@ from nbtools.config import Launch
 from nbtools.errors import ConfigError, NbtoolsError, plural, shown
 from nbtools.machine.interpreter import Interpreter, interpreter_for
 from nbtools.notebook.background import Background
-from nbtools.notebook.form.fields import INPUT_SHAPE, FieldRow
+from nbtools.notebook.form.fields import INPUT_SHAPE, FieldRow, row
 from nbtools.notebook.form.overwrite import button
 from nbtools.notebook.form.sections import Section, Sections
 from nbtools.notebook.subshell import answers_beside_cells
-from nbtools.rundir.secret_values import masked
+from nbtools.rundir.secret_values import MASK, masked
 from nbtools.script.arguments.arguments import Argument, ScriptArguments
 from nbtools.script.arguments.ask import TIME_LIMIT_S, ask
+from nbtools.script.arguments.command_line import CommandLine, parse_words
 from nbtools.script.arguments.declared import arguments_of
+from nbtools.script.arguments.texts import element_type, is_list
 from nbtools.script.field import Field
 from nbtools.script.program import Program
 
@@ -82,7 +85,7 @@ class ArgumentRows:
         self._question: _Question | None = None
         self._shown: ScriptArguments | None = None
         self._words: tuple[str, ...] = ()
-        self._rest: list[str] = []
+        self._line: CommandLine | None = None
         self._python = self._problem = ""
         self._is_filling = self._is_asking = False
         self._rows: dict[str, FieldRow] = {}
@@ -94,7 +97,9 @@ class ArgumentRows:
         self._command.observe(guarded(self._edited), names="value")
         self._body = widgets.VBox(layout={"overflow": "visible"})
         head = widgets.HBox([self._ask, self._note], layout={"align_items": "center"})
-        self.widget = widgets.VBox([head, self._command, self._body], layout={"overflow": "visible", "display": "none"})
+        self.widget = widgets.VBox(
+            [head, row(self._command), self._body], layout={"overflow": "visible", "display": "none"}
+        )
 
     @property
     def fields(self) -> dict[str, FieldRow]:
@@ -159,13 +164,13 @@ class ArgumentRows:
         self._shown, self._rows = found, {}
         self._is_filling = True
         try:
-            self._command.options = [(" ".join(path), path) for path in found.commands]
+            self._command.options = [(" ".join(path) or "none", path) for path in ((), *found.commands)]
         finally:
             self._is_filling = False
         self._command.layout.display = "" if found.commands else "none"
         groups: dict[str, list[FieldRow]] = {}
         for argument in found.arguments:
-            line = FieldRow(_described(argument), self._guarded(self._edited))
+            line = FieldRow(_described(argument), self._guarded(self._edited), is_argument=True)
             self._rows[argument.field.name] = line
             groups.setdefault(argument.field.group or "Arguments", []).append(line)
         sections = [Section(title, rows) for title, rows in groups.items()]
@@ -185,7 +190,8 @@ class ArgumentRows:
         what = f"{count} of {found.script.name} ({found.parser})" if found.parser else f"{found.script.name}: no parser"
         lines = [f"{what}{'' if found.is_complete or not found.parser else ', perhaps not all'}", *found.notes]
         lines += [f"runs in {self._python}"] if self._python else []
-        lines += [f"kept in args as they are: {shlex.join(masked(self._rest))}"] if self._rest else []
+        rest = masked(self._line.rest) if self._line is not None else []
+        lines += [f"kept in args as they are: {shlex.join(rest)}"] if rest else []
         wrong = f"<b>{escape(self._problem)}</b><br>" if self._problem else ""
         self._note.value = f"<small>{wrong}{'<br>'.join(map(escape, lines))}</small>"
 
@@ -193,14 +199,14 @@ class ArgumentRows:
         """Show the values that stand in the words of a command line."""
         assert self._shown is not None
         self._words = words
-        values, command, self._rest = self._shown.read(words)
+        line = self._line = parse_words(self._shown, words)
         self._is_filling = True
         try:
-            if self._shown.commands:
-                self._command.value = command if command in self._shown.commands else self._shown.commands[0]
+            self._command.value = line.command
             for argument in self._shown.arguments:
                 name = argument.field.name
-                self._rows[name].value = values.get(name, argument.field.default)
+                self._rows[name].value = line.values.get(name, argument.field.default)
+                self._rows[name].hide_secret()
         finally:
             self._is_filling = False
         self._mark({})
@@ -208,7 +214,7 @@ class ArgumentRows:
 
     def _edited(self) -> None:
         """Write the values of the rows as words; a wrong value is marked and leaves the words as they are."""
-        if self._is_filling or self._shown is None:
+        if self._is_filling or self._shown is None or self._line is None:
             return
         values: dict[str, Any] = {}
         wrong: dict[str, str] = {}
@@ -222,17 +228,23 @@ class ArgumentRows:
         problem = ""
         if not wrong:
             try:
-                words = tuple(self._shown.words(values, self._command.value or (), self._rest))
+                words = tuple(self._line.edited(values, self._command.value))
             except ConfigError as error:
                 problem = str(error)
             else:
-                self._words = words
+                self._words, self._line = words, parse_words(self._shown, words)
                 self._on_words(words)
+                self._is_filling = True
+                try:
+                    for name in values:
+                        self._rows[name].hide_secret()
+                finally:
+                    self._is_filling = False
         self._mark(wrong)
         self._say(problem or (f"not taken over: {plural(len(wrong), 'wrong value')}" if wrong else ""))
 
     def _is_used(self, argument: Argument) -> bool:
-        chosen = self._command.value or ()
+        chosen: tuple[str, ...] = self._command.value
         return argument.command == chosen[: len(argument.command)]
 
     def _mark(self, wrong: dict[str, str]) -> None:
@@ -248,7 +260,8 @@ class ArgumentRows:
             except ValueError:
                 differs = True
             if differs and not field.is_required:
-                changed[field.name] = f"default: {field.default_text or shown(field.default, 60)}"
+                known = MASK if field.is_secret and field.default else shown(field.default, 60)
+                changed[field.name] = f"default: {field.default_text or known}"
             is_own = field.source.startswith(f"{self._shown.script.name}:")
             if not is_long or is_own or differs or field.is_required:
                 usual.add(field.name)
@@ -285,8 +298,8 @@ class ArgumentRows:
 def _described(argument: Argument) -> Field:
     """Return the field of a row: its note has the type and the line of the source beside the help."""
     field = argument.field
-    types = ", ".join(kind.__name__ if isinstance(kind, type) else str(kind) for kind in field.types)
-    types = types.replace("NoneType", "none")
+    types = ", ".join("none" if kind is NoneType else element_type(kind).__name__ for kind in field.types)
+    types += ", several as in a shell" if is_list(field) else ""
     source = f" ({field.source})" if field.source else ""
     return field.replace(help=f"{field.help}{source}".strip(), unit=field.unit or types)
 

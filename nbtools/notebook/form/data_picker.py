@@ -93,7 +93,7 @@ class DataPicker:
     def _choose(self) -> None:
         if not self._is_following:
             self._unguessed = self.list.value or None
-            self.chosen = {"dataset": self._unguessed}
+            self.chosen = {"dataset": self._unguessed and self._with_column(self._unguessed, None)}
             if self._unguessed is None:
                 self.chosen |= {name: self._defaults[name] for name in self.column_fields}
             self._on_choice()
@@ -106,7 +106,7 @@ class DataPicker:
 
     @staticmethod
     def _with_column(name: str, column: str | None) -> str:
-        return f"{name},{COLUMN}={column}" if column else name
+        return hub.with_options(name, {COLUMN: column} if column else {})
 
     def _read(self, dataset: str) -> FirstRows | DataError:
         try:
@@ -126,7 +126,7 @@ class DataPicker:
         is_file = self._is_file(name)
         if self.list.value != name:
             self._fill(name)
-        answer = self._answers.answer(name) if is_file else None
+        answer = self._answers.answer(hub.with_options(name, {})) if is_file else None
         found = answer[0] if answer else None
         if self._unguessed is not None and (found is not None or self._unguessed != name):
             self._unguessed = None
@@ -144,9 +144,8 @@ class DataPicker:
     def _is_file(self, name: str) -> bool:
         """Whether the first rows can be read without a walk through folders that no list shows."""
         try:
-            return (
-                any(name == listed for _, listed in self._found) or data_files.dataset_path(name, self._root).is_file()
-            )
+            path = data_files.dataset_path(hub.with_options(name, {}), self._root)
+            return any(name == listed for _, listed in self._found) or path.is_file()
         except (OSError, ValueError):  # a path with NUL
             return False
 

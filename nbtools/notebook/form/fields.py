@@ -5,7 +5,7 @@ error. Only core widgets, so that VS Code and Colab show the same form.
 """
 
 import shlex
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from html import escape
 from pathlib import Path
@@ -17,8 +17,8 @@ import ipywidgets as widgets
 from nbtools.errors import shown
 from nbtools.notebook.subshell import answers_beside_cells
 from nbtools.notebook.theme import THEME
-from nbtools.rundir.secret_values import masked, unmasked
-from nbtools.script.assignments import split_names
+from nbtools.rundir.secret_values import is_secret, masked, unmasked
+from nbtools.script.assignments import join_names, split_names
 from nbtools.script.field import Field
 
 LABEL_WIDTH = "204px"
@@ -45,14 +45,23 @@ class FieldRow:
     """
 
     def __init__(
-        self, field: Field, on_edit: Callable[[object], None], *, num_lines: int = 1, is_command: bool = False
+        self,
+        field: Field,
+        on_edit: Callable[[object], None],
+        *,
+        num_lines: int = 1,
+        is_command: bool = False,
+        is_argument: bool = False,
     ) -> None:
         """Make the row of `field`; `on_edit` is called after every edit, with an argument to ignore.
 
         Args:
             num_lines: height of the input; a value of several lines of text.
             is_command: whether the value is the words of a command, written as in a shell, with secrets masked.
+            is_argument: whether it is an argument of a program: a list is written as in a shell, others with commas.
         """
+        self._split: Callable[[str], Iterable[str]] = shlex.split if is_argument else split_names
+        self._join: Callable[[list[str]], str] = shlex.join if is_argument else join_names
         self._on_edit, self._num_lines, self._is_command = on_edit, num_lines, is_command
         self._given: tuple[Any, Any] | None = None
         self._declared = field
@@ -86,12 +95,23 @@ class FieldRow:
         self._draw(field)
         self.value = value
 
+    def hide_secret(self) -> None:
+        """Show a value that looks secret as dots, from now on."""
+        value = self.value
+        texts = [text for text in (value if isinstance(value, tuple) else [value]) if isinstance(text, str)]
+        is_shown = isinstance(self._input, widgets.Text) and not isinstance(self._input, widgets.Password)
+        if is_shown and any(is_secret(self.field.name, text) for text in texts):
+            self._draw(self.field.replace(is_secret=True))
+            self.value = value
+
     def _make_input(self) -> widgets.DOMWidget:
         field = self.field
         source = f" ({field.source})" if field.source else ""
         shared = {"description": field.name, "tooltip": f"{field.name}: {field.help}{source}", **INPUT_SHAPE}
         if self._options is not None:
-            return widgets.Dropdown(options=[(_label(option), _entry(option)) for option in self._options], **shared)
+            return widgets.Dropdown(
+                options=[(self._label(option), _entry(option)) for option in self._options], **shared
+            )
         if field.choices and any(get_origin(kind) is tuple for kind in field.types):
             return widgets.SelectMultiple(options=field.choices, rows=min(len(field.choices), 4), **shared)
         if field.types == (bool,):
@@ -115,6 +135,11 @@ class FieldRow:
         label.add_class("nbtools-label")
         return widgets.HBox([label, self._input], layout={**INPUT_SHAPE["layout"], "margin": "2px"})
 
+    def _label(self, option: Any) -> str:
+        if option is not None:
+            return str(option)
+        return f"not set ({self.field.default_text})" if self.field.default_text else "none"
+
     @property
     def value(self) -> Any:
         """The value that the row shows.
@@ -137,22 +162,22 @@ class FieldRow:
             return entry
         if self.field.is_required and not entry.strip():
             raise ValueError("is required")
-        return parse_value(entry, self.field.types)
+        return parse_value(entry, self.field.types, self._split)
 
     @value.setter
     def value(self, value: Any) -> None:
-        written = shlex.join(masked(value)) if self._is_command else _written(value)
+        written = shlex.join(masked(value)) if self._is_command else _written(value, self._join)
         entry = written if isinstance(self._input, widgets.Text) else _entry(value)
         if isinstance(self._input, widgets.SelectMultiple):
             entry = value or ()
             self._input.options = (*self._input.options, *(item for item in entry if item not in self._input.options))
         if self._options is not None:
-            known = [(_label(option), _entry(option)) for option in self._options]
-            known += [] if entry in dict(known).values() else [(_label(value), entry)]
+            known = [(self._label(option), _entry(option)) for option in self._options]
+            known += [] if entry in dict(known).values() else [(self._label(value), entry)]
             if known != [*self._input.options]:
                 self._input.options = known
+        self._given = (value, entry)  # first: setting the input calls `on_edit`, which reads the value
         self._input.value = entry
-        self._given = (value, entry)
 
     def type_in(self, text: str) -> None:
         """Enter a text as a person would."""
@@ -268,10 +293,10 @@ def mark(line: widgets.HBox, mistake: str, was: str = "", help: str = "", unit: 
 _TRUTH = {"true": True, "false": False, "yes": True, "no": False}
 
 
-def parse_value(text: str, kinds: tuple[Any, ...]) -> Any:
-    """Parse typed text into a value of one of `kinds`: numbers, texts, truth values, None, tuples with commas.
+def parse_value(text: str, kinds: tuple[Any, ...], split: Callable[[str], Iterable[str]] = split_names) -> Any:
+    """Parse typed text into a value of one of `kinds`: numbers, texts, truth values, None, tuples.
 
-    The config checks the bounds.
+    The config checks the bounds; `split` divides the text of a tuple.
 
     Raises:
         ValueError: no kind fits; the message says what is allowed.
@@ -282,7 +307,7 @@ def parse_value(text: str, kinds: tuple[Any, ...]) -> Any:
     if str in kinds:
         return int(stripped) if int in kinds and stripped.isdecimal() else text
     if several := next((kind for kind in kinds if get_origin(kind) is tuple), None):
-        return tuple(parse_value(item, get_args(several)[:1]) for item in split_names(text))
+        return tuple(parse_value(item, get_args(several)[:1]) for item in split(text))
     if bool in kinds and stripped.lower() in _TRUTH:
         return _TRUTH[stripped.lower()]
     if stripped.lower() == "none" and NoneType in kinds:
@@ -305,11 +330,11 @@ def parse_value(text: str, kinds: tuple[Any, ...]) -> Any:
     raise ValueError(f"{shown(stripped, 60)} is not {what}")
 
 
-def _written(value: Any) -> str:
+def _written(value: Any, join: Callable[[list[str]], str]) -> str:
     if value is None:
         return ""
     if isinstance(value, tuple):
-        return ", ".join(map(_written, value))
+        return join([_written(item, join) for item in value])
     return value if isinstance(value, str) else repr(value)
 
 
@@ -317,11 +342,8 @@ def _options_of(field: Field) -> tuple[Any, ...] | None:
     """Return all allowed values, where they are few."""
     if field.is_closed:
         return field.choices
-    return (*(True, False), None) if set(field.types) == {bool, NoneType} else None
-
-
-def _label(option: Any) -> str:
-    return "none" if option is None else str(option)
+    is_truth = {*field.types} - {NoneType} == {bool}
+    return (True, False, None) if is_truth and (NoneType in field.types or field.default is None) else None
 
 
 def _entry(option: Any) -> Any:

@@ -79,13 +79,12 @@ def ask(
     if not declared.can_ask and declared.parser in ("", "constants", "config file"):  # it would train
         return _with_note(declared, f"{script.name}: not run, since no known parser was found in its source")
     start = Modules(script, module).start
-    result, problem = _answer(
-        script.absolute(), str(interpreter), cwd or script.absolute().parent, module, start, timeout_s
-    )
+    cwd = cwd or script.absolute().parent
+    result, problem = _answer(script.absolute(), str(interpreter), cwd, module, start, timeout_s)
     if problem:
         return _with_note(declared, problem)
     try:
-        return _read(result, declared)
+        return _read(result, declared, cwd)
     except (TypeError, ValueError, KeyError, AttributeError, RecursionError) as error:
         return _with_note(declared, f"{script.name}: its answer cannot be read: {type(error).__name__}: {error}")
 
@@ -144,7 +143,7 @@ def _answer(
     if found is None:
         return {}, f"{name}: {interpreter} ended with code {process.returncode} before the script reached its parser"
     if found.get("state") == "parsed":
-        return found, ""
+        return {**found, "work": os.path.realpath(work)}, ""
     if missing := str(found.get("missing") or "")[:200]:
         return {}, f"{missing} is not installed in {interpreter}; {name} needs it before it reaches its parser"
     return {}, f"{name}: {str(found.get('error'))[:500]}"
@@ -198,11 +197,11 @@ def _result(path: Path, nonce: str) -> dict[str, Any] | None:
 # --- the answer -----------------------------------------------------------------------------------
 
 
-def _read(result: Mapping[str, Any], declared: ScriptArguments) -> ScriptArguments:
+def _read(result: Mapping[str, Any], declared: ScriptArguments, cwd: Path) -> ScriptArguments:
     known = {_plain(argument.field.name): argument for argument in declared.arguments}
     arguments = []
     for item in result["arguments"]:
-        argument = _argument(item)
+        argument = _argument(_with_cwd(item, result["work"], str(cwd)))
         if (other := known.get(_plain(argument.field.name))) is not None:
             field = argument.field
             field = field.replace(
@@ -210,6 +209,8 @@ def _read(result: Mapping[str, Any], declared: ScriptArguments) -> ScriptArgumen
                 help=field.help or other.field.help,
                 group=field.group or other.field.group,
             )
+            if text := other.field.default_text:  # what asking changes may change it: the environment, GPUs, the folder
+                field = field.replace(default=None, default_text=text, help=other.field.help or field.help)
             argument = replace(argument, field=field)
         arguments.append(argument)
     return ScriptArguments(
@@ -217,10 +218,20 @@ def _read(result: Mapping[str, Any], declared: ScriptArguments) -> ScriptArgumen
         str(result["parser"]),
         arguments=tuple(with_unique_names(arguments)),
         commands=tuple(tuple(map(str, command)) for command in result["commands"]),
+        needs_command=tuple(tuple(map(str, command)) for command in result["needs_command"]),
         is_complete=True,
         can_ask=True,
         notes=tuple(map(str, result["notes"])),
     )
+
+
+def _with_cwd(item: Mapping[str, Any], work: str, cwd: str) -> dict[str, Any]:
+    """Return the description of an argument with the real working directory; a default in it is text alone."""
+    found = {**item, "help": str(item.get("help") or "").replace(work, cwd)}
+    default = str(item.get("shown_default") or item.get("default"))
+    if work in default:
+        found |= {"default": None, "shown_default": None, "default_text": default.replace(work, cwd)}
+    return found
 
 
 def _plain(name: str) -> str:

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 from types import NoneType
 from typing import Any
 
-from nbtools.rundir.secret_values import is_secret
+from nbtools.rundir.secret_values import is_secret, masked, without_secrets
 from nbtools.script.arguments.arguments import Action, Argument
 from nbtools.script.arguments.texts import FALSE, TRUE, element_type
 from nbtools.script.field import Field
@@ -62,6 +62,7 @@ class Parser:
     command: tuple[str, ...] = ()
     children: "list[Parser]" = field(default_factory=list)
     resolves_conflicts: bool = False
+    needs_command: bool = False
     default: Any = None
     """Default of arguments that name none."""
 
@@ -116,7 +117,7 @@ def arguments_of_parsers(parsers: Sequence[Parser]) -> tuple[list[Argument], lis
     commands: list[tuple[str, ...]] = []
     notes: list[str] = []
     for outer in parsers:
-        for parser in _family(outer):
+        for parser in family(outer):
             commands += [parser.command] if parser.command else []
             made = (argument_of(entry, parser.command, notes) for entry in parser.entries)
             declared += [argument for argument in made if argument is not None]
@@ -151,10 +152,11 @@ def with_unique_names(arguments: Sequence[Argument]) -> list[Argument]:
     ]
 
 
-def _family(parser: Parser) -> Iterator[Parser]:
+def family(parser: Parser) -> Iterator[Parser]:
+    """Yield a parser and those of its sub-commands."""
     yield parser
     for child in parser.children:
-        yield from _family(child)
+        yield from family(child)
 
 
 def _merged(first: Argument, second: Argument) -> Argument | None:
@@ -242,7 +244,7 @@ def argument_of(entry: Entry, command: tuple[str, ...], notes: list[str]) -> Arg
             default=default,
             default_text=default_text,
             choices=choices,
-            help=_help(keywords.get("help"), default),
+            help=_help(keywords.get("help"), default_text or default),
             group=entry.group,
             source=entry.where,
             is_required=is_required,
@@ -258,9 +260,17 @@ def argument_of(entry: Entry, command: tuple[str, ...], notes: list[str]) -> Arg
 
 
 def made_field(name: str, **settings: Any) -> Field:
-    """Return a field of a script, which is secret if its name says so."""
-    kinds = {element_type(kind) for kind in settings["types"]} | {type(item) for item in settings.get("choices") or ()}
-    return Field(name, is_secret=str in kinds and not settings.get("choices") and is_secret(name, "value"), **settings)
+    """Return a field of a script, which is secret if its name or its default says so; its help has no secret."""
+    field = Field(name, **settings)
+    default = [item for item in (field.default if isinstance(field.default, tuple) else [field.default]) if item]
+    texts = [item for item in default if isinstance(item, str)]
+    hides = str in map(element_type, field.types) and any(is_secret(name, text) for text in ["value", *texts])
+    (default_text,) = masked([field.default_text])
+    return field.replace(
+        is_secret=hides and not field.choices,
+        default_text=default_text,
+        help=without_secrets(field.help, texts) if hides else field.help,
+    )
 
 
 def literal_of(value: Any) -> Any:

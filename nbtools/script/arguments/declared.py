@@ -24,7 +24,15 @@ from nbtools.script.arguments.dataclass_fields import (
     parameters_of_function,
     tyro_arguments,
 )
-from nbtools.script.arguments.declarations import Entry, Group, Parser, Subparsers, arguments_of_parsers, text_of
+from nbtools.script.arguments.declarations import (
+    Entry,
+    Group,
+    Parser,
+    Subparsers,
+    arguments_of_parsers,
+    family,
+    text_of,
+)
 from nbtools.script.follow import folding
 from nbtools.script.follow.calls import Call, Calls, ParserReached, TooLong
 from nbtools.script.follow.follower import Follower
@@ -167,6 +175,7 @@ class _Declarations(Calls):
             self.library,
             arguments=tuple(arguments),
             commands=tuple(commands),
+            needs_command=tuple(each.command for outer in parsers for each in family(outer) if each.needs_command),
             is_complete=is_complete,
             can_ask=has_parser and self.library not in ("constants", "config file") and (not is_complete or is_vague),
             notes=tuple(dict.fromkeys((*self.unsure, *notes))),
@@ -368,6 +377,7 @@ class _Declarations(Calls):
             case "add_mutually_exclusive_group":
                 return Group(parser, group.title, f"one group at {call.where}")
             case "add_subparsers":
+                parser.needs_command = call.keywords.get("required") is True
                 return Subparsers(parser)
             case "set_defaults":
                 self._set_defaults(parser, call)

@@ -30,6 +30,8 @@ SETTINGS = {}
 """What the caller passes: script, module, start, cwd, folder, result, nonce, mark, parent and time limit."""
 RECORDED = []
 """Parsers that have read a part of the command line, and the script continues to another one."""
+NEEDS_COMMAND = []
+"""Paths of the commands that a sub-command must follow."""
 VISITED = set()
 CHANGES = {"open": 1, "os.remove": 1, "os.truncate": 1, "os.rename": 2, "shutil.rmtree": 1}
 """By audit event: how many of its first arguments are paths that it changes."""
@@ -65,7 +67,8 @@ def write_result(**content):
 def finish(library, arguments, commands=(), notes=()):
     """Write the arguments and end the process, so that nothing of the script runs after its parser."""
     try:
-        write_result(state="parsed", parser=library, arguments=arguments, commands=list(commands), notes=list(notes))
+        found = {"arguments": arguments, "commands": list(commands), "needs_command": NEEDS_COMMAND}
+        write_result(state="parsed", parser=library, notes=list(notes), **found)
     finally:
         os._exit(0)
 
@@ -239,6 +242,7 @@ def describe_parser(parser, command, arguments, commands, notes):
             exclusive[id(action)] = "group %s" % " ".join(command + (str(number + 1),))
     for action in parser._actions:
         if "_SubParsersAction" in class_names(action):
+            NEEDS_COMMAND.extend([list(command)] if action.required else [])
             seen = set()
             for name, inner in action.choices.items():
                 if id(inner) not in seen:
@@ -417,6 +421,7 @@ def finish_click(command):
                 continue
             arguments.append(dict(describe_click(parameter), command=list(path), source=source_of(command.callback)))
         inner = getattr(command, "commands", None) or {}
+        NEEDS_COMMAND.extend([list(path)] if inner and not command.invoke_without_command else [])
         for name, other in inner.items():
             commands.append(list(path + (name,)))
             walk(other, path + (name,))
@@ -678,6 +683,7 @@ def describe_jsonargparse(parser, path, arguments, commands):
     for action in parser._actions:
         name = type(action).__name__
         if hasattr(action, "_name_parser_map"):
+            NEEDS_COMMAND.extend([list(path)] if action.required else [])
             for command, inner in action._name_parser_map.items():
                 commands.append(list(path + (command,)))
                 describe_jsonargparse(inner, path + (command,), arguments, commands)

@@ -4,7 +4,7 @@ import stat
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -117,12 +117,21 @@ def test_a_changed_row_is_words_of_the_script_and_unknown_words_stay(show: Show)
     rows["fp16"]._input.value = True
     rows["optimizer"]._input.value = "sgd"
     assert isinstance(form.content, Program)
-    words = ("--lr", "0.5", "--optimizer", "sgd", "--steps", "7", "--fp16", "--unknown=x")
+    words = ("--lr", "0.5", "--unknown=x", "--steps", "7", "--fp16", "--optimizer", "sgd")
     assert form.content.args == words
     script = read_script(form.write())
     assert (script.program, script.hand_edited) == (form.content, False)
     rows["lr"].type_in("0.001")  # the default again
     assert "--lr" not in form.content.args
+
+
+def test_an_edited_row_leaves_words_that_equal_a_default_as_they_are(show: Show) -> None:
+    form = show(TRAIN, ("--optimizer=adamw", "--unknown", "3", "--lr", "1e-3"))
+    rows_of(form).fields["steps"].type_in("7")
+    words = ("--optimizer=adamw", "--unknown", "3", "--lr", "1e-3", "--steps", "7")
+    assert form.content.args == words  # type: ignore[union-attr]
+    rows_of(form).fields["lr"].type_in("0.5")
+    assert form.content.args == (*words[:4], "0.5", *words[5:])  # type: ignore[union-attr]
 
 
 def test_typed_words_change_the_rows(show: Show) -> None:
@@ -159,6 +168,7 @@ def test_a_secret_is_dots_in_its_row_and_masked_in_the_words(show: Show) -> None
     assert isinstance(row._input, ipywidgets.Password)
     row.type_in(TOKEN)
     line = line_of(form, "args")
+    assert "type the value itself" not in line.widget.children[1].value
     assert line._input.value == "--hf-token '***'"
     assert form.content.args == ("--hf-token", TOKEN)  # type: ignore[union-attr]
     line.type_in("--lr 2 --hf-token '***'")
@@ -175,6 +185,62 @@ def test_a_secret_is_dots_in_its_row_and_masked_in_the_words(show: Show) -> None
         _ = form.content
 
 
+SECRETS = """
+import argparse
+import os
+
+parser = argparse.ArgumentParser()
+parser.add_argument("--api_key", default="abcd1234topsecret", help="key (default: %(default)s)")
+parser.add_argument("--auth_token", default=os.environ.get("MYTOK"), help="token (default: %(default)s)")
+parser.add_argument("--db")
+parser.add_argument("--headers", nargs="*")
+parser.add_argument("--store", default="s3://user:pa55word@host/x", help="%(default)s")
+parser.add_argument("data", nargs="?")
+args = parser.parse_args()
+"""
+
+
+def texts_in(widget: Any) -> Iterator[str]:
+    """All texts that a widget shows."""
+    if not isinstance(widget, ipywidgets.Password):
+        yield str(getattr(widget, "value", ""))
+    yield from (str(getattr(widget, name, "")) for name in ("tooltip", "placeholder", "description"))
+    for child in getattr(widget, "children", ()):
+        yield from texts_in(child)
+
+
+def test_no_secret_of_the_words_or_the_source_is_shown(show: Show, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("MYTOK", "0123topsecret")
+    given = ("--db", "postgres://u:hunter22@h/x", "--headers", "a", "Bearer 0a1b2c3d4e5f")
+    form = show(SECRETS, given)
+    rows = rows_of(form)
+
+    def shown() -> str:
+        return "\n".join(texts_in(rows.widget))
+
+    def leaked() -> list[str]:
+        secrets = ("topsecret", "hunter22", "0a1b2c", "pa55word", "hunter33")
+        return [secret for secret in secrets if secret in shown()]
+
+    assert leaked() == []
+    assert "key (default: ***)" in shown()
+    rows.fields["api_key"].type_in("another")
+    assert "default: ***" in rows.fields["api_key"].widget.children[1].value
+    rows.fields["data"].type_in("https://u:hunter33@h/x")
+    assert form.content.args == ("https://u:hunter33@h/x", *given, "--api_key", "another")  # type: ignore[union-attr]
+    assert isinstance(rows.fields["data"]._input, ipywidgets.Password)
+    rows._ask.click()
+    wait_until(lambda: rows._shown in rows._asked.values())
+    assert "os.environ.get" in rows.fields["auth_token"]._input.placeholder
+    assert leaked() == []
+
+
+def test_an_error_about_the_words_has_no_secret(show: Show) -> None:
+    form = show(SECRETS, ("--unknown", "a", "b", "--db", "postgres://u:hunter22@h/x"))
+    rows_of(form).fields["data"].type_in("-x")
+    assert "would be read differently" in note(form) and "hunter22" not in note(form)
+
+
 def test_only_the_rows_of_the_chosen_sub_command_are_words(show: Show) -> None:
     form = show(COMMANDS, ("--seed", "1", "train", "--lr", "0.5"))
     rows = rows_of(form)
@@ -185,6 +251,29 @@ def test_only_the_rows_of_the_chosen_sub_command_are_words(show: Show) -> None:
     rows._command.value = ("score",)
     by_flag["split"].type_in("dev")
     assert form.content.args == ("--seed", "1", "score", "--split", "dev")  # type: ignore[union-attr]
+
+
+def test_a_sub_command_is_added_only_when_it_is_chosen(show: Show) -> None:
+    form = show(COMMANDS, ("--seed", "1"))
+    rows = rows_of(form)
+    assert rows._command.value == ()
+    assert {line.widget.layout.display for name, line in rows.fields.items() if name != "seed"} == {"none"}
+    rows.fields["seed"].type_in("2")
+    assert form.content.args == ("--seed", "2")  # type: ignore[union-attr]
+    rows._command.value = ("train",)
+    assert form.content.args == ("--seed", "2", "train")  # type: ignore[union-attr]
+    rows._command.value = ()
+    assert form.content.args == ("--seed", "2")  # type: ignore[union-attr]
+
+
+def test_a_required_sub_command_that_is_missing_is_an_error(show: Show) -> None:
+    form = show(COMMANDS.replace('dest="command"', 'dest="command", required=True'), ("--seed", "1"))
+    rows = rows_of(form)
+    rows.fields["seed"].type_in("2")
+    assert "a sub-command is missing; choose one of train, score" in note(form)
+    assert form.content.args == ("--seed", "1")  # type: ignore[union-attr]
+    rows._command.value = ("score",)
+    assert form.content.args == ("--seed", "2", "score")  # type: ignore[union-attr]
 
 
 def test_asking_the_script_completes_what_its_source_does_not_say(show: Show) -> None:
@@ -206,6 +295,20 @@ def test_a_script_that_cannot_be_asked_says_why(show: Show) -> None:
     assert not rows._ask.disabled
 
 
+def test_a_list_is_written_as_words_of_a_shell(show: Show) -> None:
+    source = TRAIN.replace('"--hf-token"', '"--prompts", nargs="+"')
+    form = show(source, ("--prompts", "Hello, world", "second", "--layers", "1", "4"))
+    rows = rows_of(form).fields
+    assert (rows["prompts"]._input.value, rows["layers"]._input.value) == ("'Hello, world' second", "1 4")
+    assert "str, none, several as in a shell" in rows["prompts"].widget.children[1].value
+    rows["prompts"].type_in("'Hello, world' second a.txt")
+    rows["layers"].type_in("5 6 7")
+    words = ("--prompts", "Hello, world", "second", "a.txt", "--layers", "5", "6", "7")
+    assert form.content.args == words  # type: ignore[union-attr]
+    rows["prompts"].type_in("'Hello")
+    assert "No closing quotation" in rows["prompts"].widget.children[1].value
+
+
 def test_another_program_has_other_rows_and_none_has_none(show: Show) -> None:
     form = show(TRAIN)
     Path("other.py").write_text(COMMANDS)
@@ -217,6 +320,16 @@ def test_another_program_has_other_rows_and_none_has_none(show: Show) -> None:
     line_of(form, "script").type_in("broken.py")
     time.sleep(0.3)
     assert rows_of(form).widget.layout.display == "none"
+
+
+@pytest.mark.parametrize("name", ["script", "cwd", "python", "accelerate_config"])
+@pytest.mark.parametrize("path", ["x" * 5000 + ".py", "x" * 300, "a/" * 3000 + "t.py"])
+def test_a_path_that_is_too_long_is_marked(show: Show, name: str, path: str) -> None:
+    form = show(TRAIN)
+    line_of(form, name).type_in(path)
+    assert "<b>must be " in line_of(form, name).widget.children[1].value
+    assert form._view.bar._said.value == ""
+    assert form._view.launch.disabled
 
 
 def test_the_interpreter_is_named_and_one_without_torch_is_a_mistake(show: Show) -> None:
@@ -231,3 +344,42 @@ def test_the_interpreter_is_named_and_one_without_torch_is_a_mistake(show: Show)
     assert values(form)["steps"] == 3
     line.type_in("")
     wait_until(lambda: not form._view.launch.disabled)
+
+
+TRUTHS = """
+import argparse
+import os
+import torch
+
+parser = argparse.ArgumentParser()
+parser.add_argument("ready", type=bool)
+parser.add_argument("--cuda", action="store_true", default=torch.cuda.is_available())
+parser.add_argument("--amp", action=argparse.BooleanOptionalAction, default=os.environ.get("AMP"))
+parser.add_argument("--cache", type=lambda text: text == "yes", default=os.environ.get("CACHE"))
+parser.add_argument("--no-log", dest="log", action="store_false", default=os.environ.get("LOG"))
+parser.add_argument("--go", type=bool, required=True)
+args = parser.parse_args()
+"""
+
+
+def test_a_truth_value_with_an_unknown_default_is_not_set(show: Show) -> None:
+    form = show(TRUTHS, ("yes", "--go", "1"))
+    rows = rows_of(form).fields
+    assert values(form) == {"ready": True, "cuda": None, "amp": None, "cache": None, "log": None, "go": True}
+    assert rows["cuda"]._input.label == "not set (torch.cuda.is_available())"
+    for name, value in {"cuda": True, "amp": False, "cache": True, "log": False}.items():
+        rows[name]._input.value = value
+    words = ("yes", "--go", "1", "--cuda", "--no-amp", "--cache", "yes", "--no-log")
+    assert form.content.args == words  # type: ignore[union-attr]
+    rows["cuda"]._input.value = False  # no word turns it off
+    assert "the flag stands for True; the other value is torch.cuda.is_available()" in note(form)
+    assert form.content.args == words  # type: ignore[union-attr]
+
+
+def test_a_required_truth_value_is_missing_until_it_is_chosen(show: Show) -> None:
+    form = show(TRUTHS)
+    rows = rows_of(form).fields
+    rows["ready"]._input.value = False
+    assert "--go is missing" in note(form)
+    rows["go"]._input.value = True
+    assert form.content.args == ("", "--go", "True")  # type: ignore[union-attr]

@@ -1,5 +1,6 @@
 """The form without a browser: what typing, choosing and clicking do to the config, the script and the run."""
 
+import csv
 import html
 import re
 import threading
@@ -14,6 +15,7 @@ import pytest
 
 import nbtools as nt
 from nbtools.config import Launch, Slurm, StopOn
+from nbtools.data import corpus, hub
 from nbtools.errors import ConfigError, HandEditedError, ScriptError
 from nbtools.notebook.form import layout, summary
 from nbtools.notebook.form.fields import FieldRow, GPUField, parse_value
@@ -331,6 +333,7 @@ def test_large_whole_number_is_not_rounded() -> None:
 
 def test_names_are_separated_by_commas_and_typed_text_is_never_executed(tmp_path: Path) -> None:
     assert parse_value("a, b c", (tuple[str, ...], NoneType)) == ("a", "b c")
+    assert parse_value('"a, b", "say ""hi""",c', (tuple[str, ...],)) == ("a, b", 'say "hi"', "c")
     with pytest.raises(ValueError, match="not a whole number"):
         parse_value(f"open({str(tmp_path / 'x')!r}, 'w')", (int,))
     assert list(tmp_path.iterdir()) == []
@@ -775,6 +778,20 @@ def test_column_of_a_text_recipe_is_written_behind_its_dataset(form: nt.ConfigFo
     control(form, "file").value = ""
     assert form.config.dataset is None
     assert not is_visible(form, control(form, "column"))
+
+
+@pytest.mark.parametrize("column", ["review, text", "a=b", '"said", he', "plain"])
+def test_file_and_column_may_be_called_like_an_option(form: nt.ConfigForm, project: Project, column: str) -> None:
+    name = "rows,column=y.csv"
+    with (project.root / name).open("w", newline="") as file:
+        csv.writer(file).writerows([["id", column], *[["1", "some longer words for the model"]] * 9])
+    control(form, "Look again").click()
+    control(form, "file").value = name
+    eventually(lambda: control(form, "column").value == column)
+    assert hub.split_options(str(form.config.dataset)) == (name, {"column": column})
+    assert len(list(corpus.documents(form.config.dataset, root=project.root))) == 9
+    control(form, "column").label = "none"
+    assert hub.split_options(str(form.config.dataset)) == (name, {})
 
 
 def test_file_that_cannot_be_read_says_so_and_holds_the_launch_back(

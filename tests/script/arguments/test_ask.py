@@ -13,6 +13,7 @@ import pytest
 
 from nbtools.script.arguments.arguments import ScriptArguments
 from nbtools.script.arguments.ask import ask
+from nbtools.script.arguments.command_line import command_words
 
 PARSER = "import argparse\nparser = argparse.ArgumentParser()\nparser.add_argument('--lr', type=float, default=0.1)\n"
 PARSES = "args = parser.parse_args()\nopen(__file__ + '.mark', 'w')\n"
@@ -101,13 +102,14 @@ def test_an_interpreter_that_is_none_is_named(asked: Callable[..., ScriptArgumen
 def test_the_script_sees_no_gpu_no_network_and_no_tracker(asked: Callable[..., ScriptArguments]) -> None:
     text = (
         "import os, socket\n" + PARSER + "names = ('CUDA_VISIBLE_DEVICES', 'HF_HUB_OFFLINE', 'WANDB_MODE')\n"
-        "parser.add_argument('--seen', default=[os.environ.get(name) for name in names], nargs='+')\n"
-        "parser.add_argument('--devices', default=[name for _, name in socket.if_nameindex()], nargs='+')\n"
-        "parser.add_argument('--words', default=os.read(0, 10).decode() + str(len(__import__('sys').argv)))\n" + PARSES
+        "parser.add_argument('--seen', choices=[os.environ.get(name) for name in names], nargs='+')\n"
+        "parser.add_argument('--devices', choices=[name for _, name in socket.if_nameindex()], nargs='+')\n"
+        "parser.add_argument('--words', choices=[os.read(0, 10).decode(), len(__import__('sys').argv)], nargs='+')\n"
+        + PARSES
     )
-    found = {argument.field.name: argument.field.default for argument in asked(text).arguments}
+    found = {argument.field.name: argument.field.choices for argument in asked(text).arguments}
     assert found["seen"] == ("", "1", "disabled")
-    assert found["words"] == "1"
+    assert found["words"] == ("", 1)
     separates = subprocess.run(["unshare", "--net", "true"], capture_output=True, check=False).returncode == 0
     assert found["devices"] == ("lo",) or not separates
 
@@ -119,11 +121,44 @@ def test_files_of_the_working_directory_are_readable_and_new_ones_are_not_left_t
     (tmp_path / "width.txt").write_text("32", encoding="utf-8")
     text = (
         "import os, helper\n" + PARSER + "open('new.txt', 'w').write('x')\nos.makedirs('runs/1')\n"
-        "parser.add_argument('--width', type=int, default=helper.WIDTH + int(open('width.txt').read()))\n" + PARSES
+        "parser.add_argument('--width', type=int, choices=[helper.WIDTH + int(open('width.txt').read())])\n" + PARSES
     )
-    found = {argument.field.name: argument.field.default for argument in asked(text).arguments}
-    assert found == {"lr": 0.1, "width": 96}
+    found = {argument.field.name: argument.field.choices for argument in asked(text).arguments}
+    assert found == {"lr": None, "width": (96, None)}
     assert sorted(path.name for path in tmp_path.iterdir()) == ["helper.py", "train.py", "width.txt"]
+
+
+def test_a_default_that_asking_may_change_is_known_only_to_the_program(
+    tmp_path: Path, asked: Callable[..., ScriptArguments], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("WANDB_MODE", "online")
+    monkeypatch.setenv("MYTOK", "0123topsecret")
+    computed = {
+        "device": '"cuda" if os.environ.get("CUDA_VISIBLE_DEVICES", "0") else "cpu"',
+        "wandb_mode": 'os.environ.get("WANDB_MODE")',
+        "auth_token": 'os.environ.get("MYTOK")',
+        "out": 'os.path.join(os.getcwd(), "out")',
+    }
+    lines = [
+        f"parser.add_argument('--{name}', default={text}, help='(default: %(default)s)')\n"
+        for name, text in computed.items()
+    ]
+    unread = "parser.add_argument(os.environ.get('ABSENT', '--folder'), default=os.getcwd(), help=os.getcwd())\n"
+    found = asked(f"import os\n{PARSER}{''.join(lines)}{unread}{PARSES}")
+    assert found.is_complete, found.notes
+    fields = {argument.field.name: argument.field for argument in found.arguments}
+    for name, text in computed.items():
+        assert (fields[name].default, fields[name].types[0]) == (None, str)
+        assert fields[name].default_text.replace("'", '"') == text
+        assert fields[name].help.replace("'", '"') == f"(default: {text})"
+    assert command_words(found, {"device": "cpu", "wandb_mode": "disabled"}) == [
+        "--device",
+        "cpu",
+        "--wandb_mode",
+        "disabled",
+    ]
+    assert (fields["folder"].default, fields["folder"].default_text) == (None, str(tmp_path))
+    assert fields["folder"].help == str(tmp_path)
 
 
 def test_a_log_above_the_parser_leaves_the_earlier_one_as_it_is(

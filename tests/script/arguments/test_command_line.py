@@ -19,6 +19,7 @@ from hypothesis import strategies as st
 from nbtools.errors import ConfigError
 from nbtools.script.arguments.arguments import Argument, ScriptArguments
 from nbtools.script.arguments.ask import ask
+from nbtools.script.arguments.command_line import command_words, parse_words
 from nbtools.script.arguments.declared import arguments_of
 from nbtools.script.field import Field
 
@@ -125,16 +126,16 @@ def check_argparse(
         members = [a.field.name for a in script.arguments if a.exclusive == group and a.field.name in values]
         for other in members[1:]:
             del values[other]
-    words = script.words(values, command)
+    words = command_words(script, values, command)
     namespace = vars(parser.parse_args(words))
     for key, value in values.items():
         got = namespace[key.rpartition(".")[2]]
         assert plain(got) == plain(Path(value) if isinstance(got, Path) else value), words
-    read, found, rest = script.read(words)
+    line = parse_words(script, words)
     expected = {argument.field.name: argument.field.default for argument in script.arguments}
     for key, value in values.items():
-        assert read.get(key, expected[key]) == value, words
-    assert (found, rest) == (command, [])
+        assert line.values.get(key, expected[key]) == value, words
+    assert (line.command, line.rest) == (command, [])
 
 
 @pytest.mark.parametrize("name", ARGPARSE)
@@ -214,13 +215,13 @@ def test_the_real_tyro_reads_what_words_writes(name: str) -> None:
     @settings(max_examples=40, deadline=None)
     @given(all_values(script, (), words_.filter(lambda text: text != "None")))
     def check(values: dict[str, Any]) -> None:
-        words = script.words(values)
+        words = command_words(script, values)
         result = real(words)
         for key, value in values.items():
             assert plain(nested(result, key)) == plain(value), words
-        read, _, rest = script.read(words)
-        assert rest == []
-        assert all(read.get(key, value) == value for key, value in values.items())
+        line = parse_words(script, words)
+        assert line.rest == []
+        assert all(line.values.get(key, value) == value for key, value in values.items())
 
     check()
 
@@ -235,13 +236,13 @@ def check_library(
     @settings(max_examples=examples, deadline=None)
     @given(all_values(script, command, strings))
     def check(values: dict[str, Any]) -> None:
-        words = script.words(values, command)
+        words = command_words(script, values, command)
         result = real(words)
         for key, value in values.items():
             assert plain(nested(result, key.removeprefix(".".join((*command, ""))))) == plain(value), words
-        read, found, rest = script.read(words)
-        assert (found, rest) == (command, [])
-        assert all(read.get(key, value) == value for key, value in values.items()), (read, words)
+        line = parse_words(script, words)
+        assert (line.command, line.rest) == (command, [])
+        assert all(line.values.get(key, value) == value for key, value in values.items()), (line, words)
 
     check()
 
@@ -301,10 +302,10 @@ def test_the_real_absl_reads_what_words_writes() -> None:
     def check(values: dict[str, Any]) -> None:
         values["num_steps"] = abs(values.get("num_steps", 1)) + 1
         values["seed"] = tuple(item for item in values.get("seed", (1,)) if item) or (3,)
-        words = script.words(values)
+        words = command_words(script, values)
         result = real(words)
         assert {key: plain(result[key]) for key in values} == values, words
-        assert {**values, **script.read(words)[0]} == values
+        assert {**values, **parse_words(script, words).values} == values
 
     check()
 
@@ -329,12 +330,12 @@ def test_the_real_hydra_reads_what_words_writes() -> None:
         values.pop("out", None)  # an interpolation
         values = {key: value for key, value in values.items() if not isinstance(value, str) or "$" not in value}
         values.setdefault("data_dir", "x")
-        words = script.words(values)
+        words = command_words(script, values)
         config = real(words)
         for key, value in values.items():
             if key != "optimizer":
                 assert plain(nested(config, key) if key != "layers" else list(config.layers)) == plain(value), words
-        assert {**values, **script.read(words)[0]} == values, words
+        assert {**values, **parse_words(script, words).values} == values, words
 
     check()
 
@@ -357,11 +358,11 @@ def test_the_real_jsonargparse_reads_what_words_writes() -> None:
     @given(all_values(script, (), words_.filter(lambda text: text.lower() not in ("null", "true", "false"))))
     def check(values: dict[str, Any]) -> None:
         values.pop("config", None)
-        words = script.words(values)
+        words = command_words(script, values)
         result = parser.parse_args(words)
         for key, value in values.items():
             assert plain(nested(result, key)) == plain(value), words
-        assert {**values, **script.read(words)[0]} == values, words
+        assert {**values, **parse_words(script, words).values} == values, words
 
     check()
 
@@ -406,14 +407,14 @@ def test_the_real_configurator_reads_what_words_writes(tmp_path: Path, monkeypat
     @given(all_values(script, (), strings))
     def check(values: dict[str, Any]) -> None:
         values.pop("config_file", None)
-        words = script.words(values)
+        words = command_words(script, values)
         result = real(words)
         assert {key: result[key] for key in values} == values, words
-        assert {**values, **script.read(words)[0]} == values
+        assert {**values, **parse_words(script, words).values} == values
 
     check()
     with pytest.raises(ConfigError, match="splits its words"):
-        script.words({"out_dir": "a=b"})
+        command_words(script, {"out_dir": "a=b"})
 
 
 def test_the_real_omegaconf_reads_what_words_writes() -> None:
@@ -459,20 +460,18 @@ DATA = Argument(Field("data", types=(str,), is_required=True, source="train.py:9
     ],
 )
 def test_read_takes_the_words_that_a_user_types(words: list[str], values: dict[str, Any], rest: list[str]) -> None:
-    assert script_of(LR, SIZE, AMP, VERBOSE, DATA).read(words) == (values, (), rest)
+    line = parse_words(script_of(LR, SIZE, AMP, VERBOSE, DATA), words)
+    assert (line.values, line.command, line.rest) == (values, (), rest)
 
 
 def test_words_have_what_differs_and_no_more() -> None:
     script = script_of(LR, SIZE, AMP)
-    assert script.words({"lr": 0.1, "size": 16, "amp": True}) == ["--batch-size", "16", "--amp"]
-    assert script.words({}, extra=["--more", "1"]) == ["--more", "1"]
-    assert script.words({"size": -1}) == ["--batch-size=-1"]
+    assert command_words(script, {"lr": 0.1, "size": 16, "amp": True}) == ["--batch-size", "16", "--amp"]
+    assert command_words(script, {"size": -1}) == ["--batch-size=-1"]
 
 
 def test_a_positional_value_that_begins_with_a_dash_follows_two_dashes() -> None:
-    assert script_of(DATA, SIZE).words({"data": "-x", "size": 3}) == ["--batch-size", "3", "--", "-x"]
-    with pytest.raises(ConfigError, match="no further words after"):
-        script_of(DATA).words({"data": "-x"}, extra=["--more"])
+    assert command_words(script_of(DATA, SIZE), {"data": "-x", "size": 3}) == ["--batch-size", "3", "--", "-x"]
 
 
 @pytest.mark.parametrize(
@@ -498,9 +497,9 @@ def test_errors_name_the_argument_and_what_is_allowed(values: dict[str, Any], me
         Argument(Field("pair", types=(tuple[int, ...],), default=(1, 2)), flags=("--pair",), nargs=2),
     )
     with pytest.raises(ConfigError, match=message):
-        script.words(values)
+        command_words(script, values)
 
 
 def test_an_unknown_sub_command_is_an_error() -> None:
     with pytest.raises(ConfigError, match=r"fly: no sub-command of train[.]py; allowed: train"):
-        script_of(LR, commands=(("train",),)).words({}, ["fly"])
+        command_words(script_of(LR, commands=(("train",),)), {}, ["fly"])

@@ -1,0 +1,170 @@
+"""`CommandLine`: the words of a script's command line as values, and the same words with some values changed."""
+
+import shlex
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from nbtools.errors import ConfigError, did_you_mean
+from nbtools.rundir.secret_values import masked
+from nbtools.script.arguments.arguments import Argument, ScriptArguments, is_same, looks_like_flag
+from nbtools.script.arguments.reader import Part, WordReader
+
+
+@dataclass(frozen=True)
+class CommandLine:
+    """The words of a script's command line, read as its parser reads them."""
+
+    script: ScriptArguments
+    parts: tuple[Part, ...]
+    values: Mapping[str, Any]
+    """Values that stand in the words, by the name of the field."""
+    command: tuple[str, ...]
+    """Path of the sub-command; empty without one."""
+
+    @property
+    def rest(self) -> list[str]:
+        """The words that are not understood."""
+        return [word for part in self.parts if not part.is_read for word in part.words]
+
+    def edited(self, values: Mapping[str, Any], command: Sequence[str] = ()) -> list[str]:
+        """Return the words with other values; all words of values that are the same stay as they are, in their place.
+
+        Args:
+            values: values by the name of the field; what is not named stays.
+            command: path of the sub-command.
+
+        Raises:
+            ConfigError: a required value or sub-command is missing, a value is not allowed, two exclude each other, or
+                the words would be read differently.
+        """
+        path = tuple(command)
+        used = self._used(path, values)
+        parts = self._in_command(path)
+        changed = {name for name in used.keys() & values.keys() if not is_same(values[name], self._value(used[name]))}
+        while more := {name for part in parts if changed & {*part.names} for name in part.names} - changed:
+            changed |= more  # letters of one word, such as -vx
+        for name, argument in used.items():
+            if name in changed:
+                words = self.script.written(argument, values.get(name, self._value(argument)))
+                parts = self._with_words(parts, argument, path, words)
+        parts = self._behind_dashes(parts, path, used)
+        given = {name for part in parts for name in part.names}
+        if all(part.is_read or part.names for part in parts):  # other words may hold what is missing
+            self._check_nothing_is_missing(path, used, given)
+        self._check_exclusive([used[name] for name in used if name in given])
+        found = [word for part in parts for word in part.words]
+        if _owners(parse_words(self.script, found).parts) != _owners(parts):
+            raise ConfigError(f"{shlex.join(masked(found))}: would be read differently; change the words of args")
+        return found
+
+    def _used(self, path: tuple[str, ...], values: Mapping[str, Any]) -> dict[str, Argument]:
+        """Return the arguments of a sub-command and of those above it, by name."""
+        script = self.script
+        allowed = ", ".join(" ".join(known) for known in script.commands) or "none"
+        if path and path not in script.commands:
+            raise ConfigError(f"{' '.join(path)}: no sub-command of {script.script.name}; allowed: {allowed}")
+        used = {a.field.name: a for a in script.arguments if a.command == path[: len(a.command)]}
+        if unknown := values.keys() - {argument.field.name for argument in script.arguments}:
+            hint = did_you_mean(min(unknown), used) or f"it has {', '.join(used) or 'none'}"
+            raise ConfigError(f"{min(unknown)}: no argument of {script.script.name}; {hint}")
+        return used
+
+    def _value(self, argument: Argument) -> Any:
+        return self.values.get(argument.field.name, argument.field.default)
+
+    def _in_command(self, path: tuple[str, ...]) -> list[Part]:
+        """Return the parts with another sub-command in the place of the present one."""
+        depth = 0
+        while path[: depth + 1] == self.command[: depth + 1] and depth < len(path):
+            depth += 1
+        kept = [part for part in self.parts if len(part.command) <= depth]
+        unknown = [part for part in self.parts[len(kept) :] if not part.is_read and not part.names]
+        named = [Part((path[last],), path[: last + 1]) for last in range(depth, len(path))]
+        return [*kept, *named, *(replace(part, command=path) for part in unknown)]
+
+    def _with_words(
+        self, parts: Sequence[Part], argument: Argument, path: tuple[str, ...], words: Sequence[str]
+    ) -> list[Part]:
+        """Return the parts with other words for an argument, in the place of its last ones or where it may stand."""
+        name = argument.field.name
+        others = [part for part in parts if name not in part.names]
+        own = [index for index, part in enumerate(parts) if name in part.names]
+        if not words:
+            return others
+        place = own[-1] - len(own) + 1 if own else self._place(others, argument)
+        return [*others[:place], Part(tuple(words), argument.command, (name,)), *others[place:]]
+
+    def _place(self, parts: Sequence[Part], argument: Argument) -> int:
+        """Return where a new argument goes: positional ones first, for an option with nargs="+" would take them."""
+        level = [each for each in self.script.arguments if each.command == argument.command]
+        positional = [each.field.name for each in level if not each.flags]
+        takes_rest = {each.field.name for each in level if each.nargs == "..."}
+        first = sum(len(part.command) < len(argument.command) for part in parts) + bool(argument.command)
+        end = sum(len(part.command) <= len(argument.command) for part in parts)
+        if not argument.flags:
+            before = {*positional[: positional.index(argument.field.name)]}
+            own = [index for index in range(first, end) if before & {*parts[index].names}]
+            return own[-1] + 1 if own else end if takes_rest else first
+        if argument.field.name in takes_rest:
+            return end
+        # In front of `--`, and of an argument that takes all words behind it. Not between positional values: argparse
+        # reads those that are adjacent together.
+        late = (i for i in range(first, end) if takes_rest & {*parts[i].names} or parts[i].words == ("--",))
+        place = next(late, end)
+        while first < place < end and {*positional} & {*parts[place - 1].names}:
+            place -= 1
+        return place
+
+    def _behind_dashes(self, parts: Sequence[Part], path: tuple[str, ...], used: Mapping[str, Argument]) -> list[Part]:
+        """Return the parts with all positional values behind `--`, if one of them begins with a dash."""
+        own = [part for part in parts if part.command == path]
+        mark = next((part for part in own if part.words == ("--",)), None)
+        before = own[: own.index(mark)] if mark else own
+        values = [part for part in own if part.names and not used[part.names[0]].flags]
+        if not any(
+            part in before and used[part.names[0]].nargs != "..." and any(map(looks_like_flag, part.words))
+            for part in values
+        ):
+            return list(parts)
+        return [*(part for part in parts if part not in values and part != mark), Part(("--",), path), *values]
+
+    def _check_nothing_is_missing(
+        self, path: tuple[str, ...], used: Mapping[str, Argument], given: Collection[str]
+    ) -> None:
+        if path in self.script.needs_command:
+            allowed = ", ".join(known[-1] for known in self.script.commands if known[:-1] == path)
+            raise ConfigError(f"a sub-command is missing; choose one of {allowed}")
+        for name, argument in used.items():
+            if argument.field.is_required and name not in given:
+                self.script.written(argument, None)
+
+    @staticmethod
+    def _check_exclusive(given: Sequence[Argument]) -> None:
+        groups: dict[str, Argument] = {}
+        for argument in given:
+            other = groups.setdefault(argument.exclusive, argument) if argument.exclusive else argument
+            if other is not argument:
+                names = " and ".join(item.flags[0] if item.flags else item.field.name for item in (other, argument))
+                raise ConfigError(f"{names} exclude each other ({argument.exclusive}); leave one at its default")
+
+
+def parse_words(script: ScriptArguments, words: Sequence[str]) -> CommandLine:
+    """Read the words of a command line."""
+    reader = WordReader(script)
+    reader.read(list(words))
+    return CommandLine(script, tuple(reader.parts), reader.values, reader.command)
+
+
+def command_words(script: ScriptArguments, values: Mapping[str, Any], command: Sequence[str] = ()) -> list[str]:
+    """Return the words of a command line for the values that differ from their defaults.
+
+    Raises:
+        ConfigError: as `CommandLine.edited`.
+    """
+    return parse_words(script, ()).edited(values, command)
+
+
+def _owners(parts: Sequence[Part]) -> list[object]:
+    """Return of each word what it belongs to."""
+    return [(part.names, part.command) for part in parts for _ in part.words]

@@ -1,0 +1,328 @@
+"""An edit of a command line: the real parser reads the other values as before, and their words are where they were."""
+
+import argparse
+import contextlib
+import importlib
+import io
+import os
+import runpy
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, assume, given, settings
+from hypothesis import strategies as st
+
+from nbtools.errors import ConfigError
+from nbtools.script.arguments.arguments import Argument, ScriptArguments
+from nbtools.script.arguments.ask import ask
+from nbtools.script.arguments.command_line import command_words, parse_words
+from nbtools.script.arguments.declared import arguments_of
+from nbtools.script.field import Field
+
+ZOO = Path(__file__).parent / "zoo"
+KNOWN = """
+import argparse
+
+parser = argparse.ArgumentParser()
+parser.add_argument("data", nargs="?", default="none")
+parser.add_argument("--lr", type=float, default=0.001)
+parser.add_argument("--batch-size", "-b", type=int, default=8)
+parser.add_argument("--layers", type=int, nargs="+", default=[2])
+parser.add_argument("--tag", action="append")
+parser.add_argument("--amp", "-a", action="store_true")
+parser.add_argument("--verbose", "-v", action="count", default=0)
+if __name__ == "__main__":
+    args, rest = parser.parse_known_args()
+"""
+CHUNKS = [
+    *(
+        ["--lr", "0.001"],
+        ["--lr=1e-3"],
+        ["--lr", "5e-1"],
+        ["-b8"],
+        ["-b", "08"],
+        ["--batch=16"],
+        ["--layers", "1", "2"],
+    ),
+    *(["--tag", "x"], ["--tag=y z"], ["-a"], ["-v"], ["-vva"], ["--unknown", "3"], ["--trainer.seed=4"], ["--flag"]),
+    *(["--layers", "1", "2"], ["data/"], ["first", "second"], ["-z"], ["--", "-file"]),
+]
+EDITS: list[dict[str, Any]] = [
+    *({"lr": 0.25}, {"lr": 0.001}, {"batch_size": 31}, {"layers": (7, 8)}, {"amp": True}, {"amp": False}),
+    *({"verbose": 3}, {"verbose": 0}, {"tag": ("q",)}, {"lr": 0.125, "batch_size": 31}),
+]
+
+
+def needs(name: str) -> Any:
+    """A package of the extra `zoo`: a missing one fails in CI."""
+    return importlib.import_module(name) if os.environ.get("NBTOOLS_NO_SKIP") else pytest.importorskip(name)
+
+
+def known_script(folder: Path, source: str = KNOWN) -> ScriptArguments:
+    path = folder / "train.py"
+    path.write_text(source, encoding="utf-8")
+    return arguments_of(path, search=[Path(path) for path in sys.path if path])
+
+
+def test_the_real_argparse_reads_all_but_the_edited_value_as_before(tmp_path: Path) -> None:
+    script = known_script(tmp_path)
+    parser: argparse.ArgumentParser = runpy.run_path(str(script.script))["parser"]
+    num_edits = num_refused = 0
+
+    @settings(max_examples=400, deadline=None, suppress_health_check=list(HealthCheck))
+    @given(st.lists(st.sampled_from(CHUNKS), max_size=6), st.sampled_from(EDITS))
+    def check(chunks: list[list[str]], edit: dict[str, Any]) -> None:
+        nonlocal num_edits, num_refused
+        words = [word for chunk in chunks for word in chunk]
+        try:
+            with contextlib.redirect_stderr(io.StringIO()):
+                before, rest = parser.parse_known_args(words)
+        except SystemExit:
+            assume(False)
+        num_edits += 1
+        try:
+            edited = parse_words(script, words).edited(edit)
+        except ConfigError:
+            num_refused += 1
+            return
+        after, rest_after = parser.parse_known_args(edited)
+        wanted = vars(before) | {name: list(v) if isinstance(v, tuple) else v for name, v in edit.items()}
+        assert (vars(after), rest_after) == (wanted, rest), (words, edited)
+        touched = edit.keys() | ({"amp", "verbose"} if edit.keys() & {"amp", "verbose"} else set())  # -vva is one word
+        others = [word for chunk in chunks if not parse_words(script, chunk).values.keys() & touched for word in chunk]
+        left = iter(edited)
+        assert all(word in left for word in others), (words, edited)  # in their order
+
+    check()
+    assert num_refused < num_edits / 10
+
+
+def real_main(script: Path) -> Callable[[list[str]], Any]:
+    """What `main` of a script returns for its words."""
+    return lambda words: runpy.run_path(str(script))["main"](words)
+
+
+HF = """
+from dataclasses import dataclass, field
+from transformers import HfArgumentParser
+
+@dataclass
+class Args:
+    lr: float = 1e-3
+    batch_size: int = 8
+    names: list[str] = field(default_factory=lambda: ["a"])
+    amp: bool = False
+
+def main(words):
+    parser = HfArgumentParser(Args)
+    return vars(parser.parse_args_into_dataclasses(words)[0])
+
+if __name__ == "__main__":
+    HfArgumentParser(Args).parse_args_into_dataclasses()
+"""
+TYRO = """
+from dataclasses import dataclass
+import tyro
+
+@dataclass
+class Args:
+    lr: float = 1e-3
+    batch_size: int = 8
+    names: tuple[str, ...] = ("a",)
+    amp: bool = False
+
+def main(words):
+    return vars(tyro.cli(Args, args=words))
+
+if __name__ == "__main__":
+    args = tyro.cli(Args)
+"""
+CLICK = """
+import click
+
+@click.command()
+@click.option("--lr", type=float, default=1e-3)
+@click.option("--batch-size", "-b", type=int, default=8)
+@click.option("--names", multiple=True, default=["a"])
+@click.option("--amp/--no-amp", default=False)
+def train(**values):
+    return values
+
+def main(words):
+    return train.main(words, standalone_mode=False)
+
+if __name__ == "__main__":
+    train()
+"""
+JSONARGPARSE = """
+import jsonargparse
+
+def train(lr: float = 1e-3, batch_size: int = 8, names: list[str] = ["a"], amp: bool = False):
+    return locals()
+
+def main(words):
+    parser = jsonargparse.ArgumentParser()
+    parser.add_argument("--config", action=jsonargparse.ActionConfigFile)
+    parser.add_function_arguments(train)
+    return parser.parse_args(words).as_dict() | {"config": None}
+
+if __name__ == "__main__":
+    parser = jsonargparse.ArgumentParser()
+    parser.add_argument("--config", action=jsonargparse.ActionConfigFile)
+    parser.add_function_arguments(train)
+    parser.parse_args()
+"""
+
+
+@pytest.mark.parametrize(
+    ("source", "words"),
+    [
+        (HF, ["--batch_size=8", "--amp", "True", "--names", "x y", "z"]),
+        (HF, ["--lr", "0.001", "--batch_size", "08", "--names", "x"]),
+        (TYRO, ["--batch_size=8", "--no-amp", "--names", "x y", "z"]),
+        (CLICK, ["-b", "8", "--no-amp", "--names", "x y", "--lr=1e-3", "--names=z"]),
+        (JSONARGPARSE, ["--config", "c.yaml", "--batch_size=8", "--amp=false", "--names", "[x]"]),
+    ],
+    ids=["HfArgumentParser", "HfArgumentParser defaults", "tyro", "click", "jsonargparse"],
+)
+def test_words_that_equal_a_default_stay_byte_for_byte(
+    source: str, words: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if source == JSONARGPARSE:
+        needs("jsonargparse")
+    monkeypatch.chdir(tmp_path)
+    Path("c.yaml").write_text("lr: 0.5\nbatch_size: 64\namp: true\n")
+    known_script(tmp_path, source)
+    script = ask(tmp_path / "train.py", sys.executable)
+    assert script.is_complete, script.notes
+    real = real_main(script.script)
+    edited = parse_words(script, words).edited({"lr": 0.25})
+    assert real(edited) == {**real(words), "lr": 0.25}
+    assert [word for word in words if not word.startswith("--lr") and word != "0.001"] == [
+        word for word in edited if not word.startswith("--lr") and word != "0.25"
+    ]
+
+
+CONFIG = """
+import argparse
+import json
+
+first = argparse.ArgumentParser(add_help=False)
+first.add_argument("--config")
+known, rest = first.parse_known_args()
+parser = argparse.ArgumentParser(parents=[first])
+parser.add_argument("--lr", type=float, default=0.001)
+parser.add_argument("--epochs", type=int, default=1)
+if known.config:
+    parser.set_defaults(**json.load(open(known.config)))
+args = parser.parse_args()
+print(args.lr, args.epochs)
+"""
+
+
+def test_a_value_that_overrides_a_config_file_stays_in_the_words(tmp_path: Path) -> None:
+    script = known_script(tmp_path, CONFIG)
+    (tmp_path / "c.json").write_text('{"lr": 0.1}')
+    edited = parse_words(script, ["--config", "c.json", "--lr", "0.001"]).edited({"epochs": 5})
+    assert edited == ["--config", "c.json", "--lr", "0.001", "--epochs", "5"]
+    printed = subprocess.run([sys.executable, "train.py", *edited], cwd=tmp_path, capture_output=True, text=True)
+    assert printed.stdout.split() == ["0.001", "5"], printed.stderr
+
+
+def test_a_value_of_the_configurator_stays_behind_its_config_file() -> None:
+    script = arguments_of(ZOO / "nanogpt.py")
+    line = parse_words(script, ["config/small.py", "--beta2=0.95", "--unknown"])
+    assert line.values["beta2"] == next(a.field.default for a in script.arguments if a.field.name == "beta2")
+    edited = line.edited({"learning_rate": 0.5})
+    assert edited == ["config/small.py", "--beta2=0.95", "--unknown", "--learning_rate=0.5"]
+
+
+# --- single rules ---------------------------------------------------------------------------------
+
+
+def script_of(*arguments: Argument, is_complete: bool = True, **settings: Any) -> ScriptArguments:
+    return ScriptArguments(Path("train.py"), "argparse", arguments, is_complete=is_complete, **settings)
+
+
+LR = Argument(Field("lr", types=(float,), default=0.1), flags=("--lr",))
+SIZE = Argument(Field("size", types=(int,), default=8), flags=("--batch-size", "-b"))
+DATA = Argument(Field("data", types=(str,), is_required=True))
+POS = Argument(Field("pos", types=(str,), default=None), nargs="?")
+MORE = Argument(Field("more", types=(tuple[str, ...],), default=()), nargs="*")
+REST = Argument(Field("rest", types=(tuple[str, ...],), default=()), nargs="...")
+TRAIN, SCORE = (Argument(Field(name), flags=(f"--{name}",), command=(name,)) for name in ("train", "score"))
+COMMANDS = (("train",), ("score",))
+
+
+@pytest.mark.parametrize(
+    ("words", "edit", "expected"),
+    [
+        ("--lr 1 --batch-size many", {"lr": 2.0}, "--lr 2.0 --batch-size many"),
+        ("--batch-size many --lr 1", {"size": 4}, "--batch-size 4 --lr 1"),
+        ("--lr 1 -b 9 --lr 2", {"lr": 3.0}, "-b 9 --lr 3.0"),
+        ("-b 9 x --lr 1", {"pos": "y"}, "-b 9 y --lr 1"),
+        ("-b 9 x --lr 1", {"pos": "-y"}, "-b 9 --lr 1 -- -y"),
+        ("-- -x", {"lr": 3.0}, "--lr 3.0 -- -x"),
+        ("-- -x", {"pos": "y"}, "-- y"),
+    ],
+)
+def test_a_changed_value_takes_the_place_of_its_words(words: str, edit: dict[str, Any], expected: str) -> None:
+    assert parse_words(script_of(LR, SIZE, POS), words.split()).edited(edit) == expected.split()
+
+
+def test_all_positional_values_follow_the_dashes_that_one_of_them_needs() -> None:
+    script = script_of(POS, MORE, LR)
+    words = command_words(script, {"pos": "-x", "more": ("a b",), "lr": 2.0})
+    assert words == ["--lr", "2.0", "--", "-x", "a b"]
+    assert parse_words(script, words).values == {"pos": "-x", "more": ("a b",), "lr": 2.0}
+
+
+def test_an_edit_that_would_move_a_value_to_another_argument_is_refused() -> None:
+    line = parse_words(script_of(POS, MORE), ["a", "b"])
+    with pytest.raises(ConfigError, match="b: would be read differently; change the words of args"):
+        line.edited({"pos": None})
+
+
+def test_words_behind_an_unknown_flag_stay_there_and_are_not_missing() -> None:
+    words = ["--trainer.seed", "3", "data/"]
+    some = parse_words(script_of(LR, DATA, is_complete=False), words)
+    assert (some.values, some.rest) == ({}, words)
+    assert some.edited({"lr": 0.5}) == [*words, "--lr", "0.5"]
+    all_known = parse_words(script_of(LR, DATA), words)  # as argparse reads it: 3 is the data
+    assert (all_known.values, all_known.rest) == ({"data": "3"}, ["--trainer.seed", "data/"])
+    assert all_known.edited({"lr": 0.5}) == [*words, "--lr", "0.5"]
+
+
+def test_a_new_option_stands_before_an_argument_that_takes_the_rest() -> None:
+    line = parse_words(script_of(DATA, REST, LR), ["train.py", "--lr", "7"])
+    assert line.values == {"data": "train.py", "rest": ("--lr", "7")}
+    assert line.edited({"lr": 2.0}) == ["--lr", "2.0", "train.py", "--lr", "7"]
+    assert command_words(line.script, {"data": "a", "rest": ("-b",), "lr": 2.0}) == ["--lr", "2.0", "a", "-b"]
+
+
+def test_another_sub_command_takes_the_place_of_the_one_in_the_words() -> None:
+    line = parse_words(
+        script_of(LR, TRAIN, SCORE, commands=COMMANDS), ["--lr", "2", "train", "--train", "x", "--unknown"]
+    )
+    assert line.edited({}, ["score"]) == ["--lr", "2", "score", "--unknown"]
+    assert line.edited({"score": "y"}, ["score"]) == ["--lr", "2", "score", "--unknown", "--score", "y"]
+    assert line.edited({"lr": 0.1}, ["train"]) == ["train", "--train", "x", "--unknown"]
+
+
+@pytest.mark.parametrize(
+    ("name", "expected"),
+    [
+        ("subcommands.py", ((),)),  # `data` has an optional one
+        ("click_app.py", ((),)),
+        ("tyro_subcommands.py", ((),)),
+        ("lightning_cli.py", ((),)),
+    ],
+)
+def test_asking_tells_which_command_needs_a_sub_command(name: str, expected: Any) -> None:
+    if name == "lightning_cli.py":
+        needs("lightning")
+    assert ask(ZOO / name, sys.executable).needs_command == expected
