@@ -359,9 +359,9 @@ class Supervisor:
                     cwd=self.plan.get("cwd"),
                     env={
                         "PYTHONFAULTHANDLER": "1",  # a crash in native code leaves the Python stacks in the log
-                        "COLUMNS": "200",  # rich breaks the lines and cuts the tables of a log after 80 characters
                         **self._folders(),
                         **os.environ,
+                        "COLUMNS": "200",  # rich breaks the lines and cuts the tables of a log after 80 characters
                         **self.plan.get("env", {}),
                         **marks,
                     },
