@@ -40,7 +40,8 @@ def dict_in(text: str) -> tuple[dict[Any, Any] | None, int]:
     return (content, start) if isinstance(content, dict) else (None, 0)
 
 
-def flattened(content: dict[Any, Any], prefix: str = "", depth: int = 0) -> Iterator[tuple[str, float]]:
+def flattened(content: dict[Any, Any], prefix: str = "", depth: int = 0) -> Iterator[tuple[str, float, bool]]:
+    """Yield the numbers in a dict and in those in it, with their names and whether they are whole."""
     for key, value in list(content.items())[:MAX_METRICS]:
         if not isinstance(key, str) or not key or len(key) > 200:
             continue
@@ -49,6 +50,6 @@ def flattened(content: dict[Any, Any], prefix: str = "", depth: int = 0) -> Iter
             yield from flattened(value, name, depth + 1)
         elif isinstance(value, str):
             if len(value) <= 40 and _NUMBER.fullmatch(value):
-                yield name, float(value)
+                yield name, float(value), value.isdigit()
         elif isinstance(value, float) or (type(value) is int and abs(value) < 2**1000):
-            yield name, float(value)
+            yield name, float(value), isinstance(value, int)

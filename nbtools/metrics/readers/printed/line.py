@@ -37,14 +37,14 @@ def read_line(text: str) -> Reading | None:
 
 
 def _read_dict(content: dict[Any, Any], before: str) -> Reading:
-    numbers = dict(flattened(content))
+    numbers = {name: (value, is_whole) for name, value, is_whole in flattened(content)}
     reading = read_prose(before) if before.strip() else Reading()
     if not any(counter.preference < LEADING for counter in reading.counters):
         reading._named.clear()  # else it is a row that continues: iter 50/152 total: 0.92 {'loss_box': 0.2}
     reading.metrics.clear()
     reading.is_measured = False
     is_summary = "train_runtime" in numbers  # transformers' last line: its train_loss is a mean over the run
-    for name, value in numbers.items():
+    for name, (value, is_whole) in numbers.items():
         lowered = name.lower()
         if lowered == "samples":
             reading.coordinates[lowered] = value
@@ -52,7 +52,7 @@ def _read_dict(content: dict[Any, Any], before: str) -> Reading:
             reading.coordinates["time"] = value
         elif not reading.count(name, value, None):
             mean = is_summary and lowered == "train_loss"
-            reading.add("train_mean_loss" if mean else name, value, reading.split)
+            reading.add("train_mean_loss" if mean else name, value, reading.split, is_whole=is_whole)
     reading.is_measured |= any(counter.preference < 3 for counter in reading.counters)
     if not reading._named:
         reading.is_measured = False

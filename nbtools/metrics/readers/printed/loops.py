@@ -118,24 +118,19 @@ class Epochs:
     def __init__(self) -> None:
         self.count: int | None = None
         """Number of epochs, as printed."""
-        self._base = 0
-        self._is_new_stage = False
-        self._last: dict[bool, tuple[int, int]] = {}
-        """The last epoch, and the step before the first, of rows and of other lines: one may count from 0."""
+        self._stage = 0
+        self._last: dict[bool, tuple[int, int, int]] = {}
+        """Of rows and of other lines, one of which may count from 0: the last epoch, its step, and its stage."""
 
     def announce(self, count: int | None) -> None:
         """Take the number of epochs that a line tells: another one than before is that of a further stage."""
-        self._is_new_stage |= bool(count and self.count and count != self.count)
+        self._stage += bool(count and self.count and count != self.count)
         self.count = count or self.count
 
-    def step(self, epoch: int, *, is_row: bool, at: int) -> int:
-        """Return the step of an epoch in a row of metrics, or in a line without; `at` is the step so far."""
-        last, base = self._last.get(is_row, (epoch, self._base))
-        if epoch <= 1 and (epoch < last or self._is_new_stage):
-            if base >= self._base:  # else the lines of the other kind have told
-                self._base = at + (epoch == 0)
-            base = self._base
-        base = max(base, self._base) if base + epoch < self._base else base
-        self._is_new_stage = False
-        self._last[is_row] = epoch, base
-        return base + epoch
+    def step(self, epoch: int, *, is_row: bool) -> int:
+        """Return the step of an epoch in a row of metrics, or in a line without."""
+        last, step, stage = self._last.get(is_row, (epoch, epoch, self._stage))
+        begins_again = epoch <= 1 and (epoch < last or stage != self._stage)
+        step += 1 if begins_again else epoch - last
+        self._last[is_row] = epoch, step, self._stage
+        return step

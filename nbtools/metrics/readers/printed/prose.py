@@ -166,7 +166,7 @@ def read_prose(text: str) -> Reading:
     # A line that counts itself and gives values after : or = is a row, whatever their names.
     reading.is_measured |= state.num_values > 0 and any(counter.preference < 4 for counter in reading.counters)
     reading.is_measured |= state.num_values > 1 and is_backward(original)
-    is_rate = state.num_numbers == 1 and reading.named == {"train/learning_rate"}
+    is_rate = state.num_numbers - (reading.epoch is not None) == 1 and reading.named == {"train/learning_rate"}
     is_value = state.num_values > 0 or reading.is_measured
     reading.is_item = bool(reading._named) and not reading.counters and (is_rate or (is_value and is_item(plain)))
     stripped = plain.strip()

@@ -30,7 +30,7 @@ class Reading:
 
     metrics: dict[str, float] = field(default_factory=dict)
     integers: set[str] = field(default_factory=set)
-    """Metrics that are printed as whole numbers and whose name is not that of a measure: settings, if they stay."""
+    """Names without split that are printed as whole numbers, and not those of measures: settings, if they stay."""
     counters: list[Counter] = field(default_factory=list)
     epoch: float | None = None
     num_epochs: int | None = None
@@ -47,7 +47,7 @@ class Reading:
     is_item: bool = False
     """Whether the line is one of a list, or only a learning rate: `| > grad_norm: 1.2`, `Learning rate: 0.001`."""
     fulls: dict[str, str] = field(default_factory=dict)
-    """The metric of each by all words before its number, where those are more: `OOF auc: 0.9`."""
+    """The name of each without its split by all words before its number, where those are more: `OOF auc: 0.9`."""
     of_training: set[str] = field(default_factory=set)
     """Metrics whose own name says that they are of the training: `Train Loss`."""
     coordinates: dict[str, float] = field(default_factory=dict)
@@ -110,10 +110,10 @@ class Reading:
             if len(fulls[metric]) > 1:
                 metric = metric_of(full, split, is_full=True)
             elif full != name and not self.is_bar:
-                self.fulls[metric] = metric_of(full, split, is_full=True)
+                self.fulls[metric.partition("/")[2]] = metric_of(full, split, is_full=True).partition("/")[2]
             self.metrics[metric] = value
             if is_whole and not is_measured(name):
-                self.integers.add(metric)
+                self.integers.add(metric.partition("/")[2])
             if is_measured(name) and SPLITS.get(parts_of(name)[0]) == "train":
                 self.of_training.add(metric)
         self.is_measured &= not self._is_configuration()

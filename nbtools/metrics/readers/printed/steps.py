@@ -66,9 +66,9 @@ class StepCount:
         if self._is_of_another_rank(reading):
             return []
         if reading.is_item:  # whatever its name, if the list is that of a counter or of an evaluation
-            reading.is_measured |= self._is_in_list or (
-                self.counts != "row" and "train/learning_rate" in reading.metrics
-            )
+            is_begun = self.step is not None or reading.epoch is not None
+            is_rate = "train/learning_rate" in reading.metrics and (self.counts != "row" or reading.epoch is not None)
+            reading.is_measured |= is_begun and (self._is_in_list or is_rate)
         else:
             self._is_in_list = reading.is_heading or bool(reading.counters) or reading.epoch is not None
         self._announced = reading.total_steps or self._announced
@@ -220,7 +220,7 @@ class StepCount:
             step = round(epoch / self._epochs.count * self._announced)
             self.counts = "step"
         elif epoch == int(epoch) and (self.counts == "epoch" or self.step is None):
-            step = self._epochs.step(int(epoch), is_row=reading.is_row, at=self.step or 0)
+            step = self._epochs.step(int(epoch), is_row=reading.is_row)
             self.counts = "epoch"
         else:
             return
@@ -279,7 +279,8 @@ class StepCount:
             if before is not None and self.counts != "row" and not reading.is_bar and _is_rounded(value, before):
                 continue
             if name not in self._counted:
-                kept[reading.fulls.get(name, name) if name in self._others else name] = value
+                split, _, plain = name.partition("/")
+                kept[f"{split}/{reading.fulls.get(plain, plain)}" if name in self._others else name] = value
             elif is_mean:
                 kept[name.replace("/", "/mean_", 1)] = value
         return kept
@@ -309,14 +310,14 @@ class StepCount:
         now: dict[str, float] = {}
         earlier: list[Row] = []
         for name, value in metrics.items():
-            if name not in self._varying and (name in reading.integers or name in self._constant):
+            if name not in self._varying and (name.partition("/")[2] in reading.integers or name in self._constant):
                 first, value_then, last = self._constant.setdefault(name, (step, value, step))
                 self._constant[name] = first, value_then, step
                 if value == value_then:
                     continue
                 earlier += [(at, {name: value_then}) for at in sorted({first, last})]
                 self._varying.add(name)
-            elif name not in reading.integers:
+            elif name.partition("/")[2] not in reading.integers:
                 self._varying.add(name)
             if reading.is_bar and name != "train/epoch" and self._shown.get(name) == value:
                 continue
