@@ -19,7 +19,8 @@ MEASURED: Final = words_of(
 """A line is a row of metrics if the name of one of its numbers has one of these words ..."""
 _SETTING: Final = words_of(
     """weight weights scale scaling scaler coef coefficient fn function type lambda factor threshold thresh target
-    smoothing alpha beta momentum every steps interval patience num number min max delta tolerance warmup save log logging time"""
+    smoothing alpha beta momentum every steps interval patience num number min max delta tolerance warmup save log
+    logging time"""
 )
 """... and none of these."""
 COMPANIONS: Final = words_of("lr l.r rate l1 norm gnorm gradnorm mfu time dt throughput tok/s tokens/s tokens/sec")
