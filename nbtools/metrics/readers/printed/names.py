@@ -13,7 +13,7 @@ def words_of(text: str) -> frozenset[str]:
 MEASURED: Final = words_of(
     """loss losses nll ppl perplexity bpb bpc xent entropy crossentropy logloss elbo accuracy acc acc1 acc5 acc@1 acc@5
     cost fid f1 auc auroc bleu rouge meteor wer cer mse mae mape rmse psnr ssim lpips reward rewards rew return score
-    iou miou dice map map50 ndcg mcc ap ar precision recall sensitivity specificity r@1 r@5 r@10 kappa
+    iou miou dice map map50 ndcg mcc ap ar precision recall sensitivity specificity r@1 r@5 r@10 top1 top5 kappa
     verlust perte perdita genauigkeit exactitud"""
 )
 """A line is a row of metrics if the name of one of its numbers has one of these words ..."""

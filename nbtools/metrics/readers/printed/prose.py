@@ -103,7 +103,7 @@ class _Prose:
 
 def read_prose(text: str) -> Reading:
     reading = Reading(is_bar=_BARS.search(text) is not None)
-    plain = plain_text(text)
+    plain = plain_text(text.replace("\t", "  "))
     if reading.is_bar:
         reading.label = _LABEL.match(plain)[0].rstrip(" 0123456789%./(").rstrip(": ")  # type: ignore[index]
         plain = _PERCENT.sub(" | ", plain)
@@ -170,7 +170,9 @@ def read_prose(text: str) -> Reading:
     is_value = state.num_values > 0 or reading.is_measured
     reading.is_item = bool(reading._named) and not reading.counters and (is_rate or (is_value and is_item(plain)))
     stripped = plain.strip()
-    if not reading._named and is_title(plain) and (reading.split or "summary" in stripped.lower()):
+    if not reading._named and state.kind == "best" and stripped.endswith(":"):
+        reading.is_heading, reading.label = True, "best"
+    elif not reading._named and is_title(plain) and (reading.split or "summary" in stripped.lower()):
         reading.is_heading = True
         if "metrics" in stripped or "summary" in stripped:
             reading.label = "summary"

@@ -37,7 +37,7 @@ class StepCount:
         self._rank: int | None = None
         self._split: str | None = None
         self._is_summary = False
-        self._is_in_list = False
+        self._is_in_list = self._is_best = False
         self._counted: dict[str, float] = {}
         self._trained: set[str] = set()
         self._labels: dict[str, bool] = {}
@@ -49,6 +49,8 @@ class StepCount:
         self._varying: set[str] = set()
         self._lesser: set[int] = set()
         self._waiting: Reading | None = None
+        self._has_own_bar = True
+        """Whether the last bar is that of the training, and not that of an evaluation."""
 
     def rewind(self) -> None:
         """A new attempt begins: its counters start from its checkpoint or at zero."""
@@ -70,12 +72,19 @@ class StepCount:
             is_rate = "train/learning_rate" in reading.metrics and (self.counts != "row" or reading.epoch is not None)
             reading.is_measured |= is_begun and (self._is_in_list or is_rate)
         else:
-            self._is_in_list = reading.is_heading or bool(reading.counters) or reading.epoch is not None
+            is_counted = bool(reading.counters) or reading.epoch is not None
+            self._is_in_list = reading.is_heading or (is_counted and not (reading.is_bar and not reading.is_row))
         self._announced = reading.total_steps or self._announced
         self._epochs.announce(reading.num_epochs)
+        if self._is_best and (reading.is_row or reading.counters):
+            self._is_best = False
+            return []  # a row that was printed before
+        self._is_best = reading.is_heading and reading.label == "best"
         if reading.is_heading:
             self._split, self._is_summary = reading.split, reading.label == "summary" and reading.split != "eval"
         counter = self._own(reading)
+        if reading.is_bar:
+            self._has_own_bar = reading.split not in ("eval", "test")
         if counter is not None and reading.is_bar and counter.total and not counter.value:
             if counter.total == self._loops.total:
                 self._loops.show_nothing(_place(reading, counter))
@@ -96,7 +105,7 @@ class StepCount:
                 self._note_epoch(reading)
         if not reading.is_row:
             return done
-        if was_erased and counter is None and not reading.is_bar and self._loops.kind != RUN:
+        if was_erased and self._has_own_bar and counter is None and not reading.is_bar and self._loops.kind != RUN:
             waiting, self._waiting = self._waiting, reading
             return [*done, *(self._placed(waiting) if waiting else [])]
         done += self._placed(reading, is_counted=counter is not None and not is_evaluation)
@@ -115,7 +124,7 @@ class StepCount:
     def _own(self, reading: Reading) -> Counter | None:
         """Return the counter of the run in a line; None if there is none, or only that of another loop."""
         counter = reading.counter(self._lesser)
-        if counter is None or not (reading.is_row or reading.is_bar or _is_said(reading, counter)):
+        if counter is None or not (reading.is_row or reading.is_bar or self._is_said(reading, counter)):
             return None
         self._lesser |= {c.preference for c in reading.counters if c.value != counter.value and not c.is_loop}
         names = [name for name in reading.metrics if name != "train/epoch"]
@@ -140,6 +149,12 @@ class StepCount:
             return self._of_another_loop(reading, counter, split)
         return counter
 
+    def _is_said(self, reading: Reading, counter: Counter) -> bool:
+        """Whether a line without metrics tells the step, as `[step=500]:` does and a list of settings does not."""
+        if counter.preference >= UNNAMED or (self._has_rows and self._loops.last(_place(reading, counter)) is None):
+            return False
+        return (not counter.is_loop or counter.total is not None) and len(reading.metrics) < 6
+
     def _has_other_total(self, counter: Counter) -> bool:
         return bool(self._loops.total and counter.total) and counter.total != self._loops.total
 
@@ -151,6 +166,8 @@ class StepCount:
         """
         is_trained = not self._trained.isdisjoint(reading.metrics)
         may_train = reading.is_row and split == "train" and is_trained and self._split not in ("eval", "test")
+        if reading.is_row and split == "train" and not any(map(is_measured, self._trained)):
+            return counter
         if may_train and (reading.epoch is not None or self._loops.is_new_epoch(self._epoch)):
             return counter
         if reading.is_row and (counter.is_loop or not is_trained) and (counter.total or 0) < self._loops.total:
@@ -231,7 +248,11 @@ class StepCount:
 
     def _placed(self, reading: Reading, *, is_counted: bool = False) -> list[Row]:
         metrics = reading.metrics
-        split = None if is_counted else reading.split or self._split or self._split_above(reading)
+        split = (
+            None
+            if is_counted
+            else reading.split or self._announced_split(reading, metrics) or self._split_above(reading)
+        )
         if split and split != "train":
             metrics = _of_split(metrics, split)
         if not is_counted and self._is_summary:
@@ -247,7 +268,7 @@ class StepCount:
         else:
             self._make_room(reading, metrics.keys() - {"train/epoch"}, metrics)
         self._trained |= {name for name in names if name[:6] == "train/"}
-        self._has_rows |= names != {"train/learning_rate"}
+        self._has_rows |= any(map(is_measured, names))
         splits = {name.partition("/")[0] for name in names - {"train/learning_rate"}}
         self._above = splits.pop() if len(splits) == 1 and not is_counted else self._above if not splits else None
         step = self.step or 0
@@ -262,6 +283,13 @@ class StepCount:
         if self._labels.setdefault(name, says) == says:
             return name
         return name.replace("/", "/mean_" if says else "/batch_", 1)
+
+    def _announced_split(self, reading: Reading, metrics: dict[str, float]) -> str | None:
+        """Return the split of the heading above; it ends with an epoch's mean of what the evaluation has told."""
+        if self._split in ("eval", "test") and reading.epoch is not None:
+            if any(of_split(name, self._split) in self._others for name in metrics):
+                self._split = None
+        return self._split
 
     def _split_above(self, reading: Reading) -> str | None:
         """Return the split of the row above for `F1: 0.8` below `Val Loss: 0.5`, unless the training has an F1."""
@@ -333,13 +361,6 @@ def _is_of_training(label: str) -> bool:
     return not lowered or (
         any(word in lowered for word in _WORDS_OF_TRAINING) and not any(word in lowered for word in _WORDS_OF_DATA)
     )
-
-
-def _is_said(reading: Reading, counter: Counter) -> bool:
-    """Whether a line without metrics tells the step, as `step 500: saved` does and a list of settings does not."""
-    if counter.preference >= UNNAMED:
-        return False
-    return (not counter.is_loop or counter.total is not None) and len(reading.metrics) < 6
 
 
 def _is_rounded(one: float, other: float) -> bool:

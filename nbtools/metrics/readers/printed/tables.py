@@ -11,11 +11,12 @@ _LINES: Final = str.maketrans("│┃║", "|||")
 _COMMENT: Final = re.compile(r"^\s*+[#%;]\s(?=\s*\w)")
 _BAR: Final = re.compile(r"\s*\d{1,3}%\|.*")
 _CELL: Final = re.compile(
-    r"([-+]?(?:\d+(?:,\d{3})*(?:\.\d*)?|\.\d+)(?:[eE][-+]?\d+)?|nan|-?inf)(?:/(\d+))?([A-Za-z%]{0,3}):?"
+    r"([-+]?(?:\d+(?:,\d{3})*(?:\.\d*)?|\.\d+)(?:[eE][-+]?\d+)?|nan|-?inf)(?:/(\d+))?([A-Za-z%]{0,3})[:*]?"
 )
 _WORDS: Final = re.compile(r"[^\W\d|][\w/@.()\[\]%'\- ]*+:?|\|\w++\||#")
 _SHORT: Final = {"#": "step", "E": "epoch"}
 """Headings of one character."""
+_VALUE: Final = re.compile(r"\s[-+]?\.?\d")
 _PAIR: Final = re.compile(r"[\w)]\s?[:=]\s*[-+.\d]")
 _COLUMN: Final = re.compile(r"\S++")
 _HEADING: Final = re.compile(r"\s*+(?:[A-Za-z][\w/.%-]*+(?:\s++|$))++")
@@ -113,6 +114,12 @@ def _delimiter_of(text: str) -> str:
     stripped = text.strip()
     if stripped.startswith("|") and stripped.endswith("|") and len(stripped) > 2:
         return "|"
+    if stripped.count("|") > 2:
+        cells = [cell.strip() for cell in stripped.split("|")]
+        if (all(map(_WORDS.fullmatch, cells)) and not any(map(_VALUE.search, cells))) or all(
+            map(_CELL.fullmatch, cells)
+        ):
+            return "|"
     if "\t" in stripped:
         return "\t"
     return "," if "," in stripped and "  " not in stripped else " "
