@@ -36,7 +36,10 @@ _FIRST_LOOK_S: Final = 10.0
 _SHARE: Final = 0.04
 """... and share of a core for later output. Beyond it, only the end of each block is read."""
 _SAMPLE_BYTES: Final = 16 << 10
-_COUNTING: Final = words_of("epoch step iter learn: batch= learning_rate lr: lr= norm") | {"learning rate", "lr ="}
+_COUNTING: Final = words_of("epoch step iter learn: batch= learning_rate lr: lr= norm valid up.") | {
+    "learning rate",
+    "lr =",
+}
 _HINTS: Final = tuple(
     word.encode()
     for word in {*MEASURED, *FOREIGN, *map(str.capitalize, FOREIGN), *_COUNTING}

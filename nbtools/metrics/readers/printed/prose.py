@@ -95,6 +95,10 @@ class _Prose:
     """Whether a bracket began the line: `[Callback] lr = 0.1`."""
     kind: str = ""
     """What all values of the line are of: `Test (EMA): ...`, `set=alpaca ...`."""
+    listed: list[str] = field(default_factory=list)
+    """Name of the numbers of a list: `dice [0.6, 0.7]`."""
+    place: int = 0
+    """Of a number in the list."""
     subject: list[str] = field(default_factory=list)
     """Name of a value that follows a counter: `loss after iteration 100: 2.1`."""
     previous: str = ""
@@ -132,9 +136,11 @@ def read_prose(text: str) -> Reading:
             if kind == "open":
                 state.is_tag = not (state.words or state.num_numbers or reading.counters)
                 state.outer = [*state.words]
+                state.listed, state.place = ([*state.words] if token[0] == "[" else []), 0
                 state.groups.append([] if state.is_explicit else state.outer)
             elif state.groups:
                 state.groups.pop()
+            state.listed = state.listed if kind == "open" else []
             if kind == "close" and not state.num_numbers and len(state.words) == 2 and state.words[0].lower() in SPLITS:
                 state.kind = state.words.pop()
             if kind == "close" and state.is_tag and not state.num_numbers and token[0] == "]":
@@ -199,6 +205,10 @@ def _take(state: _Prose, token: re.Match[str]) -> None:
     state.words, state.is_explicit, state.outer = [], False, []
     if not words and unit in RATES and not reading.is_bar:
         words, is_explicit = [unit], True
+    if state.listed and not state.place and words == state.listed:
+        state.place = 1
+    elif state.listed and not words and state.place and "." in text:
+        words, is_explicit, state.place = [*state.listed, f"{state.place}"], True, state.place + 1
     is_phrase = len(words) > len(outer) > 0 == state.depth and not is_explicit and is_measured(outer[-1])
     if is_phrase and not is_measured(words[-1]) and not is_counter(words[-1]):
         words = outer
@@ -259,6 +269,8 @@ def _take(state: _Prose, token: re.Match[str]) -> None:
         state.words = words
         return
     lowered = short.lower()
+    if lowered.startswith("best_") and is_counter(lowered[5:]):
+        return
     if not words or lowered in IGNORED or lowered.endswith(SOURCES) or (not named and not is_explicit):
         return
     if not named:  # loss train: 2.1, val: 2.2

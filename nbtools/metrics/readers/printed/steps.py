@@ -254,7 +254,8 @@ class StepCount:
             else reading.split or self._announced_split(reading, metrics) or self._split_above(reading)
         )
         if split and split != "train":
-            metrics = _of_split(metrics, split)
+            own = {name: metrics[name] for name in metrics.keys() & reading.of_training}
+            metrics = {**_of_split({n: v for n, v in metrics.items() if n not in own}, split), **own}
         if not is_counted and self._is_summary:
             metrics = {name: value for name, value in metrics.items() if name[:6] != "train/"}
         metrics = {self._labelled(reading, name): value for name, value in metrics.items()}
