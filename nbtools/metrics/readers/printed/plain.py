@@ -41,7 +41,7 @@ _ENGLISH: Final = {word: english for english, words in _WORDS.items() for word i
 FOREIGN: Final = frozenset(_ENGLISH)
 _FOREIGN: Final = re.compile(rf"(?<!\w)(?:{'|'.join(_ENGLISH)})(?!\w)", re.IGNORECASE)
 _LETTER: Final = re.compile(r"[^\W\x00-\x7f]")
-_OF: Final = re.compile(r"(?<=\d) (?:de|von|of|sur|di) (?=\d)")
+_OF: Final = re.compile(r"(?<=\d) (?:de|von|sur) (?=\d)")
 _CHINESE_EPOCH: Final = re.compile(r"第\s?(\d++)\s?轮(?:\s?/\s?共?\s?(\d++)\s?轮)?+")
 
 
@@ -55,7 +55,9 @@ def plain_text(text: str) -> str:
     if "(" in text:
         text = _RATIO.sub("", _ASIDE.sub("", text))
         text = _ATTACHED.sub(r"_\1_\2", _WRAPPER.sub(" ", _WRAPPED.sub(r"\1", text)))
-    text = _OF.sub("/", _DATE.sub(" ", text))
+    text = _DATE.sub(" ", text)
+    if " de " in text or " von " in text or " sur " in text:
+        text = _OF.sub("/", text)
     if _MAY_BE_PLACE.search(text):
         text = _PLACE.sub(" ", text)
     if not text.isascii() and _LETTER.search(text):

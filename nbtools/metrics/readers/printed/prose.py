@@ -2,7 +2,7 @@
 
 import re
 from dataclasses import dataclass, field
-from typing import Final
+from typing import Final, NamedTuple
 
 from nbtools.metrics.readers.printed.forms import is_backward, is_item, is_title, qualified_value, with_names_first
 from nbtools.metrics.readers.printed.names import (
@@ -106,6 +106,7 @@ class _Prose:
 
 
 def read_prose(text: str) -> Reading:
+    """Return what a line of text says."""
     reading = Reading(is_bar=_BARS.search(text) is not None)
     plain = plain_text(text.replace("\t", "  "))
     if reading.is_bar:
@@ -116,9 +117,18 @@ def read_prose(text: str) -> Reading:
         reading.add(name, value, "eval")
         reading.is_measured = True
         return reading.finish()
-    original, plain = plain, with_names_first(plain)
     state = _Prose(reading)
-    for token in _TOKEN.finditer(plain):
+    _scan(state, with_names_first(plain))
+    is_configuration = state.num_others > 2 and not reading.counters and reading.epoch is None
+    if is_configuration or plain.lstrip().startswith("Namespace("):
+        return Reading()
+    _conclude(state, plain)
+    return reading.finish()
+
+
+def _scan(state: _Prose, text: str) -> None:
+    """Take the tokens of a text, from left to right."""
+    for token in _TOKEN.finditer(text):
         kind = token.lastgroup if not token["number"] else "number"
         if kind in ("nothing", "range", "gap"):
             state.has_gap |= kind == "gap"
@@ -131,25 +141,13 @@ def read_prose(text: str) -> Reading:
             state.is_explicit = bool(state.words)
             if not state.words and state.num_numbers == len(state.leading) == 1:
                 state.is_rank = token[0] == ":"
-        elif kind in ("open", "close"):
-            state.depth += 1 if kind == "open" else -1
-            if kind == "open":
-                state.is_tag = not (state.words or state.num_numbers or reading.counters)
-                state.outer = [*state.words]
-                state.listed, state.place = ([*state.words] if token[0] == "[" else []), 0
-                state.groups.append([] if state.is_explicit else state.outer)
-            elif state.groups:
-                state.groups.pop()
-            state.listed = state.listed if kind == "open" else []
-            if kind == "close" and not state.num_numbers and len(state.words) == 2 and state.words[0].lower() in SPLITS:
-                state.kind = state.words.pop()
-            if kind == "close" and state.is_tag and not state.num_numbers and token[0] == "]":
-                _drop_words(state)
-            if kind == "close" and not state.is_explicit and plain[token.end() : token.end() + 1] not in " :=[()":
-                _drop_words(state)
+        elif kind == "open":
+            _open(state, token[0])
+        elif kind == "close":
+            _close(state, token[0], text[token.end() : token.end() + 1])
         elif kind == "word" and not state.is_explicit:
             state.words.append(_word(token))
-            if not reading._named and token[0].lower() in _BEST:
+            if not state.reading._named and token[0].lower() in _BEST:
                 state.kind = "best"
         elif kind == "number":
             _take(state, token)
@@ -160,10 +158,31 @@ def read_prose(text: str) -> Reading:
             _drop_words(state)
             state.words = [_word(token)] if kind == "word" else []
     _drop_words(state)
-    if (state.num_others > 2 and not reading.counters and reading.epoch is None) or plain.lstrip().startswith(
-        "Namespace("
-    ):
-        return Reading()  # a configuration
+
+
+def _open(state: _Prose, bracket: str) -> None:
+    state.depth += 1
+    state.is_tag = not (state.words or state.num_numbers or state.reading.counters)
+    state.outer = [*state.words]
+    state.listed, state.place = ([*state.words] if bracket == "[" else []), 0
+    state.groups.append([] if state.is_explicit else state.outer)
+
+
+def _close(state: _Prose, bracket: str, following: str) -> None:
+    state.depth -= 1
+    state.listed = []
+    if state.groups:
+        state.groups.pop()
+    if not state.num_numbers and len(state.words) == 2 and state.words[0].lower() in SPLITS:
+        state.kind = state.words.pop()
+    is_end_of_tag = state.is_tag and not state.num_numbers and bracket == "]"
+    if is_end_of_tag or (not state.is_explicit and following not in " :=[()"):
+        _drop_words(state)
+
+
+def _conclude(state: _Prose, plain: str) -> None:
+    """Say what the line is, now that all of it is read."""
+    reading = state.reading
     reading.split = reading.split or (state.split if not reading._named else None)
     _finish_counters(state)
     if reading.is_measured and (reading.counters or reading.epoch is not None):
@@ -171,18 +190,18 @@ def read_prose(text: str) -> Reading:
             reading.add(name, value, split, full=full)
     # A line that counts itself and gives values after : or = is a row, whatever their names.
     reading.is_measured |= state.num_values > 0 and any(counter.preference < 4 for counter in reading.counters)
-    reading.is_measured |= state.num_values > 1 and is_backward(original)
+    reading.is_measured |= state.num_values > 1 and is_backward(plain)
     is_rate = state.num_numbers - (reading.epoch is not None) == 1 and reading.named == {"train/learning_rate"}
     is_value = state.num_values > 0 or reading.is_measured
     reading.is_item = bool(reading._named) and not reading.counters and (is_rate or (is_value and is_item(plain)))
+    if reading._named:
+        return
     stripped = plain.strip()
-    if not reading._named and state.kind == "best" and stripped.endswith(":"):
+    is_summary = "metrics" in stripped or "summary" in stripped
+    if state.kind == "best" and stripped.endswith(":"):
         reading.is_heading, reading.label = True, "best"
-    elif not reading._named and is_title(plain) and (reading.split or "summary" in stripped.lower()):
-        reading.is_heading = True
-        if "metrics" in stripped or "summary" in stripped:
-            reading.label = "summary"
-    return reading.finish()
+    elif is_title(plain) and (reading.split or "summary" in stripped.lower()):
+        reading.is_heading, reading.label = True, "summary" if is_summary else reading.label
 
 
 def _word(token: re.Match[str]) -> str:
@@ -195,15 +214,63 @@ def _drop_words(state: _Prose) -> None:
     state.words, state.is_explicit = [], False
 
 
+class _Number(NamedTuple):
+    """A number of the line, with the words that name it."""
+
+    text: str
+    value: float
+    total: int | None
+    """After a slash: `3/10`."""
+    unit: str
+    is_whole: bool
+    words: list[str]
+    is_explicit: bool
+    outer: list[str]
+    """Words before the bracket in which it is."""
+    is_phrase: bool
+    """Whether the words of the bracket do not name it: `loss after (iteration 100): 2.1`."""
+    short: str
+    full: str
+    rest: list[str]
+    named: list[str]
+    """Its words without those of splits."""
+
+    @property
+    def is_metric(self) -> bool:
+        return bool(self.named) and is_measured(self.short)
+
+
 def _take(state: _Prose, token: re.Match[str]) -> None:
-    reading, text = state.reading, token["number"]
+    """Take a number: as a count, as the value of a metric, or not at all."""
+    text = token["number"]
     if text.lstrip("+-")[:1] in "niNI" and not (state.is_explicit or _has_value(state.words)):
         state.words.append(text)  # a word of a phrase: number of nan iterations
         return
-    unit = (token["unit"] or "").strip()
+    is_part = bool(state.words) and not state.is_explicit and state.words[-1].lower() in _ARTICLES
+    if is_part and _NAME_AFTER.match(token.string, token.end()):
+        return  # accuracy on the 10000 test images: 81
+    number = _named_number(state, token)
+    is_first = not state.num_numbers
+    state.num_numbers += 1
+    if len(text) > 40 or len(number.full) > 100:
+        return
+    _follow_splits(state, number)
+    if _counts(state, number, token, is_first=is_first):
+        return
+    is_counter_within = number.is_metric and number.is_whole and not number.is_explicit and number.total is None
+    if is_counter_within and _VALUE_AFTER.match(token.string, token.end()):
+        state.reading.counters.append(Counter(LEADING, int(number.value)))  # Train loss 20: 0.69
+        state.words = number.words
+        return
+    _add(state, number)
+
+
+def _named_number(state: _Prose, token: re.Match[str]) -> _Number:
+    """Return a number with the words that name it, which are then used up."""
+    text, unit = token["number"], (token["unit"] or "").strip()
     words, is_explicit, outer = state.words, state.is_explicit, state.outer
     state.words, state.is_explicit, state.outer = [], False, []
-    if not words and unit in RATES and not reading.is_bar:
+    if not words and unit in RATES and not state.reading.is_bar:
         words, is_explicit = [unit], True
     if state.listed and not state.place and words == state.listed:
         state.place = 1
@@ -214,85 +281,89 @@ def _take(state: _Prose, token: re.Match[str]) -> None:
         words = outer
     if not state.num_numbers and not is_explicit and words and _PLACES.issuperset(word.lower() for word in words):
         words = []  # on 200: loss 0.5
-    if words and not is_explicit and words[-1].lower() in _ARTICLES and _NAME_AFTER.match(token.string, token.end()):
-        state.words = words  # accuracy on the 10000 test images: 81
-        return
-    short, full, rest = split_words(tuple(words), is_explicit)
     named = [word for word in words if word.lower() not in SPLITS]
     if token["total"] and state.depth > 0 and words and words[-1].lower() in SPLITS:
         named = []  # INFO Test: [3/10]
-    is_first = not state.num_numbers
-    state.num_numbers += 1
-    if len(text) > 40 or len(full) > 100:
-        return
     value = float(text.replace(",", ""))
     total = int(token["total"]) if token["total"] and len(token["total"]) < 16 else None
     is_whole = value == value and abs(value) <= MAX_STEP and value == int(value) and "." not in text and "e" not in text
-    is_metric = bool(named) and is_measured(short)
-    if (before := split_of(words if not named else rest, None)) is not None:
+    value *= 1000 if unit in ("k", "K") else 1
+    short, full, rest = split_words(tuple(words), is_explicit)
+    return _Number(text, value, total, unit, is_whole, words, is_explicit, outer, is_phrase, short, full, rest, named)
+
+
+def _follow_splits(state: _Prose, number: _Number) -> None:
+    """Note the splits that the words before a number name, for it and for what follows."""
+    reading = state.reading
+    if (before := split_of(number.rest if number.named else number.words, None)) is not None:
         state.split = state.metric_split = before
     if reading.split is None and not reading._named:
-        reading.split = split_of([] if is_metric else words, state.split)
-    if is_metric:
-        state.metric_split = split_of(words, state.metric_split)
-    if unit in ("k", "K"):
-        value *= 1000
-    if (state.kind != "best" and (is_whole and unit.lower() in COUNTERS)) or unit.lower() in EPOCHS:  # 1epoch, 50batch
-        reading.count(unit, value, total)
-        return
-    if not named and is_whole:
-        if total is not None and _is_progress(state, token, value, total):
-            reading.counters.append(Counter(UNNAMED, int(value), total))
-            return
-        if words and is_first and is_explicit:  # Train: 3 [...]
-            reading.epoch = value
-            return
+        reading.split = split_of([] if number.is_metric else number.words, state.split)
+    if number.is_metric:
+        state.metric_split = split_of(number.words, state.metric_split)
+
+
+def _counts(state: _Prose, number: _Number, token: re.Match[str], *, is_first: bool) -> bool:
+    """Take a number that counts steps or epochs, tells how many there are, or is a rank; return whether it does."""
+    reading, words, total, unit = state.reading, number.words, number.total, number.unit.lower()
+    is_best = state.kind == "best"
+    if (unit in COUNTERS and number.is_whole and not is_best) or unit in EPOCHS:  # 1epoch, 50batch
+        return reading.count(unit, number.value, total) or True
+    if not number.named and number.is_whole:
+        if total is not None and _is_progress(state, token, number.value, total):
+            reading.counters.append(Counter(UNNAMED, int(number.value), total))
+            return True
+        if words and is_first and number.is_explicit:  # Train: 3 [...]
+            reading.epoch = number.value
+            return True
         if not words and total is None and state.num_numbers == len(state.leading) + 1 <= 2 and not unit:
-            state.leading.append(int(value))
-            return
-    if short.lower() == "rank" and is_whole and total is None:
-        reading.rank = int(value)
-        return
-    if named and is_whole and (tokens := parts_of(full)) and _announces(reading, tokens, int(value)):
-        return
-    if (
-        state.kind != "best"
-        and named
-        and unit.lower() not in _TIMES
-        and reading.count(short if is_explicit else named[-1], value, total)
-    ):
-        prior = next((words[:i] for i, word in enumerate(words) if word.lower() in ("at", "after")), [])
-        state.subject = outer if is_phrase else prior
-        return
-    if is_metric and is_whole and not is_explicit and total is None and _VALUE_AFTER.match(token.string, token.end()):
-        reading.counters.append(Counter(LEADING, int(value)))  # Train loss 20: 0.69
-        state.words = words
-        return
+            state.leading.append(int(number.value))
+            return True
+    if number.short.lower() == "rank" and number.is_whole and total is None:
+        reading.rank = int(number.value)
+        return True
+    tokens = parts_of(number.full)
+    if number.named and number.is_whole and tokens and _announces(reading, tokens, int(number.value)):
+        return True
+    name = number.short if number.is_explicit or not number.named else number.named[-1]
+    if is_best or not number.named or unit in _TIMES or not reading.count(name, number.value, total):
+        return False
+    prior = next((words[:i] for i, word in enumerate(words) if word.lower() in ("at", "after")), [])
+    state.subject = number.outer if number.is_phrase else prior
+    return True
+
+
+def _add(state: _Prose, number: _Number) -> None:
+    """Add a number as a metric, if its name is that of one, or explicit."""
+    reading, short, full, words = state.reading, number.short, number.full, number.words
     lowered = short.lower()
     if lowered.startswith("best_") and is_counter(lowered[5:]):
         return
-    if not words or lowered in IGNORED or lowered.endswith(SOURCES) or (not named and not is_explicit):
+    if not words or lowered in IGNORED or lowered.endswith(SOURCES) or not (number.named or number.is_explicit):
         return
-    if not named:  # loss train: 2.1, val: 2.2
-        reading.is_measured |= not is_whole
+    if not number.named:  # loss train: 2.1, val: 2.2
+        reading.is_measured |= not number.is_whole
         if metric_of("_".join([*words, state.previous]), None) in reading.named:
             state.previous = ""  # Loss: 1.9, Train: 0.5, Test: 0.4
         short = full = "_".join([*words, state.previous]).strip("_")
     else:
-        state.previous = metric_of(short, None).partition("/")[2] if is_metric else ""
+        state.previous = metric_of(short, None).partition("/")[2] if number.is_metric else ""
     if state.kind and not short.lower().startswith(state.kind.lower()):
         short, full = f"{state.kind}_{short}", f"{state.kind}_{full}"
-    if is_explicit or not (MEASURED | COMPANIONS).isdisjoint({lowered, *parts_of(short)}):
-        suffix = "_ms" if unit.lower() == "ms" else "_s" if unit.lower() in _SECONDS else ""
+    if number.is_explicit or not (MEASURED | COMPANIONS).isdisjoint({lowered, *parts_of(short)}):
+        unit = number.unit.lower()
+        suffix = "_ms" if unit == "ms" else "_s" if unit in _SECONDS else ""
         split = state.metric_split if is_measured(short) else state.split
-        value = value / total if total else value
-        state.num_values += is_explicit and not is_whole
+        state.num_values += number.is_explicit and not number.is_whole
         group = state.groups[-1] if state.groups else []
         if words[: len(group)] != group:
             full = "_".join([*group, full])
-        reading.add(short + suffix, value, split, full=full + suffix, is_whole=is_whole and not total)
-    elif not is_whole and unit in ("", "%") and not total and named and named[-1].lower() not in _NO_NAMES:
-        state.loose.append((short, value, state.split, full))
+        value, is_whole = number.value / (number.total or 1), number.is_whole and not number.total
+        reading.add(short + suffix, value, split, full=full + suffix, is_whole=is_whole)
+    elif (
+        not (number.is_whole or number.total) and number.unit in ("", "%") and number.named[-1].lower() not in _NO_NAMES
+    ):
+        state.loose.append((short, number.value, state.split, full))
 
 
 def _announces(reading: Reading, tokens: tuple[str, ...], value: int) -> bool:

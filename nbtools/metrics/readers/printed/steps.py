@@ -287,9 +287,9 @@ class StepCount:
 
     def _announced_split(self, reading: Reading, metrics: dict[str, float]) -> str | None:
         """Return the split of the heading above; it ends with an epoch's mean of what the evaluation has told."""
-        if self._split in ("eval", "test") and reading.epoch is not None:
-            if any(of_split(name, self._split) in self._others for name in metrics):
-                self._split = None
+        has_ended = self._split in ("eval", "test") and reading.epoch is not None
+        if has_ended and any(of_split(name, str(self._split)) in self._others for name in metrics):
+            self._split = None
         return self._split
 
     def _split_above(self, reading: Reading) -> str | None:
@@ -380,6 +380,6 @@ def _of_split(metrics: dict[str, float], split: str) -> dict[str, float]:
 
 
 def _place(reading: Reading, counter: Counter) -> Place:
-    label = reading.label.translate(_NO_DIGITS)
+    label = reading.label and reading.label.translate(_NO_DIGITS)
     has_epoch = reading.epoch is not None and not reading.is_bar
     return Place(reading.is_bar, label, counter.preference, has_epoch, counter.total is not None)

@@ -44,7 +44,7 @@ class Tables:
             return self._close_box(), True
         delimiter = _delimiter_of(text)
         above, self._above = self._above, text
-        cells = _joined(above, text) or _cells(_BAR.sub("", _COMMENT.sub(" ", text)), delimiter)
+        cells = _joined(above, text) or _cells(_without_frame(text), delimiter)
         if delimiter == "|" and len(cells) == 2 and cells[0] and not _PAIR.search(cells[0]):  # | Loss: 0.5 | Acc: 0.9 |
             name, value = cells
             if not value:
@@ -108,6 +108,13 @@ class Tables:
             kind = "".join(f"{token}_" for token in tokens if token not in SPLITS and token not in _OF_ALL)
             reading._named = [(kind + n, kind + f, reading.split, v, w) for n, f, _, v, w in reading._named]
         return reading.finish()
+
+
+def _without_frame(text: str) -> str:
+    """Return a line without the sign of a comment before it and the bar behind it."""
+    if "%|" in text:
+        text = _BAR.sub("", text)
+    return _COMMENT.sub(" ", text) if text.lstrip()[:1] in ("#", "%", ";") else text
 
 
 def _delimiter_of(text: str) -> str:
