@@ -59,9 +59,9 @@ def is_item(text: str) -> bool:
     return _ITEM.fullmatch(text) is not None or _INDENTED.fullmatch(text) is not None
 
 
-def is_title(text: str) -> bool:
+def is_title(text: str, *, has_numbers: bool) -> bool:
     """Whether a line may head others: `Validation:`, `*** Test ***`, `--> EVAL PERFORMANCE`, `Eval begin...`."""
     if text.rstrip().endswith((":", "*")) or _CAPITALS.fullmatch(text) is not None:
         return True
     words = _WORD.findall(text.lower())
-    return 0 < len(words) <= 6 and _OF_FILES.isdisjoint(words)
+    return not has_numbers and 0 < len(words) <= 6 and _OF_FILES.isdisjoint(words)

@@ -28,6 +28,8 @@ from nbtools.metrics.readers.printed.plain import plain_text
 from nbtools.metrics.readers.printed.reading import Counter, Reading
 from nbtools.rundir.json_files import MAX_STEP
 
+_OBJECT: Final = re.compile(r"\b[A-Z]\w{1,60}\([a-z_]\w{0,60}=['\"\w.-]{1,60}+, [a-z_]")
+"""An object as Python shows it: `Namespace(lr=0.1, epochs=3`."""
 _PERCENT: Final = re.compile(r"\d{1,3}%\|[^|]*+\|")
 _TOKEN: Final = re.compile(
     r"""
@@ -120,7 +122,7 @@ def read_prose(text: str) -> Reading:
     state = _Prose(reading)
     _scan(state, with_names_first(plain))
     is_configuration = state.num_others > 2 and not reading.counters and reading.epoch is None
-    if is_configuration or plain.lstrip().startswith("Namespace("):
+    if is_configuration or _OBJECT.search(plain):
         return Reading()
     _conclude(state, plain)
     return reading.finish()
@@ -196,11 +198,12 @@ def _conclude(state: _Prose, plain: str) -> None:
     reading.is_item = bool(reading._named) and not reading.counters and (is_rate or (is_value and is_item(plain)))
     if reading._named:
         return
+    num_counts = len(reading.counters) + (reading.epoch is not None)
     stripped = plain.strip()
     is_summary = "metrics" in stripped or "summary" in stripped
     if state.kind == "best" and stripped.endswith(":"):
         reading.is_heading, reading.label = True, "best"
-    elif is_title(plain) and (reading.split or "summary" in stripped.lower()):
+    elif is_title(plain, has_numbers=num_counts < state.num_numbers) and (reading.split or "summary" in plain.lower()):
         reading.is_heading, reading.label = True, "summary" if is_summary else reading.label
 
 

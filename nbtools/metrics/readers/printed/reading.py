@@ -1,6 +1,7 @@
 """The content of one line: metrics, counters and the split that it names."""
 
 import math
+import re
 from collections.abc import Collection
 from dataclasses import dataclass, field
 from typing import Final, NamedTuple
@@ -9,6 +10,8 @@ from nbtools.metrics.readers.printed.names import COUNTERS, EPOCHS, SPLITS, is_m
 from nbtools.rundir.json_files import MAX_STEP
 
 MAX_METRICS: Final = 200
+_NUMBERED: Final = re.compile(r"(?<=[a-z])_(?:no|nr|num|number|idx|index)\.?$")
+"""What may follow the name of a counter: `batch no`."""
 
 
 class Counter(NamedTuple):
@@ -70,7 +73,7 @@ class Reading:
 
     def count(self, name: str, value: float, total: int | None) -> bool:
         """Take a number as a counter if its name is that of one; return whether it is."""
-        lowered = name.lower()
+        lowered = _NUMBERED.sub("", name.lower())
         if lowered in EPOCHS and lowered != "epochs":
             if math.isfinite(value):
                 self.epoch, self.num_epochs = value, total or self.num_epochs

@@ -310,7 +310,7 @@ class StepCount:
             if name not in self._counted:
                 split, _, plain = name.partition("/")
                 kept[f"{split}/{reading.fulls.get(plain, plain)}" if name in self._others else name] = value
-            elif is_mean:
+            elif (is_mean or name in reading.of_training) and not reading.is_bar:
                 kept[name.replace("/", "/mean_", 1)] = value
         return kept
 
