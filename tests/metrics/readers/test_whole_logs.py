@@ -26,6 +26,7 @@ UNREAD = {
     "kfold_tabulate": "the table of all folds at the end is read as further epochs",
     "litgpt_finetune_lora": "each row repeats the last evaluation, and is drawn with it",
     "nemo2_pretrain": "the same",
+    "mace_finetune": "the row of the model before the first epoch has no counter, and stands at epoch 1",
     "llm_c": "HellaSwag: 2515/10042 = 0.250448 has two values",
     "logfmt_sft": "four losses of one step: the last one stays",
     "pytorch_seq2seq_tutorial": "its loss has no name",

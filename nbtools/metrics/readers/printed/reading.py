@@ -92,10 +92,12 @@ class Reading:
 
     def _is_configuration(self) -> bool:
         """Whether nothing is measured yet, among settings: `{'best_loss': inf, 'log_interval': 50}`."""
-        if self.counters or self.epoch is not None:
+        if self.epoch is not None or any(counter.preference != COUNTERS["steps"] for counter in self.counters):
             return False
         values = [value for name, _, _, value, _ in self._named if is_measured(name)]
         num_settings = sum(is_setting(name) for name, *_ in self._named)
+        if self.counters:  # iterations:3000 warmup_steps:20
+            return num_settings > 0 and not values
         return num_settings > 4 or (0 < len(values) <= num_settings and not any(map(math.isfinite, values)))
 
     @property
@@ -119,7 +121,9 @@ class Reading:
                 self.integers.add(metric.partition("/")[2])
             if is_measured(name) and SPLITS.get(parts_of(name)[0]) == "train":
                 self.of_training.add(metric)
-        self.is_measured &= not self._is_configuration()
+        if self._is_configuration():
+            self.is_measured = False
+            self.counters.clear()
         if self.epoch is not None and (self.metrics or self.is_measured):
             self.metrics["train/epoch"] = self.epoch
         return self

@@ -32,6 +32,8 @@ class StepCount:
         self._loops, self._epochs = Loops(), Epochs()
         self._has_rows = False
         """Whether rows of metrics have been counted, so that the counters are those of the training for certain."""
+        self._num_counted = 0
+        """Number of rows with a counter of the training."""
         self._epoch: float | None = None
         self._announced: int | None = None
         self._rank: int | None = None
@@ -142,7 +144,7 @@ class StepCount:
             return None
         if reading.is_bar and not reading.is_row and not _is_of_training(reading.label):
             return None  # a bar of a download, or of a data set that is mapped
-        is_new = self._has_rows and self._loops.last(_place(reading, counter)) is None
+        is_new = self._num_counted > 2 and self._loops.last(_place(reading, counter)) is None
         if is_new and self._loops.kind == RUN and counter.value < (self.step or 0) and not counter.is_loop:
             return None  # a text that the model wrote, of which one word is a step
         if has_other_total and counter.total != self._announced and self._has_rows:
@@ -199,6 +201,7 @@ class StepCount:
         self._epoch = epoch
         self.total = self._announced or self._total_of_loop(epoch)
         self._has_rows |= reading.is_row
+        self._num_counted += reading.is_row
         self._go_to(step if reading.is_row and not reading.is_bar else max(step, self.step or 0))
         self.counts = "step"
 
