@@ -21,7 +21,6 @@ Expected = Sequence[tuple[list[float], Any]]
 UNREAD = {
     "cyclegan": "its counter starts over at 66 in the second epoch, whose length no line of the loop tells",
     "deepspeed_chat_sft": "a bar without a label, of the loading, counts before the training does",
-    "diffusers_text_to_image_lora": "a learning rate that stays is drawn where a bar shows it first",
     "fairseq": "the learning rate of an epoch's summary is drawn on the curve of the steps",
     "kfold_tabulate": "the table of all folds at the end is read as further epochs",
     "litgpt_finetune_lora": "each row repeats the last evaluation, and is drawn with it",
@@ -34,8 +33,6 @@ UNREAD = {
     "speech_ja": "three test sets named eval1 to eval3 are drawn as one",
     "speechbrain_transformer": "two test sets are told apart by nothing",
     "torchvision_detection": "a learning rate that stays is drawn at each of its steps",
-    "tqdm_in_logfile": "a learning rate that stays for an epoch is drawn where a bar shows it first",
-    "tqdm_write_clip": "i2t R@1 26.1 R@5 53.5 | t2i R@1 14.4 R@5 44.1: the second R@5 of a line replaces the first",
     "wenet": "its Batch 0/99 is batch 99 of epoch 0",
 }
 """What is known to be read otherwise, and why; each of these has to fail, so that the list stays true."""

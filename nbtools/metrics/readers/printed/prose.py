@@ -97,6 +97,8 @@ class _Prose:
     """Whether a bracket began the line: `[Callback] lr = 0.1`."""
     kind: str = ""
     """What all values of the line are of: `Test (EMA): ...`, `set=alpaca ...`."""
+    segment: list[str] = field(default_factory=list)
+    """Further words of the first name between two bars: `i2t R@1 26.1 R@5 53.5 | t2i R@1 14.4`."""
     listed: list[str] = field(default_factory=list)
     """Name of the numbers of a list: `dice [0.6, 0.7]`."""
     place: int = 0
@@ -155,6 +157,7 @@ def _scan(state: _Prose, text: str) -> None:
             _take(state, token)
         else:
             state.num_others += state.is_explicit
+            state.segment = [] if token[0] == "|" else state.segment
             if kind == "word" and state.is_explicit and state.words and state.words[-1].lower() in _KINDS:
                 state.kind = _word(token)
             _drop_words(state)
@@ -361,6 +364,10 @@ def _add(state: _Prose, number: _Number) -> None:
         group = state.groups[-1] if state.groups else []
         if words[: len(group)] != group:
             full = "_".join([*group, full])
+        if own := [word for word in number.rest if word.lower() not in SPLITS]:
+            state.segment = own
+        elif state.segment and short == full:
+            full = "_".join([*state.segment, full])
         value, is_whole = number.value / (number.total or 1), number.is_whole and not number.total
         reading.add(short + suffix, value, split, full=full + suffix, is_whole=is_whole)
     elif (

@@ -356,6 +356,9 @@ class StepCount:
             if reading.is_bar:
                 self._shown[name] = value
             now[name] = value
+        rate = "train/learning_rate"
+        if now.keys() - {"train/epoch"} and rate in metrics:  # the bar's values are new, so this one is, too
+            now[rate] = metrics[rate]
         return now, earlier
 
 
