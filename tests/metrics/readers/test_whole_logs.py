@@ -21,6 +21,7 @@ Expected = Sequence[tuple[list[float], Any]]
 UNREAD = {
     "cyclegan": "its counter starts over at 66 in the second epoch, whose length no line of the loop tells",
     "deepspeed_chat_sft": "a bar without a label, of the loading, counts before the training does",
+    "depth_anything": "the best values so far, 100.0 before the first evaluation, have the names of its table",
     "fairseq": "the learning rate of an epoch's summary is drawn on the curve of the steps",
     "kfold_tabulate": "the table of all folds at the end is read as further epochs",
     "litgpt_finetune_lora": "each row repeats the last evaluation, and is drawn with it",

@@ -15,8 +15,10 @@ from nbtools.metrics.readers.printed.reading import Reading
 MAX_LINE_CHARACTERS: Final = 10_000
 
 _RANK: Final = re.compile(
-    r"\s*+(?:\[(?:rank|default|trainer|worker)[ _]?(\d{1,6})\]:?|\[?(?:rank|RANK|Rank)[ _]?(\d{1,6})\]?\s*+[:|]"
-    r"|\[\d++,(\d{1,6})\]<std(?:out|err)>:)"
+    r"\s*+(?:\[(?:rank|default|trainer|worker|gpu|cuda:|process)[ _]?(\d{1,6})\]:?"
+    r"|\[?(?:rank|gpu|process)[ _]?(\d{1,6})\]?\s*+[:|]"
+    r"|\[\d++,(\d{1,6})\]<std(?:out|err)>:)",
+    re.IGNORECASE,
 )
 
 

@@ -57,6 +57,9 @@ _TABLE: Final = re.compile(
     rb"|^\s*+1++\s*+\|"
     rb"|^\s++['\"]?[a-z][^:=]{0,60}[:=]\s?(?:tensor\()?[-+]?1"
 )
+_LOGGED: Final = re.compile(
+    rb"\[?1{4}-11-11[ t]11:11:11[,.1]*+\]?[\s:|-]*+(?:\[?\s*+(?:info|debug|warning)\s*+\]?)?+ ?[:|-]?"
+)
 _HEADING: Final = re.compile(
     rb"(?:eval|valid|test|train|summary).*[:*]\s*$|(?:eval|valid|test)[a-z]*+\s?\[1++/1++\]\s*$"
     rb"|^(?:[\s>=*#|-]|\x1b\[[1;]*m)*+(?:[a-z]++\s){0,2}(?:eval|valid|test)"
@@ -195,4 +198,7 @@ def _may_hold_row(shape: bytes) -> bool:
     """Whether a line, with all digits as 1, may hold metrics, a counter, or part of a table."""
     if any(hint in shape for hint in _HINTS):
         return True
-    return b"%|" in shape or _TABLE.match(shape) is not None or _HEADING.search(shape[-200:]) is not None
+    if b"%|" in shape or _TABLE.match(shape) is not None or _HEADING.search(shape[-200:]) is not None:
+        return True
+    logged = _LOGGED.match(shape)
+    return logged is not None and _TABLE.match(shape[logged.end() :]) is not None

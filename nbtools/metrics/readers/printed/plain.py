@@ -19,6 +19,8 @@ _PLACE: Final = (
         re.VERBOSE,
     )
 )
+_LEVEL: Final = re.compile(r"(?:DEBUG|INFO|WARNING|ERROR|CRITICAL):[\w.]{1,60}:")
+"""What the logging module puts before a line."""
 _MAY_BE_PLACE: Final = re.compile(r"[a-z_>]:\d")
 _NUMBER: Final = r"[-+]?(?:\d++(?:\.\d*+)?+|\.\d++)(?:e[-+]?\d++)?+|[-+]?(?:nan|inf)"
 _WRAPPED: Final = re.compile(
@@ -55,7 +57,7 @@ def plain_text(text: str) -> str:
     if "(" in text:
         text = _RATIO.sub("", _ASIDE.sub("", text))
         text = _ATTACHED.sub(r"_\1_\2", _WRAPPER.sub(" ", _WRAPPED.sub(r"\1", text)))
-    text = _DATE.sub(" ", text)
+    text = _DATE.sub(" ", _LEVEL.sub("", text) if text[:1] in "DIWEC" else text)
     if " de " in text or " von " in text or " sur " in text:
         text = _OF.sub("/", text)
     if _MAY_BE_PLACE.search(text):

@@ -7,6 +7,10 @@ from nbtools.metrics.readers.printed.names import COUNTERS, SPLITS, is_counter, 
 from nbtools.metrics.readers.printed.reading import Counter, Reading
 
 _RULE: Final = re.compile(r"[\s\-+=|:─━┄┈═│┃┏┓┗┛┡┩┢┪┣┫├┤┌┐└┘┬┴┼┳┻╇╈┠┨]{6,}")
+_PREFIX: Final = re.compile(
+    r"\[?\d{4}-\d\d-\d\d[ T]\d\d:\d\d:\d\d[,.\d]*+\]?[\s:|-]*+(?:\[?\s*+(?:INFO|DEBUG|WARNING)\s*+\]?)?+ ?[:|-]?"
+)
+"""What loggers put before a line."""
 _LINES: Final = str.maketrans("│┃║", "|||")
 _COMMENT: Final = re.compile(r"^\s*+[#%;]\s(?=\s*\w)")
 _BAR: Final = re.compile(r"\s*\d{1,3}%\|.*")
@@ -16,6 +20,7 @@ _CELL: Final = re.compile(
 _WORDS: Final = re.compile(r"[^\W\d|][\w/@.()\[\]%'\- ]*+:?|\|\w++\||#")
 _SHORT: Final = {"#": "step", "E": "epoch"}
 """Headings of one character."""
+_GAP: Final = re.compile(r"[^,\s]\s{2}")
 _VALUE: Final = re.compile(r"\s[-+]?\.?\d")
 _PAIR: Final = re.compile(r"[\w)]\s?[:=]\s*[-+.\d]")
 _COLUMN: Final = re.compile(r"\S++")
@@ -39,7 +44,7 @@ class Tables:
 
     def read(self, text: str) -> tuple[Reading | None, bool]:
         """Return the row that a line completes, and whether the line is part of a table."""
-        text = text.translate(_LINES)
+        text = _PREFIX.sub("", text).translate(_LINES)
         if _RULE.fullmatch(text):
             return self._close_box(), True
         delimiter = _delimiter_of(text)
@@ -129,7 +134,7 @@ def _delimiter_of(text: str) -> str:
             return "|"
     if "\t" in stripped:
         return "\t"
-    return "," if "," in stripped and "  " not in stripped else " "
+    return "," if "," in stripped and not _GAP.search(stripped) else " "
 
 
 def _cells(text: str, delimiter: str) -> list[str]:
