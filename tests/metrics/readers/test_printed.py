@@ -6,6 +6,7 @@ import time
 import warnings
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 from chosen_printers import CHOSEN_PRINTERS
@@ -642,3 +643,36 @@ def test_a_log_reads_the_same_however_its_bytes_arrive(
     assert once.num_skipped == 0
     for name in once:
         assert repr(points(once, name)) == repr(points(twice, name))
+
+
+@pytest.mark.parametrize(
+    ("log", "expected"),
+    [
+        ("Loss after 100 steps: 0.51\nLoss after 200 steps: 0.42\n", {"train/loss": [(100, 0.51), (200, 0.42)]}),
+        (
+            "epoch train_loss val_loss\n1 0.512 0.612\n2 0.412 0.522\n",
+            {"train/loss": [(1, 0.512), (2, 0.412)], "eval/loss": [(1, 0.612), (2, 0.522)]},
+        ),
+        ("dice [0.61, 0.72] step 3 loss 0.5\n", {"train/dice": [(3, 0.61)], "train/dice_1": [(3, 0.72)]}),
+        ("Epoch 1 loss 0.5\nBest epoch: 7 with loss 0.4\nEpoch 2 loss 0.45\n", {"train/loss": [(1, 0.5), (2, 0.45)]}),
+        ("[GPU 1] step 5 loss 0.5\n[GPU 0] step 5 loss 0.6\n[GPU 1] step 9 loss 0.1\n", {"train/loss": [(5, 0.6)]}),
+        (
+            "INFO:root:[1,    10] loss: 0.612\nINFO:root:[2,    10] loss: 0.512\n",
+            {"train/loss": [(10, 0.612), (20, 0.512)]},
+        ),
+        ("Args(lr=0.1, epochs=3, loss=0.5)\nstep 1 loss 2.0\n", {"train/loss": [(1, 2.0)]}),
+        (
+            "step 5/20 loss 2.5\nstep 6/20 loss 2.0\nstep 7/20 loss 1.5\nthe loss 4 with step 2\n",
+            {"train/loss": [(5, 2.5), (6, 2.0), (7, 1.5)]},
+        ),
+    ],
+)
+def test_what_ordinary_scripts_print(tmp_path: Path, log: str, expected: dict[str, Any]) -> None:
+    history = read_log(tmp_path / "log", log.encode())
+    assert {name: points(history, name) for name in expected} == expected
+
+
+def test_epochs_that_begin_again_are_drawn_after_those_of_the_first_fold(tmp_path: Path) -> None:
+    text = "".join(f"fold {fold}\n" + "".join(f"epoch {e} loss {fold}.{e}\n" for e in (1, 2, 3)) for fold in (1, 2))
+    history = read_log(tmp_path / "log", text.encode())
+    assert points(history, "train/loss") == [(1, 1.1), (2, 1.2), (3, 1.3), (4, 2.1), (5, 2.2), (6, 2.3)]

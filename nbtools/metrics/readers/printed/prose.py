@@ -52,6 +52,7 @@ _TOKEN: Final = re.compile(
 )
 _ARTICLES: Final = words_of("the of on")
 _NAME_AFTER: Final = re.compile(r"(?:\ [a-z]{1,20}){1,4}+\s?+[:=]")
+_COUNTED_AFTER: Final = re.compile(r"\ (steps|iterations|iters|updates|batches)\b")
 _VALUE_AFTER: Final = re.compile(r"(?=[\s:])\s*+:?+\s*+[-+]?+\d*+\.\d")
 _BEST: Final = words_of("best better improved")
 _KINDS: Final = words_of("set dataset subset domain task")
@@ -105,6 +106,8 @@ class _Prose:
     """Of a number in the list."""
     subject: list[str] = field(default_factory=list)
     """Name of a value that follows a counter: `loss after iteration 100: 2.1`."""
+    counted: str = ""
+    """The word behind a number that says what it counts: `loss after 100 steps: 2.1`."""
     previous: str = ""
     """Name of the number before, for `loss train: 2.1, val: 2.2`."""
 
@@ -149,6 +152,8 @@ def _scan(state: _Prose, text: str) -> None:
             _open(state, token[0])
         elif kind == "close":
             _close(state, token[0], text[token.end() : token.end() + 1])
+        elif kind == "word" and token[0] == state.counted:
+            state.counted = ""
         elif kind == "word" and not state.is_explicit:
             state.words.append(_word(token))
             if not state.reading._named and token[0].lower() in _BEST:
@@ -313,6 +318,14 @@ def _counts(state: _Prose, number: _Number, token: re.Match[str], *, is_first: b
     """Take a number that counts steps or epochs, tells how many there are, or is a rank; return whether it does."""
     reading, words, total, unit = state.reading, number.words, number.total, number.unit.lower()
     is_best = state.kind == "best"
+    if (
+        words
+        and words[-1] == "after"
+        and number.is_whole
+        and (counted := _COUNTED_AFTER.match(token.string, token.end()))
+    ):
+        state.subject, state.counted = words[:-1], counted[1]  # loss after 100 steps: 2.1
+        return reading.count(counted[1], number.value, total)
     if (unit in COUNTERS and number.is_whole and not is_best) or unit in EPOCHS:  # 1epoch, 50batch
         return reading.count(unit, number.value, total) or True
     if not number.named and number.is_whole:

@@ -25,6 +25,7 @@ _VALUE: Final = re.compile(r"\s[-+]?\.?\d")
 _PAIR: Final = re.compile(r"[\w)]\s?[:=]\s*[-+.\d]")
 _COLUMN: Final = re.compile(r"\S++")
 _HEADING: Final = re.compile(r"\s*+(?:[A-Za-z][\w/.%-]*+(?:\s++|$))++")
+_NAMES: Final = re.compile(r"(?:[A-Za-z][\w/@.-]*+(?: |$)){3,}+")
 _MAX_COLUMNS: Final = 60
 _MAX_LABELS: Final = 40
 _OF_ALL: Final = frozenset(("all", "mean", "average", "avg", "overall", "total"))
@@ -57,6 +58,8 @@ class Tables:
             else:
                 self._box.append((self._group + name, value))
             return None, True
+        if len(cells) == 1 and _NAMES.fullmatch(text) and is_counter(text.split()[0]):
+            cells = text.split()  # epoch train_loss val_loss
         if self._is_header(cells, delimiter):
             self._columns = [_SHORT.get(cell, cell.rstrip(":")) for cell in cells]
             self._delimiter, self._num_labels = delimiter, 0
