@@ -49,6 +49,7 @@ _CHINESE_EPOCH: Final = re.compile(r"第\s?(\d++)\s?轮(?:\s?/\s?共?\s?(\d++)\s
 
 _ASIDE: Final = re.compile(r"\s?\(\d{1,6} [a-z]{1,20}\)(?=\s?[:=])")
 _RATIO: Final = re.compile(r"(?<=%)\s?\(\d{1,12}/\d{1,12}\)")
+_QUOTIENT: Final = re.compile(r"\d{1,12}/\d{1,12}\s?=\s?(?=\d*+\.\d)")
 _ATTACHED: Final = re.compile(r"(?<=[a-z])\(([a-z]{1,10})[ =]?(\d{1,6})\)", re.IGNORECASE)
 
 
@@ -60,6 +61,8 @@ def plain_text(text: str) -> str:
     text = _DATE.sub(" ", _LEVEL.sub("", text) if text[:1] in "DIWEC" else text)
     if " de " in text or " von " in text or " sur " in text:
         text = _OF.sub("/", text)
+    if "/" in text:
+        text = _QUOTIENT.sub("", text)
     if _MAY_BE_PLACE.search(text):
         text = _PLACE.sub(" ", text)
     if not text.isascii() and _LETTER.search(text):

@@ -373,7 +373,7 @@ def _is_of_training(label: str) -> bool:
 def _is_rounded(one: float, other: float) -> bool:
     """Whether two numbers are the same, printed with different numbers of digits."""
     digits = min(len(repr(number).partition(".")[2].partition("e")[0]) for number in (one, other))
-    return one == other or (digits > 1 and abs(one - other) < 0.51 * 10**-digits)
+    return one == other or abs(one - other) < min(0.51 * 10**-digits, 2e-3 * abs(one))
 
 
 def _of_split(metrics: dict[str, float], split: str) -> dict[str, float]:

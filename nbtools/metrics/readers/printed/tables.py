@@ -51,6 +51,8 @@ class Tables:
         delimiter = _delimiter_of(text)
         above, self._above = self._above, text
         cells = _joined(above, text) or _cells(_without_frame(text), delimiter)
+        if delimiter == "|" and len(cells) == 1 and len(pair := _cells(cells[0], " ")) == 2:
+            cells = pair  # | loss   0.5 |
         if delimiter == "|" and len(cells) == 2 and cells[0] and not _PAIR.search(cells[0]):  # | Loss: 0.5 | Acc: 0.9 |
             name, value = cells
             if not value:
