@@ -51,7 +51,7 @@ _SHAPE: Final = bytes.maketrans(
 )
 """Maps lines that differ only in numbers to the same bytes: most output comes from one repeated statement."""
 _TABLE: Final = re.compile(
-    rb"^\s*(?:\||\+?[-=]{6}|\xe2\x94|[-+.e1]++(?:,[-+.e1]*+){1,60}\s*$|(?:\S{1,40}\s++)?(?:1[-\d./a-z%]*+,?\s++){2}"
+    rb"^\s*(?:\||\+?[-=]{6}|\xe2[\x94\x95]|[-+.e1]++(?:,[-+.e1]*+){1,60}\s*$|(?:\S{1,40}\s++)?(?:1[-\d./a-z%]*+,?\s++){2}"
     rb"|(?:[^\s\d]{1,40}\s++){1,3}[-+]?1++\.1\S*+\s++[-+]?1"
     rb"|(?:[a-z]++\s{2,}){2}|(?:[a-z][\w/.]*+\s++1[\d.a-z]*+\s++){3}|[>*-][>|*\s-]*+[a-z][^:]{0,60}:\s++[-+]?1)"
     rb"|^\s*+1++\s*+\|"

@@ -194,7 +194,7 @@ class StepCount:
             kind = LOOP  # the loop counts the run, too
         if kind != self._loops.kind or (self._has_other_total(counter) and not self._has_rows):
             self._loops.begin(kind)
-            self.step = None if reading.is_bar else self.step
+            self.step = None if reading.is_bar or not self._has_rows else self.step
         epoch = reading.epoch if reading.epoch is not None else self._epoch
         is_again = self._is_again(reading, counter, self._loops.last(place), epoch)
         step = self._loops.step(place, counter.value, counter.total, epoch, is_again=is_again, at=self.step or 0)

@@ -6,7 +6,7 @@ from typing import Final
 from nbtools.metrics.readers.printed.names import COUNTERS, SPLITS, is_counter, is_measured, parts_of
 from nbtools.metrics.readers.printed.reading import Counter, Reading
 
-_RULE: Final = re.compile(r"[\s\-+=|:─━┄┈═│┃┏┓┗┛┡┩┢┪┣┫├┤┌┐└┘┬┴┼┳┻╇╈┠┨]{6,}")
+_RULE: Final = re.compile(r"[\s\-+=|:─━┄┈═│┃┏┓┗┛┡┩┢┪┣┫├┤┌┐└┘╭╮╰╯┬┴┼┳┻╇╈┠┨]{6,}")
 _PREFIX: Final = re.compile(
     r"\[?\d{4}-\d\d-\d\d[ T]\d\d:\d\d:\d\d[,.\d]*+\]?[\s:|-]*+(?:\[?\s*+(?:INFO|DEBUG|WARNING)\s*+\]?)?+ ?[:|-]?"
 )
