@@ -28,7 +28,7 @@ UNREAD = {
     "litgpt_finetune_lora": "each row repeats the last evaluation, and is drawn with it",
     "nemo2_pretrain": "the same",
     "mace_finetune": "the row of the model before the first epoch has no counter, and stands at epoch 1",
-    "llm_c": "HellaSwag: 2515/10042 = 0.250448 has two values",
+    "llm_c": "HellaSwag is not known as the name of a measure, and its line counts nothing",
     "logfmt_sft": "four losses of one step: the last one stays",
     "pytorch_seq2seq_tutorial": "its loss has no name",
     "rich_distillation": "rich has broken its lines: programs that are launched get a width of 200 characters",
