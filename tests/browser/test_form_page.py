@@ -161,7 +161,7 @@ def test_own_table_is_launched_on_its_columns_with_three_clicks(notebook: Any) -
         notebook.shoot("form-data", form)
         form.get_by_role("button", name="Launch").click()
         form.get_by_text("Launched 2").wait_for()
-        top = "document.querySelector('.nbtools-form .nbtools-live').getBoundingClientRect().top"
+        top = "document.querySelector('.nbtools-form .nbtools-live')?.getBoundingClientRect().top"
         notebook.page.wait_for_function(f"() => {top} < innerHeight / 2")
         script = root / "scripts" / "text_classification.py"
         assert 'text_col="what was said"' in script.read_text()
